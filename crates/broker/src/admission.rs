@@ -125,6 +125,34 @@ pub fn refuse(request: &ConnectRequest, reason: Reason) -> Vec<u8> {
     answer
 }
 
+/// The CONNACK that refuses a CONNECT because another server is to be used. What the client does
+/// not take for its size is left out: the text first (MQTT-3.2.2-19), then the reference.
+pub fn refer(
+    request: &ConnectRequest,
+    reason: Reason,
+    reference: Option<&str>,
+    text: &str,
+) -> Vec<u8> {
+    let bytes_max = request.packet_bytes_max as usize;
+    for text in [Some(text), None] {
+        let mut properties = PropertyBuf::new();
+        if let Some(reference) = reference {
+            properties.push(Property::ServerReference(reference));
+        }
+        if let Some(text) = text {
+            properties.push(Property::ReasonString(text));
+        }
+        let properties = properties.as_properties();
+        let mut answer = Vec::new();
+        let connack = Connack { session_present: false, reason, properties };
+        Packet::Connack(connack).encode(request.version, &mut answer);
+        if answer.len() <= bytes_max {
+            return answer;
+        }
+    }
+    refuse(request, reason)
+}
+
 /// The CONNACK for a CONNECT that is refused, or nothing if the client does not take packets of
 /// that size (MQTT-3.1.2-24).
 fn refusal(connect: &Connect<'_>, reason: Reason) -> Vec<u8> {

@@ -146,10 +146,14 @@ impl Node {
         self.lease.unreachable()
     }
 
-    /// Where a shard's local copy ends, to be kept beside it.
+    /// Where a shard's local copy ends, to be kept beside it. `None`: within a batch that this
+    /// node writes.
     pub fn cursor(&self, shard: ShardId) -> Option<Cursor> {
         let stream = self.shards.get(usize::from(shard))?;
-        stream.writer.is_none().then(|| stream.sequencer.cursor())
+        match &stream.writer {
+            Some(writer) => writer.cursor(),
+            None => Some(stream.sequencer.cursor()),
+        }
     }
 
     /// How each stream stands.

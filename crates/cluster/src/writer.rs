@@ -25,6 +25,7 @@ use std::sync::Arc;
 use storage::{Command, CommandId, Completion, Fault, FaultKind, Outcome, Step};
 
 use crate::effect::{Answer, Body, Request, RequestId, Sequence};
+use crate::sequencer::Cursor;
 use crate::wire::{self, Header, Origin, Packet};
 
 /// Bytes of a message, larger writes are split. Measured: above this an engine's cost per byte
@@ -43,6 +44,10 @@ pub(crate) struct Writer {
     origin: Origin,
     /// Of the last message that is known to be in the stream.
     last: Sequence,
+    /// Of the last message that counts.
+    last_number: u64,
+    /// That message ends within a step.
+    is_cut: bool,
     /// Of the next message that is made.
     next_number: u64,
     commits: VecDeque<Pending>,
@@ -85,6 +90,8 @@ struct Outgoing {
     steps_done: usize,
     /// It begins within a step: what came before it cannot be taken back.
     is_rest: bool,
+    /// It ends within a step.
+    is_cut: bool,
     segment: Option<u32>,
     sent: Sent,
 }
@@ -139,6 +146,8 @@ impl Writer {
         Self {
             origin,
             last: claimed,
+            last_number: 0,
+            is_cut: false,
             next_number: 1,
             commits: VecDeque::new(),
             messages: VecDeque::new(),
@@ -168,8 +177,16 @@ impl Writer {
         self.last
     }
 
-    pub(crate) const fn segments(&self) -> &BTreeMap<u32, Sequence> {
-        &self.segments
+    /// Where the local copy ends, if that is not within a batch.
+    pub(crate) fn cursor(&self) -> Option<Cursor> {
+        let Origin { epoch, writer, .. } = self.origin;
+        (!self.is_cut).then(|| Cursor {
+            last: self.last,
+            epoch,
+            writer,
+            number: self.last_number,
+            segments: self.segments.clone(),
+        })
     }
 
     /// Takes a command of the log.
@@ -280,6 +297,7 @@ impl Writer {
                 commit: commit.id,
                 steps_done: commit.packed,
                 is_rest,
+                is_cut: commit.packed_bytes > 0,
                 segment: packet.segment(),
                 body: Arc::from(packet.finish()),
                 sent: Sent::Not,
@@ -387,7 +405,7 @@ impl Writer {
 
     fn on_front_stored(&mut self, sequence: Sequence, out: &mut Vec<Wish>) {
         let Some(message) = self.messages.pop_front() else { return };
-        self.last = sequence;
+        (self.last, self.last_number, self.is_cut) = (sequence, message.number, message.is_cut);
         self.unavailable = None;
         if let Some(segment) = message.segment {
             self.segments.entry(segment).or_insert(sequence);

@@ -57,6 +57,11 @@ pub trait Host {
     /// A shard has ended a connection, and what went with it ends, too.
     fn on_close(&mut self, shard: ShardId, close: &Close);
 
+    /// Called after all that led to bytes for a client, or to an answer, and before these leave.
+    /// Where the right to act depends on a lease it returns when that is held, however long it
+    /// takes.
+    fn await_lease(&self) {}
+
     /// Nobody waits for the answer any more.
     fn has_gone(&self, asker: &Self::Asker) -> bool;
 

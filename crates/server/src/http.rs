@@ -5,8 +5,8 @@
 //! for them.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Semaphore;
 use web::axum::Router;
@@ -19,8 +19,11 @@ use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::get;
 
 /// How the broker is, for `/healthz` and `/readyz`. Shared; starts as [`State::Starting`].
-#[derive(Clone, Debug, Default)]
-pub struct Health(Arc<AtomicU8>);
+#[derive(Clone, Default)]
+pub struct Health(Arc<AtomicU8>, Arc<OnceLock<Reason>>);
+
+/// Why a broker that is ready is not: none if it is.
+type Reason = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// What the broker is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub enum State {
     Stopping,
     /// Neither healthy nor ready, for a fault that a restart may cure, such as a disk that failed.
     Failed,
+    /// Healthy: a node of a cluster in which another one serves.
+    Standby,
 }
 
 /// Writes the metrics in Prometheus' text format.
@@ -85,6 +90,12 @@ fn is_own(request: &Request, names: &[String]) -> bool {
 const OTHER_HOST: &str = "this server has another name; add the one that was asked for to \
                           http.hosts, or ask by its address\n";
 
+impl std::fmt::Debug for Health {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Health").field(&self.state()).finish()
+    }
+}
+
 impl Health {
     pub fn new() -> Self {
         Self::default()
@@ -100,25 +111,39 @@ impl Health {
         let _ = self.0.compare_exchange(starting, ready, Ordering::Relaxed, Ordering::Relaxed);
     }
 
+    /// From now on the broker is ready only while this gives no reason against it.
+    pub fn depend_on(&self, reason: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        // There is one reason in the life of a process.
+        let _ = self.1.set(Box::new(reason));
+    }
+
+    /// Why it is not ready, beside its state.
+    fn reason(&self) -> Option<String> {
+        self.1.get().and_then(|reason| reason())
+    }
+
     pub fn state(&self) -> State {
-        const STATES: [State; 4] = [State::Starting, State::Ready, State::Stopping, State::Failed];
+        const STATES: [State; 5] =
+            [State::Starting, State::Ready, State::Stopping, State::Failed, State::Standby];
         STATES[usize::from(self.0.load(Ordering::Relaxed)) % STATES.len()]
     }
 }
 
 async fn healthz(Shared(health): Shared<Health>) -> Response {
     let state = health.state();
-    probe(state, state != State::Failed)
+    probe(state, None, state != State::Failed)
 }
 
 async fn readyz(Shared(health): Shared<Health>) -> Response {
-    let state = health.state();
-    probe(state, state == State::Ready)
+    let (state, reason) = (health.state(), health.reason());
+    let is_fine = state == State::Ready && reason.is_none();
+    probe(state, reason, is_fine)
 }
 
-fn probe(state: State, is_fine: bool) -> Response {
+fn probe(state: State, reason: Option<String>, is_fine: bool) -> Response {
     let status = if is_fine { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    page(status, TEXT, format!("{state:?}\n").to_lowercase())
+    let word = format!("{state:?}").to_lowercase();
+    page(status, TEXT, reason.map_or_else(|| format!("{word}\n"), |why| format!("{why}\n")))
 }
 
 #[derive(Clone)]

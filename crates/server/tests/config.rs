@@ -138,7 +138,6 @@ fn in_file(section: &str, key: &Key, value: &str) -> Sources {
     let rest = match section {
         "listeners" => "url = \"tcp://127.0.0.1\"",
         "namespaces" => "name = \"x\"",
-        "cluster" => "name = \"x\"\nnode = \"x\"\nservers = [\"nats://x\"]",
         "authentication" if key.doc.trim().starts_with("`http`") => {
             "name = \"x\"\nkind = \"http\"\nurl = \"https://id.example\""
         }

@@ -196,6 +196,11 @@ impl Follow {
         self.current.map_or(0, |current| current.walk.chain.oldest)
     }
 
+    /// A batch or header was begun that is not whole yet.
+    pub fn is_within_batch(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
     /// End of the last whole batch.
     pub fn end(&self) -> Position {
         self.current.map_or(Position::default(), |current| current.walk.position)

@@ -31,6 +31,7 @@ impl<H: Host> Driver<H> {
     pub(super) fn give_answers(&mut self, place: usize) {
         for (ticket, answer) in std::mem::take(&mut self.shards[place].effects.answers) {
             if let Some(asker) = self.askers.try_remove(ticket as usize - 1) {
+                self.host.await_lease();
                 self.host.answer(asker, answer);
             }
         }

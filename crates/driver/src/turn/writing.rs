@@ -68,6 +68,7 @@ impl<H: Host> Driver<H> {
             }
             let (place, slot) = (usize::from(connection.shard), connection.slot);
             let number = connection.number;
+            self.host.await_lease();
             let written = match &mut connection.state {
                 State::Leaving { farewell, .. } => write_outbox(&mut connection.socket, farewell),
                 _ => match self.shards[place].outbox(slot, number) {

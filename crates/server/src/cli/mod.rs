@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::{backup, log_tool};
+use crate::{backup, cluster, log_tool};
 
 /// quelea, an MQTT broker for 3.1, 3.1.1 and 5, and the tools that go with it.
 #[derive(Debug, Parser)]
@@ -52,6 +52,8 @@ pub enum Command {
     Log(log_tool::LogArgs),
     /// Copy a data directory, also while a broker runs on it.
     Backup(backup::BackupArgs),
+    /// Make a cluster, see how it is, and switch over to another node.
+    Cluster(cluster::ClusterArgs),
     /// Put load on a broker and measure: runs the program `quelea-flock`.
     Flock(flock::FlockArgs),
     /// Print shell completions.
@@ -86,6 +88,7 @@ pub fn run_tool(command: Command) -> ExitCode {
         Command::Flock(args) => flock::run(args),
         Command::Log(args) => return log_tool::run(&args),
         Command::Backup(args) => return backup::run(&args),
+        Command::Cluster(args) => cluster::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "quelea", &mut script);

@@ -187,12 +187,7 @@ impl Engine {
 
     /// Delivers the messages of a stream from a sequence on, in order, as long as they are taken.
     /// After a reconnect or a new leader it goes on behind the last one. Never returns.
-    pub(crate) async fn follow(
-        &self,
-        shard: ShardId,
-        from: Sequence,
-        to: mpsc::Sender<Followed>,
-    ) {
+    pub(crate) async fn follow(&self, shard: ShardId, from: Sequence, to: mpsc::Sender<Followed>) {
         let mut next = from;
         loop {
             if let Err(error) = self.follow_once(shard, &mut next, &to).await {

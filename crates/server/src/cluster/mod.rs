@@ -1,5 +1,119 @@
-//! This broker as a node of a cluster. Start reading at `login`.
+//! This broker as a node of a cluster: one node is active, others follow the logs and take over.
+//!
+//! What a node decides is in the crate `cluster`, without any input and output. Here it is carried
+//! out: `member.rs` is the thread that does so, `engine.rs` speaks to NATS, `copy.rs` and `files.rs`
+//! keep the data directory, `acting.rs` is what workers look at before anything leaves, `talk.rs`
+//! is what nodes and operators say to each other.
 
+mod acting;
+mod connect;
+mod copy;
+mod engine;
+mod files;
+mod init;
 mod login;
+mod member;
+mod operate;
+mod talk;
 
+use std::os::unix::process::CommandExt as _;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use anyhow::Context as _;
+
+pub(crate) use acting::Acting;
+pub(crate) use copy::TakenLog;
 pub use login::check_files;
+pub(crate) use member::{Member, Order, Turn};
+pub use operate::{ClusterArgs, run};
+pub(crate) use talk::NodeStatus;
+
+use crate::config::{ClusterConfig, Config};
+use crate::disk::DataDir;
+use crate::logging::Logging;
+
+/// This process as a node.
+pub(crate) struct Clustered {
+    pub(crate) member: Member,
+    pub(crate) data: Arc<DataDir>,
+    pub(crate) shards: u16,
+    pub(crate) settings: storage::Settings,
+    pub(crate) turns: Receiver<Turn>,
+}
+
+impl Clustered {
+    /// Connects to the engine, opens the local copies and begins to follow.
+    ///
+    /// # Errors
+    ///
+    /// When the cluster was not made yet, the data directory is of something else, or a file of the
+    /// configuration cannot be used. An engine that cannot be reached is waited for.
+    pub(crate) fn begin(config: &Config, cluster: &ClusterConfig) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the runtime of the cluster")?;
+        let engine = runtime.block_on(connect::connect(cluster))?;
+        let facts = runtime.block_on(connect::read_cluster(&engine))?;
+        let talk =
+            runtime.block_on(talk::Talk::begin(&engine)).context("cannot listen to nodes")?;
+        let data =
+            DataDir::open(&config.server.data_dir).context("cannot use the data directory")?;
+        let shards = data.shard_count(facts.shards, true)?;
+        let durability = config.durability.with_segment_bytes(facts.segment_bytes);
+        let settings = durability.log_settings(shards)?;
+        let data = Arc::new(data);
+        let instance = u64::from_ne_bytes(crate::auth::random());
+        let address = cluster.advertise.clone().unwrap_or_default();
+        let identity = cluster::Identity { node: cluster.node.clone(), instance, address };
+        let parts = member::MemberParts {
+            facts: NodeStatus {
+                node: cluster.node.clone(),
+                instance,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                address: identity.address.clone(),
+                config: config_checksum(config),
+                ..NodeStatus::default()
+            },
+            settings: cluster::Settings {
+                cluster: facts.id,
+                identity,
+                seed: u64::from_ne_bytes(crate::auth::random()),
+                timing: cluster::Timing::default(),
+            },
+            context: copy::CopyContext { cluster: facts.id, shards, settings: settings.clone() },
+            data: data.clone(),
+            engine,
+            talk,
+        };
+        let (member, turns) = member::start(runtime, parts)?;
+        tracing::info!(
+            cluster = cluster.name,
+            node = cluster.node,
+            shards,
+            "this node is a standby and follows the logs"
+        );
+        Ok(Self { member, data, shards, settings, turns })
+    }
+}
+
+/// Of what has to be the same on all nodes.
+fn config_checksum(config: &Config) -> String {
+    let text = format!("{:?} {:?}", config.durability, config.namespaces);
+    format!("{:08x}", storage::checksum(text.as_bytes()))
+}
+
+/// Replaces the process by a new start of the same program: what it held is gone at once, sockets
+/// are closed, and it is a standby again. So nothing that a former active node still had under way
+/// can leave.
+pub(crate) fn begin_again(why: &str) -> ! {
+    tracing::error!(why, "this node is no longer active: it starts again as a standby");
+    Logging::flush_installed();
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    let error = std::process::Command::new("/proc/self/exe").arg0(name).args(arguments).exec();
+    tracing::error!(%error, "cannot start again; the process ends");
+    Logging::flush_installed();
+    std::process::exit(1)
+}

@@ -40,6 +40,12 @@ impl DurabilityConfig {
         deriving.log(&mut self.log_bytes_max, least, disk);
     }
 
+    /// The same with segments of this size: a cluster fixes it when it is made.
+    #[must_use]
+    pub(crate) fn with_segment_bytes(&self, segment_bytes: u32) -> Self {
+        Self { segment_bytes, ..self.clone() }
+    }
+
     /// The sizes of one shard's log among those of so many shards.
     ///
     /// # Errors

@@ -122,6 +122,52 @@ impl LogFiles {
         }
     }
 
+    /// Writes into a segment of a local copy, which is made if need be. Nothing is synced: what a
+    /// loss of power takes away is read again from the stream.
+    pub fn copy(&self, segment: u32, offset: u32, bytes: &[u8]) -> io::Result<()> {
+        self.copied(segment)?.write_all_at(bytes, u64::from(offset))
+    }
+
+    /// Writes a part of the manifest of a local copy.
+    pub fn copy_manifest(&self, offset: u32, bytes: &[u8]) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let options = options.create(true).truncate(false).write(true).mode(0o600);
+        let file = options.open(self.manifest_path())?;
+        file.set_len(storage::MANIFEST_BYTES as u64)?;
+        file.write_all_at(bytes, u64::from(offset))
+    }
+
+    /// Makes a segment file of a local copy: of nothing, as the stream is what keeps it.
+    pub fn make_sparse(&self, segment: u32, bytes: u32) -> io::Result<()> {
+        self.forget(segment);
+        let mut options = OpenOptions::new();
+        let options = options.create(true).truncate(true).read(true).write(true).mode(0o600);
+        let file = options.open(self.segment_path(segment))?;
+        file.set_len(u64::from(bytes))?;
+        self.remember(segment, Arc::new(file));
+        Ok(())
+    }
+
+    /// Bytes of a segment, fewer where the file ends before.
+    pub fn read_back(&self, segment: u32, offset: u32, bytes: u32) -> io::Result<Vec<u8>> {
+        self.read(segment, offset, bytes)
+    }
+
+    /// Removes a segment file of a local copy. One that is not there counts as removed.
+    pub fn drop_copy(&self, segment: u32) -> io::Result<()> {
+        self.delete(segment)
+    }
+
+    fn copied(&self, segment: u32) -> io::Result<Arc<File>> {
+        match self.file(segment) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.make_sparse(segment, 0)?;
+                self.file(segment)
+            }
+            found => found,
+        }
+    }
+
     /// Carries out a command.
     pub fn carry_out(&self, command: Command) -> Completion {
         self.carry_out_in_parts(command, &mut || {})

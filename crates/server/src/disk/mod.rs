@@ -27,7 +27,7 @@ use storage::{Identity, Ledger, Record, Recovered, Recovery, Refusal, Report, Se
 pub use files::LogFiles;
 pub use stamped::Stamps;
 pub(crate) use stamped::{
-    Fault, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small, stamp_log,
+    CLUSTERED_FILES, Fault, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small, stamp_log,
 };
 pub use thread::LogDisk;
 

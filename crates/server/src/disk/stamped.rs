@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use storage::{Manifest, Misfit, Stamp, Together, checksum};
 
 use super::{DataDir, DataDirError, LogFiles, write_whole};
+use crate::cluster::Member;
 
 /// The small files that every data directory has once a broker has served from it, beside the one
 /// of the names, of which there are two.
@@ -18,12 +19,19 @@ pub(crate) const NAMES_FILE: &str = "namespaces";
 /// Made anew where it is missing: nothing depends on it but itself.
 pub(crate) const SECRET_FILE: &str = "auth.secret";
 
+/// The small files that a cluster replicates, by their paths in the data directory.
+pub(crate) const CLUSTERED_FILES: [&str; 5] =
+    ["bans", "clock", NAMES_FILE, "shard-000/namespaces", SECRET_FILE];
+
 /// Reads and writes the small files of a data directory.
 #[derive(Clone, Debug, Default)]
 pub struct Stamps {
     together: Together,
     /// `None`: the logs are not used. A file keeps the stamp that it has.
     own: Option<Stamp>,
+    /// In a cluster: where files are replicated, and the directory that they are in. Neither logs
+    /// nor files have stamps there: what belongs together is known by the cluster's id.
+    replica: Option<(Member, PathBuf)>,
 }
 
 /// A part of a data directory that does not belong to the others.
@@ -67,6 +75,11 @@ enum Content {
 }
 
 impl Stamps {
+    /// Files are replicated before they are written.
+    pub(crate) fn clustered(member: Member, directory: &Path) -> Self {
+        Self { replica: Some((member, directory.to_owned())), ..Self::default() }
+    }
+
     /// A broker has served from it before.
     pub fn are_of_a_used_directory(&self) -> bool {
         self.together.has_served()
@@ -113,7 +126,13 @@ impl Stamps {
             (None, Ok(Content::Stamped(stamp, _))) => stamp,
             (None, _) => NO_START,
         };
-        write_whole(path, &stamped(stamp, content))
+        let bytes = stamped(stamp, content);
+        if let Some((member, directory)) = &self.replica
+            && let Some(name) = path.strip_prefix(directory).ok().and_then(Path::to_str)
+        {
+            member.put_file(name, &bytes)?;
+        }
+        write_whole(path, &bytes)
     }
 
     fn fault(&self, part: Part, path: &Path, found: &Content) -> Option<Fault> {
@@ -153,7 +172,7 @@ impl DataDir {
         let votes: Vec<_> = contents.iter().map(stamp_in).collect();
         let known: Vec<_> = logs.iter().map(|found| found.flatten()).collect();
         let together = Together::of(&known, &votes);
-        let stamps = Stamps { together, own: None };
+        let stamps = Stamps { together, ..Stamps::default() };
         let mut faults = Vec::new();
         for (shard, found) in shards.iter().zip(&logs) {
             // What is wrong with others is found when they are read.
@@ -217,7 +236,7 @@ impl DataDir {
                 files.put_manifest(&known.stamped(next)).map_err(fail)?;
             }
         }
-        Ok((Stamps { together, own: Some(next) }, next))
+        Ok((Stamps { together, own: Some(next), replica: None }, next))
     }
 }
 

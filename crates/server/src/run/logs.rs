@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use broker::{Shard, ShardId};
 use storage::{Command, Completion, Fault, Outcome, Position, Stats, Status};
 
 use super::mailbox::{Item, Mailbox};
 use super::timing::Timing;
+use crate::cluster::{Member, Order};
 use crate::disk::{LogDisk, LogFiles};
 use crate::http::{Health, State};
 
@@ -20,7 +22,7 @@ const TELL_INTERVAL_MS: u64 = 10_000;
 
 /// The logs of one worker, in the order of its shards.
 pub(super) struct Logs {
-    disks: Vec<LogDisk>,
+    disks: Vec<Disk>,
     seen: Vec<LogState>,
     told: Vec<Told>,
     commands: Vec<Command>,
@@ -33,6 +35,42 @@ pub(super) struct Logs {
     phases: Sender<Phase>,
     is_open: bool,
     is_quiet: bool,
+}
+
+/// What a log is on.
+pub(super) enum LogPlace {
+    Files(LogFiles),
+    /// Streams of a cluster.
+    Member(Member),
+}
+
+/// What carries out the commands of a log.
+enum Disk {
+    Files(LogDisk),
+    Member(Member, ShardId),
+}
+
+impl Disk {
+    fn attach(
+        member: Member,
+        shard: ShardId,
+        done: impl Fn(Completion, Duration) + Send + 'static,
+    ) -> Self {
+        let took = Duration::ZERO;
+        let done = Box::new(move |completion| done(completion, took));
+        member.order(Order::Attach(shard, done));
+        Self::Member(member, shard)
+    }
+
+    fn submit(&self, command: Command) -> Result<(), Completion> {
+        match self {
+            Self::Files(disk) => disk.submit(command),
+            Self::Member(member, shard) => {
+                member.order(Order::Submit(*shard, command));
+                Ok(())
+            }
+        }
+    }
 }
 
 /// What a worker with logs tells those who wait for it.
@@ -61,13 +99,13 @@ pub enum LogState {
 impl Logs {
     /// Starts the disks of these shards.
     pub(super) fn start(
-        shards: impl IntoIterator<Item = (ShardId, LogFiles)>,
+        shards: impl IntoIterator<Item = (ShardId, LogPlace)>,
         mailbox: &Arc<Mailbox>,
         board: &Arc<LogBoard>,
         phases: &Sender<Phase>,
     ) -> std::io::Result<Self> {
         let mut disks = Vec::new();
-        for (shard, files) in shards {
+        for (shard, place) in shards {
             let (mailbox, board) = (mailbox.clone(), board.clone());
             let done = move |completion: Completion, took| {
                 if matches!(completion.outcome, Outcome::Committed { .. }) {
@@ -75,7 +113,12 @@ impl Logs {
                 }
                 mailbox.put(Item::Disk(shard, Box::new(completion)));
             };
-            disks.push(LogDisk::spawn(files, &format!("log-{shard}"), done)?);
+            disks.push(match place {
+                LogPlace::Files(files) => {
+                    Disk::Files(LogDisk::spawn(files, &format!("log-{shard}"), done)?)
+                }
+                LogPlace::Member(member) => Disk::attach(member, shard, done),
+            });
         }
         Ok(Self {
             seen: vec![LogState::Opening; disks.len()],

@@ -22,6 +22,7 @@ mod mailbox;
 mod memory_guard;
 mod reauthentication;
 mod report;
+mod standby;
 mod store;
 mod timing;
 mod watch;
@@ -34,6 +35,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::Context;
 use broker::Shared;
@@ -44,7 +46,7 @@ use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::rules::{self, BrokerRules};
 use crate::auth::{Authenticator, random};
-use crate::cluster;
+use crate::cluster::{Clustered, Member, Order, TakenLog, Turn};
 use crate::config::{self, ApiAddress, Config, ConfigError, Loaded, Settings, print};
 use crate::disk::Stamps;
 use crate::http::{self, Health, Metrics, State};
@@ -86,7 +88,16 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let signals = watch::catch_reloads()?;
     raise_descriptor_limit(config.limits.connections_max);
     let rules = rules::load(&config)?;
-    let store = Store::open(&config)?;
+    let clustered =
+        config.cluster.as_ref().map(|cluster| Clustered::begin(&config, cluster)).transpose()?;
+    let promoted = clustered
+        .as_ref()
+        .map(|clustered| standby::wait(&config, &settings, &derived, clustered, clock))
+        .transpose()?;
+    let store = match &clustered {
+        Some(clustered) => Some(Store::of_cluster(clustered)),
+        None => Store::open(&config)?,
+    };
     let directory = store.as_ref().map(|store| store.data().path());
     let stamps = stamps_of(store.as_ref());
     let clock_watch = clock.resume(directory, &stamps)?;
@@ -119,8 +130,18 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
         let metrics = metrics_of(&shared, &turns, &facts);
         start_http(&config, metrics, &shards_asked, facts)?
     };
-    let restored = restore(store.as_ref(), &config, &shared, &rules, (&namespaces, &gate), clock)?;
-    let told = WorkersTold { board: &board, turns: &turns, life_cycle: &life_cycle, gate: &gate };
+    let member = clustered.as_ref().map(|clustered| clustered.member.clone());
+    let taken = promoted.zip(member.clone());
+    let owners = (&namespaces, &gate);
+    let restored = restore(store.as_ref(), &config, &shared, &rules, owners, clock, taken)?;
+    let acting = member.as_ref().map(|member| member.acting.clone());
+    let told = WorkersTold {
+        board: &board,
+        turns: &turns,
+        life_cycle: &life_cycle,
+        gate: &gate,
+        acting: &acting,
+    };
     let workers = Workers::start(&config, restored, told, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
     shards_asked.open(&workers.mailboxes);
@@ -144,11 +165,36 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let served = running.serve(&workers, signals, clock_watch, reread);
     running.health.set(State::Stopping);
     drop(control);
-    workers.stop();
+    stop_workers(workers, clustered.as_ref());
     line_pace.tell_withheld(clock.now_ms());
     tracing::info!("stopped");
     served
 }
+
+/// Ends the workers in order, and in a cluster gives the role back. After a switchover the process
+/// begins again as a standby.
+fn stop_workers(workers: Workers, clustered: Option<&Clustered>) {
+    let Some(clustered) = clustered else { return workers.stop() };
+    if !clustered.member.acting.is_held() {
+        // Workers wait for the lease, and nothing may leave. What was promised is in the streams.
+        tracing::warn!("stopped without the lease: connections are closed without a word");
+        Logging::flush_installed();
+        std::process::exit(0);
+    }
+    workers.stop();
+    let successor = clustered.member.successor.get();
+    clustered.member.order(Order::Release(successor.clone()));
+    let released = clustered.turns.recv_timeout(RELEASE_TIMEOUT);
+    if !matches!(released, Ok(Turn::Released)) {
+        tracing::warn!("the lease could not be given back: others take over when it has run out");
+    }
+    if let Some(to) = successor {
+        crate::cluster::begin_again(&format!("switched over to '{to}'"));
+    }
+}
+
+/// How long the engine has to take the lease back.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 fn stamps_of(store: Option<&Store>) -> Stamps {
     store.map(|store| store.stamps().clone()).unwrap_or_default()
@@ -168,10 +214,11 @@ fn restore(
     rules: &BrokerRules,
     (namespaces, gate): (&Arc<Namespaces>, &Arc<Gate>),
     clock: Clock,
+    taken: Option<(Vec<TakenLog>, Member)>,
 ) -> anyhow::Result<Vec<Restoration>> {
     let rules = rules.of_scopes(&namespaces.all());
     let Some(store) = store else { return Ok(workers::empty_shards(shared, &rules)) };
-    let restored = store.restore(config, shared, &rules, namespaces, clock)?;
+    let restored = store.restore(config, shared, &rules, namespaces, clock, taken)?;
     gate.bans.renew().context("cannot write the file of bans")?;
     store.finish_start(&restored)?;
     Ok(restored)
@@ -284,6 +331,7 @@ impl Running {
                 limits.arrivals_bytes_per_address_max,
             )),
             is_stopping: is_stopping.clone(),
+            standby: None,
         }))
     }
 
@@ -321,7 +369,7 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     }
     crate::auth::check_files(&config.authentication)?;
     Bans::check_file(&config.auth).map_err(anyhow::Error::msg)?;
-    config.cluster.as_ref().map(cluster::check_files).transpose()?;
+    config.cluster.as_ref().map(crate::cluster::check_files).transpose()?;
     let mut notes = config::notes(config);
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));

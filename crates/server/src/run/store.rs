@@ -12,6 +12,8 @@ use storage::{Identity, Manifest, Record, Report, Stamp};
 
 use super::clock::Clock;
 use super::limits;
+use super::logs::LogPlace;
+use crate::cluster::{Clustered, Member, TakenLog};
 use crate::config::Config;
 use crate::disk::{DataDir, LogFiles, Stamps};
 use crate::namespaces::Namespaces;
@@ -21,11 +23,12 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A locked data directory, and the sizes of the logs in it.
 pub(super) struct Store {
-    data: DataDir,
+    data: Arc<DataDir>,
     shards: u16,
     settings: storage::Settings,
     stamps: Stamps,
-    stamp: Stamp,
+    /// `None`: the directory is a local copy of a cluster's logs.
+    start: Option<Stamp>,
 }
 
 /// A shard, and the files of its log where it has one.
@@ -33,15 +36,15 @@ pub(super) type Restoration = (Shard, Option<StoredLog>);
 
 /// The files of a log, and the manifest that it goes on from.
 pub(super) struct StoredLog {
-    pub(super) files: LogFiles,
-    manifest: Manifest,
+    pub(super) place: LogPlace,
+    /// `None`: in a stream.
+    manifest: Option<Manifest>,
 }
 
 /// One log read back.
 struct ReadBack {
     shard: Shard,
-    files: LogFiles,
-    manifest: Manifest,
+    stored: StoredLog,
     restored: Restored,
     report: Report,
     /// The newest time that a session's record tells.
@@ -52,9 +55,14 @@ struct ReadBack {
 
 impl ReadBack {
     fn into_stored(self) -> Restoration {
-        let Self { shard, files, manifest, .. } = self;
-        (shard, Some(StoredLog { files, manifest }))
+        (self.shard, Some(self.stored))
     }
+}
+
+/// From where a log comes.
+enum Source {
+    Files(ShardId),
+    Taken(Box<TakenLog>, Member),
 }
 
 /// What the reading of all logs needs.
@@ -64,7 +72,7 @@ struct Reading<'a> {
     rules: &'a Rules,
     limits: Arc<Limits>,
     now_ms: u64,
-    waiting: Mutex<VecDeque<ShardId>>,
+    waiting: Mutex<VecDeque<Source>>,
     bytes_read: AtomicU64,
 }
 
@@ -86,7 +94,15 @@ impl Store {
             format!("the logs of {shards} shards in {} do not fit", path.display())
         })?;
         let (stamps, stamp) = data.begin_start(shards)?;
-        Ok(Some(Self { data, shards, settings, stamps, stamp }))
+        let (data, start) = (Arc::new(data), Some(stamp));
+        Ok(Some(Self { data, shards, settings, stamps, start }))
+    }
+
+    /// The directory of a node that has become active.
+    pub(super) fn of_cluster(clustered: &Clustered) -> Self {
+        let (data, settings) = (clustered.data.clone(), clustered.settings.clone());
+        let stamps = Stamps::clustered(clustered.member.clone(), data.path());
+        Self { data, shards: clustered.shards, settings, stamps, start: None }
     }
 
     /// As many as the directory was made for.
@@ -105,9 +121,12 @@ impl Store {
     ///
     /// When a manifest cannot be written.
     pub(super) fn finish_start(&self, restored: &[Restoration]) -> anyhow::Result<()> {
-        for files in restored.iter().filter_map(|(_, files)| files.as_ref()) {
-            let fail = || files.files.manifest_path().display().to_string();
-            files.files.put_manifest(&files.manifest).with_context(fail)?;
+        for stored in restored.iter().filter_map(|(_, stored)| stored.as_ref()) {
+            let (LogPlace::Files(files), Some(manifest)) = (&stored.place, &stored.manifest) else {
+                continue;
+            };
+            let fail = || files.manifest_path().display().to_string();
+            files.put_manifest(manifest).with_context(fail)?;
         }
         Ok(())
     }
@@ -129,15 +148,22 @@ impl Store {
         rules: &Rules,
         namespaces: &Namespaces,
         clock: Clock,
+        taken: Option<(Vec<TakenLog>, Member)>,
     ) -> anyhow::Result<Vec<Restoration>> {
         let began = Instant::now();
+        let waiting = match taken {
+            None => (0..self.shards).map(Source::Files).collect(),
+            Some((logs, member)) => {
+                logs.into_iter().map(|log| Source::Taken(Box::new(log), member.clone())).collect()
+            }
+        };
         let reading = Reading {
             store: self,
             shared,
             rules,
             limits: limits::of_restored(config),
             now_ms: clock.now_ms(),
-            waiting: Mutex::new((0..self.shards).collect()),
+            waiting: Mutex::new(waiting),
             bytes_read: AtomicU64::new(0),
         };
         let bytes = self.file_bytes()?;
@@ -151,7 +177,9 @@ impl Store {
             collect(&results, &reading.bytes_read, bytes)
         })?;
         read.sort_by_key(|log| log.shard.id());
-        self.data.check_together(read.iter().map(|log| (log.shard.id(), &log.report)))?;
+        if self.start.is_some() {
+            self.data.check_together(read.iter().map(|log| (log.shard.id(), &log.report)))?;
+        }
         let scopes = read.iter().flat_map(|log| log.scopes.iter().copied()).collect();
         namespaces.settle(&scopes)?;
         let bytes_read = reading.bytes_read.load(Ordering::Relaxed);
@@ -177,14 +205,18 @@ impl Reading<'_> {
     fn work(&self, done: &Sender<anyhow::Result<ReadBack>>) {
         loop {
             let next = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            let Some(shard) = next else { return };
+            let Some(source) = next else { return };
+            let read = match source {
+                Source::Files(shard) => self.read(shard),
+                Source::Taken(log, member) => self.take(*log, &member),
+            };
             // The receiver is gone only after a panic, which ends the process.
-            let _ = done.send(self.read(shard));
+            let _ = done.send(read);
         }
     }
 
     fn read(&self, id: ShardId) -> anyhow::Result<ReadBack> {
-        let Store { data, shards, settings, stamp, .. } = self.store;
+        let Store { data, shards, settings, start, .. } = self.store;
         let files = data.log_files(id)?;
         let fresh = Identity { id: crate::auth::random(), shard: id, shards: *shards };
         let mut replay = Replay::new(u64::from_ne_bytes(crate::auth::random()));
@@ -195,14 +227,29 @@ impl Reading<'_> {
             self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
         };
         let mut recovered = data.recover(&files, fresh, settings, &mut sink, &progress)?;
-        let manifest = recovered.finish_stamp(*stamp);
+        let manifest = start.map(|stamp| recovered.finish_stamp(stamp));
         let (report, newest_ms) = (recovered.report, replay.newest_ms());
         let scopes = replay.scopes().clone();
         let mut shard = Shard::new(id, self.shared.clone(), self.rules.clone());
         let restored = shard
             .open_log(recovered, settings.clone(), replay, &self.limits, self.now_ms)
             .with_context(|| files.path().display().to_string())?;
-        Ok(ReadBack { shard, files, manifest, restored, report, newest_ms, scopes })
+        let stored = StoredLog { place: LogPlace::Files(files), manifest };
+        Ok(ReadBack { shard, stored, restored, report, newest_ms, scopes })
+    }
+
+    /// A log that a standby has read already.
+    fn take(&self, taken: TakenLog, member: &Member) -> anyhow::Result<ReadBack> {
+        let TakenLog { shard: id, recovered, replay, report } = taken;
+        let newest_ms = replay.newest_ms();
+        let scopes = replay.scopes().clone();
+        let mut shard = Shard::new(id, self.shared.clone(), self.rules.clone());
+        let settings = self.store.settings.clone();
+        let restored = shard
+            .open_log(recovered, settings, replay, &self.limits, self.now_ms)
+            .with_context(|| format!("the log of shard {id}"))?;
+        let stored = StoredLog { place: LogPlace::Member(member.clone()), manifest: None };
+        Ok(ReadBack { shard, stored, restored, report, newest_ms, scopes })
     }
 }
 

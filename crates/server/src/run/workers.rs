@@ -13,15 +13,15 @@ use super::clock::Clock;
 use super::drive::Crew;
 use super::gate::Gate;
 use super::line_pace::LinePace;
-use super::logs::{LogBoard, LogState, Logs, Phase};
+use super::logs::{LogBoard, LogPlace, LogState, Logs, Phase};
 use super::mailbox::{Item, Mailbox};
 use super::store::Restoration;
 use super::timing::Timing;
 use super::worker::{self, EventWaker, Os, OsParts, Worker};
 use super::{join, spawn};
 use crate::auth::Authenticator;
+use crate::cluster::Acting;
 use crate::config::Config;
-use crate::disk::LogFiles;
 use crate::life_cycle::LifeCycle;
 
 /// How often a start that waits for the disk says so.
@@ -48,6 +48,8 @@ pub(super) struct Told<'a> {
     pub(super) life_cycle: &'a Arc<LifeCycle>,
     /// Of clients that were let in.
     pub(super) gate: &'a Arc<Gate>,
+    /// In a cluster.
+    pub(super) acting: &'a Option<Acting>,
 }
 
 /// Shards that begin with nothing.
@@ -69,7 +71,7 @@ impl Workers {
         authenticator: &Arc<Authenticator>,
         clock: Clock,
     ) -> anyhow::Result<Self> {
-        let Told { board, turns, life_cycle, gate } = told;
+        let Told { board, turns, life_cycle, gate, .. } = told;
         let count = usize::from(config.server.workers).min(shards.len());
         let shutdown_grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
         let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
@@ -91,6 +93,7 @@ impl Workers {
                 turns: turns.clone(),
                 line_pace: line_pace.clone(),
                 life_cycle: life_cycle.clone(),
+                acting: told.acting.clone(),
             });
             workers.push(Worker::new(DriverParts {
                 host,
@@ -216,21 +219,21 @@ fn make_mailboxes(count: usize) -> anyhow::Result<Mailboxes> {
 }
 
 /// A worker's shards, and the files of their logs.
-type Share = (Vec<Shard>, Vec<(ShardId, LogFiles)>);
+type Share = (Vec<Shard>, Vec<(ShardId, LogPlace)>);
 
 /// Shard `n` goes to worker `n % workers`.
 fn deal_out(shards: Vec<Restoration>, workers: usize) -> Vec<Share> {
     let mut dealt: Vec<Share> = (0..workers).map(|_| Default::default()).collect();
     for (number, (shard, files)) in shards.into_iter().enumerate() {
         let (own_shards, own_files) = &mut dealt[number % workers];
-        own_files.extend(files.map(|stored| (shard.id(), stored.files)));
+        own_files.extend(files.map(|stored| (shard.id(), stored.place)));
         own_shards.push(shard);
     }
     dealt
 }
 
 fn start_logs(
-    files: Vec<(ShardId, LogFiles)>,
+    files: Vec<(ShardId, LogPlace)>,
     mailbox: &Arc<Mailbox>,
     board: &Arc<LogBoard>,
     phases: &Sender<Phase>,
@@ -280,6 +283,7 @@ pub(super) mod tests {
                 turns: turns.clone(),
                 line_pace: Arc::default(),
                 life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, Clock::start())),
+                acting: None,
             });
             Worker::new(DriverParts {
                 host,

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::auth::Authenticator;
 use crate::auth::bans::{Lists, Visitor};
+use crate::cluster::Acting;
 use crate::life_cycle::LifeCycle;
 use crate::memory;
 use crate::run::clock::Clock;
@@ -43,6 +44,8 @@ pub(in crate::run) struct OsParts {
     pub(in crate::run) turns: Arc<[Timing]>,
     pub(in crate::run) line_pace: Arc<LinePace>,
     pub(in crate::run) life_cycle: Arc<LifeCycle>,
+    /// In a cluster: nothing leaves without the lease.
+    pub(in crate::run) acting: Option<Acting>,
 }
 
 pub(in crate::run) struct Os {
@@ -193,6 +196,13 @@ impl Host for Os {
 
     fn on_close(&mut self, shard: ShardId, close: &Close) {
         self.reauthentication.forget(shard, close.slot, close.connection);
+    }
+
+    #[inline]
+    fn await_lease(&self) {
+        if let Some(acting) = &self.parts.acting {
+            acting.wait();
+        }
     }
 
     fn has_gone(&self, asker: &oneshot::Sender<Answer>) -> bool {

@@ -1,0 +1,67 @@
+//! Until when this node may act: read by workers before anything leaves, written by the member's
+//! thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How often a worker that waits for the lease looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The right to act, shared by all threads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Acting(Arc<AtomicU64>);
+
+impl Acting {
+    /// `until_ms`: of [`boot_ms`]. 0: not at all.
+    pub(crate) fn set(&self, until_ms: u64) {
+        self.0.store(until_ms, Ordering::Release);
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        boot_ms() < self.0.load(Ordering::Acquire)
+    }
+
+    /// Returns when the lease is held. If another node takes it meanwhile, this thread ends with
+    /// the process. The clock is read here, after all that led to what is about to leave: a process
+    /// that was stopped in between finds its lease run out.
+    pub(crate) fn wait(&self) {
+        while !self.is_held() {
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+}
+
+/// Milliseconds of a clock that never goes back and counts the time in which the machine or the
+/// process did not run.
+pub(crate) fn boot_ms() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_held_until_its_time_and_not_before_it_was_set() {
+        let acting = Acting::default();
+        assert!(!acting.is_held());
+        acting.set(boot_ms() + 60_000);
+        assert!(acting.is_held());
+        acting.wait();
+        acting.set(boot_ms());
+        assert!(!acting.is_held());
+    }
+
+    #[test]
+    fn who_waits_goes_on_when_the_lease_is_back() {
+        let acting = Acting::default();
+        let waits = acting.clone();
+        let waiting = std::thread::spawn(move || waits.wait());
+        acting.set(boot_ms() + 60_000);
+        waiting.join().unwrap();
+    }
+}

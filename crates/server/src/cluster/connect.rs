@@ -1,0 +1,151 @@
+//! The connection to NATS servers, and what `quelea cluster init` has put there.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use async_nats::{ConnectOptions, Event};
+use serde::{Deserialize, Serialize};
+
+use super::engine::{Engine, LEASE_KEY, Names};
+use super::login;
+use crate::config::ClusterConfig;
+
+/// A server that does not answer two of these is given up for another one.
+const PING_INTERVAL: Duration = Duration::from_millis(500);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const RECONNECT_DELAY: Duration = Duration::from_millis(250);
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What names a cluster and cannot be changed: the key `cluster`, as JSON.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ClusterRecord {
+    pub(super) format: u32,
+    /// 32 hexadecimal digits.
+    pub(super) id: String,
+    pub(super) shards: u16,
+    pub(super) segment_bytes: u32,
+}
+
+/// The same, read.
+pub(crate) struct ClusterFacts {
+    pub(crate) id: [u8; 16],
+    pub(crate) shards: u16,
+    pub(crate) segment_bytes: u32,
+}
+
+/// Connects, waiting as long as it takes.
+///
+/// # Errors
+///
+/// When a file of the configuration cannot be used.
+pub(crate) async fn connect(config: &ClusterConfig) -> anyhow::Result<Engine> {
+    let names = Names::new(&config.name);
+    let urls: Vec<&str> = config.servers.iter().map(|server| server.url.as_str()).collect();
+    loop {
+        match options(config)?.connect(&urls[..]).await {
+            Ok(client) => return Ok(Engine::new(client, names)),
+            Err(error) => {
+                tracing::warn!(servers = urls.join(","), %error, "cannot reach NATS yet");
+                tokio::time::sleep(COMPLAINT_INTERVAL).await;
+            }
+        }
+    }
+}
+
+/// Connects for a command line: what cannot be reached is an error.
+///
+/// # Errors
+///
+/// When no server can be reached, or a file of the configuration cannot be used.
+pub(super) async fn connect_once(config: &ClusterConfig) -> anyhow::Result<Engine> {
+    let urls: Vec<&str> = config.servers.iter().map(|server| server.url.as_str()).collect();
+    let connected = options(config)?.connect(&urls[..]).await;
+    let client = connected.with_context(|| format!("cannot reach NATS at {}", urls.join(", ")))?;
+    Ok(Engine::new(client, Names::new(&config.name)))
+}
+
+/// Who has the lease.
+///
+/// # Errors
+///
+/// When the engine does not answer.
+pub(super) async fn read_lease(engine: &Engine) -> anyhow::Result<Option<cluster::LeaseValue>> {
+    let found = engine.get(LEASE_KEY).await?;
+    Ok(found.and_then(|(_, value)| serde_json::from_slice(&value).ok()))
+}
+
+fn options(config: &ClusterConfig) -> anyhow::Result<ConnectOptions> {
+    let mut options = login::options(&config.login)?
+        .name(format!("quelea {}", config.node))
+        .ping_interval(PING_INTERVAL)
+        .connection_timeout(CONNECT_TIMEOUT)
+        .reconnect_delay_callback(|_| RECONNECT_DELAY)
+        .max_reconnects(None)
+        .event_callback(note);
+    if let Some(tls) = &config.tls {
+        options = options.require_tls(true);
+        if let Some(ca) = &tls.ca {
+            options = options.add_root_certificates(ca.clone());
+        }
+        if let Some((certificate, key)) = &tls.client {
+            options = options.add_client_certificate(certificate.clone(), key.clone());
+        }
+    }
+    Ok(options)
+}
+
+async fn note(event: Event) {
+    static IS_LOST: AtomicBool = AtomicBool::new(false);
+    match event {
+        Event::Connected => {
+            if IS_LOST.swap(false, Ordering::Relaxed) {
+                tracing::info!("connected to NATS again");
+            }
+        }
+        Event::Disconnected => {
+            if !IS_LOST.swap(true, Ordering::Relaxed) {
+                tracing::warn!("the connection to NATS is lost; trying the servers in turn");
+            }
+        }
+        event => tracing::debug!(%event, "NATS"),
+    }
+}
+
+/// Reads what the cluster is.
+///
+/// # Errors
+///
+/// When it was not made yet, or by another version.
+pub(crate) async fn read_cluster(engine: &Engine) -> anyhow::Result<ClusterFacts> {
+    loop {
+        match engine.get(CLUSTER_KEY).await {
+            Ok(Some((_, value))) => return parse(&value),
+            Ok(None) => anyhow::bail!("the cluster was not made yet: run `quelea cluster init`"),
+            Err(error) if error.to_string().contains("stream not found") => {
+                anyhow::bail!("the cluster was not made yet: run `quelea cluster init`")
+            }
+            Err(error) => {
+                tracing::warn!(%error, "NATS does not answer yet");
+                tokio::time::sleep(COMPLAINT_INTERVAL).await;
+            }
+        }
+    }
+}
+
+fn parse(value: &[u8]) -> anyhow::Result<ClusterFacts> {
+    let record: ClusterRecord =
+        serde_json::from_slice(value).context("the key 'cluster' of the bucket is malformed")?;
+    anyhow::ensure!(
+        record.format == FORMAT,
+        "the cluster has format {}, this program knows format {FORMAT}: use a newer one",
+        record.format
+    );
+    let id = u128::from_str_radix(&record.id, 16).context("the id of the cluster is malformed")?;
+    let (shards, segment_bytes) = (record.shards, record.segment_bytes);
+    Ok(ClusterFacts { id: id.to_be_bytes(), shards, segment_bytes })
+}
+
+/// The key that names the cluster.
+pub(crate) const CLUSTER_KEY: &str = "cluster";
+pub(super) const FORMAT: u32 = 1;

@@ -1,0 +1,365 @@
+//! The local copy of one shard's log: files that hold a prefix of what counts in its stream, and
+//! while the node is a standby, what the records in them say.
+
+use std::path::PathBuf;
+
+use broker::{Replay, ShardId};
+use cluster::{Body, ClusterId, Content, Cursor, Piece};
+use serde::{Deserialize, Serialize};
+use storage::{
+    Command, Completion, Fault, FaultKind, Follow, Identity, Outcome, Position, Record, Recovered,
+    Refusal, Report, Settings,
+};
+
+use crate::disk::{DataDir, LogFiles, write_whole};
+
+/// What is kept beside the copy, to go on reading the stream where it ends.
+#[derive(Serialize, Deserialize)]
+struct Mark {
+    /// In hexadecimal.
+    cluster: String,
+    cursor: Cursor,
+    /// Position up to which the files hold what was read.
+    end: u64,
+}
+
+/// What every copy of a node knows.
+#[derive(Clone)]
+pub(crate) struct CopyContext {
+    pub(crate) cluster: ClusterId,
+    pub(crate) shards: u16,
+    pub(crate) settings: Settings,
+}
+
+/// See the module.
+pub(crate) struct LocalCopy {
+    shard: ShardId,
+    context: CopyContext,
+    files: LogFiles,
+    /// `None`: this node writes the log.
+    image: Option<Image>,
+    /// Up to here the files held more than the cursor said, when they were opened.
+    known_upto: Position,
+    /// End of what this node has appended last.
+    stored_upto: Position,
+    marked: Option<Cursor>,
+}
+
+/// What a standby knows of a log.
+struct Image {
+    follow: Follow,
+    replay: Replay,
+    /// Segments below are removed already.
+    oldest: u32,
+}
+
+/// A log as it is handed to a node that becomes active.
+pub(crate) struct TakenLog {
+    pub(crate) shard: ShardId,
+    pub(crate) recovered: Recovered,
+    pub(crate) replay: Replay,
+    pub(crate) report: Report,
+}
+
+/// Why a message cannot be taken into a copy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CopyFault {
+    /// The files cannot be used.
+    #[error("{0}")]
+    Files(std::io::Error),
+    /// What the stream says is no log, or not the one that the copy is of.
+    #[error("{0}")]
+    Refused(Refusal),
+    #[error("the local copy differs from the stream at {0}")]
+    Differs(Position),
+}
+
+impl LocalCopy {
+    /// Opens the copy of a shard. One that cannot be used is removed: the stream has all of it.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be used, or is the data of another broker or cluster.
+    pub(crate) fn open(
+        data: &DataDir,
+        shard: ShardId,
+        context: &CopyContext,
+    ) -> anyhow::Result<(Self, Cursor)> {
+        let files = data.log_files(shard)?;
+        let mut copy = Self {
+            shard,
+            context: context.clone(),
+            files,
+            image: None,
+            known_upto: Position::default(),
+            stored_upto: Position::default(),
+            marked: None,
+        };
+        let Some(mark) = copy.read_mark()? else {
+            copy.refuse_foreign_files()?;
+            copy.start_over()?;
+            return Ok((copy, Cursor::default()));
+        };
+        match copy.recover(data) {
+            Ok((image, end)) if end.to_bits() >= mark.end => {
+                copy.image = Some(image);
+                copy.known_upto = end;
+                Ok((copy, mark.cursor))
+            }
+            Ok(_) => copy.give_up("it ends before what was read from the stream"),
+            Err(error) => copy.give_up(&format!("{error:#}")),
+        }
+    }
+
+    fn give_up(mut self, why: &str) -> anyhow::Result<(Self, Cursor)> {
+        let shard = self.shard;
+        tracing::warn!(shard, why, "the local copy of the log is read again from the stream");
+        self.start_over()?;
+        Ok((self, Cursor::default()))
+    }
+
+    fn recover(&self, data: &DataDir) -> anyhow::Result<(Image, Position)> {
+        let expected = (self.shard, self.context.shards);
+        let fresh = Identity { id: [0; 16], shard: self.shard, shards: self.context.shards };
+        let mut replay = new_replay();
+        let mut sink = |record: Record<'_>, ledger: &mut storage::Ledger| {
+            replay.on_record(record, ledger);
+        };
+        let settings = &self.context.settings;
+        let recovered = data.recover(&self.files, fresh, settings, &mut sink, &|_| {})?;
+        let follow = Follow::resume(recovered, expected, settings);
+        let (end, oldest) = (follow.end(), follow.oldest());
+        Ok((Image { follow, replay, oldest }, end))
+    }
+
+    fn mark_path(&self) -> PathBuf {
+        self.files.path().join(MARK_FILE)
+    }
+
+    fn read_mark(&self) -> anyhow::Result<Option<Mark>> {
+        let path = self.mark_path();
+        let text = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?,
+        };
+        let mark: Mark = match serde_json::from_slice(&text) {
+            Ok(mark) => mark,
+            Err(_) => return Ok(None),
+        };
+        if mark.cluster != hex(&self.context.cluster) {
+            anyhow::bail!(
+                "{} is the local copy of another cluster ({}, this one is {}): use another data \
+                 directory, or remove this one if its data is not needed",
+                path.display(),
+                mark.cluster,
+                hex(&self.context.cluster)
+            );
+        }
+        Ok(Some(mark))
+    }
+
+    /// Logs without a mark are those of a single node.
+    fn refuse_foreign_files(&self) -> anyhow::Result<()> {
+        let has_files = !self.files.list()?.is_empty() || self.files.manifest()?.is_some();
+        if has_files && !self.mark_path().exists() {
+            anyhow::bail!(
+                "{} holds the log of a broker without a cluster: bring it in with `quelea cluster \
+                 import`, or use an empty data directory",
+                self.files.path().display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Removes all that there is, and begins with nothing.
+    pub(crate) fn start_over(&mut self) -> std::io::Result<()> {
+        for file in self.files.list()? {
+            self.files.drop_copy(file.number)?;
+        }
+        remove(&self.files.manifest_path())?;
+        remove(&self.mark_path())?;
+        let expected = (self.shard, self.context.shards);
+        let follow = Follow::new(expected, &self.context.settings);
+        self.image = Some(Image { follow, replay: new_replay(), oldest: 0 });
+        self.known_upto = Position::default();
+        self.marked = None;
+        Ok(())
+    }
+
+    /// Takes a message that counts, as a standby. Returns from which segment on the log is needed,
+    /// if that has changed.
+    pub(crate) fn apply(&mut self, body: &Body) -> Result<Option<u32>, CopyFault> {
+        for piece in pieces(body) {
+            match piece {
+                Piece::Write { segment, offset, bytes } => {
+                    self.apply_write(segment, offset, bytes)?
+                }
+                Piece::Manifest { offset, bytes } => {
+                    self.files.copy_manifest(offset, bytes).map_err(CopyFault::Files)?;
+                    let Some(image) = &mut self.image else { continue };
+                    image.follow.on_manifest(offset, bytes).map_err(CopyFault::Refused)?;
+                }
+            }
+        }
+        self.remove_old().map_err(CopyFault::Files)
+    }
+
+    fn apply_write(&mut self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), CopyFault> {
+        let known = match segment.cmp(&self.known_upto.segment()) {
+            std::cmp::Ordering::Less => bytes.len(),
+            std::cmp::Ordering::Greater => 0,
+            std::cmp::Ordering::Equal => {
+                (self.known_upto.offset().saturating_sub(offset) as usize).min(bytes.len())
+            }
+        };
+        if known > 0 {
+            self.compare(segment, offset, &bytes[..known])?;
+        }
+        let (offset, bytes) = (offset + known as u32, &bytes[known..]);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.files.copy(segment, offset, bytes).map_err(CopyFault::Files)?;
+        let Some(Image { follow, replay, .. }) = &mut self.image else { return Ok(()) };
+        let mut sink = |record: Record<'_>, ledger: &mut storage::Ledger| {
+            replay.on_record(record, ledger);
+        };
+        follow.on_write(segment, offset, bytes, &mut sink).map_err(CopyFault::Refused)
+    }
+
+    /// The files were ahead of the cursor: are they what the stream says?
+    fn compare(&self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), CopyFault> {
+        if self.image.as_ref().is_some_and(|image| segment < image.oldest) {
+            return Ok(());
+        }
+        let found = self.files.read_back(segment, offset, bytes.len() as u32);
+        match found {
+            Ok(found) if found == bytes => Ok(()),
+            _ => Err(CopyFault::Differs(Position::new(segment, offset))),
+        }
+    }
+
+    fn remove_old(&mut self) -> std::io::Result<Option<u32>> {
+        let Some(image) = &mut self.image else { return Ok(None) };
+        let oldest = image.follow.oldest();
+        if oldest <= image.oldest {
+            return Ok(None);
+        }
+        image.oldest = oldest;
+        for file in self.files.list()?.iter().filter(|file| file.number < oldest) {
+            self.files.drop_copy(file.number)?;
+        }
+        Ok(Some(oldest))
+    }
+
+    /// Another writer begins.
+    pub(crate) fn on_new_writer(&mut self) {
+        if let Some(image) = &mut self.image {
+            image.follow.on_new_writer();
+        }
+    }
+
+    /// Takes a message that this node has appended.
+    pub(crate) fn store(&mut self, body: &Body) -> std::io::Result<()> {
+        for piece in pieces(body) {
+            match piece {
+                Piece::Write { segment, offset, bytes } => {
+                    self.files.copy(segment, offset, bytes)?;
+                    self.stored_upto = Position::new(segment, offset + bytes.len() as u32);
+                }
+                Piece::Manifest { offset, bytes } => self.files.copy_manifest(offset, bytes)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the log wants done with its files, or reads them.
+    pub(crate) fn carry_out(&self, command: Command) -> Completion {
+        let id = command.id();
+        let done = |result: std::io::Result<()>| {
+            Outcome::Done(result.map_err(|error| Fault {
+                kind: FaultKind::Io,
+                detail: format!("the local copy: {error}"),
+            }))
+        };
+        let outcome = match command {
+            Command::Create { segment, bytes, .. } => done(self.files.make_sparse(segment, bytes)),
+            Command::Recycle { from, to, .. } => {
+                let bytes = self.context.settings.segment_bytes;
+                let removed = self.files.drop_copy(from);
+                done(removed.and_then(|()| self.files.make_sparse(to, bytes)))
+            }
+            Command::Delete { segment, .. } => done(self.files.drop_copy(segment)),
+            command => return self.files.carry_out(command),
+        };
+        Completion { id, outcome }
+    }
+
+    /// The log at the end of what was read, for this node to write it from now on.
+    pub(crate) fn take(&mut self) -> Option<TakenLog> {
+        let Image { follow, replay, .. } = self.image.take()?;
+        self.stored_upto = follow.end();
+        let id = crate::auth::random();
+        let fresh = Identity { id, shard: self.shard, shards: self.context.shards };
+        let report = follow.report();
+        let recovered = follow.finish(fresh);
+        Some(TakenLog { shard: self.shard, recovered, replay, report })
+    }
+
+    /// Bytes of the log up to its end here, since it began.
+    pub(crate) fn bytes(&self) -> u64 {
+        let end = self.image.as_ref().map_or(self.stored_upto, |image| image.follow.end());
+        let before = u64::from(end.segment().saturating_sub(1));
+        before * u64::from(self.context.settings.segment_bytes) + u64::from(end.offset())
+    }
+
+    /// Notes how far the files are, now and then. A loss of power may take away files and leave the
+    /// note: then the copy ends before it, and is read again.
+    pub(crate) fn mark(&mut self, cursor: Option<Cursor>) {
+        let image = self.image.as_ref();
+        let end = image.map_or(self.stored_upto, |image| image.follow.end());
+        let Some(cursor) = cursor else { return };
+        let is_within_batch =
+            self.image.as_ref().is_some_and(|image| image.follow.is_within_batch());
+        if is_within_batch || self.marked.as_ref() == Some(&cursor) {
+            return;
+        }
+        let cluster = hex(&self.context.cluster);
+        let mark = Mark { cluster, cursor: cursor.clone(), end: end.to_bits() };
+        let text = serde_json::to_vec(&mark).unwrap_or_default();
+        match write_whole(&self.mark_path(), &text) {
+            Ok(()) => self.marked = Some(cursor),
+            Err(error) => {
+                let shard = self.shard;
+                tracing::warn!(shard, %error, "cannot note how far the local copy is");
+            }
+        }
+    }
+}
+
+fn new_replay() -> Replay {
+    Replay::new(u64::from_ne_bytes(crate::auth::random()))
+}
+
+/// Only messages that were read already come here.
+fn pieces(body: &Body) -> Vec<Piece<'_>> {
+    match cluster::decode(body).map(|message| message.content) {
+        Ok(Content::Pieces(pieces)) => pieces,
+        _ => Vec::new(),
+    }
+}
+
+fn remove(path: &std::path::Path) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// In hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Beside the segments of a copy.
+const MARK_FILE: &str = "cursor";

@@ -1,0 +1,159 @@
+//! The small files of a data directory (bans, namespaces and the like), kept in the key-value store
+//! of the engine.
+//!
+//! Only the active node writes them. A node that becomes active reads all and writes them back with
+//! its epoch: from then on a former active node's compare-and-set fails.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use super::engine::{Engine, Put};
+use crate::disk::{CLUSTERED_FILES, write_whole};
+
+/// A file to replicate, and who waits for it.
+pub(crate) struct PutFile {
+    pub(crate) name: String,
+    pub(crate) content: Vec<u8>,
+    pub(crate) done: Sender<io::Result<()>>,
+}
+
+/// The files as this node knows them.
+pub(crate) struct Files {
+    engine: Engine,
+    epoch: u64,
+    /// By name.
+    revisions: HashMap<&'static str, u64>,
+}
+
+/// How long a takeover waits for them before it tries again.
+const TAKE_OVER_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// Compare-and-set tries of one file.
+const TRIES_MAX: usize = 8;
+
+impl Files {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self { engine, epoch: 0, revisions: HashMap::new() }
+    }
+
+    /// Makes all files this node's own, and writes them into its data directory.
+    pub(crate) async fn take_over(&mut self, epoch: u64, directory: &Path) -> io::Result<()> {
+        self.epoch = epoch;
+        let all = async {
+            for name in CLUSTERED_FILES {
+                let content = self.take(name).await?;
+                write_local(directory, name, content.as_deref())?;
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(TAKE_OVER_TIMEOUT, all).await {
+            Ok(taken) => taken,
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer")),
+        }
+    }
+
+    async fn take(&mut self, name: &'static str) -> io::Result<Option<Vec<u8>>> {
+        for _ in 0..TRIES_MAX {
+            let found = self.engine.get(&key(name)).await?;
+            let (revision, value) = found.unwrap_or_default();
+            let (epoch, content) = split(&value)?;
+            if epoch > self.epoch {
+                return Err(fenced(epoch));
+            }
+            let own = join(self.epoch, content);
+            if let Put::Written(revision) = self.engine.put_if(&key(name), revision, own).await? {
+                self.revisions.insert(name, revision);
+                return Ok(content.map(<[u8]>::to_vec));
+            }
+        }
+        Err(io::Error::other(format!("the file '{name}' changes all the time")))
+    }
+
+    /// Replicates a file, for the node that is active.
+    pub(crate) async fn put(&mut self, put: PutFile) {
+        let PutFile { name, content, done } = put;
+        let result = self.try_put(&name, &content).await;
+        // Who waited may have given up.
+        let _ = done.send(result);
+    }
+
+    async fn try_put(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
+        let Some(name) = CLUSTERED_FILES.into_iter().find(|known| *known == name) else {
+            return Err(io::Error::other(format!("'{name}' is no file of a cluster")));
+        };
+        for _ in 0..TRIES_MAX {
+            let revision = self.revisions.get(name).copied().unwrap_or(0);
+            let value = join(self.epoch, Some(content));
+            if let Put::Written(revision) = self.engine.put_if(&key(name), revision, value).await? {
+                self.revisions.insert(name, revision);
+                return Ok(());
+            }
+            // An earlier write of unknown fate may have been stored; or another node is active.
+            let (revision, value) = self.engine.get(&key(name)).await?.unwrap_or_default();
+            let (epoch, _) = split(&value)?;
+            if epoch > self.epoch {
+                return Err(fenced(epoch));
+            }
+            self.revisions.insert(name, revision);
+        }
+        Err(io::Error::other(format!("the file '{name}' cannot be replicated")))
+    }
+}
+
+/// A value is a line with the epoch, and the content. Without content the file is not there.
+pub(crate) fn join(epoch: u64, content: Option<&[u8]>) -> Vec<u8> {
+    let mut value = format!("epoch {epoch}").into_bytes();
+    if let Some(content) = content {
+        value.push(b'\n');
+        value.extend_from_slice(content);
+    }
+    value
+}
+
+fn split(value: &[u8]) -> io::Result<(u64, Option<&[u8]>)> {
+    if value.is_empty() {
+        return Ok((0, None));
+    }
+    let end = value.iter().position(|byte| *byte == b'\n');
+    let line = std::str::from_utf8(&value[..end.unwrap_or(value.len())]).ok();
+    let epoch = line.and_then(|line| line.strip_prefix("epoch ")?.parse().ok());
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "a small file is malformed");
+    Ok((epoch.ok_or_else(malformed)?, end.map(|end| &value[end + 1..])))
+}
+
+/// Names hold slashes, which keys may.
+pub(crate) fn key(name: &str) -> String {
+    format!("file.{}", name.replace('/', "."))
+}
+
+fn write_local(directory: &Path, name: &str, content: Option<&[u8]>) -> io::Result<()> {
+    let path = directory.join(name);
+    match content {
+        Some(content) => write_whole(&path, content),
+        None => match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        },
+    }
+}
+
+fn fenced(epoch: u64) -> io::Error {
+    io::Error::other(format!("another node is active, with epoch {epoch}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_survives_the_way_there_and_back() {
+        for content in [None, Some(&b""[..]), Some(b"a\nb")] {
+            assert_eq!(split(&join(7, content)).unwrap(), (7, content));
+        }
+        assert_eq!(split(b"").unwrap(), (0, None));
+        assert!(split(b"era 7\nx").is_err());
+    }
+}

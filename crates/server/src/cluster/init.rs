@@ -1,0 +1,128 @@
+//! `quelea cluster init`: the streams and the bucket of a cluster.
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::{Value, json};
+
+use super::connect::{CLUSTER_KEY, ClusterRecord, FORMAT};
+use super::copy::hex;
+use super::engine::{Engine, EngineError, Put};
+
+/// What is to be made.
+pub(crate) struct Plan {
+    pub(crate) shards: u16,
+    pub(crate) segment_bytes: u32,
+    /// Copies that the engine keeps of each stream.
+    pub(crate) replicas: u8,
+    /// Of each stream; `None`: no limit.
+    pub(crate) stream_bytes_max: Option<u64>,
+}
+
+/// What there was to do.
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    pub(crate) id: String,
+    pub(crate) streams_made: usize,
+    pub(crate) streams_found: usize,
+    pub(crate) is_new: bool,
+}
+
+/// Makes what is missing. Changes nothing that is there.
+///
+/// # Errors
+///
+/// When something that is there is not as planned, or the engine refuses.
+pub(crate) async fn make(engine: &Engine, plan: &Plan) -> anyhow::Result<Made> {
+    let names = engine.names();
+    let mut made = Made::default();
+    let bucket = json!({
+        "name": names.bucket_stream(),
+        "subjects": [names.key_subject(">")],
+        "retention": "limits",
+        "storage": "file",
+        "num_replicas": plan.replicas,
+        "max_msgs_per_subject": 1,
+        "discard": "new",
+        "deny_delete": true,
+        "allow_rollup_hdrs": true,
+        "allow_direct": true,
+    });
+    ensure_stream(engine, &names.bucket_stream(), &bucket, &mut made).await?;
+    let record = record(engine, plan, &mut made).await?;
+    ensure!(
+        record.shards == plan.shards,
+        "the cluster was made with {} shards, the configuration asks for {}: the number is fixed; \
+         set server.shards = {}",
+        record.shards,
+        plan.shards,
+        record.shards
+    );
+    for shard in 0..record.shards {
+        let stream = json!({
+            "name": names.stream(shard),
+            "subjects": [names.log_subject(shard)],
+            "retention": "limits",
+            "storage": "file",
+            "num_replicas": plan.replicas,
+            "max_bytes": plan.stream_bytes_max.map_or(-1, |bytes| bytes as i64),
+            "discard": "new",
+            "duplicate_window": NO_DEDUPLICATION_NS,
+            "allow_direct": true,
+        });
+        ensure_stream(engine, &names.stream(shard), &stream, &mut made).await?;
+    }
+    made.id = record.id;
+    Ok(made)
+}
+
+async fn record(engine: &Engine, plan: &Plan, made: &mut Made) -> anyhow::Result<ClusterRecord> {
+    if let Some((_, value)) = engine.get(CLUSTER_KEY).await.context("cannot read the bucket")? {
+        return serde_json::from_slice(&value).context("the key 'cluster' is malformed");
+    }
+    let id: [u8; 16] = crate::auth::random();
+    let record = ClusterRecord {
+        format: FORMAT,
+        id: hex(&id),
+        shards: plan.shards,
+        segment_bytes: plan.segment_bytes,
+    };
+    let value = serde_json::to_vec(&record)?;
+    match engine.put_if(CLUSTER_KEY, 0, value).await.context("cannot write the bucket")? {
+        Put::Written(_) => {
+            made.is_new = true;
+            Ok(record)
+        }
+        Put::Conflict => bail!("somebody else makes the cluster at the same time; run this again"),
+    }
+}
+
+async fn ensure_stream(
+    engine: &Engine,
+    name: &str,
+    wanted: &Value,
+    made: &mut Made,
+) -> anyhow::Result<()> {
+    let found = match engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await {
+        Ok(info) => info,
+        Err(EngineError::Refused { code: NO_STREAM, .. }) => {
+            let asked = engine.api(&format!("STREAM.CREATE.{name}"), wanted.clone()).await;
+            asked.with_context(|| format!("cannot make the stream '{name}'"))?;
+            made.streams_made += 1;
+            return Ok(());
+        }
+        Err(error) => return Err(error).context(format!("cannot look for the stream '{name}'")),
+    };
+    made.streams_found += 1;
+    for key in ["subjects", "storage", "num_replicas"] {
+        let (found, wanted) = (&found["config"][key], &wanted[key]);
+        ensure!(
+            found == wanted,
+            "the stream '{name}' has {key} = {found}, and {wanted} is needed: change or remove it"
+        );
+    }
+    Ok(())
+}
+
+const NO_STREAM: u64 = 10059;
+
+/// The least that the engine takes. Appends are fenced and need no deduplication.
+const NO_DEDUPLICATION_NS: u64 = 100_000_000;

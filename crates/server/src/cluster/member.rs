@@ -1,0 +1,553 @@
+//! The thread that makes this process a node: it carries out what [`cluster::Node`] wants done, with
+//! the engine and the local copies.
+//!
+//! All of it is one loop on one thread with a runtime of its own. No worker ever waits for it, but
+//! for the lease ([`Acting::wait`]).
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use broker::ShardId;
+use cluster::{Answer, Body, Cursor, Effect, LeaseAnswer, Node, RequestId, Role, Sequence};
+use storage::{Command, Completion};
+use tokio::sync::mpsc;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::acting::{Acting, boot_ms};
+use super::copy::{CopyContext, CopyFault, LocalCopy, TakenLog};
+use super::engine::{Engine, Followed};
+use super::files::{Files, PutFile};
+use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
+use crate::disk::DataDir;
+
+/// How often it is noted how far the local copies are.
+const MARK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often a node tells the others how it is.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Messages of streams that wait for this thread; the engine is read no faster.
+const FOLLOWED_MAX: usize = 256;
+
+/// What others ask of the member's thread.
+pub(crate) enum Order {
+    /// A command of a shard's log. Each log bounds how many are under way.
+    Submit(ShardId, Command),
+    /// From now on the completions of the shard go there.
+    Attach(ShardId, Done),
+    /// The logs are closed: give the role back, to this node if one is named.
+    Release(Option<String>),
+    PutFile(PutFile),
+}
+
+/// Takes the completions of a log.
+pub(crate) type Done = Box<dyn Fn(Completion) + Send>;
+
+/// What the start of the broker waits for.
+pub(crate) enum Turn {
+    /// This node is active: the logs as they are now.
+    Active {
+        epoch: u64,
+        logs: Vec<TakenLog>,
+    },
+    Released,
+}
+
+/// How other threads reach the member's thread.
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub(crate) acting: Acting,
+    /// To whom a switchover goes.
+    pub(crate) successor: Successor,
+    orders: mpsc::UnboundedSender<Order>,
+    view: Arc<Mutex<Status>>,
+}
+
+/// The node that a switchover goes to, once there is one.
+#[derive(Clone, Default)]
+pub(crate) struct Successor(Arc<Mutex<Option<String>>>);
+
+impl Successor {
+    fn set(&self, node: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
+    }
+
+    pub(crate) fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Member").finish_non_exhaustive()
+    }
+}
+
+impl Member {
+    pub(crate) fn order(&self, order: Order) {
+        // The thread ends with the process.
+        let _ = self.orders.send(order);
+    }
+
+    /// How this node is, and the others as they said last.
+    pub(crate) fn status(&self) -> Status {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replicates a small file, and waits until a quorum has it.
+    ///
+    /// # Errors
+    ///
+    /// When the engine does not take it, or another node is active.
+    pub(crate) fn put_file(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let (done, answer) = std::sync::mpsc::channel();
+        let (name, content) = (name.to_owned(), content.to_vec());
+        self.order(Order::PutFile(PutFile { name, content, done }));
+        match answer.recv_timeout(PUT_FILE_TIMEOUT) {
+            Ok(result) => result,
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer")),
+        }
+    }
+}
+
+const PUT_FILE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the thread is made of.
+pub(crate) struct MemberParts {
+    pub(crate) settings: cluster::Settings,
+    pub(crate) context: CopyContext,
+    pub(crate) data: Arc<DataDir>,
+    pub(crate) engine: Engine,
+    pub(crate) talk: Talk,
+    /// Name, instance, version, address and checksum of the settings.
+    pub(crate) facts: NodeStatus,
+}
+
+/// Starts the thread. `runtime` is the one that the engine was connected on.
+///
+/// # Errors
+///
+/// When a local copy cannot be used, or there is no thread.
+pub(crate) fn start(
+    runtime: tokio::runtime::Runtime,
+    parts: MemberParts,
+) -> anyhow::Result<(Member, Receiver<Turn>)> {
+    let (orders, ordered) = mpsc::unbounded_channel();
+    let (turns, turned) = std::sync::mpsc::channel();
+    let member = Member {
+        acting: Acting::default(),
+        successor: Successor::default(),
+        orders,
+        view: Arc::default(),
+    };
+    let mut copies = Vec::new();
+    let mut cursors = Vec::new();
+    for shard in 0..parts.context.shards {
+        let (copy, cursor) = LocalCopy::open(&parts.data, shard, &parts.context)?;
+        copies.push(copy);
+        cursors.push(cursor);
+    }
+    let looped = Loop::new(parts, copies, cursors, member.clone(), ordered, turns);
+    std::thread::Builder::new().name("cluster".into()).spawn(move || {
+        let _guard = AbortOnPanic;
+        runtime.block_on(looped.run());
+    })?;
+    Ok((member, turned))
+}
+
+/// A broker whose member has gone would wait for ever.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+/// An answer of the engine.
+enum Heard {
+    Stream(ShardId, RequestId, Answer),
+    Lease(RequestId, LeaseAnswer),
+}
+
+struct Loop {
+    node: Node,
+    copies: Vec<LocalCopy>,
+    done: Vec<Option<Done>>,
+    engine: Engine,
+    files: Files,
+    talk: Talk,
+    member: Member,
+    data: Arc<DataDir>,
+    turns: Sender<Turn>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    heard: mpsc::UnboundedReceiver<Heard>,
+    hear: mpsc::UnboundedSender<Heard>,
+    followed: mpsc::Receiver<Followed>,
+    follow: mpsc::Sender<Followed>,
+    followers: Vec<Option<oneshot::Sender<()>>>,
+    /// The copy was given up once for what the stream says.
+    has_started_over: Vec<bool>,
+    /// This node is active, and the start of the broker does not know yet.
+    taken: Option<(u64, Vec<TakenLog>)>,
+    /// The start of the broker has the logs.
+    is_served: bool,
+    switchover: Option<Option<String>>,
+    /// What does not change of the status.
+    facts: NodeStatus,
+    effects: Vec<Effect>,
+}
+
+impl Loop {
+    fn new(
+        parts: MemberParts,
+        copies: Vec<LocalCopy>,
+        cursors: Vec<Cursor>,
+        member: Member,
+        orders: mpsc::UnboundedReceiver<Order>,
+        turns: Sender<Turn>,
+    ) -> Self {
+        let MemberParts { settings, data, engine, talk, facts, .. } = parts;
+        let (hear, heard) = mpsc::unbounded_channel();
+        let (follow, followed) = mpsc::channel(FOLLOWED_MAX);
+        Self {
+            node: Node::new(settings, cursors, boot_ms()),
+            done: copies.iter().map(|_| None).collect(),
+            followers: copies.iter().map(|_| None).collect(),
+            has_started_over: vec![false; copies.len()],
+            taken: None,
+            is_served: false,
+            switchover: None,
+            facts,
+            copies,
+            files: Files::new(engine.clone()),
+            engine,
+            talk,
+            member,
+            data,
+            turns,
+            orders,
+            heard,
+            hear,
+            followed,
+            follow,
+            effects: Vec::new(),
+        }
+    }
+
+    async fn run(mut self) {
+        let mut mark_at = Instant::now() + MARK_INTERVAL;
+        let mut status_at = Instant::now();
+        loop {
+            self.node.on_tick(boot_ms(), wall_ms());
+            self.carry_out().await;
+            if mark_at <= Instant::now() {
+                mark_at = Instant::now() + MARK_INTERVAL;
+                self.mark();
+            }
+            if status_at <= Instant::now() {
+                status_at = Instant::now() + STATUS_INTERVAL;
+                self.tell_status().await;
+            }
+            let due = self.node.next_deadline().map_or(u64::MAX, |at| at.saturating_sub(boot_ms()));
+            let due = Instant::now() + Duration::from_millis(due.min(1000));
+            let due = due.min(mark_at).min(status_at);
+            tokio::select! {
+                biased;
+                Some(heard) = self.heard.recv() => self.on_heard(heard),
+                Some(order) = self.orders.recv() => self.on_order(order).await,
+                Some(followed) = self.followed.recv() => self.on_followed(followed),
+                Some(said) = self.talk.next() => self.on_said(said).await,
+                () = tokio::time::sleep_until(due) => {}
+            }
+            // What else is there shares the effects.
+            for _ in 0..EVENTS_PER_TURN {
+                if let Ok(heard) = self.heard.try_recv() {
+                    self.on_heard(heard);
+                } else if let Ok(followed) = self.followed.try_recv() {
+                    self.on_followed(followed);
+                } else {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn on_heard(&mut self, heard: Heard) {
+        let now_ms = boot_ms();
+        match heard {
+            Heard::Stream(shard, id, answer) => self.node.on_answer(shard, id, answer, now_ms),
+            Heard::Lease(id, answer) => self.node.on_lease_answer(id, answer, now_ms),
+        }
+    }
+
+    fn on_followed(&mut self, followed: Followed) {
+        let Followed { shard, sequence, body } = followed;
+        self.node.on_message(shard, sequence, &body, boot_ms());
+        // Its own messages are applied before the next one is looked at: a start over must not
+        // find messages of before.
+        self.apply_effects();
+    }
+
+    async fn on_order(&mut self, order: Order) {
+        match order {
+            Order::Submit(shard, command) => self.node.submit(shard, command, boot_ms()),
+            Order::Attach(shard, done) => self.done[usize::from(shard)] = Some(done),
+            Order::Release(successor) => self.node.release(successor),
+            Order::PutFile(put) => self.files.put(put).await,
+        }
+    }
+
+    async fn carry_out(&mut self) {
+        self.apply_effects();
+        self.member.acting.set(self.node.acting_until_ms());
+        if let Some((epoch, logs)) = self.taken.take() {
+            match self.files.take_over(epoch, self.data.path()).await {
+                Ok(()) => {
+                    self.is_served = true;
+                    let _ = self.turns.send(Turn::Active { epoch, logs });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read the small files of the cluster yet");
+                    self.taken = Some((epoch, logs));
+                }
+            }
+        }
+    }
+
+    fn apply_effects(&mut self) {
+        loop {
+            let mut effects = std::mem::take(&mut self.effects);
+            self.node.take_effects(&mut effects);
+            if effects.is_empty() {
+                self.effects = effects;
+                return;
+            }
+            for effect in effects.drain(..) {
+                self.apply(effect);
+            }
+            self.effects = effects;
+        }
+    }
+
+    fn apply(&mut self, effect: Effect) {
+        match effect {
+            Effect::Ask(shard, id, request) => {
+                let (engine, hear) = (self.engine.clone(), self.hear.clone());
+                tokio::spawn(async move {
+                    let answer = engine.ask(shard, request).await;
+                    let _ = hear.send(Heard::Stream(shard, id, answer));
+                });
+            }
+            Effect::AskLease(id, request) => {
+                let (engine, hear) = (self.engine.clone(), self.hear.clone());
+                tokio::spawn(async move {
+                    let answer = engine.ask_lease(request).await;
+                    let _ = hear.send(Heard::Lease(id, answer));
+                });
+            }
+            Effect::Follow(shard, from) => self.follow(shard, from),
+            Effect::Unfollow(shard) => self.followers[usize::from(shard)] = None,
+            Effect::StartOver(shard) => {
+                tracing::warn!(shard, "the stream begins behind the local copy; it is read again");
+                let started = self.copies[usize::from(shard)].start_over();
+                self.note_local(started);
+            }
+            Effect::NewWriter(shard, _) => self.copies[usize::from(shard)].on_new_writer(),
+            Effect::Apply(shard, _, body) => self.apply_message(shard, &body),
+            Effect::Store(shard, _, body) => {
+                let stored = self.copies[usize::from(shard)].store(&body);
+                self.note_local(stored);
+            }
+            Effect::Background(shard, command) => {
+                let completion = self.copies[usize::from(shard)].carry_out(command);
+                self.complete(shard, completion);
+            }
+            Effect::Done(shard, completion) => self.complete(shard, completion),
+            Effect::Role(role) => self.on_role(role),
+        }
+    }
+
+    fn follow(&mut self, shard: ShardId, from: Sequence) {
+        let (stop, stopped) = oneshot::channel();
+        self.followers[usize::from(shard)] = Some(stop);
+        let (engine, follow) = (self.engine.clone(), self.follow.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = engine.follow(shard, from, follow) => {}
+                _ = stopped => {}
+            }
+        });
+    }
+
+    fn apply_message(&mut self, shard: ShardId, body: &Body) {
+        match self.copies[usize::from(shard)].apply(body) {
+            Ok(None) => {}
+            Ok(Some(oldest)) => self.node.forget_segments_below(shard, oldest),
+            Err(CopyFault::Files(error)) => self.note_local(Err(error)),
+            // A copy that was there before may be at fault; a second time it is the stream.
+            Err(fault) if !self.has_started_over[usize::from(shard)] => {
+                self.has_started_over[usize::from(shard)] = true;
+                tracing::warn!(shard, %fault, "the local copy is read again from the stream");
+                self.node.start_over(shard);
+            }
+            Err(fault) => {
+                tracing::error!(
+                    shard,
+                    %fault,
+                    "the stream does not hold a whole log: this node will not become active; \
+                     compare with the other nodes, or restore a backup"
+                );
+                self.node.on_refused(shard, fault.to_string());
+            }
+        }
+    }
+
+    fn note_local(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.node.on_local_fault(&error.to_string());
+        }
+    }
+
+    fn complete(&self, shard: ShardId, completion: Completion) {
+        if let Some(done) = &self.done[usize::from(shard)] {
+            done(completion);
+        }
+    }
+
+    fn on_role(&mut self, role: Role) {
+        match role {
+            Role::Standby => {}
+            Role::Claiming { epoch } => {
+                tracing::info!(epoch, "this node has the lease and takes the logs over");
+            }
+            Role::Active { epoch } => {
+                let logs = self.copies.iter_mut().filter_map(LocalCopy::take).collect();
+                self.taken = Some((epoch, logs));
+            }
+            Role::Released => {
+                self.mark();
+                let _ = self.turns.send(Turn::Released);
+            }
+            Role::Ended(why) => {
+                self.member.acting.set(0);
+                super::begin_again(&why);
+            }
+        }
+    }
+
+    async fn on_said(&mut self, said: Said) {
+        match said {
+            Said::Status(status) => {
+                let mut view = self.member.view.lock().unwrap_or_else(PoisonError::into_inner);
+                view.hear(*status, boot_ms());
+            }
+            Said::Asked(Question::Status, message) => {
+                self.look();
+                let status = self.member.status().own;
+                self.talk.answer(&message, &status).await;
+            }
+            Said::Asked(Question::Switchover { to }, message) => {
+                if let Some(answer) = self.on_switchover(to) {
+                    self.talk.answer(&message, &answer).await;
+                }
+            }
+        }
+    }
+
+    /// `None`: another node has to answer.
+    fn on_switchover(&mut self, to: Option<String>) -> Option<SwitchoverAnswer> {
+        let Role::Active { .. } = self.node.role() else { return None };
+        let refuse = |detail: String| Some(SwitchoverAnswer { is_accepted: false, detail });
+        if let Some(under_way) = &self.switchover {
+            let other = under_way.as_deref().unwrap_or("any node");
+            return refuse(format!("a switchover to {other} is under way"));
+        }
+        if !self.is_served {
+            return refuse("this node has just become active; try again".to_owned());
+        }
+        let status = self.member.status();
+        let live: Vec<&NodeStatus> = status.live(boot_ms()).collect();
+        let fit = |node: &NodeStatus| {
+            node.role == "standby" && node.shards.iter().all(|shard| shard.has_caught_up)
+        };
+        let chosen = match &to {
+            Some(name) if *name == status.own.node => {
+                return refuse(format!("'{name}' is active already"));
+            }
+            Some(name) => live.iter().find(|node| node.node == *name),
+            None => live.iter().find(|node| fit(node)),
+        };
+        let Some(chosen) = chosen else {
+            let known: Vec<&str> = live.iter().map(|node| node.node.as_str()).collect();
+            return refuse(match to {
+                Some(name) => format!("no node '{name}' is there; there are: {}", known.join(", ")),
+                None => "no standby has all messages; see `quelea cluster status`".to_owned(),
+            });
+        };
+        if !fit(chosen) {
+            return refuse(format!("'{}' has not caught up or cannot follow", chosen.node));
+        }
+        let name = chosen.node.clone();
+        tracing::info!(to = name, "switchover: this node stops, and the other one takes over");
+        self.switchover = Some(Some(name.clone()));
+        self.member.successor.set(name.clone());
+        // The broker stops in order, as on SIGTERM, and then gives the role back.
+        if let Err(error) = signal_hook::low_level::raise(signal_hook::consts::SIGTERM) {
+            return refuse(format!("cannot stop this node: {error}"));
+        }
+        Some(SwitchoverAnswer { is_accepted: true, detail: name })
+    }
+
+    /// How this node is, for all who ask.
+    fn look(&self) {
+        let role = self.node.role();
+        let is_acting = self.node.acting_until_ms() > boot_ms();
+        let epoch = match role {
+            Role::Active { epoch } | Role::Claiming { epoch } => *epoch,
+            _ => self.node.holder().map_or(0, |holder| holder.epoch),
+        };
+        let shards = self.node.streams().zip(&self.copies).map(|(stream, copy)| ShardStatus {
+            last: stream.last,
+            bytes: copy.bytes(),
+            sent_at_ms: stream.last_sent_at_ms,
+            has_caught_up: stream.has_caught_up,
+            fault: stream.fault.or(stream.unavailable).unwrap_or_default(),
+        });
+        let mut view = self.member.view.lock().unwrap_or_else(PoisonError::into_inner);
+        view.own = NodeStatus {
+            role: talk::word(role, is_acting).to_owned(),
+            detail: self.node.unreachable().unwrap_or_default().to_owned(),
+            epoch,
+            wall_ms: wall_ms(),
+            shards: shards.collect(),
+            ..self.facts.clone()
+        };
+        let holder = self.node.holder().filter(|holder| !holder.is_released);
+        view.holder = holder.map(|holder| holder.holder.node.clone());
+        view.holder_address = holder.map(|holder| holder.holder.address.clone());
+    }
+
+    async fn tell_status(&mut self) {
+        self.look();
+        let own = self.member.status().own;
+        self.talk.tell(&own).await;
+    }
+
+    fn mark(&mut self) {
+        for (shard, copy) in self.copies.iter_mut().enumerate() {
+            copy.mark(self.node.cursor(shard as ShardId));
+        }
+    }
+}
+
+fn wall_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Answers and messages that are taken in before their effects are carried out.
+const EVENTS_PER_TURN: usize = 64;

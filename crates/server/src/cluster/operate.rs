@@ -1,0 +1,324 @@
+//! `quelea cluster`: what operators do with a cluster, from any machine that reaches NATS.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use futures_util::StreamExt as _;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::connect;
+use super::engine::{Engine, LEASE_KEY};
+use super::init::{self, Plan};
+use super::talk::{ASK_TOPIC, NodeStatus, Question, SwitchoverAnswer};
+use crate::cli::serve::ServeArgs;
+use crate::cli::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
+use crate::config::{ClusterConfig, Config, Machine};
+
+/// The flags of `quelea cluster`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ClusterArgs {
+    #[command(subcommand)]
+    command: ClusterCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum ClusterCommand {
+    /// Make the streams and the bucket of the cluster in NATS. May be repeated: what is there is
+    /// checked and left alone.
+    Init {
+        #[command(flatten)]
+        common: Common,
+        /// Accept an engine that does not keep three copies.
+        #[arg(long)]
+        allow_unreplicated: bool,
+    },
+    /// Show each node, its role, and how far it is behind.
+    Status {
+        #[command(flatten)]
+        common: Common,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have another node take over, in order. Clients are disconnected once.
+    Switchover {
+        #[command(flatten)]
+        common: Common,
+        /// The node that is to be active. Default: any standby that has all messages.
+        node: Option<String>,
+    },
+}
+
+/// What all of them take.
+#[derive(Clone, Debug, Args)]
+struct Common {
+    /// Configuration file of a node, for its section [cluster].
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Runs the command, and returns the exit code.
+pub fn run(args: &ClusterArgs) -> u8 {
+    let (ClusterCommand::Init { common, .. }
+    | ClusterCommand::Status { common, .. }
+    | ClusterCommand::Switchover { common, .. }) = &args.command;
+    let (config, cluster) = match configured(common) {
+        Ok(configured) => configured,
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            return EXIT_USAGE;
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done = runtime.context("cannot start a runtime").and_then(|runtime| {
+        runtime.block_on(async {
+            let engine = connect::connect_once(&cluster).await?;
+            match &args.command {
+                ClusterCommand::Init { allow_unreplicated, .. } => {
+                    init(&engine, &config, &cluster, *allow_unreplicated).await
+                }
+                ClusterCommand::Status { json, .. } => status(&engine, *json).await,
+                ClusterCommand::Switchover { node, .. } => {
+                    switch_over(&engine, node.as_deref()).await
+                }
+            }
+        })
+    });
+    match done {
+        Ok(()) => EXIT_OK,
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            EXIT_FAILURE
+        }
+    }
+}
+
+fn configured(common: &Common) -> anyhow::Result<(Config, ClusterConfig)> {
+    let serve = ServeArgs { config: Some(common.config.clone()), ..ServeArgs::default() };
+    let loaded = serve.load(Vec::new(), &Machine::here())?;
+    let cluster = loaded.config.cluster.clone();
+    let missing = || format!("{} has no section [cluster]", common.config.display());
+    Ok((loaded.config, cluster.with_context(missing)?))
+}
+
+async fn init(
+    engine: &Engine,
+    config: &Config,
+    cluster: &ClusterConfig,
+    allows_unreplicated: bool,
+) -> anyhow::Result<()> {
+    let replicas = if allows_unreplicated { 1 } else { REPLICAS };
+    let plan = Plan {
+        shards: config.server.shards,
+        segment_bytes: config.durability.segment_bytes,
+        replicas,
+        stream_bytes_max: cluster.stream_bytes_max,
+    };
+    let made = init::make(engine, &plan).await?;
+    let word = if made.is_new { "made" } else { "is there" };
+    let text = format!(
+        "cluster '{}' {word}: id {}, {} shards, {replicas} replicas; {} streams made, {} found\n",
+        cluster.name, made.id, plan.shards, made.streams_made, made.streams_found
+    );
+    print(text.as_bytes());
+    Ok(())
+}
+
+/// What `status` shows.
+#[derive(Serialize)]
+struct Shown {
+    /// The node with the lease.
+    active: Option<String>,
+    epoch: u64,
+    is_released: bool,
+    nodes: Vec<ShownNode>,
+    streams: Vec<ShownStream>,
+}
+
+#[derive(Serialize)]
+struct ShownNode {
+    #[serde(flatten)]
+    status: NodeStatus,
+    /// Of the shard that is furthest behind.
+    lag_messages: u64,
+    lag_bytes: u64,
+    lag_seconds: f64,
+}
+
+#[derive(Serialize)]
+struct ShownStream {
+    name: String,
+    leader: String,
+    first: u64,
+    last: u64,
+    bytes: u64,
+    /// Servers that keep it and have all of it, the leader included.
+    replicas_current: usize,
+    replicas: usize,
+}
+
+async fn status(engine: &Engine, as_json: bool) -> anyhow::Result<()> {
+    let facts = connect::read_cluster(engine).await?;
+    let nodes = ask_all(engine, &Question::Status).await?;
+    let lease = engine.get(LEASE_KEY).await?;
+    let lease: Option<cluster::LeaseValue> =
+        lease.and_then(|(_, value)| serde_json::from_slice(&value).ok());
+    let mut streams = Vec::new();
+    for shard in 0..facts.shards {
+        let name = engine.names().stream(shard);
+        let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await?;
+        streams.push(stream_of(name, &info));
+    }
+    let shown = Shown {
+        active: lease.as_ref().map(|lease| lease.holder.node.clone()),
+        epoch: lease.as_ref().map_or(0, |lease| lease.epoch),
+        is_released: lease.as_ref().is_some_and(|lease| lease.is_released),
+        nodes: with_lags(nodes, &streams),
+        streams,
+    };
+    let text = match as_json {
+        true => format!("{}\n", serde_json::to_string_pretty(&shown)?),
+        false => table(&shown),
+    };
+    print(text.as_bytes());
+    Ok(())
+}
+
+fn stream_of(name: String, info: &Value) -> ShownStream {
+    let replicas = info["cluster"]["replicas"].as_array().cloned().unwrap_or_default();
+    let is_current = |replica: &&Value| {
+        replica["current"].as_bool() == Some(true) && replica["offline"].as_bool() != Some(true)
+    };
+    ShownStream {
+        name,
+        leader: info["cluster"]["leader"].as_str().unwrap_or("none").to_owned(),
+        first: info["state"]["first_seq"].as_u64().unwrap_or_default(),
+        last: info["state"]["last_seq"].as_u64().unwrap_or_default(),
+        bytes: info["state"]["bytes"].as_u64().unwrap_or_default(),
+        replicas_current: 1 + replicas.iter().filter(is_current).count(),
+        replicas: 1 + replicas.len(),
+    }
+}
+
+/// How far each node is behind the active one, or behind the streams where there is none.
+fn with_lags(nodes: Vec<NodeStatus>, streams: &[ShownStream]) -> Vec<ShownNode> {
+    let active = nodes.iter().find(|node| node.role == "active").cloned();
+    let lagging = |status: NodeStatus| {
+        let (mut messages, mut bytes, mut seconds) = (0, 0, 0.0_f64);
+        for (number, shard) in status.shards.iter().enumerate() {
+            let end = streams.get(number).map_or(0, |stream| stream.last);
+            messages = messages.max(end.saturating_sub(shard.last));
+            let of_active = active.as_ref().and_then(|active| active.shards.get(number));
+            bytes = bytes.max(of_active.map_or(0, |it| it.bytes.saturating_sub(shard.bytes)));
+            if end > shard.last && shard.sent_at_ms > 0 {
+                let behind_ms = status.wall_ms.saturating_sub(shard.sent_at_ms);
+                seconds = seconds.max(behind_ms as f64 / 1000.0);
+            }
+        }
+        ShownNode { status, lag_messages: messages, lag_bytes: bytes, lag_seconds: seconds }
+    };
+    nodes.into_iter().map(lagging).collect()
+}
+
+fn table(shown: &Shown) -> String {
+    let mut text = format!(
+        "lease: {} with epoch {}{}\n\n",
+        shown.active.as_deref().unwrap_or("nobody"),
+        shown.epoch,
+        if shown.is_released { ", released" } else { "" }
+    );
+    text.push_str("node              role       version  lag: messages       bytes  seconds\n");
+    for node in &shown.nodes {
+        let NodeStatus { node: name, role, version, detail, .. } = &node.status;
+        text.push_str(&format!(
+            "{name:17} {role:10} {version:8} {:14} {:11} {:8.1}  {detail}\n",
+            node.lag_messages, node.lag_bytes, node.lag_seconds
+        ));
+        for (number, shard) in node.status.shards.iter().enumerate() {
+            if !shard.fault.is_empty() {
+                text.push_str(&format!("  shard {number}: {}\n", shard.fault));
+            }
+        }
+    }
+    text.push_str(
+        "\nstream                      leader        last message        bytes  replicas\n",
+    );
+    for stream in &shown.streams {
+        text.push_str(&format!(
+            "{:27} {:12} {:13} {:12}  {} of {} current\n",
+            stream.name,
+            stream.leader,
+            stream.last,
+            stream.bytes,
+            stream.replicas_current,
+            stream.replicas
+        ));
+    }
+    text
+}
+
+async fn ask_all(engine: &Engine, question: &Question) -> anyhow::Result<Vec<NodeStatus>> {
+    let mut answers = ask(engine, question).await?;
+    let mut nodes: Vec<NodeStatus> = Vec::new();
+    let ends_at = tokio::time::Instant::now() + ANSWERS_TIMEOUT;
+    while let Ok(Some(message)) = tokio::time::timeout_at(ends_at, answers.next()).await {
+        nodes.extend(serde_json::from_slice::<NodeStatus>(&message.payload).ok());
+        if nodes.len() == NODES_MAX {
+            break;
+        }
+    }
+    nodes.sort_by(|one, other| one.node.cmp(&other.node));
+    Ok(nodes)
+}
+
+async fn ask(engine: &Engine, question: &Question) -> anyhow::Result<async_nats::Subscriber> {
+    let client = engine.client();
+    let inbox = client.new_inbox();
+    let answers = client.subscribe(inbox.clone()).await?;
+    let subject = engine.names().talk_subject(ASK_TOPIC);
+    client.publish_with_reply(subject, inbox, serde_json::to_vec(question)?.into()).await?;
+    client.flush().await?;
+    Ok(answers)
+}
+
+async fn switch_over(engine: &Engine, to: Option<&str>) -> anyhow::Result<()> {
+    let before = connect::read_lease(engine).await?.map_or(0, |lease| lease.epoch);
+    let question = Question::Switchover { to: to.map(str::to_owned) };
+    let mut answers = ask(engine, &question).await?;
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, answers.next()).await;
+    let Ok(Some(message)) = answer else {
+        anyhow::bail!("no active node answers; see `quelea cluster status`");
+    };
+    let SwitchoverAnswer { is_accepted, detail } =
+        serde_json::from_slice(&message.payload).context("the answer is malformed")?;
+    anyhow::ensure!(is_accepted, "{detail}");
+    let ends_at = tokio::time::Instant::now() + SWITCHOVER_TIMEOUT;
+    while tokio::time::Instant::now() < ends_at {
+        let lease = connect::read_lease(engine).await.ok().flatten();
+        if let Some(lease) = lease.filter(|lease| lease.epoch > before) {
+            print(format!("'{}' is active, epoch {}\n", lease.holder.node, lease.epoch).as_bytes());
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+    anyhow::bail!("'{detail}' has not taken over yet; see `quelea cluster status`")
+}
+
+/// Copies that the engine keeps of each stream.
+const REPLICAS: u8 = 3;
+/// Nodes whose answers are shown.
+const NODES_MAX: usize = 64;
+const ANSWERS_TIMEOUT: Duration = Duration::from_millis(700);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+const SWITCHOVER_TIMEOUT: Duration = Duration::from_secs(30);
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+const EXAMPLES: &str = "\
+Examples:
+  quelea cluster init --config /etc/quelea/quelea.toml          once, before the first node starts
+  quelea cluster status --config /etc/quelea/quelea.toml
+  quelea cluster switchover --config /etc/quelea/quelea.toml node-2";

@@ -1,0 +1,204 @@
+//! What nodes tell each other, and what operators ask of them, over core NATS. Nothing of it is
+//! stored, and no promise depends on it.
+
+use std::collections::BTreeMap;
+
+use async_nats::{Message, Subscriber};
+use cluster::Role;
+use futures_util::StreamExt as _;
+use serde::{Deserialize, Serialize};
+
+use super::engine::Engine;
+
+/// Nodes that are remembered. Beyond that the one that was silent longest is forgotten.
+const NODES_MAX: usize = 64;
+
+/// A node that was silent for longer is gone.
+const SILENT_MS_MAX: u64 = 5000;
+
+/// How one node is, as it tells the others each second.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NodeStatus {
+    pub(crate) node: String,
+    pub(crate) instance: u64,
+    pub(crate) version: String,
+    /// `standby`, `claiming`, `active`, `suspended`, `released`, `ended`.
+    pub(crate) role: String,
+    /// Why it is not what it could be. Empty: nothing to say.
+    pub(crate) detail: String,
+    pub(crate) epoch: u64,
+    /// `cluster.advertise`.
+    pub(crate) address: String,
+    /// Checksum of the settings that must be the same on all nodes.
+    pub(crate) config: String,
+    pub(crate) wall_ms: u64,
+    pub(crate) shards: Vec<ShardStatus>,
+}
+
+/// How one shard's copy is on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ShardStatus {
+    /// Of the last message that the node has read or written.
+    pub(crate) last: u64,
+    /// Bytes of the log up to there, since the log began.
+    pub(crate) bytes: u64,
+    /// Wall clock of the writer of that message.
+    pub(crate) sent_at_ms: u64,
+    pub(crate) has_caught_up: bool,
+    pub(crate) fault: String,
+}
+
+/// What a node knows of the cluster.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) own: NodeStatus,
+    /// By name, with the time at which it was heard (`boot_ms` of this node).
+    pub(crate) others: BTreeMap<String, (NodeStatus, u64)>,
+    /// Who has the lease, as far as this node knows.
+    pub(crate) holder: Option<String>,
+    pub(crate) holder_address: Option<String>,
+}
+
+/// What operators ask, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Question {
+    /// Each node answers.
+    Status,
+    /// The active node answers.
+    Switchover { to: Option<String> },
+}
+
+/// What the active node says to a switchover.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SwitchoverAnswer {
+    pub(crate) is_accepted: bool,
+    pub(crate) detail: String,
+}
+
+/// Hears what others say.
+pub(crate) struct Talk {
+    engine: Engine,
+    heard: Subscriber,
+    asked: Subscriber,
+}
+
+/// What was heard.
+pub(crate) enum Said {
+    Status(Box<NodeStatus>),
+    Asked(Question, Message),
+}
+
+impl Talk {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    ///
+    /// When there is no connection.
+    pub(crate) async fn begin(engine: &Engine) -> std::io::Result<Self> {
+        let heard = engine.listen(STATUS_TOPIC).await?;
+        let asked = engine.listen(ASK_TOPIC).await?;
+        Ok(Self { engine: engine.clone(), heard, asked })
+    }
+
+    /// The next thing that is heard.
+    pub(crate) async fn next(&mut self) -> Option<Said> {
+        loop {
+            tokio::select! {
+                message = self.heard.next() => {
+                    if let Ok(status) = serde_json::from_slice(&message?.payload) {
+                        return Some(Said::Status(Box::new(status)));
+                    }
+                }
+                message = self.asked.next() => {
+                    let message = message?;
+                    match serde_json::from_slice(&message.payload) {
+                        Ok(question) => return Some(Said::Asked(question, message)),
+                        Err(error) => self.answer(&message, &SwitchoverAnswer {
+                            is_accepted: false,
+                            detail: format!("this node does not understand the question: {error}"),
+                        }).await,
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn tell(&self, status: &NodeStatus) {
+        self.engine.tell(STATUS_TOPIC, serde_json::to_vec(status).unwrap_or_default()).await;
+    }
+
+    pub(crate) async fn answer(&self, question: &Message, answer: &impl Serialize) {
+        let Some(reply) = question.reply.clone() else { return };
+        let payload = serde_json::to_vec(answer).unwrap_or_default();
+        // Who asked may be gone.
+        let _ = self.engine.client().publish(reply, payload.into()).await;
+    }
+}
+
+impl Status {
+    /// Takes in what another node says.
+    pub(crate) fn hear(&mut self, status: NodeStatus, now_ms: u64) {
+        if status.node == self.own.node {
+            return;
+        }
+        self.others.insert(status.node.clone(), (status, now_ms));
+        if self.others.len() > NODES_MAX {
+            let oldest = self.others.iter().min_by_key(|(_, (_, at_ms))| *at_ms);
+            if let Some(node) = oldest.map(|(node, _)| node.clone()) {
+                self.others.remove(&node);
+            }
+        }
+    }
+
+    /// The other nodes that were heard lately.
+    pub(crate) fn live(&self, now_ms: u64) -> impl Iterator<Item = &NodeStatus> {
+        self.others
+            .values()
+            .filter(move |(_, at_ms)| now_ms.saturating_sub(*at_ms) <= SILENT_MS_MAX)
+            .map(|(status, _)| status)
+    }
+}
+
+/// The word for a role.
+pub(crate) fn word(role: &Role, is_acting: bool) -> &'static str {
+    match role {
+        Role::Standby => "standby",
+        Role::Claiming { .. } => "claiming",
+        Role::Active { .. } if is_acting => "active",
+        Role::Active { .. } => "suspended",
+        Role::Released => "released",
+        Role::Ended(_) => "ended",
+    }
+}
+
+const STATUS_TOPIC: &str = "status";
+/// Where operators ask.
+pub(crate) const ASK_TOPIC: &str = "ask";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_that_are_not_understood_are_no_questions() {
+        let read = |text: &str| serde_json::from_str::<Question>(text);
+        assert_eq!(read(r#"{"ask":"status"}"#).unwrap(), Question::Status);
+        let to = Some("b".to_owned());
+        assert_eq!(read(r#"{"ask":"switchover","to":"b"}"#).unwrap(), Question::Switchover { to });
+        assert!(read(r#"{"ask":"switchover","to":"b","force":true}"#).is_err());
+        assert!(read(r#"{"ask":"dance"}"#).is_err());
+    }
+
+    #[test]
+    fn no_more_nodes_are_remembered_than_there_is_room_for() {
+        let mut status = Status::default();
+        for number in 0..NODES_MAX as u64 + 5 {
+            let node = NodeStatus { node: format!("n{number}"), ..NodeStatus::default() };
+            status.hear(node, number);
+        }
+        assert_eq!(status.others.len(), NODES_MAX);
+        assert!(!status.others.contains_key("n0"));
+        assert_eq!(status.live(NODES_MAX as u64 + 4 + SILENT_MS_MAX).count(), 1);
+    }
+}
