@@ -168,6 +168,9 @@ impl World {
     /// Until no disk has anything to do, but not for ever.
     /// True: some had.
     pub(crate) fn work_disks(&mut self) -> bool {
+        if self.cluster.is_some() {
+            return self.work_cluster();
+        }
         let mut has_worked = false;
         for _ in 0..WORK_ROUNDS_MAX {
             let mut is_busy = false;
@@ -220,6 +223,7 @@ impl World {
     /// From here on nothing more goes wrong by itself.
     pub(crate) fn end_calamities(&mut self) {
         self.calamities = Calamities::default();
+        self.end_calamities_of_cluster();
         if let Some(disks) = &mut self.disks {
             disks.heal();
         }
@@ -227,7 +231,8 @@ impl World {
 
     /// A log that is out of service stays so until the next start.
     pub(crate) fn restart_poisoned(&mut self) -> Result<(), String> {
-        if self.is_poisoned() { self.crash(End::Kill) } else { Ok(()) }
+        let is_durable = self.disks.is_some();
+        if is_durable && self.is_poisoned() { self.crash(End::Kill) } else { Ok(()) }
     }
 
     /// The power goes right behind an answer, if it likes.
@@ -238,6 +243,9 @@ impl World {
 
     /// One last crash, when all is at rest.
     pub(crate) fn crash_at_the_end(&mut self) -> Result<(), String> {
+        if self.cluster.is_some() {
+            return self.kill_at_the_end();
+        }
         let end = if self.random.chance(50) { End::Power } else { End::Kill };
         self.crash(end)
     }
@@ -359,6 +367,9 @@ impl World {
 
     /// A new process, from what the disks hold. Without disks there is nothing to do.
     pub(crate) fn start(&mut self) -> Result<(), String> {
+        if self.cluster.is_some() {
+            return self.start_cluster();
+        }
         let Some(disks) = &self.disks else {
             self.node.sabotage = self.options.sabotage;
             return Ok(());
@@ -409,7 +420,7 @@ impl World {
         self.make_ready()
     }
 
-    fn open_log(
+    pub(crate) fn open_log(
         &mut self,
         shard: ShardId,
         recovered: Recovered,

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod cluster;
 mod crash;
 mod damage;
 mod disks;
@@ -33,6 +34,7 @@ mod trace;
 mod wall;
 mod world;
 
+pub use self::cluster::Toll as ClusterToll;
 pub use crash::Toll;
 pub use driven::Toll as DrivenToll;
 pub use many::run_many;

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use sim::{Options, Toll, run_many};
+use sim::{ClusterToll, Options, Toll, run_many};
 
-const USAGE: &str = "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven]
+const USAGE: &str = "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven] [--cluster]
 
   sim 17                    one world
   sim 0 10000               many
@@ -13,6 +13,7 @@ const USAGE: &str = "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] 
   sim 0 10000 --hostile     many, with clients that do their worst
   sim 0 10000 --policy      many, with access rules and credentials that change
   sim 0 10000 --driven      many, driven by the code that drives the server
+  sim 0 10000 --cluster     many, with several nodes and a simulated engine
   sim 17 --durable --trace 900    with more of its history
   sim 0 10000 --durable --all     go on after failures, and tell each in one line";
 
@@ -47,6 +48,9 @@ fn main() -> ExitCode {
     if options.durable {
         println!("{:#?}", reports.iter().fold(Toll::default(), |sum, r| sum.plus(&r.durable)));
     }
+    if options.cluster {
+        println!("{:#?}", reports.iter().fold(ClusterToll::default(), |sum, r| sum.plus(&r.cluster)));
+    }
     ExitCode::SUCCESS
 }
 
@@ -56,14 +60,20 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--durable" => {
-                let Options { trace_lines, hostile, policy, driven, .. } = options;
-                options = Options { trace_lines, hostile, policy, driven, ..Options::durable() };
+                let Options { trace_lines, hostile, policy, driven, cluster, .. } = options;
+                let kept = Options { trace_lines, hostile, policy, driven, ..Options::durable() };
+                options = Options { cluster, ..kept };
             }
             "--trace" => options.trace_lines = number("--trace", arguments.next())?,
             "--calm" => options.calm = true,
             "--hostile" => options.hostile = true,
             "--policy" => options.policy = true,
             "--driven" => options.driven = true,
+            "--cluster" => {
+                let Options { trace_lines, durable, hostile, policy, driven, .. } = options;
+                let cluster = Options::cluster();
+                options = Options { trace_lines, durable, hostile, policy, driven, ..cluster };
+            }
             "--all" => is_all = true,
             other if other.starts_with('-') => return Err(format!("{other}: unknown flag")),
             _ => numbers.push(number("SEED and COUNT", Some(argument))?),
@@ -92,6 +102,10 @@ fn check(options: &Options) -> Result<(), String> {
     ];
     if let Some((flag, _)) = of_other_worlds.iter().find(|(_, is_on)| *is_on && options.driven) {
         return Err(format!("--driven cannot be combined with {flag}: run each by itself"));
+    }
+    let beside_cluster = [of_other_worlds.as_slice(), &[("--driven", options.driven)]].concat();
+    if let Some((flag, _)) = beside_cluster.iter().find(|(_, is_on)| *is_on && options.cluster) {
+        return Err(format!("--cluster cannot be combined with {flag}: run each by itself"));
     }
     if options.calm && !options.durable {
         return Err("--calm needs --durable: only worlds with disks crash".into());
@@ -122,6 +136,8 @@ mod tests {
             ("1 --hostile --driven", "--hostile"),
             ("1 --driven --policy", "--policy"),
             ("1 --calm", "--durable"),
+            ("1 --cluster --durable", "--durable"),
+            ("1 --driven --cluster", "--driven"),
             ("1 --durabel", "--durabel"),
             ("1 2 3", "3 numbers"),
             ("--trace", "--trace"),

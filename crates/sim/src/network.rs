@@ -25,6 +25,7 @@ impl World {
     }
 
     fn arrive(&mut self, who: usize) {
+        self.switch_to_client(who);
         if let Some(arrival) = self.clients[who].wire.as_ref().map(|wire| wire.arrival) {
             self.node.door.remove(&arrival);
         }
@@ -32,14 +33,16 @@ impl World {
         let arrival = self.arrivals;
         self.clients[who].connect(arrival, &mut self.oracle);
         self.note(|| format!("client {who} connects, arrival {arrival}"));
+        self.choose_node_of(who);
     }
 
     /// Some bytes of the client reach the broker.
     pub(crate) fn carry_to_broker(&mut self, who: usize) {
         let Some(wire) = &mut self.clients[who].wire else { return };
-        if wire.to_broker.is_empty() {
+        if wire.to_broker.is_empty() || !self.reach_node_of(who) {
             return;
         }
+        let Some(wire) = &mut self.clients[who].wire else { return };
         let count = 1 + self.random.below(wire.to_broker.len());
         let bytes: Vec<u8> = wire.to_broker.drain(..count).collect();
         let arrival = wire.arrival;
@@ -114,7 +117,10 @@ impl World {
     /// Some bytes of the outbox reach the client, if the shard said that there are any.
     pub(crate) fn carry_to_client(&mut self, who: usize) {
         let Some(place) = self.place(who) else { return };
-        if self.clients[who].is_deaf || !self.node.dirty.contains(&place) {
+        if self.clients[who].is_deaf || !self.reach_node_of(who) {
+            return;
+        }
+        if !self.node.dirty.contains(&place) {
             return;
         }
         let core = &mut self.node.shards[usize::from(place.shard)];
@@ -220,6 +226,7 @@ impl World {
 
     /// The network connection breaks; the broker learns of it later, or when it is taken over.
     pub(crate) fn break_connection(&mut self, who: usize) {
+        self.switch_to_client(who);
         if let Some(place) = self.place(who) {
             self.node.broken.push(place);
         }
@@ -233,7 +240,7 @@ impl World {
     /// connection before has asked for may still be on its way to a disk, or to another shard.
     pub(crate) fn come_back(&mut self, who: usize) -> Result<(), String> {
         self.break_connection(who);
-        if self.random.chance(70) {
+        if self.random.chance(70) && self.is_current_running() {
             // Else the broker sees it when it is taken over.
             while !self.node.broken.is_empty() {
                 self.notice_broken();
@@ -244,6 +251,9 @@ impl World {
             self.carry_to_broker(who);
             self.carry_to_client(who);
             self.read(who)?;
+            if !self.may_reach_node_of(who) {
+                break;
+            }
         }
         Ok(())
     }
@@ -281,6 +291,7 @@ impl World {
 
     /// Carries out the effects of a shard.
     pub(crate) fn collect(&mut self, shard: ShardId) {
+        let is_valid = self.is_current_valid();
         let core = &mut self.node.shards[usize::from(shard)];
         while let Some((slot, connection)) = core.take_dirty() {
             let forgets = self.node.sabotage == Some(Sabotage::ForgetDirty);
@@ -298,6 +309,7 @@ impl World {
         for (_, event) in core.effects.events.drain(..) {
             match event {
                 Event::Disconnected { client_id, ended, .. } => ends.push((client_id, ended)),
+                _ if !is_valid => {}
                 Event::WillNotKept { client_id, .. } => {
                     let client = self.clients.iter().find(|client| *client.id == *client_id);
                     client.into_iter().for_each(|c| self.oracle.on_will_not_kept(c.number));
@@ -342,8 +354,10 @@ impl World {
                 self.broken_rule.get_or_insert(format!("{place:?} is closed, and is none"));
                 continue;
             };
-            self.judge_end(arrival, &client_id, &ended);
-            self.end_will(arrival, &client_id, &ended);
+            if is_valid {
+                self.judge_end(arrival, &client_id, &ended);
+                self.end_will(arrival, &client_id, &ended);
+            }
             self.on_close(place, arrival, close);
         }
     }
@@ -421,12 +435,15 @@ impl World {
         self.node.paused.retain(|paused| *paused != (shard, connection));
         self.node.worker(shard).close_later(connection);
         self.on_close_of_hostile(arrival, close);
+        let (is_valid, may_write) = (self.is_current_valid(), self.may_write());
         for client in &mut self.clients {
-            client.fate.on_closed(arrival, self.now_ms);
+            if is_valid {
+                client.fate.on_closed(arrival, self.now_ms);
+            }
             let wire = client.wire.as_mut().filter(|wire| wire.arrival == arrival);
             let Some(wire) = wire else { continue };
             // What was written last may still be read, or be lost with the connection.
-            if self.random.chance(70) {
+            if self.random.chance(70) && may_write {
                 wire.to_client.extend(close.farewell.slices().flatten());
                 if let Err(rule) = client.read(&mut self.oracle) {
                     self.broken_rule.get_or_insert(rule);

@@ -82,6 +82,20 @@ pub enum Sabotage {
     ForgetAll,
     /// A segment is not read at a start.
     SkipSegment,
+    /// An active node reads and writes without looking at its lease.
+    ServeWithoutLease,
+    /// Commits are reported when the engine is asked.
+    CommitBeforeQuorum,
+    /// A standby does not replay some records.
+    SkipRecord,
+    /// What is read of a stream after the lease was taken is missed.
+    MissTail,
+    /// The engine is asked to append wherever the end is.
+    AppendUnfenced,
+    /// A purge removes what is still needed.
+    PurgeTooFar,
+    /// The clock of a node runs at half the speed.
+    DriftAway,
 }
 
 impl Sabotage {

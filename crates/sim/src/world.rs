@@ -7,6 +7,7 @@ use broker::{Durability, Limits, Settings, Shard, ShardId, ShareStrategy, TURN_U
 use codec::{QoS, Version};
 use session::{Overflow, QueueLimits};
 
+use crate::cluster::Cluster;
 use crate::client::{Draft, Habit, ModelClient, NEVER_SECS};
 use crate::crash::{Calamities, Toll};
 use crate::disks::Disks;
@@ -44,6 +45,8 @@ pub struct Options {
     pub policy: bool,
     /// The broker is driven by the code that drives it in the server.
     pub driven: bool,
+    /// Two or three nodes share a simulated engine.
+    pub cluster: bool,
     /// Lines of its history that a failure shows.
     pub trace_lines: usize,
 }
@@ -59,6 +62,7 @@ impl Default for Options {
             hostile: false,
             policy: false,
             driven: false,
+            cluster: false,
             trace_lines: 60,
         }
     }
@@ -68,6 +72,11 @@ impl Options {
     /// Worlds with logs, disks and crashes.
     pub fn durable() -> Self {
         Self { durable: true, steps: 6000, ..Self::default() }
+    }
+
+    /// Worlds with several nodes.
+    pub fn cluster() -> Self {
+        Self { cluster: true, steps: 6000, ..Self::default() }
     }
 }
 
@@ -83,6 +92,7 @@ pub struct Report {
     pub wills: u64,
     pub durable: Toll,
     pub driven: crate::driven::Toll,
+    pub cluster: crate::cluster::Toll,
 }
 
 /// A broken promise.
@@ -93,6 +103,7 @@ pub struct Failure {
     pub hostile: bool,
     pub policy: bool,
     pub driven: bool,
+    pub cluster: bool,
     pub rule: String,
     pub trace: Vec<String>,
 }
@@ -107,8 +118,10 @@ impl fmt::Display for Failure {
         let hostile = if self.hostile { " --hostile" } else { "" };
         let policy = if self.policy { " --policy" } else { "" };
         let driven = if self.driven { " --driven" } else { "" };
+        let cluster = if self.cluster { " --cluster" } else { "" };
         let seed = self.seed;
-        write!(f, "run it again: cargo run -p sim -- {seed}{durable}{hostile}{policy}{driven}")
+        let kinds = format!("{durable}{hostile}{policy}{driven}{cluster}");
+        write!(f, "run it again: cargo run -p sim -- {seed}{kinds}")
     }
 }
 
@@ -118,8 +131,8 @@ impl std::error::Error for Failure {}
 pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
     if options.driven {
         return crate::driven::run(seed, options).map_err(|(rule, trace)| {
-            let Options { durable, hostile, policy, driven, .. } = options;
-            Failure { seed, durable, hostile, policy, driven, rule, trace }
+            let Options { durable, hostile, policy, driven, cluster, .. } = options;
+            Failure { seed, durable, hostile, policy, driven, cluster, rule, trace }
         });
     }
     let mut world = World::new(seed, options);
@@ -131,12 +144,13 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
             mail_waits: world.node.shared.total(|metrics| &metrics.mail_waits),
             wills: world.oracle.wills_owed(),
             durable: Toll { hostile_refused: world.mob.refused(), ..world.toll },
+            cluster: world.cluster.as_ref().map(Cluster::toll).unwrap_or_default(),
             ..Report::default()
         }),
         Err(rule) => {
             let trace = world.oracle.trace.into_lines();
-            let Options { durable, hostile, policy, driven, .. } = options;
-            Err(Failure { seed, durable, hostile, policy, driven, rule, trace })
+            let Options { durable, hostile, policy, driven, cluster, .. } = options;
+            Err(Failure { seed, durable, hostile, policy, driven, cluster, rule, trace })
         }
     }
 }
@@ -148,6 +162,7 @@ pub(crate) struct World {
     pub(crate) limits: Arc<Limits>,
     pub(crate) node: Node,
     pub(crate) disks: Option<Disks>,
+    pub(crate) cluster: Option<Cluster>,
     pub(crate) calamities: Calamities,
     pub(crate) toll: Toll,
     pub(crate) clients: Vec<ModelClient>,
@@ -207,7 +222,15 @@ impl World {
             terms.may_fail = calamities.may_fail();
             set_levels(&mut settings, &mut limits, &mut terms, &mut random);
         }
-        let mut clients = new_clients(seed, options.durable, &mut random);
+        let mut cluster = None;
+        if options.cluster {
+            padding_max = pick(&[0, 300, 3000, 8000], &mut random);
+            unrest_percent = pick(&[5, 20, 100], &mut random);
+            set_levels(&mut settings, &mut limits, &mut terms, &mut random);
+            (limits.durability, terms.level) = (Durability::Fsync, Durability::Fsync);
+            cluster = Some(Cluster::new(shard_count, &settings, options.sabotage, &mut random));
+        }
+        let mut clients = new_clients(seed, options.durable || options.cluster, &mut random);
         // Refusing a 3.1.1 publisher means to cut it: it comes back with the same message before it
         // acknowledges what fills its own queue, and so on for ever.
         let rejected = clients.iter_mut().filter(|_| settings.rejects);
@@ -232,6 +255,7 @@ impl World {
             settings,
             limits: Arc::new(limits),
             disks,
+            cluster,
             calamities,
             toll: Toll::default(),
             clients,
@@ -277,7 +301,7 @@ impl World {
         }
         self.come_to_rest()?;
         self.judge()?;
-        if self.disks.is_some() {
+        if self.disks.is_some() || self.cluster.is_some() {
             self.crash_at_the_end()?;
             self.come_to_rest()?;
             self.judge()?;
@@ -321,6 +345,9 @@ impl World {
     }
 
     fn step(&mut self) -> Result<(), String> {
+        if self.cluster.is_some() && self.random.chance(50) {
+            return self.step_cluster();
+        }
         if self.disks.is_some() && self.random.chance(40) {
             return self.step_durable();
         }
@@ -331,8 +358,8 @@ impl World {
         match self.random.below(100) {
             0..=24 => self.carry_to_broker(who),
             25..=44 => self.carry_to_client(who),
-            45..=56 => self.carry_mail(),
-            57..=59 => {
+            45..=56 if self.choose_member() => self.carry_mail(),
+            57..=59 if self.choose_member() => {
                 let shard = self.random.below(self.node.shards.len());
                 self.end_turn(shard);
             }
@@ -344,7 +371,7 @@ impl World {
             78..=88 => self.publish(who),
             89 => self.reconsider(who),
             90..=93 => self.connect(who),
-            96 => self.notice_broken(),
+            96 if self.choose_member() => self.notice_broken(),
             98..=99 => self.pass_time(3000),
             _ if !self.random.chance(self.unrest_percent) => {}
             94 if self.random.chance(20) => self.clients[who].leave_badly(),
@@ -391,7 +418,14 @@ impl World {
 
     pub(crate) fn pass_time(&mut self, ms_max: usize) {
         self.read_on();
-        self.now_ms += self.random.below(ms_max) as u64;
+        let ms = self.random.below(ms_max) as u64;
+        if self.cluster.is_some() {
+            if let Err(rule) = self.pass_cluster_time(ms) {
+                self.broken_rule.get_or_insert(rule);
+            }
+            return;
+        }
+        self.now_ms += ms;
         self.tick();
     }
 
@@ -399,6 +433,9 @@ impl World {
     pub(crate) fn tick(&mut self) {
         self.oracle.now_ms = self.now_ms;
         self.looked_ms = self.now_ms;
+        if self.cluster.is_some() {
+            return self.tick_cluster();
+        }
         for shard in 0..self.node.shards.len() {
             self.node.shards[shard].on_tick(self.now_ms);
             self.collect(shard as u16);
@@ -412,6 +449,8 @@ impl World {
         self.pardon_all();
         let mut quiet_rounds = 0;
         for _ in 0..REST_ROUNDS_MAX {
+            self.await_open()?;
+            self.choose_open();
             while !self.node.broken.is_empty() {
                 self.notice_broken();
             }
@@ -437,7 +476,8 @@ impl World {
                 quiet_rounds = 0;
                 let waits = |shard: &Shard| !shard.waits().are_over();
                 let has_waiting = self.node.shards.iter().any(waits);
-                let may_wait = self.disks.is_some() || !self.mob.has_left();
+                let has_logs = self.disks.is_some() || self.cluster.is_some();
+                let may_wait = has_logs || !self.mob.has_left();
                 if may_wait || !self.node.held.is_empty() || has_waiting {
                     // Disks that were full are tried again after a time, and answers may wait.
                     self.pass_time(20);
@@ -449,13 +489,25 @@ impl World {
             if quiet_rounds == QUIET_ROUNDS {
                 return Ok(());
             }
-            self.now_ms += SWEEP_MS;
+            self.pass_sweep();
             self.pass_time(3000);
         }
         Err(format!("the world does not come to rest: {}", self.unrest()))
     }
 
+    /// Time for what happens once in a second.
+    fn pass_sweep(&mut self) {
+        if self.cluster.is_none() {
+            self.now_ms += SWEEP_MS;
+        } else if let Err(rule) = self.pass_cluster_time(SWEEP_MS) {
+            self.broken_rule.get_or_insert(rule);
+        }
+    }
+
     fn is_at_rest(&self) -> bool {
+        if self.cluster.as_ref().is_some_and(|cluster| !cluster.is_idle(self.now_ms)) {
+            return false;
+        }
         let is_quiet = self.clients.iter().all(|client| client.is_ready() && client.is_quiet());
         is_quiet && self.is_node_quiet() && self.disks.as_ref().is_none_or(Disks::is_idle)
     }

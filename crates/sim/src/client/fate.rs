@@ -26,6 +26,8 @@ pub struct Fate {
     /// When it lost the last one of which the log has the CONNECT.
     left_told_ms: Option<u64>,
     gone_ms: Option<u64>,
+    /// Since when the node of its connection serves nobody any more.
+    orphaned_ms: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +53,12 @@ impl Fate {
             self.left_told_ms = self.left_ms;
         }
         self.gone_ms = None;
+        self.orphaned_ms = None;
+    }
+
+    /// Another node took over: for that one the connection has ended.
+    pub(crate) fn on_orphaned(&mut self, now_ms: u64) {
+        self.orphaned_ms.get_or_insert(now_ms);
     }
 
     fn expectation(&self, is_clean: bool, expiry_secs: u32, now_ms: u64) -> Presence {
@@ -90,7 +98,7 @@ impl Fate {
 
     /// The client has lost an admitted connection.
     pub(crate) fn on_lost(&mut self, is_acknowledged: bool, now_ms: u64) {
-        self.left_ms = Some(now_ms);
+        self.left_ms = Some(self.orphaned_ms.take().unwrap_or(now_ms));
         self.has_none &= is_acknowledged;
         if !is_acknowledged && self.has_session && self.expected != Presence::Present {
             self.is_unsure = true;

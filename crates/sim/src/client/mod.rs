@@ -36,6 +36,8 @@ pub struct Wire {
     /// The number of the connection at the door: none is given twice.
     pub arrival: u32,
     pub opened_ms: u64,
+    /// The node of a cluster that it leads to.
+    pub member: usize,
     /// Bytes of the broker that the client has looked at.
     pub read_bytes: u64,
     /// As the broker knows it, once admitted.
@@ -180,6 +182,7 @@ impl ModelClient {
         self.wire = Some(Wire {
             arrival,
             opened_ms: oracle.now_ms,
+            member: 0,
             read_bytes: 0,
             place: None,
             to_broker,

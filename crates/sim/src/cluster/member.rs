@@ -1,0 +1,157 @@
+//! A machine of a cluster, and the process on it.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use broker::ShardId;
+use cluster::{Cursor, Identity, RequestId, Role, Sequence, Settings, Timing};
+use storage::{CommandId, Completion};
+
+use super::copy::Copy;
+use super::engine::{Asker, Reply};
+use crate::node::Node;
+use crate::random::Random;
+use crate::sabotage::Sabotage;
+
+/// A clock that nobody sets, and that runs a little too fast or too slow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    begin_ms: u64,
+    offset_ms: u64,
+    /// Milliseconds that it counts in 1,000.
+    rate: u64,
+}
+
+impl Clock {
+    pub(crate) fn read(&self, now_ms: u64) -> u64 {
+        self.offset_ms + now_ms.saturating_sub(self.begin_ms) * self.rate / 1000
+    }
+}
+
+pub(crate) struct Member {
+    number: usize,
+    /// Its broker, while the world has another one in its hands.
+    pub(crate) broker: Node,
+    /// None: the process does not run.
+    pub(crate) agent: Option<cluster::Node>,
+    /// Processes so far.
+    pub(crate) life: u64,
+    pub(crate) copies: Vec<Copy>,
+    /// The sequence that each stream is to be delivered from.
+    pub(crate) follows: Vec<Option<Sequence>>,
+    /// Done, and not yet told to the shard.
+    pub(crate) completions: VecDeque<(ShardId, Completion)>,
+    /// Commits that a planted bug has reported already.
+    pub(crate) early: BTreeSet<(ShardId, CommandId)>,
+    /// Commands of logs that are not answered.
+    pub(crate) commands: usize,
+    pub(crate) clock: Clock,
+    pub(crate) is_paused: bool,
+    /// Answers that came while it was paused.
+    pub(crate) mail: Vec<(RequestId, Reply)>,
+    /// Its role has changed.
+    pub(crate) new_role: Option<Role>,
+    pub(crate) was_acting: bool,
+    /// When it is paused, down or cut off no longer.
+    pub(crate) until_ms: Option<u64>,
+    /// Its logs were opened.
+    pub(crate) has_logs: bool,
+    /// Its logs are ready.
+    pub(crate) is_ready: bool,
+    /// It was told to give its role back, to whom.
+    pub(crate) leaving: Option<Option<String>>,
+    pub(crate) has_shut_down: bool,
+    /// Replay has skipped something: a planted bug.
+    pub(crate) skipped: u64,
+    seed: u64,
+}
+
+impl Member {
+    pub(crate) fn new(
+        number: usize,
+        shards: ShardId,
+        log: &storage::Settings,
+        broker: Node,
+        sabotage: Option<Sabotage>,
+        random: &mut Random,
+    ) -> Self {
+        let mut rate = 1000 - DRIFT_MAX + random.below(2 * DRIFT_MAX as usize + 1) as u64;
+        if sabotage == Some(Sabotage::DriftAway) {
+            rate = if random.chance(50) { 500 } else { 1000 };
+        }
+        let clock = Clock { begin_ms: crate::world::BEGIN_MS, offset_ms: random.next() >> 30, rate };
+        let copies = (0..shards).map(|it| Copy::new(it, shards, log.clone(), random.next()));
+        Self {
+            number,
+            broker,
+            agent: None,
+            life: 0,
+            copies: copies.collect(),
+            follows: vec![None; usize::from(shards)],
+            completions: VecDeque::new(),
+            early: BTreeSet::new(),
+            commands: 0,
+            clock,
+            is_paused: false,
+            mail: Vec::new(),
+            new_role: None,
+            was_acting: false,
+            until_ms: None,
+            has_logs: false,
+            is_ready: false,
+            leaving: None,
+            has_shut_down: false,
+            skipped: 0,
+            seed: random.next(),
+        }
+    }
+
+    pub(crate) const fn is_running(&self) -> bool {
+        self.agent.is_some() && !self.is_paused
+    }
+
+    pub(crate) fn asker(&self) -> Asker {
+        Asker { member: self.number, life: self.life }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.commands == 0 && self.completions.is_empty()
+    }
+
+    pub(crate) fn name(number: usize) -> String {
+        format!("n{number}")
+    }
+
+    /// The process starts. A copy without a cursor is void.
+    pub(crate) fn begin(&mut self, now_ms: u64) {
+        self.life += 1;
+        let instance = Random::new(self.seed ^ self.life).next();
+        let identity =
+            Identity { node: Self::name(self.number), instance, address: String::new() };
+        let settings =
+            Settings { cluster: CLUSTER, identity, seed: instance, timing: Timing::default() };
+        for copy in self.copies.iter_mut().filter(|copy| copy.cursor == Cursor::default()) {
+            copy.clear();
+        }
+        let cursors = self.copies.iter().map(|copy| copy.cursor.clone()).collect();
+        self.agent = Some(cluster::Node::new(settings, cursors, self.clock.read(now_ms)));
+    }
+
+    /// The process is gone, with all that it had in memory.
+    pub(crate) fn end(&mut self, idle: Node) {
+        self.broker = idle;
+        self.agent = None;
+        self.follows.iter_mut().for_each(|from| *from = None);
+        self.completions.clear();
+        self.early.clear();
+        self.commands = 0;
+        (self.has_logs, self.is_ready, self.is_paused) = (false, false, false);
+        (self.new_role, self.was_acting) = (None, false);
+        self.mail.clear();
+        (self.leaving, self.has_shut_down) = (None, false);
+    }
+}
+
+const CLUSTER: cluster::ClusterId = *b"cluster of a sim";
+
+/// Clocks drift by so many thousandths: more than any that is not broken.
+const DRIFT_MAX: u64 = 30;

@@ -1,0 +1,155 @@
+//! Cluster worlds: two or three nodes with a simulated engine between them.
+//!
+//! One of the nodes serves at a time. The world of the other modules knows one process of a broker:
+//! here it is exchanged for that of the node whose turn it is ([`World::switch_to`]). What decides
+//! anything is `cluster::Node`, as in the server; only its effects are carried out here.
+
+mod calamities;
+mod clients;
+mod copy;
+mod engine;
+mod member;
+mod moves;
+mod takeover;
+mod toll;
+
+use cluster::Role;
+
+use crate::node::Node;
+use crate::random::Random;
+use crate::sabotage::Sabotage;
+use crate::world::World;
+pub(crate) use calamities::Plan;
+use engine::Engine;
+use member::Member;
+pub use toll::Toll;
+
+/// The nodes of a cluster, and what is between them.
+pub(crate) struct Cluster {
+    pub(crate) engine: Engine,
+    pub(crate) members: Vec<Member>,
+    /// Whose broker the world has in its hands.
+    pub(crate) current: usize,
+    /// Who opened its logs last.
+    pub(crate) serving: Option<usize>,
+    pub(crate) settings: storage::Settings,
+    pub(crate) plan: Plan,
+    pub(crate) toll: Toll,
+    pub(crate) random: Random,
+    pub(crate) sabotage: Option<Sabotage>,
+    /// The note of how the wall clock was set, as the active node keeps it in the engine.
+    pub(crate) note: Option<broker::CalendarNote>,
+    /// The last active node closed its logs before it went.
+    pub(crate) has_closed: bool,
+}
+
+impl Cluster {
+    pub(crate) fn new(
+        shards: broker::ShardId,
+        settings: &broker::Settings,
+        sabotage: Option<Sabotage>,
+        random: &mut Random,
+    ) -> Self {
+        let mut own = Random::new(random.next());
+        let count = 2 + own.below(2);
+        let segment_bytes = SEGMENT_BYTES << own.below(2);
+        let log = storage::Settings {
+            slack_segments: own.below(3) as u32,
+            sync_interval_ms: crate::disks::SYNC_INTERVAL_MS,
+            retry_ms: 200,
+            ..storage::Settings::with_segment_bytes(segment_bytes)
+        };
+        let member = |number: usize, own: &mut Random| {
+            let idle = Node::new(settings, shards, own.next(), &broker::Access::default());
+            Member::new(number, shards, &log, idle, sabotage, own)
+        };
+        let members = (0..count).map(|number| member(number, &mut own)).collect();
+        let mut engine = Engine::new(shards, count, &mut own);
+        engine.sabotage = sabotage;
+        Self {
+            engine,
+            members,
+            current: 0,
+            serving: None,
+            settings: log,
+            plan: Plan::new(sabotage, &mut own),
+            toll: Toll::default(),
+            random: own,
+            sabotage,
+            note: None,
+            has_closed: false,
+        }
+    }
+
+    /// Nothing goes wrong by itself.
+    pub(crate) const fn is_calm(&self) -> bool {
+        self.plan.is_calm()
+    }
+
+    /// All that has happened.
+    pub(crate) fn toll(&self) -> Toll {
+        let Toll { unknown, late_appends, unavailable, stale_reads, purges, .. } = self.engine.toll;
+        Toll { unknown, late_appends, unavailable, stale_reads, purges, ..self.toll }
+    }
+
+    /// May the member's bytes leave, and is it to read any?
+    pub(crate) fn is_acting(&self, member: usize, now_ms: u64) -> bool {
+        let member = &self.members[member];
+        let Some(agent) = member.agent.as_ref().filter(|_| !member.is_paused) else { return false };
+        if self.sabotage == Some(Sabotage::ServeWithoutLease) {
+            return matches!(agent.role(), Role::Active { .. });
+        }
+        member.clock.read(now_ms) < agent.acting_until_ms()
+    }
+
+    /// Does it answer clients?
+    pub(crate) fn is_open(&self, member: usize, now_ms: u64) -> bool {
+        self.members[member].is_ready && self.is_acting(member, now_ms)
+    }
+
+    /// Who answers clients, if anybody does.
+    pub(crate) fn open(&self, now_ms: u64) -> Option<usize> {
+        self.serving.filter(|member| self.is_open(*member, now_ms))
+    }
+
+    /// Nothing is under way between logs and engine.
+    pub(crate) fn is_idle(&self, now_ms: u64) -> bool {
+        let Some(open) = self.open(now_ms) else { return false };
+        self.members[open].is_idle() && self.engine.is_idle()
+    }
+}
+
+impl World {
+    /// The world goes on with the broker of this member.
+    pub(crate) fn switch_to(&mut self, member: usize) {
+        let Some(cluster) = &mut self.cluster else { return };
+        if cluster.current == member {
+            return;
+        }
+        std::mem::swap(&mut self.node, &mut cluster.members[cluster.current].broker);
+        std::mem::swap(&mut self.node, &mut cluster.members[member].broker);
+        cluster.current = member;
+    }
+
+    /// The world goes on with the broker that answers clients, if any does.
+    pub(crate) fn choose_open(&mut self) {
+        let now_ms = self.now_ms;
+        if let Some(open) = self.cluster.as_ref().and_then(|cluster| cluster.open(now_ms)) {
+            self.switch_to(open);
+        }
+    }
+
+    /// Whether what the current broker says of sessions and connections holds: a stale one may say
+    /// what it likes, as long as nobody hears it.
+    pub(crate) fn is_current_valid(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|it| it.serving == Some(it.current))
+    }
+
+    /// May bytes go between the current broker and its clients?
+    pub(crate) fn may_write(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|it| it.is_open(it.current, self.now_ms))
+    }
+}
+
+/// The smallest segments, so that space has to come back.
+const SEGMENT_BYTES: u32 = 64 * 1024;

@@ -1,0 +1,322 @@
+//! What moves in a cluster: requests, answers, messages of streams, commands of logs, time.
+
+use cluster::{Effect, Role, ShardId};
+use storage::{Command, Completion, Outcome, Status};
+
+use super::Cluster;
+use super::engine::{Question, Reply};
+use crate::sabotage::Sabotage;
+use crate::world::World;
+
+impl World {
+    /// One step between nodes and engine.
+    pub(crate) fn step_cluster(&mut self) -> Result<(), String> {
+        match self.random.below(100) {
+            0..=29 => self.step_engine(),
+            30..=49 => self.deliver_one(),
+            50..=69 => self.hand_over_commands(),
+            70..=96 => self.tell_one_of_cluster(),
+            _ => self.befall()?,
+        }
+        self.look_at_members()
+    }
+
+    /// Whose turn it is, for what no client asks for.
+    pub(crate) fn choose_member(&mut self) -> bool {
+        let Some(cluster) = &mut self.cluster else { return true };
+        let with_logs = |it: &usize| cluster.members[*it].is_running() && cluster.members[*it].has_logs;
+        let members: Vec<usize> = (0..cluster.members.len()).filter(with_logs).collect();
+        if members.is_empty() {
+            return false;
+        }
+        let member = members[cluster.random.below(members.len())];
+        self.switch_to(member);
+        true
+    }
+
+    fn step_engine(&mut self) {
+        let now_ms = self.now_ms;
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some((asker, id, reply)) = cluster.engine.step(now_ms) else { return };
+        if cluster.members[asker.member].asker() == asker {
+            self.answer(asker.member, id, reply);
+        }
+    }
+
+    /// A paused process finds its answers when it wakes up.
+    pub(crate) fn answer(&mut self, member: usize, id: cluster::RequestId, reply: Reply) {
+        let now_ms = self.now_ms;
+        let Some(cluster) = &mut self.cluster else { return };
+        let node = &mut cluster.members[member];
+        let now_ms = node.clock.read(now_ms);
+        if node.is_paused {
+            node.mail.push((id, reply));
+            return;
+        }
+        let Some(agent) = &mut node.agent else { return };
+        match reply {
+            Reply::Stream(shard, answer) => agent.on_answer(shard, id, answer, now_ms),
+            Reply::Lease(answer) => agent.on_lease_answer(id, answer, now_ms),
+        }
+        self.carry_out(member);
+    }
+
+    /// Some follower is delivered the next message of one of its streams.
+    fn deliver_one(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let member = cluster.random.below(cluster.members.len());
+        let shard = cluster.random.below(cluster.members[member].follows.len());
+        self.deliver(member, shard as ShardId);
+    }
+
+    pub(crate) fn deliver(&mut self, member: usize, shard: ShardId) -> bool {
+        let now_ms = self.now_ms;
+        let Some(cluster) = &mut self.cluster else { return false };
+        let Cluster { engine, members, toll, .. } = cluster;
+        let node = &mut members[member];
+        if !node.is_running() {
+            return false;
+        }
+        let Some(from) = node.follows[usize::from(shard)] else { return false };
+        let Some((sequence, body)) = engine.next_message(member, shard, from) else { return false };
+        toll.purges_before_standby += u64::from(engine.has_overtaken(shard, from) && from > 1);
+        node.follows[usize::from(shard)] = Some(sequence + 1);
+        let now_ms = node.clock.read(now_ms);
+        if let Some(agent) = &mut node.agent {
+            agent.on_message(shard, sequence, &body, now_ms);
+        }
+        self.carry_out(member);
+        true
+    }
+
+    /// The end of a shard's turn: what its log has for the engine.
+    fn hand_over_commands(&mut self) {
+        if self.choose_member() {
+            let shard = self.random.below(self.node.shards.len());
+            self.hand_over_commands_of(shard as ShardId);
+        }
+    }
+
+    /// Of the current broker. True: there were some.
+    pub(crate) fn hand_over_commands_of(&mut self, shard: ShardId) -> bool {
+        let mut commands = Vec::new();
+        let core = &mut self.node.shards[usize::from(shard)];
+        core.take_disk_commands(&mut commands, self.now_ms);
+        let is_busy = !commands.is_empty();
+        self.collect(shard);
+        let now_ms = self.now_ms;
+        let Some(cluster) = &mut self.cluster else { return false };
+        let member = cluster.current;
+        let node = &mut cluster.members[member];
+        let now_ms = node.clock.read(now_ms);
+        let Some(agent) = &mut node.agent else { return false };
+        for command in commands {
+            if let Command::Commit { id, steps, .. } = &command
+                && cluster.sabotage == Some(Sabotage::CommitBeforeQuorum)
+            {
+                let outcome = Outcome::Committed { steps_done: steps.len(), fault: None };
+                node.completions.push_back((shard, Completion { id: *id, outcome }));
+                node.early.insert((shard, *id));
+            }
+            node.commands += 1;
+            agent.submit(shard, command, now_ms);
+        }
+        self.carry_out(member);
+        is_busy
+    }
+
+    /// A shard hears what became of its commands.
+    pub(crate) fn tell_one_of_cluster(&mut self) {
+        if !self.choose_member() {
+            return;
+        }
+        let Some(cluster) = &mut self.cluster else { return };
+        let node = &mut cluster.members[cluster.current];
+        if node.completions.is_empty() {
+            return;
+        }
+        // In the order of each shard.
+        let shards: Vec<ShardId> = node.completions.iter().map(|(shard, _)| *shard).collect();
+        let shard = shards[cluster.random.below(shards.len())];
+        let place = shards.iter().position(|it| *it == shard).unwrap_or(0);
+        let Some((shard, completion)) = node.completions.remove(place) else { return };
+        let core = &mut self.node.shards[usize::from(shard)];
+        core.on_disk(completion, self.now_ms);
+        self.collect(shard);
+    }
+
+    /// Carries out what a node wants done.
+    pub(crate) fn carry_out(&mut self, member: usize) {
+        loop {
+            let mut effects = Vec::new();
+            let Some(cluster) = &mut self.cluster else { return };
+            let Some(agent) = &mut cluster.members[member].agent else { return };
+            agent.take_effects(&mut effects);
+            if effects.is_empty() {
+                return;
+            }
+            for effect in effects {
+                self.carry_out_one(member, effect);
+            }
+        }
+    }
+
+    fn carry_out_one(&mut self, member: usize, effect: Effect) {
+        let now_ms = self.now_ms;
+        let Some(cluster) = &mut self.cluster else { return };
+        let node = &mut cluster.members[member];
+        let asker = node.asker();
+        match effect {
+            Effect::Ask(shard, id, request) => {
+                cluster.engine.ask(asker, id, Question::Stream(shard, request), now_ms);
+            }
+            Effect::AskLease(id, request) => {
+                cluster.engine.ask(asker, id, Question::Lease(request), now_ms);
+            }
+            Effect::Follow(shard, from) => node.follows[usize::from(shard)] = Some(from),
+            Effect::Unfollow(shard) => node.follows[usize::from(shard)] = None,
+            Effect::StartOver(shard) => {
+                node.copies[usize::from(shard)].clear();
+                cluster.toll.copies_started_over += 1;
+            }
+            Effect::NewWriter(..) => {}
+            Effect::Apply(shard, sequence, body) => cluster.apply(member, shard, sequence, &body),
+            Effect::Store(shard, _, body) => {
+                if let Err(why) = node.copies[usize::from(shard)].store(&body) {
+                    self.broken_rule.get_or_insert(why);
+                }
+            }
+            Effect::Background(shard, command) => {
+                let done = node.copies[usize::from(shard)].housekeep(command);
+                node.completions.extend(done.map(|completion| (shard, completion)));
+                node.commands = node.commands.saturating_sub(1);
+            }
+            Effect::Done(shard, completion) => {
+                node.commands = node.commands.saturating_sub(1);
+                if !node.early.remove(&(shard, completion.id)) {
+                    node.completions.push_back((shard, completion));
+                }
+            }
+            Effect::Role(role) => self.take_role(member, role),
+        }
+    }
+
+    fn take_role(&mut self, member: usize, role: Role) {
+        self.note(|| format!("node {member} is {role:?}"));
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.members[member].new_role = Some(role);
+    }
+
+    /// Time passes, in steps so small that leases live.
+    pub(crate) fn pass_cluster_time(&mut self, ms: u64) -> Result<(), String> {
+        let end_ms = self.now_ms + ms;
+        while self.now_ms < end_ms {
+            self.now_ms = end_ms.min(self.now_ms + TIME_STEP_MS);
+            self.oracle.now_ms = self.now_ms;
+            self.tick_members();
+            for _ in 0..TIME_STEPS_OF_ENGINE {
+                self.step_engine();
+                self.deliver_one();
+            }
+            self.look_at_members()?;
+        }
+        self.tick();
+        Ok(())
+    }
+
+    /// Each running node does what is due.
+    fn tick_members(&mut self) {
+        let now_ms = self.now_ms;
+        let count = self.cluster.as_ref().map_or(0, |cluster| cluster.members.len());
+        for member in 0..count {
+            let Some(cluster) = &mut self.cluster else { return };
+            let Cluster { engine, members, .. } = cluster;
+            let node = &mut members[member];
+            let now_there_ms = node.clock.read(now_ms);
+            if node.is_paused {
+                continue;
+            }
+            let Some(agent) = &mut node.agent else { continue };
+            agent.on_tick(now_there_ms, now_ms);
+            let given_up = engine.give_up(node.asker(), now_ms);
+            self.carry_out(member);
+            for (id, reply) in given_up {
+                self.answer(member, id, reply);
+            }
+        }
+    }
+
+    /// The shards of all running brokers are told what time it is.
+    pub(crate) fn tick_cluster(&mut self) {
+        let count = self.cluster.as_ref().map_or(0, |cluster| cluster.members.len());
+        for member in 0..count {
+            let has_logs = |it: &Cluster| {
+                it.members[member].is_running() && it.members[member].has_logs
+            };
+            if !self.cluster.as_ref().is_some_and(has_logs) {
+                continue;
+            }
+            self.switch_to(member);
+            for shard in 0..self.node.shards.len() {
+                self.node.shards[shard].on_tick(self.now_ms);
+                self.collect(shard as ShardId);
+            }
+        }
+    }
+
+    /// Until nothing is under way between logs and engine, but not for ever. True: something was.
+    pub(crate) fn work_cluster(&mut self) -> bool {
+        let mut has_worked = false;
+        for _ in 0..WORK_ROUNDS_MAX {
+            let mut is_busy = false;
+            let Some(cluster) = &self.cluster else { return has_worked };
+            let Some(open) = cluster.serving.filter(|it| cluster.members[*it].has_logs) else {
+                return has_worked;
+            };
+            self.switch_to(open);
+            for shard in 0..self.node.shards.len() {
+                is_busy |= self.hand_over_commands_of(shard as ShardId);
+            }
+            for _ in 0..WORK_STEPS {
+                self.step_engine();
+                self.deliver_one();
+            }
+            while self.cluster.as_ref().is_some_and(|it| !it.members[open].completions.is_empty()) {
+                self.tell_completions_of(open);
+            }
+            let is_idle = self.cluster.as_ref().is_some_and(|it| {
+                it.members[open].is_idle() && it.engine.is_idle()
+            });
+            has_worked |= is_busy || !is_idle;
+            if !is_busy && is_idle {
+                break;
+            }
+        }
+        has_worked
+    }
+
+    fn tell_completions_of(&mut self, member: usize) {
+        self.switch_to(member);
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some((shard, completion)) = cluster.members[member].completions.pop_front() else {
+            return;
+        };
+        self.node.shards[usize::from(shard)].on_disk(completion, self.now_ms);
+        self.collect(shard);
+    }
+
+    /// Whether a log of the current broker is out of service.
+    pub(crate) fn is_current_poisoned(&self) -> bool {
+        let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
+        statuses.any(|status| matches!(status, Some(Status::Poisoned(_))))
+    }
+}
+
+/// Clocks are looked at as often.
+const TIME_STEP_MS: u64 = 50;
+
+/// What happens meanwhile.
+const TIME_STEPS_OF_ENGINE: usize = 6;
+
+const WORK_STEPS: usize = 4;
+const WORK_ROUNDS_MAX: usize = 1000;

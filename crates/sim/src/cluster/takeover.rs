@@ -1,0 +1,292 @@
+//! The lives of nodes: starts, takeovers, ends.
+
+use broker::{Durability, ShardId, settle};
+use cluster::{Body, Role, Sequence};
+use storage::testing::Crash;
+use storage::{Record, Status};
+
+use super::{Cluster, member::Member};
+use crate::node::Node;
+use crate::sabotage::Sabotage;
+use crate::world::World;
+
+impl Cluster {
+    /// A standby takes a message of a stream.
+    pub(crate) fn apply(
+        &mut self,
+        member: usize,
+        shard: ShardId,
+        sequence: Sequence,
+        body: &Body,
+    ) {
+        let saves = self.random.chance(20);
+        let node = &mut self.members[member];
+        let Some(agent) = &mut node.agent else { return };
+        let misses_tail = self.sabotage == Some(Sabotage::MissTail)
+            && matches!(agent.role(), Role::Claiming { .. });
+        if misses_tail {
+            node.skipped += 1;
+            return;
+        }
+        let copy = &mut node.copies[usize::from(shard)];
+        if let Err(why) = copy.store(body) {
+            agent.on_refused(shard, format!("message {sequence}: {why}"));
+            return;
+        }
+        if let Some(cursor) = agent.cursor(shard).filter(|_| saves) {
+            copy.cursor = cursor;
+        }
+    }
+}
+
+impl World {
+    /// All nodes start, and one of them comes to serve.
+    pub(crate) fn start_cluster(&mut self) -> Result<(), String> {
+        let count = self.cluster.as_ref().map_or(0, |cluster| cluster.members.len());
+        for member in 0..count {
+            self.begin_process(member);
+        }
+        self.await_open()
+    }
+
+    /// Nothing is wrong any more: some node must come to serve, and not much later.
+    pub(crate) fn await_open(&mut self) -> Result<(), String> {
+        for _ in 0..OPEN_ROUNDS_MAX {
+            let now_ms = self.now_ms;
+            if self.cluster.as_ref().is_none_or(|it| it.open(now_ms).is_some()) {
+                return Ok(());
+            }
+            self.pass_cluster_time(100)?;
+            self.work_cluster();
+            self.look_at_members()?;
+        }
+        Err(format!("no node comes to serve: {}", self.standing()))
+    }
+
+    /// What each node is, for a failure.
+    fn standing(&self) -> String {
+        let Some(cluster) = &self.cluster else { return String::new() };
+        let mut lines = Vec::new();
+        for (number, member) in cluster.members.iter().enumerate() {
+            let Some(agent) = &member.agent else {
+                lines.push(format!("node {number} is down"));
+                continue;
+            };
+            let (role, streams) = (agent.role(), agent.streams().collect::<Vec<_>>());
+            let logs: Vec<Option<Status>> = match cluster.current == number {
+                true => self.node.shards.iter().map(|shard| shard.log_status()).collect(),
+                false => member.broker.shards.iter().map(|shard| shard.log_status()).collect(),
+            };
+            lines.push(format!("node {number}: {role:?}, {streams:?}, {logs:?}"));
+        }
+        lines.join("; ")
+    }
+
+    pub(crate) fn begin_process(&mut self, member: usize) {
+        let now_ms = self.now_ms;
+        self.note(|| format!("node {member} starts"));
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.members[member].begin(now_ms);
+        self.carry_out(member);
+    }
+
+    /// A process is gone, and its connections. `crash`: what becomes of its files.
+    pub(crate) fn end_process(
+        &mut self,
+        member: usize,
+        crash: Option<Crash>,
+    ) -> Result<(), String> {
+        self.cut_connections_of(member)?;
+        let shards = self.node.shards.len() as ShardId;
+        let idle = Node::new(&self.settings, shards, self.random.next(), &self.access());
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        cluster.engine.forget(member);
+        cluster.members[member].end(idle);
+        if cluster.current == member {
+            std::mem::swap(&mut self.node, &mut cluster.members[member].broker);
+        }
+        if let Some(crash) = crash {
+            cluster.members[member].copies.iter_mut().for_each(|copy| copy.crash(crash));
+        }
+        Ok(())
+    }
+
+    /// What was on its way to the clients still comes, in part.
+    fn cut_connections_of(&mut self, member: usize) -> Result<(), String> {
+        for client in &mut self.clients {
+            let Some(wire) = client.wire.as_mut().filter(|wire| wire.member == member) else {
+                continue;
+            };
+            let arrived = self.random.below(wire.to_client.len() + 1);
+            wire.to_client.truncate(arrived);
+            client.read(&mut self.oracle)?;
+            client.lose_wire(&mut self.oracle);
+        }
+        Ok(())
+    }
+
+    /// Roles that changed, logs that are ready, what is over.
+    pub(crate) fn look_at_members(&mut self) -> Result<(), String> {
+        let count = self.cluster.as_ref().map_or(0, |cluster| cluster.members.len());
+        for number in 0..count {
+            let Some(cluster) = &mut self.cluster else { return Ok(()) };
+            let role = cluster.members[number].new_role.take();
+            match role {
+                Some(Role::Active { .. }) => self.open_logs(number)?,
+                Some(Role::Ended(_)) => self.lose_role(number)?,
+                Some(Role::Released) => {
+                    if let Some(cluster) = &mut self.cluster {
+                        cluster.has_closed = cluster.serving == Some(number);
+                    }
+                    self.end_process(number, None)?;
+                    self.begin_process(number);
+                }
+                Some(Role::Standby | Role::Claiming { .. }) | None => {}
+            }
+            self.look_at_log(number)?;
+            self.leave(number);
+            self.end_of_calamity(number)?;
+        }
+        Ok(())
+    }
+
+    fn lose_role(&mut self, member: usize) -> Result<(), String> {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.toll.roles_lost += 1;
+        }
+        self.end_process(member, None)?;
+        self.begin_process(member);
+        Ok(())
+    }
+
+    /// A node has all streams to itself: it reads its copies, and a broker begins.
+    fn open_logs(&mut self, member: usize) -> Result<(), String> {
+        self.switch_to(member);
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        let before = cluster.serving.replace(member);
+        match before {
+            Some(before) if before != member => cluster.toll.takeovers += 1,
+            Some(_) => cluster.toll.returns += 1,
+            None => {}
+        }
+        let has_closed = std::mem::take(&mut cluster.has_closed);
+        self.note(|| format!("node {member} opens the logs"));
+        self.forget_node_before(member, has_closed);
+        let shards = self.node.shards.len() as ShardId;
+        self.new_node(shards);
+        for shard in 0..shards {
+            self.open_log_of_copy(member, shard)?;
+        }
+        settle(&mut self.node.shards, self.now_ms);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.members[member].has_logs = true;
+        }
+        for shard in 0..shards {
+            self.collect(shard);
+        }
+        Ok(())
+    }
+
+    /// Whoever served before does so no longer: what it had not committed may be gone.
+    fn forget_node_before(&mut self, member: usize, has_closed: bool) {
+        let kept = if has_closed { Durability::Disk } else { Durability::Fsync };
+        self.oracle.on_crash(kept, has_closed);
+        let now_ms = self.now_ms;
+        for client in &mut self.clients {
+            if !has_closed {
+                client.fate.forget_connections(false);
+            }
+            if client.wire.as_ref().is_some_and(|wire| wire.member != member) {
+                client.fate.on_orphaned(now_ms);
+            }
+        }
+    }
+
+    fn open_log_of_copy(&mut self, member: usize, shard: ShardId) -> Result<(), String> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        let (sabotage, mut random) = (cluster.sabotage, cluster.random.clone());
+        let copy = &cluster.members[member].copies[usize::from(shard)];
+        let mut is_found = |_: &Record<'_>| {
+            sabotage != Some(Sabotage::SkipRecord) || !random.chance(2)
+        };
+        let (recovered, replay) = copy
+            .recover(&mut is_found)
+            .map_err(|refusal| format!("node {member}, shard {shard}: no takeover: {refusal}"))?;
+        let settings = cluster.settings.clone();
+        self.open_log(shard, recovered, settings, replay, self.now_ms)
+    }
+
+    /// Are the logs of a node that opened them ready to be written?
+    fn look_at_log(&mut self, number: usize) -> Result<(), String> {
+        let now_ms = self.now_ms;
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        let is_acting = cluster.is_acting(number, now_ms);
+        let is_serving = cluster.serving == Some(number);
+        let node = &mut cluster.members[number];
+        if !node.is_running() || !node.has_logs {
+            return Ok(());
+        }
+        if node.is_ready && is_serving && is_acting != node.was_acting {
+            cluster.toll.suspensions += u64::from(is_acting);
+            node.was_acting = is_acting;
+        }
+        self.switch_to(number);
+        if self.is_current_poisoned() {
+            return self.lose_role(number);
+        }
+        let is_ready = self.node.shards.iter().all(|shard| shard.log_is_ready());
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        let node = &mut cluster.members[number];
+        if node.is_ready || !is_ready || !is_acting || !is_serving {
+            return Ok(());
+        }
+        (node.is_ready, node.was_acting) = (true, true);
+        for client in &mut self.clients {
+            client.fate.on_restart(now_ms);
+        }
+        self.oracle.on_will_start();
+        self.node.sabotage = self.options.sabotage;
+        self.note(|| format!("node {number} serves"));
+        Ok(())
+    }
+
+    /// Who was asked to give its role back closes its logs, and then does.
+    fn leave(&mut self, number: usize) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let node = &cluster.members[number];
+        let Some(successor) = node.leaving.clone() else { return };
+        if !node.is_running() || !node.is_ready {
+            return;
+        }
+        let has_shut_down = node.has_shut_down;
+        self.switch_to(number);
+        if !has_shut_down {
+            self.note(|| format!("node {number} is leaving, to {successor:?}"));
+            for shard in 0..self.node.shards.len() {
+                self.node.shards[shard].on_shutdown(self.now_ms);
+                self.collect(shard as ShardId);
+            }
+        }
+        let has_mail = !self.node.mail.is_empty();
+        if !has_mail {
+            self.node.shards.iter_mut().for_each(|shard| shard.close_log());
+        }
+        let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
+        let is_closed = statuses.all(|status| matches!(status, Some(Status::Closed)));
+        let Some(cluster) = &mut self.cluster else { return };
+        let node = &mut cluster.members[number];
+        node.has_shut_down = true;
+        if is_closed && let Some(agent) = &mut node.agent {
+            agent.release(successor);
+            self.carry_out(number);
+        }
+    }
+
+    /// The one that was chosen, by name.
+    pub(crate) fn name_of_member(number: usize) -> String {
+        Member::name(number)
+    }
+}
+
+/// Tenths of a second within which somebody has to serve when nothing is wrong.
+const OPEN_ROUNDS_MAX: usize = 300;

@@ -1,0 +1,74 @@
+//! What has happened in cluster worlds.
+
+macro_rules! toll {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What has happened in a cluster world.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Toll {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Toll {
+            /// The sum of both.
+            pub fn plus(&self, other: &Self) -> Self {
+                Self { $($name: self.$name + other.$name,)* }
+            }
+
+            /// All by name.
+            pub fn counts(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+    };
+}
+
+toll! {
+    /// Logs were opened by another node than before.
+    takeovers,
+    /// Logs were opened by the same node again.
+    returns,
+    kills_of_active,
+    kills_of_standby,
+    /// A standby was killed before it had read its streams.
+    kills_of_late_standby,
+    /// All nodes at once.
+    kills_of_all,
+    /// A takeover was cut short.
+    kills_of_opening,
+    restarts_with_old_copy,
+    restarts_with_torn_copy,
+    restarts_with_empty_copy,
+    pauses_of_active,
+    pauses_of_standby,
+    /// An active node woke up after another one had opened the logs.
+    stale_wakes,
+    /// An active node did without its lease for a while and went on.
+    suspensions,
+    /// An active node lost its role.
+    roles_lost,
+    partitions_both,
+    partitions_to,
+    partitions_from,
+    /// A node was cut off together with a server that takes itself for the leader.
+    isolations,
+    elections,
+    majorities_lost,
+    switchovers,
+    switchovers_to_successor,
+    /// Two operators at once.
+    switchovers_doubled,
+    wall_jumps,
+    /// A local copy was read again from the beginning.
+    copies_started_over,
+    /// The stream was purged before a follower had read that far.
+    purges_before_standby,
+    /// Clients that were refused by a standby.
+    refused_by_standby,
+    /// Requests that were not answered in time.
+    unknown,
+    /// Appends that were stored after their node had given them up.
+    late_appends,
+    unavailable,
+    stale_reads,
+    purges,
+}
