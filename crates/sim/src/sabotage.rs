@@ -94,7 +94,7 @@ pub enum Sabotage {
     AppendUnfenced,
     /// A purge removes what is still needed.
     PurgeTooFar,
-    /// The clock of a node runs at half the speed.
+    /// The clock of a node runs at a fifth of the speed.
     DriftAway,
 }
 

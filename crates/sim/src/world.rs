@@ -297,6 +297,7 @@ impl World {
             self.step_hostile()?;
             self.steer()?;
             self.crowd_in()?;
+            self.roam()?;
             self.broken_rule.take().map_or(Ok(()), Err)?;
         }
         self.come_to_rest()?;

@@ -54,6 +54,7 @@ impl World {
             4..=5 if plan.cuts => self.cut(member),
             6 if plan.elections => self.elect(now_ms),
             7 if plan.switches => self.switch_over(member),
+            9 => self.set_wall(member),
             8 if plan.kills => {
                 let opening = cluster.members.iter().position(|it| it.has_logs && !it.is_ready);
                 if let Some(member) = opening {
@@ -140,7 +141,7 @@ impl World {
         let cut_ms = CUT_MS[cluster.random.below(CUT_MS.len())];
         cluster.members[member].until_ms = Some(now_ms + cut_ms);
         let link = &mut cluster.engine.links[member];
-        let kind = cluster.random.below(4);
+        let kind = cluster.random.below(5);
         match kind {
             0 => {
                 (link.is_cut_to, link.is_cut_from) = (true, true);
@@ -153,6 +154,10 @@ impl World {
             2 => {
                 link.is_cut_from = true;
                 cluster.toll.partitions_from += 1;
+            }
+            3 => {
+                link.is_late = true;
+                cluster.toll.deliveries_delayed += 1;
             }
             _ => {
                 cluster.engine.isolate(member);
@@ -169,7 +174,8 @@ impl World {
             true => 5_000 + cluster.random.below(20_000) as u64,
             false => 100 + cluster.random.below(7_000) as u64,
         };
-        cluster.engine.says_unavailable = cluster.random.chance(50);
+        cluster.engine.says_unavailable = SAYS_UNAVAILABLE && cluster.random.chance(50);
+        cluster.engine.says_unavailable = SAYS_UNAVAILABLE && cluster.random.chance(50);
         cluster.engine.elect(now_ms + out_ms);
         match is_majority {
             true => cluster.toll.majorities_lost += 1,
@@ -191,6 +197,15 @@ impl World {
         cluster.toll.switchovers_doubled += u64::from(is_second);
         cluster.toll.switchovers_to_successor += u64::from(successor.is_some());
         node.leaving = Some(successor);
+    }
+
+    /// Somebody sets the clock on the wall of a node.
+    fn set_wall(&mut self, member: usize) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let set_to = SET_TO_MS[cluster.random.below(SET_TO_MS.len())];
+        cluster.members[member].wall_wrong_ms = set_to;
+        cluster.toll.wall_jumps += 1;
+        self.note(|| format!("the wall clock of node {member} is wrong by {set_to} ms"));
     }
 
     /// A node wakes up, starts again, or is reached again, when its time has come.
@@ -248,6 +263,12 @@ impl World {
         }
     }
 }
+
+/// Logs go on after they were told that there is no quorum.
+const SAYS_UNAVAILABLE: bool = false;
+
+/// By how much a wall clock is wrong: 1970, an hour behind, a typo.
+const SET_TO_MS: [i64; 4] = [-1_600_000_000_000, -3_600_000, 0, 300_000_000_000];
 
 /// How long a node is down.
 const DOWN_MS: [u64; 5] = [0, 100, 1000, 8_000, 30_000];

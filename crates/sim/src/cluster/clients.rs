@@ -17,7 +17,9 @@ impl World {
         let count = cluster.members.len();
         let open = cluster.open(now_ms).filter(|_| cluster.is_calm() || cluster.random.chance(70));
         let any = cluster.random.below(count);
-        let member = open.unwrap_or(any);
+        let stale = cluster.stale().filter(|_| !cluster.is_calm() && cluster.random.chance(50));
+        cluster.toll.connects_to_stale += u64::from(stale.is_some());
+        let member = stale.or(open).unwrap_or(any);
         let is_up = cluster.members[member].agent.is_some();
         if let Some(wire) = &mut self.clients[who].wire {
             wire.member = member;
@@ -25,6 +27,16 @@ impl World {
         if !is_up {
             self.clients[who].lose_wire(&mut self.oracle);
         }
+    }
+
+    /// Clients go back and forth between a node that serves and one that does no more.
+    pub(crate) fn roam(&mut self) -> Result<(), String> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        if cluster.stale().is_none() || cluster.is_calm() || !cluster.random.chance(10) {
+            return Ok(());
+        }
+        let who = cluster.random.below(self.clients.len());
+        self.come_back(who)
     }
 
     /// Can bytes go between a client and its node now?

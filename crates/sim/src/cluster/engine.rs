@@ -80,6 +80,8 @@ struct Stream {
 pub(crate) struct Link {
     pub(crate) is_cut_to: bool,
     pub(crate) is_cut_from: bool,
+    /// Only the messages of streams wait.
+    pub(crate) is_late: bool,
 }
 
 #[derive(Debug)]
@@ -365,7 +367,8 @@ impl Engine {
         let is_hidden = self.stale.as_ref().is_some_and(|stale| {
             stale.member == member && sequence > stale.ends[usize::from(shard)]
         });
-        if self.links[member].is_cut_from || is_hidden {
+        let link = self.links[member];
+        if link.is_cut_from || link.is_late || is_hidden {
             return None;
         }
         stream.message(sequence).map(|body| (sequence, body.clone()))

@@ -45,6 +45,8 @@ pub(crate) struct Member {
     /// Commands of logs that are not answered.
     pub(crate) commands: usize,
     pub(crate) clock: Clock,
+    /// What its clock on the wall shows more than the time that has passed.
+    pub(crate) wall_wrong_ms: i64,
     pub(crate) is_paused: bool,
     /// Answers that came while it was paused.
     pub(crate) mail: Vec<(RequestId, Reply)>,
@@ -76,7 +78,7 @@ impl Member {
     ) -> Self {
         let mut rate = 1000 - DRIFT_MAX + random.below(2 * DRIFT_MAX as usize + 1) as u64;
         if sabotage == Some(Sabotage::DriftAway) {
-            rate = if random.chance(50) { 500 } else { 1000 };
+            rate = if random.chance(50) { 200 } else { 1000 };
         }
         let clock = Clock { begin_ms: crate::world::BEGIN_MS, offset_ms: random.next() >> 30, rate };
         let copies = (0..shards).map(|it| Copy::new(it, shards, log.clone(), random.next()));
@@ -91,6 +93,7 @@ impl Member {
             early: BTreeSet::new(),
             commands: 0,
             clock,
+            wall_wrong_ms: 0,
             is_paused: false,
             mail: Vec::new(),
             new_role: None,

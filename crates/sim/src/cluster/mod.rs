@@ -112,6 +112,15 @@ impl Cluster {
         self.serving.filter(|member| self.is_open(*member, now_ms))
     }
 
+    /// A node that no longer serves, and does not know it.
+    pub(crate) fn stale(&self) -> Option<usize> {
+        let is_stale = |it: &usize| {
+            let member = &self.members[*it];
+            self.serving != Some(*it) && member.is_ready && member.is_running()
+        };
+        (0..self.members.len()).find(is_stale)
+    }
+
     /// Nothing is under way between logs and engine.
     pub(crate) fn is_idle(&self, now_ms: u64) -> bool {
         let Some(open) = self.open(now_ms) else { return false };

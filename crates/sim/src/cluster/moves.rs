@@ -237,7 +237,7 @@ impl World {
                 continue;
             }
             let Some(agent) = &mut node.agent else { continue };
-            agent.on_tick(now_there_ms, now_ms);
+            agent.on_tick(now_there_ms, now_ms.saturating_add_signed(node.wall_wrong_ms));
             let given_up = engine.give_up(node.asker(), now_ms);
             self.carry_out(member);
             for (id, reply) in given_up {

@@ -44,6 +44,8 @@ toll! {
     stale_wakes,
     /// An active node did without its lease for a while and went on.
     suspensions,
+    /// Clients connected to a node that no longer serves and does not know it.
+    connects_to_stale,
     /// An active node lost its role.
     roles_lost,
     partitions_both,
@@ -51,6 +53,8 @@ toll! {
     partitions_from,
     /// A node was cut off together with a server that takes itself for the leader.
     isolations,
+    /// Messages of streams came late, and nothing else did.
+    deliveries_delayed,
     elections,
     majorities_lost,
     switchovers,

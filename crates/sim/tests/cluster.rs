@@ -1,0 +1,77 @@
+//! Worlds with several nodes, and proof that the oracle sees what a cluster must not do.
+//!
+//! `SIM_CLUSTER_SEEDS` says how many worlds are tried (default 300).
+
+use sim::{ClusterToll, Options, Sabotage, run, run_many};
+
+fn seeds() -> u64 {
+    std::env::var("SIM_CLUSTER_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(300)
+}
+
+#[test]
+fn what_was_acknowledged_outlives_every_fault_of_a_cluster() {
+    let (reports, failures) = run_many(0, seeds(), Options::cluster(), false);
+    if let Some(failure) = failures.first() {
+        panic!("{failure}");
+    }
+    let toll = reports.iter().fold(ClusterToll::default(), |sum, it| sum.plus(&it.cluster));
+    // All of it has to happen, or the worlds prove less than they seem to.
+    for (name, count) in toll.counts() {
+        assert!(count > 0, "{name} never came about: {toll:?}");
+    }
+    assert!(reports.iter().any(|report| report.wills > 0));
+}
+
+#[test]
+fn one_seed_is_one_world_of_a_cluster() {
+    let once = run(7, Options::cluster()).expect("it keeps its promises");
+    let again = run(7, Options::cluster()).expect("it keeps its promises");
+    assert_eq!((once.received, once.cluster), (again.received, again.cluster));
+    assert!(once.received > 0);
+}
+
+/// Is the planted bug seen in one of some worlds?
+fn is_caught(sabotage: Sabotage) {
+    let options = Options { sabotage: Some(sabotage), ..Options::cluster() };
+    let caught = (0..SABOTAGED_SEEDS).find(|seed| run(*seed, options).is_err());
+    let seed = caught.unwrap_or_else(|| panic!("the oracle does not see {sabotage:?}"));
+    eprintln!("{sabotage:?}: seed {seed}: {}", run(seed, options).unwrap_err().rule);
+}
+
+#[test]
+fn the_oracle_sees_a_stale_node_that_serves_without_its_lease() {
+    is_caught(Sabotage::ServeWithoutLease);
+}
+
+#[test]
+fn the_oracle_sees_acknowledgements_before_the_quorum() {
+    is_caught(Sabotage::CommitBeforeQuorum);
+}
+
+#[test]
+fn the_oracle_sees_a_standby_that_skips_records() {
+    is_caught(Sabotage::SkipRecord);
+}
+
+#[test]
+fn the_oracle_sees_a_takeover_that_misses_the_tail() {
+    is_caught(Sabotage::MissTail);
+}
+
+#[test]
+fn the_oracle_sees_appends_that_are_not_fenced() {
+    is_caught(Sabotage::AppendUnfenced);
+}
+
+#[test]
+fn the_oracle_sees_a_purge_that_goes_too_far() {
+    is_caught(Sabotage::PurgeTooFar);
+}
+
+#[test]
+fn the_oracle_sees_a_lease_that_is_kept_too_long_by_a_slow_clock() {
+    is_caught(Sabotage::DriftAway);
+}
+
+/// Within so many worlds.
+const SABOTAGED_SEEDS: u64 = 500;
