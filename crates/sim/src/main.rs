@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use sim::{ClusterToll, Options, Toll, run_many};
 
-const USAGE: &str = "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven] [--cluster]
+const USAGE: &str =
+    "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven] [--cluster]
 
   sim 17                    one world
   sim 0 10000               many
@@ -49,7 +50,10 @@ fn main() -> ExitCode {
         println!("{:#?}", reports.iter().fold(Toll::default(), |sum, r| sum.plus(&r.durable)));
     }
     if options.cluster {
-        println!("{:#?}", reports.iter().fold(ClusterToll::default(), |sum, r| sum.plus(&r.cluster)));
+        println!(
+            "{:#?}",
+            reports.iter().fold(ClusterToll::default(), |sum, r| sum.plus(&r.cluster))
+        );
     }
     ExitCode::SUCCESS
 }

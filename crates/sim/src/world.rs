@@ -7,8 +7,8 @@ use broker::{Durability, Limits, Settings, Shard, ShardId, ShareStrategy, TURN_U
 use codec::{QoS, Version};
 use session::{Overflow, QueueLimits};
 
-use crate::cluster::Cluster;
 use crate::client::{Draft, Habit, ModelClient, NEVER_SECS};
+use crate::cluster::Cluster;
 use crate::crash::{Calamities, Toll};
 use crate::disks::Disks;
 use crate::hostile::Mob;
@@ -226,15 +226,11 @@ impl World {
         if options.cluster {
             padding_max = pick(&[0, 300, 3000, 8000], &mut random);
             unrest_percent = pick(&[5, 20, 100], &mut random);
-            set_levels(&mut settings, &mut limits, &mut terms, &mut random);
-            (limits.durability, terms.level) = (Durability::Fsync, Durability::Fsync);
+            set_levels_of_cluster(&mut settings, &mut limits, &mut terms, &mut random);
             cluster = Some(Cluster::new(shard_count, &settings, options.sabotage, &mut random));
         }
         let mut clients = new_clients(seed, options.durable || options.cluster, &mut random);
-        // Refusing a 3.1.1 publisher means to cut it: it comes back with the same message before it
-        // acknowledges what fills its own queue, and so on for ever.
-        let rejected = clients.iter_mut().filter(|_| settings.rejects);
-        rejected.for_each(|client| client.version = Version::V5);
+        speak_of_refusals(&mut clients, &settings);
         let mut mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
         if options.hostile {
             let small = disks.as_mut().filter(|_| mob.has_small_logs);
@@ -657,6 +653,24 @@ fn set_levels(
         terms.topic_level = Some((ODD_TOPICS, level));
     }
     terms.level = limits.durability;
+}
+
+/// In a cluster what is promised at all is promised by a quorum.
+fn set_levels_of_cluster(
+    settings: &mut Settings,
+    limits: &mut Limits,
+    terms: &mut Terms,
+    random: &mut Random,
+) {
+    set_levels(settings, limits, terms, random);
+    (limits.durability, terms.level) = (Durability::Fsync, Durability::Fsync);
+}
+
+/// Refusing a 3.1.1 publisher means to cut it: it comes back with the same message before it
+/// acknowledges what fills its own queue, and so on for ever.
+fn speak_of_refusals(clients: &mut [ModelClient], settings: &Settings) {
+    let rejected = clients.iter_mut().filter(|_| settings.rejects);
+    rejected.for_each(|client| client.version = Version::V5);
 }
 
 pub(crate) fn new_clients(seed: u64, is_durable: bool, random: &mut Random) -> Vec<ModelClient> {

@@ -76,9 +76,10 @@ impl World {
         }
         let is_active = cluster.serving == Some(member);
         let node = &cluster.members[member];
-        let is_late = node.agent.as_ref().is_some_and(|agent| {
-            agent.streams().any(|stream| !stream.has_caught_up)
-        });
+        let is_late = node
+            .agent
+            .as_ref()
+            .is_some_and(|agent| agent.streams().any(|stream| !stream.has_caught_up));
         cluster.toll.kills_of_active += u64::from(is_active);
         cluster.toll.kills_of_standby += u64::from(!is_active);
         cluster.toll.kills_of_late_standby += u64::from(!is_active && is_late);

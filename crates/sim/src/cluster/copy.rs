@@ -5,7 +5,7 @@ use cluster::{Body, Content, Cursor, Piece, decode};
 use std::sync::Arc;
 use storage::testing::{Crash, SimDisk};
 use storage::{
-    Command, CommandId, Completion, Identity, Ledger, Record, Recovered, Refusal, Settings, Step,
+    Command, CommandId, Completion, Identity, Record, Recovered, Refusal, Settings, Step,
 };
 
 /// Files of one shard, never synced, and the cursor that was kept beside them.
@@ -44,10 +44,6 @@ impl Copy {
         let end = (begin + count).min(content.len());
         content[begin..end].fill(0);
         self.disk.put(newest, content);
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.disk.files().is_empty()
     }
 
     /// The writes of a message.
@@ -111,11 +107,5 @@ impl Copy {
         id[5] += self.shard as u8;
         let recovered = recovery.finish(Identity { id, shard: self.shard, shards: self.shards });
         Ok((recovered, replay))
-    }
-
-    /// Can a log be read from it?
-    pub(crate) fn is_whole(&self) -> bool {
-        let sink: &mut dyn FnMut(Record<'_>, &mut Ledger) = &mut |_, _| {};
-        self.disk.read_back((self.shard, self.shards), &self.settings, sink).is_ok()
     }
 }

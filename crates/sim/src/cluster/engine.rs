@@ -150,9 +150,10 @@ impl Engine {
 
     /// Nothing is under way that anybody waits for, other than the lease.
     pub(crate) fn is_idle(&self) -> bool {
-        !self.flights.iter().any(|flight| {
-            !flight.is_given_up && matches!(flight.question, Question::Stream(..))
-        })
+        !self
+            .flights
+            .iter()
+            .any(|flight| !flight.is_given_up && matches!(flight.question, Question::Stream(..)))
     }
 
     /// Something moves. Some: an answer arrives.
@@ -233,11 +234,7 @@ impl Engine {
     }
 
     /// Requests of a member that it waits for no longer.
-    pub(crate) fn give_up(
-        &mut self,
-        asker: Asker,
-        now_ms: u64,
-    ) -> Vec<(RequestId, Reply)> {
+    pub(crate) fn give_up(&mut self, asker: Asker, now_ms: u64) -> Vec<(RequestId, Reply)> {
         let mut given_up = Vec::new();
         for flight in &mut self.flights {
             let is_over = now_ms >= flight.sent_ms + ANSWER_MS_MAX;

@@ -80,7 +80,8 @@ impl Member {
         if sabotage == Some(Sabotage::DriftAway) {
             rate = if random.chance(50) { 200 } else { 1000 };
         }
-        let clock = Clock { begin_ms: crate::world::BEGIN_MS, offset_ms: random.next() >> 30, rate };
+        let clock =
+            Clock { begin_ms: crate::world::BEGIN_MS, offset_ms: random.next() >> 30, rate };
         let copies = (0..shards).map(|it| Copy::new(it, shards, log.clone(), random.next()));
         Self {
             number,
@@ -128,8 +129,7 @@ impl Member {
     pub(crate) fn begin(&mut self, now_ms: u64) {
         self.life += 1;
         let instance = Random::new(self.seed ^ self.life).next();
-        let identity =
-            Identity { node: Self::name(self.number), instance, address: String::new() };
+        let identity = Identity { node: Self::name(self.number), instance, address: String::new() };
         let settings =
             Settings { cluster: CLUSTER, identity, seed: instance, timing: Timing::default() };
         for copy in self.copies.iter_mut().filter(|copy| copy.cursor == Cursor::default()) {

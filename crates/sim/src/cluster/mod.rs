@@ -37,8 +37,6 @@ pub(crate) struct Cluster {
     pub(crate) toll: Toll,
     pub(crate) random: Random,
     pub(crate) sabotage: Option<Sabotage>,
-    /// The note of how the wall clock was set, as the active node keeps it in the engine.
-    pub(crate) note: Option<broker::CalendarNote>,
     /// The last active node closed its logs before it went.
     pub(crate) has_closed: bool,
 }
@@ -76,7 +74,6 @@ impl Cluster {
             toll: Toll::default(),
             random: own,
             sabotage,
-            note: None,
             has_closed: false,
         }
     }

@@ -24,7 +24,8 @@ impl World {
     /// Whose turn it is, for what no client asks for.
     pub(crate) fn choose_member(&mut self) -> bool {
         let Some(cluster) = &mut self.cluster else { return true };
-        let with_logs = |it: &usize| cluster.members[*it].is_running() && cluster.members[*it].has_logs;
+        let with_logs =
+            |it: &usize| cluster.members[*it].is_running() && cluster.members[*it].has_logs;
         let members: Vec<usize> = (0..cluster.members.len()).filter(with_logs).collect();
         if members.is_empty() {
             return false;
@@ -250,9 +251,8 @@ impl World {
     pub(crate) fn tick_cluster(&mut self) {
         let count = self.cluster.as_ref().map_or(0, |cluster| cluster.members.len());
         for member in 0..count {
-            let has_logs = |it: &Cluster| {
-                it.members[member].is_running() && it.members[member].has_logs
-            };
+            let has_logs =
+                |it: &Cluster| it.members[member].is_running() && it.members[member].has_logs;
             if !self.cluster.as_ref().is_some_and(has_logs) {
                 continue;
             }
@@ -284,9 +284,10 @@ impl World {
             while self.cluster.as_ref().is_some_and(|it| !it.members[open].completions.is_empty()) {
                 self.tell_completions_of(open);
             }
-            let is_idle = self.cluster.as_ref().is_some_and(|it| {
-                it.members[open].is_idle() && it.engine.is_idle()
-            });
+            let is_idle = self
+                .cluster
+                .as_ref()
+                .is_some_and(|it| it.members[open].is_idle() && it.engine.is_idle());
             has_worked |= is_busy || !is_idle;
             if !is_busy && is_idle {
                 break;

@@ -12,13 +12,7 @@ use crate::world::World;
 
 impl Cluster {
     /// A standby takes a message of a stream.
-    pub(crate) fn apply(
-        &mut self,
-        member: usize,
-        shard: ShardId,
-        sequence: Sequence,
-        body: &Body,
-    ) {
+    pub(crate) fn apply(&mut self, member: usize, shard: ShardId, sequence: Sequence, body: &Body) {
         let saves = self.random.chance(20);
         let node = &mut self.members[member];
         let Some(agent) = &mut node.agent else { return };
@@ -206,9 +200,8 @@ impl World {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         let (sabotage, mut random) = (cluster.sabotage, cluster.random.clone());
         let copy = &cluster.members[member].copies[usize::from(shard)];
-        let mut is_found = |_: &Record<'_>| {
-            sabotage != Some(Sabotage::SkipRecord) || !random.chance(2)
-        };
+        let mut is_found =
+            |_: &Record<'_>| sabotage != Some(Sabotage::SkipRecord) || !random.chance(2);
         let (recovered, replay) = copy
             .recover(&mut is_found)
             .map_err(|refusal| format!("node {member}, shard {shard}: no takeover: {refusal}"))?;
