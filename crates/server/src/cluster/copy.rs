@@ -219,7 +219,8 @@ impl LocalCopy {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.files.copy(segment, offset, bytes).map_err(CopyFault::Files)?;
+        let of = (segment, self.context.settings.segment_bytes);
+        self.files.copy(of, offset, bytes).map_err(CopyFault::Files)?;
         let Some(Image { follow, replay, .. }) = &mut self.image else { return Ok(()) };
         let mut sink = |record: Record<'_>, ledger: &mut storage::Ledger| {
             replay.on_record(record, ledger);
@@ -264,7 +265,8 @@ impl LocalCopy {
         for piece in pieces(body) {
             match piece {
                 Piece::Write { segment, offset, bytes } => {
-                    self.files.copy(segment, offset, bytes)?;
+                    let of = (segment, self.context.settings.segment_bytes);
+                    self.files.copy(of, offset, bytes)?;
                     self.stored_upto = Position::new(segment, offset + bytes.len() as u32);
                 }
                 Piece::Manifest { offset, bytes } => self.files.copy_manifest(offset, bytes)?,

@@ -122,10 +122,22 @@ impl LogFiles {
         }
     }
 
-    /// Writes into a segment of a local copy, which is made if need be. Nothing is synced: what a
-    /// loss of power takes away is read again from the stream.
-    pub fn copy(&self, segment: u32, offset: u32, bytes: &[u8]) -> io::Result<()> {
-        self.copied(segment)?.write_all_at(bytes, u64::from(offset))
+    /// Writes into a segment of a local copy; one that is not there is made of `segment_bytes`.
+    /// Nothing is synced: what a loss of power takes away is read again from the stream.
+    pub fn copy(
+        &self,
+        (segment, segment_bytes): (u32, u32),
+        offset: u32,
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        let file = match self.file(segment) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.make_sparse(segment, segment_bytes)?;
+                self.file(segment)?
+            }
+            found => found?,
+        };
+        file.write_all_at(bytes, u64::from(offset))
     }
 
     /// Writes a part of the manifest of a local copy.
@@ -156,16 +168,6 @@ impl LogFiles {
     /// Removes a segment file of a local copy. One that is not there counts as removed.
     pub fn drop_copy(&self, segment: u32) -> io::Result<()> {
         self.delete(segment)
-    }
-
-    fn copied(&self, segment: u32) -> io::Result<Arc<File>> {
-        match self.file(segment) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.make_sparse(segment, 0)?;
-                self.file(segment)
-            }
-            found => found,
-        }
     }
 
     /// Carries out a command.

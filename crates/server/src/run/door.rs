@@ -29,7 +29,7 @@ use super::gate::{Entrance, TurnedAway};
 use super::identity;
 use super::line_pace::{About, LinePace};
 use super::mailbox::{Handover, Item, Mailbox};
-use super::standby::StandbyDoor;
+use super::standby::ClusterDoor;
 use super::worker::Line;
 use crate::auth::bans::Visitor;
 use crate::auth::scram::{self, Exchange};
@@ -135,8 +135,8 @@ pub(super) struct DoorContext {
     pub(super) line_pace: Arc<LinePace>,
     pub(super) allowance: Arc<Allowance<Origin>>,
     pub(super) is_stopping: Arc<AtomicBool>,
-    /// This node serves nobody now.
-    pub(super) standby: Option<StandbyDoor>,
+    /// In a cluster: who serves.
+    pub(super) cluster: Option<ClusterDoor>,
 }
 
 /// When to give up on which arrival: time, key, generation.
@@ -491,8 +491,8 @@ impl Door {
     ) {
         let Some(arrival) = self.arrivals.get_mut(key) else { return };
         arrival.host = host_of(peer).map(Into::into);
-        if let Some(standby) = &self.context.standby {
-            let refusal = standby.refusal(&credentials.request);
+        let cluster = self.context.cluster.as_ref();
+        if let Some(refusal) = cluster.and_then(|door| door.refusal(&credentials.request)) {
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
         let Some(arrival) = self.arrivals.get(key) else { return };

@@ -71,6 +71,7 @@ use door::{Bell, Door, DoorContext};
 use driver::Allowance;
 use keeper::Keeper;
 use mailbox::Item;
+use standby::ClusterDoor;
 use store::{OTHER_DIRECTORY, Restoration, Store};
 use workers::{Told as WorkersTold, Workers};
 
@@ -161,6 +162,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
         http,
         health,
         life_cycle,
+        member,
     };
     let served = running.serve(&workers, signals, clock_watch, reread);
     running.health.set(State::Stopping);
@@ -241,6 +243,8 @@ struct Running {
     http: HttpServers,
     health: Health,
     life_cycle: Arc<LifeCycle>,
+    /// In a cluster.
+    member: Option<Member>,
 }
 
 impl Running {
@@ -331,8 +335,13 @@ impl Running {
                 limits.arrivals_bytes_per_address_max,
             )),
             is_stopping: is_stopping.clone(),
-            standby: None,
+            cluster: self.cluster_door(),
         }))
+    }
+
+    fn cluster_door(&self) -> Option<ClusterDoor> {
+        let member = self.member.clone()?;
+        Some(ClusterDoor::new(member, &self.config, false))
     }
 
     /// Has all threads that allocate much give back what is free.

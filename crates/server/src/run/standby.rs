@@ -24,30 +24,44 @@ use crate::http::{Health, State};
 use crate::life_cycle::LifeCycle;
 use crate::namespaces::Namespaces;
 
-/// What the acceptor of a standby tells clients.
-pub(super) struct StandbyDoor {
-    pub(super) member: Member,
+/// What the acceptor of a node tells clients while the node does not serve.
+pub(super) struct ClusterDoor {
+    member: Member,
     /// `cluster.redirect`.
-    pub(super) redirects: bool,
+    redirects: bool,
+    /// Nobody is let in, whatever the lease says: there are no workers.
+    is_standby: bool,
 }
 
-impl StandbyDoor {
+impl ClusterDoor {
+    pub(super) fn new(member: Member, config: &Config, is_standby: bool) -> Self {
+        let redirects = config.cluster.as_ref().is_some_and(|cluster| cluster.redirect);
+        Self { member, redirects, is_standby }
+    }
+
+    /// Why a client is not let in now. `None`: this node has the lease.
+    pub(super) fn refusal(&self, request: &ConnectRequest) -> Option<Refusal> {
+        let is_refused = self.is_standby || !self.member.acting.is_held();
+        is_refused.then(|| self.referral(request))
+    }
+
     /// MQTT 5: another server, if one is known and may be named; else, and for older versions, that
     /// this one is not available.
-    pub(super) fn refusal(&self, request: &ConnectRequest) -> Refusal {
+    fn referral(&self, request: &ConnectRequest) -> Refusal {
         let status = self.member.status();
-        let address = status.holder_address.filter(|address| !address.is_empty());
+        let is_other = status.holder.as_ref().is_some_and(|node| *node != status.own.node);
+        let address = status.holder_address.filter(|address| is_other && !address.is_empty());
         let reference = address.filter(|_| self.redirects && request.version == Version::V5);
         let text = match &status.holder {
-            Some(node) => format!("this node is a standby; node '{node}' is active"),
-            None => "this node is a standby; no node is active now".to_owned(),
+            Some(node) if is_other => format!("this node does not serve; node '{node}' is active"),
+            _ => "no node of the cluster is active now; try again".to_owned(),
         };
         let reason = match reference {
             Some(_) => Reason::USE_ANOTHER_SERVER,
             None => Reason::SERVER_UNAVAILABLE,
         };
         let answer = admission::refer(request, reason, reference.as_deref(), &text);
-        Refusal { reason, answer, clause: "", detail: "this node is a standby" }
+        Refusal { reason, answer, clause: "", detail: "this node does not serve" }
     }
 }
 
@@ -159,10 +173,7 @@ impl Parts<'_> {
                 limits.arrivals_bytes_per_address_max,
             )),
             is_stopping: is_stopping.clone(),
-            standby: Some(StandbyDoor {
-                member: member.clone(),
-                redirects: self.config.cluster.as_ref().is_some_and(|cluster| cluster.redirect),
-            }),
+            cluster: Some(ClusterDoor::new(member.clone(), self.config, true)),
         }))
     }
 }
