@@ -187,39 +187,79 @@ impl Engine {
 
     /// Delivers the messages of a stream from a sequence on, in order, as long as they are taken.
     /// After a reconnect or a new leader it goes on behind the last one. Never returns.
+    ///
+    /// A consumer lives on one server and dies with it, which the library notices late. So whenever
+    /// it is silent the leader is asked for the next message: a takeover must not wait for it.
     pub(crate) async fn follow(&self, shard: ShardId, from: Sequence, to: mpsc::Sender<Followed>) {
-        let mut next = from;
+        let mut next = from.max(1);
         loop {
-            if let Err(error) = self.follow_once(shard, &mut next, &to).await {
-                tracing::debug!(shard, %error, "the stream is followed anew");
+            let made = tokio::time::timeout(CONSUMER_TIMEOUT, self.consumer(shard, next)).await;
+            if let Ok(Ok(messages)) = made {
+                self.consume(shard, messages, &mut next, &to).await;
             }
+            self.read_on(shard, &mut next, &to).await;
             tokio::time::sleep(FOLLOW_RETRY).await;
         }
     }
 
-    async fn follow_once(
+    async fn consumer(
+        &self,
+        shard: ShardId,
+        start_sequence: Sequence,
+    ) -> Result<pull::Ordered, async_nats::Error> {
+        let context = jetstream::new(self.client.clone());
+        let stream = context.get_stream_no_info(self.names.stream(shard)).await?;
+        let config = pull::OrderedConfig {
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence },
+            ..pull::OrderedConfig::default()
+        };
+        Ok(stream.create_consumer(config).await?.messages().await?)
+    }
+
+    /// Delivers what a consumer brings, until it fails or is silent though there is more.
+    async fn consume(
+        &self,
+        shard: ShardId,
+        mut messages: pull::Ordered,
+        next: &mut Sequence,
+        to: &mpsc::Sender<Followed>,
+    ) {
+        loop {
+            match tokio::time::timeout(SILENCE_MAX, messages.next()).await {
+                Ok(Some(Ok(message))) => {
+                    let Ok(info) = message.info() else { return };
+                    let (sequence, body) = (info.stream_sequence, Arc::from(&message.payload[..]));
+                    *next = sequence + 1;
+                    if to.send(Followed { shard, sequence, body }).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(_) => return,
+                Err(_) if self.read_on(shard, next, to).await > 0 => return,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Delivers what the leader has behind what was delivered last; says how much.
+    async fn read_on(
         &self,
         shard: ShardId,
         next: &mut Sequence,
         to: &mpsc::Sender<Followed>,
-    ) -> Result<(), async_nats::Error> {
-        let context = jetstream::new(self.client.clone());
-        let stream = context.get_stream_no_info(self.names.stream(shard)).await?;
-        let config = pull::OrderedConfig {
-            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: (*next).max(1) },
-            ..pull::OrderedConfig::default()
-        };
-        let mut messages = stream.create_consumer(config).await?.messages().await?;
-        while let Some(message) = messages.next().await {
-            let message = message?;
-            let sequence = message.info()?.stream_sequence;
-            let body: Body = Arc::from(&message.payload[..]);
+    ) -> usize {
+        let stream = self.names.stream(shard);
+        for count in 0..READ_ON_MAX {
+            let Ok(Some((sequence, body))) = self.stored(&stream, json!({ "seq": *next })).await
+            else {
+                return count;
+            };
             *next = sequence + 1;
-            if to.send(Followed { shard, sequence, body }).await.is_err() {
-                return Ok(());
+            if to.send(Followed { shard, sequence, body: body.into() }).await.is_err() {
+                return count;
             }
         }
-        Ok(())
+        READ_ON_MAX
     }
 
     /// Tells all nodes something, by core NATS: it may be lost.
@@ -345,3 +385,8 @@ const NO_MESSAGE: u64 = 10037;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(ANSWER_MS_MAX);
 const FOLLOW_RETRY: Duration = Duration::from_millis(100);
+const CONSUMER_TIMEOUT: Duration = Duration::from_secs(1);
+/// After so long without a message the leader is asked whether there is one.
+const SILENCE_MAX: Duration = Duration::from_millis(300);
+/// Messages that are read one by one before a consumer is made again.
+const READ_ON_MAX: usize = 64;
