@@ -12,6 +12,12 @@ help: ## list the targets
 run: ## build the broker and start it on loopback port 1883 (ARGS='--port 2883' and so on)
 	$(CARGO) run --profile quick -p server --bin quelea -- serve $(ARGS)
 
+.PHONY: cluster
+cluster: ## three NATS servers and three brokers on loopback as one cluster, until Ctrl-C
+	@tests/nats >/dev/null
+	$(CARGO) build --profile quick -p server --bin quelea
+	@python3 tests/cluster/cluster.py
+
 .PHONY: setup
 setup: ## install what the tests need: Debian, Python and npm packages, by name and version
 	@tests/setup

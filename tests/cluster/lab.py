@@ -1,0 +1,176 @@
+"""Three NATS servers and three brokers on loopback: what `make cluster` and tests start."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from ports import free_ports  # noqa: E402
+
+NODES = 3
+READY_SECS = 60
+
+
+def nats_server():
+    """The path of the NATS server: QUELEA_NATS_SERVER, or the one that tests/nats builds."""
+    if named := os.environ.get("QUELEA_NATS_SERVER"):
+        return named
+    built = subprocess.run([ROOT / "tests/nats"], stdout=subprocess.PIPE, text=True, check=False)
+    if built.returncode:
+        raise SystemExit(built.returncode)
+    return built.stdout.strip()
+
+
+class Lab:
+    """All servers below one directory. Use it as a context: it stops what it has started."""
+
+    def __init__(self, directory, broker, *, shards=4):
+        self.directory, self.broker, self.shards = Path(directory), broker, shards
+        self.nats = nats_server()
+        numbers = iter(free_ports(5 * NODES))
+        take = lambda: [next(numbers) for _ in range(NODES)]  # noqa: E731
+        self.engine_ports, self.route_ports, self.monitor_ports = take(), take(), take()
+        self.mqtt_ports, self.http_ports = take(), take()
+        self.processes = {}
+
+    def __enter__(self):
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def start_engine(self, node):
+        directory = self.directory / f"nats{node + 1}"
+        directory.mkdir(parents=True, exist_ok=True)
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in self.route_ports)
+        (directory / "nats.conf").write_text(f"""\
+server_name: nats{node + 1}
+listen: 127.0.0.1:{self.engine_ports[node]}
+http: 127.0.0.1:{self.monitor_ports[node]}
+jetstream {{ store_dir: "{directory}/data", sync_interval: always }}
+cluster {{ name: lab, listen: 127.0.0.1:{self.route_ports[node]}, routes: [{routes}] }}
+""")
+        self._start(f"nats{node + 1}", [self.nats, "-c", directory / "nats.conf"], directory)
+
+    def config(self, node):
+        """The configuration file of a broker, which names its own NATS server first."""
+        directory = self.directory / f"node{node + 1}"
+        directory.mkdir(parents=True, exist_ok=True)
+        ports = self.engine_ports[node:] + self.engine_ports[:node]
+        servers = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
+        path = directory / "quelea.toml"
+        path.write_text(f"""\
+[server]
+data_dir = "data"
+shards = {self.shards}
+workers = 1
+[[listeners]]
+url = "tcp://127.0.0.1:{self.mqtt_ports[node]}"
+[http]
+listen = "127.0.0.1:{self.http_ports[node]}"
+[cluster]
+name = "lab"
+node = "node{node + 1}"
+servers = [{servers}]
+advertise = "127.0.0.1:{self.mqtt_ports[node]}"
+redirect = true
+""")
+        return path
+
+    def start_broker(self, node):
+        path = self.config(node)
+        command = [self.broker, "serve", "--config", path]
+        self._start(f"node{node + 1}", command, path.parent)
+
+    def init(self, *flags):
+        command = [self.broker, "cluster", "init", "--config", self.config(0), *flags]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def engine_is_ready(self, node):
+        """Has the server a leader for what JetStream stores?"""
+        url = f"http://127.0.0.1:{self.monitor_ports[node]}/jsz"
+        with contextlib.suppress(OSError, ValueError):
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                meta = json.load(answer).get("meta_cluster") or {}
+                return bool(meta.get("leader")) and meta.get("cluster_size") == NODES
+        return False
+
+    def readiness(self, node):
+        """The status code and text of /readyz; None: nobody answers."""
+        url = f"http://127.0.0.1:{self.http_ports[node]}/readyz"
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return None
+
+    def active(self):
+        """The node that serves, if one does."""
+        states = [self.readiness(node) for node in range(NODES)]
+        ready = [node for node, state in enumerate(states) if state and state[0] == 200]
+        return ready[0] if ready else None
+
+    def wait(self, what, is_done):
+        """Waits for what is neither None nor False; a server that has ended, or the end of patience, is an error."""
+        deadline = time.monotonic() + READY_SECS
+        # 0 is a node like the others.
+        while (found := is_done()) is None or found is False:
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    raise SystemExit(f"{name} has ended: see {self.directory / name / 'log'}")
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{what} takes longer than {READY_SECS} s: see {self.directory}")
+            time.sleep(0.1)
+        return found
+
+    def start(self, tell=lambda _: None):
+        """Starts everything, step by step."""
+        for node in range(NODES):
+            self.start_engine(node)
+        tell("waiting for the NATS servers to elect a leader")
+        for node in range(NODES):
+            self.wait("the election of NATS", lambda node=node: self.engine_is_ready(node))
+        tell("quelea cluster init")
+        made = self.init()
+        if made.returncode:
+            raise SystemExit(f"quelea cluster init: {made.stderr or made.stdout}")
+        for node in range(NODES):
+            self.start_broker(node)
+        tell("waiting for a broker to become active")
+        return self.wait("the start of a broker", self.active)
+
+    def stop(self):
+        """Brokers first, each in order; what does not end is killed."""
+        for name in sorted(self.processes, reverse=True):
+            with contextlib.suppress(ProcessLookupError):
+                self.processes[name].send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.processes.clear()
+
+    def _start(self, name, command, directory):
+        # In a session of its own: Ctrl-C reaches the script, which stops them in order.
+        with open(directory / "log", "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [str(part) for part in command],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
