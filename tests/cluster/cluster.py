@@ -37,7 +37,8 @@ def show(lab, active):
         ports = (lab.mqtt_ports[node], lab.http_ports[node], lab.engine_ports[node])
         pids = [lab.processes[f"{kind}{node + 1}"].pid for kind in ("node", "nats")]
         mark = "  active" if node == active else ""
-        print(f"node{node + 1}", *(f"{port:7}" for port in ports), f"{pids[0]:15} {pids[1]:13}{mark}")
+        columns = [f"{port:7}" for port in ports] + [f"{pids[0]:15}", f"{pids[1]:13}{mark}"]
+        print(f"node{node + 1}", *columns)
     pid = lab.processes[f"node{active + 1}"].pid
     config = lab.directory / f"node{active + 1}" / "quelea.toml"
     print(f"\nTo try it (quelea is {lab.broker}; Ctrl-C stops everything):")
@@ -49,7 +50,7 @@ def watch(lab, active, ended):
     while not ended.wait(0.5):
         for name, process in list(lab.processes.items()):
             if process.poll() is not None and not ended.is_set():
-                print(f"cluster: {name} has ended ({process.returncode}); started again", flush=True)
+                print(f"cluster: {name} has ended ({process.returncode}), starting it", flush=True)
                 node = int(name[-1]) - 1
                 lab.start_engine(node) if name.startswith("nats") else lab.start_broker(node)
         now = lab.active()

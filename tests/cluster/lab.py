@@ -19,6 +19,7 @@ from ports import free_ports  # noqa: E402
 
 NODES = 3
 READY_SECS = 60
+STOP_SECS = 15
 
 
 def nats_server():
@@ -53,24 +54,31 @@ class Lab:
     def start_engine(self, node):
         directory = self.directory / f"nats{node + 1}"
         directory.mkdir(parents=True, exist_ok=True)
+        (directory / "nats.conf").write_text(self.engine_config(node, directory))
+        self._start(f"nats{node + 1}", [self.nats, "-c", directory / "nats.conf"], directory)
+
+    def engine_config(self, node, directory):
         routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in self.route_ports)
-        (directory / "nats.conf").write_text(f"""\
+        return f"""\
 server_name: nats{node + 1}
 listen: 127.0.0.1:{self.engine_ports[node]}
 http: 127.0.0.1:{self.monitor_ports[node]}
 jetstream {{ store_dir: "{directory}/data", sync_interval: always }}
 cluster {{ name: lab, listen: 127.0.0.1:{self.route_ports[node]}, routes: [{routes}] }}
-""")
-        self._start(f"nats{node + 1}", [self.nats, "-c", directory / "nats.conf"], directory)
+"""
 
     def config(self, node):
         """The configuration file of a broker, which names its own NATS server first."""
         directory = self.directory / f"node{node + 1}"
         directory.mkdir(parents=True, exist_ok=True)
+        path = directory / "quelea.toml"
+        path.write_text(self.broker_config(node))
+        return path
+
+    def broker_config(self, node):
         ports = self.engine_ports[node:] + self.engine_ports[:node]
         servers = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
-        path = directory / "quelea.toml"
-        path.write_text(f"""\
+        return f"""\
 [server]
 data_dir = "data"
 shards = {self.shards}
@@ -85,8 +93,7 @@ node = "node{node + 1}"
 servers = [{servers}]
 advertise = "127.0.0.1:{self.mqtt_ports[node]}"
 redirect = true
-""")
-        return path
+"""
 
     def start_broker(self, node):
         path = self.config(node)
@@ -124,7 +131,7 @@ redirect = true
         return ready[0] if ready else None
 
     def wait(self, what, is_done):
-        """Waits for what is neither None nor False; a server that has ended, or the end of patience, is an error."""
+        """Waits for what is neither None nor False. It is an error if a server has ended."""
         deadline = time.monotonic() + READY_SECS
         # 0 is a node like the others.
         while (found := is_done()) is None or found is False:
@@ -153,17 +160,19 @@ redirect = true
         return self.wait("the start of a broker", self.active)
 
     def stop(self):
-        """Brokers first, each in order; what does not end is killed."""
-        for name in sorted(self.processes, reverse=True):
-            with contextlib.suppress(ProcessLookupError):
-                self.processes[name].send_signal(signal.SIGTERM)
-        for process in self.processes.values():
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.processes.clear()
+        """Brokers first, which need the engine to end in order; what does not end is killed."""
+        for kind in ("node", "nats"):
+            names = [name for name in self.processes if name.startswith(kind)]
+            processes = [self.processes.pop(name) for name in names]
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+            for process in processes:
+                try:
+                    process.wait(timeout=STOP_SECS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
 
     def _start(self, name, command, directory):
         # In a session of its own: Ctrl-C reaches the script, which stops them in order.

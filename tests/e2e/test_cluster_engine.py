@@ -1,0 +1,98 @@
+"""The files of examples/cluster with real NATS servers: TLS and passwords between all of them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/cluster"))
+
+from lab import NODES, Lab  # noqa: E402
+
+BROKER = os.environ.get("QUELEA_BIN", ROOT / "target/debug/quelea")
+EXAMPLE = ROOT / "examples/cluster"
+NATS = os.environ.get("QUELEA_NATS_SERVER", ROOT / "target/nats/nats-server")
+
+pytestmark = pytest.mark.skipif(
+    not Path(NATS).exists() and not shutil.which("go"),
+    reason="no NATS server: install Go, or set QUELEA_NATS_SERVER",
+)
+
+
+def with_engines(lab):
+    for node in range(NODES):
+        lab.start_engine(node)
+    for node in range(NODES):
+        lab.wait("the election of NATS", lambda node=node: lab.engine_is_ready(node))
+    return lab
+
+
+class Secured(Lab):
+    """The files of the example, with the addresses of this machine."""
+
+    def __enter__(self):
+        super().__enter__()
+        names = [f"node{node + 1}" for node in range(NODES)]
+        command = [EXAMPLE / "make-secrets", self.directory / "secrets", *names]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return self
+
+    def secrets(self, node):
+        return str(self.directory / "secrets" / f"node{node + 1}")
+
+    def engine_config(self, node, directory):
+        shutil.copy(Path(self.secrets(node)) / "nats-users.conf", directory)
+        text = (EXAMPLE / "nats.conf").read_text()
+        text = text.replace("$NODE", f"nats{node + 1}")
+        text = text.replace("/var/lib/nats", f"{directory}/data")
+        text = text.replace("/etc/quelea/cluster", self.secrets(node))
+        text = text.replace("0.0.0.0:4222", f"127.0.0.1:{self.engine_ports[node]}")
+        text = text.replace("127.0.0.1:8222", f"127.0.0.1:{self.monitor_ports[node]}")
+        text = text.replace("0.0.0.0:6222", f"127.0.0.1:{self.route_ports[node]}")
+        for other, port in enumerate(self.route_ports):
+            text = text.replace(f"broker{other + 1}.example:6222", f"127.0.0.1:{port}")
+        return text
+
+    def broker_config(self, node):
+        text = (EXAMPLE / "quelea.toml").read_text()
+        text = text.replace("/etc/quelea/cluster", self.secrets(node))
+        text = text.replace("/var/lib/quelea", "data").replace("/etc/quelea/passwords", "passwords")
+        text = text.replace("tls://*:8883", f"tls://127.0.0.1:{self.mqtt_ports[node]}")
+        text = text.replace("localhost:4222", f"localhost:{self.engine_ports[node]}")
+        for other, port in enumerate(self.engine_ports):
+            own = f', "tls://broker{other + 1}.example:4222"'
+            text = text.replace(own, "" if other == node else f', "tls://127.0.0.1:{port}"')
+        http = f'[http]\nlisten = "127.0.0.1:{self.http_ports[node]}"\n[cluster]\n'
+        own = f'node = "node{node + 1}"\nadvertise = "127.0.0.1:{self.mqtt_ports[node]}"\n'
+        passwords = self.directory / f"node{node + 1}" / "passwords"
+        if not passwords.exists():
+            passwords.touch(mode=0o600)
+        return text.replace("[cluster]\n", http + own)
+
+
+def test_the_example_with_tls_and_passwords_becomes_one_broker(tmp_path):
+    with Secured(tmp_path, BROKER, shards=8) as lab:
+        active = lab.start()
+        assert active in range(NODES)
+        status = subprocess.run(
+            [BROKER, "cluster", "status", "--config", lab.config(active)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert status.returncode == 0, status.stderr
+        assert status.stdout.count("3 of 3 current") == 8
+
+
+def test_the_example_admits_no_broker_without_password(tmp_path):
+    with Secured(tmp_path, BROKER) as lab:
+        with_engines(lab)
+        for node in range(NODES):
+            (Path(lab.secrets(node)) / "nats.password").write_text("wrong\n")
+        refused = lab.init()
+        assert refused.returncode == 1
+        assert "cannot reach NATS" in refused.stderr
