@@ -88,6 +88,8 @@ pub enum Sabotage {
     CommitBeforeQuorum,
     /// A standby does not replay some records.
     SkipRecord,
+    /// A standby replays some records twice.
+    ReplayTwice,
     /// What is read of a stream after the lease was taken is missed.
     MissTail,
     /// The engine is asked to append wherever the end is.

@@ -108,9 +108,6 @@ impl World {
                 1 => copy.tear(cluster.random.below(1 << 20), 1 + cluster.random.below(2000)),
                 _ => {}
             }
-            if loses_power || kind == 1 {
-                copy.cursor = cluster::Cursor::default();
-            }
         }
         match (kind, loses_power) {
             (0, _) => cluster.toll.restarts_with_empty_copy += 1,
@@ -266,7 +263,7 @@ impl World {
 }
 
 /// Logs go on after they were told that there is no quorum.
-const SAYS_UNAVAILABLE: bool = false;
+const SAYS_UNAVAILABLE: bool = true;
 
 /// By how much a wall clock is wrong: 1970, an hour behind, a typo.
 const SET_TO_MS: [i64; 4] = [-1_600_000_000_000, -3_600_000, 0, 300_000_000_000];

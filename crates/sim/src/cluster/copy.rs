@@ -1,12 +1,20 @@
-//! A node's local copy of a log: files that nothing depends on.
+//! A node's local copy of a log: files that nothing depends on, and what is known of them.
+//!
+//! It does what `crates/server/src/cluster/copy.rs` does.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
 
 use broker::{Replay, ShardId};
 use cluster::{Body, Content, Cursor, Piece, decode};
-use std::sync::Arc;
 use storage::testing::{Crash, SimDisk};
 use storage::{
-    Command, CommandId, Completion, Identity, Record, Recovered, Refusal, Settings, Step,
+    Command, CommandId, Completion, Follow, Identity, Ledger, Position, Record, Recovered,
+    Settings, Step,
 };
+
+/// How often a record is replayed: planted bugs say 0 or 2.
+pub(crate) type Times<'a> = &'a mut dyn FnMut() -> usize;
 
 /// Files of one shard, never synced, and the cursor that was kept beside them.
 #[derive(Debug)]
@@ -15,25 +23,73 @@ pub(crate) struct Copy {
     shards: ShardId,
     settings: Settings,
     disk: SimDisk,
-    /// Where the copy ended when that was noted last.
-    pub(crate) cursor: Cursor,
+    /// Where the copy ended when that was noted last, in the stream and in the log.
+    mark: Option<(Cursor, Position)>,
+    /// Of a standby.
+    image: Option<Image>,
+    /// Up to here the files held more than the mark said, when they were opened.
+    known_upto: Position,
     seed: u64,
+}
+
+/// What a standby knows of a log.
+#[derive(Debug)]
+struct Image {
+    follow: Follow,
+    replay: Replay,
+    /// Segments below are removed already.
+    oldest: u32,
 }
 
 impl Copy {
     pub(crate) fn new(shard: ShardId, shards: ShardId, settings: Settings, seed: u64) -> Self {
-        let (disk, cursor) = (SimDisk::new(seed), Cursor::default());
-        Self { shard, shards, settings, disk, cursor, seed }
+        let (disk, known_upto) = (SimDisk::new(seed), Position::default());
+        Self { shard, shards, settings, disk, mark: None, image: None, known_upto, seed }
     }
 
     /// Nothing of it is left.
     pub(crate) fn clear(&mut self) {
         self.disk = SimDisk::new(self.seed);
-        self.cursor = Cursor::default();
+        self.mark = None;
+        let follow = Follow::new((self.shard, self.shards), &self.settings);
+        let replay = Replay::new(u64::from(self.shard));
+        self.image = Some(Image { follow, replay, oldest: 0 });
+        self.known_upto = Position::default();
+    }
+
+    /// A process begins with it. One that cannot be used is removed. True: it was used.
+    pub(crate) fn open(&mut self) -> Option<Cursor> {
+        let found = self.mark.clone().and_then(|mark| Some((mark, self.recover()?)));
+        if let Some(((cursor, marked), image)) = found
+            && image.follow.end() >= marked
+        {
+            self.known_upto = image.follow.end();
+            self.image = Some(image);
+            return Some(cursor);
+        }
+        self.clear();
+        None
+    }
+
+    fn recover(&self) -> Option<Image> {
+        let (owner, mut replay) = ((self.shard, self.shards), Replay::new(u64::from(self.shard)));
+        let sink: &mut dyn FnMut(Record<'_>, &mut Ledger) =
+            &mut |record, ledger| replay.on_record(record, ledger);
+        let recovery = self.disk.read_back(owner, &self.settings, sink).ok()?;
+        let follow = Follow::resume(recovery.finish(self.fresh()), owner, &self.settings);
+        let oldest = follow.oldest();
+        Some(Image { follow, replay, oldest })
+    }
+
+    fn fresh(&self) -> Identity {
+        let mut id = *b"log 00 of a sim.";
+        id[5] += self.shard as u8;
+        Identity { id, shard: self.shard, shards: self.shards }
     }
 
     pub(crate) fn crash(&mut self, crash: Crash) {
         self.disk.crash(crash);
+        self.image = None;
     }
 
     /// Some of its bytes are gone, at the end of its newest file or within.
@@ -46,14 +102,91 @@ impl Copy {
         self.disk.put(newest, content);
     }
 
-    /// The writes of a message.
-    pub(crate) fn store(&mut self, body: &Body) -> Result<(), String> {
-        let message = decode(body).map_err(|error| error.to_string())?;
-        let Content::Pieces(pieces) = message.content else { return Ok(()) };
-        for piece in pieces {
-            self.write(&piece);
+    /// Notes how far it is.
+    pub(crate) fn note(&mut self, cursor: Cursor) {
+        if let Some(image) = self.image.as_ref().filter(|it| !it.follow.is_within_batch()) {
+            self.mark = Some((cursor, image.follow.end()));
         }
-        Ok(())
+    }
+
+    /// Takes a message that counts, as a standby. Some: the log is needed from this segment on.
+    pub(crate) fn apply(&mut self, body: &Body, times: Times<'_>) -> Result<Option<u32>, String> {
+        for piece in pieces(body) {
+            match piece {
+                Piece::Write { segment, offset, bytes } => {
+                    self.apply_write(segment, offset, bytes, times)?;
+                }
+                Piece::Manifest { offset, bytes } => {
+                    self.write(&piece);
+                    let Some(image) = &mut self.image else { continue };
+                    image.follow.on_manifest(offset, bytes).map_err(|it| it.to_string())?;
+                }
+            }
+        }
+        Ok(self.remove_old())
+    }
+
+    fn apply_write(
+        &mut self,
+        segment: u32,
+        offset: u32,
+        bytes: &[u8],
+        times: Times<'_>,
+    ) -> Result<(), String> {
+        let known = match segment.cmp(&self.known_upto.segment()) {
+            Ordering::Less => bytes.len(),
+            Ordering::Greater => 0,
+            Ordering::Equal => {
+                (self.known_upto.offset().saturating_sub(offset) as usize).min(bytes.len())
+            }
+        };
+        let (before, bytes) = bytes.split_at(known);
+        let is_needed = self.image.as_ref().is_none_or(|image| segment >= image.oldest);
+        let found = self.disk.content(segment).get(offset as usize..offset as usize + known);
+        if is_needed && found != Some(before) {
+            return Err("the local copy differs from the stream".to_owned());
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let offset = offset + known as u32;
+        self.write(&Piece::Write { segment, offset, bytes });
+        let Some(Image { follow, replay, .. }) = &mut self.image else { return Ok(()) };
+        let mut sink = |record: Record<'_>, ledger: &mut Ledger| {
+            (0..times()).for_each(|_| replay.on_record(record, ledger));
+        };
+        follow.on_write(segment, offset, bytes, &mut sink).map_err(|it| it.to_string())
+    }
+
+    fn remove_old(&mut self) -> Option<u32> {
+        let image = self.image.as_mut()?;
+        let oldest = image.follow.oldest();
+        if oldest <= image.oldest {
+            return None;
+        }
+        image.oldest = oldest;
+        for file in self.disk.files().iter().filter(|file| file.number < oldest) {
+            self.disk.remove(file.number);
+        }
+        Some(oldest)
+    }
+
+    /// Another writer begins.
+    pub(crate) fn on_new_writer(&mut self) {
+        if let Some(image) = &mut self.image {
+            image.follow.on_new_writer();
+        }
+    }
+
+    /// Takes a message that this node has appended.
+    pub(crate) fn store(&mut self, body: &Body) {
+        pieces(body).iter().for_each(|piece| self.write(piece));
+    }
+
+    /// The log and the state that follows from it, for this node to write it from now on.
+    pub(crate) fn take(&mut self) -> Option<(Recovered, Replay)> {
+        let Image { follow, replay, .. } = self.image.take()?;
+        Some((follow.finish(self.fresh()), replay))
     }
 
     fn write(&mut self, piece: &Piece<'_>) {
@@ -90,22 +223,11 @@ impl Copy {
         }
         completion
     }
+}
 
-    /// The log and the state that follows from it. `is_found`: planted bugs find less.
-    pub(crate) fn recover(
-        &self,
-        is_found: &mut dyn FnMut(&Record<'_>) -> bool,
-    ) -> Result<(Recovered, Replay), Refusal> {
-        let mut replay = Replay::new(u64::from(self.shard));
-        let owner = (self.shard, self.shards);
-        let recovery = self.disk.read_back(owner, &self.settings, &mut |record, ledger| {
-            if is_found(&record) {
-                replay.on_record(record, ledger);
-            }
-        })?;
-        let mut id = *b"log 00 of a sim.";
-        id[5] += self.shard as u8;
-        let recovered = recovery.finish(Identity { id, shard: self.shard, shards: self.shards });
-        Ok((recovered, replay))
+fn pieces(body: &Body) -> Vec<Piece<'_>> {
+    match decode(body).map(|message| message.content) {
+        Ok(Content::Pieces(pieces)) => pieces,
+        _ => Vec::new(),
     }
 }

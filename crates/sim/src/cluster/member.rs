@@ -62,8 +62,10 @@ pub(crate) struct Member {
     /// It was told to give its role back, to whom.
     pub(crate) leaving: Option<Option<String>>,
     pub(crate) has_shut_down: bool,
-    /// Replay has skipped something: a planted bug.
-    pub(crate) skipped: u64,
+    /// A copy was of use to a later process.
+    pub(crate) has_resumed: bool,
+    /// Shards whose copies this process has read again because they did not fit.
+    pub(crate) has_started_over: Vec<bool>,
     seed: u64,
 }
 
@@ -104,7 +106,8 @@ impl Member {
             is_ready: false,
             leaving: None,
             has_shut_down: false,
-            skipped: 0,
+            has_resumed: false,
+            has_started_over: vec![false; usize::from(shards)],
             seed: random.next(),
         }
     }
@@ -132,10 +135,10 @@ impl Member {
         let identity = Identity { node: Self::name(self.number), instance, address: String::new() };
         let settings =
             Settings { cluster: CLUSTER, identity, seed: instance, timing: Timing::default() };
-        for copy in self.copies.iter_mut().filter(|copy| copy.cursor == Cursor::default()) {
-            copy.clear();
-        }
-        let cursors = self.copies.iter().map(|copy| copy.cursor.clone()).collect();
+        let cursors: Vec<Cursor> =
+            self.copies.iter_mut().map(|copy| copy.open().unwrap_or_default()).collect();
+        self.has_resumed |= cursors.iter().any(|cursor| *cursor != Cursor::default());
+        self.has_started_over.iter_mut().for_each(|has| *has = false);
         self.agent = Some(cluster::Node::new(settings, cursors, self.clock.read(now_ms)));
     }
 

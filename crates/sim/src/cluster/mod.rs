@@ -86,7 +86,9 @@ impl Cluster {
     /// All that has happened.
     pub(crate) fn toll(&self) -> Toll {
         let Toll { unknown, late_appends, unavailable, stale_reads, purges, .. } = self.engine.toll;
-        Toll { unknown, late_appends, unavailable, stale_reads, purges, ..self.toll }
+        let copies_resumed = self.members.iter().filter(|it| it.has_resumed).count() as u64;
+        let own = Toll { copies_resumed, ..self.toll };
+        Toll { unknown, late_appends, unavailable, stale_reads, purges, ..own }
     }
 
     /// May the member's bytes leave, and is it to read any?

@@ -180,12 +180,10 @@ impl World {
                 node.copies[usize::from(shard)].clear();
                 cluster.toll.copies_started_over += 1;
             }
-            Effect::NewWriter(..) => {}
-            Effect::Apply(shard, sequence, body) => cluster.apply(member, shard, sequence, &body),
+            Effect::NewWriter(shard, _) => node.copies[usize::from(shard)].on_new_writer(),
+            Effect::Apply(shard, _, body) => cluster.apply(member, shard, &body),
             Effect::Store(shard, _, body) => {
-                if let Err(why) = node.copies[usize::from(shard)].store(&body) {
-                    self.broken_rule.get_or_insert(why);
-                }
+                node.copies[usize::from(shard)].store(&body);
             }
             Effect::Background(shard, command) => {
                 let done = node.copies[usize::from(shard)].housekeep(command);

@@ -1,9 +1,9 @@
 //! The lives of nodes: starts, takeovers, ends.
 
 use broker::{Durability, ShardId, settle};
-use cluster::{Body, Role, Sequence};
+use cluster::{Body, Role};
 use storage::testing::Crash;
-use storage::{Record, Status};
+use storage::Status;
 
 use super::{Cluster, member::Member};
 use crate::node::Node;
@@ -12,23 +12,37 @@ use crate::world::World;
 
 impl Cluster {
     /// A standby takes a message of a stream.
-    pub(crate) fn apply(&mut self, member: usize, shard: ShardId, sequence: Sequence, body: &Body) {
-        let saves = self.random.chance(20);
-        let node = &mut self.members[member];
+    pub(crate) fn apply(&mut self, member: usize, shard: ShardId, body: &Body) {
+        let (saves, sabotage) = (self.random.chance(20), self.sabotage);
+        let Self { members, random, toll, .. } = self;
+        let node = &mut members[member];
         let Some(agent) = &mut node.agent else { return };
-        let misses_tail = self.sabotage == Some(Sabotage::MissTail)
-            && matches!(agent.role(), Role::Claiming { .. });
-        if misses_tail {
-            node.skipped += 1;
+        let is_claiming = matches!(agent.role(), Role::Claiming { .. });
+        if sabotage == Some(Sabotage::MissTail) && is_claiming {
             return;
         }
-        let copy = &mut node.copies[usize::from(shard)];
-        if let Err(why) = copy.store(body) {
-            agent.on_refused(shard, format!("message {sequence}: {why}"));
-            return;
-        }
-        if let Some(cursor) = agent.cursor(shard).filter(|_| saves) {
-            copy.cursor = cursor;
+        let mut times = || match sabotage {
+            Some(Sabotage::SkipRecord) if random.chance(2) => 0,
+            Some(Sabotage::ReplayTwice) if random.chance(2) => 2,
+            _ => 1,
+        };
+        let place = usize::from(shard);
+        match node.copies[place].apply(body, &mut times) {
+            Ok(oldest) => {
+                if let Some(oldest) = oldest {
+                    agent.forget_segments_below(shard, oldest);
+                }
+                if let Some(cursor) = agent.cursor(shard).filter(|_| saves) {
+                    node.copies[place].note(cursor);
+                }
+            }
+            // A copy that was there before may be at fault; a second time it is the stream.
+            Err(_) if !node.has_started_over[place] => {
+                node.has_started_over[place] = true;
+                toll.copies_refused += 1;
+                agent.start_over(shard);
+            }
+            Err(why) => agent.on_refused(shard, why),
         }
     }
 }
@@ -198,13 +212,10 @@ impl World {
 
     fn open_log_of_copy(&mut self, member: usize, shard: ShardId) -> Result<(), String> {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
-        let (sabotage, mut random) = (cluster.sabotage, cluster.random.clone());
-        let copy = &cluster.members[member].copies[usize::from(shard)];
-        let mut is_found =
-            |_: &Record<'_>| sabotage != Some(Sabotage::SkipRecord) || !random.chance(2);
-        let (recovered, replay) = copy
-            .recover(&mut is_found)
-            .map_err(|refusal| format!("node {member}, shard {shard}: no takeover: {refusal}"))?;
+        let taken = cluster.members[member].copies[usize::from(shard)].take();
+        let Some((recovered, replay)) = taken else {
+            return Err(format!("node {member}, shard {shard}: a copy was taken twice"));
+        };
         let settings = cluster.settings.clone();
         self.open_log(shard, recovered, settings, replay, self.now_ms)
     }

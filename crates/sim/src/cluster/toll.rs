@@ -64,6 +64,10 @@ toll! {
     wall_jumps,
     /// A local copy was read again from the beginning.
     copies_started_over,
+    /// A copy did not fit to the stream.
+    copies_refused,
+    /// Machines on which a later process went on with a copy.
+    copies_resumed,
     /// The stream was purged before a follower had read that far.
     purges_before_standby,
     /// Clients that were refused by a standby.
