@@ -88,15 +88,15 @@ pub enum Sabotage {
     CommitBeforeQuorum,
     /// A standby does not replay some records.
     SkipRecord,
-    /// A standby replays some records twice.
-    ReplayTwice,
+    /// An append of which the answer is lost is written again, as a new one.
+    WriteTwice,
     /// What is read of a stream after the lease was taken is missed.
     MissTail,
     /// The engine is asked to append wherever the end is.
     AppendUnfenced,
     /// A purge removes what is still needed.
     PurgeTooFar,
-    /// The clock of a node runs at a fifth of the speed.
+    /// The clock of a node runs at a twentieth of the speed.
     DriftAway,
 }
 

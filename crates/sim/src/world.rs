@@ -216,16 +216,14 @@ impl World {
             if options.calm {
                 calamities = Calamities::default();
             }
-            padding_max = pick(&[0, 300, 3000, 8000], &mut random);
-            unrest_percent = pick(&[5, 20, 100], &mut random);
+            (padding_max, unrest_percent) = moods(&mut random);
             terms.may_refuse |= calamities.may_refuse();
             terms.may_fail = calamities.may_fail();
             set_levels(&mut settings, &mut limits, &mut terms, &mut random);
         }
         let mut cluster = None;
         if options.cluster {
-            padding_max = pick(&[0, 300, 3000, 8000], &mut random);
-            unrest_percent = pick(&[5, 20, 100], &mut random);
+            (padding_max, unrest_percent) = moods(&mut random);
             set_levels_of_cluster(&mut settings, &mut limits, &mut terms, &mut random);
             cluster = Some(Cluster::new(shard_count, &settings, options.sabotage, &mut random));
         }
@@ -653,6 +651,12 @@ fn set_levels(
         terms.topic_level = Some((ODD_TOPICS, level));
     }
     terms.level = limits.durability;
+}
+
+/// Bytes of the largest messages, and how often clients come and go.
+fn moods(random: &mut Random) -> (usize, usize) {
+    let padding_max = pick(&[0, 300, 3000, 8000], random);
+    (padding_max, pick(&[5, 20, 100], random))
 }
 
 /// In a cluster what is promised at all is promised by a quorum.

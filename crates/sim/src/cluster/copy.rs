@@ -13,8 +13,8 @@ use storage::{
     Settings, Step,
 };
 
-/// How often a record is replayed: planted bugs say 0 or 2.
-pub(crate) type Times<'a> = &'a mut dyn FnMut() -> usize;
+/// Whether a record is replayed: a planted bug says no.
+pub(crate) type IsReplayed<'a> = &'a mut dyn FnMut() -> bool;
 
 /// Files of one shard, never synced, and the cursor that was kept beside them.
 #[derive(Debug)]
@@ -110,11 +110,15 @@ impl Copy {
     }
 
     /// Takes a message that counts, as a standby. Some: the log is needed from this segment on.
-    pub(crate) fn apply(&mut self, body: &Body, times: Times<'_>) -> Result<Option<u32>, String> {
+    pub(crate) fn apply(
+        &mut self,
+        body: &Body,
+        is_replayed: IsReplayed<'_>,
+    ) -> Result<Option<u32>, String> {
         for piece in pieces(body) {
             match piece {
                 Piece::Write { segment, offset, bytes } => {
-                    self.apply_write(segment, offset, bytes, times)?;
+                    self.apply_write(segment, offset, bytes, is_replayed)?;
                 }
                 Piece::Manifest { offset, bytes } => {
                     self.write(&piece);
@@ -131,7 +135,7 @@ impl Copy {
         segment: u32,
         offset: u32,
         bytes: &[u8],
-        times: Times<'_>,
+        is_replayed: IsReplayed<'_>,
     ) -> Result<(), String> {
         let known = match segment.cmp(&self.known_upto.segment()) {
             Ordering::Less => bytes.len(),
@@ -153,7 +157,9 @@ impl Copy {
         self.write(&Piece::Write { segment, offset, bytes });
         let Some(Image { follow, replay, .. }) = &mut self.image else { return Ok(()) };
         let mut sink = |record: Record<'_>, ledger: &mut Ledger| {
-            (0..times()).for_each(|_| replay.on_record(record, ledger));
+            if is_replayed() {
+                replay.on_record(record, ledger);
+            }
         };
         follow.on_write(segment, offset, bytes, &mut sink).map_err(|it| it.to_string())
     }

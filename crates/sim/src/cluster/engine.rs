@@ -199,10 +199,18 @@ impl Engine {
             return;
         }
         let reply = self.land(&question, is_late);
-        self.flights[place].at = match self.random.chance(self.loss_percent) {
-            true => At::Lost,
-            false => At::Coming(reply),
-        };
+        let is_lost = self.random.chance(self.loss_percent);
+        if is_lost && self.sabotage == Some(Sabotage::WriteTwice) {
+            self.write_again(&question, &reply);
+        }
+        self.flights[place].at = if is_lost { At::Lost } else { At::Coming(reply) };
+    }
+
+    /// A planted bug: what was stored is stored once more, under the next number of its writer.
+    fn write_again(&mut self, question: &Question, reply: &Reply) {
+        let Reply::Stream(shard, Answer::Appended(_)) = reply else { return };
+        let Question::Stream(_, Request::Append { body, .. }) = question else { return };
+        self.streams[usize::from(*shard)].messages.push_back(renumbered(body));
     }
 
     /// It waits, is lost, or is refused for certain.
@@ -398,6 +406,21 @@ fn found((revision, value): &(u64, Vec<u8>)) -> LeaseAnswer {
         _ => LeaseAnswer::Found { revision: *revision, value: value.clone() },
     }
 }
+
+/// The same content as the next message of its writer (`crates/cluster/src/wire.rs`).
+fn renumbered(body: &Body) -> Body {
+    let mut bytes = body[..body.len() - size_of::<u32>()].to_vec();
+    let mut number = [0; size_of::<u64>()];
+    number.copy_from_slice(&bytes[NUMBER_AT..NUMBER_AT + size_of::<u64>()]);
+    let next = u64::from_le_bytes(number) + 1;
+    bytes[NUMBER_AT..NUMBER_AT + size_of::<u64>()].copy_from_slice(&next.to_le_bytes());
+    let checksum = storage::checksum(&bytes);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+    bytes.into()
+}
+
+/// Where the number stands in a message.
+const NUMBER_AT: usize = 38;
 
 /// Messages that a planted bug removes beyond what it should.
 const PURGED_TOO_MANY: Sequence = 40;

@@ -80,7 +80,7 @@ impl Member {
     ) -> Self {
         let mut rate = 1000 - DRIFT_MAX + random.below(2 * DRIFT_MAX as usize + 1) as u64;
         if sabotage == Some(Sabotage::DriftAway) {
-            rate = if random.chance(50) { 200 } else { 1000 };
+            rate = if random.chance(50) { 50 } else { 1000 };
         }
         let clock =
             Clock { begin_ms: crate::world::BEGIN_MS, offset_ms: random.next() >> 30, rate };

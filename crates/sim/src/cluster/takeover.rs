@@ -2,8 +2,8 @@
 
 use broker::{Durability, ShardId, settle};
 use cluster::{Body, Role};
-use storage::testing::Crash;
 use storage::Status;
+use storage::testing::Crash;
 
 use super::{Cluster, member::Member};
 use crate::node::Node;
@@ -21,13 +21,9 @@ impl Cluster {
         if sabotage == Some(Sabotage::MissTail) && is_claiming {
             return;
         }
-        let mut times = || match sabotage {
-            Some(Sabotage::SkipRecord) if random.chance(2) => 0,
-            Some(Sabotage::ReplayTwice) if random.chance(2) => 2,
-            _ => 1,
-        };
+        let mut is_replayed = || sabotage != Some(Sabotage::SkipRecord) || !random.chance(2);
         let place = usize::from(shard);
-        match node.copies[place].apply(body, &mut times) {
+        match node.copies[place].apply(body, &mut is_replayed) {
             Ok(oldest) => {
                 if let Some(oldest) = oldest {
                     agent.forget_segments_below(shard, oldest);
