@@ -204,9 +204,6 @@ impl World {
         let (mut random, mut crowd) = (Random::new(seed), Random::new(seed ^ (1 << 62)));
         let shard_count = 1 + random.below(5) as u16;
         let (mut settings, mut limits) = new_settings(options, &mut random, &mut crowd);
-        if let Some(overflow) = options.overflow {
-            limits.queue = small_queue(overflow);
-        }
         let mut terms = new_terms(options);
         let (mut disks, mut calamities) = (None, Calamities::default());
         let (mut padding_max, mut unrest_percent) = (0, 100);
@@ -594,11 +591,14 @@ pub(crate) fn new_settings(
         turn_units: pick(&[1, 3, 30, TURN_UNITS, TURN_UNITS, TURN_UNITS], crowd),
         ..Settings::default()
     };
-    let limits = Limits {
+    let mut limits = Limits {
         in_flight_max: 1 + random.below(20) as u16,
         outbox_bytes_max: 200 + random.below(2000) as u32,
         ..Limits::default()
     };
+    if let Some(overflow) = options.overflow {
+        limits.queue = small_queue(overflow);
+    }
     (settings, limits)
 }
 
@@ -611,7 +611,7 @@ pub(crate) fn new_terms(options: Options) -> Terms {
     }
 }
 
-pub(crate) fn small_queue(overflow: Overflow) -> QueueLimits {
+fn small_queue(overflow: Overflow) -> QueueLimits {
     // Who is cut off for what is retained would come back for it for ever.
     let messages_max = if overflow == Overflow::Disconnect { RETAINED_MAX } else { 5 };
     QueueLimits { messages_max, bytes_max: 10_000, overflow, keeps_qos0: false }

@@ -23,9 +23,7 @@ use crate::oracle::{Oracle, Rights, Terms};
 use crate::policy::{Person, Policy, compile};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
-use crate::world::{
-    BEGIN_MS, Options, Report, new_clients, new_settings, new_terms, pick, small_queue,
-};
+use crate::world::{BEGIN_MS, Options, Report, new_clients, new_settings, new_terms, pick};
 use host::Crew;
 pub use host::Toll;
 
@@ -104,9 +102,6 @@ impl DrivenWorld {
         let (settings, mut limits) = new_settings(options, &mut random, &mut crowd);
         limits.alias_in_max = pick(&[0, 1, 3, 30], &mut random);
         limits.alias_out_max = pick(&[0, 1, 3, 30], &mut random);
-        if let Some(overflow) = options.overflow {
-            limits.queue = small_queue(overflow);
-        }
         let mut clients = new_clients(seed, false, &mut random);
         if settings.rejects {
             clients.iter_mut().for_each(|client| client.version = Version::V5);
