@@ -357,7 +357,11 @@ mod tests {
         let (stamps, stamp) = data.begin_start(2).unwrap();
         assert_eq!(stamps.read(&path).unwrap().unwrap(), b"one\n");
         let finished = Stamp { is_finished: true, ..stamp };
-        let stamps = Stamps { together: Together::of(&[Some(finished)], &[]), own: Some(stamp) };
+        let stamps = Stamps {
+            together: Together::of(&[Some(finished)], &[]),
+            own: Some(stamp),
+            replica: None,
+        };
         stamps.read(&path).unwrap_err();
         stamps.write(&path, b"two\n").unwrap();
         assert_eq!(stamps.read(&path).unwrap().unwrap(), b"two\n");
