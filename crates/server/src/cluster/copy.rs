@@ -100,6 +100,11 @@ impl LocalCopy {
             copy.start_over()?;
             return Ok((copy, Cursor::default()));
         };
+        if mark.cursor == Cursor::default() {
+            // The node ended before it noted anything.
+            copy.start_over()?;
+            return Ok((copy, Cursor::default()));
+        }
         match copy.recover(data) {
             Ok((image, end)) if end.to_bits() >= mark.end => {
                 copy.image = Some(image);
@@ -177,7 +182,8 @@ impl LocalCopy {
             self.files.drop_copy(file.number)?;
         }
         remove(&self.files.manifest_path())?;
-        remove(&self.mark_path())?;
+        // Files that follow are this cluster's, whenever the node is killed.
+        self.write_mark(&Cursor::default(), Position::default())?;
         let expected = (self.shard, self.context.shards);
         let follow = Follow::new(expected, &self.context.settings);
         self.image = Some(Image { follow, replay: new_replay(), oldest: 0 });
@@ -315,6 +321,12 @@ impl LocalCopy {
         before * u64::from(self.context.settings.segment_bytes) + u64::from(end.offset())
     }
 
+    fn write_mark(&self, cursor: &Cursor, end: Position) -> std::io::Result<()> {
+        let cluster = hex(&self.context.cluster);
+        let mark = Mark { cluster, cursor: cursor.clone(), end: end.to_bits() };
+        write_whole(&self.mark_path(), &serde_json::to_vec(&mark)?)
+    }
+
     /// Notes how far the files are, now and then. A loss of power may take away files and leave the
     /// note: then the copy ends before it, and is read again.
     pub(crate) fn mark(&mut self, cursor: Option<Cursor>) {
@@ -326,10 +338,7 @@ impl LocalCopy {
         if is_within_batch || self.marked.as_ref() == Some(&cursor) {
             return;
         }
-        let cluster = hex(&self.context.cluster);
-        let mark = Mark { cluster, cursor: cursor.clone(), end: end.to_bits() };
-        let text = serde_json::to_vec(&mark).unwrap_or_default();
-        match write_whole(&self.mark_path(), &text) {
+        match self.write_mark(&cursor, end) {
             Ok(()) => self.marked = Some(cursor),
             Err(error) => {
                 let shard = self.shard;

@@ -111,6 +111,11 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let namespaces = Arc::new(Namespaces::open(directory, &stamps, &shared, &config.namespaces)?);
     let gate = Arc::new(open_gate(&config, &stamps)?);
     let health = Health::new();
+    if let Some(clustered) = &clustered {
+        let acting = clustered.member.acting.clone();
+        let suspended = "suspended: the lease cannot be renewed; check the NATS servers";
+        health.depend_on(move || (!acting.is_held()).then(|| suspended.to_owned()));
+    }
     let board = Arc::new(LogBoard::new(store.as_ref().map_or(0, Store::shards), health.clone()));
     let turns: Arc<[Timing]> = (0..config.server.workers).map(|_| Timing::default()).collect();
     let certificates = Arc::new(Certificates::default());
