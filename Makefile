@@ -50,6 +50,12 @@ torture: ## SIGKILL under load, KILLS times (default 50) at each durable level, 
 	$(CARGO) build --profile quick -p server --bin quelea
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/torture/torture.py --kills $(or $(KILLS),50)
 
+.PHONY: cluster-test
+cluster-test: ## ROUNDS (default 50) of mixed faults on three brokers and three NATS servers, and a judgement (SEED=n)
+	$(CARGO) build --profile quick -p server --bin quelea
+	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/cluster/rounds.py \
+		--rounds $(or $(ROUNDS),50) $(if $(SEED),--seed $(SEED)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
+
 .PHONY: siege
 siege: ## attacks a broker with default limits and 1 GB; the table goes to docs/performance/siege.md (CASES="...", SECS)
 	$(CARGO) build --profile quick -p server --bin quelea

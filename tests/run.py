@@ -22,6 +22,7 @@ QUELEA = ROOT / "target/debug/quelea"
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed")
 PYTEST_RESULT = re.compile(r"(\d+) (passed|failed|errors?)\b")
 NODE_RESULT = re.compile(r"^# (pass|fail) (\d+)")
+CLUSTER_RESULT = re.compile(r"^cluster: (\d+) passed, (\d+) failed")
 GUARD_RESULT = re.compile(r"^instructions: (\d+) passed, (\d+) failed")
 
 
@@ -54,6 +55,11 @@ def count_guard(line):
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
+def count_cluster(line):
+    found = CLUSTER_RESULT.match(line)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
 def count_nothing(_line):
     return (0, 0)
 
@@ -70,6 +76,8 @@ SUITES = [
         count_node,
     ),
     ("tools", [str(VENV / "python"), "-m", "pytest", "-q", "tests/tools"], count_pytest),
+    # Three brokers on three NATS servers; `make cluster-test` is the long form.
+    ("cluster", ["python3", "tests/cluster/rounds.py", "--short"], count_cluster),
     # The hot path in instructions, against the committed baseline: see its own help.
     ("instructions", ["python3", "tests/instructions.py", "--check"], count_guard),
 ]
