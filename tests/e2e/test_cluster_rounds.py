@@ -14,7 +14,7 @@ TRY = ["--single", "--rounds", "1", "--seed", "1", "--fault", "kill_and_start"]
 
 
 def test_a_broker_that_keeps_its_promises_passes():
-    done, failure = rounds.carry_out(cluster.options_from(TRY))
+    done, failure = rounds.carry_out(rounds.options_from(TRY))
     assert failure is None, failure
     assert len(done) == 1 and 0 < done[0].without_service < 60
 
@@ -22,5 +22,6 @@ def test_a_broker_that_keeps_its_promises_passes():
 def test_a_broker_that_forgets_is_caught(monkeypatch):
     # What is missing is missing for good.
     monkeypatch.setattr(rounds, "MISSING_QUIET_SECS", 1)
-    _, failure = rounds.carry_out(cluster.options_from([*TRY, "--level", "memory", "--files", "never"]))
+    forgetful = [*TRY, "--level", "memory", "--files", "never"]
+    _, failure = rounds.carry_out(rounds.options_from(forgetful))
     assert failure is not None and "session forgotten" in failure, failure

@@ -18,6 +18,7 @@
 
 mod aim;
 mod assign;
+mod calamity;
 mod estimate;
 mod length;
 mod pattern;
@@ -27,6 +28,7 @@ mod scale;
 
 pub use aim::Target;
 pub use assign::{Assign, Members};
+pub use calamity::{Directions, Fault, Party, Which};
 pub use estimate::Estimate;
 pub use length::Length;
 pub use pattern::{Pattern, PatternError, unshared};
@@ -456,6 +458,23 @@ pub struct Connect {
     /// Whether to connect again, and subscribe again if the session is gone, after losing the
     /// connection without having closed it.
     pub reconnect: Option<Reconnect>,
+    /// Where to go when an address does not serve.
+    #[serde(default)]
+    pub failover: Failover,
+}
+
+/// What a client does that has several addresses of its broker: those of a cluster, of which one
+/// serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Failover {
+    /// Stays with the one that is its own.
+    Off,
+    /// Goes to the next, or to the one that a Server Reference names, if it is one of them.
+    #[default]
+    Listed,
+    /// Follows a Server Reference to servers that are not listed as well.
+    Any,
 }
 
 impl Default for Connect {
@@ -475,6 +494,7 @@ impl Default for Connect {
             retry_interval_us: 1_000_000,
             fresh_id: false,
             reconnect: None,
+            failover: Failover::default(),
         }
     }
 }
@@ -700,26 +720,6 @@ fn mixed(i: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
-}
-
-/// Something bad that is done on purpose. The broker process must be under the lab's control (its
-/// pid or its command is given) for all but `Cut`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Fault {
-    /// SIGKILL.
-    Kill { broker: BrokerId },
-    /// SIGTERM, and wait for the end.
-    Stop { broker: BrokerId },
-    /// SIGSTOP.
-    Pause { broker: BrokerId },
-    /// SIGCONT.
-    Resume { broker: BrokerId },
-    /// Start it with the command given, and wait until it accepts connections.
-    Restart { broker: BrokerId },
-    /// Close the sockets of this share (0 to 1) of a group's clients from our side, without a
-    /// DISCONNECT.
-    Cut { group: GroupId, share: f64 },
 }
 
 /// What a run must show to count as passed. Latency is judged on end-to-end of the measured stages.

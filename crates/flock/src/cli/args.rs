@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::export::Sink;
+use crate::faults::{LinkSpec, MemberSpec};
 use crate::matrix::Axis;
-use crate::model::{Target, Tls, TlsVersion, Transport};
+use crate::model::{Failover, Target, Tls, TlsVersion, Transport};
 use crate::scenario::units;
 use crate::threshold::Threshold;
 
@@ -291,12 +292,28 @@ pub(super) struct Lab {
     /// Local addresses to connect from, in turn.
     #[arg(long, visible_alias = "source-addresses", value_delimiter = ',', value_name = "IP")]
     pub ifaddr: Vec<IpAddr>,
+    /// What clients do when one of several addresses does not serve them: go to the next (listed),
+    /// follow a Server Reference to servers that are not listed as well (any), or stay (off). By
+    /// default as the scenario says.
+    #[arg(long, value_enum)]
+    pub failover: Option<Failover>,
     /// Watch the CPU and memory of the broker with this process id, on this machine.
     #[arg(long, conflicts_with_all = ["broker_command", "metrics"])]
     pub pid: Option<u32>,
     /// Start the broker with this command, watch it, and end it afterwards.
     #[arg(long, conflicts_with = "metrics", value_name = "COMMAND")]
     pub broker_command: Option<String>,
+    /// A node of a cluster, for faults by number: HOST:PORT=pid:NUMBER or HOST:PORT=COMMAND, which
+    /// is started. Repeatable, in their order from 0.
+    #[arg(long, value_parser = MemberSpec::parse, value_name = "HOST:PORT=PROCESS")]
+    pub node: Vec<MemberSpec>,
+    /// The same of an engine: a process that the nodes store in.
+    #[arg(long, value_parser = MemberSpec::parse, value_name = "HOST:PORT=PROCESS")]
+    pub engine: Vec<MemberSpec>,
+    /// A link between a node and an engine that faults can cut: NODE:LISTEN_PORT=HOST:PORT. The
+    /// node is configured with 127.0.0.1:LISTEN_PORT as the address of its engine. Repeatable.
+    #[arg(long, value_parser = LinkSpec::parse, value_name = "NODE:PORT=HOST:PORT")]
+    pub link: Vec<LinkSpec>,
     /// Watch the broker by its metrics page.
     #[arg(long, value_name = "URL")]
     pub metrics: Option<String>,

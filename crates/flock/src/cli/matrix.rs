@@ -9,7 +9,7 @@ use anyhow::Context as _;
 
 use super::progress::ProgressLine;
 use super::run::{
-    access, bent, broker_info, deaf_words, keep_all, lengths_words, survive_full_places,
+    access, bent, broker_info, deaf_words, ensemble, keep_all, lengths_words, survive_full_places,
 };
 use super::say::{note, out, say};
 use super::{FAILED, NOT_VALID, args};
@@ -137,6 +137,7 @@ fn run_one(
         threads: args.lab.threads,
         agents: crate::agent::discover(&args.lab.agents)?,
         broker: access(&args.lab),
+        ensemble: ensemble(&args.lab),
         broker_info: broker_info(&args.lab)?,
         stop: Arc::clone(stop),
         on_progress: Some(Box::new(|progress| line.show(progress))),

@@ -15,6 +15,7 @@ use super::{FAILED, NOT_VALID, args};
 use crate::engine::{self, BrokerAccess, Options, surroundings};
 use crate::expect::unmet;
 use crate::export::Exporter;
+use crate::faults::EnsembleSpec;
 use crate::keep;
 use crate::measure::{BrokerInfo, Outcome, Results, RunSet};
 use crate::model::{Command, Length, Scenario, Search};
@@ -143,6 +144,13 @@ pub(super) fn carry_out_one(
     if !lab.ifaddr.is_empty() {
         scenario.source_addresses.clone_from(&lab.ifaddr);
     }
+    if let Some(failover) = lab.failover {
+        scenario.each_command_mut(&mut |command| {
+            if let Command::Connect(connect) = command {
+                connect.failover = failover;
+            }
+        });
+    }
     let path = results_path(&scenario, lab, set.as_ref().map(|set| set.number));
     keep::check(&lab.out).map_err(anyhow::Error::msg)?;
     if let Some(words) = deaf_words(&scenario, lab) {
@@ -193,7 +201,7 @@ pub(super) fn carry_out_one(
 /// Says of brokers that are not there how to have them; `None` if all are, or are not to be seen
 /// from here.
 pub(super) fn deaf_words(scenario: &Scenario, lab: &args::Lab) -> Option<String> {
-    if !lab.agents.is_empty() || lab.broker_command.is_some() {
+    if !lab.agents.is_empty() || lab.broker_command.is_some() || !lab.node.is_empty() {
         return None;
     }
     let deaf = engine::preflight::deaf(scenario);
@@ -231,6 +239,7 @@ pub(super) fn options<'a>(
         threads: lab.threads,
         agents: crate::agent::discover(&lab.agents)?,
         broker: access(lab),
+        ensemble: ensemble(lab),
         broker_info: broker_info(lab)?,
         stop,
         on_progress: None,
@@ -322,6 +331,11 @@ pub(super) fn access(lab: &args::Lab) -> BrokerAccess {
         (None, None, Some(url)) => BrokerAccess::Metrics(url.clone()),
         (None, None, None) => BrokerAccess::None,
     }
+}
+
+pub(super) fn ensemble(lab: &args::Lab) -> EnsembleSpec {
+    let (nodes, engines) = (lab.node.clone(), lab.engine.clone());
+    EnsembleSpec { nodes, engines, links: lab.link.clone() }
 }
 
 /// What the options say of the broker.

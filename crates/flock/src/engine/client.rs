@@ -11,6 +11,7 @@ use client::{Acks, Event, Machine, Read, Wire};
 use codec::QoS;
 use mio::{Interest, Token};
 
+use super::failover::{Failure, Way};
 use super::lane::{Kind, Lane};
 use super::plan::Plan;
 use super::publish::{Flight, Publishing};
@@ -41,6 +42,9 @@ pub(super) struct Client {
     /// Position in the plan's list; `NO_CONNECT` before the first.
     connect: u16,
     attempts: u16,
+    pub(super) way: Way,
+    /// The next attempt goes where the broker said.
+    pub(super) is_referred: bool,
     /// How often the program has begun to connect.
     calls: u32,
     /// Returns to a session that was lost, and returns of any kind: what came between may have been
@@ -105,6 +109,8 @@ pub(super) struct Extra {
     pub(super) stopwatches: Vec<(u16, u64)>,
     pub(super) pattern: Option<regex_lite::Regex>,
     pub(super) dialogue: Option<Dialogue>,
+    /// A server that the broker named, and that is none of the addresses given.
+    pub(super) elsewhere: Option<client::Route>,
 }
 
 impl Client {
@@ -130,6 +136,8 @@ impl Client {
             hearing: Vec::new(),
             connect: NO_CONNECT,
             attempts: 0,
+            way: Way::default(),
+            is_referred: false,
             calls: 0,
             generation: 0,
             returns: 0,
@@ -198,12 +206,10 @@ impl Client {
 
     fn open(&mut self, lane: &mut Lane) {
         let Some(command) = self.connect_command(lane) else { return };
-        let broker = command.brokers[self.index as usize % command.brokers.len()];
-        let timeout_ns = command.timeout_us * 1_000;
-        let routes = &lane.routes[broker.index()];
-        let route = &routes[self.index as usize % routes.len()];
+        let timeout_ns = self.attempt_us(command, self.was_up, lane) * 1_000;
         let sources = &lane.sources;
         let source = (!sources.is_empty()).then(|| sources[self.index as usize % sources.len()]);
+        let route = self.route(command, lane).clone();
         let seed = lane.random.draw();
         let opened = route.open(source, seed).and_then(|mut wire| {
             let both = Interest::READABLE | Interest::WRITABLE;
@@ -222,7 +228,7 @@ impl Client {
                 self.link = Link::Opening;
                 self.set_link_timer(now + timeout_ns, lane);
             }
-            Err(error) => self.link_failed(&error.to_string(), lane),
+            Err(error) => self.link_failed(Failure::Address, &error.to_string(), lane),
         }
     }
 
@@ -232,17 +238,22 @@ impl Client {
     }
 
     /// The connection attempt failed: again after a while, or not.
-    fn link_failed(&mut self, reason: &str, lane: &mut Lane) {
+    fn link_failed(&mut self, failure: Failure, reason: &str, lane: &mut Lane) {
         self.drop_wire(lane);
         self.end_attempt(lane);
         self.link = Link::Down;
         let what = if self.was_up { "reconnect" } else { "connect" };
         lane.tally.error(what, reason, || self.id(&lane.plan));
+        if let Some(wait_ns) = self.move_on(failure, lane) {
+            self.link = Link::Backoff;
+            self.set_link_timer(lane.now_ns() + wait_ns, lane);
+            return;
+        }
         let Some(command) = self.connect_command(lane) else { return };
         let wait_ns = match command.reconnect {
             Some(policy) if self.was_up => {
                 let doubled = policy.delay_us.saturating_mul(1 << self.attempts.min(20));
-                Some(doubled.min(policy.delay_max_us) * 1_000)
+                Some(doubled.min(self.round_pause_us_max(policy.delay_max_us, lane)) * 1_000)
             }
             _ if u32::from(self.attempts) < command.retries => {
                 Some(command.retry_interval_us * 1_000)
@@ -300,7 +311,7 @@ impl Client {
     /// The connection that was up is gone, and nobody asked for it.
     pub(super) fn link_lost(&mut self, reason: &str, lane: &mut Lane) {
         if self.link != Link::Up {
-            return self.link_failed(reason, lane);
+            return self.link_failed(Failure::Address, reason, lane);
         }
         lane.tally.totals.connections_lost += 1;
         let is_planned = reason == CUT || lane.plan.is_taken_over(self.group);
@@ -308,6 +319,7 @@ impl Client {
         lane.tally.error("connection", reason, || self.id(&lane.plan));
         self.end_will(if reason == CUT { Ending::Broken } else { Ending::Unknown }, lane);
         self.link_down(lane);
+        self.move_away(lane);
         let policy = self.connect_command(lane).and_then(|command| command.reconnect);
         match policy {
             Some(policy) => {
@@ -367,6 +379,7 @@ impl Client {
         lane.tally.totals.connects_ok += 1;
         lane.tally.connections += 1;
         self.link = Link::Up;
+        self.arrive();
         self.up_ns = now_ns;
         self.set_keep_alive(lane);
         if self.is_subscribed() {
@@ -456,7 +469,7 @@ impl Client {
             match wire.advance(scratch) {
                 Ok(true) => self.send_connect(lane),
                 Ok(false) => return,
-                Err(error) => self.link_failed(&error.to_string(), lane),
+                Err(error) => self.link_failed(Failure::Address, &error.to_string(), lane),
             }
         } else if !self.outbox.is_empty() || wire.wants_write() {
             self.flush(lane);
@@ -592,17 +605,19 @@ impl Client {
                             (MQTT-3.2.2-2)";
                 lane.ledger.breaches += 1;
                 lane.tally.error("protocol", told, || self.id(&lane.plan));
-                self.link_failed("the broker broke the protocol", lane);
+                self.link_failed(Failure::Client, "the broker broke the protocol", lane);
             }
             Event::Connected { session_present, .. } => {
                 self.on_connected(session_present, now_ns, lane);
             }
             Event::Refused { reason, properties } => {
                 let why = described(reason, properties.reason_string());
-                self.link_failed(&format!("refused: {why}"), lane);
+                self.refer(reason, properties, lane);
+                self.link_failed(Failure::of(reason), &format!("refused: {why}"), lane);
             }
             Event::Disconnected { reason, properties } => {
                 let why = described(reason, properties.reason_string());
+                self.refer(reason, properties, lane);
                 self.link_lost(&format!("DISCONNECT: {why}"), lane);
             }
             Event::Subscribed { reasons, .. } => self.on_subscribed(reasons, now_ns, lane),
@@ -676,7 +691,7 @@ impl Client {
     fn on_link_timer(&mut self, lane: &mut Lane) {
         match self.link {
             Link::Backoff => self.open(lane),
-            Link::Opening => self.link_failed(TIMED_OUT, lane),
+            Link::Opening => self.link_failed(Failure::Address, TIMED_OUT, lane),
             Link::Up => {
                 lane.lend(&mut self.outbox);
                 let now_ms = lane.now_ns() / 1_000_000;

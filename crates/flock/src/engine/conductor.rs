@@ -13,12 +13,12 @@ use super::plan::Plan;
 use super::script::{self, Action};
 use super::tally::{Tick, add_totals};
 use super::worker::Standing;
-use crate::faults::BrokerProcess;
+use crate::faults::{BrokerProcess, Ensemble, FaultError};
 use crate::measure::{
     AgentInfo, FaultRecord, Heat, HeatSecond, LatencyHistogram, LatencyKind, LatencyPoint, Outcome,
-    Phase, Second, Totals,
+    Phase, Second, Service, Totals,
 };
-use crate::model::{FOR_EVER_US, Fault, Length};
+use crate::model::{FOR_EVER_US, Fault, Length, Party};
 
 /// What a run tells about itself once a second.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,7 @@ pub struct Conductor<'a> {
     pub(super) clock: Clock,
     pub(super) crew: &'a mut dyn Crew,
     pub(super) broker: Option<BrokerProcess>,
+    pub(super) ensemble: Ensemble,
     pub(super) broker_load: Option<Sampler>,
     pub(super) own_load: Sampler,
     pub(super) stop: Arc<AtomicBool>,
@@ -83,6 +84,7 @@ pub struct Conductor<'a> {
     is_stage_ended: bool,
     /// Connections that nobody planned to lose, by the second.
     pub(super) lost_by_second: Vec<(u32, u64)>,
+    pub(super) service: Service,
     /// Retained messages that subscribers are owed so far.
     stored_owed: u64,
 }
@@ -151,6 +153,7 @@ impl<'a> Conductor<'a> {
             clock,
             crew,
             broker: watch.0,
+            ensemble: Ensemble::default(),
             broker_load: watch.1,
             own_load,
             stop,
@@ -181,6 +184,7 @@ impl<'a> Conductor<'a> {
             is_endless: false,
             is_stage_ended: false,
             lost_by_second: Vec::new(),
+            service: Service::default(),
             stored_owed: 0,
         }
     }
@@ -481,6 +485,9 @@ impl<'a> Conductor<'a> {
         let asks = self.plan.any_asks;
         self.recent.merge(if asks { &tick.round_trip } else { &tick.end_to_end });
         self.recent_lateness.merge(&tick.lateness);
+        for (second, bins) in &tick.served {
+            self.service.note(*second, *bins);
+        }
         let alive = self.alive();
         let gathered = self.gathering.entry(tick.at_secs).or_default();
         gathered.ticks += 1;
@@ -592,16 +599,19 @@ impl<'a> Conductor<'a> {
     fn act(&mut self, action: &Action) {
         let at_secs = self.clock.now_ns() as f64 / 1e9;
         let Action::Fault(fault) = action else { return };
-        let (what, done) = match fault {
+        let what = fault.name();
+        let done = match *fault {
             Fault::Cut { group, share } => {
-                self.crew.order(&CrewOrder::Cut { group: *group, share: *share });
-                ("cut", Ok(()))
+                self.crew.order(&CrewOrder::Cut { group, share });
+                Ok(())
             }
-            Fault::Kill { .. } => ("kill", self.on_broker(BrokerProcess::kill)),
-            Fault::Stop { .. } => ("stop", self.on_broker(BrokerProcess::stop)),
-            Fault::Pause { .. } => ("pause", self.on_broker(BrokerProcess::pause)),
-            Fault::Resume { .. } => ("resume", self.on_broker(BrokerProcess::resume)),
-            Fault::Restart { .. } => ("restart", self.on_broker(BrokerProcess::restart)),
+            Fault::CutLinks { who, directions } => self.ensemble.cut(who, directions),
+            Fault::Mend { who } => self.ensemble.mend(who),
+            Fault::Kill { who } => self.on(who, BrokerProcess::kill),
+            Fault::Stop { who } => self.on(who, BrokerProcess::stop),
+            Fault::Pause { who } => self.on(who, BrokerProcess::pause),
+            Fault::Resume { who } => self.on(who, BrokerProcess::resume),
+            Fault::Restart { who } => self.on(who, BrokerProcess::restart),
         };
         let pid = self.broker.as_ref().and_then(BrokerProcess::pid);
         if let (Some(load), Some(pid)) = (&mut self.broker_load, pid) {
@@ -618,17 +628,20 @@ impl<'a> Conductor<'a> {
         self.faults.push(FaultRecord {
             what: what.to_owned(),
             at_secs,
-            note,
+            note: if note.is_empty() { member_words(fault.party()) } else { note },
             ..FaultRecord::default()
         });
     }
 
-    fn on_broker(
+    fn on(
         &mut self,
-        act: fn(&mut BrokerProcess) -> Result<(), crate::faults::FaultError>,
-    ) -> Result<(), crate::faults::FaultError> {
-        let broker = self.broker.as_mut().ok_or(crate::faults::FaultError::NoProcess)?;
-        act(broker)
+        who: Party,
+        act: fn(&mut BrokerProcess) -> Result<(), FaultError>,
+    ) -> Result<(), FaultError> {
+        match who {
+            Party::Broker(_) => act(self.broker.as_mut().ok_or(FaultError::NoProcess)?),
+            who => self.ensemble.on(who, act),
+        }
     }
 }
 
@@ -650,6 +663,15 @@ impl Gathered {
             let percent = tick.cpu_ns as f64 / tick.wall_ns as f64 * 100.0;
             self.thread_cpu_max = self.thread_cpu_max.max(percent);
         }
+    }
+}
+
+/// Which of the cluster it was done to.
+fn member_words(party: Option<Party>) -> String {
+    match party {
+        Some(Party::Node(which)) => format!("node {which}"),
+        Some(Party::Engine(at)) => format!("engine {at}"),
+        Some(Party::Broker(_)) | None => String::new(),
     }
 }
 

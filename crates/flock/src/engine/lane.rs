@@ -23,6 +23,8 @@ pub(super) struct Lane {
     pub(super) stamps: Stamps,
     /// By broker, then by address.
     pub(super) routes: Arc<Vec<Vec<Route>>>,
+    /// Servers that brokers referred to, by broker and by name.
+    pub(super) elsewhere: HashMap<(usize, String), Route>,
     pub(super) sources: Arc<Vec<IpAddr>>,
     pub(super) registry: mio::Registry,
     pub(super) timers: Timers,
@@ -68,6 +70,7 @@ impl Lane {
             plan: setting.plan,
             clock: setting.clock,
             routes: setting.routes,
+            elsewhere: HashMap::new(),
             sources: setting.sources,
             registry,
             timers: Timers::default(),

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod conductor;
 pub mod contention;
 pub mod crew;
+mod failover;
 mod head;
 pub mod host;
 mod hunt;

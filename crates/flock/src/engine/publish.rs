@@ -431,7 +431,7 @@ impl Client {
             lane.tally.error("publish", &text, || self.id(&lane.plan));
             return;
         }
-        lane.tally.totals.acknowledged += 1;
+        lane.tally.acknowledged(now_ns);
         if reason == Reason::NO_MATCHING_SUBSCRIBERS {
             lane.tally.totals.acknowledged_no_subscribers += 1;
             lane.note_unheard(flight.stream, flight.sequence);

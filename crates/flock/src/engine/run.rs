@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::clock::Clock;
-use super::conductor::{Conductor, Mark, OnProgress};
+use super::conductor::{Conductor, DRAIN, Mark, OnProgress};
 use super::contention;
 use super::crew::{Crew, LocalCrew};
 use super::host::{self, Sampler};
@@ -18,10 +18,10 @@ use super::preflight::{self, Refusal};
 use super::surroundings;
 use super::valid::validity;
 use crate::agent::{AgentError, RemoteCrew};
-use crate::faults::{BrokerProcess, FaultError};
+use crate::faults::{BrokerProcess, Ensemble, EnsembleSpec, FaultError};
 use crate::measure::{
     BrokerInfo, HostLoad, Latency, LatencyKind, Outcome, RESULTS_FORMAT, Results, RunInfo,
-    ScenarioInfo, Timer, ToolInfo,
+    ScenarioInfo, Service, Timer, ToolInfo,
 };
 use crate::model::Scenario;
 use crate::scenario::words::words;
@@ -43,6 +43,8 @@ pub struct Options<'a> {
     pub agents: Vec<String>,
     /// Where the broker's process is known, so that it can be watched and have faults done to it.
     pub broker: BrokerAccess,
+    /// Nodes, engines and links of a cluster that faults are done to.
+    pub ensemble: EnsembleSpec,
     /// What is known of the broker, for the report.
     pub broker_info: BrokerInfo,
     /// Set to stop the run early; what was measured is kept.
@@ -91,6 +93,7 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
     if options.agents.is_empty() {
         preflight = preflight::check(scenario)?;
     }
+    let ensemble = Ensemble::start(&options.ensemble)?;
     let watch = watch(scenario, std::mem::take(&mut options.broker))?;
     let address = first_address(scenario);
     let round_trip = surroundings::round_trip(address);
@@ -116,6 +119,7 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
     let mut conductor =
         Conductor::new(Arc::clone(&plan), clock, crew.as_mut(), watch, stop, on_progress);
     conductor.notes = preflight.notes;
+    conductor.ensemble = ensemble;
     conductor.conduct();
     let mut results = finish(conductor, &plan);
     results.run.command = surroundings::without_passwords(&options.command);
@@ -248,6 +252,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
     results.phases = std::mem::take(&mut conductor.phases);
     results.faults = std::mem::take(&mut conductor.faults);
     judge_faults(&mut results);
+    judge_service(&mut results, &conductor.service);
     results
 }
 
@@ -376,6 +381,27 @@ fn judge_faults(results: &mut Results) {
             let back = later.find(|second| second.connections >= before)?;
             Some(f64::from(back.at_secs) - fault.at_secs)
         });
+    }
+}
+
+/// How long nobody was acknowledged, from each fault on that takes something away.
+fn judge_service(results: &mut Results, service: &Service) {
+    let end_secs = results.run.duration_secs;
+    let takes = |what: &str| !["resume", "restart", "mend"].contains(&what);
+    let starts: Vec<f64> = results
+        .faults
+        .iter()
+        .filter(|fault| takes(&fault.what))
+        .map(|fault| fault.at_secs)
+        .collect();
+    let drains = results.phases.iter().filter(|phase| phase.name == DRAIN);
+    let ends: Vec<f64> = drains.map(|phase| phase.from_secs).collect();
+    for fault in results.faults.iter_mut().filter(|fault| takes(&fault.what)) {
+        // Faults of one second show together.
+        let next = starts.iter().copied().find(|start| *start >= fault.at_secs + 1.0);
+        let load_end = ends.iter().copied().find(|end| *end >= fault.at_secs).unwrap_or(end_secs);
+        let until = next.unwrap_or(load_end).min(load_end);
+        fault.without_service_secs = service.longest_gap_secs(fault.at_secs, until, load_end);
     }
 }
 

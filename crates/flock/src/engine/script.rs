@@ -78,11 +78,11 @@ const ACTIONS_MAX: usize = 100_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{BrokerId, Delay, LifeCycle, Repeat, Spread};
+    use crate::model::{BrokerId, Delay, LifeCycle, Party, Repeat, Spread};
 
     #[test]
     fn loops_are_laid_out_in_time() {
-        let kill = Command::Fault(Fault::Kill { broker: BrokerId(0) });
+        let kill = Command::Fault(Fault::Kill { who: Party::Broker(BrokerId(0)) });
         let pause = Command::Delay(Delay { duration_us: 10, spread: Spread::None });
         let repeat =
             Repeat { times: None, rate: None, steps: vec![pause.into(), kill.clone().into()] };

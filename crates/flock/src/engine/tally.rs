@@ -6,6 +6,7 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::crew::Counting;
+use crate::measure::service::{Bins, bin_of};
 use crate::measure::{ErrorCount, LatencyHistogram, LatencyKind, Totals};
 
 /// Counters and histograms of one thread.
@@ -37,6 +38,8 @@ pub struct Tally {
     pub receive_lag: LatencyHistogram,
     /// Samples of `whole` that are lower bounds.
     unfinished: Vec<u64>,
+    /// When acknowledgements came since the last tick, by second.
+    served: Vec<(u32, Bins)>,
 }
 
 /// Latencies of one kind and QoS.
@@ -65,6 +68,9 @@ pub struct Tick {
     #[serde(default)]
     pub round_trip: LatencyHistogram,
     pub lateness: LatencyHistogram,
+    /// When acknowledgements came, by second.
+    #[serde(default)]
+    pub served: Vec<(u32, Bins)>,
     /// Messages of the thread's publishers without an acknowledgement.
     pub in_flight: u64,
     /// CPU that the thread spent, and the time it had for it.
@@ -93,6 +99,20 @@ impl Tally {
             warming_ns: (0, 0),
             receive_lag: LatencyHistogram::new(),
             unfinished: vec![0; LatencyKind::ALL.len() * 3],
+            served: Vec::new(),
+        }
+    }
+
+    /// A message was acknowledged.
+    #[inline]
+    pub fn acknowledged(&mut self, now_ns: u64) {
+        self.totals.acknowledged += 1;
+        let (second, bin) = bin_of(now_ns);
+        if self.served.last().is_none_or(|last| last.0 != second) {
+            self.served.push((second, Bins::default()));
+        }
+        if let Some((_, bins)) = self.served.last_mut() {
+            bins[(bin / 64) as usize] |= 1 << (bin % 64);
         }
     }
 
@@ -200,6 +220,7 @@ impl Tally {
             connect,
             round_trip,
             lateness,
+            served: std::mem::take(&mut self.served),
             in_flight: 0,
             cpu_ns: 0,
             wall_ns: 0,

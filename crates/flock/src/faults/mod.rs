@@ -1,5 +1,9 @@
 //! The broker's process under the lab's control: started, killed, stopped, paused, resumed,
-//! restarted.
+//! restarted; and, of a cluster, each node and engine and the links between them.
+
+mod ensemble;
+mod link;
+mod probe;
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -7,6 +11,10 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+pub use ensemble::{Ensemble, EnsembleSpec, LinkSpec, MemberSource, MemberSpec};
+pub use link::Link;
+
+use crate::model::Which;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// A broker process that faults can be done to: one we started, or one that we were given the pid
@@ -41,6 +49,20 @@ pub enum FaultError {
     Taken { address: String },
     #[error("the broker ended at once ({status}): set FLOCK_BROKER_OUTPUT=1 to see what it says")]
     Ended { status: String },
+    #[error("there is no node {at} among {nodes}: give every node, in their order, with --node")]
+    NoNode { at: u32, nodes: usize },
+    #[error(
+        "there is no engine {at} among {engines}: give every engine, in their order, with --engine"
+    )]
+    NoEngine { at: u32, engines: usize },
+    #[error("no node is {which} at the moment, of those given with --node")]
+    NoSuchRole { which: Which },
+    #[error("no node was chosen as active or standby yet, so that there is no last one")]
+    NoLast,
+    #[error("there is no link to cut or to mend: give those of every node with --link")]
+    NoLink,
+    #[error("cannot listen on port {port} of loopback for a link: {source}")]
+    Link { port: u16, source: io::Error },
     #[error("cannot signal the broker: {0}")]
     Signal(#[from] rustix::io::Errno),
     #[error("the broker is still there {0:?} after the signal", DOWN_MAX)]
@@ -73,6 +95,11 @@ impl BrokerProcess {
 
     pub fn pid(&self) -> Option<u32> {
         self.pid.map(|pid| pid.as_raw_nonzero().get() as u32)
+    }
+
+    /// `host:port` or path.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     pub fn command(&self) -> &[String] {

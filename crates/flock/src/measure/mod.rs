@@ -10,7 +10,9 @@ pub mod heat;
 pub mod histogram;
 pub mod ledger;
 pub mod results;
+pub mod service;
 
 pub use heat::{Heat, HeatSecond, STEPS_PER_DECADE, step_from_us};
 pub use histogram::{LatencyHistogram, LatencyKind};
 pub use results::*;
+pub use service::Service;

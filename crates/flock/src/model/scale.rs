@@ -116,10 +116,15 @@ fn outages(steps: &[Step], factor: f64, end_us: u64) -> Vec<(usize, u64)> {
     let (mut found, mut at_us, mut is_down) = (Vec::new(), 0_u64, false);
     for (at, step) in steps.iter().enumerate() {
         match &step.command {
-            Command::Fault(Fault::Kill { .. } | Fault::Stop { .. } | Fault::Pause { .. }) => {
-                is_down = true;
+            Command::Fault(
+                Fault::Kill { .. }
+                | Fault::Stop { .. }
+                | Fault::Pause { .. }
+                | Fault::CutLinks { .. },
+            ) => is_down = true,
+            Command::Fault(Fault::Restart { .. } | Fault::Resume { .. } | Fault::Mend { .. }) => {
+                is_down = false;
             }
-            Command::Fault(Fault::Restart { .. } | Fault::Resume { .. }) => is_down = false,
             Command::Delay(delay) if is_down && at_us + delay.duration_us < end_us => {
                 found.push((at, delay.duration_us));
                 at_us += delay.duration_us;

@@ -417,12 +417,13 @@ fn tables(results: &Results, out: &mut String) {
                     seconds(fault.at_secs),
                     count(fault.connections_lost),
                     fault.recovered_after_secs.map_or("not".to_owned(), seconds),
+                    fault.without_service_secs.map_or("–".to_owned(), seconds),
                     fault.note.clone(),
                 ]
             })
             .collect();
         out.push_str(&table(
-            &["Fault", "At", "Connections lost", "Recovered after", "Note"],
+            &["Fault", "At", "Connections lost", "Recovered after", "Without service", "Note"],
             &rows,
         ));
     }

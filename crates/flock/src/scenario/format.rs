@@ -8,7 +8,7 @@ use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Spanned;
 
-use crate::model::TlsVersion;
+use crate::model::{Directions, Failover, TlsVersion};
 
 use super::units::{Count, PerTime, PerTimeOrMax, QosValue, Ramp, Size, Time};
 
@@ -286,6 +286,7 @@ pub(super) struct Connect {
     pub retry_interval: Option<Time>,
     pub fresh_id: Option<bool>,
     pub reconnect: Option<bool>,
+    pub failover: Option<Failover>,
     pub version: Option<Version>,
 }
 
@@ -403,12 +404,59 @@ pub(super) struct Repeat {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Fault {
-    Kill(Spanned<String>),
-    Stop(Spanned<String>),
-    Pause(Spanned<String>),
-    Resume(Spanned<String>),
-    Restart(Spanned<String>),
-    Cut { clients: Spanned<String>, share: Spanned<f64> },
+    Kill(Spanned<Whom>),
+    Stop(Spanned<Whom>),
+    Pause(Spanned<Whom>),
+    Resume(Spanned<Whom>),
+    Restart(Spanned<Whom>),
+    Cut(Spanned<Cut>),
+    Mend(Spanned<Whom>),
+}
+
+/// A broker's name, or `{ node = 1 }`, `{ node = "active" }`, `{ engine = 2 }`; with `for` where
+/// the fault may be over by itself.
+#[derive(Clone, Debug)]
+pub(super) enum Whom {
+    Broker(String),
+    Member(Member),
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Member {
+    pub node: Option<NodeName>,
+    pub engine: Option<u32>,
+    #[serde(rename = "for")]
+    pub lasting: Option<Time>,
+}
+
+/// `0`, `"active"`, `"standby"` or `"last"`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum NodeName {
+    Number(u32),
+    Role(NodeRole),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum NodeRole {
+    Active,
+    Standby,
+    Last,
+}
+
+/// The connections of some clients, or the links of a node or an engine.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Cut {
+    pub clients: Option<Spanned<String>>,
+    pub share: Option<Spanned<f64>>,
+    pub node: Option<NodeName>,
+    pub engine: Option<u32>,
+    pub directions: Option<Directions>,
+    #[serde(rename = "for")]
+    pub lasting: Option<Time>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -506,6 +554,25 @@ impl<'de> Deserialize<'de> for OneOrMany {
             }
         }
         deserializer.deserialize_any(Names)
+    }
+}
+
+impl<'de> Deserialize<'de> for Whom {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Whom;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a broker's name, or a table like { node = 1 } or { engine = 1 }")
+            }
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Whom, E> {
+                Ok(Whom::Broker(name.to_owned()))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Whom, A::Error> {
+                Member::deserialize(de::value::MapAccessDeserializer::new(map)).map(Whom::Member)
+            }
+        }
+        deserializer.deserialize_any(Either)
     }
 }
 

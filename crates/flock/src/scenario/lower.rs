@@ -1,5 +1,7 @@
 //! From the file's tables to the model: names become indices, defaults become values.
 
+mod faults;
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
@@ -10,8 +12,8 @@ use super::format::{self, File};
 use super::units::{Ramp, show_time};
 use super::{ScenarioError, did_you_mean};
 use crate::model::{
-    self, Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Expect, Fault,
-    Filters, GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS, Rate, Receive,
+    self, Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Expect, Filters,
+    GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS, Rate, Receive,
     Reconnect, Repeat, Scenario, Search, Slice, Spread, Stage, Step, Subscribe, Subscription,
     SubscriptionId, Tls, TopicGroup, TopicsId, Transport, Version, Who, Will,
 };
@@ -298,6 +300,7 @@ impl<'a> Lowering<'a> {
                     to.extend(self.ramp(who, given.ramp));
                     to.push(Command::Disconnect(disconnect(given.how)).into());
                 }
+                format::Step::Fault(fault) => to.extend(self.fault(fault)?),
                 other => to.push(self.command(who, other)?.into()),
             }
         }
@@ -346,9 +349,10 @@ impl<'a> Lowering<'a> {
             format::Step::StartTimer(name) => Command::StartTimer(name.clone()),
             format::Step::StopTimer(name) => Command::StopTimer(name.clone()),
             format::Step::Stall(time) => Command::Stall { duration_us: time.0 },
-            format::Step::Fault(fault) => Command::Fault(self.fault(fault)?),
             format::Step::Connect(given) => Command::Connect(self.connect(given)?),
             format::Step::Disconnect(given) => Command::Disconnect(disconnect(given.how)),
+            // Faults that end by themselves are several steps.
+            format::Step::Fault(_) => return Err(ScenarioError::new(self.file, "a fault")),
         })
     }
 
@@ -400,6 +404,7 @@ impl<'a> Lowering<'a> {
             ),
             fresh_id: step.fresh_id.or(file.fresh_id).unwrap_or(false),
             reconnect: reconnects.then(Reconnect::default),
+            failover: step.failover.or(file.failover).unwrap_or_default(),
         })
     }
 
@@ -535,29 +540,6 @@ impl<'a> Lowering<'a> {
             count: given.count.0,
             message_pattern: given.pattern.clone(),
             timeout_us: given.timeout.map(|time| time.0),
-        })
-    }
-
-    fn fault(&self, fault: &format::Fault) -> Lowered<Fault> {
-        let broker = |name: &Spanned<String>| {
-            if self.brokers.is_empty() && name.get_ref() == DEFAULT_BROKER {
-                return Ok(BrokerId(0));
-            }
-            self.find(&self.brokers, name, "broker").map(BrokerId)
-        };
-        Ok(match fault {
-            format::Fault::Kill(name) => Fault::Kill { broker: broker(name)? },
-            format::Fault::Stop(name) => Fault::Stop { broker: broker(name)? },
-            format::Fault::Pause(name) => Fault::Pause { broker: broker(name)? },
-            format::Fault::Resume(name) => Fault::Resume { broker: broker(name)? },
-            format::Fault::Restart(name) => Fault::Restart { broker: broker(name)? },
-            format::Fault::Cut { clients, share } => {
-                if !(0.0..=1.0).contains(share.get_ref()) {
-                    return Err(self.error(share.span(), "a share lies between 0 and 1"));
-                }
-                let group = GroupId(self.find(&self.groups, clients, "client group")?);
-                Fault::Cut { group, share: *share.get_ref() }
-            }
         })
     }
 

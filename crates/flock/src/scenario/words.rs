@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 
 use super::units::show_time;
 use crate::model::{
-    Assign, Broker, ClientGroup, Command, Connect, Content, Delay, Disconnect, Fault, Filters,
-    LifeCycle, Order, Payload, Phase, Publish, Rate, Repeat, Scenario, Spread, Stage, Step,
-    Subscribe, Subscription, Version, Who,
+    Assign, Broker, ClientGroup, Command, Connect, Content, Delay, Directions, Disconnect,
+    Failover, Fault, Filters, LifeCycle, Order, Party, Payload, Phase, Publish, Rate, Repeat,
+    Scenario, Spread, Stage, Step, Subscribe, Subscription, Version, Who,
 };
 use crate::report::text;
 
@@ -204,6 +204,11 @@ impl Writer<'_> {
         for (_, word) in words.into_iter().filter(|(is, _)| *is) {
             let _ = write!(out, ", {word}");
         }
+        match connect.failover {
+            Failover::Listed => {}
+            Failover::Off => out.push_str(", always to the same address"),
+            Failover::Any => out.push_str(", to wherever a Server Reference says"),
+        }
         if connect.retries > 0 {
             let pause = show_time(connect.retry_interval_us);
             let _ = write!(out, ", tried {} times more, {pause} apart", connect.retries);
@@ -297,17 +302,21 @@ impl Writer<'_> {
     }
 
     fn fault(&self, fault: &Fault) -> String {
-        let broker = |id: &crate::model::BrokerId| self.scenario.broker(*id).id.clone();
-        match fault {
-            Fault::Kill { broker: id } => format!("kill {}", broker(id)),
-            Fault::Stop { broker: id } => format!("stop {}", broker(id)),
-            Fault::Pause { broker: id } => format!("pause {}", broker(id)),
-            Fault::Resume { broker: id } => format!("resume {}", broker(id)),
-            Fault::Restart { broker: id } => format!("restart {}", broker(id)),
-            Fault::Cut { group, share } => {
-                format!("cut {} % of {}", share * 100.0, self.scenario.group(*group).id)
-            }
+        if let Fault::Cut { group, share } = fault {
+            return format!("cut {} % of {}", share * 100.0, self.scenario.group(*group).id);
         }
+        let whom = match fault.party() {
+            Some(Party::Broker(id)) => self.scenario.broker(id).id.clone(),
+            Some(Party::Node(which)) => format!("node {which}"),
+            Some(Party::Engine(at)) => format!("engine {at}"),
+            None => String::new(),
+        };
+        let how = match fault {
+            Fault::CutLinks { directions: Directions::Out, .. } => ", outgoing",
+            Fault::CutLinks { directions: Directions::In, .. } => ", incoming",
+            _ => "",
+        };
+        format!("{} {whom}{how}", fault.name())
     }
 }
 

@@ -7,9 +7,9 @@ use std::ops::Range;
 use super::xml::Element;
 use crate::model::{
     Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Disconnect, Expect,
-    Filters, GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS, Rate, Receive,
-    Reconnect, Repeat, STAMP_BYTES, Scenario, Slice, Spread, Stage, Step, Subscribe, Subscription,
-    SubscriptionId, Tls, TopicGroup, TopicsId, Transport, Version, Who, Will,
+    Failover, Filters, GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS,
+    Rate, Receive, Reconnect, Repeat, STAMP_BYTES, Scenario, Slice, Spread, Stage, Step, Subscribe,
+    Subscription, SubscriptionId, Tls, TopicGroup, TopicsId, Transport, Version, Who, Will,
 };
 use crate::scenario::check::{Kind, check};
 use crate::scenario::{ScenarioError, did_you_mean, units};
@@ -301,8 +301,8 @@ impl Lowering<'_> {
             _ if is_tls => Transport::Tls,
             _ => Transport::Tcp,
         };
-        let host = if address.contains(':') { format!("[{address}]") } else { address };
-        Ok(Broker { id, addresses: vec![format!("{host}:{port}")], transport, tls: Tls::default() })
+        let addresses = address.split(',').map(|one| with_port(one.trim(), port)).collect();
+        Ok(Broker { id, addresses, transport, tls: Tls::default() })
     }
 
     fn group(&mut self, element: &Element) -> Lowered<ClientGroup> {
@@ -537,6 +537,7 @@ impl Commands<'_, '_> {
             retry_interval_us: names.time(element, "retryInterval")?.unwrap_or(1_000_000),
             fresh_id: false,
             reconnect: names.flag(element, "autoReconnect", false)?.then(Reconnect::default),
+            failover: Failover::default(),
         };
         names.take_rest(element);
         Ok(connect)
@@ -740,6 +741,19 @@ fn has(element: &Element, name: &str) -> bool {
 
 fn one_filter(filter: &str) -> Filters {
     Filters::Pattern { pattern: Pattern::literal(filter), offset: 0, count: 1, scales: false }
+}
+
+/// One of the addresses of a broker's `address`: with a port of its own, or with the broker's.
+fn with_port(address: &str, port: u16) -> String {
+    let has_own = match address.rsplit_once(':') {
+        Some((host, _)) => !host.contains(':') || host.ends_with(']'),
+        None => false,
+    };
+    match (has_own, address.contains(':') && !address.starts_with('[')) {
+        (true, _) => address.to_owned(),
+        (false, true) => format!("[{address}]:{port}"),
+        (false, false) => format!("{address}:{port}"),
+    }
 }
 
 /// The filter for everything below the levels that do not vary: `a/b-[0-9]` gives `a/#`.
