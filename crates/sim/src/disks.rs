@@ -41,6 +41,9 @@ impl Disks {
         let disk = |random: &mut Random| {
             let mut disk = SimDisk::new(random.next());
             disk.faults.ignore_syncs = ignore_syncs;
+            if sabotage.is_none() {
+                disk.record_writes();
+            }
             disk.faults.ignore_manifests = sabotage == Some(Sabotage::IgnoreManifests);
             disk
         };
@@ -220,7 +223,34 @@ impl Disks {
             }
         })?;
         self.random = random;
-        Ok((recovered, replay))
+        match self.follow(shard)? {
+            Some((followed, replay)) => {
+                let of = |recovered: &Recovered| format!("{:?}", recovered.ledger);
+                assert_eq!(of(&followed), of(&recovered), "a standby has another ledger");
+                Ok((followed, replay))
+            }
+            None => Ok((recovered, replay)),
+        }
+    }
+
+    /// What a standby has that was brought all writes to a disk from the first on. `None`: power
+    /// failed, or the files were damaged.
+    fn follow(&self, shard: ShardId) -> Result<Option<(Recovered, Replay)>, Refusal> {
+        let mut replay = Replay::new(u64::from(shard));
+        let owner = (shard, self.disks.len() as ShardId);
+        let disk = &self.disks[usize::from(shard)];
+        let followed = disk.follow(owner, &self.settings, &mut |record, ledger| {
+            replay.on_record(record, ledger);
+        });
+        let Some(follow) = followed.transpose()? else { return Ok(None) };
+        follow.check()?;
+        Ok(Some((follow.finish(self.identity(shard)), replay)))
+    }
+
+    fn identity(&self, shard: ShardId) -> Identity {
+        let mut id = *b"log 00 of a sim.";
+        id[5] += shard as u8;
+        Identity { id, shard, shards: self.disks.len() as ShardId }
     }
 
     fn read_log(
@@ -231,9 +261,7 @@ impl Disks {
         let disk = &self.disks[usize::from(shard)];
         let shards = self.disks.len() as ShardId;
         let recovery = disk.read_back((shard, shards), &self.settings, sink)?;
-        let mut id = *b"log 00 of a sim.";
-        id[5] += shard as u8;
-        Ok(recovery.finish(Identity { id, shard, shards }))
+        Ok(recovery.finish(self.identity(shard)))
     }
 
     pub(crate) fn survey(&self, shard: ShardId) -> Result<(Vec<Found>, storage::Report), Refusal> {

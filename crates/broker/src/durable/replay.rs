@@ -3,17 +3,19 @@
 //! Facts are taken in the order of the log; a later one about the same thing replaces the earlier.
 //! Because reclaiming copies old facts to the end, the facts of one session may come in any order:
 //! what has no owner is only dropped when all have been read.
+//!
+//! A standby reads on while the log grows, for months. What it keeps then is what it would have
+//! read from the segments that are left ([`Replay::forget_before`]).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
-use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
-use hashbrown::HashTable;
 use session::{Message, NEVER, Will};
 use storage::{Ledger, Position, Record, weight};
 
 use super::store::message_of;
+use super::texts::Texts;
 use super::track::Place;
 use super::turn::Shares;
 use crate::journal::{
@@ -23,6 +25,11 @@ use crate::journal::{
 use crate::{Name, Scope};
 
 /// What recovery read, collected until the shard can be rebuilt from it.
+///
+/// It is bounded by the log: a fact of a segment that was given back is forgotten. For each message
+/// in the log, needed or not, it holds about 80 bytes, and each topic once; for each session, group
+/// and retained message what the log says of it. Only the numbers of namespaces that ever had data
+/// stay, 4 bytes each.
 #[derive(Debug, Default)]
 pub struct Replay {
     /// Boxed, because half of a tree's places may be empty.
@@ -30,16 +37,15 @@ pub struct Replay {
     pub(super) groups: BTreeMap<QueueNumber, GroupFacts>,
     /// By serial.
     pub(super) messages: BTreeMap<u64, MessageFacts>,
+    /// The serials of messages by the segment that they were read from.
+    pub(super) by_segment: VecDeque<(u32, Vec<u64>)>,
     /// The topics of messages, and the names of those who pay for them, each once.
-    pub(super) topics: Vec<Box<str>>,
-    topic_numbers: HashTable<u32>,
-    topic_hasher: FixedState,
-    /// Which of these pay.
-    pub(super) payers: BTreeSet<u32>,
+    pub(super) texts: Texts,
+    hasher: FixedState,
     pub(super) retained: HashMap<Box<str>, RetainedFacts, FixedState>,
     pub(super) progress: HashMap<QueueId, ProgressFacts, FixedState>,
     /// Serials that this shard took on, of whose session, and whether they are wills.
-    pub(super) taken: Vec<(u64, Option<QueueNumber>, bool)>,
+    pub(super) taken: BTreeMap<u64, (Option<QueueNumber>, bool)>,
     pub(super) seen: HashMap<u16, u64, FixedState>,
     pub(super) last_queue: Option<QueueNumber>,
     pub(super) last_serial: u64,
@@ -47,7 +53,9 @@ pub struct Replay {
     newest_ms: u64,
     /// That any record speaks of.
     scopes: BTreeSet<Scope>,
-    unreadable: Option<Unreadable>,
+    pub(super) unreadable: Option<Unreadable>,
+    /// Facts of segments before it are forgotten.
+    pub(super) oldest: u32,
 }
 
 /// A record with a right checksum that says nothing this program understands.
@@ -85,7 +93,7 @@ pub(super) struct SessionFacts {
     pub(super) opened: Option<Opened>,
     pub(super) detached: Option<(u64, u32, Place)>,
     pub(super) subscriptions: Subscriptions,
-    rare: Option<Box<RareFacts>>,
+    pub(super) rare: Option<Box<RareFacts>>,
 }
 
 /// What only few sessions have.
@@ -95,7 +103,7 @@ pub(super) struct RareFacts {
     /// By packet id.
     pub(super) received: BTreeMap<u16, ReceivedFacts>,
     /// By packet id.
-    in_flight: BTreeMap<u16, (Sent, Place)>,
+    pub(super) in_flight: BTreeMap<u16, (Sent, Place)>,
     pub(super) formerly: FormerFacts,
 }
 
@@ -170,13 +178,17 @@ pub(super) struct ProgressFacts {
 impl Replay {
     /// `seed`: a number that clients cannot guess, for tables of what they have named.
     pub fn new(seed: u64) -> Self {
-        let topic_hasher = FixedState::with_seed(seed);
-        let retained = HashMap::with_hasher(topic_hasher.clone());
-        Self { topic_hasher, retained, ..Self::default() }
+        let hasher = FixedState::with_seed(seed);
+        let retained = HashMap::with_hasher(hasher.clone());
+        let texts = Texts::new(hasher.clone());
+        Self { hasher, retained, texts, ..Self::default() }
     }
 
     /// Takes the next record of the log, in order.
     pub fn on_record(&mut self, record: Record<'_>, ledger: &mut Ledger) {
+        if let Some(oldest) = ledger.oldest() {
+            self.forget_before(oldest);
+        }
         let place = Place::new(record.position, weight(record.bytes.len()) as u32);
         match Fact::decode(record.kind.get(), record.bytes) {
             Ok(fact) => self.on_fact(&fact, place, ledger),
@@ -212,7 +224,7 @@ impl Replay {
     /// no room in the log. Returns those that have to be ended.
     pub(super) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<QueueNumber> {
         let mut newest: HashMap<Box<str>, QueueNumber, FixedState> =
-            HashMap::with_hasher(self.topic_hasher.clone());
+            HashMap::with_hasher(self.hasher.clone());
         let mut namesakes = Vec::new();
         for (queue, facts) in &self.sessions {
             if let Some(opened) = &facts.opened {
@@ -263,14 +275,14 @@ impl Replay {
             Fact::Message(message) => self.on_message(message, place, ledger),
             Fact::Taken { session, packet_id, message } => {
                 self.on_message(message, place, ledger);
-                self.taken.push((message.serial, Some(session), false));
+                self.taken.insert(message.serial, (Some(session), false));
                 let (serial, place, is_undone) = (message.serial, Place::default(), false);
                 let received = ReceivedFacts { serial, place, is_undone };
                 self.on_received(session, packet_id, received, ledger);
             }
             Fact::WillTaken { session, message } => {
                 self.on_message(message, place, ledger);
-                self.taken.push((message.serial, session, true));
+                self.taken.insert(message.serial, (session, true));
                 if let Some(session) = session {
                     self.clear_will(session, ledger);
                 }
@@ -287,7 +299,7 @@ impl Replay {
                 let payer = self.payer_number(message.payer);
                 let kept = RetainedFacts { message: message_of(&message), place, payer };
                 let old = self.retained.insert(message.topic.into(), kept);
-                release(ledger, old.map(|old| old.place));
+                self.drop_retained(old, ledger);
             }
             Fact::Will(will) => self.on_will(will, place, ledger),
             Fact::GroupOpened(group) => self.on_group(group, place, ledger),
@@ -359,7 +371,8 @@ impl Replay {
                 release(ledger, received.map(|received| received.place));
             }
             Fact::RetainedCleared { topic } => {
-                release(ledger, self.retained.remove(topic).map(|old| old.place));
+                let old = self.retained.remove(topic);
+                self.drop_retained(old, ledger);
             }
             Fact::WillCleared { session } => self.clear_will(session, ledger),
             Fact::GroupClosed { queue } => {
@@ -430,12 +443,34 @@ impl Replay {
         self.last_serial = self.last_serial.max(message.serial);
         self.note_origin(message.origin);
         self.note_scope(message.topic);
-        let topic = self.topic_number(message.topic);
+        let topic = self.texts.enter(message.topic);
         let payer = self.payer_number(message.payer);
         let StoredMessage { expires_at_ms, queue, .. } = message;
         let facts = MessageFacts { place, expires_at_ms, queue, topic, payer };
-        let old = self.messages.insert(message.serial, facts);
-        release(ledger, old.map(|old| old.place));
+        let segment = place.position().segment();
+        match self.by_segment.back_mut() {
+            Some((of, serials)) if *of == segment => serials.push(message.serial),
+            _ => self.by_segment.push_back((segment, vec![message.serial])),
+        }
+        if let Some(old) = self.messages.insert(message.serial, facts) {
+            self.leave_texts(&old);
+            release(ledger, Some(old.place));
+        }
+    }
+
+    pub(super) fn leave_texts(&mut self, message: &MessageFacts) {
+        self.texts.leave(message.topic);
+        if let Some(payer) = message.payer {
+            self.texts.leave(payer);
+        }
+    }
+
+    fn drop_retained(&mut self, old: Option<RetainedFacts>, ledger: &mut Ledger) {
+        let Some(RetainedFacts { place, payer, .. }) = old else { return };
+        if let Some(payer) = payer {
+            self.texts.leave(payer);
+        }
+        release(ledger, Some(place));
     }
 
     fn note_origin(&mut self, origin: Option<Origin>) {
@@ -445,26 +480,8 @@ impl Replay {
         }
     }
 
-    fn topic_number(&mut self, topic: &str) -> u32 {
-        let (topics, hasher) = (&self.topics, &self.topic_hasher);
-        let hash = hasher.hash_one(topic);
-        let text_of = |number: &u32| &*topics[*number as usize];
-        if let Some(number) = self.topic_numbers.find(hash, |number| text_of(number) == topic) {
-            return *number;
-        }
-        let number = topics.len() as u32;
-        self.topic_numbers.insert_unique(hash, number, |number| hasher.hash_one(text_of(number)));
-        self.topics.push(topic.into());
-        number
-    }
-
     fn payer_number(&mut self, payer: &str) -> Option<u32> {
-        if payer.is_empty() {
-            return None;
-        }
-        let number = self.topic_number(payer);
-        self.payers.insert(number);
-        Some(number)
+        (!payer.is_empty()).then(|| self.texts.enter(payer))
     }
 
     fn on_will(&mut self, stored: StoredWill<'_>, place: Place, ledger: &mut Ledger) {
@@ -524,12 +541,26 @@ impl SessionFacts {
         self.rare.get_or_insert_default()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.opened.is_none()
+            && self.detached.is_none()
+            && self.rare.is_none()
+            && matches!(self.subscriptions, Subscriptions::None)
+    }
+
     pub(super) fn take_rare(&mut self) -> RareFacts {
         self.rare.take().map(|rare| *rare).unwrap_or_default()
     }
 }
 
 impl RareFacts {
+    pub(super) fn is_empty(&self) -> bool {
+        self.will.is_none()
+            && self.received.is_empty()
+            && self.in_flight.is_empty()
+            && self.formerly.is_empty()
+    }
+
     /// What is in flight, in the order in which it was sent.
     pub(super) fn take_in_flight(&mut self) -> Vec<(Sent, Place)> {
         let mut in_flight: Vec<(Sent, Place)> =
@@ -565,6 +596,20 @@ impl Subscriptions {
                 std::mem::take(self).into_iter().next().map(|(_, facts)| facts)
             }
             Self::None | Self::One(..) => None,
+        }
+    }
+
+    pub(super) fn forget_before(&mut self, oldest: u32) {
+        let is_over = match self {
+            Self::None => false,
+            Self::One(_, facts) => facts.place.is_before(oldest),
+            Self::Many(many) => {
+                many.retain(|_, facts| !facts.place.is_before(oldest));
+                many.is_empty()
+            }
+        };
+        if is_over {
+            *self = Self::None;
         }
     }
 

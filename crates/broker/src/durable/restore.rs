@@ -32,6 +32,9 @@ const NEVER_EXPIRES: u32 = u32::MAX;
 /// by the options of now.
 type Owed = Vec<(u32, FilterId, u64, bool)>;
 
+/// Those who pay for messages, by the numbers of their names.
+type Accounts = BTreeMap<u32, Arc<Account>>;
+
 /// Subscriptions that do not go back as far as their session: the serial they count from.
 type Since = HashMap<(u32, FilterId), u64, FixedState>;
 
@@ -65,6 +68,8 @@ impl Shard {
         limits: &Arc<Limits>,
         now_ms: u64,
     ) -> Result<Restored, Unreadable> {
+        // What was said since the last record.
+        replay.forget_before(recovered.ledger.oldest().unwrap_or_default());
         replay.check()?;
         replay.drop_unopened(&mut recovered.ledger);
         let namesakes = replay.drop_namesakes(&mut recovered.ledger);
@@ -247,43 +252,43 @@ impl Shard {
     }
 
     fn restore_retained(&mut self, replay: &mut Replay, now_ms: u64) {
-        let payers = self.accounts_of(replay);
+        let mut payers = Accounts::new();
         for facts in std::mem::take(&mut replay.retained).into_values() {
             if facts.message.is_expired(now_ms) {
                 self.release_place(facts.place);
             } else {
-                let payer = facts.payer.and_then(|payer| payers.get(&payer));
+                let payer = self.account_of(facts.payer, replay, &mut payers);
                 self.insert_retained(&facts.message, facts.place, payer);
             }
         }
     }
 
-    /// The accounts of those who pay for messages, by the numbers of their names.
-    fn accounts_of(&self, replay: &Replay) -> BTreeMap<u32, Arc<Account>> {
-        let account = |payer: &u32| {
-            let name = &replay.topics[*payer as usize];
-            (*payer, self.shared.account(name))
-        };
-        replay.payers.iter().map(account).collect()
+    /// The account of somebody who pays for a message.
+    fn account_of<'a>(
+        &self,
+        payer: Option<u32>,
+        replay: &Replay,
+        known: &'a mut Accounts,
+    ) -> Option<&'a Arc<Account>> {
+        let payer = payer?;
+        let account = || self.shared.account(replay.texts.get(payer));
+        Some(known.entry(payer).or_insert_with(account))
     }
 
     /// What the shard itself has taken on and had from others.
     fn restore_own(&mut self, replay: &mut Replay) {
         let Some(store) = self.store.as_mut().sure() else { return };
         let handed_over = replay.progress.remove(&QueueId::Handover).unwrap_or_default();
-        replay.taken.sort_unstable();
-        replay.taken.dedup();
         let is_done = |serial: &u64| {
             let mut runs = handed_over.above.iter();
             *serial <= handed_over.floor
                 || runs.any(|(from, through)| (from..=through).contains(&serial))
         };
-        replay
-            .taken
-            .retain(|(serial, ..)| !is_done(serial) && replay.messages.contains_key(serial));
+        let messages = &replay.messages;
+        replay.taken.retain(|serial, _| !is_done(serial) && messages.contains_key(serial));
         store.handovers.track = Track::starting_at(handed_over.floor);
         store.handovers.track.place = handed_over.place;
-        for (serial, session, is_will) in &replay.taken {
+        for (serial, (session, is_will)) in &replay.taken {
             store.handovers.restore(*serial, *session, *is_will);
         }
         store.handovers.track.advance(replay.last_serial);
@@ -294,11 +299,11 @@ impl Shard {
             seen.serial = progress.floor.max(newest);
             seen.place = progress.place;
         }
-        for (serial, session, _) in &replay.taken {
-            let topic = replay.messages.get(serial).map(|facts| facts.topic as usize);
+        for (serial, (session, _)) in &replay.taken {
+            let topic = replay.messages.get(serial).map(|facts| facts.topic);
             let slot = session.and_then(|session| self.clients.find_queue(session));
             if let (Some(slot), Some(topic)) = (slot, topic) {
-                self.enter_line(slot, Name::of_key(&replay.topics[topic]));
+                self.enter_line(slot, Name::of_key(replay.texts.get(topic)));
             }
         }
     }
@@ -306,17 +311,16 @@ impl Shard {
     /// Counts who needs each message, and lines up what waits.
     fn restore_messages(&mut self, replay: &mut Replay, since: &Since, now_ms: u64) {
         let mut needs = self.pinned_messages(replay);
-        let mut owed_by_topic: Vec<Option<Owed>> = vec![None; replay.topics.len()];
-        let payers = self.accounts_of(replay);
+        let mut owed_by_topic: Vec<Option<Owed>> = vec![None; replay.texts.len()];
+        let mut payers = Accounts::new();
         for (serial, facts) in std::mem::take(&mut replay.messages) {
             let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
             if facts.expires_at_ms > now_ms {
                 refs += if let Some(queue) = facts.queue {
                     self.restore_group_message(serial, queue, facts.place.bytes)
                 } else {
-                    let owed = owed_by_topic[facts.topic as usize].get_or_insert_with(|| {
-                        self.owed_on(&replay.topics[facts.topic as usize], since)
-                    });
+                    let owed = owed_by_topic[facts.topic as usize]
+                        .get_or_insert_with(|| self.owed_on(replay.texts.get(facts.topic), since));
                     self.line_up(serial, &facts, owed, now_ms)
                 };
             }
@@ -324,8 +328,8 @@ impl Shard {
                 self.release_place(facts.place);
                 continue;
             }
+            let payer = self.account_of(facts.payer, replay, &mut payers);
             if let Some(store) = &mut self.store {
-                let payer = facts.payer.and_then(|payer| payers.get(&payer));
                 let stored = Stored { place: facts.place, refs, pins, payer: NOBODY };
                 store.restore_message(serial, stored, payer);
                 store.note_expiry(serial, facts.expires_at_ms);
@@ -359,7 +363,7 @@ impl Shard {
             let Some(rare) = durable.and_then(|durable| durable.rare.as_ref()) else { continue };
             let topic_of = |received: &Received| {
                 let facts = replay.messages.get(&received.serial)?;
-                Some(self.topic_mark(Name::of_key(&replay.topics[facts.topic as usize])))
+                Some(self.topic_mark(Name::of_key(replay.texts.get(facts.topic))))
             };
             let marks: Vec<Option<u64>> = rare.received.iter().map(topic_of).collect();
             let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
@@ -374,7 +378,7 @@ impl Shard {
     /// references, and how many of them are pins.
     fn pinned_messages(&mut self, replay: &Replay) -> HashMap<u64, (u32, u32), FixedState> {
         let mut needs: HashMap<u64, (u32, u32), FixedState> = HashMap::default();
-        for (serial, ..) in &replay.taken {
+        for serial in replay.taken.keys() {
             needs.entry(*serial).or_default().0 += 1;
         }
         for slot in self.clients.slots() {

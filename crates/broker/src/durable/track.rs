@@ -28,6 +28,11 @@ impl Place {
         Position::new(self.segment, self.offset)
     }
 
+    /// Was the segment that it stands in given back?
+    pub(super) const fn is_before(self, oldest: u32) -> bool {
+        self.is_some() && self.segment < oldest
+    }
+
     pub(crate) const fn is_some(self) -> bool {
         self.bytes > 0
     }

@@ -131,6 +131,7 @@ impl Lab {
         let mut lab = Self::with(shard_count, settings, Access::open());
         lab.log_settings = log_settings;
         lab.disks = (0..shard_count).map(|shard| SimDisk::new(shard.into())).collect();
+        lab.disks.iter_mut().for_each(SimDisk::record_writes);
         lab.open_logs();
         lab
     }
@@ -166,9 +167,29 @@ impl Lab {
                 .expect("a sound log");
             let identity = Identity { id: [7; 16], shard: id, shards };
             let recovered = recovery.finish(identity);
-            shard
+            let Some((followed, replay_followed)) = follow(disk, identity, &settings) else {
+                shard
+                    .open_log(recovered, settings.clone(), replay, &limits, self.now_ms)
+                    .expect("records of this version");
+                continue;
+            };
+            // A standby that has seen every write of all lives has the same.
+            assert_eq!(format!("{:?}", followed.ledger), format!("{:?}", recovered.ledger));
+            let shared = Shared::new(self.shared.settings.clone(), shards, 11);
+            open_scopes(&shared);
+            let mut other = Shard::new(id, shared, Access::open());
+            let expected = other
                 .open_log(recovered, settings.clone(), replay, &limits, self.now_ms)
                 .expect("records of this version");
+            let found = shard
+                .open_log(followed, settings.clone(), replay_followed, &limits, self.now_ms)
+                .expect("records of this version");
+            assert_eq!(found, expected);
+            let sizes = |shard: &Shard| {
+                let stats = shard.log_stats().expect("a log");
+                (stats.live_bytes, stats.used_bytes, stats.segments)
+            };
+            assert_eq!(sizes(shard), sizes(&other));
         }
         broker::settle(&mut self.shards, self.now_ms);
         self.settle();
@@ -551,6 +572,22 @@ impl Lab {
 
 /// Beside the first scope there are these.
 pub(crate) const SCOPES: [Scope; 2] = [Scope::new(1), Scope::new(300)];
+
+/// What a standby has that was brought all writes to a disk, if nothing else has changed it.
+fn follow(
+    disk: &SimDisk,
+    identity: Identity,
+    settings: &storage::Settings,
+) -> Option<(storage::Recovered, Replay)> {
+    let mut replay = Replay::new(7);
+    let owner = (identity.shard, identity.shards);
+    let follow = disk.follow(owner, settings, &mut |record, ledger| {
+        replay.on_record(record, ledger);
+    })?;
+    let follow = follow.expect("the writes are a log");
+    follow.check().expect("a whole log");
+    Some((follow.finish(identity), replay))
+}
 
 fn open_scopes(shared: &Shared) {
     for scope in SCOPES {
