@@ -338,8 +338,7 @@ impl World {
                 self.node.held.insert((shard, connection));
             }
         }
-        let closes = std::mem::take(&mut core.effects.closes);
-        let mut answers = Vec::new();
+        let (closes, mut answers) = (std::mem::take(&mut core.effects.closes), Vec::new());
         if self.steering.is_on() {
             let is_late = |(ticket, _): &(u32, Answer)| *ticket != self.asking;
             answers.extend(core.effects.answers.extract_if(.., |a| is_late(a)));
