@@ -363,3 +363,118 @@ impl Lease {
 /// Writes of unknown fate that are remembered. Of older ones the time is not known any more; should
 /// one be seen, the lease counts from the next write on.
 const BEGUN_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key as the engine has it.
+    #[derive(Default)]
+    struct Key(Option<(u64, Vec<u8>)>);
+
+    impl Key {
+        fn answer(&mut self, request: &LeaseRequest) -> LeaseAnswer {
+            let revision = self.0.as_ref().map_or(0, |(revision, _)| *revision);
+            match (request, &self.0) {
+                (LeaseRequest::Read, Some((revision, value))) => {
+                    LeaseAnswer::Found { revision: *revision, value: value.clone() }
+                }
+                (LeaseRequest::Read, None) => LeaseAnswer::Missing,
+                (LeaseRequest::Write { expected, value }, _) if *expected == revision => {
+                    self.0 = Some((revision + 1, value.clone()));
+                    LeaseAnswer::Written(revision + 1)
+                }
+                _ => LeaseAnswer::Conflict,
+            }
+        }
+    }
+
+    fn lease(node: &str, instance: u64) -> Lease {
+        let own = Identity { node: node.into(), instance, address: String::new() };
+        let mut lease = Lease::new(own, Timing::default());
+        lease.want(true, 0);
+        lease
+    }
+
+    /// Lets time pass in steps of 100 ms, with an engine that answers at once.
+    fn pass(lease: &mut Lease, key: &mut Key, times_ms: std::ops::RangeInclusive<u64>) {
+        for now_ms in times_ms.step_by(100) {
+            let mut asked = Vec::new();
+            lease.work(now_ms, &mut asked);
+            for (id, request) in asked {
+                lease.on_answer(id, key.answer(&request), now_ms);
+            }
+        }
+    }
+
+    #[test]
+    fn a_free_lease_is_taken_and_renewed() {
+        let (mut own, mut key) = (lease("a", 1), Key::default());
+        pass(&mut own, &mut key, 0..=5000);
+        assert_eq!(own.standing(), Standing::Held { epoch: 1 });
+        assert!((5000..=7500).contains(&own.acting_until_ms()));
+    }
+
+    #[test]
+    fn nobody_takes_it_while_it_is_renewed_and_somebody_does_when_it_is_not() {
+        let (mut own, mut other, mut key) = (lease("a", 1), lease("b", 2), Key::default());
+        pass(&mut own, &mut key, 0..=1000);
+        for at_ms in (1000..20_000).step_by(1000) {
+            pass(&mut own, &mut key, at_ms..=at_ms + 900);
+            pass(&mut other, &mut key, at_ms..=at_ms + 900);
+        }
+        assert_eq!(other.standing(), Standing::None);
+        let until_ms = own.acting_until_ms();
+        pass(&mut other, &mut key, 20_000..=30_000);
+        assert_eq!(other.standing(), Standing::Held { epoch: 2 });
+        assert!(until_ms < 23_000);
+        pass(&mut own, &mut key, 30_000..=30_500);
+        assert_eq!(own.standing(), Standing::Lost);
+    }
+
+    #[test]
+    fn it_ends_when_the_engine_is_silent_and_goes_on_when_nobody_took_it() {
+        let (mut own, mut key) = (lease("a", 1), Key::default());
+        pass(&mut own, &mut key, 0..=1000);
+        let until_ms = own.acting_until_ms();
+        for now_ms in (1100..9000).step_by(100) {
+            let mut asked = Vec::new();
+            own.work(now_ms, &mut asked);
+            for (id, _) in asked {
+                own.on_answer(id, LeaseAnswer::Unknown("down".into()), now_ms);
+            }
+        }
+        assert!(own.acting_until_ms() <= until_ms);
+        pass(&mut own, &mut key, 9000..=10_000);
+        assert_eq!(own.standing(), Standing::Held { epoch: 1 });
+        assert!(own.acting_until_ms() > 9000);
+    }
+
+    #[test]
+    fn a_write_whose_answer_was_lost_counts_from_when_it_was_begun() {
+        let (mut own, mut key, mut asked) = (lease("a", 1), Key::default(), Vec::new());
+        pass(&mut own, &mut key, 0..=0);
+        own.work(1000, &mut asked);
+        let (id, write) = asked.pop().unwrap();
+        assert!(matches!(write, LeaseRequest::Write { .. }));
+        key.answer(&write);
+        own.on_answer(id, LeaseAnswer::Unknown("lost".into()), 1900);
+        pass(&mut own, &mut key, 2200..=2200);
+        assert_eq!(own.standing(), Standing::Held { epoch: 1 });
+        assert_eq!(own.acting_until_ms(), 3500);
+    }
+
+    #[test]
+    fn a_released_lease_is_left_to_the_successor_for_a_while() {
+        let (mut own, mut key) = (lease("a", 1), Key::default());
+        pass(&mut own, &mut key, 0..=1000);
+        own.release(Some("b".into()));
+        pass(&mut own, &mut key, 1100..=1100);
+        assert_eq!(own.standing(), Standing::Released);
+        let (mut successor, mut other) = (lease("b", 2), lease("c", 3));
+        pass(&mut other, &mut key, 1100..=2900);
+        assert_eq!(other.standing(), Standing::None);
+        pass(&mut successor, &mut key, 3000..=3500);
+        assert_eq!(successor.standing(), Standing::Held { epoch: 2 });
+    }
+}

@@ -164,3 +164,74 @@ impl Sequencer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use storage::Step;
+
+    use super::*;
+    use crate::wire::Packet;
+
+    const CLUSTER: ClusterId = [3; 16];
+
+    fn header(epoch: u64, number: u64) -> Header {
+        let origin = Origin { cluster: CLUSTER, epoch, writer: epoch * 10 };
+        Header { origin, number, sent_at_ms: 0 }
+    }
+
+    fn claim(epoch: u64) -> Vec<u8> {
+        wire::claim(&header(epoch, 0), "n")
+    }
+
+    fn write(epoch: u64, number: u64, segment: u32) -> Vec<u8> {
+        let mut packet = Packet::new(&header(epoch, number), 1024);
+        packet.add(&Step::Write { segment, offset: 0, bytes: Arc::new(vec![1; 8]) }, 0);
+        packet.finish()
+    }
+
+    fn verdicts(bodies: &[Vec<u8>]) -> Vec<Verdict> {
+        let mut sequencer = Sequencer::new(CLUSTER);
+        let numbered = bodies.iter().zip(1..);
+        numbered.map(|(body, at)| sequencer.on_message(at, body).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_fenced_writer_counts_no_more() {
+        let origin = |epoch| header(epoch, 0).origin;
+        let stream = [claim(1), write(1, 1, 1), claim(2), write(1, 2, 1), write(2, 1, 1)];
+        let (first, second) = (Verdict::Claim(origin(1)), Verdict::Claim(origin(2)));
+        let expected = [first, Verdict::Counts, second, Verdict::Void, Verdict::Counts];
+        assert_eq!(verdicts(&stream), expected);
+    }
+
+    #[test]
+    fn a_message_without_the_one_before_it_is_void_until_it_is_sent_again() {
+        let stream = [claim(2), write(2, 2, 1), write(2, 1, 1), write(2, 2, 1), write(2, 2, 1)];
+        let expected = [Verdict::Void, Verdict::Counts, Verdict::Counts, Verdict::Void];
+        assert_eq!(verdicts(&stream)[1..], expected);
+    }
+
+    #[test]
+    fn a_claim_of_an_earlier_epoch_claims_nothing() {
+        let stream = [claim(2), claim(1), claim(2), write(2, 1, 1)];
+        assert_eq!(verdicts(&stream)[1..], [Verdict::Void, Verdict::Void, Verdict::Counts]);
+    }
+
+    #[test]
+    fn a_purged_stream_is_read_from_where_it_begins_and_gaps_are_named() {
+        let mut sequencer = Sequencer::new(CLUSTER);
+        assert_eq!(sequencer.on_message(70, &write(2, 9, 4)), Ok(Verdict::Counts));
+        assert_eq!(sequencer.segments().get(&4), Some(&70));
+        assert_eq!(sequencer.on_message(72, &write(2, 11, 4)), Err(Unreadable::Gap(72, 70)));
+        let mut resumed = Sequencer::resume(CLUSTER, sequencer.cursor());
+        assert_eq!(resumed.on_message(71, &write(2, 10, 5)), Ok(Verdict::Counts));
+    }
+
+    #[test]
+    fn a_stream_of_two_clusters_is_refused() {
+        let mut sequencer = Sequencer::new([4; 16]);
+        assert_eq!(sequencer.on_message(1, &claim(1)), Err(Unreadable::Cluster(1)));
+    }
+}

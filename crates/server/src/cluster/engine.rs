@@ -24,8 +24,25 @@ use tokio::sync::mpsc;
 /// A message of a stream that is followed.
 pub(crate) struct Followed {
     pub(crate) shard: ShardId,
+    /// Of the order to follow that it answers.
+    pub(crate) round: u64,
     pub(crate) sequence: Sequence,
     pub(crate) body: Body,
+}
+
+/// Where the messages of a stream that is followed go.
+pub(crate) struct FollowedBy {
+    pub(crate) shard: ShardId,
+    pub(crate) round: u64,
+    pub(crate) to: mpsc::Sender<Followed>,
+}
+
+impl FollowedBy {
+    /// False: nobody takes them any more.
+    async fn deliver(&self, sequence: Sequence, body: Body) -> bool {
+        let Self { shard, round, .. } = *self;
+        self.to.send(Followed { shard, round, sequence, body }).await.is_ok()
+    }
 }
 
 /// What became of a compare-and-set.
@@ -190,14 +207,14 @@ impl Engine {
     ///
     /// A consumer lives on one server and dies with it, which the library notices late. So whenever
     /// it is silent the leader is asked for the next message: a takeover must not wait for it.
-    pub(crate) async fn follow(&self, shard: ShardId, from: Sequence, to: mpsc::Sender<Followed>) {
+    pub(crate) async fn follow(&self, from: Sequence, to: FollowedBy) {
         let mut next = from.max(1);
         loop {
-            let made = tokio::time::timeout(CONSUMER_TIMEOUT, self.consumer(shard, next)).await;
+            let made = tokio::time::timeout(CONSUMER_TIMEOUT, self.consumer(to.shard, next)).await;
             if let Ok(Ok(messages)) = made {
-                self.consume(shard, messages, &mut next, &to).await;
+                self.consume(messages, &mut next, &to).await;
             }
-            self.read_on(shard, &mut next, &to).await;
+            self.read_on(&mut next, &to).await;
             tokio::time::sleep(FOLLOW_RETRY).await;
         }
     }
@@ -217,45 +234,34 @@ impl Engine {
     }
 
     /// Delivers what a consumer brings, until it fails or is silent though there is more.
-    async fn consume(
-        &self,
-        shard: ShardId,
-        mut messages: pull::Ordered,
-        next: &mut Sequence,
-        to: &mpsc::Sender<Followed>,
-    ) {
+    async fn consume(&self, mut messages: pull::Ordered, next: &mut Sequence, to: &FollowedBy) {
         loop {
             match tokio::time::timeout(SILENCE_MAX, messages.next()).await {
                 Ok(Some(Ok(message))) => {
                     let Ok(info) = message.info() else { return };
                     let (sequence, body) = (info.stream_sequence, Arc::from(&message.payload[..]));
                     *next = sequence + 1;
-                    if to.send(Followed { shard, sequence, body }).await.is_err() {
+                    if !to.deliver(sequence, body).await {
                         return;
                     }
                 }
                 Ok(_) => return,
-                Err(_) if self.read_on(shard, next, to).await > 0 => return,
+                Err(_) if self.read_on(next, to).await > 0 => return,
                 Err(_) => {}
             }
         }
     }
 
     /// Delivers what the leader has behind what was delivered last; says how much.
-    async fn read_on(
-        &self,
-        shard: ShardId,
-        next: &mut Sequence,
-        to: &mpsc::Sender<Followed>,
-    ) -> usize {
-        let stream = self.names.stream(shard);
+    async fn read_on(&self, next: &mut Sequence, to: &FollowedBy) -> usize {
+        let stream = self.names.stream(to.shard);
         for count in 0..READ_ON_MAX {
             let Ok(Some((sequence, body))) = self.stored(&stream, json!({ "seq": *next })).await
             else {
                 return count;
             };
             *next = sequence + 1;
-            if to.send(Followed { shard, sequence, body: body.into() }).await.is_err() {
+            if !to.deliver(sequence, body.into()).await {
                 return count;
             }
         }

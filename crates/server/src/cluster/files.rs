@@ -31,6 +31,9 @@ pub(crate) struct Files {
 /// How long a takeover waits for them before it tries again.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_millis(1500);
 
+/// How long a file may take to be replicated: the lease is not renewed meanwhile.
+const PUT_TIMEOUT: Duration = Duration::from_millis(1200);
+
 /// Compare-and-set tries of one file.
 const TRIES_MAX: usize = 8;
 
@@ -75,7 +78,9 @@ impl Files {
     /// Replicates a file, for the node that is active.
     pub(crate) async fn put(&mut self, put: PutFile) {
         let PutFile { name, content, done } = put;
-        let result = self.try_put(&name, &content).await;
+        let tried = tokio::time::timeout(PUT_TIMEOUT, self.try_put(&name, &content)).await;
+        let late = || Err(io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer"));
+        let result = tried.unwrap_or_else(|_| late());
         // Who waited may have given up.
         let _ = done.send(result);
     }

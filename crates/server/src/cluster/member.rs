@@ -4,6 +4,7 @@
 //! All of it is one loop on one thread with a runtime of its own. No worker ever waits for it, but
 //! for the lease ([`Acting::wait`]).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 
 use super::acting::{Acting, boot_ms};
 use super::copy::{CopyContext, CopyFault, LocalCopy, TakenLog};
-use super::engine::{Engine, Followed};
+use super::engine::{Engine, Followed, FollowedBy};
 use super::files::{Files, PutFile};
 use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
 use crate::disk::DataDir;
@@ -189,6 +190,8 @@ struct Loop {
     followed: mpsc::Receiver<Followed>,
     follow: mpsc::Sender<Followed>,
     followers: Vec<Option<oneshot::Sender<()>>>,
+    /// Of each shard, how often it was followed from somewhere.
+    rounds: Vec<u64>,
     /// The copy was given up once for what the stream says.
     has_started_over: Vec<bool>,
     /// This node is active, and the start of the broker does not know yet.
@@ -198,6 +201,9 @@ struct Loop {
     switchover: Option<Option<String>>,
     /// What does not change of the status.
     facts: NodeStatus,
+    /// Starts of other nodes that were compared with this one.
+    compared: BTreeSet<u64>,
+    started: Instant,
     effects: Vec<Effect>,
 }
 
@@ -217,11 +223,14 @@ impl Loop {
             node: Node::new(settings, cursors, boot_ms()),
             done: copies.iter().map(|_| None).collect(),
             followers: copies.iter().map(|_| None).collect(),
+            rounds: vec![0; copies.len()],
             has_started_over: vec![false; copies.len()],
             taken: None,
             is_served: false,
             switchover: None,
             facts,
+            compared: BTreeSet::new(),
+            started: Instant::now(),
             copies,
             files: Files::new(engine.clone()),
             engine,
@@ -285,11 +294,12 @@ impl Loop {
     }
 
     fn on_followed(&mut self, followed: Followed) {
-        let Followed { shard, sequence, body } = followed;
-        self.node.on_message(shard, sequence, &body, boot_ms());
-        // Its own messages are applied before the next one is looked at: a start over must not
-        // find messages of before.
-        self.apply_effects();
+        let Followed { shard, round, sequence, body } = followed;
+        // After a start over, messages of before may still be queued.
+        if round == self.rounds[usize::from(shard)] {
+            self.node.on_message(shard, sequence, &body, boot_ms());
+            self.apply_effects();
+        }
     }
 
     async fn on_order(&mut self, order: Order) {
@@ -374,10 +384,12 @@ impl Loop {
     fn follow(&mut self, shard: ShardId, from: Sequence) {
         let (stop, stopped) = oneshot::channel();
         self.followers[usize::from(shard)] = Some(stop);
-        let (engine, follow) = (self.engine.clone(), self.follow.clone());
+        let round = &mut self.rounds[usize::from(shard)];
+        *round += 1;
+        let (engine, round, to) = (self.engine.clone(), *round, self.follow.clone());
         tokio::spawn(async move {
             tokio::select! {
-                () = engine.follow(shard, from, follow) => {}
+                () = engine.follow(from, FollowedBy { shard, round, to }) => {}
                 _ = stopped => {}
             }
         });
@@ -434,6 +446,8 @@ impl Loop {
             }
             Role::Ended(why) => {
                 self.member.acting.set(0);
+                // What ends each start at once is not to keep a core busy.
+                std::thread::sleep(LIFE_MIN.saturating_sub(self.started.elapsed()));
                 super::begin_again(&why);
             }
         }
@@ -442,6 +456,7 @@ impl Loop {
     async fn on_said(&mut self, said: Said) {
         match said {
             Said::Status(status) => {
+                self.compare(&status);
                 let mut view = self.member.view.lock().unwrap_or_else(PoisonError::into_inner);
                 view.hear(*status, boot_ms());
             }
@@ -455,6 +470,30 @@ impl Loop {
                     self.talk.answer(&message, &answer).await;
                 }
             }
+        }
+    }
+
+    /// Tells once of each start of another node what does not fit.
+    fn compare(&mut self, status: &NodeStatus) {
+        if status.instance == self.facts.instance || !self.compared.insert(status.instance) {
+            return;
+        }
+        let NodeStatus { node, version, config, .. } = status;
+        if *node == self.facts.node {
+            tracing::error!(node, "another node has the same name: change `cluster.node` of one");
+        }
+        if *version != self.facts.version {
+            let own = &*self.facts.version;
+            tracing::warn!(node, version, own, "another node has another version");
+        }
+        if *config != self.facts.config {
+            tracing::warn!(
+                node,
+                "another node has other settings of durability or namespaces: make them the same"
+            );
+        }
+        if self.compared.len() > COMPARED_MAX {
+            self.compared.clear();
         }
     }
 
@@ -548,6 +587,12 @@ fn wall_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }
+
+/// A process is not replaced earlier than so long after its start.
+const LIFE_MIN: Duration = Duration::from_secs(2);
+
+/// Starts that are remembered; then the same is told again.
+const COMPARED_MAX: usize = 256;
 
 /// Answers and messages that are taken in before their effects are carried out.
 const EVENTS_PER_TURN: usize = 64;

@@ -188,6 +188,7 @@ fn stop_workers(workers: Workers, clustered: Option<&Clustered>) {
         Logging::flush_installed();
         std::process::exit(0);
     }
+    end_at_last(workers.shutdown_grace() + RELEASE_TIMEOUT);
     workers.stop();
     let successor = clustered.member.successor.get();
     clustered.member.order(Order::Release(successor.clone()));
@@ -198,6 +199,17 @@ fn stop_workers(workers: Workers, clustered: Option<&Clustered>) {
     if let Some(to) = successor {
         crate::cluster::begin_again(&format!("switched over to '{to}'"));
     }
+}
+
+/// The lease may run out while the workers stop, and then they wait for it. What was promised is in
+/// the streams, so the process may end at any time.
+fn end_at_last(after: Duration) {
+    std::thread::spawn(move || {
+        std::thread::sleep(after);
+        tracing::warn!("stopping took too long: connections are closed without a word");
+        Logging::flush_installed();
+        std::process::exit(0);
+    });
 }
 
 /// How long the engine has to take the lease back.
