@@ -119,6 +119,8 @@ struct Held {
 struct UnderWay {
     id: RequestId,
     is_write: bool,
+    /// It gives the lease back.
+    is_release: bool,
 }
 
 /// What became of the lease.
@@ -216,7 +218,8 @@ impl Lease {
         self.next_request += 1;
         let id = RequestId(self.next_request);
         let is_write = matches!(request, LeaseRequest::Write { .. });
-        self.under_way = Some(UnderWay { id, is_write });
+        let is_release = is_write && self.releasing.is_some();
+        self.under_way = Some(UnderWay { id, is_write, is_release });
         self.next_at_ms =
             now_ms + if is_write { self.timing.renew_ms } else { self.timing.poll_ms };
         out.push((id, request));
@@ -279,7 +282,8 @@ impl Lease {
 
     /// Takes the answer to a request.
     pub fn on_answer(&mut self, id: RequestId, answer: LeaseAnswer, now_ms: u64) {
-        let Some(UnderWay { is_write, .. }) = self.under_way.take_if(|it| it.id == id) else {
+        let Some(UnderWay { is_write, is_release, .. }) = self.under_way.take_if(|it| it.id == id)
+        else {
             return;
         };
         match answer {
@@ -291,7 +295,7 @@ impl Lease {
                 self.next_at_ms = now_ms + self.timing.poll_ms;
                 return;
             }
-            LeaseAnswer::Written(revision) if is_write => self.on_written(revision),
+            LeaseAnswer::Written(revision) if is_write => self.on_written(revision, is_release),
             LeaseAnswer::Found { revision, value } => self.on_found(revision, &value, now_ms),
             LeaseAnswer::Missing => self.on_missing(now_ms),
             LeaseAnswer::Conflict | LeaseAnswer::Written(_) => self.look(now_ms),
@@ -306,15 +310,14 @@ impl Lease {
         self.next_at_ms = now_ms;
     }
 
-    fn on_written(&mut self, revision: u64) {
-        let is_releasing = self.releasing.is_some();
+    fn on_written(&mut self, revision: u64, is_release: bool) {
         let Some(held) = self.held.as_mut() else { return };
         let begun = held.begun.last().map_or(0, |(_, begun_ms)| *begun_ms);
         held.revision = revision;
         held.until_ms = begun + self.timing.lease_ms - self.timing.guard_ms;
         held.begun.clear();
         held.is_sure = true;
-        held.is_released = is_releasing;
+        held.is_released = is_release;
     }
 
     fn on_missing(&mut self, now_ms: u64) {
@@ -462,6 +465,21 @@ mod tests {
         pass(&mut own, &mut key, 2200..=2200);
         assert_eq!(own.standing(), Standing::Held { epoch: 1 });
         assert_eq!(own.acting_until_ms(), 3500);
+    }
+
+    #[test]
+    fn a_renewal_under_way_is_no_release() {
+        let (mut own, mut key, mut asked) = (lease("a", 1), Key::default(), Vec::new());
+        pass(&mut own, &mut key, 0..=0);
+        own.work(1000, &mut asked);
+        let (id, renewal) = asked.pop().unwrap();
+        own.release(Some("b".into()));
+        own.on_answer(id, key.answer(&renewal), 1000);
+        assert_eq!(own.standing(), Standing::Held { epoch: 1 });
+        pass(&mut own, &mut key, 1000..=1100);
+        assert_eq!(own.standing(), Standing::Released);
+        let written: LeaseValue = serde_json::from_slice(&key.0.unwrap().1).unwrap();
+        assert!(written.is_released);
     }
 
     #[test]

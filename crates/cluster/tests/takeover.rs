@@ -288,7 +288,7 @@ fn read(messages: &[Body]) -> Vec<(u32, u32, Vec<u8>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
     #[test]
     fn what_was_promised_is_in_the_stream(seed: u64) {
         let members = vec![Member::new("a", 1), Member::new("b", 2)];
