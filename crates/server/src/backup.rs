@@ -16,9 +16,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::cli::complain;
+use crate::cluster::MARK_FILE;
 use crate::config::TOKEN_FILE;
 use crate::disk::{
-    DataDir, DataDirError, LogFiles, NAMES_FILE, SECRET_FILE, SMALL_FILES, sync_entry,
+    DataDir, DataDirError, LogFiles, NAMES_FILE, SECRET_FILE, SMALL_FILES, sync_entry, write_whole,
 };
 use crate::log_tool;
 use crate::run::control;
@@ -60,6 +61,8 @@ enum Content {
         bytes: u64,
     },
     Manifest(Vec<u8>),
+    /// How far the local copy of a cluster's node is: with it a node can start on the backup.
+    Mark(Vec<u8>),
 }
 
 /// What keeps the files in place while they are copied.
@@ -98,7 +101,7 @@ fn backup(dir: &Path, target: &Path) -> anyhow::Result<String> {
 }
 
 /// Where the copy is made until it is whole: beside the target, so that it can be renamed.
-fn partial_of(target: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn partial_of(target: &Path) -> anyhow::Result<PathBuf> {
     let entries = match std::fs::read_dir(target) {
         Ok(mut entries) => entries.next().is_some(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
@@ -115,7 +118,7 @@ fn partial_of(target: &Path) -> anyhow::Result<PathBuf> {
 
 /// The copy is a data directory, and locked as such. What a backup that did not end has left there
 /// goes; what no backup has made stays, and is in the way.
-fn begin_copy(partial: &Path) -> anyhow::Result<DataDir> {
+pub(crate) fn begin_copy(partial: &Path) -> anyhow::Result<DataDir> {
     let copy = match DataDir::open(partial) {
         Err(DataDirError::Locked(path)) => bail!(
             "another backup is writing to {}: wait for its end, or name another target",
@@ -143,10 +146,11 @@ fn clear(partial: &Path) -> io::Result<()> {
 }
 
 fn clear_log(path: &Path) -> io::Result<()> {
+    let own = |name: &str| name == NAMES_FILE || name == MARK_FILE;
     for entry in std::fs::read_dir(path)? {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
-        if name.ends_with(".log") || name.starts_with("manifest") || name == NAMES_FILE {
+        if name.ends_with(".log") || name.starts_with("manifest") || own(&name) {
             std::fs::remove_file(path.join(&*name))?;
         }
     }
@@ -162,7 +166,11 @@ fn lock(data: DataDir) -> anyhow::Result<(Source, Vec<Piece>)> {
             .into_iter()
             .map(|file| Content::Segment { segment: file.number, bytes: file.bytes });
         let manifest = files.manifest().with_context(|| files.path().display().to_string())?;
-        let all = segments.chain(manifest.map(Content::Manifest));
+        let mark = match std::fs::read(files.path().join(MARK_FILE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            read => Some(read.with_context(|| files.path().display().to_string())?),
+        };
+        let all = segments.chain(manifest.map(Content::Manifest)).chain(mark.map(Content::Mark));
         pieces.extend(all.map(|content| Piece { shard, content }));
     }
     Ok((Source::Locked(data), pieces))
@@ -200,6 +208,10 @@ fn pin(stream: UnixStream) -> anyhow::Result<(Source, Vec<Piece>)> {
             [control::MANIFEST, shard, content] => {
                 let content = control::from_hex(content).context("the manifest is no text")?;
                 pieces.push(Piece { shard: shard.parse()?, content: Content::Manifest(content) });
+            }
+            [control::MARK, shard, content] => {
+                let content = control::from_hex(content).context("the mark is no text")?;
+                pieces.push(Piece { shard: shard.parse()?, content: Content::Mark(content) });
             }
             _ => bail!("the broker said '{line}', which this program does not understand"),
         }
@@ -239,6 +251,10 @@ fn copy_all(from: &Path, to: &DataDir, pieces: &[Piece]) -> anyhow::Result<u64> 
                 let source = DataDir::log_path_in(from, *shard).join(name);
                 bytes += copy_one(&source, &target, *count)
                     .with_context(|| format!("{} to {}", source.display(), target.display()))?;
+            }
+            Content::Mark(content) => {
+                let path = log.path().join(MARK_FILE);
+                write_whole(&path, content).with_context(|| path.display().to_string())?;
             }
             Content::Manifest(content) => {
                 let mut content = content.clone();

@@ -43,6 +43,27 @@ pub(crate) struct LocalCopy {
     /// End of what this node has appended last.
     stored_upto: Position,
     marked: Option<Cursor>,
+    /// A backup reads the files.
+    pin: Option<Pin>,
+}
+
+/// What waits for the end of a backup.
+#[derive(Default)]
+struct Pin {
+    /// Segments to remove. Bound: the log's own, as the backup of a single broker keeps them.
+    held: Vec<u32>,
+    /// The copy was thrown away meanwhile.
+    is_void: bool,
+}
+
+/// What of a copy belongs to a backup.
+pub(crate) struct PinnedCopy {
+    pub(crate) shard: ShardId,
+    /// Numbers, and bytes of each.
+    pub(crate) segments: Vec<(u32, u64)>,
+    pub(crate) manifest: Option<Vec<u8>>,
+    /// For a node that is started on the backup.
+    pub(crate) mark: Option<Vec<u8>>,
 }
 
 /// What a standby knows of a log.
@@ -94,6 +115,7 @@ impl LocalCopy {
             known_upto: Position::default(),
             stored_upto: Position::default(),
             marked: None,
+            pin: None,
         };
         let Some(mark) = copy.read_mark()? else {
             copy.refuse_foreign_files()?;
@@ -176,14 +198,17 @@ impl LocalCopy {
         Ok(())
     }
 
-    /// Removes all that there is, and begins with nothing.
+    /// Removes all that there is, and begins with nothing. The mark comes first: files without one
+    /// are taken for the log of a broker without a cluster.
     pub(crate) fn start_over(&mut self) -> std::io::Result<()> {
+        self.write_mark(&Cursor::default(), Position::default())?;
+        if let Some(pin) = &mut self.pin {
+            *pin = Pin { held: Vec::new(), is_void: true };
+        }
         for file in self.files.list()? {
             self.files.drop_copy(file.number)?;
         }
         remove(&self.files.manifest_path())?;
-        // Files that follow are this cluster's, whenever the node is killed.
-        self.write_mark(&Cursor::default(), Position::default())?;
         let expected = (self.shard, self.context.shards);
         let follow = Follow::new(expected, &self.context.settings);
         self.image = Some(Image { follow, replay: new_replay(), oldest: 0 });
@@ -254,9 +279,50 @@ impl LocalCopy {
         }
         image.oldest = oldest;
         for file in self.files.list()?.iter().filter(|file| file.number < oldest) {
-            self.files.drop_copy(file.number)?;
+            self.drop_segment(file.number)?;
         }
         Ok(Some(oldest))
+    }
+
+    /// Removes a segment, unless a backup needs it still.
+    fn drop_segment(&mut self, number: u32) -> std::io::Result<()> {
+        match &mut self.pin {
+            Some(pin) => {
+                if !pin.held.contains(&number) {
+                    pin.held.push(number);
+                }
+                Ok(())
+            }
+            None => self.files.drop_copy(number),
+        }
+    }
+
+    /// Keeps the files as they are until [`LocalCopy::unpin`], and says which they are. What comes
+    /// meanwhile stands behind them.
+    pub(crate) fn pin(&mut self, cursor: Option<Cursor>) -> std::io::Result<PinnedCopy> {
+        self.mark(cursor);
+        let mark = std::fs::read(self.mark_path()).ok();
+        let end = self.image.as_ref().map_or(self.stored_upto, |image| image.follow.end());
+        let oldest = self.image.as_ref().map_or(0, |image| image.oldest);
+        let needed = |number: u32| (oldest..=end.segment()).contains(&number);
+        let list = self.files.list()?.into_iter().filter(|file| needed(file.number));
+        let segments = list.map(|file| match file.number == end.segment() {
+            true => (file.number, u64::from(end.offset())),
+            false => (file.number, file.bytes),
+        });
+        let segments = segments.collect();
+        let manifest = self.files.manifest()?;
+        self.pin.get_or_insert_default();
+        Ok(PinnedCopy { shard: self.shard, segments, manifest, mark })
+    }
+
+    /// Removes what has waited for it. False: the files did not stay.
+    pub(crate) fn unpin(&mut self) -> std::io::Result<bool> {
+        let Some(pin) = self.pin.take() else { return Ok(false) };
+        for number in pin.held {
+            self.files.drop_copy(number)?;
+        }
+        Ok(!pin.is_void)
     }
 
     /// Another writer begins.
@@ -282,7 +348,7 @@ impl LocalCopy {
     }
 
     /// Does what the log wants done with its files, or reads them.
-    pub(crate) fn carry_out(&self, command: Command) -> Completion {
+    pub(crate) fn carry_out(&mut self, command: Command) -> Completion {
         let id = command.id();
         let done = |result: std::io::Result<()>| {
             Outcome::Done(result.map_err(|error| Fault {
@@ -294,10 +360,10 @@ impl LocalCopy {
             Command::Create { segment, bytes, .. } => done(self.files.make_sparse(segment, bytes)),
             Command::Recycle { from, to, .. } => {
                 let bytes = self.context.settings.segment_bytes;
-                let removed = self.files.drop_copy(from);
+                let removed = self.drop_segment(from);
                 done(removed.and_then(|()| self.files.make_sparse(to, bytes)))
             }
-            Command::Delete { segment, .. } => done(self.files.drop_copy(segment)),
+            Command::Delete { segment, .. } => done(self.drop_segment(segment)),
             command => return self.files.carry_out(command),
         };
         Completion { id, outcome }
@@ -312,6 +378,28 @@ impl LocalCopy {
         let report = follow.report();
         let recovered = follow.finish(fresh);
         Some(TakenLog { shard: self.shard, recovered, replay, report })
+    }
+
+    /// Makes files of an ordinary log of the copy: they end with the last whole batch. Returns how
+    /// many bytes they have.
+    ///
+    /// # Errors
+    ///
+    /// What was read is not a whole log, or the files cannot be written.
+    pub(crate) fn finish_export(&mut self) -> anyhow::Result<u64> {
+        let Some(image) = self.image.take() else { return Ok(0) };
+        image.follow.check()?;
+        let (end, mut bytes) = (image.follow.end(), 0);
+        for file in self.files.list()? {
+            let number = file.number;
+            let is_last = number == end.segment();
+            let kept = if is_last { u64::from(end.offset()) } else { file.bytes };
+            let full = file.bytes.max(u64::from(self.context.settings.segment_bytes));
+            self.files.finish_copy(number, kept, full)?;
+            bytes += kept;
+        }
+        remove(&self.mark_path())?;
+        Ok(bytes)
     }
 
     /// Bytes of the log up to its end here, since it began.
@@ -373,4 +461,4 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// Beside the segments of a copy.
-const MARK_FILE: &str = "cursor";
+pub(crate) const MARK_FILE: &str = "cursor";

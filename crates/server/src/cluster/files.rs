@@ -46,6 +46,7 @@ impl Files {
     pub(crate) async fn take_over(&mut self, epoch: u64, directory: &Path) -> io::Result<()> {
         self.epoch = epoch;
         let all = async {
+            super::import::refuse_unfinished(&self.engine).await.map_err(io::Error::other)?;
             for name in CLUSTERED_FILES {
                 let content = self.take(name).await?;
                 write_local(directory, name, content.as_deref())?;
@@ -56,6 +57,29 @@ impl Files {
             Ok(taken) => taken,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer")),
         }
+    }
+
+    /// All files as they are now, for a node that does not own them.
+    pub(crate) async fn read_all(engine: &Engine) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
+        let mut all = Vec::new();
+        for name in CLUSTERED_FILES {
+            let Some((_, value)) = engine.get(&key(name)).await? else { continue };
+            let (_, content) = split(&value)?;
+            all.extend(content.map(|content| (name, content.to_vec())));
+        }
+        Ok(all)
+    }
+
+    /// Writes all files as they are now into the data directory of a standby.
+    pub(crate) async fn refresh(&self, directory: &Path) -> io::Result<()> {
+        let read = tokio::time::timeout(TAKE_OVER_TIMEOUT, Self::read_all(&self.engine));
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer");
+        let all = read.await.map_err(late)??;
+        for name in CLUSTERED_FILES {
+            let found = all.iter().find(|(known, _)| *known == name);
+            write_local(directory, name, found.map(|(_, content)| &content[..]))?;
+        }
+        Ok(())
     }
 
     async fn take(&mut self, name: &'static str) -> io::Result<Option<Vec<u8>>> {

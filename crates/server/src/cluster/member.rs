@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::acting::{Acting, boot_ms};
-use super::copy::{CopyContext, CopyFault, LocalCopy, TakenLog};
+use super::copy::{CopyContext, CopyFault, LocalCopy, PinnedCopy, TakenLog};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::files::{Files, PutFile};
 use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
@@ -42,6 +42,10 @@ pub(crate) enum Order {
     /// The logs are closed: give the role back, to this node if one is named.
     Release(Option<String>),
     PutFile(PutFile),
+    /// Keep the files of all copies as they are, and say which they are.
+    Pin(Sender<io::Result<Vec<PinnedCopy>>>),
+    /// The backup is done. False: the files did not stay as they were.
+    Unpin(Sender<bool>),
 }
 
 /// Takes the completions of a log.
@@ -308,7 +312,34 @@ impl Loop {
             Order::Attach(shard, done) => self.done[usize::from(shard)] = Some(done),
             Order::Release(successor) => self.node.release(successor),
             Order::PutFile(put) => self.files.put(put).await,
+            // Who asked may have given up; then the unpinning follows.
+            Order::Pin(answer) => drop(answer.send(self.pin().await)),
+            Order::Unpin(answer) => drop(answer.send(self.unpin())),
         }
+    }
+
+    async fn pin(&mut self) -> io::Result<Vec<PinnedCopy>> {
+        let mut pinned = Vec::new();
+        for (shard, copy) in self.copies.iter_mut().enumerate() {
+            pinned.push(copy.pin(self.node.cursor(shard as ShardId))?);
+        }
+        // Behind the logs: none speaks of a namespace that has no name yet. The active node has
+        // written its own.
+        if *self.node.role() == Role::Standby {
+            self.files.refresh(self.data.path()).await?;
+        }
+        Ok(pinned)
+    }
+
+    fn unpin(&mut self) -> bool {
+        let mut stayed = true;
+        for copy in &mut self.copies {
+            match copy.unpin() {
+                Ok(copy_stayed) => stayed &= copy_stayed,
+                Err(error) => tracing::warn!(%error, "cannot remove an old segment"),
+            }
+        }
+        stayed
     }
 
     async fn carry_out(&mut self) {
@@ -583,7 +614,7 @@ impl Loop {
     }
 }
 
-fn wall_ms() -> u64 {
+pub(super) fn wall_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }

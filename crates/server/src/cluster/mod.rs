@@ -9,11 +9,14 @@ mod acting;
 mod connect;
 mod copy;
 mod engine;
+mod export;
 mod files;
+mod import;
 mod init;
 mod login;
 mod member;
 mod operate;
+mod source;
 mod talk;
 
 use std::os::unix::process::CommandExt as _;
@@ -23,7 +26,7 @@ use std::sync::mpsc::Receiver;
 use anyhow::Context as _;
 
 pub(crate) use acting::Acting;
-pub(crate) use copy::TakenLog;
+pub(crate) use copy::{MARK_FILE, PinnedCopy, TakenLog};
 pub use login::check_files;
 pub(crate) use member::{Member, Order, Turn};
 pub use operate::{ClusterArgs, run};
@@ -56,6 +59,7 @@ impl Clustered {
             .context("cannot start the runtime of the cluster")?;
         let engine = runtime.block_on(connect::connect(cluster))?;
         let facts = runtime.block_on(connect::read_cluster(&engine))?;
+        runtime.block_on(import::refuse_unfinished(&engine))?;
         let talk =
             runtime.block_on(talk::Talk::begin(&engine)).context("cannot listen to nodes")?;
         let data =

@@ -9,10 +9,10 @@ use futures_util::StreamExt as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::connect;
 use super::engine::{Engine, LEASE_KEY};
 use super::init::{self, Plan};
 use super::talk::{ASK_TOPIC, NodeStatus, Question, SwitchoverAnswer};
+use super::{connect, export, import};
 use crate::cli::serve::ServeArgs;
 use crate::cli::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
 use crate::config::{ClusterConfig, Config, Machine};
@@ -51,6 +51,22 @@ enum ClusterCommand {
         /// The node that is to be active. Default: any standby that has all messages.
         node: Option<String>,
     },
+    /// Bring the data directory of a broker without a cluster into a cluster that no node has
+    /// served yet. Broker and nodes must be stopped. The directory is not changed.
+    Import {
+        #[command(flatten)]
+        common: Common,
+        /// The data directory.
+        data_dir: PathBuf,
+    },
+    /// Make a data directory for a broker without a cluster out of what the cluster stores now.
+    /// The cluster may serve meanwhile.
+    Export {
+        #[command(flatten)]
+        common: Common,
+        /// The directory to make. It must not exist, or be empty.
+        data_dir: PathBuf,
+    },
 }
 
 /// What all of them take.
@@ -65,7 +81,9 @@ struct Common {
 pub fn run(args: &ClusterArgs) -> u8 {
     let (ClusterCommand::Init { common, .. }
     | ClusterCommand::Status { common, .. }
-    | ClusterCommand::Switchover { common, .. }) = &args.command;
+    | ClusterCommand::Switchover { common, .. }
+    | ClusterCommand::Import { common, .. }
+    | ClusterCommand::Export { common, .. }) = &args.command;
     let (config, cluster) = match configured(common) {
         Ok(configured) => configured,
         Err(error) => {
@@ -84,6 +102,10 @@ pub fn run(args: &ClusterArgs) -> u8 {
                 ClusterCommand::Status { json, .. } => status(&engine, *json).await,
                 ClusterCommand::Switchover { node, .. } => {
                     switch_over(&engine, node.as_deref()).await
+                }
+                ClusterCommand::Import { data_dir, .. } => import::run(&engine, data_dir).await,
+                ClusterCommand::Export { data_dir, .. } => {
+                    export::run(&engine, &config, data_dir).await
                 }
             }
         })
@@ -261,6 +283,11 @@ fn table(shown: &Shown) -> String {
     text
 }
 
+/// The nodes that run.
+pub(super) async fn nodes(engine: &Engine) -> anyhow::Result<Vec<NodeStatus>> {
+    ask_all(engine, &Question::Status).await
+}
+
 async fn ask_all(engine: &Engine, question: &Question) -> anyhow::Result<Vec<NodeStatus>> {
     let mut answers = ask(engine, question).await?;
     let mut nodes: Vec<NodeStatus> = Vec::new();
@@ -321,4 +348,6 @@ const EXAMPLES: &str = "\
 Examples:
   quelea cluster init --config /etc/quelea/quelea.toml          once, before the first node starts
   quelea cluster status --config /etc/quelea/quelea.toml
-  quelea cluster switchover --config /etc/quelea/quelea.toml node-2";
+  quelea cluster switchover --config /etc/quelea/quelea.toml node-2
+  quelea cluster import --config /etc/quelea/quelea.toml /var/lib/quelea-single
+  quelea cluster export --config /etc/quelea/quelea.toml /var/lib/quelea-export";

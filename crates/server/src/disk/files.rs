@@ -170,6 +170,15 @@ impl LogFiles {
         self.delete(segment)
     }
 
+    /// Makes a segment file of a local copy durable. Behind `kept` it has zeros, up to `full`.
+    pub fn finish_copy(&self, segment: u32, kept: u64, full: u64) -> io::Result<()> {
+        let file = self.file(segment)?;
+        file.set_len(kept)?;
+        file.set_len(full)?;
+        file.sync_all()?;
+        self.directory.sync_all()
+    }
+
     /// Carries out a command.
     pub fn carry_out(&self, command: Command) -> Completion {
         self.carry_out_in_parts(command, &mut || {})

@@ -240,6 +240,68 @@ impl DataDir {
     }
 }
 
+impl DataDir {
+    /// The small files as a cluster replicates them: without the stamp of this directory.
+    pub(crate) fn files_for_cluster(&self) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
+        let mut all = Vec::new();
+        for name in CLUSTERED_FILES {
+            match content_of(&self.path().join(name))? {
+                Content::Bare(content) | Content::Stamped(_, content) => {
+                    all.push((name, stamped(NO_START, &content)));
+                }
+                // One that matters was found when the directory was looked at as a whole.
+                Content::Missing | Content::Damaged => {}
+            }
+        }
+        Ok(all)
+    }
+
+    /// Makes a directory of what a cluster replicates: logs are here already, files are as
+    /// [`DataDir::files_for_cluster`] gives them. All get one finished stamp, as if a broker had
+    /// served from it.
+    pub(crate) fn stamp_as_served(
+        &self,
+        shards: u16,
+        files: &[(&'static str, Vec<u8>)],
+    ) -> Result<(), DataDirError> {
+        let token = u64::from_ne_bytes(crate::auth::random());
+        let directory = crate::auth::random();
+        let stamp = Stamp { directory, start: 1, token, is_finished: true };
+        for shard in 0..shards {
+            let log = self.log_files(shard)?;
+            let fail = |error| DataDirError::Io { path: log.path().to_owned(), error };
+            let known = match log.manifest().map_err(fail)? {
+                Some(content) => Manifest::read(&content).map_err(|refusal| {
+                    DataDirError::Refused { path: log.path().into(), refusal }
+                })?,
+                None => {
+                    let id = crate::auth::random();
+                    Manifest::of_nothing(storage::Identity { id, shard, shards })
+                }
+            };
+            log.put_manifest(&known.stamped(stamp)).map_err(fail)?;
+        }
+        for name in CLUSTERED_FILES {
+            let found = files.iter().find(|(known, _)| *known == name);
+            if found.is_none() && name == SECRET_FILE {
+                continue;
+            }
+            let content = found.map_or(&[][..], |(_, content)| without_stamp(content));
+            let path = self.path().join(name);
+            write_whole(&path, &stamped(stamp, content)).map_err(|error| self.fail(error))?;
+        }
+        Ok(())
+    }
+}
+
+fn without_stamp(bytes: &[u8]) -> &[u8] {
+    if !bytes.starts_with(HEAD.as_bytes()) {
+        return bytes;
+    }
+    let end = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
+    &bytes[end..]
+}
+
 /// Sets a damaged small file aside, and puts one in its place that says nothing.
 pub(crate) fn replace_small(path: &Path, stamp: Stamp) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();

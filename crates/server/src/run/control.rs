@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::mailbox::{Item, Mailbox};
 use super::worker::{Order, Pinned};
+use crate::cluster::{Member, Order as MemberOrder, PinnedCopy};
 
 /// The name of the socket in the data directory.
 pub(crate) const SOCKET: &str = "control";
@@ -23,6 +24,8 @@ pub(crate) const DONE: &str = "done";
 /// hexadecimal without the zeros at its end; then `pinned`, then `unpinned`.
 pub(crate) const FILE: &str = "file";
 pub(crate) const MANIFEST: &str = "manifest";
+/// Of a node of a cluster: `mark SHARD CONTENT`, for a node that is started on the backup.
+pub(crate) const MARK: &str = "mark";
 pub(crate) const PINNED: &str = "pinned";
 pub(crate) const UNPINNED: &str = "unpinned";
 
@@ -40,22 +43,17 @@ pub(super) struct Control {
 impl Control {
     /// Opens the socket. The caller holds the lock of the directory, so a socket that is there is
     /// one that nobody serves.
-    pub(super) fn open(
-        directory: &Path,
-        shards: usize,
-        mailboxes: &Arc<[Arc<Mailbox>]>,
-    ) -> io::Result<Self> {
+    pub(super) fn open(directory: &Path, owner: Owner) -> io::Result<Self> {
         let path = directory.join(SOCKET);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let listener = UnixListener::bind(&path)?;
-        let mailboxes = mailboxes.clone();
         // One tool at a time: others wait in the system's queue.
         let serve = move || {
             for stream in listener.incoming() {
-                let served = stream.and_then(|stream| serve(&stream, shards, &mailboxes));
+                let served = stream.and_then(|stream| serve(&stream, &owner));
                 if let Err(error) = served {
                     tracing::warn!(%error, "a backup did not end in order");
                 }
@@ -86,18 +84,82 @@ pub(crate) fn is_served(directory: &Path) -> bool {
     true
 }
 
-/// Pins the logs of all workers as long as it lives.
-struct Pin<'a>(&'a [Arc<Mailbox>]);
+/// Who has the files of the logs.
+pub(super) enum Owner {
+    /// The workers of a broker without a cluster.
+    Workers { shards: usize, mailboxes: Arc<[Arc<Mailbox>]> },
+    /// A node, whatever its role: its local copies.
+    Member(Member),
+}
 
-impl Drop for Pin<'_> {
-    fn drop(&mut self) {
-        for mailbox in self.0 {
-            mailbox.put(Item::Order(Order::Unpin));
+impl Owner {
+    fn pin(&self) -> io::Result<String> {
+        let mut text = String::new();
+        match self {
+            Self::Workers { shards, mailboxes } => {
+                for Pinned { shard, segments, manifest } in pin_all(*shards, mailboxes)? {
+                    say_log(&mut text, shard, &segments, manifest.as_deref());
+                }
+            }
+            Self::Member(member) => {
+                let (sender, answer) = channel();
+                member.order(MemberOrder::Pin(sender));
+                let silent = |_| io::Error::other("the thread of the cluster did not answer");
+                for pinned in answer.recv_timeout(PATIENCE).map_err(silent)?? {
+                    let PinnedCopy { shard, segments, manifest, mark } = pinned;
+                    say_log(&mut text, shard, &segments, manifest.as_deref());
+                    if let Some(mark) = mark {
+                        text.push_str(&format!("{MARK} {shard} {}\n", to_hex(&mark)));
+                    }
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    /// False: the files did not stay as they were.
+    fn unpin(&self) -> bool {
+        match self {
+            Self::Workers { mailboxes, .. } => {
+                for mailbox in mailboxes.iter() {
+                    mailbox.put(Item::Order(Order::Unpin));
+                }
+                true
+            }
+            Self::Member(member) => {
+                let (sender, answer) = channel();
+                member.order(MemberOrder::Unpin(sender));
+                answer.recv_timeout(PATIENCE).unwrap_or(false)
+            }
         }
     }
 }
 
-fn serve(stream: &UnixStream, shards: usize, mailboxes: &[Arc<Mailbox>]) -> io::Result<()> {
+fn say_log(text: &mut String, shard: u16, segments: &[(u32, u64)], manifest: Option<&[u8]>) {
+    for (segment, bytes) in segments {
+        text.push_str(&format!("{FILE} {shard} {segment} {bytes}\n"));
+    }
+    if let Some(manifest) = manifest {
+        text.push_str(&format!("{MANIFEST} {shard} {}\n", to_hex(manifest)));
+    }
+}
+
+/// Pins the logs as long as it lives.
+struct Pin<'a>(Option<&'a Owner>);
+
+impl Pin<'_> {
+    fn end(mut self) -> bool {
+        self.0.take().is_some_and(Owner::unpin)
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.0.take().map(Owner::unpin);
+    }
+}
+
+fn serve(stream: &UnixStream, owner: &Owner) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut lines = BufReader::new(stream).lines();
@@ -105,24 +167,18 @@ fn serve(stream: &UnixStream, shards: usize, mailboxes: &[Arc<Mailbox>]) -> io::
         return writeln!(&mut &*stream, "the only request is {PIN}");
     }
     let began = Instant::now();
-    let pin = Pin(mailboxes);
-    let logs = pin_all(shards, mailboxes)?;
+    let pin = Pin(Some(owner));
+    let text = owner.pin()?;
     tracing::info!("the logs are pinned for a backup");
-    let mut text = String::new();
-    for Pinned { shard, segments, manifest } in logs {
-        for (segment, bytes) in segments {
-            text.push_str(&format!("{FILE} {shard} {segment} {bytes}\n"));
-        }
-        if let Some(manifest) = manifest {
-            text.push_str(&format!("{MANIFEST} {shard} {}\n", to_hex(&manifest)));
-        }
-    }
     (&mut &*stream).write_all(format!("{text}{PINNED}\n").as_bytes())?;
     stream.set_read_timeout(Some(PINNED_MAX))?;
     let last = lines.next().transpose();
-    drop(pin);
+    let stayed = pin.end();
     let seconds = began.elapsed().as_secs_f64();
     match last?.as_deref() {
+        Some(DONE) if !stayed => {
+            Err(io::Error::other("the local copy was read again from its stream meanwhile"))
+        }
         Some(DONE) => {
             tracing::info!(seconds, "the backup is done");
             writeln!(&mut &*stream, "{UNPINNED}")
@@ -181,6 +237,10 @@ mod tests {
             Self { mailboxes, pins: Arc::default(), poll }
         }
 
+        fn owner(&self) -> Owner {
+            Owner::Workers { shards: 2, mailboxes: self.mailboxes.clone() }
+        }
+
         /// Works until `times` pins have ended.
         fn run(mut self, times: u32) {
             let mut events = mio::Events::with_capacity(8);
@@ -222,7 +282,7 @@ mod tests {
         drop(UnixListener::bind(dir.path().join(SOCKET)).unwrap());
         let pinner = Pinner::new();
         let pins = pinner.pins.clone();
-        let control = Control::open(dir.path(), 2, &pinner.mailboxes).unwrap();
+        let control = Control::open(dir.path(), pinner.owner()).unwrap();
         let worker = std::thread::spawn(move || pinner.run(2));
         let connect = || UnixStream::connect(dir.path().join(SOCKET)).unwrap();
         let pin = |mut stream: &UnixStream| {
@@ -261,7 +321,7 @@ mod tests {
     fn nothing_but_a_pin_is_understood() {
         let dir = tempfile::tempdir().unwrap();
         let pinner = Pinner::new();
-        let _control = Control::open(dir.path(), 2, &pinner.mailboxes).unwrap();
+        let _control = Control::open(dir.path(), pinner.owner()).unwrap();
         let mut stream = UnixStream::connect(dir.path().join(SOCKET)).unwrap();
         writeln!(stream, "GET / HTTP/1.1").unwrap();
         let mut answer = String::new();

@@ -91,6 +91,10 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let rules = rules::load(&config)?;
     let clustered =
         config.cluster.as_ref().map(|cluster| Clustered::begin(&config, cluster)).transpose()?;
+    // Backups are taken from a node whatever its role.
+    let node_control = clustered.as_ref().and_then(|clustered| {
+        open_control(clustered.data.path(), control::Owner::Member(clustered.member.clone()))
+    });
     let promoted = clustered
         .as_ref()
         .map(|clustered| standby::wait(&config, &settings, &derived, clustered, clock))
@@ -151,7 +155,11 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let workers = Workers::start(&config, restored, told, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
     shards_asked.open(&workers.mailboxes);
-    let control = store.as_ref().and_then(|store| open_control(store, &workers));
+    let control = node_control.or_else(|| {
+        let store = store.as_ref()?;
+        let (shards, mailboxes) = (usize::from(store.shards()), workers.mailboxes.clone());
+        open_control(store.data().path(), control::Owner::Workers { shards, mailboxes })
+    });
     let line_pace = workers.line_pace.clone();
     let running = Running {
         config,
@@ -530,9 +538,8 @@ fn kept_secret(store: Option<&Store>) -> io::Result<Option<[u8; 32]>> {
 }
 
 /// Without it the broker runs all the same, and backups need it to be stopped.
-fn open_control(store: &Store, workers: &Workers) -> Option<Control> {
-    let directory = store.data().path();
-    let opened = Control::open(directory, usize::from(store.shards()), &workers.mailboxes);
+fn open_control(directory: &std::path::Path, owner: control::Owner) -> Option<Control> {
+    let opened = Control::open(directory, owner);
     let warn = |error: &io::Error| {
         tracing::warn!(%error, "no backups while running: cannot open a socket in the data directory");
     };

@@ -13,7 +13,7 @@ use storage::{Identity, Manifest, Record, Report, Stamp};
 use super::clock::Clock;
 use super::limits;
 use super::logs::LogPlace;
-use crate::cluster::{Clustered, Member, TakenLog};
+use crate::cluster::{Clustered, MARK_FILE, Member, TakenLog};
 use crate::config::Config;
 use crate::disk::{DataDir, LogFiles, Stamps};
 use crate::namespaces::Namespaces;
@@ -94,6 +94,16 @@ impl Store {
             format!("the logs of {shards} shards in {} do not fit", path.display())
         })?;
         let (stamps, stamp) = data.begin_start(shards)?;
+        // A local copy of a cluster's logs is one no more: this broker goes on by itself.
+        for shard in 0..shards {
+            let mark = data.log_path(shard).join(MARK_FILE);
+            match std::fs::remove_file(&mark) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| mark.display().to_string());
+                }
+                _ => {}
+            }
+        }
         let (data, start) = (Arc::new(data), Some(stamp));
         Ok(Some(Self { data, shards, settings, stamps, start }))
     }

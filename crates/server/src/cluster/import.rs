@@ -1,0 +1,438 @@
+//! `quelea cluster import`: the data directory of a broker without a cluster becomes the content of
+//! streams that are empty.
+//!
+//! It is a node that is active for as long as it appends: [`cluster::Node`] takes the lease, claims
+//! the streams and writes the logs, with the same fences. A key in the bucket says that it has
+//! begun, and at the end that it is done. No node starts or serves in between, so an import that
+//! was broken off cannot be mistaken for a log that ends there; the next run begins anew.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use broker::ShardId;
+use cluster::{Answer, Cursor, Effect, LeaseAnswer, Node, RequestId, Role};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use storage::{Command, CommandId, Completion, FaultKind, Outcome, Step};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use super::acting::boot_ms;
+use super::connect::{self, ClusterFacts};
+use super::engine::{Engine, Followed, FollowedBy, Put};
+use super::files;
+use super::source::Source;
+use crate::cli::print;
+
+/// Whether an import is under way, as JSON.
+const IMPORT_KEY: &str = "import";
+
+/// The name that it has as a node.
+const NODE: &str = "quelea-cluster-import";
+
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a commit that the engine could not take waits.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How long the engine has to take the lease back.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A holder of the lease has renewed it within this time.
+const LEASE_LOOK: Duration = Duration::from_millis(2500);
+/// Messages that wait, and answers. More wait in the engine.
+const FOLLOWED_MAX: usize = 16;
+
+/// What the key says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Stage {
+    Begun,
+    Done,
+}
+
+/// Refuses a cluster with an import that has not ended.
+///
+/// # Errors
+///
+/// There is one, or the engine does not answer.
+pub(super) async fn refuse_unfinished(engine: &Engine) -> anyhow::Result<()> {
+    match read_stage(engine).await?.1 {
+        Some(Stage::Begun) => bail!(
+            "a data directory is being imported into this cluster, or the import was broken off: \
+             wait for its end, or run `quelea cluster import` again"
+        ),
+        _ => Ok(()),
+    }
+}
+
+async fn read_stage(engine: &Engine) -> anyhow::Result<(u64, Option<Stage>)> {
+    let Some((revision, value)) = engine.get(IMPORT_KEY).await? else { return Ok((0, None)) };
+    let stage = serde_json::from_slice(&value).context("the key 'import' is malformed")?;
+    Ok((revision, Some(stage)))
+}
+
+/// Imports a data directory.
+///
+/// # Errors
+///
+/// Why it was not imported, and what to do.
+pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let facts = connect::read_cluster(engine).await?;
+    let path = directory.to_owned();
+    let (shards, segment_bytes) = (facts.shards, facts.segment_bytes);
+    say(&format!("reading {}", directory.display()));
+    let opened = tokio::task::spawn_blocking(move || Source::open(&path, shards, segment_bytes));
+    let source = opened.await.context("the reading thread ended")??;
+    let revision = begin(engine, &facts).await?;
+    let bytes = source.bytes();
+    let records: u64 = source.logs.iter().map(|log| log.records).sum();
+    let mut importer = Importer::new(engine, &facts, bytes);
+    importer.take_role().await?;
+    let source = importer.append_all(source).await?;
+    importer.put_files(&source.files).await?;
+    let done = serde_json::to_vec(&Stage::Done)?;
+    match engine.put_if(IMPORT_KEY, revision, done).await? {
+        Put::Written(_) => {}
+        Put::Conflict => bail!("another import has begun: stop one of them, and run this again"),
+    }
+    importer.release().await;
+    let text = format!(
+        "imported {}: {shards} shards, {records} records, {bytes} bytes, {} small files, {:.1} s\n\
+         Start the nodes now, each with an empty data directory.\n",
+        directory.display(),
+        source.files.len(),
+        began.elapsed().as_secs_f64()
+    );
+    print(text.as_bytes());
+    Ok(())
+}
+
+fn say(text: &str) {
+    eprintln!("quelea: {text}");
+}
+
+/// Makes sure that nobody uses the cluster and that its streams are empty, and notes that an import
+/// has begun. Returns the revision of the note.
+async fn begin(engine: &Engine, facts: &ClusterFacts) -> anyhow::Result<u64> {
+    let (revision, stage) = read_stage(engine).await?;
+    refuse_holder(engine).await?;
+    let full = used_streams(engine, facts.shards).await?;
+    match stage {
+        Some(Stage::Done) => bail!(
+            "a data directory was imported into this cluster already: start the nodes; for another \
+             import, make a cluster with another `cluster.name`"
+        ),
+        Some(Stage::Begun) => {}
+        None if full.is_empty() => {}
+        None => bail!(
+            "the streams of the cluster are not empty ({}): an import needs a cluster that no node \
+             has served yet. Make one with another `cluster.name`, or remove the streams and the \
+             bucket (`nats stream rm`), and run `quelea cluster init`",
+            full.join(", ")
+        ),
+    }
+    let value = serde_json::to_vec(&Stage::Begun)?;
+    let Put::Written(revision) = engine.put_if(IMPORT_KEY, revision, value).await? else {
+        bail!("another import begins at the same time: stop one of them, and run this again");
+    };
+    if !full.is_empty() {
+        say("an import was broken off: its streams are made anew");
+    }
+    for stream in &full {
+        make_anew(engine, stream).await?;
+    }
+    Ok(revision)
+}
+
+/// A node that runs renews the lease, or would take it.
+async fn refuse_holder(engine: &Engine) -> anyhow::Result<()> {
+    let nodes = super::operate::nodes(engine).await?;
+    let names: Vec<&str> = nodes.iter().map(|node| node.node.as_str()).collect();
+    ensure!(names.is_empty(), "nodes of the cluster run ({}): stop them first", names.join(", "));
+    let Some(before) = connect::read_lease(engine).await? else { return Ok(()) };
+    if before.is_released {
+        return Ok(());
+    }
+    tokio::time::sleep(LEASE_LOOK).await;
+    let after = connect::read_lease(engine).await?;
+    ensure!(
+        after.as_ref() == Some(&before),
+        "'{}' has the lease and renews it: stop it first",
+        before.holder.node
+    );
+    Ok(())
+}
+
+/// The names of streams that have or had messages.
+async fn used_streams(engine: &Engine, shards: u16) -> anyhow::Result<Vec<String>> {
+    let mut used = Vec::new();
+    for shard in 0..shards {
+        let name = engine.names().stream(shard);
+        let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await;
+        let info = info.with_context(|| format!("cannot look for the stream '{name}'"))?;
+        if info["state"]["last_seq"].as_u64() != Some(0) {
+            used.push(name);
+        }
+    }
+    Ok(used)
+}
+
+/// Sequences would go on where they were, and nodes would wait for messages that are gone: so a
+/// purge is not enough.
+async fn make_anew(engine: &Engine, name: &str) -> anyhow::Result<()> {
+    let fail = || format!("cannot make the stream '{name}' anew; run `quelea cluster init`");
+    let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await.with_context(fail)?;
+    engine.api(&format!("STREAM.DELETE.{name}"), json!({})).await.with_context(fail)?;
+    let created = engine.api(&format!("STREAM.CREATE.{name}"), info["config"].clone()).await;
+    created.with_context(fail)?;
+    Ok(())
+}
+
+/// An answer of the engine.
+enum Heard {
+    Stream(ShardId, RequestId, Answer),
+    Lease(RequestId, LeaseAnswer),
+    Followed(Followed),
+}
+
+/// A node that appends logs and does nothing else.
+struct Importer {
+    engine: Engine,
+    node: Node,
+    heard: mpsc::UnboundedReceiver<Heard>,
+    hear: mpsc::UnboundedSender<Heard>,
+    followed: mpsc::Receiver<Followed>,
+    follow: mpsc::Sender<Followed>,
+    followers: Vec<Option<oneshot::Sender<()>>>,
+    completed: Option<Completion>,
+    ended: Option<String>,
+    commands: u64,
+    shard: ShardId,
+    bytes: u64,
+    bytes_done: u64,
+    said_at: Instant,
+}
+
+impl Importer {
+    fn new(engine: &Engine, facts: &ClusterFacts, bytes: u64) -> Self {
+        let instance = u64::from_ne_bytes(crate::auth::random());
+        let settings = cluster::Settings {
+            cluster: facts.id,
+            identity: cluster::Identity { node: NODE.into(), instance, address: String::new() },
+            seed: u64::from_ne_bytes(crate::auth::random()),
+            timing: cluster::Timing::default(),
+        };
+        let cursors = vec![Cursor::default(); usize::from(facts.shards)];
+        let (hear, heard) = mpsc::unbounded_channel();
+        let (follow, followed) = mpsc::channel(FOLLOWED_MAX);
+        Self {
+            engine: engine.clone(),
+            followers: cursors.iter().map(|_| None).collect(),
+            node: Node::new(settings, cursors, boot_ms()),
+            heard,
+            hear,
+            followed,
+            follow,
+            completed: None,
+            ended: None,
+            commands: 0,
+            shard: 0,
+            bytes,
+            bytes_done: 0,
+            said_at: Instant::now() + PROGRESS_INTERVAL,
+        }
+    }
+
+    async fn take_role(&mut self) -> anyhow::Result<()> {
+        while !matches!(self.node.role(), Role::Active { .. }) {
+            self.turn("waits for the lease and the streams").await?;
+        }
+        Ok(())
+    }
+
+    async fn append_all(&mut self, mut source: Source) -> anyhow::Result<Source> {
+        for shard in 0..source.logs.len() {
+            self.shard = shard as ShardId;
+            let commits = source.logs[shard].commits();
+            for commit in 0..commits {
+                let read = tokio::task::spawn_blocking(move || {
+                    let steps = source.logs[shard].steps(commit);
+                    (source, steps)
+                });
+                let mut read = std::pin::pin!(read);
+                let steps = loop {
+                    tokio::select! {
+                        done = &mut read => {
+                            let (back, steps) = done.context("the reading thread ended")?;
+                            source = back;
+                            break steps?;
+                        }
+                        turned = self.turn("reads the logs") => turned?,
+                    }
+                };
+                self.commit(steps).await?;
+            }
+            if commits > 0 {
+                source.logs[shard].check_end()?;
+            }
+        }
+        Ok(source)
+    }
+
+    /// Appends, and returns when a quorum has all of it.
+    async fn commit(&mut self, mut steps: Vec<Step>) -> anyhow::Result<()> {
+        let mut resume = false;
+        while !steps.is_empty() {
+            self.commands += 1;
+            let id = CommandId(self.commands);
+            let command = Command::Commit { id, steps: steps.clone(), resume };
+            self.node.submit(self.shard, command, boot_ms());
+            let outcome = loop {
+                self.turn("appends").await?;
+                if let Some(done) = self.completed.take_if(|done| done.id == id) {
+                    break done.outcome;
+                }
+            };
+            let Outcome::Committed { steps_done, fault } = outcome else {
+                bail!("a commit was answered by something else");
+            };
+            let done = steps.drain(..steps_done);
+            self.bytes_done += done.map(|step| step.bytes() as u64).sum::<u64>();
+            let Some(fault) = fault else { continue };
+            resume = true;
+            match fault.kind {
+                FaultKind::Unavailable => {
+                    say(&format!("the engine takes nothing now, trying again: {}", fault.detail));
+                    let again_at = Instant::now() + RETRY_DELAY;
+                    while Instant::now() < again_at {
+                        self.turn("waits for the engine").await?;
+                    }
+                }
+                FaultKind::NoSpace => bail!(
+                    "the engine has no space: {}; give it more (`cluster.stream_bytes_max`, or \
+                     the disks of the NATS servers), and run this again",
+                    fault.detail
+                ),
+                _ => bail!("the streams cannot be written: {}", fault.detail),
+            }
+        }
+        Ok(())
+    }
+
+    /// The small files, as a node that is active writes them.
+    async fn put_files(&mut self, contents: &[(&'static str, Vec<u8>)]) -> anyhow::Result<()> {
+        let Role::Active { epoch } = *self.node.role() else { bail!("the role is lost") };
+        for (name, content) in contents {
+            let (engine, key) = (self.engine.clone(), files::key(name));
+            let value = files::join(epoch, Some(content));
+            let written = async move {
+                let revision = engine.get(&key).await?.map_or(0, |(revision, _)| revision);
+                engine.put_if(&key, revision, value).await
+            };
+            let mut written = std::pin::pin!(written);
+            let put = loop {
+                tokio::select! {
+                    put = &mut written => break put,
+                    turned = self.turn("writes the small files") => turned?,
+                }
+            };
+            let put = put.with_context(|| format!("cannot write '{name}'; run this again"))?;
+            ensure!(matches!(put, Put::Written(_)), "'{name}' is written by another process");
+        }
+        Ok(())
+    }
+
+    async fn release(&mut self) {
+        self.node.release(None);
+        let ends_at = Instant::now() + RELEASE_TIMEOUT;
+        while *self.node.role() != Role::Released && Instant::now() < ends_at {
+            if self.turn("gives the lease back").await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Carries out what the node wants, and waits for the next event. Can be dropped while it
+    /// waits.
+    async fn turn(&mut self, doing: &str) -> anyhow::Result<()> {
+        self.node.on_tick(boot_ms(), super::member::wall_ms());
+        self.apply_effects();
+        if let Some(why) = &self.ended {
+            bail!("the import lost its role: {why}; see `quelea cluster status`, run it again");
+        }
+        if self.said_at <= Instant::now() {
+            self.said_at = Instant::now() + PROGRESS_INTERVAL;
+            self.say_progress(doing);
+        }
+        let due = self.node.next_deadline().map_or(u64::MAX, |at| at.saturating_sub(boot_ms()));
+        let due = Instant::now() + Duration::from_millis(due.min(100));
+        let heard = tokio::select! {
+            Some(heard) = self.heard.recv() => heard,
+            Some(followed) = self.followed.recv() => Heard::Followed(followed),
+            () = sleep_until(due) => return Ok(()),
+        };
+        match heard {
+            Heard::Stream(shard, id, answer) => self.node.on_answer(shard, id, answer, boot_ms()),
+            Heard::Lease(id, answer) => self.node.on_lease_answer(id, answer, boot_ms()),
+            Heard::Followed(Followed { shard, sequence, body, .. }) => {
+                self.node.on_message(shard, sequence, &body, boot_ms());
+            }
+        }
+        self.apply_effects();
+        Ok(())
+    }
+
+    fn say_progress(&self, doing: &str) {
+        let (done, all) = (self.bytes_done, self.bytes);
+        let (shard, shards) = (self.shard, self.followers.len());
+        let streams = self.node.streams();
+        let why = streams.filter_map(|stream| stream.fault.or(stream.unavailable)).next();
+        let why = why.or_else(|| self.node.unreachable().map(str::to_owned));
+        let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+        say(&format!("import {doing}: shard {shard} of {shards}, {done} of {all} bytes{why}"));
+    }
+
+    fn apply_effects(&mut self) {
+        let mut effects = Vec::new();
+        self.node.take_effects(&mut effects);
+        for effect in effects {
+            self.apply(effect);
+        }
+    }
+
+    fn apply(&mut self, effect: Effect) {
+        let (engine, hear) = (self.engine.clone(), self.hear.clone());
+        match effect {
+            Effect::Ask(shard, id, request) => drop(tokio::spawn(async move {
+                let answer = engine.ask(shard, request).await;
+                let _ = hear.send(Heard::Stream(shard, id, answer));
+            })),
+            Effect::AskLease(id, request) => drop(tokio::spawn(async move {
+                let answer = engine.ask_lease(request).await;
+                let _ = hear.send(Heard::Lease(id, answer));
+            })),
+            Effect::Follow(shard, from) => {
+                let (stop, stopped) = oneshot::channel();
+                self.followers[usize::from(shard)] = Some(stop);
+                // Nothing is read twice from a stream that only this process writes.
+                let follow = FollowedBy { shard, round: 0, to: self.follow.clone() };
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = engine.follow(from, follow) => {}
+                        _ = stopped => {}
+                    }
+                });
+            }
+            Effect::Unfollow(shard) => self.followers[usize::from(shard)] = None,
+            Effect::Done(_, completion) => self.completed = Some(completion),
+            Effect::Role(Role::Ended(why)) => self.ended = Some(why),
+            // There is no local copy.
+            Effect::StartOver(_)
+            | Effect::NewWriter(..)
+            | Effect::Apply(..)
+            | Effect::Store(..)
+            | Effect::Background(..)
+            | Effect::Role(_) => {}
+        }
+    }
+}
