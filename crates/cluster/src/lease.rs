@@ -249,7 +249,7 @@ impl Lease {
     fn taking(&mut self, now_ms: u64) -> LeaseRequest {
         let seen = self.seen.as_ref();
         let known = seen.and_then(|seen| seen.value.as_ref()).map_or(0, |value| value.epoch);
-        let epoch = known.max(self.epoch_min) + 1;
+        let epoch = known.max(self.epoch_min).saturating_add(1);
         let revision = seen.map_or(0, |seen| seen.revision);
         self.held = Some(Held {
             epoch,

@@ -451,7 +451,8 @@ impl Stream {
         if self.end.is_none() && read > last {
             self.fault = Some(format!(
                 "the stream ends at message {last}, and the local copy has read message {read}: \
-                 the engine lost messages, or the local copy is of another cluster"
+                 the engine lost messages. Restore its data; or, if what the stream has is right, \
+                 start this node with an empty data directory"
             ));
         }
         self.end = Some(last);

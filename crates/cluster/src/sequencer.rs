@@ -148,7 +148,7 @@ impl Sequencer {
             Some(current)
                 if !is_claim
                     && header.origin == current.origin
-                    && header.number == current.number + 1 =>
+                    && current.number.checked_add(1) == Some(header.number) =>
             {
                 Verdict::Counts
             }

@@ -538,7 +538,7 @@ fn kept_secret(store: Option<&Store>) -> io::Result<Option<[u8; 32]>> {
 }
 
 /// Without it the broker runs all the same, and backups need it to be stopped.
-fn open_control(directory: &std::path::Path, owner: control::Owner) -> Option<Control> {
+fn open_control(directory: &Path, owner: control::Owner) -> Option<Control> {
     let opened = Control::open(directory, owner);
     let warn = |error: &io::Error| {
         tracing::warn!(%error, "no backups while running: cannot open a socket in the data directory");
