@@ -56,6 +56,8 @@ struct Subscription {
     /// Since when the broker surely has it: SUBACK has come, and no UNSUBSCRIBE is under way.
     certain: Option<Moment>,
     ended: Option<Moment>,
+    /// When its QoS was raised last, and what it had been before at least.
+    raised: Option<(Moment, QoS)>,
 }
 
 impl Subscription {
@@ -65,6 +67,14 @@ impl Subscription {
 
     fn is_certain(&self, sent: Moment) -> bool {
         self.ended.is_none() && self.certain.is_some_and(|since| since < sent)
+    }
+
+    /// What was sent before its QoS was raised came at a lower one.
+    fn qos_at(&self, sent: Moment) -> QoS {
+        match self.raised {
+            Some((since, before)) if sent < since => self.qos.min(before),
+            _ => self.qos,
+        }
     }
 
     fn matches(&self, topic: &str) -> bool {
@@ -78,7 +88,8 @@ impl Session {
     pub(super) fn on_subscribing(&mut self, filter: &str, qos: QoS) -> bool {
         let Some(known) = self.open(filter) else {
             let (filter, asked, certain, ended) = (filter.into(), qos, None, None);
-            self.subscriptions.push(Subscription { filter, qos, asked, certain, ended });
+            let raised = None;
+            self.subscriptions.push(Subscription { filter, qos, asked, certain, ended, raised });
             return false;
         };
         let is_less = qos < known.qos;
@@ -89,6 +100,9 @@ impl Session {
     pub(super) fn on_subscribed(&mut self, filter: &str, now: Moment) {
         if let Some(subscription) = self.open(filter) {
             subscription.certain.get_or_insert(now);
+            if subscription.asked > subscription.qos {
+                subscription.raised = Some((now, subscription.qos_at(0)));
+            }
             subscription.qos = subscription.asked;
         }
     }
@@ -133,7 +147,7 @@ impl Session {
     /// The QoS at which it surely gets for itself what is sent on the topic at that time.
     pub(super) fn granted(&self, topic: &str, sent: Moment) -> Option<QoS> {
         let all = self.subscriptions.iter().filter(|s| s.is_certain(sent) && !s.is_shared());
-        all.filter(|s| s.matches(topic)).map(|s| s.qos).max()
+        all.filter(|s| s.matches(topic)).map(|s| s.qos_at(sent)).max()
     }
 
     /// Is it surely in the shared group?
