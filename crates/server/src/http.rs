@@ -22,7 +22,7 @@ use web::axum::routing::get;
 #[derive(Clone, Default)]
 pub struct Health(Arc<AtomicU8>, Arc<OnceLock<Reason>>);
 
-/// Why a broker that is ready is not: none if it is.
+/// Why a broker that is ready does not serve: none if it does.
 type Reason = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// What the broker is doing.
@@ -135,7 +135,10 @@ async fn healthz(Shared(health): Shared<Health>) -> Response {
 }
 
 async fn readyz(Shared(health): Shared<Health>) -> Response {
-    let (state, reason) = (health.state(), health.reason());
+    let state = health.state();
+    // One that starts, stops or has failed has no better reason than that.
+    let may_serve = matches!(state, State::Ready | State::Standby);
+    let reason = if may_serve { health.reason() } else { None };
     let is_fine = state == State::Ready && reason.is_none();
     probe(state, reason, is_fine)
 }

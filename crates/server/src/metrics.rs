@@ -7,6 +7,7 @@ use broker::{Kind, Metrics, Quota, Shared};
 use session::Held;
 
 use crate::auth::bans;
+use crate::cluster::{ClusterFigures, ROLES};
 use crate::life_cycle::LifeCycle;
 use crate::logging::{Logging, shown};
 use crate::memory;
@@ -24,17 +25,22 @@ pub struct Sources<'a> {
     pub turns: &'a [Timing],
     pub certificates: &'a Certificates,
     pub life_cycle: &'a LifeCycle,
+    /// None: this broker belongs to no cluster.
+    pub cluster: Option<&'a ClusterFigures>,
     pub clock: Clock,
 }
 
 /// All metrics: each of the core's, per shard, those of the logs where there are any, those of the
 /// listeners, then the process's own.
 pub fn exposition(sources: &Sources<'_>) -> String {
-    let Sources { shared, gate, board, turns, certificates, life_cycle, clock } = *sources;
+    let Sources { shared, gate, board, turns, certificates, life_cycle, cluster, clock } = *sources;
     let mut text = String::new();
     write_shards(&mut text, shared);
     if board.log_count() > 0 {
         write_logs(&mut text, board);
+    }
+    if let Some(figures) = cluster {
+        write_cluster(&mut text, figures);
     }
     let turns = Timing::sum(turns);
     let help = "How long workers were busy at a time, before they looked at their sockets again.";
@@ -326,6 +332,44 @@ fn write_logs(text: &mut String, board: &LogBoard) {
     }
     let help = "How long the disk took to write, and where asked to sync, a group of records.";
     write_timing(text, "quelea_log_commit_seconds", help, &board.commits);
+}
+
+fn write_cluster(text: &mut String, figures: &ClusterFigures) {
+    let (counter, gauge) = (Kind::Counter, Kind::Gauge);
+    let name = "quelea_cluster_role";
+    head(text, name, gauge, "1 for the role that this node has in its cluster, 0 for the others.");
+    for role in ROLES {
+        let value = u8::from(figures.role == role);
+        let _ = writeln!(text, "{name}{{role=\"{role}\"}} {value}");
+    }
+    let mut write = |end: &str, kind, help: &str, value: &dyn Display| {
+        write_one(text, &format!("quelea_cluster_{end}"), kind, help, value);
+    };
+    let help = "The epoch of the lease that this node knows. Each takeover makes it greater.";
+    write("epoch", gauge, help, &figures.epoch);
+    let help = "How long this node goes on to act if its lease is not renewed; 0 on standbys, and \
+                while it is suspended.";
+    write("lease_remaining_seconds", gauge, help, &figures.lease_remaining_secs);
+    let help = "1 while this node has a connection to NATS.";
+    write("engine_connected", gauge, help, &u8::from(figures.is_engine_connected));
+    let help = "Messages of the streams that this node has not read yet, of its worst shard; 0 on \
+                the active node.";
+    write("behind_messages", gauge, help, &figures.behind.messages);
+    let help = "The same in bytes of the log.";
+    write("behind_bytes", gauge, help, &figures.behind.bytes);
+    let help = "The age of the last message that this node has read; 0 if it lacks none.";
+    write("behind_seconds", gauge, help, &figures.behind.seconds);
+    let help = "How often this process has taken over. A node that loses its role starts again.";
+    write("takeovers_total", counter, help, &figures.takeovers);
+    let help = "How often the lease of this node ran out while it was active.";
+    write("suspensions_total", counter, help, &figures.suspensions);
+    let help = "Appends to a stream whose fate was unknown at first: NATS did not answer in time.";
+    write("append_unknown_total", counter, help, &figures.appends_unknown);
+    let name = "quelea_cluster_last_message";
+    head(text, name, gauge, "The last message of the stream that this node has read or written.");
+    for (shard, last) in figures.last_messages.iter().enumerate() {
+        let _ = writeln!(text, "{name}{{shard=\"{shard}\"}} {last}");
+    }
 }
 
 fn write_log(

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use broker::{Scope, Settings, Shared};
+use server::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
 use server::config::{Config, Machine};
 use server::http::Health;
 use server::life_cycle::LifeCycle;
@@ -16,7 +17,7 @@ use server::run::{Certificates, Clock, FIGURES, Gate, LogBoard, SYS_EVENTS, Timi
 const SYS_INTRODUCTION: &str = "\
 # $SYS topics
 
-<!-- Generated from crates/broker/src/sys.rs, crates/server/src/run/logs.rs and report.rs:
+<!-- Generated from crates/broker/src/sys.rs, crates/server/src/run/ and cluster/figures.rs:
      `cargo xtask docs`. -->
 
 Figures of the broker as retained messages, with the names that mosquitto has for them where it has
@@ -67,12 +68,29 @@ for 10 ms at a time delays each of its clients by up to 10 ms.
 `quelea_queued_messages` and `quelea_in_flight_messages` are sums over all sessions. Each shard
 counts 5,000 of its sessions per second: with more, the sums are some seconds old.
 
+Metrics of a cluster (`quelea_cluster_...`) are there with a section `[cluster]`. What is worth an
+alarm: no node with `quelea_cluster_role{role=\"active\"}` at 1, `quelea_cluster_engine_connected` at
+0, `quelea_cluster_behind_seconds` above 10 on a standby, and `quelea_log_unavailable`.
+
 Metrics of the logs (`quelea_log_...`) are there where something is stored. The average time of a
 commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seconds_count[1m])`.
 
 ";
 
 fn shown(logs: u16) -> String {
+    shown_with(logs, None)
+}
+
+fn shown_in_cluster() -> String {
+    let figures = ClusterFigures {
+        role: ROLES[0].to_owned(),
+        last_messages: vec![7, 9],
+        ..ClusterFigures::default()
+    };
+    shown_with(2, Some(&figures))
+}
+
+fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {
     let shared = Shared::new(Settings::default(), 2, 0);
     let board = LogBoard::new(logs, Health::new());
     let certificates = Certificates::default();
@@ -94,6 +112,7 @@ fn shown(logs: u16) -> String {
         turns: &turns,
         certificates: &certificates,
         life_cycle: &LifeCycle::new(&events, &shared, Clock::start()),
+        cluster,
         clock: Clock::start(),
     })
 }
@@ -163,7 +182,7 @@ fn parse_sample(line: &str) -> Sample<'_> {
 
 /// Every metric, in the order in which it is shown.
 fn table() -> String {
-    let text = shown(1);
+    let text = shown_in_cluster();
     let mut table = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
     for family in parse(&text) {
         let (_, labels, _) = &family.samples[0];
@@ -215,6 +234,11 @@ fn sys_tables() -> String {
         let name = figure.name.trim_end_matches("_total");
         writeln!(text, "| `$SYS/broker/log/{name}` | {} |", figure.help).unwrap();
     }
+    text += "\nOn the active node of a [cluster](cluster.md), also when one of them changes:\n\n";
+    text += "| topic | payload |\n|---|---|\n";
+    for (name, help) in SYS_CLUSTER {
+        writeln!(text, "| `$SYS/broker/cluster/{name}` | {help} |").unwrap();
+    }
     text += "\nWhat was lost or refused, as it happens: JSON, not retained, at most once a second ";
     text += "for each client\nand kind, with the number since the last one.\n\n";
     text += "| topic | fields | meaning |\n|---|---|---|\n";
@@ -237,8 +261,20 @@ fn docs_sys_topics_are_those_that_are_published() {
 }
 
 #[test]
+fn only_a_node_of_a_cluster_has_metrics_of_one() {
+    assert!(!shown(2).contains("quelea_cluster_"));
+    let text = shown_in_cluster();
+    for role in ROLES {
+        let value = u8::from(role == "standby");
+        let line = format!("quelea_cluster_role{{role=\"{role}\"}} {value}\n");
+        assert!(text.contains(&line), "{line}");
+    }
+    assert!(text.contains("quelea_cluster_last_message{shard=\"1\"} 9\n"), "{text}");
+}
+
+#[test]
 fn the_exposition_is_what_prometheus_asks_for() {
-    let text = shown(2);
+    let text = shown_in_cluster();
     let families = parse(&text);
     let names: HashSet<_> = families.iter().map(|family| family.name).collect();
     assert_eq!(names.len(), families.len(), "each metric has one HELP");

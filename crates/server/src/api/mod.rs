@@ -9,6 +9,7 @@ mod bans;
 mod broker;
 mod call;
 mod clients;
+mod cluster;
 mod events;
 mod gatekeeper;
 mod messages;
@@ -42,6 +43,7 @@ use problem::Problem;
 use routes::{Method, Outcome, ROUTES, Role, Route};
 use views::Caller;
 
+use crate::cluster::Member;
 use crate::config::{ApiConfig, Config, print};
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
@@ -78,6 +80,8 @@ pub(crate) struct Facts {
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) life_cycle: Arc<LifeCycle>,
     pub(crate) namespaces: Arc<Namespaces>,
+    /// None: this broker belongs to no cluster.
+    pub(crate) member: Option<Member>,
 }
 
 impl Api {
@@ -128,7 +132,8 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
     let asked = match who.role >= route.role {
         true => {
             let caller = Caller { name: who.name, role: who.role.as_str().into() };
-            Call::parse(route, uri.path(), uri.query().unwrap_or_default(), caller)
+            let parsed = Call::parse(route, uri.path(), uri.query().unwrap_or_default(), caller);
+            parsed.and_then(|call| cluster::check_serves(&api, route).map(|()| call))
         }
         false => Err(forbidden(route, who.role)),
     };

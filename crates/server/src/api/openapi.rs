@@ -91,7 +91,7 @@ fn problems(route: &Route) -> Vec<(u16, &'static str)> {
         (400, "A parameter or the body is wrong; `place` says where."),
         (401, "No token or password, or a wrong one."),
         (429, "Too many wrong passwords."),
-        (503, "The broker is starting or stopping."),
+        (503, serves_not(route)),
         (504, "A part of the broker has not answered in time."),
     ];
     if route.role > Role::Viewer {
@@ -100,6 +100,9 @@ fn problems(route: &Route) -> Vec<(u16, &'static str)> {
     let takes_namespace = route.params.iter().any(|param| param.name == scopes::PARAM);
     if takes_namespace || route.params.iter().any(|param| param.is_required) {
         problems.push((404, "There is none of this name."));
+    }
+    if route.path == "/cluster" {
+        problems.push((404, "The broker belongs to no cluster."));
     }
     if route.path == "/bans" && route.method == Method::Delete {
         problems.push((409, "The ban is in a file that is edited by hand."));
@@ -117,6 +120,15 @@ fn problems(route: &Route) -> Vec<(u16, &'static str)> {
         problems.push((415, "The body is not application/json."));
     }
     problems
+}
+
+const fn serves_not(route: &Route) -> &'static str {
+    if route.without_shards {
+        "The broker is starting or stopping."
+    } else {
+        "The broker is starting or stopping, or is a node of a cluster and not the active one; \
+         `detail` names the one that is."
+    }
 }
 
 fn parameter(param: &Param) -> Value {

@@ -13,10 +13,11 @@ use super::call::Call;
 use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
 use super::views::{
-    Ban, Broker, Caller, Client, Group, Home, Listener, Log, Member, Namespace, NewBan, Publish,
-    PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting, Subscription,
+    Ban, Broker, Caller, Client, Cluster, Group, Home, Listener, Log, Member, Namespace, NewBan,
+    Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting,
+    Subscription,
 };
-use super::{Api, bans, broker, clients, events, messages, namespaces};
+use super::{Api, bans, broker, clients, cluster, events, messages, namespaces};
 
 /// What is done for whom.
 #[derive(Debug)]
@@ -34,6 +35,9 @@ pub(crate) struct Route {
     pub(crate) run: Run,
     /// Instead of `run`: an answer that goes on.
     pub(crate) stream: Option<Stream>,
+    /// A node of a cluster answers it also while it does not serve: it changes nothing, and asks
+    /// no shard.
+    pub(crate) without_shards: bool,
 }
 
 pub(crate) type Run = fn(Arc<Api>, Call) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -193,6 +197,7 @@ const GET: Route = Route {
     answer: None,
     run: |_, _| Box::pin(async { Ok(None) }),
     stream: None,
+    without_shards: false,
 };
 
 /// All of them.
@@ -202,6 +207,7 @@ pub(crate) const ROUTES: &[Route] = &[
         about: "This document.",
         answer: Some(|_| serde_json::json!({ "type": "object" })),
         run: |_, _| Box::pin(async { Ok(Some(super::openapi::document())) }),
+        without_shards: true,
         ..GET
     },
     Route {
@@ -209,6 +215,7 @@ pub(crate) const ROUTES: &[Route] = &[
         about: "Who asks, and with which role.",
         answer: Some(Caller::schema),
         run: |_, call| Box::pin(async move { super::json(&call.caller) }),
+        without_shards: true,
         ..GET
     },
     Route {
@@ -216,6 +223,7 @@ pub(crate) const ROUTES: &[Route] = &[
         about: "The broker: version, state, sums.",
         answer: Some(Broker::schema),
         run: |api, _| Box::pin(async move { broker::info(&api) }),
+        without_shards: true,
         ..GET
     },
     Route {
@@ -223,6 +231,7 @@ pub(crate) const ROUTES: &[Route] = &[
         about: "The listeners, with their connections.",
         answer: Some(Rows::<Listener>::schema),
         run: |api, _| Box::pin(async move { broker::listeners(&api) }),
+        without_shards: true,
         ..GET
     },
     Route {
@@ -249,6 +258,16 @@ pub(crate) const ROUTES: &[Route] = &[
         about: "The logs of the shards: state, space, segments. None where nothing is stored.",
         answer: Some(Rows::<Log>::schema),
         run: |api, _| Box::pin(async move { broker::logs(&api) }),
+        without_shards: true,
+        ..GET
+    },
+    Route {
+        path: "/cluster",
+        about: "The cluster that this node belongs to: roles, the lease, and how far each standby \
+                is behind. Every node answers it. 404: the broker belongs to no cluster.",
+        answer: Some(Cluster::schema),
+        run: |api, _| Box::pin(async move { cluster::show(&api) }),
+        without_shards: true,
         ..GET
     },
     Route {
@@ -257,6 +276,7 @@ pub(crate) const ROUTES: &[Route] = &[
         about: "The configuration in force, but for listeners, each value with where it was set.",
         answer: Some(Rows::<Setting>::schema),
         run: |api, _| Box::pin(async move { broker::settings(&api) }),
+        without_shards: true,
         ..GET
     },
     Route {
@@ -331,6 +351,7 @@ pub(crate) const ROUTES: &[Route] = &[
             some_text("namespace", "Those about one namespace."),
         ],
         stream: Some(events::stream),
+        without_shards: true,
         ..GET
     },
     Route {
@@ -448,7 +469,7 @@ pub(crate) const ROUTES: &[Route] = &[
         body: Some(Retain::schema),
         answer: Some(Published::schema),
         run: |api, call| Box::pin(async move { messages::set_retained(&api, &call).await }),
-        stream: None,
+        ..GET
     },
     Route {
         method: Method::Delete,
@@ -483,3 +504,17 @@ pub(crate) const ROUTES: &[Route] = &[
         ..GET
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_standby_answers_changes_nothing() {
+        let answered: Vec<&Route> = ROUTES.iter().filter(|route| route.without_shards).collect();
+        assert!(answered.iter().all(|route| route.method == Method::Get));
+        assert!(answered.iter().any(|route| route.path == "/cluster"));
+        let refused = |path| ROUTES.iter().any(|it| it.path == path && !it.without_shards);
+        assert!(["/clients", "/bans", "/retained", "/publish"].into_iter().all(refused));
+    }
+}

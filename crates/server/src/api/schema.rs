@@ -87,6 +87,12 @@ impl Described for String {
     }
 }
 
+impl Described for f64 {
+    fn schema(_: &mut Known) -> Value {
+        json!({ "type": "number" })
+    }
+}
+
 impl Described for bool {
     fn schema(_: &mut Known) -> Value {
         json!({ "type": "boolean" })

@@ -53,6 +53,80 @@ record! {
 }
 
 record! {
+    /// The cluster that this node belongs to, as this node knows it.
+    Cluster {
+        /// The name of this node.
+        node: String,
+        /// standby, claiming, active, suspended (its lease ran out), released or ended.
+        role: String,
+        /// The epoch of the lease. Each takeover makes it greater.
+        epoch: u64,
+        /// The node with the lease; null: none.
+        active: Option<String>,
+        /// Where clients reach it: its cluster.advertise.
+        active_address: Option<String>,
+        /// How long this node goes on to act if the lease is not renewed; 0: it does not act.
+        lease_remaining_seconds: f64,
+        /// This node has a connection to NATS.
+        engine_connected: bool,
+        /// This node and those that were heard within the last five seconds.
+        nodes: Vec<ClusterNode>,
+    }
+}
+
+record! {
+    /// A node of a cluster.
+    ClusterNode {
+        /// Its name.
+        node: String,
+        /// standby, claiming, active, suspended (its lease ran out), released or ended.
+        role: String,
+        /// The version of the program.
+        version: String,
+        /// Where clients reach it: its cluster.advertise.
+        address: Option<String>,
+        /// Checksum of the settings that must be the same on all nodes.
+        settings: String,
+        /// Why it is not what it could be; null: nothing to report.
+        detail: Option<String>,
+        /// The epoch that it knows.
+        epoch: u64,
+        /// Since when this node has not heard it.
+        silent_seconds: f64,
+        /// How far its worst shard is behind.
+        lag_messages: u64,
+        /// The same in bytes of the log.
+        lag_bytes: u64,
+        /// The age of the last message that it has read; 0: it lacks none.
+        lag_seconds: f64,
+        /// Its copy of the log of each shard.
+        shards: Vec<ClusterShard>,
+    }
+}
+
+record! {
+    /// The copy of a shard's log on a node.
+    ClusterShard {
+        /// The shard.
+        shard: u64,
+        /// The last message of the stream that it has read or written.
+        last_message: u64,
+        /// Bytes of the log up to there, since the log began.
+        bytes: u64,
+        /// It has read all that there was when the node started.
+        caught_up: bool,
+        /// Why it cannot go on; null: it can.
+        fault: Option<String>,
+        /// Messages that it has not read yet.
+        lag_messages: u64,
+        /// The same in bytes of the log.
+        lag_bytes: u64,
+        /// The age of the last message that it has read; 0: it lacks none.
+        lag_seconds: f64,
+    }
+}
+
+record! {
     /// A namespace in which a client id has a session.
     Home {
         /// The name of the namespace.

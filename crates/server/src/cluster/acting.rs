@@ -24,6 +24,11 @@ impl Acting {
         boot_ms() < self.0.load(Ordering::Acquire)
     }
 
+    /// For how long it is held if nothing renews it.
+    pub(crate) fn remaining_ms(&self) -> u64 {
+        self.0.load(Ordering::Acquire).saturating_sub(boot_ms())
+    }
+
     /// Returns when the lease is held. If another node takes it meanwhile, this thread ends with
     /// the process. The clock is read here, after all that led to what is about to leave: a process
     /// that was stopped in between finds its lease run out.

@@ -118,6 +118,10 @@ impl Engine {
         &self.client
     }
 
+    pub(crate) fn is_connected(&self) -> bool {
+        self.client.connection_state() == async_nats::connection::State::Connected
+    }
+
     pub(crate) const fn names(&self) -> &Names {
         &self.names
     }

@@ -11,15 +11,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use broker::ShardId;
-use cluster::{Answer, Body, Cursor, Effect, LeaseAnswer, Node, RequestId, Role, Sequence};
+use cluster::{
+    Answer, Body, Cursor, Effect, LeaseAnswer, Node, Request, RequestId, Role, Sequence,
+};
+use session::Message;
 use storage::{Command, Completion};
 use tokio::sync::mpsc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::End;
 use super::acting::{Acting, boot_ms};
+use super::changes::{Teller, Watcher};
 use super::copy::{CopyContext, CopyFault, LocalCopy, PinnedCopy, TakenLog};
 use super::engine::{Engine, Followed, FollowedBy};
+use super::figures::{ClusterFigures, Counts};
 use super::files::{Files, PutFile};
 use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
 use crate::disk::DataDir;
@@ -55,7 +61,6 @@ pub(crate) type Done = Box<dyn Fn(Completion) + Send>;
 pub(crate) enum Turn {
     /// This node is active: the logs as they are now.
     Active {
-        epoch: u64,
         logs: Vec<TakenLog>,
     },
     Released,
@@ -67,6 +72,9 @@ pub(crate) struct Member {
     pub(crate) acting: Acting,
     /// To whom a switchover goes.
     pub(crate) successor: Successor,
+    /// Who hears what changes.
+    pub(crate) teller: Teller,
+    counts: Arc<Counts>,
     orders: mpsc::UnboundedSender<Order>,
     view: Arc<Mutex<Status>>,
 }
@@ -100,6 +108,25 @@ impl Member {
     /// How this node is, and the others as they said last.
     pub(crate) fn status(&self) -> Status {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn figures(&self) -> ClusterFigures {
+        ClusterFigures::of(&self.status(), &self.counts, self.acting.remaining_ms(), boot_ms())
+    }
+
+    /// For `$SYS/broker/cluster/`.
+    pub(crate) fn sys_messages(&self) -> Vec<Message> {
+        self.status().sys_messages(boot_ms())
+    }
+
+    /// Why an active node serves nobody now, if so.
+    pub(crate) fn suspension(&self) -> Option<String> {
+        if self.acting.is_held() {
+            return None;
+        }
+        let detail = self.status().own.detail;
+        let why = if detail.is_empty() { "it was not renewed in time".to_owned() } else { detail };
+        Some(format!("suspended: the lease ran out; {why}"))
     }
 
     /// Replicates a small file, and waits until a quorum has it.
@@ -145,6 +172,8 @@ pub(crate) fn start(
     let member = Member {
         acting: Acting::default(),
         successor: Successor::default(),
+        teller: Teller::default(),
+        counts: Arc::default(),
         orders,
         view: Arc::default(),
     };
@@ -208,6 +237,12 @@ struct Loop {
     /// Starts of other nodes that were compared with this one.
     compared: BTreeSet<u64>,
     started: Instant,
+    watcher: Watcher,
+    /// Messages that were taken in, and their bytes.
+    read: (u64, u64),
+    /// The role may have changed since it was looked at.
+    is_stale: bool,
+    was_acting: bool,
     effects: Vec<Effect>,
 }
 
@@ -235,6 +270,10 @@ impl Loop {
             facts,
             compared: BTreeSet::new(),
             started: Instant::now(),
+            watcher: Watcher::new(boot_ms()),
+            read: (0, 0),
+            is_stale: false,
+            was_acting: false,
             copies,
             files: Files::new(engine.clone()),
             engine,
@@ -266,6 +305,9 @@ impl Loop {
                 self.tell_status().await;
             }
             let due = self.node.next_deadline().map_or(u64::MAX, |at| at.saturating_sub(boot_ms()));
+            // That the lease has run out is told at once.
+            let acting_ms = self.member.acting.remaining_ms();
+            let due = if acting_ms > 0 { due.min(acting_ms) } else { due };
             let due = Instant::now() + Duration::from_millis(due.min(1000));
             let due = due.min(mark_at).min(status_at);
             tokio::select! {
@@ -345,11 +387,12 @@ impl Loop {
     async fn carry_out(&mut self) {
         self.apply_effects();
         self.member.acting.set(self.node.acting_until_ms());
+        self.note_changes();
         if let Some((epoch, logs)) = self.taken.take() {
             match self.files.take_over(epoch, self.data.path()).await {
                 Ok(()) => {
                     self.is_served = true;
-                    let _ = self.turns.send(Turn::Active { epoch, logs });
+                    let _ = self.turns.send(Turn::Active { logs });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot read the small files of the cluster yet");
@@ -378,8 +421,13 @@ impl Loop {
         match effect {
             Effect::Ask(shard, id, request) => {
                 let (engine, hear) = (self.engine.clone(), self.hear.clone());
+                let counts = self.member.counts.clone();
                 tokio::spawn(async move {
+                    let is_append = matches!(request, Request::Append { .. });
                     let answer = engine.ask(shard, request).await;
+                    if is_append && matches!(answer, Answer::Unknown(_)) {
+                        counts.note_unknown_append();
+                    }
                     let _ = hear.send(Heard::Stream(shard, id, answer));
                 });
             }
@@ -398,7 +446,10 @@ impl Loop {
                 self.note_local(started);
             }
             Effect::NewWriter(shard, _) => self.copies[usize::from(shard)].on_new_writer(),
-            Effect::Apply(shard, _, body) => self.apply_message(shard, &body),
+            Effect::Apply(shard, _, body) => {
+                self.read = (self.read.0 + 1, self.read.1 + body.len() as u64);
+                self.apply_message(shard, &body);
+            }
             Effect::Store(shard, _, body) => {
                 let stored = self.copies[usize::from(shard)].store(&body);
                 self.note_local(stored);
@@ -462,12 +513,11 @@ impl Loop {
     }
 
     fn on_role(&mut self, role: Role) {
+        self.is_stale = true;
         match role {
-            Role::Standby => {}
-            Role::Claiming { epoch } => {
-                tracing::info!(epoch, "this node has the lease and takes the logs over");
-            }
+            Role::Standby | Role::Claiming { .. } => {}
             Role::Active { epoch } => {
+                self.member.counts.note_takeover();
                 let logs = self.copies.iter_mut().filter_map(LocalCopy::take).collect();
                 self.taken = Some((epoch, logs));
             }
@@ -479,7 +529,8 @@ impl Loop {
                 self.member.acting.set(0);
                 // What ends each start at once is not to keep a core busy.
                 std::thread::sleep(LIFE_MIN.saturating_sub(self.started.elapsed()));
-                super::begin_again(&why);
+                let end = if self.is_served { End::Lost(why) } else { End::Failed(why) };
+                super::begin_again(&end);
             }
         }
     }
@@ -585,8 +636,10 @@ impl Loop {
             bytes: copy.bytes(),
             sent_at_ms: stream.last_sent_at_ms,
             has_caught_up: stream.has_caught_up,
+            is_unavailable: stream.fault.is_none() && stream.unavailable.is_some(),
             fault: stream.fault.or(stream.unavailable).unwrap_or_default(),
         });
+        let ends = self.node.streams().map(|stream| stream.end.unwrap_or_default());
         let mut view = self.member.view.lock().unwrap_or_else(PoisonError::into_inner);
         view.own = NodeStatus {
             role: talk::word(role, is_acting).to_owned(),
@@ -599,10 +652,36 @@ impl Loop {
         let holder = self.node.holder().filter(|holder| !holder.is_released);
         view.holder = holder.map(|holder| holder.holder.node.clone());
         view.holder_address = holder.map(|holder| holder.holder.address.clone());
+        view.ends = ends.collect();
+        (view.read_messages, view.read_bytes) = self.read;
+        view.is_engine_connected = self.engine.is_connected();
+    }
+
+    /// Whether the lease is held, and the role, are looked at in each turn: what has changed is
+    /// told at once. The rest is told with the next status.
+    fn note_changes(&mut self) {
+        let is_acting = self.member.acting.is_held();
+        let has_turned = std::mem::replace(&mut self.was_acting, is_acting) != is_acting;
+        if has_turned && !is_acting && matches!(self.node.role(), Role::Active { .. }) {
+            self.member.counts.note_suspension();
+        }
+        if has_turned || std::mem::take(&mut self.is_stale) {
+            self.look();
+            self.tell_changes();
+        }
+    }
+
+    fn tell_changes(&mut self) {
+        let status = self.member.status();
+        for change in self.watcher.look(&status, boot_ms()) {
+            change.log(&status.own.node);
+            self.member.teller.tell(&change, &status.own.node);
+        }
     }
 
     async fn tell_status(&mut self) {
         self.look();
+        self.tell_changes();
         let own = self.member.status().own;
         self.talk.tell(&own).await;
     }

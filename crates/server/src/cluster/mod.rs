@@ -6,13 +6,16 @@
 //! is what nodes and operators say to each other.
 
 mod acting;
+mod changes;
 mod connect;
 mod copy;
 mod engine;
 mod export;
+mod figures;
 mod files;
 mod import;
 mod init;
+mod lag;
 mod login;
 mod member;
 mod operate;
@@ -25,12 +28,14 @@ use std::sync::mpsc::Receiver;
 
 use anyhow::Context as _;
 
-pub(crate) use acting::Acting;
+pub(crate) use acting::{Acting, boot_ms};
 pub(crate) use copy::{MARK_FILE, PinnedCopy, TakenLog};
+pub use figures::{ClusterFigures, ROLES, SYS_CLUSTER};
+pub use lag::Lag;
 pub use login::check_files;
 pub(crate) use member::{Member, Order, Turn};
 pub use operate::{ClusterArgs, run};
-pub(crate) use talk::NodeStatus;
+pub(crate) use talk::{NodeStatus, Status};
 
 use crate::config::{ClusterConfig, Config};
 use crate::disk::DataDir;
@@ -108,11 +113,32 @@ fn config_checksum(config: &Config) -> String {
     format!("{:08x}", storage::checksum(text.as_bytes()))
 }
 
+/// Why a node starts again.
+pub(crate) enum End {
+    /// An operator wanted it.
+    SwitchedOver { to: String },
+    /// It was active.
+    Lost(String),
+    /// It was not.
+    Failed(String),
+}
+
 /// Replaces the process by a new start of the same program: what it held is gone at once, sockets
 /// are closed, and it is a standby again. So nothing that a former active node still had under way
 /// can leave.
-pub(crate) fn begin_again(why: &str) -> ! {
-    tracing::error!(why, "this node is no longer active: it starts again as a standby");
+pub(crate) fn begin_again(end: &End) -> ! {
+    match end {
+        End::SwitchedOver { to } => {
+            tracing::info!(to, "switched over: this node starts again as a standby");
+        }
+        End::Lost(why) => tracing::error!(
+            why,
+            "this node is no longer active: it closes all connections and starts again as a standby"
+        ),
+        End::Failed(why) => {
+            tracing::error!(why, "this node cannot go on: it starts again as a standby");
+        }
+    }
     Logging::flush_installed();
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::engine::{Engine, LEASE_KEY};
 use super::init::{self, Plan};
+use super::lag::{Lag, writer_among};
 use super::talk::{ASK_TOPIC, NodeStatus, Question, SwitchoverAnswer};
 use super::{connect, export, import};
 use crate::cli::serve::ServeArgs;
@@ -166,9 +167,8 @@ struct ShownNode {
     #[serde(flatten)]
     status: NodeStatus,
     /// Of the shard that is furthest behind.
-    lag_messages: u64,
-    lag_bytes: u64,
-    lag_seconds: f64,
+    #[serde(flatten)]
+    lag: Lag,
 }
 
 #[derive(Serialize)]
@@ -228,20 +228,11 @@ fn stream_of(name: String, info: &Value) -> ShownStream {
 
 /// How far each node is behind the active one, or behind the streams where there is none.
 fn with_lags(nodes: Vec<NodeStatus>, streams: &[ShownStream]) -> Vec<ShownNode> {
-    let active = nodes.iter().find(|node| node.role == "active").cloned();
+    let active = writer_among(&nodes).cloned();
+    let ends: Vec<u64> = streams.iter().map(|stream| stream.last).collect();
     let lagging = |status: NodeStatus| {
-        let (mut messages, mut bytes, mut seconds) = (0, 0, 0.0_f64);
-        for (number, shard) in status.shards.iter().enumerate() {
-            let end = streams.get(number).map_or(0, |stream| stream.last);
-            messages = messages.max(end.saturating_sub(shard.last));
-            let of_active = active.as_ref().and_then(|active| active.shards.get(number));
-            bytes = bytes.max(of_active.map_or(0, |it| it.bytes.saturating_sub(shard.bytes)));
-            if end > shard.last && shard.sent_at_ms > 0 {
-                let behind_ms = status.wall_ms.saturating_sub(shard.sent_at_ms);
-                seconds = seconds.max(behind_ms as f64 / 1000.0);
-            }
-        }
-        ShownNode { status, lag_messages: messages, lag_bytes: bytes, lag_seconds: seconds }
+        let lag = Lag::worst(&Lag::of_shards(&status, active.as_ref(), &ends));
+        ShownNode { status, lag }
     };
     nodes.into_iter().map(lagging).collect()
 }
@@ -258,7 +249,7 @@ fn table(shown: &Shown) -> String {
         let NodeStatus { node: name, role, version, detail, .. } = &node.status;
         text.push_str(&format!(
             "{name:17} {role:10} {version:8} {:14} {:11} {:8.1}  {detail}\n",
-            node.lag_messages, node.lag_bytes, node.lag_seconds
+            node.lag.messages, node.lag.bytes, node.lag.seconds
         ));
         for (number, shard) in node.status.shards.iter().enumerate() {
             if !shard.fault.is_empty() {

@@ -46,6 +46,9 @@ pub(crate) struct ShardStatus {
     pub(crate) sent_at_ms: u64,
     pub(crate) has_caught_up: bool,
     pub(crate) fault: String,
+    /// The fault is that the engine takes nothing now.
+    #[serde(default)]
+    pub(crate) is_unavailable: bool,
 }
 
 /// What a node knows of the cluster.
@@ -57,6 +60,12 @@ pub(crate) struct Status {
     /// Who has the lease, as far as this node knows.
     pub(crate) holder: Option<String>,
     pub(crate) holder_address: Option<String>,
+    /// The last message of each stream as this node has measured it.
+    pub(crate) ends: Vec<u64>,
+    pub(crate) is_engine_connected: bool,
+    /// Messages of the streams that this node has taken in since it began, and their bytes.
+    pub(crate) read_messages: u64,
+    pub(crate) read_bytes: u64,
 }
 
 /// What operators ask, as JSON.
@@ -148,6 +157,18 @@ impl Status {
             if let Some(node) = oldest.map(|(node, _)| node.clone()) {
                 self.others.remove(&node);
             }
+        }
+    }
+
+    /// What a standby says to whoever wants to be served.
+    pub(crate) fn where_to_go(&self) -> String {
+        match &self.holder {
+            Some(node) if *node != self.own.node => {
+                let address = self.holder_address.as_deref().filter(|text| !text.is_empty());
+                let address = address.map_or_else(String::new, |text| format!(" at {text}"));
+                format!("this node is a standby; node '{node}'{address} is active")
+            }
+            _ => format!("this node is {}; no node is active now", self.own.role),
         }
     }
 

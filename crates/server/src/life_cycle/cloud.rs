@@ -68,7 +68,7 @@ fn unproved(text: &str) -> Cow<'_, str> {
 const NAMESPACE: &str = "namespace";
 
 /// All kinds, with the fields of `data`, and when they are told.
-pub const KINDS: [(&str, &str, &str); 16] = [
+pub const KINDS: [(&str, &str, &str); 24] = [
     (
         "session.created",
         "namespace, client_id, username",
@@ -138,6 +138,40 @@ pub const KINDS: [(&str, &str, &str); 16] = [
         "certificate.expiring",
         "listener, expires_at, days_left",
         "The certificate of a listener ends within a fortnight, or has; told once a day.",
+    ),
+    (
+        "cluster.role_changed",
+        "node, role, before, epoch, active",
+        "The role of this node in its cluster has changed: `standby`, `claiming`, `active`, \
+         `suspended`, `released`. `active` is the node with the lease.",
+    ),
+    (
+        "cluster.suspended",
+        "node, epoch, reason",
+        "The lease of the active node ran out: it serves nobody until it is renewed, or another \
+         node takes over. Readers of the API's stream get it at once, subscribers when it is over.",
+    ),
+    ("cluster.resumed", "node, epoch, suspended_secs", "The active node has its lease again."),
+    (
+        "cluster.caught_up",
+        "node, messages, bytes, secs",
+        "A standby has read what the replicated logs had: it can take over. Told by the standby.",
+    ),
+    (
+        "cluster.log_unavailable",
+        "node, shards, reason",
+        "NATS has no quorum for the logs of these shards: acknowledgements and publishers wait.",
+    ),
+    ("cluster.log_available", "node, unavailable_secs", "All replicated logs have a quorum again."),
+    (
+        "cluster.node_appeared",
+        "node, by, version, address",
+        "Another node of the cluster has started, or is heard again. `by` is the node that tells.",
+    ),
+    (
+        "cluster.node_silent",
+        "node, by",
+        "Another node of the cluster was not heard for five seconds.",
     ),
     (
         "events.withheld",

@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::config::{LogConfig, LogFormat, LogLevel, LogTarget};
@@ -160,7 +161,7 @@ fn cannot_open(path: &Path, cause: io::Error) -> LoggingError {
 
 fn install(config: &LogConfig, producer: Producer, has_colours: bool) -> Result<(), TryInitError> {
     let base = tracing_subscriber::fmt()
-        .with_max_level(level_filter(config.level))
+        .with_env_filter(filter(level_filter(config.level)))
         .with_target(false)
         .with_writer(producer);
     match config.format {
@@ -187,6 +188,17 @@ fn has_colours(stream: &impl IsTerminal) -> bool {
 
 fn wants_colours(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
     is_terminal && no_color.is_none_or(OsStr::is_empty)
+}
+
+/// What the library for NATS says of its work is left out: what operators have to know of it, the
+/// broker says.
+fn filter(level: LevelFilter) -> EnvFilter {
+    let own = EnvFilter::default().add_directive(level.into());
+    let quiet = level == LevelFilter::INFO;
+    match "async_nats=warn".parse() {
+        Ok(directive) if quiet => own.add_directive(directive),
+        _ => own,
+    }
 }
 
 fn level_filter(level: LogLevel) -> LevelFilter {

@@ -1,12 +1,13 @@
 //! The logs of a worker's shards: what their disks have to do, and how they are.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use broker::{Shard, ShardId};
-use storage::{Command, Completion, Fault, Outcome, Position, Stats, Status};
+use storage::{Command, CommandId, Completion, Fault, Outcome, Position, Stats, Status};
 
 use super::mailbox::{Item, Mailbox};
 use super::timing::Timing;
@@ -47,7 +48,30 @@ pub(super) enum LogPlace {
 /// What carries out the commands of a log.
 enum Disk {
     Files(LogDisk),
-    Member(Member, ShardId),
+    Member(Member, ShardId, Arc<Submitted>),
+}
+
+/// When commits of a log were submitted that are not answered yet, in their order. The log bounds
+/// how many these are.
+#[derive(Debug, Default)]
+struct Submitted(Mutex<VecDeque<(CommandId, Instant)>>);
+
+impl Submitted {
+    fn note(&self, id: CommandId) {
+        self.lock().push_back((id, Instant::now()));
+    }
+
+    /// How long the commit was under way. `None`: it is none, or is answered already.
+    fn take(&self, id: CommandId) -> Option<Duration> {
+        let mut submitted = self.lock();
+        let place = submitted.iter().position(|(known, _)| *known == id);
+        let found = place.and_then(|place| submitted.remove(place));
+        found.map(|(_, at)| at.elapsed())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(CommandId, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Disk {
@@ -56,16 +80,23 @@ impl Disk {
         shard: ShardId,
         done: impl Fn(Completion, Duration) + Send + 'static,
     ) -> Self {
-        let took = Duration::ZERO;
-        let done = Box::new(move |completion| done(completion, took));
+        let submitted = Arc::<Submitted>::default();
+        let known = submitted.clone();
+        let done = Box::new(move |completion: Completion| {
+            let took = known.take(completion.id).unwrap_or_default();
+            done(completion, took);
+        });
         member.order(Order::Attach(shard, done));
-        Self::Member(member, shard)
+        Self::Member(member, shard, submitted)
     }
 
     fn submit(&self, command: Command) -> Result<(), Completion> {
         match self {
             Self::Files(disk) => disk.submit(command),
-            Self::Member(member, shard) => {
+            Self::Member(member, shard, submitted) => {
+                if let Command::Commit { id, .. } = &command {
+                    submitted.note(*id);
+                }
                 member.order(Order::Submit(*shard, command));
                 Ok(())
             }
@@ -302,12 +333,8 @@ fn tell(shard: ShardId, status: &Status, before: LogState) {
             "no space for the log: messages that must be stored are refused or wait until there is \
              some; what is stored stays readable"
         ),
-        Status::Unavailable(fault) => tracing::error!(
-            shard,
-            %fault,
-            "the replicated log has no quorum: acknowledgements and publishers wait until it has \
-             one; if that lasts, check the NATS servers (`quelea cluster status`)"
-        ),
+        // The thread of the cluster tells of it: no worker goes on while the lease has run out.
+        Status::Unavailable(fault) => tracing::debug!(shard, %fault, "no quorum"),
         Status::Fenced(fault) => tracing::error!(
             shard,
             %fault,
@@ -321,7 +348,7 @@ fn tell(shard: ShardId, status: &Status, before: LogState) {
              more; mend the disk, then restart"
         ),
         _ if before == LogState::Unavailable => {
-            tracing::info!(shard, "the replicated log has a quorum again");
+            tracing::debug!(shard, "a quorum again");
         }
         Status::Opening | Status::Ready | Status::Closed => {
             tracing::info!(shard, "there is space for the log again");
@@ -375,6 +402,17 @@ impl LogBoard {
     /// The figure with this place in [`FIGURES`], of each log.
     pub fn figures(&self, place: usize) -> impl Iterator<Item = u64> {
         self.logs.iter().map(move |log| log.figures[place].load(Ordering::Relaxed))
+    }
+
+    /// Which log takes nothing, if one does.
+    pub(super) fn why_not_ready(&self) -> Option<String> {
+        let mut states = self.states().enumerate();
+        let is_stuck = |state| matches!(state, LogState::Unavailable | LogState::Fenced);
+        let (shard, state) = states.find(|(_, state)| is_stuck(*state))?;
+        Some(match state {
+            LogState::Fenced => format!("shard {shard}: another node has taken over its log"),
+            _ => format!("shard {shard}: its replicated log has no quorum"),
+        })
     }
 
     fn show(&self, shard: ShardId, state: LogState, stats: &Stats) {
@@ -545,6 +583,28 @@ mod tests {
         assert_eq!(told.state, LogState::Ready);
         told.look(0, &Status::Fenced(fault(storage::FaultKind::Fenced)), start_ms + 10_001);
         assert_eq!(told.state, LogState::Fenced, "at once");
+    }
+
+    #[test]
+    fn a_log_without_a_quorum_is_the_reason_not_to_be_ready() {
+        let board = LogBoard::new(2, Health::new());
+        assert_eq!(board.why_not_ready(), None);
+        board.show(1, LogState::Unavailable, &Stats::default());
+        let why = board.why_not_ready().unwrap();
+        assert!(why.contains("shard 1") && why.contains("no quorum"), "{why}");
+        board.show(1, LogState::Ready, &Stats::default());
+        assert_eq!(board.why_not_ready(), None);
+    }
+
+    #[test]
+    fn each_commit_is_timed_by_itself_and_forgotten() {
+        let submitted = Submitted::default();
+        (1..=3).for_each(|id| submitted.note(CommandId(id)));
+        assert!(submitted.take(CommandId(2)).is_some());
+        assert_eq!(submitted.take(CommandId(2)), None, "a read, or one twice");
+        assert!(submitted.take(CommandId(1)).is_some());
+        assert!(submitted.take(CommandId(3)).is_some());
+        assert!(submitted.lock().is_empty());
     }
 
     #[test]

@@ -46,7 +46,7 @@ use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::rules::{self, BrokerRules};
 use crate::auth::{Authenticator, random};
-use crate::cluster::{Clustered, Member, Order, TakenLog, Turn};
+use crate::cluster::{Clustered, End, Member, Order, TakenLog, Turn};
 use crate::config::{self, ApiAddress, Config, ConfigError, Loaded, Settings, print};
 use crate::disk::Stamps;
 use crate::http::{self, Health, Metrics, State};
@@ -115,16 +115,15 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let namespaces = Arc::new(Namespaces::open(directory, &stamps, &shared, &config.namespaces)?);
     let gate = Arc::new(open_gate(&config, &stamps)?);
     let health = Health::new();
-    if let Some(clustered) = &clustered {
-        let acting = clustered.member.acting.clone();
-        let suspended = "suspended: the lease cannot be renewed; check the NATS servers";
-        health.depend_on(move || (!acting.is_held()).then(|| suspended.to_owned()));
-    }
     let board = Arc::new(LogBoard::new(store.as_ref().map_or(0, Store::shards), health.clone()));
     let turns: Arc<[Timing]> = (0..config.server.workers).map(|_| Timing::default()).collect();
     let certificates = Arc::new(Certificates::default());
     let shards_asked = Shards::new(&shared);
     let life_cycle = Arc::new(LifeCycle::new(&config.events, &shared, clock));
+    let member = clustered.as_ref().map(|clustered| clustered.member.clone());
+    if let Some(member) = &member {
+        depend_on_cluster(&health, member, &board);
+    }
     let http = {
         let facts = Facts {
             config: config.clone(),
@@ -136,11 +135,11 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
             certificates: certificates.clone(),
             life_cycle: life_cycle.clone(),
             namespaces: namespaces.clone(),
+            member: member.clone(),
         };
         let metrics = metrics_of(&shared, &turns, &facts);
         start_http(&config, metrics, &shards_asked, facts)?
     };
-    let member = clustered.as_ref().map(|clustered| clustered.member.clone());
     let taken = promoted.zip(member.clone());
     let owners = (&namespaces, &gate);
     let restored = restore(store.as_ref(), &config, &shared, &rules, owners, clock, taken)?;
@@ -155,6 +154,9 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let workers = Workers::start(&config, restored, told, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
     shards_asked.open(&workers.mailboxes);
+    if let Some(member) = &member {
+        listen_to_cluster(member, &life_cycle, &shards_asked);
+    }
     let control = node_control.or_else(|| {
         let store = store.as_ref()?;
         let (shards, mailboxes) = (usize::from(store.shards()), workers.mailboxes.clone());
@@ -186,6 +188,21 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     served
 }
 
+/// An active node is ready only while it has the lease, and all logs take what is written.
+fn depend_on_cluster(health: &Health, member: &Member, board: &Arc<LogBoard>) {
+    let (member, board) = (member.clone(), board.clone());
+    health.depend_on(move || member.suspension().or_else(|| board.why_not_ready()));
+}
+
+/// What happens to the node is an event of the broker, and shown on `$SYS`.
+fn listen_to_cluster(member: &Member, life_cycle: &Arc<LifeCycle>, shards: &Shards) {
+    let (own, life_cycle, shards) = (member.clone(), life_cycle.clone(), shards.clone());
+    member.teller.set(Box::new(move |happened| {
+        life_cycle.on_other(happened).into_iter().for_each(|message| shards.publish(message));
+        own.sys_messages().into_iter().for_each(|message| shards.publish(message));
+    }));
+}
+
 /// Ends the workers in order, and in a cluster gives the role back. After a switchover the process
 /// begins again as a standby.
 fn stop_workers(workers: Workers, clustered: Option<&Clustered>) {
@@ -205,7 +222,7 @@ fn stop_workers(workers: Workers, clustered: Option<&Clustered>) {
         tracing::warn!("the lease could not be given back: others take over when it has run out");
     }
     if let Some(to) = successor {
-        crate::cluster::begin_again(&format!("switched over to '{to}'"));
+        crate::cluster::begin_again(&End::SwitchedOver { to });
     }
 }
 
@@ -323,6 +340,7 @@ impl Running {
             }),
             line_pace: &workers.line_pace,
             life_cycle: &self.life_cycle,
+            member: self.member.as_ref(),
             gatekeeper: self.http.gatekeeper.as_deref(),
             tls: &tls,
             clock: self.clock,
@@ -467,7 +485,9 @@ fn metrics_of(shared: &Arc<Shared>, turns: &Arc<[Timing]>, facts: &Facts) -> Met
     let (shared, turns, clock) = (shared.clone(), turns.clone(), facts.clock);
     let (gate, board) = (facts.gate.clone(), facts.board.clone());
     let (certificates, life_cycle) = (facts.certificates.clone(), facts.life_cycle.clone());
+    let member = facts.member.clone();
     Arc::new(move || {
+        let cluster = member.as_ref().map(Member::figures);
         crate::metrics::exposition(&Sources {
             shared: &shared,
             gate: &gate,
@@ -475,6 +495,7 @@ fn metrics_of(shared: &Arc<Shared>, turns: &Arc<[Timing]>, facts: &Facts) -> Met
             turns: &turns,
             certificates: &certificates,
             life_cycle: &life_cycle,
+            cluster: cluster.as_ref(),
             clock,
         })
     })

@@ -50,12 +50,9 @@ impl ClusterDoor {
     fn referral(&self, request: &ConnectRequest) -> Refusal {
         let status = self.member.status();
         let is_other = status.holder.as_ref().is_some_and(|node| *node != status.own.node);
+        let text = status.where_to_go();
         let address = status.holder_address.filter(|address| is_other && !address.is_empty());
         let reference = address.filter(|_| self.redirects && request.version == Version::V5);
-        let text = match &status.holder {
-            Some(node) if is_other => format!("this node does not serve; node '{node}' is active"),
-            _ => "no node of the cluster is active now; try again".to_owned(),
-        };
         let reason = match reference {
             Some(_) => Reason::USE_ANOTHER_SERVER,
             None => Reason::SERVER_UNAVAILABLE,
@@ -88,10 +85,13 @@ pub(super) fn wait(
     let health = Health::new();
     let member = clustered.member.clone();
     health.set(State::Standby);
-    health.depend_on(move || Some(why_not_ready(&member)));
+    health.depend_on(move || Some(member.status().where_to_go()));
     let parts =
         Parts { config, shared, namespaces, gate, authenticator, life_cycle, health, clock };
-    let http = parts.start_http(settings, derived)?;
+    // Only those who read the API's stream are there to hear of events.
+    let heard = parts.life_cycle.clone();
+    clustered.member.teller.set(Box::new(move |happened| drop(heard.on_other(happened))));
+    let http = parts.start_http(settings, derived, &clustered.member)?;
     let is_stopping = Arc::new(AtomicBool::new(false));
     let listeners = listen::bind_all(config, &parts.gate, &parts.authenticator)?;
     let context = parts.door_context(&clustered.member, &is_stopping)?;
@@ -104,19 +104,8 @@ pub(super) fn wait(
     doors.stop();
     drop(http);
     match turn {
-        Ok(Turn::Active { epoch, logs }) => {
-            tracing::info!(epoch, "this node is active now");
-            Ok(logs)
-        }
+        Ok(Turn::Active { logs }) => Ok(logs),
         _ => anyhow::bail!("the thread of the cluster has ended"),
-    }
-}
-
-fn why_not_ready(member: &Member) -> String {
-    let status = member.status();
-    match status.holder {
-        Some(node) if node != status.own.node => format!("standby: node '{node}' is active"),
-        _ => format!("{}: no node is active", status.own.role),
     }
 }
 
@@ -133,7 +122,12 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn start_http(&self, settings: &Settings, derived: &[Derived]) -> anyhow::Result<HttpServers> {
+    fn start_http(
+        &self,
+        settings: &Settings,
+        derived: &[Derived],
+        member: &Member,
+    ) -> anyhow::Result<HttpServers> {
         let board = Arc::new(LogBoard::new(0, self.health.clone()));
         let facts = Facts {
             config: self.config.clone(),
@@ -145,6 +139,7 @@ impl Parts<'_> {
             certificates: Arc::default(),
             life_cycle: self.life_cycle.clone(),
             namespaces: self.namespaces.clone(),
+            member: Some(member.clone()),
         };
         let turns: Arc<[Timing]> = Arc::default();
         let metrics = metrics_of(&self.shared, &turns, &facts);

@@ -24,6 +24,7 @@ use super::worker::Order;
 use crate::api::Gatekeeper;
 use crate::auth::Authenticator;
 use crate::auth::rules::{self, BrokerRules};
+use crate::cluster::Member;
 use crate::config::{self, Config, ConfigError, Namespace, Settings};
 use crate::life_cycle::LifeCycle;
 use crate::logging::{Logging, shown};
@@ -72,6 +73,8 @@ pub(super) struct Watch<'a> {
     pub(super) namespaces: &'a Arc<Namespaces>,
     pub(super) line_pace: &'a Arc<LinePace>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
+    /// In a cluster.
+    pub(super) member: Option<&'a Member>,
     /// Of the API, if it is on.
     pub(super) gatekeeper: Option<&'a Gatekeeper>,
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
@@ -269,6 +272,7 @@ impl Ticker {
         let (life_cycle, authenticator) = (watch.life_cycle.clone(), watch.authenticator.clone());
         let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
         let purge = watch.purge.clone();
+        let member = watch.member.cloned();
         let sys_secs = watch.config.sys.interval_secs;
         let thread = std::thread::spawn(move || {
             let mut sys = SysTopics::new(env!("CARGO_PKG_VERSION"));
@@ -320,7 +324,9 @@ impl Ticker {
                     let sockets_opened = gate.accepted();
                     let figures = Figures { shared: &shared, sockets_opened };
                     let messages = sys.messages(figures, clock.uptime_secs(), elapsed);
-                    for message in messages.into_iter().chain(log_messages(&board)) {
+                    for message in
+                        messages.into_iter().chain(state_messages(&board, member.as_ref()))
+                    {
                         mailboxes[0].put(Item::Publish(0, message));
                     }
                 }
@@ -353,6 +359,12 @@ fn end_in_time(grace: Duration) {
         Logging::flush_installed();
         std::process::exit(0);
     });
+}
+
+/// What there is to say of logs and of the cluster.
+fn state_messages(board: &LogBoard, member: Option<&Member>) -> Vec<Message> {
+    let of_cluster = member.map(Member::sys_messages).unwrap_or_default();
+    log_messages(board).into_iter().chain(of_cluster).collect()
 }
 
 /// `$SYS/broker/log/...`: the state of the worst log, and the sums of the figures of all.

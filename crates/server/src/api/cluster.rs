@@ -1,0 +1,83 @@
+//! The cluster that this node belongs to, and what a node that does not serve refuses.
+
+use web::axum::http::StatusCode;
+
+use super::problem::Problem;
+use super::routes::{Outcome, Route};
+use super::views::{Cluster, ClusterNode, ClusterShard};
+use super::{Api, json};
+use crate::cluster::{Lag, NodeStatus, Status, boot_ms};
+use crate::http::State;
+
+pub(crate) fn show(api: &Api) -> Outcome {
+    let Some(member) = &api.facts.member else {
+        let detail = "this broker belongs to no cluster";
+        let fix = "the section [cluster] of the configuration makes it a node of one";
+        return Err(Problem::new(StatusCode::NOT_FOUND, detail).fix(fix));
+    };
+    let (status, figures, now_ms) = (member.status(), member.figures(), boot_ms());
+    let nodes = status.nodes(now_ms).into_iter().map(|node| node_of(&status, node, now_ms));
+    json(&Cluster {
+        node: status.own.node.clone(),
+        role: figures.role,
+        epoch: figures.epoch,
+        active: status.holder.clone(),
+        active_address: status.holder_address.clone().filter(|address| !address.is_empty()),
+        lease_remaining_seconds: figures.lease_remaining_secs,
+        engine_connected: figures.is_engine_connected,
+        nodes: nodes.collect(),
+    })
+}
+
+fn node_of(status: &Status, node: &NodeStatus, now_ms: u64) -> ClusterNode {
+    let lags = status.lags_of(node, now_ms);
+    let worst = Lag::worst(&lags);
+    let shards =
+        node.shards.iter().zip(&lags).enumerate().map(|(number, (shard, lag))| ClusterShard {
+            shard: number as u64,
+            last_message: shard.last,
+            bytes: shard.bytes,
+            caught_up: shard.has_caught_up,
+            fault: Some(shard.fault.clone()).filter(|fault| !fault.is_empty()),
+            lag_messages: lag.messages,
+            lag_bytes: lag.bytes,
+            lag_seconds: lag.seconds,
+        });
+    let heard_at_ms = status.others.get(&node.node).map_or(now_ms, |(_, at_ms)| *at_ms);
+    ClusterNode {
+        node: node.node.clone(),
+        role: node.role.clone(),
+        version: node.version.clone(),
+        address: Some(node.address.clone()).filter(|address| !address.is_empty()),
+        settings: node.config.clone(),
+        detail: Some(node.detail.clone()).filter(|detail| !detail.is_empty()),
+        epoch: node.epoch,
+        silent_seconds: now_ms.saturating_sub(heard_at_ms) as f64 / 1000.0,
+        lag_messages: worst.messages,
+        lag_bytes: worst.bytes,
+        lag_seconds: worst.seconds,
+        shards: shards.collect(),
+    }
+}
+
+/// A standby has no shards, and what it knows of bans and namespaces may be old; a suspended node
+/// may neither change nor promise anything.
+pub(crate) fn check_serves(api: &Api, route: &Route) -> Result<(), Problem> {
+    let Some(member) = api.facts.member.as_ref().filter(|_| !route.without_shards) else {
+        return Ok(());
+    };
+    let refuse = |detail: String, fix: &str| {
+        Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).fix(fix))
+    };
+    match api.facts.health.state() {
+        State::Standby => {
+            let fix = "ask the active node; GET /cluster names it, and /readyz is 200 there only";
+            refuse(member.status().where_to_go(), fix)
+        }
+        State::Ready => match member.suspension() {
+            Some(why) => refuse(why, "ask again in a second; GET /cluster has the details"),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,504 @@
+//! What changes in a cluster, as operators hear of it: log lines and events.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::json;
+
+use super::talk::{NodeStatus, Status};
+use crate::life_cycle::Happened;
+
+/// How often a standby that reads old messages says how far it is.
+const PROGRESS_INTERVAL_MS: u64 = 2_000;
+
+/// The least time between two lines about logs without a quorum. A leader that changes again and
+/// again would fill the log.
+const QUORUM_INTERVAL_MS: u64 = 5_000;
+
+/// Something that an operator should know.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Change {
+    /// This node has another role. `secs`: since the last change.
+    Role {
+        before: String,
+        role: String,
+        epoch: u64,
+        active: Option<String>,
+        secs: f64,
+    },
+    /// The lease of the active node ran out, and nobody has taken it yet.
+    Suspended {
+        epoch: u64,
+        reason: String,
+    },
+    Resumed {
+        epoch: u64,
+        secs: f64,
+    },
+    /// A standby still reads what was there when it started.
+    Reading {
+        messages: u64,
+        bytes: u64,
+        left: u64,
+        secs: f64,
+    },
+    CaughtUp {
+        messages: u64,
+        bytes: u64,
+        secs: f64,
+    },
+    /// The engine takes nothing for these shards.
+    LogsUnavailable {
+        shards: Vec<u16>,
+        reason: String,
+    },
+    LogsAvailable {
+        secs: f64,
+    },
+    NodeAppeared {
+        name: String,
+        version: String,
+        address: String,
+    },
+    /// It has not been heard for some seconds.
+    NodeSilent {
+        name: String,
+    },
+}
+
+impl Change {
+    /// The line of the log.
+    pub(super) fn log(&self, node: &str) {
+        match self {
+            Self::Role { before, role, epoch, active, secs } => {
+                log_role(node, before, role, *epoch, active.as_deref(), *secs);
+            }
+            Self::Suspended { epoch, reason } => tracing::warn!(
+                node,
+                epoch,
+                reason,
+                "suspended: the lease ran out; clients are not served until NATS answers again or \
+                 another node takes over; check the NATS servers (`quelea cluster status`)"
+            ),
+            Self::Resumed { epoch, secs } => tracing::info!(
+                node,
+                epoch,
+                suspended_secs = secs,
+                "resumed: the lease is held again; clients are served"
+            ),
+            Self::Reading { messages, bytes, left, secs } => tracing::info!(
+                node,
+                messages,
+                bytes,
+                left,
+                secs,
+                "reading the replicated logs; this node cannot take over yet"
+            ),
+            Self::CaughtUp { messages, bytes, secs } => tracing::info!(
+                node,
+                messages,
+                bytes,
+                secs,
+                "caught up with the replicated logs: this node can take over"
+            ),
+            Self::LogsUnavailable { shards, reason } => tracing::warn!(
+                node,
+                shards = &*listed(shards),
+                reason,
+                "the replicated log has no quorum: acknowledgements and publishers wait until it \
+                 has one; if that lasts, check the NATS servers (`quelea cluster status`)"
+            ),
+            Self::LogsAvailable { secs } => tracing::info!(
+                node,
+                unavailable_secs = secs,
+                "the replicated log has a quorum again"
+            ),
+            Self::NodeAppeared { name, version, address } => {
+                tracing::info!(node, other = name, version, address, "another node is there");
+            }
+            Self::NodeSilent { name } => tracing::warn!(
+                node,
+                other = name,
+                "another node is not heard any more: restart it, or replace its machine"
+            ),
+        }
+    }
+
+    /// The event, if there is one.
+    pub(super) fn happened(&self, node: &str) -> Option<Happened<'static>> {
+        let (kind, data) = match self {
+            Self::Role { before, role, epoch, active, .. } => {
+                let data = json!({
+                    "node": node, "role": role, "before": before, "epoch": epoch, "active": active,
+                });
+                ("cluster.role_changed", data)
+            }
+            Self::Suspended { epoch, reason } => {
+                let data = json!({ "node": node, "epoch": epoch, "reason": reason });
+                ("cluster.suspended", data)
+            }
+            Self::Resumed { epoch, secs } => {
+                let data = json!({ "node": node, "epoch": epoch, "suspended_secs": secs });
+                ("cluster.resumed", data)
+            }
+            Self::Reading { .. } => return None,
+            Self::CaughtUp { messages, bytes, secs } => {
+                let data =
+                    json!({ "node": node, "messages": messages, "bytes": bytes, "secs": secs });
+                ("cluster.caught_up", data)
+            }
+            Self::LogsUnavailable { shards, reason } => {
+                let data = json!({ "node": node, "shards": shards, "reason": reason });
+                ("cluster.log_unavailable", data)
+            }
+            Self::LogsAvailable { secs } => {
+                ("cluster.log_available", json!({ "node": node, "unavailable_secs": secs }))
+            }
+            Self::NodeAppeared { name, version, address } => {
+                let data =
+                    json!({ "node": name, "by": node, "version": version, "address": address });
+                ("cluster.node_appeared", data)
+            }
+            Self::NodeSilent { name } => {
+                ("cluster.node_silent", json!({ "node": name, "by": node }))
+            }
+        };
+        Some(Happened::of_broker(kind, data))
+    }
+}
+
+fn log_role(node: &str, before: &str, role: &str, epoch: u64, active: Option<&str>, secs: f64) {
+    match role {
+        "claiming" => tracing::info!(node, epoch, "this node has the lease and takes over"),
+        "active" => {
+            tracing::info!(node, epoch, takeover_secs = secs, "this node is active");
+        }
+        "released" => tracing::info!(node, epoch, "this node has given its role back"),
+        _ => tracing::info!(node, role, before, epoch, active, "the role of this node changed"),
+    }
+}
+
+fn listed(shards: &[u16]) -> String {
+    shards.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Compares what is known of the cluster with what was known before.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    role: String,
+    role_since_ms: u64,
+    /// What was read when reading began, and since when.
+    reading: Option<Reading>,
+    unavailable: Option<Unavailable>,
+    quorum_told_at_ms: Option<u64>,
+    /// Other nodes that were heard lately: name to instance.
+    heard: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    since_ms: u64,
+    told_at_ms: u64,
+    messages: u64,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Unavailable {
+    since_ms: u64,
+    shards: Vec<u16>,
+}
+
+impl Watcher {
+    pub(super) fn new(now_ms: u64) -> Self {
+        Self {
+            role: "standby".to_owned(),
+            role_since_ms: now_ms,
+            reading: None,
+            unavailable: None,
+            quorum_told_at_ms: None,
+            heard: BTreeMap::new(),
+        }
+    }
+
+    /// What has changed since the last call.
+    pub(super) fn look(&mut self, status: &Status, now_ms: u64) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.look_at_role(status, now_ms, &mut changes);
+        self.look_at_reading(status, now_ms, &mut changes);
+        self.look_at_quorum(&status.own, now_ms, &mut changes);
+        self.look_at_others(status, now_ms, &mut changes);
+        changes
+    }
+
+    fn look_at_role(&mut self, status: &Status, now_ms: u64, changes: &mut Vec<Change>) {
+        let NodeStatus { role, epoch, detail, .. } = &status.own;
+        if *role == self.role {
+            return;
+        }
+        let before = std::mem::replace(&mut self.role, role.clone());
+        let since_ms = std::mem::replace(&mut self.role_since_ms, now_ms);
+        let secs = secs(now_ms.saturating_sub(since_ms));
+        let epoch = *epoch;
+        changes.push(match (before.as_str(), role.as_str()) {
+            (_, "suspended") => {
+                let reason = Some(detail).filter(|text| !text.is_empty());
+                let reason = reason.map_or("it was not renewed in time", |text| text).to_owned();
+                Change::Suspended { epoch, reason }
+            }
+            ("suspended", "active") => Change::Resumed { epoch, secs },
+            (_, role) => {
+                let (active, role) = (status.holder.clone(), role.to_owned());
+                Change::Role { before, role, epoch, active, secs }
+            }
+        });
+    }
+
+    fn look_at_reading(&mut self, status: &Status, now_ms: u64, changes: &mut Vec<Change>) {
+        let is_whole = status.own.shards.iter().all(|shard| shard.has_caught_up);
+        let follows = status.own.role == "standby";
+        let (messages, bytes) = (status.read_messages, status.read_bytes);
+        match &mut self.reading {
+            None if follows && !is_whole => {
+                let told_at_ms = now_ms;
+                self.reading = Some(Reading { since_ms: now_ms, told_at_ms, messages, bytes });
+            }
+            Some(reading) if is_whole => {
+                changes.push(Change::CaughtUp {
+                    messages: messages - reading.messages,
+                    bytes: bytes - reading.bytes,
+                    secs: secs(now_ms - reading.since_ms),
+                });
+                self.reading = None;
+            }
+            Some(reading) if now_ms >= reading.told_at_ms + PROGRESS_INTERVAL_MS => {
+                reading.told_at_ms = now_ms;
+                let ends = status.own.shards.iter().zip(&status.ends);
+                changes.push(Change::Reading {
+                    messages: messages - reading.messages,
+                    bytes: bytes - reading.bytes,
+                    left: ends.map(|(shard, end)| end.saturating_sub(shard.last)).sum(),
+                    secs: secs(now_ms - reading.since_ms),
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn look_at_quorum(&mut self, own: &NodeStatus, now_ms: u64, changes: &mut Vec<Change>) {
+        let waits = |told_at_ms: u64| now_ms < told_at_ms + QUORUM_INTERVAL_MS;
+        if self.quorum_told_at_ms.is_some_and(waits) {
+            return;
+        }
+        let without = own.shards.iter().enumerate().filter(|(_, shard)| shard.is_unavailable);
+        let shards: Vec<u16> = without.clone().map(|(number, _)| number as u16).collect();
+        let reason = without.map(|(_, shard)| shard.fault.clone()).next();
+        let change = match (&mut self.unavailable, reason) {
+            (None, Some(reason)) => {
+                self.unavailable = Some(Unavailable { since_ms: now_ms, shards: shards.clone() });
+                Change::LogsUnavailable { shards, reason }
+            }
+            (Some(known), Some(reason)) if known.shards != shards => {
+                known.shards.clone_from(&shards);
+                Change::LogsUnavailable { shards, reason }
+            }
+            (Some(known), None) => {
+                let secs = secs(now_ms - known.since_ms);
+                self.unavailable = None;
+                Change::LogsAvailable { secs }
+            }
+            _ => return,
+        };
+        self.quorum_told_at_ms = Some(now_ms);
+        changes.push(change);
+    }
+
+    fn look_at_others(&mut self, status: &Status, now_ms: u64, changes: &mut Vec<Change>) {
+        let live: BTreeMap<String, u64> =
+            status.live(now_ms).map(|node| (node.node.clone(), node.instance)).collect();
+        for node in status.live(now_ms) {
+            if self.heard.get(&node.node) != Some(&node.instance) {
+                changes.push(Change::NodeAppeared {
+                    name: node.node.clone(),
+                    version: node.version.clone(),
+                    address: node.address.clone(),
+                });
+            }
+        }
+        let silent = self.heard.keys().filter(|name| !live.contains_key(*name));
+        changes.extend(silent.map(|name| Change::NodeSilent { name: name.clone() }));
+        self.heard = live;
+    }
+}
+
+fn secs(ms: u64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+/// Takes what happened to the node, as long as this phase of the process lasts.
+pub(crate) type Listener = Box<dyn Fn(&Happened<'_>) + Send>;
+
+/// Who is told of changes. What the role changed to last is told to each new listener: the broker
+/// of an active node starts after the change.
+#[derive(Clone, Default)]
+pub(crate) struct Teller(Arc<Mutex<Told>>);
+
+#[derive(Default)]
+struct Told {
+    listener: Option<Listener>,
+    role: Option<Happened<'static>>,
+}
+
+impl Teller {
+    pub(crate) fn set(&self, listener: Listener) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(role) = &told.role {
+            listener(role);
+        }
+        told.listener = Some(listener);
+    }
+
+    pub(super) fn tell(&self, change: &Change, node: &str) {
+        let Some(happened) = change.happened(node) else { return };
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listener) = &told.listener {
+            listener(&happened);
+        }
+        if matches!(change, Change::Role { .. }) {
+            told.role = Some(happened);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::talk::ShardStatus;
+    use super::*;
+
+    fn status(role: &str, shards: &[(u64, bool)]) -> Status {
+        let shard =
+            |&(last, has_caught_up)| ShardStatus { last, has_caught_up, ..ShardStatus::default() };
+        let shards = shards.iter().map(shard).collect();
+        let own =
+            NodeStatus { node: "a".into(), role: role.into(), shards, ..NodeStatus::default() };
+        Status { own, ..Status::default() }
+    }
+
+    #[test]
+    fn a_suspension_is_told_once_and_so_is_its_end() {
+        let mut watcher = Watcher::new(0);
+        let active = status("active", &[(1, true)]);
+        let mut suspended = status("suspended", &[(1, true)]);
+        suspended.own.detail = "no answer".into();
+        let first = watcher.look(&active, 1_000);
+        assert!(matches!(&first[..], [Change::Role { role, .. }] if role == "active"), "{first:?}");
+        let told = watcher.look(&suspended, 2_000);
+        assert_eq!(told, [Change::Suspended { epoch: 0, reason: "no answer".into() }]);
+        assert_eq!(watcher.look(&suspended, 3_000), []);
+        assert_eq!(watcher.look(&active, 4_500), [Change::Resumed { epoch: 0, secs: 2.5 }]);
+    }
+
+    #[test]
+    fn a_standby_tells_how_far_it_has_read_and_when_it_has_all() {
+        let mut watcher = Watcher::new(0);
+        let mut reading = status("standby", &[(5, false), (9, true)]);
+        reading.ends = vec![50, 9];
+        (reading.read_messages, reading.read_bytes) = (3, 300);
+        assert_eq!(watcher.look(&reading, 1_000), []);
+        assert_eq!(watcher.look(&reading, 2_000), []);
+        (reading.read_messages, reading.read_bytes) = (13, 1_300);
+        let (messages, bytes) = (10, 1_000);
+        let told = watcher.look(&reading, 3_000);
+        assert_eq!(told, [Change::Reading { messages, bytes, left: 45, secs: 2.0 }]);
+        reading.own.shards[0].has_caught_up = true;
+        let told = watcher.look(&reading, 3_500);
+        assert_eq!(told, [Change::CaughtUp { messages, bytes, secs: 2.5 }]);
+        assert_eq!(watcher.look(&reading, 9_000), []);
+    }
+
+    #[test]
+    fn a_quorum_that_comes_and_goes_is_told_now_and_then() {
+        let mut watcher = Watcher::new(0);
+        let mut lines = Vec::new();
+        let whole = status("standby", &[(1, true), (1, true)]);
+        let mut lame = whole.clone();
+        lame.own.shards[1].is_unavailable = true;
+        lame.own.shards[1].fault = "no leader".into();
+        for tick in 0..120 {
+            let seen = if tick % 2 == 0 { &lame } else { &whole };
+            lines.extend(watcher.look(seen, 100_000 + tick * 100));
+        }
+        let reason = "no leader".to_owned();
+        let gone = Change::LogsUnavailable { shards: vec![1], reason };
+        assert_eq!(lines, [gone.clone(), Change::LogsAvailable { secs: 5.1 }, gone]);
+    }
+
+    #[test]
+    fn a_node_that_falls_silent_and_comes_back_is_told() {
+        let mut watcher = Watcher::new(0);
+        let mut seen = status("standby", &[]);
+        let other = |instance| NodeStatus { node: "b".into(), instance, ..NodeStatus::default() };
+        let name = || "b".to_owned();
+        let appeared = || Change::NodeAppeared {
+            name: name(),
+            version: String::new(),
+            address: String::new(),
+        };
+        seen.hear(other(1), 1_000);
+        assert_eq!(watcher.look(&seen, 1_000), [appeared()]);
+        assert_eq!(watcher.look(&seen, 6_000), []);
+        assert_eq!(watcher.look(&seen, 6_001), [Change::NodeSilent { name: name() }]);
+        seen.hear(other(1), 7_000);
+        assert_eq!(watcher.look(&seen, 7_000), [appeared()]);
+        seen.hear(other(2), 8_000);
+        assert_eq!(watcher.look(&seen, 8_000), [appeared()], "started again");
+    }
+
+    #[test]
+    fn a_listener_hears_of_the_role_that_there_is_already() {
+        let teller = Teller::default();
+        let role = |role: &str| Change::Role {
+            before: "standby".into(),
+            role: role.into(),
+            epoch: 3,
+            active: None,
+            secs: 0.0,
+        };
+        teller.tell(&role("claiming"), "a");
+        teller.tell(&role("active"), "a");
+        let (heard, hears) = std::sync::mpsc::channel();
+        teller.set(Box::new(move |happened| {
+            let _ = heard.send((happened.kind, happened.data["role"].clone()));
+        }));
+        teller.tell(&Change::Resumed { epoch: 3, secs: 1.0 }, "a");
+        let told: Vec<_> = hears.try_iter().collect();
+        assert_eq!(told[0], ("cluster.role_changed", "active".into()));
+        assert_eq!((told[1].0, told.len()), ("cluster.resumed", 2));
+    }
+
+    #[test]
+    fn every_event_is_documented_with_its_fields() {
+        let text = String::new;
+        let changes = [
+            Change::Role { before: text(), role: text(), epoch: 0, active: None, secs: 0.0 },
+            Change::Suspended { epoch: 0, reason: text() },
+            Change::Resumed { epoch: 0, secs: 0.0 },
+            Change::CaughtUp { messages: 0, bytes: 0, secs: 0.0 },
+            Change::LogsUnavailable { shards: Vec::new(), reason: text() },
+            Change::LogsAvailable { secs: 0.0 },
+            Change::NodeAppeared { name: text(), version: text(), address: text() },
+            Change::NodeSilent { name: text() },
+        ];
+        for change in changes {
+            let happened = change.happened("a").expect("an event");
+            let known = crate::life_cycle::KINDS.iter().find(|(kind, ..)| *kind == happened.kind);
+            let (_, fields, _) = known.unwrap_or_else(|| panic!("{} is unknown", happened.kind));
+            let mut fields: Vec<&str> = fields.split(", ").collect();
+            fields.sort_unstable();
+            let data = happened.data.as_object().expect("an object");
+            let mut found: Vec<&str> = data.keys().map(String::as_str).collect();
+            found.sort_unstable();
+            assert_eq!(found, fields, "{}", happened.kind);
+        }
+    }
+}
