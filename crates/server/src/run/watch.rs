@@ -268,7 +268,8 @@ impl Ticker {
         let shared = watch.shared.clone();
         let (mailboxes, gate) = (watch.mailboxes.clone(), watch.gate.clone());
         let (board, certificates) = (watch.board.clone(), watch.certificates.clone());
-        let (clock, line_pace) = (watch.clock, watch.line_pace.clone());
+        let (clock, line_pace, member) =
+            (watch.clock, watch.line_pace.clone(), watch.member.cloned());
         let (life_cycle, authenticator) = (watch.life_cycle.clone(), watch.authenticator.clone());
         let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
         let purge = watch.purge.clone();
