@@ -1,4 +1,4 @@
-"""The files of examples/cluster with real NATS servers: TLS and passwords between all of them."""
+"""`quelea cluster init` against real NATS servers, plain and with the files of examples/cluster."""
 
 import os
 import shutil
@@ -29,6 +29,58 @@ def with_engines(lab):
     for node in range(NODES):
         lab.wait("the election of NATS", lambda node=node: lab.engine_is_ready(node))
     return lab
+
+
+def monitoring(lab):
+    urls = [f"http://127.0.0.1:{port}" for port in lab.monitor_ports]
+    return [word for url in urls for word in ("--monitoring", url)]
+
+
+def test_init_makes_a_cluster_once_and_checks_it_then(tmp_path):
+    with with_engines(Lab(tmp_path, BROKER)) as lab:
+        made = lab.init(*monitoring(lab))
+        assert made.returncode == 0, made.stderr
+        assert "4 shards, 3 replicas; 5 streams made, 0 found" in made.stdout
+        assert "note" not in made.stderr
+        again = lab.init()
+        assert again.returncode == 0, again.stderr
+        assert "is there" in again.stdout and "0 streams made, 5 found" in again.stdout
+        assert again.stdout.split("id ")[1][:32] == made.stdout.split("id ")[1][:32]
+        assert "3 of 3 NATS servers sync before they acknowledge was not verified" in again.stderr
+        lab.shards = 5
+        other = lab.init()
+        assert other.returncode == 1
+        assert "made with 4 shards, the configuration asks for 5" in other.stderr
+
+
+class Alone(Lab):
+    """One NATS server that does not sync."""
+
+    def engine_config(self, node, directory):
+        lines = super().engine_config(node, directory).splitlines()
+        text = "\n".join(line for line in lines if not line.startswith("cluster"))
+        return text.replace("sync_interval: always", "sync_interval: 2m")
+
+    def broker_config(self, node):
+        lines = super().broker_config(node).splitlines()
+        own = f'servers = ["nats://127.0.0.1:{self.engine_ports[0]}"]'
+        return "\n".join(own if line.startswith("servers") else line for line in lines)
+
+
+def test_init_refuses_an_engine_that_may_lose_what_it_acknowledges(tmp_path):
+    with Alone(tmp_path, BROKER) as lab:
+        lab.start_engine(0)
+        ask = ["--monitoring", f"http://127.0.0.1:{lab.monitor_ports[0]}"]
+        refused = "cannot reach NATS"
+        while "cannot reach NATS" in refused:
+            refused = lab.init().stderr
+        assert "1 NATS server(s) found, and 3 are needed" in refused
+        unsynced = lab.init("--allow-unreplicated", *ask)
+        assert unsynced.returncode == 1
+        assert "acknowledges before it syncs" in unsynced.stderr
+        allowed = lab.init("--allow-unreplicated", "--allow-unsynced", *ask)
+        assert allowed.returncode == 0, allowed.stderr
+        assert "1 replicas; 5 streams made" in allowed.stdout
 
 
 class Secured(Lab):

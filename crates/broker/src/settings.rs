@@ -15,6 +15,8 @@ pub enum Durability {
     /// Synced to the medium: survives a loss of power.
     #[default]
     Fsync,
+    /// Synced by a majority of the machines of a cluster: survives the loss of one.
+    Quorum,
 }
 
 /// What happens to publishes that must be kept while the disk has no space for them.

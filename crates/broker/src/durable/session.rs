@@ -76,7 +76,7 @@ impl Durable {
             last_queued: 0,
             told_ms: 0,
             level,
-            was_synced: level == Durability::Fsync,
+            was_synced: level >= Durability::Fsync,
             is_behind: false,
             is_moved: false,
         }
@@ -125,13 +125,13 @@ impl Durable {
     pub(crate) const fn log_level(&self) -> Level {
         match self.level {
             Durability::Memory | Durability::Disk => Level::Disk,
-            Durability::Fsync => Level::Fsync,
+            Durability::Fsync | Durability::Quorum => Level::Fsync,
         }
     }
 
     fn set_level(&mut self, level: Durability) {
         self.level = level;
-        self.was_synced |= level == Durability::Fsync;
+        self.was_synced |= level >= Durability::Fsync;
     }
 
     /// How firmly its end has to be kept: as firmly as anything that it ends.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use async_nats::{ConnectOptions, Event};
+use async_nats::{ConnectOptions, Event, ServerInfo};
 use serde::{Deserialize, Serialize};
 
 use super::engine::{Engine, LEASE_KEY, Names};
@@ -63,6 +63,16 @@ pub(super) async fn connect_once(config: &ClusterConfig) -> anyhow::Result<Engin
     let connected = options(config)?.connect(&urls[..]).await;
     let client = connected.with_context(|| format!("cannot reach NATS at {}", urls.join(", ")))?;
     Ok(Engine::new(client, Names::new(&config.name)))
+}
+
+/// What one server says of itself.
+///
+/// # Errors
+///
+/// When it cannot be reached, or a file of the configuration cannot be used.
+pub(super) async fn server_info(config: &ClusterConfig, url: &str) -> anyhow::Result<ServerInfo> {
+    let options = options(config)?.ignore_discovered_servers();
+    Ok(options.connect(url).await.context("cannot be reached")?.server_info())
 }
 
 /// Who has the lease.

@@ -10,6 +10,8 @@ use super::engine::{Engine, EngineError, Put};
 /// What is to be made.
 pub(crate) struct Plan {
     pub(crate) shards: u16,
+    /// The number was asked for. If not, that of a cluster that is there is taken.
+    pub(crate) shards_are_fixed: bool,
     pub(crate) segment_bytes: u32,
     /// Copies that the engine keeps of each stream.
     pub(crate) replicas: u8,
@@ -21,6 +23,7 @@ pub(crate) struct Plan {
 #[derive(Debug, Default)]
 pub(crate) struct Made {
     pub(crate) id: String,
+    pub(crate) shards: u16,
     pub(crate) streams_made: usize,
     pub(crate) streams_found: usize,
     pub(crate) is_new: bool,
@@ -49,7 +52,7 @@ pub(crate) async fn make(engine: &Engine, plan: &Plan) -> anyhow::Result<Made> {
     ensure_stream(engine, &names.bucket_stream(), &bucket, &mut made).await?;
     let record = record(engine, plan, &mut made).await?;
     ensure!(
-        record.shards == plan.shards,
+        record.shards == plan.shards || !plan.shards_are_fixed,
         "the cluster was made with {} shards, the configuration asks for {}: the number is fixed; \
          set server.shards = {}",
         record.shards,
@@ -71,6 +74,7 @@ pub(crate) async fn make(engine: &Engine, plan: &Plan) -> anyhow::Result<Made> {
         ensure_stream(engine, &names.stream(shard), &stream, &mut made).await?;
     }
     made.id = record.id;
+    made.shards = record.shards;
     Ok(made)
 }
 
@@ -112,7 +116,7 @@ async fn ensure_stream(
         Err(error) => return Err(error).context(format!("cannot look for the stream '{name}'")),
     };
     made.streams_found += 1;
-    for key in ["subjects", "storage", "num_replicas"] {
+    for key in ["subjects", "storage", "num_replicas", "retention", "discard"] {
         let (found, wanted) = (&found["config"][key], &wanted[key]);
         ensure!(
             found == wanted,

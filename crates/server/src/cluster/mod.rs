@@ -7,6 +7,7 @@
 
 mod acting;
 mod changes;
+mod checks;
 mod connect;
 mod copy;
 mod engine;

@@ -9,6 +9,7 @@ use futures_util::StreamExt as _;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::checks::{self, Allowed};
 use super::engine::{Engine, LEASE_KEY};
 use super::init::{self, Plan};
 use super::lag::{Lag, writer_among};
@@ -33,9 +34,8 @@ enum ClusterCommand {
     Init {
         #[command(flatten)]
         common: Common,
-        /// Accept an engine that does not keep three copies.
-        #[arg(long)]
-        allow_unreplicated: bool,
+        #[command(flatten)]
+        demands: Demands,
     },
     /// Show each node, its role, and how far it is behind.
     Status {
@@ -70,6 +70,20 @@ enum ClusterCommand {
     },
 }
 
+/// What is asked of the NATS servers.
+#[derive(Clone, Debug, Args)]
+struct Demands {
+    /// Accept an engine that does not keep three copies.
+    #[arg(long)]
+    allow_unreplicated: bool,
+    /// Accept servers that acknowledge before they sync (`sync_interval` is not `always`).
+    #[arg(long)]
+    allow_unsynced: bool,
+    /// Monitoring port of a NATS server, http://HOST:8222, to check that it syncs. May be repeated.
+    #[arg(long, value_name = "URL")]
+    monitoring: Vec<String>,
+}
+
 /// What all of them take.
 #[derive(Clone, Debug, Args)]
 struct Common {
@@ -97,8 +111,8 @@ pub fn run(args: &ClusterArgs) -> u8 {
         runtime.block_on(async {
             let engine = connect::connect_once(&cluster).await?;
             match &args.command {
-                ClusterCommand::Init { allow_unreplicated, .. } => {
-                    init(&engine, &config, &cluster, *allow_unreplicated).await
+                ClusterCommand::Init { demands, .. } => {
+                    init(&engine, &config, &cluster, demands).await
                 }
                 ClusterCommand::Status { json, .. } => status(&engine, *json).await,
                 ClusterCommand::Switchover { node, .. } => {
@@ -132,11 +146,15 @@ async fn init(
     engine: &Engine,
     config: &Config,
     cluster: &ClusterConfig,
-    allows_unreplicated: bool,
+    demands: &Demands,
 ) -> anyhow::Result<()> {
-    let replicas = if allows_unreplicated { 1 } else { REPLICAS };
+    let allowed =
+        Allowed { unreplicated: demands.allow_unreplicated, unsynced: demands.allow_unsynced };
+    let notes = checks::check(cluster, &demands.monitoring, allowed).await?;
+    let replicas = if allowed.unreplicated { 1 } else { REPLICAS };
     let plan = Plan {
         shards: config.server.shards,
+        shards_are_fixed: config.shards_are_fixed,
         segment_bytes: config.durability.segment_bytes,
         replicas,
         stream_bytes_max: cluster.stream_bytes_max,
@@ -145,9 +163,10 @@ async fn init(
     let word = if made.is_new { "made" } else { "is there" };
     let text = format!(
         "cluster '{}' {word}: id {}, {} shards, {replicas} replicas; {} streams made, {} found\n",
-        cluster.name, made.id, plan.shards, made.streams_made, made.streams_found
+        cluster.name, made.id, made.shards, made.streams_made, made.streams_found
     );
     print(text.as_bytes());
+    notes.iter().for_each(|note| complain(&format!("note: {note}")));
     Ok(())
 }
 
@@ -338,6 +357,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const EXAMPLES: &str = "\
 Examples:
   quelea cluster init --config /etc/quelea/quelea.toml          once, before the first node starts
+  quelea cluster init --config /etc/quelea/quelea.toml --monitoring http://127.0.0.1:8222
   quelea cluster status --config /etc/quelea/quelea.toml
   quelea cluster switchover --config /etc/quelea/quelea.toml node-2
   quelea cluster import --config /etc/quelea/quelea.toml /var/lib/quelea-single

@@ -102,7 +102,7 @@ pub(super) fn lower(
     machine: &Machine,
     problems: &mut Vec<Problem>,
 ) -> Option<ClusterConfig> {
-    if !SECTION.keys.iter().any(|key| is_set(key, settings)) {
+    if !is_configured(settings) {
         return None;
     }
     check_level(has_log, settings, problems);
@@ -124,6 +124,11 @@ pub(super) fn lower(
         redirect: raw.redirect,
         stream_bytes_max: (raw.stream_bytes_max != 0).then_some(raw.stream_bytes_max),
     })
+}
+
+/// Whether anything is said about a cluster.
+pub(super) fn is_configured(settings: &Settings) -> bool {
+    SECTION.keys.iter().any(|key| is_set(key, settings))
 }
 
 /// A cluster replicates what is stored.
@@ -367,7 +372,7 @@ const NATS_PORT: u16 = 4222;
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Loaded, SourceFile, Sources, load, print};
+    use super::super::{Config, DurabilityLevel, Loaded, SourceFile, Sources, load, print};
     use super::*;
 
     const MACHINE: Machine =
@@ -402,6 +407,31 @@ mod tests {
         );
         assert_eq!((own.login, own.tls), (EngineLogin::Nothing, None));
         assert_eq!((own.advertise, own.redirect, own.stream_bytes_max), (None, false, None));
+    }
+
+    #[test]
+    fn quorum_needs_a_cluster_and_in_one_the_other_levels_are_noted() {
+        let quorum = "[durability]\nlevel = \"quorum\"\n";
+        let problems = loaded(quorum).unwrap_err().to_string();
+        assert!(problems.contains("durability.level"), "{problems}");
+        assert!(problems.contains("configure [cluster], or use \"fsync\""), "{problems}");
+        let topics = "[durability]\ntopics = [\"a/#=quorum\"]\n";
+        let problems = loaded(topics).unwrap_err().to_string();
+        assert!(problems.contains("durability.topics"), "{problems}");
+        let listener = "[[listeners]]\nurl = \"tcp://127.0.0.1:1999\"\ndurability = \"quorum\"\n";
+        let problems = loaded(listener).unwrap_err().to_string();
+        assert!(problems.contains("listeners.0.durability"), "{problems}");
+
+        let cluster = "[cluster]\nname = \"plant1\"\nservers = [\"tls://nats1\"]\n";
+        let config = loaded(&format!("{cluster}{quorum}")).unwrap().config;
+        assert_eq!(config.durability.level, DurabilityLevel::Quorum);
+        let is_noted = |config: &Config| {
+            let notes = crate::config::notes(config);
+            notes.iter().any(|note| note.contains("\"fsync\" is served as \"quorum\""))
+        };
+        assert!(!is_noted(&config));
+        let config = loaded(cluster).unwrap().config;
+        assert!(is_noted(&config));
     }
 
     #[test]

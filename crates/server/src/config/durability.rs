@@ -113,6 +113,32 @@ pub(super) fn lower(
     lowered
 }
 
+/// Without a cluster there is no quorum to wait for.
+pub(super) fn check_quorum(
+    lowered: &DurabilityConfig,
+    listeners: &[Listener],
+    settings: &Settings,
+    problems: &mut Vec<Problem>,
+) {
+    let is_quorum = |level: DurabilityLevel| level == DurabilityLevel::Quorum;
+    let mut keys = Vec::new();
+    if is_quorum(lowered.level) {
+        keys.push("durability.level".to_owned());
+    }
+    if lowered.topics.iter().any(|(_, level)| is_quorum(*level)) {
+        keys.push("durability.topics".to_owned());
+    }
+    // The others have the level of the broker.
+    let own = listeners.iter().enumerate().filter(|(_, own)| {
+        is_quorum(own.limits.durability) && own.limits.durability != lowered.level
+    });
+    keys.extend(own.map(|(index, _)| format!("listeners.{index}.durability")));
+    for key in keys {
+        let detail = "\"quorum\" needs a cluster: configure [cluster], or use \"fsync\"".into();
+        problems.push(Problem { place: settings.place(&key), key, detail });
+    }
+}
+
 fn lower_topics(
     rules: &[String],
     limits: &Limits,

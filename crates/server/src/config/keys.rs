@@ -59,6 +59,9 @@ words! {
         Disk = "disk",
         /// On the medium: survives a loss of power.
         Fsync = "fsync",
+        /// On the media of a majority of the NATS servers of a cluster: survives the loss of a
+        /// machine.
+        Quorum = "quorum",
     }
 }
 
@@ -512,8 +515,10 @@ settings! {
     /// level promises. Where nothing asks for more than `memory`, no directory is touched.
     "durability" => Durability {
         /// What an acknowledgement waits for: `memory` for nothing, `disk` until the operating
-        /// system has the message, `fsync` until it is on the medium. QoS 0 messages, and sessions
-        /// that end with their connection, are never stored.
+        /// system has the message, `fsync` until it is on the medium, `quorum` until it is on the
+        /// media of a majority of the NATS servers of `[cluster]`. In a cluster `disk` and `fsync`
+        /// are served as `quorum`. QoS 0 messages, and sessions that end with their connection, are
+        /// never stored.
         level: DurabilityLevel = Kind::OneOf(DurabilityLevel::WORDS), "fsync";
         /// Topics whose messages have a level of their own, whatever their listener says:
         /// `FILTER=LEVEL`. The first filter that matches counts.

@@ -339,6 +339,9 @@ fn lower(
     let disk = (machine.disk_bytes)(&server.data_dir);
     durability.resolve_log(deriving, server.shards, disk);
     let cluster = cluster::lower(durability.has_log(), settings, machine, problems);
+    if !cluster::is_configured(settings) {
+        durability::check_quorum(&durability, &listeners, settings, problems);
+    }
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
     let http_hosts = http.hosts.clone();

@@ -1,7 +1,7 @@
 //! What is valid and has no effect, for `--check-config`. It is no error, because namespaces may be
 //! added later.
 
-use super::{Config, Listener, NamespaceSource};
+use super::{Config, DurabilityLevel, Listener, NamespaceSource};
 
 /// A line for each.
 pub fn notes(config: &Config) -> Vec<String> {
@@ -33,10 +33,26 @@ pub fn notes(config: &Config) -> Vec<String> {
         )
     };
     notes.extend(config.listeners.iter().filter(is_shut).map(line));
+    notes.extend(config.weaker_level().map(|word| {
+        format!("durability level \"{word}\" is served as \"quorum\", because of [cluster]")
+    }));
     notes
 }
 
 impl Config {
+    /// A level that a cluster serves as a firmer one, the first of those that are configured.
+    fn weaker_level(&self) -> Option<&'static str> {
+        let topics = self.durability.topics.iter().map(|(_, level)| *level);
+        let listeners = self.listeners.iter().map(|own| own.limits.durability);
+        let mut levels = [self.durability.level].into_iter().chain(topics).chain(listeners);
+        let words = levels.find_map(|level| match level {
+            DurabilityLevel::Disk => Some("disk"),
+            DurabilityLevel::Fsync => Some("fsync"),
+            DurabilityLevel::Memory | DurabilityLevel::Quorum => None,
+        });
+        words.filter(|_| self.cluster.is_some())
+    }
+
     fn admits_somebody(&self, listener: &Listener) -> bool {
         let chain = &listener.authentication;
         let mut asked =

@@ -82,6 +82,7 @@ pub(crate) fn durability(level: DurabilityLevel) -> Durability {
         DurabilityLevel::Memory => Durability::Memory,
         DurabilityLevel::Disk => Durability::Disk,
         DurabilityLevel::Fsync => Durability::Fsync,
+        DurabilityLevel::Quorum => Durability::Quorum,
     }
 }
 

@@ -1,0 +1,187 @@
+//! What `quelea cluster init` demands of the NATS servers: their version, their number, and that
+//! they sync before they acknowledge.
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use async_nats::ServerInfo;
+use serde_json::Value;
+
+use super::connect;
+use crate::config::ClusterConfig;
+
+/// What is accepted in spite of the promise that a cluster makes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Allowed {
+    pub(super) unreplicated: bool,
+    pub(super) unsynced: bool,
+}
+
+/// Asks all servers of the configuration, and those of the monitoring URLs. Returns what an
+/// operator should know.
+///
+/// # Errors
+///
+/// When a server is not good enough.
+pub(super) async fn check(
+    config: &ClusterConfig,
+    monitoring: &[String],
+    allowed: Allowed,
+) -> anyhow::Result<Vec<String>> {
+    let mut notes = Vec::new();
+    let mut ids = BTreeSet::new();
+    let mut announced = 0;
+    for server in &config.servers {
+        match connect::server_info(config, &server.url).await {
+            Ok(info) => {
+                check_server(&server.url, &info)?;
+                announced = announced.max(info.connect_urls.len());
+                ids.insert(info.server_id);
+            }
+            Err(error) => notes.push(format!("{} was not checked: {error:#}", server.url)),
+        }
+    }
+    let servers = ids.len().max(announced);
+    ensure!(
+        servers >= SERVERS_MIN || allowed.unreplicated,
+        "{servers} NATS server(s) found, and {SERVERS_MIN} are needed to keep acknowledged messages \
+         when one is lost; add servers to the NATS cluster, or use --allow-unreplicated"
+    );
+    notes.extend(check_sync(servers, monitoring, allowed.unsynced)?);
+    Ok(notes)
+}
+
+fn check_server(url: &str, info: &ServerInfo) -> anyhow::Result<()> {
+    let version = version(&info.version);
+    ensure!(
+        version.is_some_and(|version| version >= VERSION_MIN),
+        "{url} is NATS {}, and 2.15 or newer is needed: update it",
+        info.version
+    );
+    ensure!(
+        info.jetstream,
+        "{url} has no JetStream: add `jetstream {{ store_dir: ..., sync_interval: always }}` to \
+         its configuration"
+    );
+    Ok(())
+}
+
+/// Clients cannot ask whether a server syncs; its monitoring port says so.
+fn check_sync(
+    servers: usize,
+    monitoring: &[String],
+    allows_unsynced: bool,
+) -> anyhow::Result<Option<String>> {
+    let mut ids = BTreeSet::new();
+    for url in monitoring {
+        let answer = fetch(url).with_context(|| format!("--monitoring {url}"))?;
+        let syncs = answer["config"]["sync_always"].as_bool() == Some(true);
+        ensure!(
+            syncs || allows_unsynced,
+            "{url}: the server acknowledges before it syncs, so a loss of power may lose \
+             acknowledged messages; set `sync_interval: always` in its `jetstream {{ }}`, or use \
+             --allow-unsynced"
+        );
+        ids.extend(answer["server_id"].as_str().map(str::to_owned));
+    }
+    let unknown = servers.saturating_sub(ids.len());
+    Ok((unknown > 0 && !allows_unsynced).then(|| {
+        format!(
+            "whether {unknown} of {servers} NATS servers sync before they acknowledge was not \
+             verified: set `sync_interval: always` in their `jetstream {{ }}`, and give \
+             --monitoring http://HOST:8222 for each to have it checked"
+        )
+    }))
+}
+
+/// `/jsz` of a server's monitoring port.
+fn fetch(url: &str) -> anyhow::Result<Value> {
+    let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    let authority = authority.filter(|rest| !rest.is_empty() && !rest.contains('/'));
+    let authority = authority.context("is no URL such as http://127.0.0.1:8222")?;
+    let addresses = authority.to_socket_addrs().context("needs a host and a port")?;
+    let mut last = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, TIMEOUT) {
+            Ok(stream) => return ask(stream, authority),
+            Err(error) => last = Some(error),
+        }
+    }
+    match last {
+        Some(error) => Err(error).context("cannot be reached"),
+        None => bail!("has no address"),
+    }
+}
+
+fn ask(mut stream: TcpStream, authority: &str) -> anyhow::Result<Value> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    write!(stream, "GET /jsz HTTP/1.0\r\nHost: {authority}\r\n\r\n")?;
+    let mut text = String::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut text).context("does not answer")?;
+    body(&text).context("does not answer as the monitoring port of a NATS server does")
+}
+
+fn body(answer: &str) -> Option<Value> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let is_good = head.lines().next()?.split(' ').nth(1) == Some("200");
+    serde_json::from_str(body).ok().filter(|_| is_good)
+}
+
+/// Major and minor.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split(['.', '-']).map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+/// With it, replicated streams sync once for each batch of appends and not for each message.
+const VERSION_MIN: (u32, u32) = (2, 15);
+/// The least that has a majority when one is lost.
+const SERVERS_MIN: usize = 3;
+const TIMEOUT: Duration = Duration::from_secs(2);
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(version: &str, jetstream: bool) -> ServerInfo {
+        ServerInfo { version: version.into(), jetstream, ..ServerInfo::default() }
+    }
+
+    #[test]
+    fn old_servers_and_those_without_jetstream_are_refused() {
+        for good in ["2.15.0", "2.15.3-RC.1", "3.0.0"] {
+            check_server("nats://a", &info(good, true)).unwrap();
+        }
+        for bad in ["2.14.9", "1.99.0", "", "x.y"] {
+            let error = check_server("nats://a", &info(bad, true)).unwrap_err().to_string();
+            assert!(error.contains("2.15 or newer is needed"), "{error}");
+        }
+        let error = check_server("nats://a", &info("2.15.3", false)).unwrap_err().to_string();
+        assert!(error.contains("has no JetStream"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_verified_is_noted_and_what_is_no_url_refused() {
+        let note = check_sync(3, &[], false).unwrap().unwrap();
+        assert!(note.starts_with("whether 3 of 3 NATS servers sync"), "{note}");
+        assert_eq!(check_sync(3, &[], true).unwrap(), None);
+        for url in ["127.0.0.1:8222", "http://", "http://a/b", "https://a:1"] {
+            let error = check_sync(3, &[url.to_owned()], false).unwrap_err();
+            assert!(format!("{error:#}").contains("is no URL such as"), "{error:#}");
+        }
+    }
+
+    #[test]
+    fn answers_of_the_monitoring_port_are_read() {
+        let good = "HTTP/1.0 200 OK\r\nA: b\r\n\r\n{\"config\":{\"sync_always\":true}}";
+        assert_eq!(body(good).unwrap()["config"]["sync_always"], true);
+        for bad in ["", "HTTP/1.0 404 No\r\n\r\n{}", "HTTP/1.0 200 OK\r\n\r\n<html>"] {
+            assert_eq!(body(bad), None, "{bad}");
+        }
+    }
+}
