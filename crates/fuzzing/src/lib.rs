@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cluster_lease;
+pub mod cluster_message;
 pub mod door_to_shard;
 pub mod filters;
 pub mod journal;
@@ -28,7 +30,9 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 15] = [
+    parser("cluster_lease", cluster_lease::cluster_lease, cluster_lease::seeds),
+    parser("cluster_message", cluster_message::cluster_message, cluster_message::seeds),
     parser("decode_client", packet::decode_client, packet::client_seeds),
     parser("decode_server", packet::decode_server, packet::server_seeds),
     Target {

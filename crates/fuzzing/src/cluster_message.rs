@@ -1,0 +1,97 @@
+//! Messages of a cluster's streams: an input is a message without its checksum, which is added, so
+//! that changes come as far as the content.
+
+use cluster::{Content, Cursor, Message, Piece, Sequencer, Verdict, WireError, decode};
+
+pub fn cluster_message(input: &[u8]) {
+    let _ = decode(input);
+    let mut body = input.to_vec();
+    body.extend_from_slice(&storage::checksum(input).to_le_bytes());
+    let Ok(message) = decode(&body) else { return };
+    assert_eq!(write(&message), body, "a message has one encoding");
+    for at in 0..body.len() {
+        assert!(decode(&body[..at]).is_err(), "a part of a message is none");
+    }
+    let mut turned = body.clone();
+    turned[HEAD_BYTES - 1] ^= 1;
+    assert_eq!(decode(&turned), Err(WireError::Checksum));
+    judge(&message, &body);
+}
+
+/// A stream that begins with it: it counts, and coming again it does not.
+fn judge(message: &Message<'_>, body: &[u8]) {
+    let origin = message.header.origin;
+    let mut sequencer = Sequencer::new(origin.cluster);
+    let verdict = sequencer.on_message(7, body);
+    match &message.content {
+        Content::Claim { .. } => assert_eq!(verdict, Ok(Verdict::Claim(origin))),
+        Content::Pieces(_) => assert_eq!(verdict, Ok(Verdict::Counts)),
+    }
+    if message.header.number < u64::MAX {
+        assert_eq!(sequencer.on_message(8, body), Ok(Verdict::Void), "it comes twice");
+    }
+    let foreign = origin.cluster.map(|byte| !byte);
+    assert!(Sequencer::resume(foreign, Cursor::default()).on_message(1, body).is_err());
+}
+
+/// The documented layout.
+fn write(message: &Message<'_>) -> Vec<u8> {
+    let (kind, count, content) = match &message.content {
+        Content::Claim { node } => (1, 0, node.as_bytes().to_vec()),
+        Content::Pieces(pieces) => {
+            (2, pieces.len() as u16, pieces.iter().flat_map(write_piece).collect())
+        }
+    };
+    let header = message.header;
+    let mut out = b"QJ".to_vec();
+    out.extend_from_slice(&[cluster::VERSION, kind]);
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(&header.origin.cluster);
+    let (epoch, writer) = (header.origin.epoch, header.origin.writer);
+    for number in [epoch, writer, header.number, header.sent_at_ms] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    out.extend_from_slice(&content);
+    let crc = storage::checksum(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    out
+}
+
+fn write_piece(piece: &Piece<'_>) -> Vec<u8> {
+    let (tag, segment, offset, bytes) = match *piece {
+        Piece::Write { segment, offset, bytes } => (1, segment, offset, bytes),
+        Piece::Manifest { offset, bytes } => (2, 0, offset, bytes),
+    };
+    let mut out = vec![tag];
+    for number in [segment, offset, bytes.len() as u32] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    out.extend_from_slice(bytes);
+    out
+}
+
+/// A claim, and pieces of one segment with a manifest between them.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let origin = cluster::Origin { cluster: *b"0123456789abcdef", epoch: 7, writer: 99 };
+    let header = cluster::Header { origin, number: 3, sent_at_ms: 1_700_000_000_000 };
+    let pieces = vec![
+        Piece::Write { segment: 4, offset: 0, bytes: &[1; 40] },
+        Piece::Manifest { offset: 4096, bytes: &[2; 112] },
+        Piece::Write { segment: 4, offset: 4096, bytes: &[3; 9] },
+    ];
+    let contents = [
+        Content::Claim { node: "node-1" },
+        Content::Claim { node: "" },
+        Content::Pieces(pieces[..1].to_vec()),
+        Content::Pieces(pieces),
+    ];
+    let seed = |content| {
+        let mut body = write(&Message { header, content });
+        body.truncate(body.len() - 4);
+        body
+    };
+    contents.map(seed).into()
+}
+
+/// Of the fields in front of the content.
+const HEAD_BYTES: usize = 54;
