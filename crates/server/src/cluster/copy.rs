@@ -462,3 +462,6 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 
 /// Beside the segments of a copy.
 pub(crate) const MARK_FILE: &str = "cursor";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! Local copies that are as they should be, and all others.
+
+use std::path::Path;
+
+use storage::{CommandId, Step};
+
+use super::*;
+use crate::cluster::source::Source;
+use crate::log_tool::tests::directory;
+
+const SEGMENT_BYTES: u32 = 64 * 1024;
+
+fn context(cluster: u8) -> CopyContext {
+    let settings = Settings::with_segment_bytes(SEGMENT_BYTES);
+    CopyContext { cluster: [cluster; 16], shards: 1, settings }
+}
+
+fn opened(directory: &Path, cluster: u8) -> anyhow::Result<(LocalCopy, Cursor)> {
+    LocalCopy::open(&DataDir::open(directory).unwrap(), 0, &context(cluster))
+}
+
+/// Messages with the log of a single broker, as they are appended to a stream.
+fn messages(directory: &Path) -> Vec<Body> {
+    let mut source = Source::open(directory, 1, SEGMENT_BYTES).unwrap();
+    let log = &mut source.logs[0];
+    let all = (0..log.commits()).flat_map(|commit| log.steps(commit).unwrap());
+    let all = all.collect::<Vec<_>>().iter().map(message).collect();
+    log.check_end().unwrap();
+    all
+}
+
+fn message(step: &Step) -> Body {
+    let (tag, segment, offset, bytes) = match step {
+        Step::Write { segment, offset, bytes } => (1, *segment, *offset, bytes),
+        Step::Manifest { offset, bytes } => (2, 0, *offset, bytes),
+        Step::Sync { .. } => panic!("nothing to sync in a stream"),
+    };
+    let mut body = b"QJ\x01\x02\x01\x00".to_vec();
+    body.resize(54, 0);
+    body.push(tag);
+    for number in [segment, offset, bytes.len() as u32] {
+        body.extend_from_slice(&number.to_le_bytes());
+    }
+    body.extend_from_slice(bytes);
+    let crc = storage::checksum(&body);
+    body.extend_from_slice(&crc.to_le_bytes());
+    body.into()
+}
+
+fn cursor(last: u64) -> Cursor {
+    Cursor { last, epoch: 1, writer: 1, number: last, ..Cursor::default() }
+}
+
+fn log_file(directory: &Path) -> PathBuf {
+    directory.join("shard-000/0000000001.log")
+}
+
+/// The copy of a node that has read all of a log, and said so.
+fn copied() -> tempfile::TempDir {
+    let (from, to) = (directory(), tempfile::tempdir().unwrap());
+    let (mut copy, _) = opened(to.path(), 7).unwrap();
+    messages(from.path()).iter().for_each(|body| assert_eq!(copy.apply(body).unwrap(), None));
+    copy.mark(Some(cursor(4)));
+    to
+}
+
+fn refusal(directory: &Path, cluster: u8) -> String {
+    format!("{:#}", opened(directory, cluster).err().expect("it is refused"))
+}
+
+#[test]
+fn an_imported_log_is_the_same_when_it_is_exported() {
+    let (from, to) = (directory(), tempfile::tempdir().unwrap());
+    let (mut copy, start) = opened(to.path(), 7).unwrap();
+    assert_eq!(start, Cursor::default());
+    messages(from.path()).iter().for_each(|body| assert_eq!(copy.apply(body).unwrap(), None));
+    copy.finish_export().unwrap();
+    drop(copy);
+    let read = |directory: &Path| std::fs::read(log_file(directory)).unwrap();
+    assert!(read(from.path()) == read(to.path()));
+    assert!(!to.path().join("shard-000").join(MARK_FILE).exists());
+    let data = DataDir::open(to.path()).unwrap();
+    data.stamp_as_served(1, &[("bans", b"one\n".to_vec())]).unwrap();
+    let (stamps, _) = data.begin_start(1).unwrap();
+    assert!(stamps.are_of_a_used_directory());
+    assert_eq!(stamps.read(&to.path().join("bans")).unwrap().unwrap(), b"one\n");
+    drop(data);
+    let mut told = String::new();
+    let data = DataDir::open(to.path()).unwrap();
+    assert!(crate::log_tool::check_data(&data, &mut told).unwrap(), "{told}");
+    assert!(told.contains("5 records"), "{told}");
+}
+
+#[test]
+fn what_does_not_fit_a_cluster_is_not_imported() {
+    let dir = directory();
+    let told =
+        |shards, bytes| format!("{:#}", Source::open(dir.path(), shards, bytes).err().unwrap());
+    let shards = told(3, SEGMENT_BYTES);
+    assert!(shards.contains("`server.shards = 1`"), "{shards}");
+    let segments = told(1, SEGMENT_BYTES * 2);
+    assert!(segments.contains("`durability.segment_bytes = 65536`"), "{segments}");
+    let lock = DataDir::open(dir.path()).unwrap();
+    assert!(told(1, SEGMENT_BYTES).contains("in use by another process"));
+    drop(lock);
+    let empty = tempfile::tempdir().unwrap();
+    let none = Source::open(empty.path(), 1, SEGMENT_BYTES).err().unwrap().to_string();
+    assert!(none.contains("has no logs"), "{none}");
+    let own = copied();
+    let copy = Source::open(own.path(), 1, SEGMENT_BYTES).err().unwrap().to_string();
+    assert!(copy.contains("is the local copy of a cluster's log"), "{copy}");
+}
+
+#[test]
+fn a_node_goes_on_where_its_copy_ends() {
+    let dir = copied();
+    let (copy, start) = opened(dir.path(), 7).unwrap();
+    assert_eq!(start, cursor(4));
+    assert!(copy.bytes() > 0);
+}
+
+#[test]
+fn a_node_that_was_killed_when_it_had_just_begun_starts_again() {
+    let (from, to) = (directory(), tempfile::tempdir().unwrap());
+    let (mut copy, _) = opened(to.path(), 7).unwrap();
+    copy.apply(&messages(from.path())[1]).unwrap_err();
+    let (mut copy, _) = opened(to.path(), 7).unwrap();
+    messages(from.path())[..2].iter().for_each(|body| assert_eq!(copy.apply(body).unwrap(), None));
+    assert!(log_file(to.path()).exists());
+    drop(copy);
+    let (_, start) = opened(to.path(), 7).unwrap();
+    assert_eq!(start, Cursor::default());
+    assert!(!log_file(to.path()).exists());
+}
+
+#[test]
+fn the_log_of_a_single_broker_is_refused_and_left_alone() {
+    let dir = directory();
+    let told = refusal(dir.path(), 7);
+    assert!(told.contains("without a cluster") && told.contains("cluster import"), "{told}");
+    assert!(log_file(dir.path()).exists());
+}
+
+#[test]
+fn the_copy_of_another_cluster_is_refused_and_left_alone() {
+    let dir = copied();
+    let told = refusal(dir.path(), 8);
+    assert!(told.contains("another cluster") && told.contains("another data directory"), "{told}");
+    assert!(log_file(dir.path()).exists());
+}
+
+#[test]
+fn a_copy_that_is_damaged_or_torn_is_read_again() {
+    type Harm = fn(&Path);
+    let harms: [Harm; 4] = [
+        |dir| {
+            let mut bytes = std::fs::read(log_file(dir)).unwrap();
+            let at = bytes.windows(3).position(|window| window == b"abc").unwrap();
+            bytes[at] ^= 1;
+            std::fs::write(log_file(dir), bytes).unwrap();
+        },
+        |dir| std::fs::write(dir.join("shard-000/manifest"), b"nonsense").unwrap(),
+        |dir| std::fs::remove_file(log_file(dir)).unwrap(),
+        |dir| std::fs::write(dir.join("shard-000").join(MARK_FILE), b"nonsense").unwrap(),
+    ];
+    for (number, harm) in harms.into_iter().enumerate() {
+        let dir = copied();
+        harm(dir.path());
+        let (copy, start) = opened(dir.path(), 7).unwrap();
+        assert_eq!((start, copy.bytes()), (Cursor::default(), 0), "harm {number}");
+        assert!(!log_file(dir.path()).exists(), "harm {number}");
+    }
+}
+
+#[test]
+fn a_copy_that_differs_from_its_stream_is_noticed() {
+    let dir = copied();
+    let (mut copy, _) = opened(dir.path(), 7).unwrap();
+    let bytes = std::sync::Arc::new(vec![0xee; 100]);
+    let other = message(&Step::Write { segment: 1, offset: 4096, bytes });
+    let told = copy.apply(&other).unwrap_err().to_string();
+    assert!(told.contains("differs from the stream"), "{told}");
+}
+
+#[test]
+fn a_backup_has_the_segments_that_were_there_when_it_began() {
+    let dir = copied();
+    let (mut copy, _) = opened(dir.path(), 7).unwrap();
+    let pinned = copy.pin(Some(cursor(4))).unwrap();
+    assert_eq!(pinned.segments.len(), 1);
+    assert!(pinned.segments[0].1 < u64::from(SEGMENT_BYTES) && pinned.manifest.is_some());
+    let mark: Mark = serde_json::from_slice(&pinned.mark.unwrap()).unwrap();
+    assert_eq!((mark.cursor, mark.cluster), (cursor(4), hex(&[7; 16])));
+    copy.carry_out(Command::Delete { id: CommandId(1), segment: 1 });
+    assert!(log_file(dir.path()).exists());
+    assert!(copy.unpin().unwrap());
+    assert!(!log_file(dir.path()).exists());
+}
+
+#[test]
+fn a_backup_of_a_copy_that_was_thrown_away_is_none() {
+    let dir = copied();
+    let (mut copy, _) = opened(dir.path(), 7).unwrap();
+    copy.pin(Some(cursor(4))).unwrap();
+    copy.start_over().unwrap();
+    assert!(!copy.unpin().unwrap());
+}
