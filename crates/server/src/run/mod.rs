@@ -89,20 +89,9 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let signals = watch::catch_reloads()?;
     raise_descriptor_limit(config.limits.connections_max);
     let rules = rules::load(&config)?;
-    let clustered =
-        config.cluster.as_ref().map(|cluster| Clustered::begin(&config, cluster)).transpose()?;
-    // Backups are taken from a node whatever its role.
-    let node_control = clustered.as_ref().and_then(|clustered| {
-        open_control(clustered.data.path(), control::Owner::Member(clustered.member.clone()))
-    });
-    let promoted = clustered
-        .as_ref()
-        .map(|clustered| standby::wait(&config, &settings, &derived, clustered, clock))
-        .transpose()?;
-    let store = match &clustered {
-        Some(clustered) => Some(Store::of_cluster(clustered)),
-        None => Store::open(&config)?,
-    };
+    let Joined { clustered, control: node_control, logs } =
+        join_cluster(&config, &settings, &derived, clock)?;
+    let store = open_store(&config, clustered.as_ref())?;
     let directory = store.as_ref().map(|store| store.data().path());
     let stamps = stamps_of(store.as_ref());
     let clock_watch = clock.resume(directory, &stamps)?;
@@ -140,28 +129,19 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
         let metrics = metrics_of(&shared, &turns, &facts);
         start_http(&config, metrics, &shards_asked, facts)?
     };
-    let taken = promoted.zip(member.clone());
+    let taken = logs.zip(member.clone());
     let owners = (&namespaces, &gate);
     let restored = restore(store.as_ref(), &config, &shared, &rules, owners, clock, taken)?;
-    let acting = member.as_ref().map(|member| member.acting.clone());
-    let told = WorkersTold {
-        board: &board,
-        turns: &turns,
-        life_cycle: &life_cycle,
-        gate: &gate,
-        acting: &acting,
-    };
+    let acting = &member.as_ref().map(|member| member.acting.clone());
+    let told =
+        WorkersTold { board: &board, turns: &turns, life_cycle: &life_cycle, gate: &gate, acting };
     let workers = Workers::start(&config, restored, told, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
     shards_asked.open(&workers.mailboxes);
     if let Some(member) = &member {
         listen_to_cluster(member, &life_cycle, &shards_asked);
     }
-    let control = node_control.or_else(|| {
-        let store = store.as_ref()?;
-        let (shards, mailboxes) = (usize::from(store.shards()), workers.mailboxes.clone());
-        open_control(store.data().path(), control::Owner::Workers { shards, mailboxes })
-    });
+    let control = node_control.or_else(|| open_broker_control(store.as_ref()?, &workers));
     let line_pace = workers.line_pace.clone();
     let running = Running {
         config,
@@ -239,6 +219,42 @@ fn end_at_last(after: Duration) {
 
 /// How long the engine has to take the lease back.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What a node of a cluster has when it is active. All `None` for a single broker.
+#[derive(Default)]
+struct Joined {
+    clustered: Option<Clustered>,
+    /// Backups are taken from a node whatever its role.
+    control: Option<Control>,
+    logs: Option<Vec<TakenLog>>,
+}
+
+/// Becomes a node, where a cluster is configured, and returns when the node is active.
+fn join_cluster(
+    config: &Config,
+    settings: &Settings,
+    derived: &[config::Derived],
+    clock: Clock,
+) -> anyhow::Result<Joined> {
+    let Some(cluster) = &config.cluster else { return Ok(Joined::default()) };
+    let clustered = Clustered::begin(config, cluster)?;
+    let owner = control::Owner::Member(clustered.member.clone());
+    let control = open_control(clustered.data.path(), owner);
+    let logs = Some(standby::wait(config, settings, derived, &clustered, clock)?);
+    Ok(Joined { clustered: Some(clustered), control, logs })
+}
+
+fn open_store(config: &Config, clustered: Option<&Clustered>) -> anyhow::Result<Option<Store>> {
+    match clustered {
+        Some(clustered) => Ok(Some(Store::of_cluster(clustered))),
+        None => Store::open(config),
+    }
+}
+
+fn open_broker_control(store: &Store, workers: &Workers) -> Option<Control> {
+    let (shards, mailboxes) = (usize::from(store.shards()), workers.mailboxes.clone());
+    open_control(store.data().path(), control::Owner::Workers { shards, mailboxes })
+}
 
 fn stamps_of(store: Option<&Store>) -> Stamps {
     store.map(|store| store.stamps().clone()).unwrap_or_default()
