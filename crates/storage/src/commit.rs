@@ -169,8 +169,8 @@ impl Log {
     }
 
     /// A write that found no space is tried again later, and so is all that found no quorum. Any
-    /// other fault ends all promises: after a failed sync nobody can tell what is on the medium, and
-    /// asking again would hide it.
+    /// other fault ends all promises: after a failed sync nobody can tell what is on the medium,
+    /// and asking again would hide it.
     fn on_not_done(&mut self, rest: Vec<Step>, fault: Option<Fault>) {
         let fault = match fault {
             None if rest.is_empty() => return,

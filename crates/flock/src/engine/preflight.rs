@@ -115,8 +115,8 @@ fn check_ports(
     Ok(())
 }
 
-/// Addresses of the scenario's brokers at which nobody listens, as this machine sees it. Of a broker
-/// with several, one that listens is enough: clients find it.
+/// Addresses of the scenario's brokers at which nobody listens, as this machine sees it. Of a
+/// broker with several, one that listens is enough: clients find it.
 pub fn deaf(scenario: &Scenario) -> Vec<String> {
     let listens = |address: &String| match address.starts_with('/') {
         true => UnixStream::connect(address).is_ok(),

@@ -731,9 +731,7 @@ pub struct FaultRecord {
     pub connections_lost: u64,
     /// Until as many clients as before were connected again.
     pub recovered_after_secs: Option<f64>,
-    /// The longest time without an acknowledgement to any publisher, between the fault and the next
-    /// or the end of the load, rounded up; of faults that take something away, with publishers at
-    /// QoS 1 or 2.
+    /// The longest time without an acknowledgement to any publisher before the next fault.
     #[serde(default)]
     pub without_service_secs: Option<f64>,
     pub note: String,

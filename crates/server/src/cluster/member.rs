@@ -1,5 +1,5 @@
-//! The thread that makes this process a node: it carries out what [`cluster::Node`] wants done, with
-//! the engine and the local copies.
+//! The thread that makes this process a node: it carries out what [`cluster::Node`] wants done,
+//! with the engine and the local copies.
 //!
 //! All of it is one loop on one thread with a runtime of its own. No worker ever waits for it, but
 //! for the lease ([`Acting::wait`]).

@@ -1,8 +1,8 @@
 //! This broker as a node of a cluster: one node is active, others follow the logs and take over.
 //!
 //! What a node decides is in the crate `cluster`, without any input and output. Here it is carried
-//! out: `member.rs` is the thread that does so, `engine.rs` speaks to NATS, `copy.rs` and `files.rs`
-//! keep the data directory, `acting.rs` is what workers look at before anything leaves, `talk.rs`
+//! out: `member.rs` is the thread that does so, `engine.rs` speaks to NATS, `copy.rs` and
+//! `files.rs` keep the data directory, `acting.rs` is what workers look at before anything leaves, `talk.rs`
 //! is what nodes and operators say to each other.
 
 mod acting;

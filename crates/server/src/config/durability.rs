@@ -7,7 +7,7 @@ use super::derived::Deriving;
 use super::keys::{AUTO, Durability, DurabilityLevel, Limits, Server, WhenFull};
 use super::schema::bytes;
 use super::source::{Problem, Settings, nearest};
-use super::{Listener, Value};
+use super::{Listener, Value, cluster};
 
 /// What is kept, how firmly, and in which space.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,11 +110,14 @@ pub(super) fn lower(
     if lowered.has_log() {
         check_sizes(&lowered, needed, packet_bytes_max, server.shards, &mut problem);
     }
+    if !cluster::is_configured(settings) {
+        check_quorum(&lowered, listeners, settings, problems);
+    }
     lowered
 }
 
 /// Without a cluster there is no quorum to wait for.
-pub(super) fn check_quorum(
+fn check_quorum(
     lowered: &DurabilityConfig,
     listeners: &[Listener],
     settings: &Settings,

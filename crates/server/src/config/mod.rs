@@ -315,7 +315,6 @@ fn lower(
     let shards_are_fixed = server.shards != 0;
     deriving.server(&mut server, machine);
     deriving.limits(&mut limits, machine);
-    let level = durability.level;
     settings.check_placeholders(problems);
     let authentication = identity::lower(settings, problems)?;
     let has_file = auth.password_file.is_some();
@@ -323,7 +322,7 @@ fn lower(
     let mut lowering = Listeners {
         settings,
         limits: &limits,
-        level,
+        level: durability.level,
         auth: &auth,
         has_provider,
         machine,
@@ -336,12 +335,8 @@ fn lower(
     namespaces::check_listeners(&listeners, &namespaces, settings, problems);
     let mut durability =
         durability::lower(&durability, &limits, &listeners, &server, settings, problems);
-    let disk = (machine.disk_bytes)(&server.data_dir);
-    durability.resolve_log(deriving, server.shards, disk);
+    durability.resolve_log(deriving, server.shards, (machine.disk_bytes)(&server.data_dir));
     let cluster = cluster::lower(durability.has_log(), settings, machine, problems);
-    if !cluster::is_configured(settings) {
-        durability::check_quorum(&durability, &listeners, settings, problems);
-    }
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
     let http_hosts = http.hosts.clone();

@@ -272,9 +272,7 @@ impl Ticker {
             (watch.clock, watch.line_pace.clone(), watch.member.cloned());
         let (life_cycle, authenticator) = (watch.life_cycle.clone(), watch.authenticator.clone());
         let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
-        let purge = watch.purge.clone();
-        let member = watch.member.cloned();
-        let sys_secs = watch.config.sys.interval_secs;
+        let (purge, sys_secs) = (watch.purge.clone(), watch.config.sys.interval_secs);
         let thread = std::thread::spawn(move || {
             let mut sys = SysTopics::new(env!("CARGO_PKG_VERSION"));
             let mut sys_at: Option<Instant> = None;
@@ -325,9 +323,8 @@ impl Ticker {
                     let sockets_opened = gate.accepted();
                     let figures = Figures { shared: &shared, sockets_opened };
                     let messages = sys.messages(figures, clock.uptime_secs(), elapsed);
-                    for message in
-                        messages.into_iter().chain(state_messages(&board, member.as_ref()))
-                    {
+                    let states = state_messages(&board, member.as_ref());
+                    for message in messages.into_iter().chain(states) {
                         mailboxes[0].put(Item::Publish(0, message));
                     }
                 }
