@@ -295,7 +295,9 @@ impl Lease {
                 self.next_at_ms = now_ms + self.timing.poll_ms;
                 return;
             }
-            LeaseAnswer::Written(revision) if is_write => self.on_written(revision, is_release),
+            LeaseAnswer::Written(revision) if is_write => {
+                self.on_written(revision, is_release, now_ms)
+            }
             LeaseAnswer::Found { revision, value } => self.on_found(revision, &value, now_ms),
             LeaseAnswer::Missing => self.on_missing(now_ms),
             LeaseAnswer::Conflict | LeaseAnswer::Written(_) => self.look(now_ms),
@@ -310,7 +312,7 @@ impl Lease {
         self.next_at_ms = now_ms;
     }
 
-    fn on_written(&mut self, revision: u64, is_release: bool) {
+    fn on_written(&mut self, revision: u64, is_release: bool, now_ms: u64) {
         let Some(held) = self.held.as_mut() else { return };
         let begun = held.begun.last().map_or(0, |(_, begun_ms)| *begun_ms);
         held.revision = revision;
@@ -318,6 +320,14 @@ impl Lease {
         held.begun.clear();
         held.is_sure = true;
         held.is_released = is_release;
+        let value = LeaseValue {
+            holder: self.own.clone(),
+            epoch: held.epoch,
+            count: self.count,
+            is_released: is_release,
+            successor: self.releasing.clone().flatten(),
+        };
+        self.seen = Some(Seen { revision, value: Some(value), at_ms: now_ms });
     }
 
     fn on_missing(&mut self, now_ms: u64) {
@@ -416,6 +426,7 @@ mod tests {
         pass(&mut own, &mut key, 0..=5000);
         assert_eq!(own.standing(), Standing::Held { epoch: 1 });
         assert!((5000..=7500).contains(&own.acting_until_ms()));
+        assert_eq!(own.value().map(|value| value.holder.node.as_str()), Some("a"));
     }
 
     #[test]
