@@ -142,6 +142,7 @@ fn in_file(section: &str, key: &Key, value: &str) -> Sources {
             "name = \"x\"\nkind = \"http\"\nurl = \"https://id.example\""
         }
         "authentication" => "name = \"x\"\nkind = \"jwt\"\njwks_url = \"https://id.example\"",
+        "cluster" => "name = \"c\"\nnode = \"n\"\nservers = [\"nats://127.0.0.1:4222\"]",
         // Sizes of logs that are not written go with any packets.
         "durability" => "level = \"memory\"",
         _ => "",

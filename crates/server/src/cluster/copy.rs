@@ -277,7 +277,10 @@ impl LocalCopy {
         if oldest <= image.oldest {
             return Ok(None);
         }
-        image.oldest = oldest;
+        if std::mem::replace(&mut image.oldest, oldest) == 0 {
+            // The first that is known: a copy begins with it.
+            return Ok(None);
+        }
         for file in self.files.list()?.iter().filter(|file| file.number < oldest) {
             self.drop_segment(file.number)?;
         }

@@ -496,8 +496,8 @@ mod tests {
                 seen.insert(*kind);
             }
         }
-        // Those of the broker itself and of listeners are made where they happen.
-        assert_eq!(seen.len(), KINDS.len() - 5);
+        // Those of the broker itself, of listeners and of a cluster are made where they happen.
+        assert_eq!(seen.len(), KINDS.len() - 13);
     }
 
     #[test]
