@@ -2,8 +2,8 @@
 //!
 //! What a node decides is in the crate `cluster`, without any input and output. Here it is carried
 //! out: `member.rs` is the thread that does so, `engine.rs` speaks to NATS, `copy.rs` and
-//! `files.rs` keep the data directory, `acting.rs` is what workers look at before anything leaves, `talk.rs`
-//! is what nodes and operators say to each other.
+//! `files.rs` keep the data directory, `acting.rs` is what workers look at before anything leaves,
+//! `talk.rs` is what nodes and operators say to each other.
 
 mod acting;
 mod changes;
