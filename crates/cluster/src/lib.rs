@@ -32,7 +32,7 @@ pub use effect::{
     Sequence, ShardId,
 };
 pub use lease::{Identity, Lease, LeaseValue, Standing, Timing};
-pub use node::{Node, Segments, Settings, StreamStatus};
+pub use node::{Node, Settings, StreamStatus};
 pub use sequencer::{Cursor, Sequencer, Unreadable, Verdict};
 pub use wire::{ClusterId, Content, Header, Message, Origin, Piece, VERSION, WireError, decode};
 pub use writer::{APPENDS_MAX, MESSAGE_BYTES_MAX};

@@ -13,8 +13,6 @@
 //! A claim counts when it is *read* in the stream, not when it is acknowledged: so everything in
 //! front of it has been read too, and no earlier writer's message behind it counts for anybody.
 
-use std::collections::BTreeMap;
-
 use storage::Command;
 
 use crate::effect::{
@@ -471,6 +469,3 @@ impl Stream {
 /// Requests of a stream that has no writer: one of a kind at a time.
 const MEASURE_ID: RequestId = RequestId(u64::MAX);
 const CLAIM_ID: RequestId = RequestId(u64::MAX - 1);
-
-/// Where segments are known to begin.
-pub type Segments = BTreeMap<u32, Sequence>;
