@@ -8,7 +8,9 @@
 //! # An append of unknown fate
 //!
 //! When the front append is not acknowledged, nothing further is sent until all that is under way
-//! has been answered, one way or the other. Then the message behind the last known one is read:
+//! has been answered, one way or the other. If the engine refused it for certain, and no append of
+//! it can arrive late, its commit is refused. Otherwise the message behind the last known one is
+//! read:
 //!
 //! - It is the front message: it was stored, and the next one is looked at in the same way.
 //! - There is none: the same message is sent again with the same expected sequence. Should the lost
@@ -94,6 +96,11 @@ struct Outgoing {
     is_cut: bool,
     segment: Option<u32>,
     sent: Sent,
+    /// An append of it was not answered, and may be stored at any time. A commit that was refused
+    /// comes back in other messages under the same numbers: this one must not be among them.
+    may_come_late: bool,
+    /// Why the engine did not take it when it was sent last.
+    refusal: Option<Fault>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,7 +109,7 @@ enum Sent {
     Asked(RequestId),
     /// Acknowledged, while the one before it is not.
     Stored(Sequence),
-    /// Answered, and nothing is known.
+    /// Answered, and not known to be stored.
     Unknown,
 }
 
@@ -230,7 +237,7 @@ impl Writer {
         }
         self.retry_at_ms = None;
         if self.state == State::Draining && self.is_drained() {
-            self.look(out);
+            self.settle(out);
         }
         if self.state == State::Sending {
             self.send(wall_ms, out);
@@ -270,6 +277,7 @@ impl Writer {
             let after = self.last + sent as Sequence;
             let Some(message) = self.messages.get_mut(sent) else { return };
             message.sent = Sent::Asked(id);
+            message.refusal = None;
             let body = message.body.clone();
             out.push(Wish::Ask(id, Request::Append { after, body }));
         }
@@ -301,6 +309,8 @@ impl Writer {
                 segment: packet.segment(),
                 body: Arc::from(packet.finish()),
                 sent: Sent::Not,
+                may_come_late: false,
+                refusal: None,
             });
             return true;
         }
@@ -341,43 +351,54 @@ impl Writer {
         now_ms: u64,
         out: &mut Vec<Wish>,
     ) {
-        let Some(place) = self.messages.iter().position(|it| it.sent == Sent::Asked(id)) else {
+        let Some(message) = self.messages.iter_mut().find(|it| it.sent == Sent::Asked(id)) else {
             return;
         };
+        message.sent = Sent::Unknown;
         match answer {
-            Answer::Appended(sequence) => self.messages[place].sent = Sent::Stored(sequence),
-            Answer::NoSpace(detail) if self.can_refuse(place) => {
-                self.refuse(&Fault { kind: FaultKind::NoSpace, detail }, out);
+            Answer::Appended(sequence) => {
+                message.sent = Sent::Stored(sequence);
+                if self.state == State::Sending {
+                    self.take_stored(out);
+                }
                 return;
             }
-            Answer::Unavailable(detail) if self.can_refuse(place) => {
-                self.refuse(&Fault { kind: FaultKind::Unavailable, detail }, out);
-                return;
+            Answer::NoSpace(detail) => {
+                message.refusal = Some(Fault { kind: FaultKind::NoSpace, detail });
             }
-            Answer::Unknown(detail) | Answer::NoSpace(detail) | Answer::Unavailable(detail) => {
+            Answer::Unavailable(detail) => {
+                message.refusal = Some(Fault { kind: FaultKind::Unavailable, detail });
+            }
+            Answer::Unknown(detail) => {
+                message.may_come_late = true;
                 self.unavailable = Some(detail);
-                self.messages[place].sent = Sent::Unknown;
-                self.state = State::Draining;
-                self.retry_at_ms = Some(now_ms);
             }
-            _ => {
-                self.messages[place].sent = Sent::Unknown;
-                self.state = State::Draining;
-                self.retry_at_ms = Some(now_ms);
-            }
+            _ => {}
         }
-        if self.state == State::Sending {
-            self.take_stored(out);
+        self.state = State::Draining;
+        self.retry_at_ms = Some(now_ms);
+    }
+
+    /// All that was sent is answered, and something is not stored.
+    fn settle(&mut self, out: &mut Vec<Wish>) {
+        match self.messages.front().and_then(|front| front.refusal.clone()) {
+            Some(fault) if self.can_refuse() => {
+                self.refuse(&fault, out);
+                self.state = State::Sending;
+            }
+            Some(fault) => {
+                self.unavailable = Some(fault.detail);
+                self.look(out);
+            }
+            None => self.look(out),
         }
     }
 
-    /// Whether the message was certainly not stored, nor will be, and its commit can be refused
-    /// from there on: nothing else is under way, and it does not go on with a step that was begun.
-    fn can_refuse(&self, place: usize) -> bool {
-        self.state == State::Sending
-            && place == 0
-            && !self.messages[0].is_rest
-            && self.messages.iter().skip(1).all(|it| it.sent == Sent::Not)
+    /// Whether nothing of the front commit from its first message on is stored, nor will be, and it
+    /// does not go on with a step that was begun.
+    fn can_refuse(&self) -> bool {
+        let is_gone = |it: &Outgoing| !it.may_come_late && !matches!(it.sent, Sent::Stored(_));
+        self.messages.front().is_some_and(|it| !it.is_rest) && self.messages.iter().all(is_gone)
     }
 
     /// Refuses a commit, and what was submitted behind it.
@@ -484,11 +505,12 @@ impl Writer {
                 self.fence(detail);
             }
             Answer::Ends { last, .. } if last <= self.last => {
+                let is_refused = self.messages.iter().any(|it| it.refusal.is_some());
                 for message in &mut self.messages {
                     message.sent = Sent::Not;
                 }
                 self.state = State::Sending;
-                self.retry_at_ms = Some(now_ms);
+                self.retry_at_ms = Some(now_ms + if is_refused { RETRY_MS } else { 0 });
             }
             _ => self.look_later(now_ms),
         }
@@ -557,3 +579,6 @@ impl Pending {
 fn refused(id: CommandId, steps_done: usize, fault: Fault) -> Wish {
     Wish::Done(Completion { id, outcome: Outcome::Committed { steps_done, fault: Some(fault) } })
 }
+
+#[cfg(test)]
+mod tests;
