@@ -74,6 +74,13 @@ def done(ran):
     return ran.stdout
 
 
+def token_of(directory):
+    """The token of the API in a data directory, which is for its owner's eyes only."""
+    path = directory / "api.token"
+    assert path.stat().st_mode & 0o777 == 0o600
+    return path.read_text().splitlines()[0]
+
+
 def fill(broker):
     """Queues, retained messages, a group, a ban."""
     api = Api(broker)
@@ -129,6 +136,7 @@ def test_a_data_directory_goes_into_a_cluster_and_comes_back(start, nats, tmp_pa
     check(single)
     single.terminate()
     assert single.wait() == 0
+    token = token_of(single.data)
     config = tmp_path / "n1.toml"
     config.write_text(with_cluster(nats, "n1"))
     done(cluster(config, "init", "--allow-unreplicated"))
@@ -139,11 +147,15 @@ def test_a_data_directory_goes_into_a_cluster_and_comes_back(start, nats, tmp_pa
 
     first = start(with_cluster(nats, "n1"))
     check(first)
+    assert token_of(first.data) == token
     busy = cluster(config, "import", single.data)
     assert busy.returncode == 1 and "nodes of the cluster run (n1): stop them" in busy.stderr
     first.kill()
     second = start(with_cluster(nats, "n2"))
     check(second)
+    # Whoever has the token of the first node is an admin on the node that took over.
+    assert token_of(second.data) == token
+    assert Api(second)("GET", "/caller")["role"] == "admin"
 
     exported = tmp_path / "exported"
     done(cluster(config, "export", exported))
@@ -152,7 +164,34 @@ def test_a_data_directory_goes_into_a_cluster_and_comes_back(start, nats, tmp_pa
     copy = tmp_path / "copy"
     done(subprocess.run([QUELEA, "backup", second.data, copy], capture_output=True, text=True))
     for directory in (exported, copy):
+        assert token_of(directory) == token
         check(start(BASE, data=directory))
+
+
+def test_a_token_file_of_an_operator_stays_and_others_are_replaced(start, nats, tmp_path):
+    config = tmp_path / "n1.toml"
+    config.write_text(with_cluster(nats, "n1"))
+    done(cluster(config, "init", "--allow-unreplicated"))
+    own = tmp_path / "own.token"
+    own.write_text("0123456789abcdef\n")
+    own.chmod(0o600)
+    with_own = with_cluster(nats, "n0").replace("[api]", f'[api]\ntoken_file = "{own}"')
+    first = start(with_own)
+    assert own.read_text().startswith("0123456789abcdef\n")
+    assert not (first.data / "api.token").exists()
+    first.kill()
+    # The first node that uses its data directory's file decides for all others.
+    second = start(with_cluster(nats, "n1"))
+    token = token_of(second.data)
+    second.kill()
+    data = tmp_path / "other"
+    data.mkdir()
+    (data / "api.token").write_text("another token of this node\n")
+    (data / "api.token").chmod(0o600)
+    third = start(with_cluster(nats, "n2"), data=data)
+    assert token_of(data) == token
+    assert any("token of the API was replaced" in event["message"] for event in third.log)
+    assert Api(third)("GET", "/caller")["role"] == "admin"
 
 
 def test_a_standby_is_backed_up_and_restored(start, nats, tmp_path):

@@ -25,9 +25,12 @@ class Operated(Lab):
     def broker_config(self, node):
         return super().broker_config(node) + '[api]\nlisten = "http"\n'
 
-    def ask(self, node, method, path, status=200, body=None):
-        """The answer of the API, which has to have this status."""
-        tokens = self.directory / f"node{node + 1}" / "data" / "api.token"
+    def token_file(self, node):
+        return self.directory / f"node{node + 1}" / "data" / "api.token"
+
+    def ask(self, node, method, path, status=200, body=None, token_of=None):
+        """The answer of the API, which has to have this status. `token_of`: another node."""
+        tokens = self.token_file(node if token_of is None else token_of)
         url = f"http://127.0.0.1:{self.http_ports[node]}/api/v1{path}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data=data, method=method)
@@ -118,6 +121,14 @@ def test_every_node_shows_the_same_cluster(lab):
     eventually(none_lags, "the end of all lags")
 
 
+def test_the_token_of_one_node_opens_the_api_of_every_node(lab):
+    settled(lab)
+    for node in range(NODES):
+        assert lab.token_file(node).stat().st_mode & 0o777 == 0o600
+        for other in range(NODES):
+            assert lab.ask(node, "GET", "/caller", token_of=other)["role"] == "admin"
+
+
 def test_a_standby_is_only_read_and_names_the_active_node(lab):
     active = settled(lab)
     standby = (active + 1) % NODES
@@ -173,6 +184,7 @@ def test_a_planned_switchover_is_no_error(lab):
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert settled(lab) == target
+    assert lab.ask(target, "GET", "/clients", token_of=active)["items"] == []
     log = lab.log(active)[before:]
     assert "switched over" in log and "ERROR" not in log, log
 

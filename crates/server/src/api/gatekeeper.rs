@@ -1,14 +1,11 @@
 //! Who asks: a token, or a user with a password; and what they may do.
 
 use std::collections::HashMap;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest as _, Sha256};
@@ -17,9 +14,10 @@ use web::axum::http::{HeaderMap, StatusCode};
 
 use super::problem::Problem;
 use super::routes::Role;
+use super::token;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::random;
-use crate::config::{ApiConfig, TOKEN_FILE};
+use crate::config::ApiConfig;
 use driver::Origin;
 
 /// Wrong passwords of an address in [`WINDOW`] before others of it are checked no more, and of all
@@ -94,7 +92,7 @@ impl Gatekeeper {
         let users = load_users(config.password_file.as_deref(), named())?;
         let salt: Digest = random();
         Ok(Self {
-            token: digest(&salt, token_of(&config.token_file)?.as_bytes()),
+            token: digest(&salt, token::kept(&config.token_file)?.as_bytes()),
             password_file: config.password_file.clone(),
             users: RwLock::new(users),
             operators: config.operators.clone(),
@@ -241,8 +239,8 @@ pub(crate) fn check_files(config: &ApiConfig, data_dir: &Path) -> anyhow::Result
     let named = config.operators.iter().chain(&config.admins);
     load_users(config.password_file.as_deref(), named)?;
     // The one that nobody has named is a part of the data directory.
-    if config.token_file != data_dir.join(TOKEN_FILE) {
-        known_token(&config.token_file)?;
+    if !token::is_of_directory(config, data_dir) {
+        token::known(&config.token_file)?;
     }
     Ok(())
 }
@@ -275,76 +273,11 @@ fn digest(salt: &Digest, secret: &[u8]) -> Digest {
     Sha256::new_with_prefix(salt).chain_update(secret).finalize().into()
 }
 
-/// The token of a file, which is made where there is none.
-fn token_of(path: &Path) -> anyhow::Result<String> {
-    if let Some(known) = known_token(path)? {
-        return Ok(known);
-    }
-    let token = new_token();
-    write_token(path, &token, "").with_context(|| format!("cannot make {}", path.display()))?;
-    Ok(token)
-}
-
-/// None: there is no file.
-fn known_token(path: &Path) -> anyhow::Result<Option<String>> {
-    let shown = path.display();
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
-    };
-    let mode = fs::metadata(path)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        bail!("{shown} is open to other users (mode {:o}); chmod 600 it", mode & 0o777);
-    }
-    let token = text.lines().next().unwrap_or_default().trim();
-    if token.len() < TOKEN_CHARS_MIN {
-        bail!("{shown}: its first line is no token of {TOKEN_CHARS_MIN} characters; remove it");
-    }
-    Ok(Some(token.to_owned()))
-}
-
-/// A token that a person chose is to be no word.
-const TOKEN_CHARS_MIN: usize = 16;
-
-fn new_token() -> String {
-    let bytes: Digest = random();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Writes down where the API is, for tools on this machine.
-///
-/// # Errors
-///
-/// When the file cannot be written.
-pub(crate) fn note_url(path: &Path, url: &str) -> io::Result<()> {
-    let text = fs::read_to_string(path)?;
-    let mut lines = text.lines();
-    let token = lines.next().unwrap_or_default();
-    if lines.next() == Some(url) {
-        return Ok(());
-    }
-    write_token(path, token, url)
-}
-
-/// Whole or not at all.
-fn write_token(path: &Path, token: &str, url: &str) -> io::Result<()> {
-    if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
-        fs::create_dir_all(directory)?;
-    }
-    let unfinished = path.with_extension("new");
-    match fs::remove_file(&unfinished) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-    file.write_all(format!("{token}\n{url}\n").as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use web::axum::http::HeaderValue;
 
     use super::*;
@@ -380,7 +313,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let config = config(directory.path());
         let gatekeeper = Gatekeeper::new(&config).unwrap();
-        note_url(&config.token_file, "http://127.0.0.1:1").unwrap();
+        token::note_url(&config.token_file, "http://127.0.0.1:1").unwrap();
         let text = fs::read_to_string(&config.token_file).unwrap();
         let token = text.lines().next().unwrap();
         assert_eq!(text.lines().nth(1), Some("http://127.0.0.1:1"));

@@ -20,6 +20,7 @@ mod problem;
 mod routes;
 mod schema;
 mod scopes;
+pub(crate) mod token;
 mod views;
 
 use std::sync::Arc;
@@ -38,7 +39,7 @@ use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::on;
 
 use call::Call;
-pub(crate) use gatekeeper::{Gatekeeper, check_files, note_url};
+pub(crate) use gatekeeper::{Gatekeeper, check_files};
 use problem::Problem;
 use routes::{Method, Outcome, ROUTES, Role, Route};
 use views::Caller;

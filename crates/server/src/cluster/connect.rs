@@ -1,6 +1,8 @@
 //! The connection to NATS servers, and what `quelea cluster init` has put there.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -15,7 +17,8 @@ use crate::config::ClusterConfig;
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const RECONNECT_DELAY: Duration = Duration::from_millis(250);
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(2);
+/// Between two tries of a node that begins.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What names a cluster and cannot be changed: the key `cluster`, as JSON.
 #[derive(Serialize, Deserialize)]
@@ -34,20 +37,50 @@ pub(crate) struct ClusterFacts {
     pub(crate) segment_bytes: u32,
 }
 
+/// What a node waits for that is not one yet: the reason of `/readyz`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting(Arc<Mutex<String>>);
+
+impl Waiting {
+    fn set(&self, reason: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    /// Notes that a try failed, and waits for the next one.
+    async fn pause(&self, reason: String) {
+        tracing::warn!(reason, "this node waits for NATS");
+        self.set(reason);
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+
+    /// Asks the engine until it answers.
+    pub(super) async fn answer_of<T, F>(&self, ask: impl Fn() -> F) -> T
+    where
+        F: Future<Output = io::Result<T>>,
+    {
+        loop {
+            match ask().await {
+                Ok(answer) => return answer,
+                Err(error) => self.pause(format!("NATS does not answer: {error}")).await,
+            }
+        }
+    }
+}
+
 /// Connects, waiting as long as it takes.
 ///
 /// # Errors
 ///
 /// When a file of the configuration cannot be used.
-pub(crate) async fn connect(config: &ClusterConfig) -> anyhow::Result<Engine> {
-    let names = Names::new(&config.name);
+pub(super) async fn connect(config: &ClusterConfig, waiting: &Waiting) -> anyhow::Result<Engine> {
     let urls: Vec<&str> = config.servers.iter().map(|server| server.url.as_str()).collect();
+    let servers = urls.join(", ");
+    waiting.set(format!("connecting to NATS at {servers}"));
     loop {
         match options(config)?.connect(&urls[..]).await {
-            Ok(client) => return Ok(Engine::new(client, names)),
+            Ok(client) => return Ok(Engine::new(client, Names::new(&config.name))),
             Err(error) => {
-                tracing::warn!(servers = urls.join(","), %error, "cannot reach NATS yet");
-                tokio::time::sleep(COMPLAINT_INTERVAL).await;
+                waiting.pause(format!("cannot reach NATS at {servers}: {error}")).await;
             }
         }
     }
@@ -122,30 +155,28 @@ async fn note(event: Event) {
     }
 }
 
-/// Reads what the cluster is.
+/// Reads what the cluster is, waiting for the engine as long as it takes.
 ///
 /// # Errors
 ///
 /// When it was not made yet, or by another version.
-pub(crate) async fn read_cluster(engine: &Engine) -> anyhow::Result<ClusterFacts> {
-    loop {
+pub(super) async fn read_cluster(
+    engine: &Engine,
+    waiting: &Waiting,
+) -> anyhow::Result<ClusterFacts> {
+    let found = waiting.answer_of(|| async {
         match engine.get(CLUSTER_KEY).await {
-            Ok(Some((_, value))) => return parse(&value),
-            Ok(None) => anyhow::bail!("the cluster was not made yet: run `quelea cluster init`"),
-            Err(error) if error.to_string().contains("stream not found") => {
-                anyhow::bail!("the cluster was not made yet: run `quelea cluster init`")
-            }
-            Err(error) => {
-                tracing::warn!(%error, "NATS does not answer yet");
-                tokio::time::sleep(COMPLAINT_INTERVAL).await;
-            }
+            Err(error) if error.to_string().contains("stream not found") => Ok(None),
+            found => found,
         }
-    }
+    });
+    parse(found.await)
 }
 
-fn parse(value: &[u8]) -> anyhow::Result<ClusterFacts> {
+fn parse(found: Option<(u64, Vec<u8>)>) -> anyhow::Result<ClusterFacts> {
+    let (_, value) = found.context("the cluster was not made yet: run `quelea cluster init`")?;
     let record: ClusterRecord =
-        serde_json::from_slice(value).context("the key 'cluster' of the bucket is malformed")?;
+        serde_json::from_slice(&value).context("the key 'cluster' of the bucket is malformed")?;
     anyhow::ensure!(
         record.format == FORMAT,
         "the cluster has format {}, this program knows format {FORMAT}: use a newer one",

@@ -13,11 +13,12 @@ use cluster::{Answer, Request, Sequence, Sequencer, Unreadable, Verdict};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::connect::{self, ClusterFacts};
+use super::connect::{self, ClusterFacts, Waiting};
 use super::copy::{CopyContext, LocalCopy};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::files::Files;
 use super::import;
+use super::token;
 use crate::backup::{begin_copy, partial_of};
 use crate::cli::print;
 use crate::config::Config;
@@ -41,7 +42,7 @@ const ENDS_TRIES_MAX: u32 = 10;
 /// Why there is no directory, and what to do.
 pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyhow::Result<()> {
     let began = Instant::now();
-    let facts = connect::read_cluster(engine).await?;
+    let facts = connect::read_cluster(engine, &Waiting::default()).await?;
     import::refuse_unfinished(engine).await?;
     let partial = partial_of(target)?;
     let mut ends = Vec::new();
@@ -65,6 +66,7 @@ pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyh
     // Behind the logs: none speaks of a namespace that has no name yet.
     let files = Files::read_all(engine).await.context("cannot read the small files")?;
     copy.stamp_as_served(facts.shards, &files)?;
+    token::export(engine, copy.path()).await?;
     let mut told = String::new();
     if !log_tool::check_data(&copy, &mut told)? {
         bail!("the export in {} is not in order:\n{told}", partial.display());

@@ -19,14 +19,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::acting::boot_ms;
-use super::connect::{self, ClusterFacts};
+use super::connect::{self, ClusterFacts, Waiting};
 use super::engine::{Engine, Followed, FollowedBy, Put};
 use super::files;
 use super::source::Source;
+use super::token;
 use crate::cli::print;
+use crate::config::TOKEN_FILE;
 
 /// Whether an import is under way, as JSON.
-const IMPORT_KEY: &str = "import";
+pub(super) const IMPORT_KEY: &str = "import";
 
 /// The name that it has as a node.
 const NODE: &str = "quelea-cluster-import";
@@ -55,7 +57,16 @@ enum Stage {
 ///
 /// There is one, or the engine does not answer.
 pub(super) async fn refuse_unfinished(engine: &Engine) -> anyhow::Result<()> {
-    match read_stage(engine).await?.1 {
+    refuse_begun(&engine.get(IMPORT_KEY).await?)
+}
+
+/// The same, of what the key was found to hold.
+///
+/// # Errors
+///
+/// There is an import that has not ended.
+pub(super) fn refuse_begun(found: &Option<(u64, Vec<u8>)>) -> anyhow::Result<()> {
+    match stage_of(found)?.1 {
         Some(Stage::Begun) => bail!(
             "a data directory is being imported into this cluster, or the import was broken off: \
              wait for its end, or run `quelea cluster import` again"
@@ -64,10 +75,10 @@ pub(super) async fn refuse_unfinished(engine: &Engine) -> anyhow::Result<()> {
     }
 }
 
-async fn read_stage(engine: &Engine) -> anyhow::Result<(u64, Option<Stage>)> {
-    let Some((revision, value)) = engine.get(IMPORT_KEY).await? else { return Ok((0, None)) };
-    let stage = serde_json::from_slice(&value).context("the key 'import' is malformed")?;
-    Ok((revision, Some(stage)))
+fn stage_of(found: &Option<(u64, Vec<u8>)>) -> anyhow::Result<(u64, Option<Stage>)> {
+    let Some((revision, value)) = found else { return Ok((0, None)) };
+    let stage = serde_json::from_slice(value).context("the key 'import' is malformed")?;
+    Ok((*revision, Some(stage)))
 }
 
 /// Imports a data directory.
@@ -77,7 +88,7 @@ async fn read_stage(engine: &Engine) -> anyhow::Result<(u64, Option<Stage>)> {
 /// Why it was not imported, and what to do.
 pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()> {
     let began = Instant::now();
-    let facts = connect::read_cluster(engine).await?;
+    let facts = connect::read_cluster(engine, &Waiting::default()).await?;
     let path = directory.to_owned();
     let (shards, segment_bytes) = (facts.shards, facts.segment_bytes);
     say(&format!("reading {}", directory.display()));
@@ -89,7 +100,7 @@ pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()>
     let mut importer = Importer::new(engine, &facts, bytes);
     importer.take_role().await?;
     let source = importer.append_all(source).await?;
-    importer.put_files(&source.files).await?;
+    importer.put_files(&source).await?;
     let done = serde_json::to_vec(&Stage::Done)?;
     match engine.put_if(IMPORT_KEY, revision, done).await? {
         Put::Written(_) => {}
@@ -114,7 +125,7 @@ fn say(text: &str) {
 /// Makes sure that nobody uses the cluster and that its streams are empty, and notes that an import
 /// has begun. Returns the revision of the note.
 async fn begin(engine: &Engine, facts: &ClusterFacts) -> anyhow::Result<u64> {
-    let (revision, stage) = read_stage(engine).await?;
+    let (revision, stage) = stage_of(&engine.get(IMPORT_KEY).await?)?;
     refuse_holder(engine).await?;
     let full = used_streams(engine, facts.shards).await?;
     match stage {
@@ -319,26 +330,33 @@ impl Importer {
         Ok(())
     }
 
-    /// The small files, as a node that is active writes them.
-    async fn put_files(&mut self, contents: &[(&'static str, Vec<u8>)]) -> anyhow::Result<()> {
+    /// The small files, as a node that is active writes them, and the token of the API.
+    async fn put_files(&mut self, source: &Source) -> anyhow::Result<()> {
         let Role::Active { epoch } = *self.node.role() else { bail!("the role is lost") };
-        for (name, content) in contents {
-            let (engine, key) = (self.engine.clone(), files::key(name));
-            let value = files::join(epoch, Some(content));
-            let written = async move {
-                let revision = engine.get(&key).await?.map_or(0, |(revision, _)| revision);
-                engine.put_if(&key, revision, value).await
-            };
-            let mut written = std::pin::pin!(written);
-            let put = loop {
-                tokio::select! {
-                    put = &mut written => break put,
-                    turned = self.turn("writes the small files") => turned?,
-                }
-            };
-            let put = put.with_context(|| format!("cannot write '{name}'; run this again"))?;
-            ensure!(matches!(put, Put::Written(_)), "'{name}' is written by another process");
+        for (name, content) in &source.files {
+            self.put(name, files::key(name), files::join(epoch, Some(content))).await?;
         }
+        if let Some(token) = &source.token {
+            self.put(TOKEN_FILE, token::TOKEN_KEY.to_owned(), token::value_of(token)).await?;
+        }
+        Ok(())
+    }
+
+    async fn put(&mut self, name: &str, key: String, value: Vec<u8>) -> anyhow::Result<()> {
+        let engine = self.engine.clone();
+        let written = async move {
+            let revision = engine.get(&key).await?.map_or(0, |(revision, _)| revision);
+            engine.put_if(&key, revision, value).await
+        };
+        let mut written = std::pin::pin!(written);
+        let put = loop {
+            tokio::select! {
+                put = &mut written => break put,
+                turned = self.turn("writes the small files") => turned?,
+            }
+        };
+        let put = put.with_context(|| format!("cannot write '{name}'; run this again"))?;
+        ensure!(matches!(put, Put::Written(_)), "'{name}' is written by another process");
         Ok(())
     }
 

@@ -22,6 +22,7 @@ mod member;
 mod operate;
 mod source;
 mod talk;
+mod token;
 
 use std::os::unix::process::CommandExt as _;
 use std::sync::Arc;
@@ -30,12 +31,16 @@ use std::sync::mpsc::Receiver;
 use anyhow::Context as _;
 
 pub(crate) use acting::{Acting, boot_ms};
+use connect::ClusterFacts;
+pub(crate) use connect::Waiting;
 pub(crate) use copy::{MARK_FILE, PinnedCopy, TakenLog};
+use engine::Engine;
 pub use figures::{ClusterFigures, ROLES, SYS_CLUSTER};
 pub use lag::Lag;
 pub use login::check_files;
 pub(crate) use member::{Member, Order, Turn};
 pub use operate::{ClusterArgs, run};
+use talk::Talk;
 pub(crate) use talk::{NodeStatus, Status};
 
 use crate::config::{ClusterConfig, Config};
@@ -51,25 +56,72 @@ pub(crate) struct Clustered {
     pub(crate) turns: Receiver<Turn>,
 }
 
+/// What a node needs of the engine before it is one.
+struct Reached {
+    engine: Engine,
+    facts: ClusterFacts,
+    talk: Talk,
+}
+
+/// Returns when the engine has answered all that a node has to know.
+async fn reach(
+    config: &Config,
+    cluster: &ClusterConfig,
+    waiting: &Waiting,
+) -> anyhow::Result<Reached> {
+    let engine = connect::connect(cluster, waiting).await?;
+    let facts = connect::read_cluster(&engine, waiting).await?;
+    import::refuse_begun(&waiting.answer_of(|| engine.get(import::IMPORT_KEY)).await)?;
+    token::share(&engine, config, waiting).await?;
+    let talk = waiting.answer_of(|| Talk::begin(&engine)).await;
+    Ok(Reached { engine, facts, talk })
+}
+
 impl Clustered {
-    /// Connects to the engine, opens the local copies and begins to follow.
+    /// Connects to the engine, opens the local copies and begins to follow. An engine that cannot
+    /// be reached is waited for, until the node is to stop: then there is none.
     ///
     /// # Errors
     ///
     /// When the cluster was not made yet, the data directory is of something else, or a file of the
-    /// configuration cannot be used. An engine that cannot be reached is waited for.
-    pub(crate) fn begin(config: &Config, cluster: &ClusterConfig) -> anyhow::Result<Self> {
+    /// configuration cannot be used.
+    pub(crate) fn begin(
+        config: &Config,
+        cluster: &ClusterConfig,
+        waiting: &Waiting,
+        stop: impl Future,
+    ) -> anyhow::Result<Option<Self>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .context("cannot start the runtime of the cluster")?;
-        let engine = runtime.block_on(connect::connect(cluster))?;
-        let facts = runtime.block_on(connect::read_cluster(&engine))?;
-        runtime.block_on(import::refuse_unfinished(&engine))?;
-        let talk =
-            runtime.block_on(talk::Talk::begin(&engine)).context("cannot listen to nodes")?;
         let data =
             DataDir::open(&config.server.data_dir).context("cannot use the data directory")?;
+        let reached = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = stop => Ok(None),
+                reached = reach(config, cluster, waiting) => reached.map(Some),
+            }
+        });
+        match reached? {
+            Some(reached) => Self::start(config, cluster, data, runtime, reached).map(Some),
+            None => {
+                // A host name that is being resolved is not waited for.
+                runtime.shutdown_background();
+                Ok(None)
+            }
+        }
+    }
+
+    fn start(
+        config: &Config,
+        cluster: &ClusterConfig,
+        data: DataDir,
+        runtime: tokio::runtime::Runtime,
+        reached: Reached,
+    ) -> anyhow::Result<Self> {
+        let Reached { engine, facts, talk } = reached;
         let shards = data.shard_count(facts.shards, true)?;
         let durability = config.durability.with_segment_bytes(facts.segment_bytes);
         let settings = durability.log_settings(shards)?;

@@ -11,6 +11,8 @@ use storage::{
 };
 
 use super::copy::MARK_FILE;
+use crate::api::token;
+use crate::config::TOKEN_FILE;
 use crate::disk::{DataDir, LogFiles};
 
 /// Bytes of one write. A writer splits it into messages.
@@ -21,6 +23,8 @@ pub(super) struct Source {
     pub(super) logs: Vec<SourceLog>,
     /// By name; contents as nodes write them.
     pub(super) files: Vec<(&'static str, Vec<u8>)>,
+    /// Of the API, if it was on.
+    pub(super) token: Option<String>,
     /// Keeps the lock.
     _data: DataDir,
 }
@@ -72,9 +76,10 @@ impl Source {
             bail!("the data directory is not whole:\n{}", faults.join("\n"));
         }
         let files = data.files_for_cluster().with_context(named)?;
+        let token = token::known(&path.join(TOKEN_FILE))?;
         let logs = (0..shards).map(|shard| SourceLog::open(&data, shard, shards, segment_bytes));
         let logs = logs.collect::<anyhow::Result<_>>()?;
-        Ok(Self { logs, files, _data: data })
+        Ok(Self { logs, files, token, _data: data })
     }
 
     /// Of all logs.

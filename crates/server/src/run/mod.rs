@@ -237,7 +237,9 @@ fn join_cluster(
     clock: Clock,
 ) -> anyhow::Result<Joined> {
     let Some(cluster) = &config.cluster else { return Ok(Joined::default()) };
-    let clustered = Clustered::begin(config, cluster)?;
+    let waiting = crate::cluster::Waiting::default();
+    let begun = Clustered::begin(config, cluster, &waiting, std::future::pending::<()>())?;
+    let Some(clustered) = begun else { return Ok(Joined::default()) };
     let owner = control::Owner::Member(clustered.member.clone());
     let control = open_control(clustered.data.path(), owner);
     let logs = Some(standby::wait(config, settings, derived, &clustered, clock)?);
@@ -554,7 +556,8 @@ fn start_http(
         && let Some(server) = servers.api.as_ref().or(servers.pages.as_ref())
     {
         let url = format!("http://{}", server.address());
-        api::note_url(&own.token_file, &url).context("cannot write the token file of the API")?;
+        api::token::note_url(&own.token_file, &url)
+            .context("cannot write the token file of the API")?;
     }
     Ok(servers)
 }
