@@ -56,9 +56,12 @@ impl Fate {
         self.orphaned_ms = None;
     }
 
-    /// Another node took over: for that one the connection has ended.
-    pub(crate) fn on_orphaned(&mut self, now_ms: u64) {
-        self.orphaned_ms.get_or_insert(now_ms);
+    /// Another node took over: for that one the connection has ended; and if the log need not
+    /// have its CONNECT, there was none since the last that it has.
+    pub(crate) fn on_orphaned(&mut self, has_closed: bool, now_ms: u64) {
+        let is_known = has_closed || self.is_told;
+        let left_ms = self.left_told_ms.filter(|_| !is_known).unwrap_or(now_ms);
+        self.orphaned_ms.get_or_insert(left_ms);
     }
 
     fn expectation(&self, is_clean: bool, expiry_secs: u32, now_ms: u64) -> Presence {

@@ -201,7 +201,7 @@ impl World {
                 client.fate.forget_connections(false);
             }
             if client.wire.as_ref().is_some_and(|wire| wire.member != member) {
-                client.fate.on_orphaned(now_ms);
+                client.fate.on_orphaned(has_closed, now_ms);
             }
         }
     }
