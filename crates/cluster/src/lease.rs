@@ -364,6 +364,10 @@ impl Lease {
             }
             // Not taken: somebody else was faster, or the write was lost.
             _ if held.revision == revision || held.until_ms == 0 => self.held = None,
+            // The answer to the release was lost, and the successor has taken it since.
+            Some(value) if self.releasing.is_some() && value.epoch > held.epoch => {
+                held.is_released = true;
+            }
             Some(value) => {
                 let LeaseValue { holder, epoch, .. } = value;
                 self.lost = Some(format!("node '{}' has it with epoch {epoch}", holder.node));
@@ -505,5 +509,22 @@ mod tests {
         assert_eq!(other.standing(), Standing::None);
         pass(&mut successor, &mut key, 3000..=3500);
         assert_eq!(successor.standing(), Standing::Held { epoch: 2 });
+    }
+
+    #[test]
+    fn a_release_whose_answer_is_lost_is_one_when_the_successor_has_it() {
+        let (mut own, mut key) = (lease("a", 1), Key::default());
+        pass(&mut own, &mut key, 0..=1000);
+        own.release(Some("b".into()));
+        let mut asked = Vec::new();
+        own.work(1100, &mut asked);
+        let [(id, request)] = &asked[..] else { panic!("{asked:?}") };
+        key.answer(request);
+        let mut successor = lease("b", 2);
+        pass(&mut successor, &mut key, 1100..=1500);
+        assert_eq!(successor.standing(), Standing::Held { epoch: 2 });
+        own.on_answer(*id, LeaseAnswer::Unknown("lost".into()), 1600);
+        pass(&mut own, &mut key, 1600..=2500);
+        assert_eq!(own.standing(), Standing::Released);
     }
 }

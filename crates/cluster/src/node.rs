@@ -26,6 +26,16 @@ use crate::writer::{RETRY_MS, Wish, Writer};
 /// How often a stream's end is asked for while the node is not known to have caught up.
 const MEASURE_MS: u64 = 500;
 
+/// The same, once it has.
+const MEASURE_AGAIN_MS: u64 = 2000;
+
+/// A node that is further behind has to catch up again before it may become active.
+const LAG_MESSAGES_MAX: u64 = 256;
+
+/// A stream that is said to end before what was read: so often, one after the other, until it is
+/// believed. A leader that was deposed may say it too.
+const SHORT_MAX: u8 = 4;
+
 /// What a node is made of.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -53,7 +63,7 @@ pub struct Node {
 #[derive(Debug)]
 struct Stream {
     sequencer: Sequencer,
-    /// It has read once what was the last message then.
+    /// It has read what was the last message, and was never far behind since.
     has_caught_up: bool,
     /// The last message that the stream is known to have.
     end: Option<Sequence>,
@@ -68,6 +78,8 @@ struct Stream {
 struct Measuring {
     asked: Option<RequestId>,
     at_ms: u64,
+    /// Answers one after the other that the stream ends before what was read.
+    short: u8,
 }
 
 #[derive(Debug, Default)]
@@ -235,10 +247,15 @@ impl Node {
     /// The local copy of a shard cannot be used: it is read again from the stream's beginning.
     pub fn start_over(&mut self, shard: ShardId) {
         let Some(stream) = self.shards.get_mut(usize::from(shard)) else { return };
-        if stream.writer.is_none() {
-            *stream = Stream::new(Sequencer::new(self.settings.cluster));
-            self.effects.push(Effect::StartOver(shard));
-            self.effects.push(Effect::Follow(shard, 1));
+        if stream.writer.is_some() {
+            return;
+        }
+        *stream = Stream::new(Sequencer::new(self.settings.cluster));
+        self.effects.push(Effect::StartOver(shard));
+        self.effects.push(Effect::Follow(shard, 1));
+        // To read it all takes too long for a node that keeps the lease from others.
+        if matches!(self.role, Role::Claiming { .. }) {
+            self.end(format!("the copy of shard {shard} has to be read again"));
         }
     }
 
@@ -360,6 +377,11 @@ impl Node {
         if let Some(fault) = fenced {
             self.end(fault.detail.clone());
         }
+        // Others may be able to read what this node cannot.
+        let unread = self.shards.iter().find_map(|stream| stream.fault.clone());
+        if let (Some(fault), Role::Claiming { .. }) = (unread, &self.role) {
+            self.end(fault);
+        }
     }
 
     fn grant_wishes(&mut self, shard: ShardId) {
@@ -423,37 +445,42 @@ impl Stream {
                 let waits = self.claim.asked.is_none() && !self.claim.is_seen;
                 waits.then_some(self.claim.at_ms)
             }
-            _ => (self.measuring.asked.is_none() && !self.is_measured())
+            _ => (self.measuring.asked.is_none() && self.fault.is_none())
                 .then_some(self.measuring.at_ms),
         }
     }
 
-    fn is_measured(&self) -> bool {
-        self.has_caught_up || self.fault.is_some()
-    }
-
     fn measure(&mut self, now_ms: u64) -> Option<(RequestId, Request)> {
-        self.has_caught_up |= self.end.is_some_and(|end| self.sequencer.last() >= end);
+        let is_short = self.measuring.short > 0;
+        self.has_caught_up |= !is_short && self.end.is_some_and(|end| self.sequencer.last() >= end);
         let waits = self.measuring.asked.is_some() || self.measuring.at_ms > now_ms;
-        if self.is_measured() || waits {
+        if self.fault.is_some() || waits {
             return None;
         }
-        self.measuring.at_ms = now_ms + MEASURE_MS;
+        self.measuring.at_ms =
+            now_ms + if self.has_caught_up { MEASURE_AGAIN_MS } else { MEASURE_MS };
         self.measuring.asked = Some(MEASURE_ID);
         Some((MEASURE_ID, Request::Ends))
     }
 
     fn on_end(&mut self, last: Sequence) {
         let read = self.sequencer.last();
-        // What was read cannot be gone, unless the engine has lost it.
-        if self.end.is_none() && read > last {
+        self.end = Some(last);
+        if read <= last {
+            self.measuring.short = 0;
+            self.has_caught_up &= last - read <= LAG_MESSAGES_MAX;
+            return;
+        }
+        // It had these messages when they were read, unless this is a local copy of another life.
+        self.has_caught_up = false;
+        self.measuring.short += 1;
+        if self.measuring.short == SHORT_MAX {
             self.fault = Some(format!(
                 "the stream ends at message {last}, and the local copy has read message {read}: \
                  the engine lost messages. Restore its data; or, if what the stream has is right, \
                  start this node with an empty data directory"
             ));
         }
-        self.end = Some(last);
     }
 
     fn claim(&mut self, now_ms: u64, body: impl FnOnce() -> Body) -> Option<(RequestId, Request)> {

@@ -13,8 +13,8 @@
 //! read:
 //!
 //! - It is the front message: it was stored, and the next one is looked at in the same way.
-//! - There is none: the same message is sent again with the same expected sequence. Should the lost
-//!   one arrive late, only one of the two can be stored.
+//! - There is none: the same message is sent again with the same expected sequence, and nothing else
+//!   until it is stored. Should the lost one arrive late, only one of the two can be stored.
 //! - It is of a later epoch: the stream has another writer. This one has ended.
 //! - It is of an earlier epoch, or of this writer but out of turn: it counts for nobody, and is
 //!   skipped. With two appends under way the second can be stored without the first: the message
@@ -63,6 +63,9 @@ pub(crate) struct Writer {
     fenced: Option<Fault>,
     /// Why the engine takes nothing at present.
     unavailable: Option<String>,
+    /// The end of the stream when it was measured last: until a message is stored behind it, one
+    /// is sent at a time, and not at once.
+    stalled_at: Option<Sequence>,
     /// The last commit was refused: those behind it are skipped until one says `resume`.
     skips: bool,
 }
@@ -165,6 +168,7 @@ impl Writer {
             purge: Purge::default(),
             fenced: None,
             unavailable: None,
+            stalled_at: None,
             skips: false,
         }
     }
@@ -267,7 +271,8 @@ impl Writer {
     fn send(&mut self, wall_ms: u64, out: &mut Vec<Wish>) {
         loop {
             let sent = self.messages.iter().take_while(|it| it.sent != Sent::Not).count();
-            if sent >= APPENDS_MAX {
+            let sent_max = if self.stalled_at == Some(self.last) { 1 } else { APPENDS_MAX };
+            if sent >= sent_max {
                 return;
             }
             if sent == self.messages.len() && !self.pack(wall_ms) {
@@ -484,8 +489,12 @@ impl Writer {
             Ok(found) => found.header,
             Err(error) => return self.end(format!("message {}: {error}", self.last + 1), out),
         };
-        let own = self.messages.front().map(|message| message.number);
-        if found.origin == self.origin && Some(found.number) == own {
+        let own = self.messages.front().filter(|message| message.number == found.number);
+        if let Some(own) = own.filter(|_| found.origin == self.origin) {
+            if own.body != *body {
+                let detail = format!("message {} has its number, and not its bytes", self.last + 1);
+                return self.end(detail, out);
+            }
             self.on_front_stored(self.last + 1, out);
             self.look(out);
         } else if found.origin == self.origin || is_void(&found.origin, &self.origin) {
@@ -504,13 +513,27 @@ impl Writer {
                 let detail = format!("it begins at message {first}, behind what was written last");
                 self.fence(detail);
             }
-            Answer::Ends { last, .. } if last <= self.last => {
+            Answer::Ends { last, .. } if last == self.last => {
                 let is_refused = self.messages.iter().any(|it| it.refusal.is_some());
+                let was_stalled = self.stalled_at.replace(last) == Some(last);
+                if was_stalled {
+                    let why = || format!("appends behind message {last} are not stored");
+                    self.unavailable.get_or_insert_with(why);
+                }
                 for message in &mut self.messages {
                     message.sent = Sent::Not;
                 }
                 self.state = State::Sending;
-                self.retry_at_ms = Some(now_ms + if is_refused { RETRY_MS } else { 0 });
+                let waits = is_refused || was_stalled;
+                self.retry_at_ms = Some(now_ms + if waits { RETRY_MS } else { 0 });
+            }
+            // Of a leader that is no more, or of an engine that lost what it had acknowledged.
+            Answer::Ends { last, .. } if last < self.last => {
+                self.unavailable = Some(format!(
+                    "the stream ends at message {last}, and message {} was acknowledged",
+                    self.last
+                ));
+                self.look_later(now_ms);
             }
             _ => self.look_later(now_ms),
         }

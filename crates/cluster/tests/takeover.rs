@@ -226,7 +226,8 @@ impl World {
                 Effect::Unfollow(_) => member.follows_from = None,
                 Effect::Done(_, completion) => {
                     let Outcome::Committed { fault, .. } = completion.outcome else { panic!() };
-                    let writes = member.commits.remove(&completion.id.0).unwrap();
+                    let writes =
+                        member.commits.remove(&completion.id.0).expect("a commit under way");
                     if fault.is_none() {
                         self.promised.extend(writes);
                     }
@@ -275,10 +276,10 @@ fn read(messages: &[Body]) -> Vec<(u32, u32, Vec<u8>)> {
     let mut sequencer = Sequencer::new(CLUSTER);
     let mut writes = Vec::new();
     for (place, body) in messages.iter().enumerate() {
-        if sequencer.on_message(place as u64 + 1, body).unwrap() != Verdict::Counts {
+        if sequencer.on_message(place as u64 + 1, body).expect("readable") != Verdict::Counts {
             continue;
         }
-        let Content::Pieces(pieces) = decode(body).unwrap().content else { panic!() };
+        let Content::Pieces(pieces) = decode(body).expect("a message").content else { panic!() };
         for piece in pieces {
             let Piece::Write { segment, offset, bytes } = piece else { continue };
             writes.push((segment, offset, bytes.to_vec()));
