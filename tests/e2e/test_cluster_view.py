@@ -146,6 +146,9 @@ def test_a_standby_is_only_read_and_names_the_active_node(lab):
     for path in ("/broker", "/listeners", "/logs", "/settings", "/caller"):
         lab.ask(standby, "GET", path)
     assert lab.ask(active, "GET", "/clients")["items"] == []
+    broker = lab.ask(standby, "GET", "/broker")
+    assert broker["state"] == "standby" and f"'node{active + 1}'" in broker["reason"]
+    assert lab.ask(active, "GET", "/broker")["state"] == "ready"
     code, text = lab.readiness(standby)
     assert code == 503 and f"'node{active + 1}'" in text
 
@@ -202,6 +205,12 @@ def test_without_a_quorum_the_active_node_is_not_ready_and_says_when_it_is_back(
         problem = lab.ask(active, "GET", "/clients", status=503)
         assert "suspended" in problem["detail"]
         assert lab.ask(active, "GET", "/cluster")["role"] == "suspended"
+        broker = lab.ask(active, "GET", "/broker")
+        assert broker["state"] == "not_ready" and "suspended: the lease ran out" in broker["reason"]
+        data = lab.token_file(active).parent
+        command = [QUELEA, "ctl", "--data", data, "info"]
+        told = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+        assert "not_ready" in told.stdout and "suspended" in told.stdout, told
         assert lab.metrics(active)["quelea_cluster_suspensions_total"] >= 1
     finally:
         for name in cut:

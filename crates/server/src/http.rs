@@ -40,6 +40,18 @@ pub enum State {
     Standby,
 }
 
+impl State {
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Stopping => "stopping",
+            Self::Failed => "failed",
+            Self::Standby => "standby",
+        }
+    }
+}
+
 /// Writes the metrics in Prometheus' text format.
 pub type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 
@@ -117,9 +129,13 @@ impl Health {
         let _ = self.1.set(Box::new(reason));
     }
 
-    /// Why it is not ready, beside its state.
-    fn reason(&self) -> Option<String> {
-        self.1.get().and_then(|reason| reason())
+    /// Its state, and why it is not ready if the state does not say so.
+    pub fn readiness(&self) -> (State, Option<String>) {
+        let state = self.state();
+        // One that starts, stops or has failed has no better reason than that.
+        let may_serve = matches!(state, State::Ready | State::Standby);
+        let reason = self.1.get().filter(|_| may_serve).and_then(|reason| reason());
+        (state, reason)
     }
 
     pub fn state(&self) -> State {
@@ -135,18 +151,14 @@ async fn healthz(Shared(health): Shared<Health>) -> Response {
 }
 
 async fn readyz(Shared(health): Shared<Health>) -> Response {
-    let state = health.state();
-    // One that starts, stops or has failed has no better reason than that.
-    let may_serve = matches!(state, State::Ready | State::Standby);
-    let reason = if may_serve { health.reason() } else { None };
+    let (state, reason) = health.readiness();
     let is_fine = state == State::Ready && reason.is_none();
     probe(state, reason, is_fine)
 }
 
 fn probe(state: State, reason: Option<String>, is_fine: bool) -> Response {
     let status = if is_fine { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let word = format!("{state:?}").to_lowercase();
-    page(status, TEXT, reason.map_or_else(|| format!("{word}\n"), |why| format!("{why}\n")))
+    page(status, TEXT, format!("{}\n", reason.as_deref().unwrap_or(state.word())))
 }
 
 #[derive(Clone)]

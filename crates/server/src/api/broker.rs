@@ -10,14 +10,21 @@ use super::routes::Outcome;
 use super::schema::Rows;
 use super::views::{Broker, Figure, Listener, Log, Setting};
 use super::{Api, json};
+use crate::http::State;
 use crate::run::{FIGURES, resident_bytes};
 
 pub(crate) fn info(api: &Api) -> Outcome {
     let shared = &api.shards.shared;
     let total = |counter: fn(&Metrics) -> &broker::Counter| shared.total(counter);
+    let (state, reason) = api.facts.health.readiness();
+    let word = match (state, &reason) {
+        (State::Ready, Some(_)) => "not_ready",
+        _ => state.word(),
+    };
     json(&Broker {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        state: format!("{:?}", api.facts.health.state()).to_lowercase(),
+        state: word.to_owned(),
+        reason,
         uptime_secs: api.facts.clock.uptime_secs(),
         shards: shared.shard_count,
         connections: total(|m| &m.connections),

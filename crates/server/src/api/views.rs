@@ -380,8 +380,10 @@ record! {
     Broker {
         /// Its version.
         version: String,
-        /// `starting`, `ready`, `stopping` or `failed`.
+        /// `starting`, `ready`, `not_ready`, `standby`, `stopping` or `failed`.
         state: String,
+        /// Why it is `not_ready` or `standby`, in the words of `/readyz`.
+        reason: Option<String>,
         /// Seconds since the start.
         uptime_secs: u64,
         /// Shards of state.
