@@ -112,8 +112,7 @@ class Node:
         """SIGTERM, and the wait for the end."""
         self.process.terminate()
         code = await asyncio.to_thread(self.process.wait, READY_SECS)
-        # A standby has nothing to put in order, and ends by the signal.
-        if code not in (0, -signal.SIGTERM):
+        if code != 0:
             raise Broken(f"node {self.index} ended with {code} when asked to stop")
 
     def pause(self):

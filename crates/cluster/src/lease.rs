@@ -195,12 +195,14 @@ impl Lease {
         self.epoch_min = self.epoch_min.max(epoch_min);
     }
 
-    /// Gives the lease back, to a successor or to whoever comes.
-    pub fn release(&mut self, successor: Option<String>) {
+    /// Gives the lease back, to a successor or to whoever comes. False: this node neither has it
+    /// nor is about to take it.
+    pub fn release(&mut self, successor: Option<String>) -> bool {
         if self.held.is_some() {
             self.releasing = Some(successor);
             self.next_at_ms = 0;
         }
+        self.held.is_some()
     }
 
     /// Does what is due.

@@ -282,9 +282,12 @@ impl Node {
         self.work();
     }
 
-    /// Gives the role back, to a successor or to whoever comes. The logs must be closed.
+    /// Gives the role back, to a successor or to whoever comes. The logs must be closed. A standby
+    /// has nothing to give back, and will not take the lease any more.
     pub fn release(&mut self, successor: Option<String>) {
-        self.lease.release(successor);
+        if !self.lease.release(successor) && !self.is_over() {
+            self.set_role(Role::Released);
+        }
         self.work();
     }
 

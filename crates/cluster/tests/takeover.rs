@@ -271,6 +271,54 @@ impl World {
     }
 }
 
+impl World {
+    fn of(members: Vec<Member>) -> Self {
+        Self { engine: Engine::default(), members, seed: 1, promised: Vec::new(), takeovers: 0 }
+    }
+
+    /// The engine answers all, and the stream is read, until nothing is asked.
+    fn settle(&mut self, who: usize, now_ms: u64) {
+        self.members[who].now_ms = now_ms;
+        self.members[who].node.on_tick(now_ms, 0);
+        self.carry_out(who);
+        while let Some(asked) = self.members[who].asked.pop() {
+            let node = &mut self.members[who].node;
+            match asked {
+                Asked::Stream(id, request) => {
+                    node.on_answer(0, id, self.engine.stream(&request), now_ms);
+                }
+                Asked::Lease(id, request) => {
+                    node.on_lease_answer(id, self.engine.key(&request), now_ms);
+                }
+            }
+            self.deliver(who);
+            self.carry_out(who);
+        }
+    }
+
+    fn role(&self, who: usize) -> &Role {
+        self.members[who].node.role()
+    }
+}
+
+#[test]
+fn a_standby_that_leaves_takes_the_lease_no_more() {
+    let mut world = World::of(vec![Member::new("a", 1), Member::new("b", 2)]);
+    (0..20).for_each(|step| world.settle(0, step * 100));
+    assert!(matches!(world.role(0), Role::Active { .. }));
+    world.settle(1, 2000);
+    assert_eq!(*world.role(1), Role::Standby);
+    world.members[1].node.release(None);
+    assert_eq!(*world.role(1), Role::Released);
+    assert_eq!(world.members[1].node.next_deadline(), None);
+    (20..200).for_each(|step| world.settle(1, step * 100));
+    assert_eq!(*world.role(1), Role::Released, "the lease of the other ran out long ago");
+    world.members[0].node.release(None);
+    assert!(matches!(world.role(0), Role::Active { .. }), "it has a lease to give back");
+    world.settle(0, 2100);
+    assert_eq!(*world.role(0), Role::Released);
+}
+
 /// The writes that count.
 fn read(messages: &[Body]) -> Vec<(u32, u32, Vec<u8>)> {
     let mut sequencer = Sequencer::new(CLUSTER);

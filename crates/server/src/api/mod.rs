@@ -117,6 +117,15 @@ pub(crate) fn router(api: Api) -> Router {
     Router::new().nest(PREFIX, routes)
 }
 
+/// The API of a node that knows nothing yet: all routes answer with the reason.
+pub(crate) fn unavailable(reason: impl Fn() -> String + Clone + Send + Sync + 'static) -> Router {
+    let answer = move || async move {
+        let fix = "ask another node, or ask again when /readyz names another reason";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, reason()).fix(fix)
+    };
+    Router::new().nest(PREFIX, Router::new().fallback(answer))
+}
+
 async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Response {
     let caller = request.extensions().get::<web::CallerAddress>();
     let from = caller.map_or(Origin::Local, |caller| Origin::of(caller.0));

@@ -173,6 +173,8 @@ fn log_role(node: &str, before: &str, role: &str, epoch: u64, active: Option<&st
         "active" => {
             tracing::info!(node, epoch, takeover_secs = secs, "this node is active");
         }
+        // It ends, and had nothing to give back.
+        "released" if before == "standby" => {}
         "released" => tracing::info!(node, epoch, "this node has given its role back"),
         _ => tracing::info!(node, role, before, epoch, active, "the role of this node changed"),
     }

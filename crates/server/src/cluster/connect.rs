@@ -42,6 +42,10 @@ pub(crate) struct ClusterFacts {
 pub(crate) struct Waiting(Arc<Mutex<String>>);
 
 impl Waiting {
+    pub(crate) fn reason(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn set(&self, reason: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use broker::{Replay, ShardId};
 use cluster::{Body, ClusterId, Content, Cursor, Piece};
 use serde::{Deserialize, Serialize};
@@ -373,14 +374,26 @@ impl LocalCopy {
     }
 
     /// The log at the end of what was read, for this node to write it from now on.
-    pub(crate) fn take(&mut self) -> Option<TakenLog> {
-        let Image { follow, replay, .. } = self.image.take()?;
+    ///
+    /// # Errors
+    ///
+    /// What was read is not a whole log, though nothing is missing of what the stream has: the
+    /// engine has lost messages. Nobody may go on from there as if they had not been.
+    pub(crate) fn take(&mut self) -> anyhow::Result<TakenLog> {
+        let shard = self.shard;
+        let image = self.image.take();
+        let Image { follow, replay, .. } = image.context("the log was taken already")?;
+        follow.check().with_context(|| {
+            format!(
+                "the stream of shard {shard} does not hold a whole log, the engine lost messages: \
+                 restore its data, or restore a backup"
+            )
+        })?;
         self.stored_upto = follow.end();
-        let id = crate::auth::random();
-        let fresh = Identity { id, shard: self.shard, shards: self.context.shards };
+        let fresh = Identity { id: crate::auth::random(), shard, shards: self.context.shards };
         let report = follow.report();
         let recovered = follow.finish(fresh);
-        Some(TakenLog { shard: self.shard, recovered, replay, report })
+        Ok(TakenLog { shard, recovered, replay, report })
     }
 
     /// Makes files of an ordinary log of the copy: they end with the last whole batch. Returns how

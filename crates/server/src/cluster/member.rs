@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -64,6 +65,8 @@ pub(crate) enum Turn {
         logs: Vec<TakenLog>,
     },
     Released,
+    /// The process is to end.
+    Stop,
 }
 
 /// How other threads reach the member's thread.
@@ -77,6 +80,7 @@ pub(crate) struct Member {
     counts: Arc<Counts>,
     orders: mpsc::UnboundedSender<Order>,
     view: Arc<Mutex<Status>>,
+    is_stopping: Arc<AtomicBool>,
 }
 
 /// The node that a switchover goes to, once there is one.
@@ -103,6 +107,11 @@ impl Member {
     pub(crate) fn order(&self, order: Order) {
         // The thread ends with the process.
         let _ = self.orders.send(order);
+    }
+
+    /// The process was told to stop. A switchover stops it, too, and then it begins again.
+    fn is_to_end(&self) -> bool {
+        self.is_stopping.load(Ordering::SeqCst) && self.successor.get().is_none()
     }
 
     /// How this node is, and the others as they said last.
@@ -156,6 +165,7 @@ pub(crate) struct MemberParts {
     pub(crate) talk: Talk,
     /// Name, instance, version, address and checksum of the settings.
     pub(crate) facts: NodeStatus,
+    pub(crate) is_stopping: Arc<AtomicBool>,
 }
 
 /// Starts the thread. `runtime` is the one that the engine was connected on.
@@ -166,7 +176,7 @@ pub(crate) struct MemberParts {
 pub(crate) fn start(
     runtime: tokio::runtime::Runtime,
     parts: MemberParts,
-) -> anyhow::Result<(Member, Receiver<Turn>)> {
+) -> anyhow::Result<(Member, Sender<Turn>, Receiver<Turn>)> {
     let (orders, ordered) = mpsc::unbounded_channel();
     let (turns, turned) = std::sync::mpsc::channel();
     let member = Member {
@@ -176,6 +186,7 @@ pub(crate) fn start(
         counts: Arc::default(),
         orders,
         view: Arc::default(),
+        is_stopping: parts.is_stopping.clone(),
     };
     let mut copies = Vec::new();
     let mut cursors = Vec::new();
@@ -184,12 +195,12 @@ pub(crate) fn start(
         copies.push(copy);
         cursors.push(cursor);
     }
-    let looped = Loop::new(parts, copies, cursors, member.clone(), ordered, turns);
+    let looped = Loop::new(parts, copies, cursors, member.clone(), ordered, turns.clone());
     std::thread::Builder::new().name("cluster".into()).spawn(move || {
         let _guard = AbortOnPanic;
         runtime.block_on(looped.run());
     })?;
-    Ok((member, turned))
+    Ok((member, turns, turned))
 }
 
 /// A broker whose member has gone would wait for ever.
@@ -518,8 +529,11 @@ impl Loop {
             Role::Standby | Role::Claiming { .. } => {}
             Role::Active { epoch } => {
                 self.member.counts.note_takeover();
-                let logs = self.copies.iter_mut().filter_map(LocalCopy::take).collect();
-                self.taken = Some((epoch, logs));
+                let logs: Result<_, _> = self.copies.iter_mut().map(LocalCopy::take).collect();
+                match logs {
+                    Ok(logs) => self.taken = Some((epoch, logs)),
+                    Err(error) => self.on_role(Role::Ended(format!("{error:#}"))),
+                }
             }
             Role::Released => {
                 self.mark();
@@ -529,6 +543,9 @@ impl Loop {
                 self.member.acting.set(0);
                 // What ends each start at once is not to keep a core busy.
                 std::thread::sleep(LIFE_MIN.saturating_sub(self.started.elapsed()));
+                if self.member.is_to_end() {
+                    super::end(&why);
+                }
                 let end = if self.is_served { End::Lost(why) } else { End::Failed(why) };
                 super::begin_again(&end);
             }

@@ -26,7 +26,8 @@ mod token;
 
 use std::os::unix::process::CommandExt as _;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender};
 
 use anyhow::Context as _;
 
@@ -54,6 +55,8 @@ pub(crate) struct Clustered {
     pub(crate) shards: u16,
     pub(crate) settings: storage::Settings,
     pub(crate) turns: Receiver<Turn>,
+    /// For turns that do not come from the member.
+    pub(crate) turn: Sender<Turn>,
 }
 
 /// What a node needs of the engine before it is one.
@@ -79,7 +82,8 @@ async fn reach(
 
 impl Clustered {
     /// Connects to the engine, opens the local copies and begins to follow. An engine that cannot
-    /// be reached is waited for, until the node is to stop: then there is none.
+    /// be reached is waited for until `stop`: then there is no node. `is_stopping`: the process is
+    /// to end, and not to begin again when the role is lost.
     ///
     /// # Errors
     ///
@@ -90,6 +94,7 @@ impl Clustered {
         cluster: &ClusterConfig,
         waiting: &Waiting,
         stop: impl Future,
+        is_stopping: Arc<AtomicBool>,
     ) -> anyhow::Result<Option<Self>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -105,7 +110,10 @@ impl Clustered {
             }
         });
         match reached? {
-            Some(reached) => Self::start(config, cluster, data, runtime, reached).map(Some),
+            Some(reached) => {
+                let node = (config, cluster, data, is_stopping);
+                Self::start(node, runtime, reached).map(Some)
+            }
             None => {
                 // A host name that is being resolved is not waited for.
                 runtime.shutdown_background();
@@ -115,9 +123,7 @@ impl Clustered {
     }
 
     fn start(
-        config: &Config,
-        cluster: &ClusterConfig,
-        data: DataDir,
+        (config, cluster, data, is_stopping): (&Config, &ClusterConfig, DataDir, Arc<AtomicBool>),
         runtime: tokio::runtime::Runtime,
         reached: Reached,
     ) -> anyhow::Result<Self> {
@@ -148,15 +154,16 @@ impl Clustered {
             data: data.clone(),
             engine,
             talk,
+            is_stopping,
         };
-        let (member, turns) = member::start(runtime, parts)?;
+        let (member, turn, turns) = member::start(runtime, parts)?;
         tracing::info!(
             cluster = cluster.name,
             node = cluster.node,
             shards,
             "this node is a standby and follows the logs"
         );
-        Ok(Self { member, data, shards, settings, turns })
+        Ok(Self { member, data, shards, settings, turns, turn })
     }
 }
 
@@ -174,6 +181,13 @@ pub(crate) enum End {
     Lost(String),
     /// It was not.
     Failed(String),
+}
+
+/// Ends a process that was told to stop, where the role was lost meanwhile.
+pub(crate) fn end(why: &str) -> ! {
+    tracing::warn!(why, "stopped without the lease: connections are closed without a word");
+    Logging::flush_installed();
+    std::process::exit(0)
 }
 
 /// Replaces the process by a new start of the same program: what it held is gone at once, sockets

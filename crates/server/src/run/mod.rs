@@ -20,9 +20,13 @@ mod listen;
 mod logs;
 mod mailbox;
 mod memory_guard;
+mod node;
+mod parts;
 mod reauthentication;
 mod report;
+mod servers;
 mod standby;
+mod stops;
 mod store;
 mod timing;
 mod watch;
@@ -30,31 +34,25 @@ mod worker;
 mod workers;
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::Context;
-use broker::Shared;
+use net::TlsContext;
 use signal_hook::iterator::Signals;
 
-use crate::api::{self, Api, Facts, Gatekeeper};
+use crate::api;
 use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::rules::{self, BrokerRules};
-use crate::auth::{Authenticator, random};
-use crate::cluster::{Clustered, End, Member, Order, TakenLog, Turn};
-use crate::config::{self, ApiAddress, Config, ConfigError, Loaded, Settings, print};
+use crate::cluster::TakenLog;
+use crate::config::{self, Config, ConfigError, Loaded};
 use crate::disk::Stamps;
-use crate::http::{self, Health, Metrics, State};
-use crate::life_cycle::LifeCycle;
+use crate::http::State;
 use crate::logging::Logging;
 use crate::memory;
-use crate::metrics::Sources;
-use crate::namespaces::Namespaces;
 pub(crate) use ask::{NoAnswer, Shards};
 pub use certificates::Certificates;
 pub use clock::Clock;
@@ -68,10 +66,11 @@ pub use watch::resident_bytes;
 
 use control::Control;
 use door::{Bell, Door, DoorContext};
-use driver::Allowance;
 use keeper::Keeper;
 use mailbox::Item;
-use standby::ClusterDoor;
+use node::{Active, Joined};
+use parts::{Ground, Parts};
+use servers::HttpServers;
 use store::{OTHER_DIRECTORY, Restoration, Store};
 use workers::{Told as WorkersTold, Workers};
 
@@ -84,173 +83,107 @@ pub type Reread<'a> = dyn Fn() -> Result<Loaded, ConfigError> + 'a;
 ///
 /// What cannot be made at the start: files that cannot be used, addresses that cannot be bound.
 pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
-    let Loaded { config, settings, derived } = loaded;
     let clock = Clock::start();
+    let loaded = Arc::new(loaded);
     let signals = watch::catch_reloads()?;
-    raise_descriptor_limit(config.limits.connections_max);
-    let rules = rules::load(&config)?;
-    let Joined { clustered, control: node_control, logs } =
-        join_cluster(&config, &settings, &derived, clock)?;
-    let store = open_store(&config, clustered.as_ref())?;
-    let directory = store.as_ref().map(|store| store.data().path());
-    let stamps = stamps_of(store.as_ref());
-    let clock_watch = clock.resume(directory, &stamps)?;
-    let decoy_secret = kept_secret(store.as_ref())?;
-    let authenticator =
-        Arc::new(Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?);
-    authenticator.fit_into(config.limits.memory_bytes_max);
-    let shards = store.as_ref().map_or(config.server.shards, Store::shards);
-    let shared = Shared::new(limits::of_broker(&config), shards, u64::from_le_bytes(random()));
-    let namespaces = Arc::new(Namespaces::open(directory, &stamps, &shared, &config.namespaces)?);
-    let gate = Arc::new(open_gate(&config, &stamps)?);
-    let health = Health::new();
-    let board = Arc::new(LogBoard::new(store.as_ref().map_or(0, Store::shards), health.clone()));
-    let turns: Arc<[Timing]> = (0..config.server.workers).map(|_| Timing::default()).collect();
-    let certificates = Arc::new(Certificates::default());
-    let shards_asked = Shards::new(&shared);
-    let life_cycle = Arc::new(LifeCycle::new(&config.events, &shared, clock));
-    let member = clustered.as_ref().map(|clustered| clustered.member.clone());
-    if let Some(member) = &member {
-        depend_on_cluster(&health, member, &board);
-    }
-    let http = {
-        let facts = Facts {
-            config: config.clone(),
-            settings: print::rows(&settings, &derived),
-            clock,
-            health: health.clone(),
-            gate: gate.clone(),
-            board: board.clone(),
-            certificates: certificates.clone(),
-            life_cycle: life_cycle.clone(),
-            namespaces: namespaces.clone(),
-            member: member.clone(),
-        };
-        let metrics = metrics_of(&shared, &turns, &facts);
-        start_http(&config, metrics, &shards_asked, facts)?
+    raise_descriptor_limit(loaded.config.limits.connections_max);
+    let rules = rules::load(&loaded.config)?;
+    let (node, logs) = match node::join(&loaded, clock)? {
+        Joined::Alone => (None, None),
+        Joined::Active(node, logs) => (Some(node), Some(logs)),
+        Joined::Stopped => {
+            tracing::info!("stopped");
+            return Ok(());
+        }
     };
-    let taken = logs.zip(member.clone());
-    let owners = (&namespaces, &gate);
-    let restored = restore(store.as_ref(), &config, &shared, &rules, owners, clock, taken)?;
-    let acting = &member.as_ref().map(|member| member.acting.clone());
-    let told =
-        WorkersTold { board: &board, turns: &turns, life_cycle: &life_cycle, gate: &gate, acting };
-    let workers = Workers::start(&config, restored, told, &authenticator, clock)?;
-    workers.wait_until_open(&board)?;
-    shards_asked.open(&workers.mailboxes);
-    if let Some(member) = &member {
-        listen_to_cluster(member, &life_cycle, &shards_asked);
+    let store = open_store(&loaded.config, node.as_ref())?;
+    let stamps = store.as_ref().map(|store| store.stamps().clone()).unwrap_or_default();
+    let clock_watch = clock.resume(store.as_ref().map(|store| store.data().path()), &stamps)?;
+    let parts = parts_of(loaded, store.as_ref(), &stamps, node.as_ref(), clock)?;
+    let shards = Shards::new(&parts.shared);
+    let http = parts.start_http(&shards)?;
+    let restored = restore(store.as_ref(), &parts, &rules, logs)?;
+    let workers = start_workers(&parts, restored)?;
+    shards.open(&workers.mailboxes);
+    if let Some(member) = &parts.member {
+        node::listen_to_cluster(member, &parts.life_cycle, &shards);
     }
-    let control = node_control.or_else(|| open_broker_control(store.as_ref()?, &workers));
+    let control = match &node {
+        // It has one since it began to follow.
+        Some(_) => None,
+        None => store.as_ref().and_then(|store| open_broker_control(store, &workers)),
+    };
     let line_pace = workers.line_pace.clone();
-    let running = Running {
-        config,
-        settings,
-        clock,
-        shared,
-        gate,
-        board,
-        certificates,
-        authenticator,
-        namespaces,
-        rules,
-        http,
-        health,
-        life_cycle,
-        member,
-    };
-    let served = running.serve(&workers, signals, clock_watch, reread);
-    running.health.set(State::Stopping);
+    let running = Running { parts, rules, http };
+    let served = running.serve(&workers, signals, node.as_ref(), clock_watch, reread);
+    running.parts.health.set(State::Stopping);
     drop(control);
-    stop_workers(workers, clustered.as_ref());
+    match node {
+        Some(node) => node.stop(workers),
+        None => workers.stop(),
+    }
     line_pace.tell_withheld(clock.now_ms());
     tracing::info!("stopped");
     served
 }
 
-/// An active node is ready only while it has the lease, and all logs take what is written.
-fn depend_on_cluster(health: &Health, member: &Member, board: &Arc<LogBoard>) {
-    let (member, board) = (member.clone(), board.clone());
-    health.depend_on(move || member.suspension().or_else(|| board.why_not_ready()));
-}
-
-/// What happens to the node is an event of the broker, and shown on `$SYS`.
-fn listen_to_cluster(member: &Member, life_cycle: &Arc<LifeCycle>, shards: &Shards) {
-    let (own, life_cycle, shards) = (member.clone(), life_cycle.clone(), shards.clone());
-    member.teller.set(Box::new(move |happened| {
-        life_cycle.on_other(happened).into_iter().for_each(|message| shards.publish(message));
-        own.sys_messages().into_iter().for_each(|message| shards.publish(message));
-    }));
-}
-
-/// Ends the workers in order, and in a cluster gives the role back. After a switchover the process
-/// begins again as a standby.
-fn stop_workers(workers: Workers, clustered: Option<&Clustered>) {
-    let Some(clustered) = clustered else { return workers.stop() };
-    if !clustered.member.acting.is_held() {
-        // Workers wait for the lease, and nothing may leave. What was promised is in the streams.
-        tracing::warn!("stopped without the lease: connections are closed without a word");
-        Logging::flush_installed();
-        std::process::exit(0);
-    }
-    end_at_last(workers.shutdown_grace() + RELEASE_TIMEOUT);
-    workers.stop();
-    let successor = clustered.member.successor.get();
-    clustered.member.order(Order::Release(successor.clone()));
-    let released = clustered.turns.recv_timeout(RELEASE_TIMEOUT);
-    if !matches!(released, Ok(Turn::Released)) {
-        tracing::warn!("the lease could not be given back: others take over when it has run out");
-    }
-    if let Some(to) = successor {
-        crate::cluster::begin_again(&End::SwitchedOver { to });
-    }
-}
-
-/// The lease may run out while the workers stop, and then they wait for it. What was promised is in
-/// the streams, so the process may end at any time.
-fn end_at_last(after: Duration) {
-    std::thread::spawn(move || {
-        std::thread::sleep(after);
-        tracing::warn!("stopping took too long: connections are closed without a word");
-        Logging::flush_installed();
-        std::process::exit(0);
-    });
-}
-
-/// How long the engine has to take the lease back.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// What a node of a cluster has when it is active. All `None` for a single broker.
-#[derive(Default)]
-struct Joined {
-    clustered: Option<Clustered>,
-    /// Backups are taken from a node whatever its role.
-    control: Option<Control>,
-    logs: Option<Vec<TakenLog>>,
-}
-
-/// Becomes a node, where a cluster is configured, and returns when the node is active.
-fn join_cluster(
-    config: &Config,
-    settings: &Settings,
-    derived: &[config::Derived],
-    clock: Clock,
-) -> anyhow::Result<Joined> {
-    let Some(cluster) = &config.cluster else { return Ok(Joined::default()) };
-    let waiting = crate::cluster::Waiting::default();
-    let begun = Clustered::begin(config, cluster, &waiting, std::future::pending::<()>())?;
-    let Some(clustered) = begun else { return Ok(Joined::default()) };
-    let owner = control::Owner::Member(clustered.member.clone());
-    let control = open_control(clustered.data.path(), owner);
-    let logs = Some(standby::wait(config, settings, derived, &clustered, clock)?);
-    Ok(Joined { clustered: Some(clustered), control, logs })
-}
-
-fn open_store(config: &Config, clustered: Option<&Clustered>) -> anyhow::Result<Option<Store>> {
-    match clustered {
-        Some(clustered) => Ok(Some(Store::of_cluster(clustered))),
+fn open_store(config: &Config, node: Option<&Active>) -> anyhow::Result<Option<Store>> {
+    match node {
+        Some(node) => Ok(Some(Store::of_cluster(&node.clustered))),
         None => Store::open(config),
     }
+}
+
+/// The parts of a broker that serves.
+fn parts_of(
+    loaded: Arc<Loaded>,
+    store: Option<&Store>,
+    stamps: &Stamps,
+    node: Option<&Active>,
+    clock: Clock,
+) -> anyhow::Result<Parts> {
+    let server = &loaded.config.server;
+    let ground = Ground {
+        directory: store.map(|store| store.data().path()),
+        stamps,
+        shards: store.map_or(server.shards, Store::shards),
+        logs: store.map_or(0, Store::shards),
+        workers: server.workers,
+        decoy_secret: kept_secret(store)?,
+        member: node.map(|node| node.clustered.member.clone()),
+    };
+    let parts = Parts::make(loaded, ground, clock)?;
+    if let Some(member) = &parts.member {
+        node::depend_on_cluster(&parts.health, member, &parts.board);
+    }
+    Ok(parts)
+}
+
+/// The shards as they were, or empty ones where nothing is kept. From here on the broker may serve.
+fn restore(
+    store: Option<&Store>,
+    parts: &Parts,
+    rules: &BrokerRules,
+    logs: Option<Vec<TakenLog>>,
+) -> anyhow::Result<Vec<Restoration>> {
+    let Parts { shared, namespaces, clock, .. } = parts;
+    let rules = rules.of_scopes(&namespaces.all());
+    let Some(store) = store else { return Ok(workers::empty_shards(shared, &rules)) };
+    let taken = logs.zip(parts.member.clone());
+    let restored = store.restore(parts.config(), shared, &rules, namespaces, *clock, taken)?;
+    parts.gate.bans.renew().context("cannot write the file of bans")?;
+    store.finish_start(&restored)?;
+    Ok(restored)
+}
+
+/// Returns when all logs take what is written.
+fn start_workers(parts: &Parts, restored: Vec<Restoration>) -> anyhow::Result<Workers> {
+    let Parts { board, turns, life_cycle, gate, authenticator, clock, .. } = parts;
+    let acting = &parts.member.as_ref().map(|member| member.acting.clone());
+    let told = WorkersTold { board, turns, life_cycle, gate, acting };
+    let workers = Workers::start(parts.config(), restored, told, authenticator, *clock)?;
+    workers.wait_until_open(board)?;
+    Ok(workers)
 }
 
 fn open_broker_control(store: &Store, workers: &Workers) -> Option<Control> {
@@ -258,53 +191,12 @@ fn open_broker_control(store: &Store, workers: &Workers) -> Option<Control> {
     open_control(store.data().path(), control::Owner::Workers { shards, mailboxes })
 }
 
-fn stamps_of(store: Option<&Store>) -> Stamps {
-    store.map(|store| store.stamps().clone()).unwrap_or_default()
-}
-
-fn open_gate(config: &Config, stamps: &Stamps) -> anyhow::Result<Gate> {
-    let bans =
-        Bans::load(&config.auth, &config.server.data_dir, stamps).map_err(anyhow::Error::msg)?;
-    Ok(Gate::with_bans(config.limits.connections_max, bans))
-}
-
-/// The shards as they were, or empty ones where nothing is kept. From here on the broker may serve.
-fn restore(
-    store: Option<&Store>,
-    config: &Config,
-    shared: &Arc<Shared>,
-    rules: &BrokerRules,
-    (namespaces, gate): (&Arc<Namespaces>, &Arc<Gate>),
-    clock: Clock,
-    taken: Option<(Vec<TakenLog>, Member)>,
-) -> anyhow::Result<Vec<Restoration>> {
-    let rules = rules.of_scopes(&namespaces.all());
-    let Some(store) = store else { return Ok(workers::empty_shards(shared, &rules)) };
-    let restored = store.restore(config, shared, &rules, namespaces, clock, taken)?;
-    gate.bans.renew().context("cannot write the file of bans")?;
-    store.finish_start(&restored)?;
-    Ok(restored)
-}
-
 /// The parts behind the listeners.
 struct Running {
-    config: Config,
-    /// From which that was made.
-    settings: Settings,
-    clock: Clock,
-    shared: Arc<Shared>,
-    gate: Arc<Gate>,
-    board: Arc<LogBoard>,
-    certificates: Arc<Certificates>,
-    authenticator: Arc<Authenticator>,
-    namespaces: Arc<Namespaces>,
+    parts: Parts,
     /// Those of the start.
     rules: BrokerRules,
     http: HttpServers,
-    health: Health,
-    life_cycle: Arc<LifeCycle>,
-    /// In a cluster.
-    member: Option<Member>,
 }
 
 impl Running {
@@ -313,102 +205,76 @@ impl Running {
         &self,
         workers: &Workers,
         signals: Signals,
+        node: Option<&Active>,
         clock_watch: ClockWatch,
         reread: &Reread<'_>,
     ) -> anyhow::Result<()> {
-        let config = &self.config;
+        let (parts, config) = (&self.parts, self.parts.config());
         watch::catch_stops(&signals)?;
-        let listeners = listen::bind_all(config, &self.gate, &self.authenticator)?;
+        node.map_or(Ok(()), Active::hand_over_signals)?;
+        let listeners = listen::bind_all(config, &parts.gate, &parts.authenticator)?;
         let is_stopping = Arc::new(AtomicBool::new(false));
-        let context = self.door_context(workers, &is_stopping)?;
-        let tls = listeners.tls.clone();
-        let urls = listeners.urls.clone();
+        let context = parts.door_context(&workers.mailboxes, &workers.line_pace, &is_stopping)?;
         let doors = start_doors(config, listeners.portals, &context)?;
-        for url in urls {
+        for url in listeners.urls.into_iter().chain(self.http.urls()) {
             tracing::info!(url, "listening");
         }
-        for url in self.http.urls() {
-            tracing::info!(url, "listening");
-        }
-        self.health.set_ready();
+        parts.health.set_ready();
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             workers = workers.count(),
-            shards = self.shared.shard_count,
+            shards = parts.shared.shard_count,
             durability = config.durability.level.as_str(),
             "ready"
         );
-        let (namespaces, mailboxes) = (&self.namespaces, &workers.mailboxes);
-        let keeper = Keeper::start(namespaces, mailboxes, self.shared.shard_count)?;
-        let watch = watch::Watch {
-            config,
-            settings: &self.settings,
-            reread,
-            keeper,
-            shared: &self.shared,
-            gate: &self.gate,
-            mailboxes: &workers.mailboxes,
-            board: &self.board,
-            certificates: &self.certificates,
-            authenticator: &self.authenticator,
-            namespaces: &self.namespaces,
-            in_force: Mutex::new(watch::InForce {
-                namespaces: config.namespaces.clone(),
-                rules: self.rules.clone(),
-            }),
-            line_pace: &workers.line_pace,
-            life_cycle: &self.life_cycle,
-            member: self.member.as_ref(),
-            gatekeeper: self.http.gatekeeper.as_deref(),
-            tls: &tls,
-            clock: self.clock,
-            purge: self.purge(workers, &doors),
-        };
+        let watch = self.watch(workers, &doors, &listeners.tls, reread)?;
         watch.until_stopped(signals, clock_watch);
-        self.health.set(State::Stopping);
+        parts.health.set(State::Stopping);
         tracing::info!(grace_secs = config.server.shutdown_grace_secs, "stopping");
         is_stopping.store(true, Ordering::Release);
         doors.stop();
         Ok(())
     }
 
-    /// What all doors know.
-    fn door_context(
-        &self,
-        workers: &Workers,
-        is_stopping: &Arc<AtomicBool>,
-    ) -> anyhow::Result<Arc<DoorContext>> {
-        let limits = &self.config.limits;
-        let name_maker = self.namespaces.start_maker().context("cannot start a thread")?;
-        Ok(Arc::new(DoorContext {
-            shared: self.shared.clone(),
-            mailboxes: workers.mailboxes.clone(),
-            authenticator: self.authenticator.clone(),
-            namespaces: self.namespaces.clone(),
-            life_cycle: self.life_cycle.clone(),
-            name_maker,
-            clock: self.clock,
-            connect_timeout_ms: u64::from(limits.connect_timeout_secs) * 1000,
-            connections_per_second_max: limits.connections_per_second_max,
-            line_pace: workers.line_pace.clone(),
-            allowance: Arc::new(Allowance::new(
-                limits.arrivals_bytes_max,
-                limits.arrivals_bytes_per_address_max,
-            )),
-            is_stopping: is_stopping.clone(),
-            cluster: self.cluster_door(),
-        }))
-    }
-
-    fn cluster_door(&self) -> Option<ClusterDoor> {
-        let member = self.member.clone()?;
-        Some(ClusterDoor::new(member, &self.config, false))
+    fn watch<'a>(
+        &'a self,
+        workers: &'a Workers,
+        doors: &Doors,
+        tls: &'a [(String, Arc<TlsContext>)],
+        reread: &'a Reread<'a>,
+    ) -> anyhow::Result<watch::Watch<'a>> {
+        let parts = &self.parts;
+        let (namespaces, mailboxes) = (&parts.namespaces, &workers.mailboxes);
+        Ok(watch::Watch {
+            config: parts.config(),
+            settings: &parts.loaded.settings,
+            reread,
+            keeper: Keeper::start(namespaces, mailboxes, parts.shared.shard_count)?,
+            shared: &parts.shared,
+            gate: &parts.gate,
+            mailboxes,
+            board: &parts.board,
+            certificates: &parts.certificates,
+            authenticator: &parts.authenticator,
+            namespaces,
+            in_force: Mutex::new(watch::InForce {
+                namespaces: parts.config().namespaces.clone(),
+                rules: self.rules.clone(),
+            }),
+            line_pace: &workers.line_pace,
+            life_cycle: &parts.life_cycle,
+            member: parts.member.as_ref(),
+            gatekeeper: self.http.gatekeeper.as_deref(),
+            tls,
+            clock: parts.clock,
+            purge: self.purge(workers, doors),
+        })
     }
 
     /// Has all threads that allocate much give back what is free.
     fn purge(&self, workers: &Workers, doors: &Doors) -> Arc<dyn Fn() + Send + Sync> {
         let (mailboxes, crew) = (workers.mailboxes.clone(), workers.crew.clone());
-        let (bells, authenticator) = (doors.bells.clone(), self.authenticator.clone());
+        let (bells, authenticator) = (doors.bells.clone(), self.parts.authenticator.clone());
         Arc::new(move || {
             memory::ask_to_purge();
             mailboxes.iter().for_each(|mailbox| mailbox.put(Item::Order(worker::Order::Purge)));
@@ -481,85 +347,6 @@ pub fn check_addresses(config: &Config) -> Addresses {
         }
         _ => Addresses::Unusable(error),
     }
-}
-
-/// For metrics and probes, and for the API if it has an address of its own.
-#[derive(Default)]
-struct HttpServers {
-    pages: Option<web::Server>,
-    api: Option<web::Server>,
-    gatekeeper: Option<Arc<Gatekeeper>>,
-}
-
-impl HttpServers {
-    fn urls(&self) -> impl Iterator<Item = String> {
-        let own_path = self.api.as_ref().map(|server| (server, api::PREFIX));
-        let all = self.pages.as_ref().map(|server| (server, "")).into_iter().chain(own_path);
-        all.map(|(server, path)| format!("http://{}{path}", server.address()))
-    }
-}
-
-fn metrics_of(shared: &Arc<Shared>, turns: &Arc<[Timing]>, facts: &Facts) -> Metrics {
-    let (shared, turns, clock) = (shared.clone(), turns.clone(), facts.clock);
-    let (gate, board) = (facts.gate.clone(), facts.board.clone());
-    let (certificates, life_cycle) = (facts.certificates.clone(), facts.life_cycle.clone());
-    let member = facts.member.clone();
-    Arc::new(move || {
-        let cluster = member.as_ref().map(Member::figures);
-        crate::metrics::exposition(&Sources {
-            shared: &shared,
-            gate: &gate,
-            board: &board,
-            turns: &turns,
-            certificates: &certificates,
-            life_cycle: &life_cycle,
-            cluster: cluster.as_ref(),
-            clock,
-        })
-    })
-}
-
-fn start_http(
-    config: &Config,
-    metrics: Metrics,
-    shards: &Shards,
-    facts: Facts,
-) -> anyhow::Result<HttpServers> {
-    let mut servers = HttpServers::default();
-    let health = facts.health.clone();
-    let made = config.api.as_ref().map(|own| Api::new(own, shards.clone(), facts)).transpose();
-    let made = made.context("the management API")?;
-    servers.gatekeeper = made.as_ref().map(|api| api.gatekeeper.clone());
-    let mut routes = made.map(api::router);
-    let limits = web::Limits::default();
-    let guard = |address: SocketAddr, routes| match address.ip().is_loopback() {
-        true => http::guarded(routes, &config.http_hosts),
-        false => routes,
-    };
-    if let Some(ApiAddress::Own(address)) = config.api.as_ref().map(|own| own.listen)
-        && let Some(routes) = routes.take()
-    {
-        let server = web::Server::start(address, limits, guard(address, routes));
-        let fault = || format!("cannot listen on http://{address}; choose another api.listen");
-        servers.api = Some(server.with_context(fault)?);
-    }
-    if let Some(address) = config.http {
-        let pages = http::router(health, metrics);
-        let router = match routes {
-            Some(routes) => pages.merge(routes),
-            None => pages,
-        };
-        let server = web::Server::start(address, limits, guard(address, router));
-        servers.pages = Some(server.with_context(|| listen::http_fault(address))?);
-    }
-    if let Some(own) = &config.api
-        && let Some(server) = servers.api.as_ref().or(servers.pages.as_ref())
-    {
-        let url = format!("http://{}", server.address());
-        api::token::note_url(&own.token_file, &url)
-            .context("cannot write the token file of the API")?;
-    }
-    Ok(servers)
 }
 
 /// Without it the broker runs all the same, and what clients see of users that do not exist stays

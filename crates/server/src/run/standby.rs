@@ -1,28 +1,22 @@
 //! A node that does not serve: it answers probes, metrics, the API as far as it is read, and tells
-//! MQTT clients where to go. It ends when the node is to be active.
+//! MQTT clients where to go. It ends when the node is to be active, or to end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use broker::ConnectRequest;
 use broker::admission::{self, Refusal};
-use broker::{ConnectRequest, Shared};
 use codec::{Reason, Version};
-use driver::Allowance;
 
 use super::clock::Clock;
-use super::door::DoorContext;
-use super::gate::Gate;
 use super::line_pace::LinePace;
-use super::logs::LogBoard;
-use super::{HttpServers, Shards, Timing, limits, listen, metrics_of, start_doors, start_http};
-use crate::api::Facts;
-use crate::auth::{Authenticator, random};
+use super::parts::{Ground, Parts};
+use super::stops::Stops;
+use super::{Shards, listen, start_doors};
 use crate::cluster::{Clustered, Member, TakenLog, Turn};
-use crate::config::{Config, Derived, Settings, print};
+use crate::config::{Config, Loaded};
 use crate::disk::Stamps;
-use crate::http::{Health, State};
-use crate::life_cycle::LifeCycle;
-use crate::namespaces::Namespaces;
+use crate::http::State;
 
 /// What the acceptor of a node tells clients while the node does not serve.
 pub(super) struct ClusterDoor {
@@ -62,113 +56,63 @@ impl ClusterDoor {
     }
 }
 
-/// Serves as a standby until the node is active, and returns the logs as they are then.
+/// Serves as a standby until the node is active, and returns the logs as they are then. `None`: the
+/// node is to end.
 ///
 /// # Errors
 ///
 /// When an address cannot be listened on, or a file of the configuration cannot be used.
 pub(super) fn wait(
-    config: &Config,
-    settings: &Settings,
-    derived: &[Derived],
+    loaded: &Arc<Loaded>,
     clustered: &Clustered,
+    stops: &Stops,
     clock: Clock,
-) -> anyhow::Result<Vec<TakenLog>> {
-    let shared =
-        Shared::new(limits::of_broker(config), clustered.shards, u64::from_le_bytes(random()));
-    let stamps = Stamps::default();
-    let namespaces = Arc::new(Namespaces::open(None, &stamps, &shared, &config.namespaces)?);
-    let gate = Arc::new(super::open_gate(config, &stamps)?);
-    let authenticator =
-        Arc::new(Authenticator::start(&config.auth, &config.authentication, None, clock)?);
-    let life_cycle = Arc::new(LifeCycle::new(&config.events, &shared, clock));
-    let health = Health::new();
-    let member = clustered.member.clone();
-    health.set(State::Standby);
-    health.depend_on(move || Some(member.status().where_to_go()));
-    let parts =
-        Parts { config, shared, namespaces, gate, authenticator, life_cycle, health, clock };
-    // Only those who read the API's stream are there to hear of events.
-    let heard = parts.life_cycle.clone();
-    clustered.member.teller.set(Box::new(move |happened| drop(heard.on_other(happened))));
-    let http = parts.start_http(settings, derived, &clustered.member)?;
+) -> anyhow::Result<Option<Vec<TakenLog>>> {
+    let turn = clustered.turn.clone();
+    stops.set(move || drop(turn.send(Turn::Stop)));
+    let parts = parts_of(loaded, clustered, clock)?;
+    let config = parts.config();
+    let http = parts.start_http(&Shards::new(&parts.shared))?;
     let is_stopping = Arc::new(AtomicBool::new(false));
     let listeners = listen::bind_all(config, &parts.gate, &parts.authenticator)?;
-    let context = parts.door_context(&clustered.member, &is_stopping)?;
+    let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
+    let context = parts.door_context(&Arc::default(), &line_pace, &is_stopping)?;
     let doors = start_doors(config, listeners.portals, &context)?;
     for url in listeners.urls.into_iter().chain(http.urls()) {
         tracing::info!(url, "listening as a standby");
     }
     let turn = clustered.turns.recv();
+    if matches!(turn, Ok(Turn::Stop)) {
+        parts.health.set(State::Stopping);
+        tracing::info!("stopping");
+    }
     is_stopping.store(true, Ordering::Release);
     doors.stop();
     drop(http);
     match turn {
-        Ok(Turn::Active { logs }) => Ok(logs),
+        Ok(Turn::Active { logs }) => Ok(Some(logs)),
+        Ok(Turn::Stop) => Ok(None),
         _ => anyhow::bail!("the thread of the cluster has ended"),
     }
 }
 
-/// What a standby is made of.
-struct Parts<'a> {
-    config: &'a Config,
-    shared: Arc<Shared>,
-    namespaces: Arc<Namespaces>,
-    gate: Arc<Gate>,
-    authenticator: Arc<Authenticator>,
-    life_cycle: Arc<LifeCycle>,
-    health: Health,
-    clock: Clock,
-}
-
-impl Parts<'_> {
-    fn start_http(
-        &self,
-        settings: &Settings,
-        derived: &[Derived],
-        member: &Member,
-    ) -> anyhow::Result<HttpServers> {
-        let board = Arc::new(LogBoard::new(0, self.health.clone()));
-        let facts = Facts {
-            config: self.config.clone(),
-            settings: print::rows(settings, derived),
-            clock: self.clock,
-            health: self.health.clone(),
-            gate: self.gate.clone(),
-            board,
-            certificates: Arc::default(),
-            life_cycle: self.life_cycle.clone(),
-            namespaces: self.namespaces.clone(),
-            member: Some(member.clone()),
-        };
-        let turns: Arc<[Timing]> = Arc::default();
-        let metrics = metrics_of(&self.shared, &turns, &facts);
-        start_http(self.config, metrics, &Shards::new(&self.shared), facts)
-    }
-
-    fn door_context(
-        &self,
-        member: &Member,
-        is_stopping: &Arc<AtomicBool>,
-    ) -> anyhow::Result<Arc<DoorContext>> {
-        let limits = &self.config.limits;
-        Ok(Arc::new(DoorContext {
-            shared: self.shared.clone(),
-            mailboxes: Arc::default(),
-            authenticator: self.authenticator.clone(),
-            namespaces: self.namespaces.clone(),
-            life_cycle: self.life_cycle.clone(),
-            name_maker: self.namespaces.start_maker()?,
-            clock: self.clock,
-            connect_timeout_ms: u64::from(limits.connect_timeout_secs) * 1000,
-            connections_per_second_max: limits.connections_per_second_max,
-            line_pace: Arc::new(LinePace::new(self.config.log.client_lines_per_second_max)),
-            allowance: Arc::new(Allowance::new(
-                limits.arrivals_bytes_max,
-                limits.arrivals_bytes_per_address_max,
-            )),
-            is_stopping: is_stopping.clone(),
-            cluster: Some(ClusterDoor::new(member.clone(), self.config, true)),
-        }))
-    }
+/// A standby has no directory of its own: its files are copies, and only read in a takeover.
+fn parts_of(loaded: &Arc<Loaded>, clustered: &Clustered, clock: Clock) -> anyhow::Result<Parts> {
+    let ground = Ground {
+        directory: None,
+        stamps: &Stamps::default(),
+        shards: clustered.shards,
+        logs: 0,
+        workers: 0,
+        decoy_secret: None,
+        member: Some(clustered.member.clone()),
+    };
+    let parts = Parts::make(loaded.clone(), ground, clock)?;
+    let member = clustered.member.clone();
+    parts.health.set(State::Standby);
+    parts.health.depend_on(move || Some(member.status().where_to_go()));
+    // Only those who read the API's stream are there to hear of events.
+    let heard = parts.life_cycle.clone();
+    clustered.member.teller.set(Box::new(move |happened| drop(heard.on_other(happened))));
+    Ok(parts)
 }

@@ -47,7 +47,7 @@ const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// From now on SIGHUP, SIGUSR1 and SIGUSR2 wait for [`Watch::until_stopped`] instead of ending the
 /// process. SIGTERM and SIGINT still end it, until [`catch_stops`]: a start that reads a long log
-/// can be given up.
+/// can be given up. A node of a cluster catches these from the start ([`super::stops`]).
 pub(super) fn catch_reloads() -> std::io::Result<Signals> {
     Signals::new([SIGHUP, SIGUSR1, SIGUSR2])
 }

@@ -205,3 +205,21 @@ fn a_backup_of_a_copy_that_was_thrown_away_is_none() {
     copy.start_over().unwrap();
     assert!(!copy.unpin().unwrap());
 }
+
+#[test]
+fn a_log_that_is_not_whole_is_not_taken_over() {
+    let from = directory();
+    let messages = messages(from.path());
+    let take = |messages: &[&Body]| {
+        let to = tempfile::tempdir().unwrap();
+        let (mut copy, _) = opened(to.path(), 7).unwrap();
+        messages.iter().for_each(|body| assert_eq!(copy.apply(body).unwrap(), None));
+        copy.take()
+    };
+    assert!(take(&messages.iter().collect::<Vec<_>>()).unwrap().report.records > 0);
+    // The manifest states what is durable, and the segments are gone.
+    let manifests: Vec<&Body> = messages.iter().filter(|body| body[54] == 2).collect();
+    assert!(!manifests.is_empty());
+    let error = take(&manifests).err().expect("it is refused");
+    assert!(format!("{error:#}").contains("the engine lost messages"), "{error:#}");
+}

@@ -1,0 +1,208 @@
+//! This process as a node of a cluster: from the wait for NATS over the standby to the active node,
+//! and the end of each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use broker::Shared;
+use tokio::sync::oneshot;
+
+use super::clock::Clock;
+use super::control::{self, Control};
+use super::gate::Gate;
+use super::logs::LogBoard;
+use super::servers::HttpServers;
+use super::stops::Stops;
+use super::workers::Workers;
+use super::{Shards, limits, open_control, standby};
+use crate::api;
+use crate::cluster::{
+    self, ClusterFigures, Clustered, End, Member, Order, TakenLog, Turn, Waiting,
+};
+use crate::config::{ClusterConfig, Config, Loaded};
+use crate::http::{self, Health, State};
+use crate::life_cycle::LifeCycle;
+use crate::logging::Logging;
+use crate::metrics::{self, Sources};
+
+/// How long the engine has to take the lease back.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How the start of a broker goes on.
+pub(super) enum Joined {
+    /// No cluster is configured.
+    Alone,
+    /// This node is active, with the logs as they are now.
+    Active(Active, Vec<TakenLog>),
+    /// It was told to stop before it was active.
+    Stopped,
+}
+
+/// An active node.
+pub(super) struct Active {
+    pub(super) clustered: Clustered,
+    /// Backups are taken from a node whatever its role.
+    pub(super) control: Option<Control>,
+    stops: Stops,
+}
+
+/// Becomes a node, where a cluster is configured, and returns when the node is active or is to end.
+///
+/// # Errors
+///
+/// When an address cannot be listened on, or the node cannot be one.
+pub(super) fn join(loaded: &Arc<Loaded>, clock: Clock) -> anyhow::Result<Joined> {
+    let config = &loaded.config;
+    let Some(cluster) = &config.cluster else { return Ok(Joined::Alone) };
+    let stops = Stops::catch().context("cannot catch signals")?;
+    let Some(clustered) = begin(config, cluster, &stops, clock)? else {
+        return Ok(Joined::Stopped);
+    };
+    let owner = control::Owner::Member(clustered.member.clone());
+    let control = open_control(clustered.data.path(), owner);
+    let Some(logs) = standby::wait(loaded, &clustered, &stops, clock)? else {
+        leave(&clustered);
+        return Ok(Joined::Stopped);
+    };
+    // From here to the first client it is not long, and then the node can end in order.
+    let grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
+    stops.set(move || end_at_last(grace));
+    Ok(Joined::Active(Active { clustered, control, stops }, logs))
+}
+
+/// Waits for the engine, and answers probes meanwhile. `None`: the node is to end.
+fn begin(
+    config: &Config,
+    cluster: &ClusterConfig,
+    stops: &Stops,
+    clock: Clock,
+) -> anyhow::Result<Option<Clustered>> {
+    let waiting = Waiting::default();
+    let _http = answer_while_waiting(config, &waiting, clock)?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    stops.set(move || drop(stop));
+    let begun = Clustered::begin(config, cluster, &waiting, stopped, stops.flag())?;
+    if begun.is_none() {
+        tracing::info!("stopping");
+    }
+    Ok(begun)
+}
+
+/// Metrics and probes, and an API that says why it has nothing to say.
+fn answer_while_waiting(
+    config: &Config,
+    waiting: &Waiting,
+    clock: Clock,
+) -> anyhow::Result<HttpServers> {
+    let (health, reason) = (Health::new(), waiting.clone());
+    health.set(State::Standby);
+    health.depend_on(move || Some(reason.reason()));
+    let shared = Shared::new(limits::of_broker(config), config.server.shards, 0);
+    let gate = Gate::new(config.limits.connections_max);
+    let board = LogBoard::new(0, health.clone());
+    let life_cycle = LifeCycle::new(&config.events, &shared, clock);
+    let figures = ClusterFigures { role: "standby".to_owned(), ..ClusterFigures::default() };
+    let pages = http::router(
+        health,
+        Arc::new(move || {
+            metrics::exposition(&Sources {
+                shared: &shared,
+                gate: &gate,
+                board: &board,
+                turns: &[],
+                certificates: &super::Certificates::default(),
+                life_cycle: &life_cycle,
+                cluster: Some(&figures),
+                clock,
+            })
+        }),
+    );
+    let reason = waiting.clone();
+    let routes = config.api.as_ref().map(|_| api::unavailable(move || reason.reason()));
+    HttpServers::start(config, pages, routes)
+}
+
+/// A standby ends: it notes how far its local copies are.
+fn leave(clustered: &Clustered) {
+    clustered.member.order(Order::Release(None));
+    if !is_released(clustered) {
+        tracing::warn!("stopped while it took the lease: others take over when it has run out");
+    }
+}
+
+fn is_released(clustered: &Clustered) -> bool {
+    loop {
+        match clustered.turns.recv_timeout(RELEASE_TIMEOUT) {
+            Ok(Turn::Released) => return true,
+            // It came too late for this node.
+            Ok(Turn::Active { .. } | Turn::Stop) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+/// An active node is ready only while it has the lease, and all logs take what is written.
+pub(super) fn depend_on_cluster(health: &Health, member: &Member, board: &Arc<LogBoard>) {
+    let (member, board) = (member.clone(), board.clone());
+    health.depend_on(move || member.suspension().or_else(|| board.why_not_ready()));
+}
+
+/// What happens to the node is an event of the broker, and shown on `$SYS`.
+pub(super) fn listen_to_cluster(member: &Member, life_cycle: &Arc<LifeCycle>, shards: &Shards) {
+    let (own, life_cycle, shards) = (member.clone(), life_cycle.clone(), shards.clone());
+    member.teller.set(Box::new(move |happened| {
+        life_cycle.on_other(happened).into_iter().for_each(|message| shards.publish(message));
+        own.sys_messages().into_iter().for_each(|message| shards.publish(message));
+    }));
+}
+
+impl Active {
+    /// From now on signals are heard by those who wait for them. One that came before comes again.
+    ///
+    /// # Errors
+    ///
+    /// When the system does not send it.
+    pub(super) fn hand_over_signals(&self) -> std::io::Result<()> {
+        self.stops.set(|| ());
+        match self.stops.are_asked() {
+            true => signal_hook::low_level::raise(signal_hook::consts::SIGTERM),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends the workers in order, and gives the role back. After a switchover the process begins
+    /// again as a standby.
+    pub(super) fn stop(self, workers: Workers) {
+        let Self { clustered, control, .. } = self;
+        drop(control);
+        if !clustered.member.acting.is_held() {
+            // Workers wait for the lease, and nothing may leave. What was promised is in the
+            // streams.
+            tracing::warn!("stopped without the lease: connections are closed without a word");
+            Logging::flush_installed();
+            std::process::exit(0);
+        }
+        end_at_last(workers.shutdown_grace() + RELEASE_TIMEOUT);
+        workers.stop();
+        let successor = clustered.member.successor.get();
+        clustered.member.order(Order::Release(successor.clone()));
+        if !is_released(&clustered) {
+            tracing::warn!("the lease could not be given back: others take over when it runs out");
+        }
+        if let Some(to) = successor {
+            cluster::begin_again(&End::SwitchedOver { to });
+        }
+    }
+}
+
+/// The lease may run out while the workers stop, and then they wait for it. What was promised is in
+/// the streams, so the process may end at any time.
+fn end_at_last(after: Duration) {
+    std::thread::spawn(move || {
+        std::thread::sleep(after);
+        tracing::warn!("stopping took too long: connections are closed without a word");
+        Logging::flush_installed();
+        std::process::exit(0);
+    });
+}

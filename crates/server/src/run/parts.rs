@@ -1,0 +1,199 @@
+//! The parts of a broker that a standby has as well: all but shards, workers and listeners.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context as _;
+use broker::Shared;
+use driver::Allowance;
+
+use super::certificates::Certificates;
+use super::clock::Clock;
+use super::door::DoorContext;
+use super::gate::Gate;
+use super::line_pace::LinePace;
+use super::logs::LogBoard;
+use super::mailbox::Mailbox;
+use super::servers::HttpServers;
+use super::standby::ClusterDoor;
+use super::{Shards, Timing, limits};
+use crate::api::{self, Api, Facts};
+use crate::auth::bans::Bans;
+use crate::auth::{Authenticator, random};
+use crate::cluster::Member;
+use crate::config::{Config, Loaded, print};
+use crate::disk::Stamps;
+use crate::http::{self, Health, Metrics};
+use crate::life_cycle::LifeCycle;
+use crate::metrics::{self, Sources};
+use crate::namespaces::Namespaces;
+
+/// Each is made once, in this order.
+pub(super) struct Parts {
+    pub(super) loaded: Arc<Loaded>,
+    pub(super) clock: Clock,
+    pub(super) authenticator: Arc<Authenticator>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) namespaces: Arc<Namespaces>,
+    pub(super) gate: Arc<Gate>,
+    pub(super) health: Health,
+    pub(super) board: Arc<LogBoard>,
+    /// Of each worker.
+    pub(super) turns: Arc<[Timing]>,
+    pub(super) certificates: Arc<Certificates>,
+    pub(super) life_cycle: Arc<LifeCycle>,
+    /// In a cluster.
+    pub(super) member: Option<Member>,
+}
+
+/// What they are made on.
+pub(super) struct Ground<'a> {
+    /// `None`: nothing is kept, or this node only follows.
+    pub(super) directory: Option<&'a Path>,
+    pub(super) stamps: &'a Stamps,
+    pub(super) shards: u16,
+    /// Those that this process writes.
+    pub(super) logs: u16,
+    pub(super) workers: u16,
+    /// Of the directory, for password checks of users that do not exist.
+    pub(super) decoy_secret: Option<[u8; 32]>,
+    pub(super) member: Option<Member>,
+}
+
+impl Parts {
+    /// # Errors
+    ///
+    /// When a file cannot be used, or the system gives no thread.
+    pub(super) fn make(
+        loaded: Arc<Loaded>,
+        ground: Ground<'_>,
+        clock: Clock,
+    ) -> anyhow::Result<Self> {
+        let Ground { directory, stamps, shards, logs, workers, decoy_secret, member } = ground;
+        let config = &loaded.config;
+        let authenticator =
+            Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?;
+        authenticator.fit_into(config.limits.memory_bytes_max);
+        let shared = Shared::new(limits::of_broker(config), shards, u64::from_le_bytes(random()));
+        let namespaces = Namespaces::open(directory, stamps, &shared, &config.namespaces)?;
+        let gate = open_gate(config, stamps)?;
+        let health = Health::new();
+        Ok(Self {
+            clock,
+            authenticator: Arc::new(authenticator),
+            namespaces: Arc::new(namespaces),
+            gate: Arc::new(gate),
+            board: Arc::new(LogBoard::new(logs, health.clone())),
+            health,
+            turns: (0..workers).map(|_| Timing::default()).collect(),
+            certificates: Arc::default(),
+            life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, clock)),
+            shared,
+            member,
+            loaded,
+        })
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// Starts metrics, probes and the API.
+    ///
+    /// # Errors
+    ///
+    /// When an address cannot be listened on, or a file of the API cannot be used.
+    pub(super) fn start_http(&self, shards: &Shards) -> anyhow::Result<HttpServers> {
+        let config = self.config();
+        let api = config.api.as_ref().map(|own| Api::new(own, shards.clone(), self.facts()));
+        let api = api.transpose().context("the management API")?;
+        let gatekeeper = api.as_ref().map(|api| api.gatekeeper.clone());
+        let pages = http::router(self.health.clone(), self.metrics());
+        let mut servers = HttpServers::start(config, pages, api.map(api::router))?;
+        servers.gatekeeper = gatekeeper;
+        if let Some(own) = &config.api
+            && let Some(url) = servers.api_url()
+        {
+            let noted = api::token::note_url(&own.token_file, &url);
+            noted.context("cannot write the token file of the API")?;
+        }
+        Ok(servers)
+    }
+
+    fn facts(&self) -> Facts {
+        let Loaded { config, settings, derived } = &*self.loaded;
+        Facts {
+            config: config.clone(),
+            settings: print::rows(settings, derived),
+            clock: self.clock,
+            health: self.health.clone(),
+            gate: self.gate.clone(),
+            board: self.board.clone(),
+            certificates: self.certificates.clone(),
+            life_cycle: self.life_cycle.clone(),
+            namespaces: self.namespaces.clone(),
+            member: self.member.clone(),
+        }
+    }
+
+    fn metrics(&self) -> Metrics {
+        let (shared, turns, clock) = (self.shared.clone(), self.turns.clone(), self.clock);
+        let (gate, board) = (self.gate.clone(), self.board.clone());
+        let (certificates, life_cycle) = (self.certificates.clone(), self.life_cycle.clone());
+        let member = self.member.clone();
+        Arc::new(move || {
+            let cluster = member.as_ref().map(Member::figures);
+            metrics::exposition(&Sources {
+                shared: &shared,
+                gate: &gate,
+                board: &board,
+                turns: &turns,
+                certificates: &certificates,
+                life_cycle: &life_cycle,
+                cluster: cluster.as_ref(),
+                clock,
+            })
+        })
+    }
+
+    /// What all doors know. `mailboxes`: of the workers; a standby has none.
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no thread.
+    pub(super) fn door_context(
+        &self,
+        mailboxes: &Arc<[Arc<Mailbox>]>,
+        line_pace: &Arc<LinePace>,
+        is_stopping: &Arc<AtomicBool>,
+    ) -> anyhow::Result<Arc<DoorContext>> {
+        let limits = &self.config().limits;
+        let is_standby = mailboxes.is_empty();
+        let door = |member: &Member| ClusterDoor::new(member.clone(), self.config(), is_standby);
+        Ok(Arc::new(DoorContext {
+            shared: self.shared.clone(),
+            mailboxes: mailboxes.clone(),
+            authenticator: self.authenticator.clone(),
+            namespaces: self.namespaces.clone(),
+            life_cycle: self.life_cycle.clone(),
+            name_maker: self.namespaces.start_maker().context("cannot start a thread")?,
+            clock: self.clock,
+            connect_timeout_ms: u64::from(limits.connect_timeout_secs) * 1000,
+            connections_per_second_max: limits.connections_per_second_max,
+            line_pace: line_pace.clone(),
+            allowance: Arc::new(Allowance::new(
+                limits.arrivals_bytes_max,
+                limits.arrivals_bytes_per_address_max,
+            )),
+            is_stopping: is_stopping.clone(),
+            cluster: self.member.as_ref().map(door),
+        }))
+    }
+}
+
+fn open_gate(config: &Config, stamps: &Stamps) -> anyhow::Result<Gate> {
+    let bans =
+        Bans::load(&config.auth, &config.server.data_dir, stamps).map_err(anyhow::Error::msg)?;
+    Ok(Gate::with_bans(config.limits.connections_max, bans))
+}

@@ -1,0 +1,162 @@
+"""A node of a cluster as a process: it starts before NATS does, and ends in order at any time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from broker import ROOT, Broker, eventually
+from test_cluster_directory import BASE, Standby, cluster, done, nats_server
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+from ports import free_ports  # noqa: E402
+
+
+class Nats:
+    """A NATS server of one machine, with a port and a store that outlive it."""
+
+    def __init__(self, directory):
+        self.directory, self.port = directory, free_ports(1)[0]
+        self.url = f"nats://127.0.0.1:{self.port}"
+        directory.mkdir()
+        self.config = directory / "nats.conf"
+        self.config.write_text(f"""
+server_name: alone
+listen: "127.0.0.1:{self.port}"
+jetstream {{ store_dir: "{directory}/js", sync_interval: always }}
+""")
+        self.process = None
+
+    def start(self):
+        with (self.directory / "log").open("ab") as log:
+            command = [nats_server(), "-c", self.config]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def stop(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def nats(tmp_path):
+    """Not started yet."""
+    nats_server()
+    server = Nats(tmp_path / "nats")
+    yield server
+    server.stop()
+
+
+class Early(Broker):
+    """A node that nobody waits for: its HTTP port is known before it answers."""
+
+    def __init__(self, config, **others):
+        self.http_port = free_ports(1)[0]
+        config += f'[http]\nlisten = "127.0.0.1:{self.http_port}"\n'
+        super().__init__(config, **others)
+
+    def _wait_until_ready(self):
+        pass
+
+    def port(self, scheme="tcp", nth=0):
+        return self.http_port if scheme == "http" else super().port(scheme, nth)
+
+    def try_get(self, path):
+        """Status and body; None: nobody answers now."""
+        try:
+            return self.get(path)
+        except OSError:
+            return None
+
+    def says(self, event):
+        return any(event == line["message"] for line in self.log)
+
+
+def configured(nats, node):
+    servers = f'servers = ["{nats.url}"]'
+    return f'{BASE}[cluster]\nname = "plant"\nnode = "{node}"\n{servers}\n'
+
+
+def make_cluster(nats, tmp_path):
+    """Leaves NATS running."""
+    config = tmp_path / "init.toml"
+    config.write_text(configured(nats, "init"))
+    nats.start()
+    made = lambda: cluster(config, "init", "--allow-unreplicated")  # noqa: E731
+    done(eventually(lambda: (ran := made()).returncode == 0 and ran, "the start of NATS"))
+    return config
+
+
+@pytest.fixture
+def early():
+    """Starts nodes, and stops them at the end of the test."""
+    nodes = []
+
+    def start(config, kind=Early):
+        nodes.append(kind(config))
+        return nodes[-1]
+
+    yield start
+    for node in nodes:
+        node.stop()
+
+
+def test_a_node_answers_probes_before_nats_does(nats, tmp_path, early):
+    make_cluster(nats, tmp_path)
+    nats.stop()
+    node = early(configured(nats, "n1"))
+    reason = f"cannot reach NATS at {nats.url}"
+    eventually(lambda: reason in (node.try_get("/readyz") or (0, ""))[1], "the reason")
+    assert node.get("/readyz")[0] == 503
+    assert node.get("/healthz")[0] == 200
+    assert node.metrics()["quelea_cluster_engine_connected"] == 0
+    status, body = node.get("/api/v1/broker")
+    assert status == 503 and reason in json.loads(body)["detail"]
+    nats.start()
+    eventually(lambda: (node.try_get("/readyz") or (0,))[0] == 200, "the node's being ready")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_waits_for_nats_ends_in_order(nats, early, number):
+    node = early(configured(nats, "n1"))
+    eventually(lambda: node.try_get("/readyz"), "an answer")
+    node.process.send_signal(number)
+    assert node.wait() == 0
+    assert node.says("stopping") and node.says("stopped")
+    assert node.try_get("/healthz") is None
+
+
+def test_a_cluster_that_was_not_made_yet_is_fatal(nats, early):
+    node = early(configured(nats, "n1"))
+    eventually(lambda: node.try_get("/readyz"), "an answer")
+    nats.start()
+    assert node.wait() == 1
+    assert "the cluster was not made yet: run `quelea cluster init`" in node.log_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_standby_ends_in_order(nats, tmp_path, early, number):
+    config = make_cluster(nats, tmp_path)
+    active = early(configured(nats, "n1"))
+    eventually(lambda: (active.try_get("/readyz") or (0,))[0] == 200, "an active node")
+    standby = early(configured(nats, "n2"), Standby)
+    standby.wait_for_log(lambda event: "caught up" in event["message"])
+    standby.process.send_signal(number)
+    assert standby.wait() == 0
+    assert [line["message"] for line in standby.log[-2:]] == ["stopping", "stopped"]
+    assert active.get("/readyz")[0] == 200
+    # It goes on where it was.
+    standby._launch()
+    standby.wait_for_log(lambda event: "caught up" in event["message"])
+    assert not any("read again from the stream" in line["message"] for line in standby.log)
+    # The role goes to it, and it ends in order as the active node.
+    active.terminate()
+    assert active.wait() == 0
+    standby.wait_for_log(lambda event: event["message"] == "ready")
+    os.kill(standby.process.pid, number)
+    assert standby.wait() == 0
+    assert json.loads(done(cluster(config, "status", "--json")))["nodes"] == []
