@@ -197,7 +197,8 @@ impl World {
 
     pub(crate) fn has_full_log(&self) -> bool {
         let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
-        self.calamities.fills && statuses.any(|status| matches!(status, Some(Status::Full(_))))
+        let fills = self.cluster.as_ref().map_or(self.calamities.fills, |it| it.plan.fills);
+        fills && statuses.any(|status| matches!(status, Some(Status::Full(_))))
     }
 
     fn change_weather(&mut self) {

@@ -98,6 +98,10 @@ pub enum Sabotage {
     PurgeTooFar,
     /// The clock of a node runs at a twentieth of the speed.
     DriftAway,
+    /// A new active node claims all streams but the first.
+    SkipClaim,
+    /// An append of which the answer is lost is reported as refused for certain.
+    RefuseUnknown,
 }
 
 impl Sabotage {

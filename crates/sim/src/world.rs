@@ -222,7 +222,9 @@ impl World {
         if options.cluster {
             (padding_max, unrest_percent) = moods(&mut random);
             set_levels_of_cluster(&mut settings, &mut limits, &mut terms, &mut random);
-            cluster = Some(Cluster::new(shard_count, &settings, options.sabotage, &mut random));
+            let nodes = Cluster::new(shard_count, &settings, options.sabotage, &mut random);
+            terms.may_refuse |= nodes.plan.fills;
+            cluster = Some(nodes);
         }
         let mut clients = new_clients(seed, options.durable || options.cluster, &mut random);
         speak_of_refusals(&mut clients, &settings);
@@ -606,7 +608,7 @@ pub(crate) fn new_terms(options: Options) -> Terms {
     Terms {
         is_lossy: options.overflow.is_some(),
         may_refuse: options.overflow == Some(Overflow::Reject),
-        sees_refusals: !options.durable,
+        sees_refusals: !options.durable && !options.cluster,
         ..Terms::default()
     }
 }
@@ -667,7 +669,14 @@ fn set_levels_of_cluster(
     random: &mut Random,
 ) {
     set_levels(settings, limits, terms, random);
-    (limits.durability, terms.level) = (Durability::Fsync, Durability::Fsync);
+    let level = pick(&[Durability::Fsync, Durability::Quorum], random);
+    (limits.durability, terms.level) = (level, level);
+    if terms.topic_level.is_some() {
+        let levels = [Durability::Memory, Durability::Disk, Durability::Fsync, Durability::Quorum];
+        let level = pick(&levels, random);
+        settings.topic_durability = vec![(ODD_TOPICS.into(), level)];
+        terms.topic_level = Some((ODD_TOPICS, level));
+    }
 }
 
 /// Refusing a 3.1.1 publisher means to cut it: it comes back with the same message before it

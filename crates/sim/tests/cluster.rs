@@ -78,5 +78,15 @@ fn the_oracle_sees_a_lease_that_is_kept_too_long_by_a_slow_clock() {
     is_caught(Sabotage::DriftAway);
 }
 
+#[test]
+fn the_oracle_sees_a_takeover_that_leaves_out_a_stream() {
+    is_caught(Sabotage::SkipClaim);
+}
+
+#[test]
+fn the_oracle_sees_an_append_without_an_answer_that_is_taken_for_refused() {
+    is_caught(Sabotage::RefuseUnknown);
+}
+
 /// Within so many worlds.
 const SABOTAGED_SEEDS: u64 = 500;

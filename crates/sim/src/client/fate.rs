@@ -58,8 +58,8 @@ impl Fate {
 
     /// Another node took over: for that one the connection has ended; and if the log need not
     /// have its CONNECT, there was none since the last that it has.
-    pub(crate) fn on_orphaned(&mut self, has_closed: bool, now_ms: u64) {
-        let is_known = has_closed || self.is_told;
+    pub(crate) fn on_orphaned(&mut self, is_written: bool, now_ms: u64) {
+        let is_known = is_written || self.is_told;
         let left_ms = self.left_told_ms.filter(|_| !is_known).unwrap_or(now_ms);
         self.orphaned_ms.get_or_insert(left_ms);
     }

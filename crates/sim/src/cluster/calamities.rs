@@ -2,6 +2,7 @@
 
 use storage::testing::Crash;
 
+use super::engine::Unwilling;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::world::World;
@@ -16,6 +17,8 @@ pub(crate) struct Plan {
     cuts: bool,
     elections: bool,
     switches: bool,
+    /// Streams get full.
+    pub(crate) fills: bool,
 }
 
 impl Plan {
@@ -23,8 +26,10 @@ impl Plan {
         let all = sabotage.is_some() || random.chance(40);
         let mut any = || all || random.chance(40);
         let (kills, pauses, cuts, elections, switches) = (any(), any(), any(), any(), any());
+        // Who may be refused is owed less: most worlds, and all with a planted bug, have space.
+        let fills = random.chance(35) && sabotage.is_none();
         let percent = [5, 20, 100][random.below(3)];
-        Self { percent, kills, pauses, cuts, elections, switches }
+        Self { percent, kills, pauses, cuts, elections, switches, fills }
     }
 
     pub(crate) const fn is_calm(&self) -> bool {
@@ -48,13 +53,16 @@ impl World {
         if cluster.members[member].until_ms.is_some() {
             return Ok(());
         }
-        match cluster.random.below(10) {
+        match cluster.random.below(13) {
             0..=1 if plan.kills => return self.kill_some(member),
             2..=3 if plan.pauses => self.pause(member),
             4..=5 if plan.cuts => self.cut(member),
             6 if plan.elections => self.elect(now_ms),
             7 if plan.switches => self.switch_over(member),
             9 => self.set_wall(member),
+            10 if plan.fills => self.refuse_appends(now_ms, true),
+            12 if plan.kills => cluster.members[member].is_disk_failing = true,
+            11 if plan.elections => self.refuse_appends(now_ms, false),
             8 if plan.kills => {
                 let opening = cluster.members.iter().position(|it| it.has_logs && !it.is_ready);
                 if let Some(member) = opening {
@@ -68,6 +76,7 @@ impl World {
     }
 
     fn kill_some(&mut self, member: usize) -> Result<(), String> {
+        let now_ms = self.now_ms;
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         let count = cluster.members.len();
         if cluster.random.chance(15) {
@@ -83,6 +92,10 @@ impl World {
         cluster.toll.kills_of_active += u64::from(is_active);
         cluster.toll.kills_of_standby += u64::from(!is_active);
         cluster.toll.kills_of_late_standby += u64::from(!is_active && is_late);
+        if is_active && cluster.plan.elections && cluster.random.chance(20) {
+            cluster.toll.kills_with_leader += 1;
+            self.elect(now_ms);
+        }
         self.kill(member)
     }
 
@@ -172,14 +185,28 @@ impl World {
             true => 5_000 + cluster.random.below(20_000) as u64,
             false => 100 + cluster.random.below(7_000) as u64,
         };
-        cluster.engine.says_unavailable = SAYS_UNAVAILABLE && cluster.random.chance(50);
-        cluster.engine.says_unavailable = SAYS_UNAVAILABLE && cluster.random.chance(50);
-        cluster.engine.elect(now_ms + out_ms);
+        cluster.engine.says_unavailable = cluster.random.chance(50);
+        cluster.engine.elect(now_ms, now_ms + out_ms);
         match is_majority {
             true => cluster.toll.majorities_lost += 1,
             false => cluster.toll.elections += 1,
         }
         self.note(|| format!("the engine has no leader for {out_ms} ms"));
+    }
+
+    /// The engine has no space for a while, or its leaders come and go.
+    fn refuse_appends(&mut self, now_ms: u64, is_full: bool) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let refused_ms = REFUSED_MS[cluster.random.below(REFUSED_MS.len())];
+        // Where little space is left, smaller appends still find some.
+        let percent = if is_full && cluster.random.chance(50) { 100 } else { 50 };
+        let until_ms = now_ms + refused_ms;
+        cluster.engine.refuse(Unwilling { until_ms, percent, is_full });
+        match is_full {
+            true => cluster.toll.fills += 1,
+            false => cluster.toll.flaps += 1,
+        }
+        self.note(|| format!("appends are refused for {refused_ms} ms, for space: {is_full}"));
     }
 
     /// An operator wants another node to serve, and maybe a second one, too.
@@ -242,6 +269,8 @@ impl World {
     /// When all is at rest: who serves, or everybody.
     pub(crate) fn kill_at_the_end(&mut self) -> Result<(), String> {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        // Nothing was refused since all came to rest.
+        cluster.may_have_refused = false;
         let all = 0..cluster.members.len();
         match cluster.serving.filter(|_| cluster.random.chance(70)) {
             Some(active) => self.kill(active),
@@ -262,11 +291,11 @@ impl World {
     }
 }
 
-/// Logs go on after they were told that there is no quorum.
-const SAYS_UNAVAILABLE: bool = true;
-
 /// By how much a wall clock is wrong: 1970, an hour behind, a typo.
 const SET_TO_MS: [i64; 4] = [-1_600_000_000_000, -3_600_000, 0, 300_000_000_000];
+
+/// How long appends are refused.
+const REFUSED_MS: [u64; 4] = [200, 2_000, 10_000, 30_000];
 
 /// How long a node is down.
 const DOWN_MS: [u64; 5] = [0, 100, 1000, 8_000, 30_000];

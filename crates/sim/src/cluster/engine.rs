@@ -3,6 +3,7 @@
 //!
 //! It has one truth, as an engine with a majority has, and never loses what it acknowledged. What
 //! differs from a machine at hand is when a request reaches it, and whether its answer comes back.
+//! Streams may be full for a while, or without a leader now and then.
 
 use std::collections::VecDeque;
 
@@ -11,11 +12,15 @@ use cluster::{
 };
 
 use super::Toll;
+use super::bugs::{Unclaimed, renumbered};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 
 /// Requests under way. Beyond it the oldest one that nobody waits for is lost.
 const FLIGHTS_MAX: usize = 400;
+
+/// Refused appends that it remembers: for the toll only.
+const REFUSED_MAX: usize = 100;
 
 /// A process on a machine: answers for an earlier one are for nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +53,8 @@ struct Flight {
     sent_ms: u64,
     /// Its asker was told that nothing is known of it.
     is_given_up: bool,
+    /// It does not arrive before that.
+    is_held_up: bool,
 }
 
 #[derive(Debug)]
@@ -73,6 +80,17 @@ pub(crate) struct Stale {
 struct Stream {
     removed: Sequence,
     messages: VecDeque<Body>,
+    unwilling: Unwilling,
+}
+
+/// A stream that takes only some appends for a while, and refuses the others for certain.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unwilling {
+    pub(crate) until_ms: u64,
+    /// Of a hundred appends so many are refused.
+    pub(crate) percent: usize,
+    /// For lack of space; otherwise for lack of a leader.
+    pub(crate) is_full: bool,
 }
 
 /// The network between a machine and the engine.
@@ -96,15 +114,22 @@ pub(crate) struct Engine {
     pub(crate) stale: Option<Stale>,
     /// Of a hundred answers so many are lost.
     pub(crate) loss_percent: usize,
+    /// Of a hundred occasions a request that was given up takes so many to arrive.
+    late_percent: usize,
+    /// Of a hundred appends so many arrive only when they were given up.
+    held_percent: usize,
+    /// Appends that were refused to whom, behind which message.
+    refused: Vec<(Asker, ShardId, Sequence)>,
     /// Its servers answer at once that there is no leader.
     pub(crate) says_unavailable: bool,
     pub(crate) sabotage: Option<Sabotage>,
+    unclaimed: Unclaimed,
     pub(crate) toll: Toll,
     random: Random,
 }
 
 impl Stream {
-    fn last(&self) -> Sequence {
+    pub(crate) fn last(&self) -> Sequence {
         self.removed + self.messages.len() as Sequence
     }
 
@@ -131,8 +156,12 @@ impl Engine {
             is_out_until_ms: 0,
             stale: None,
             loss_percent: [0, 1, 10][random.below(3)],
+            late_percent: [10, 50][random.below(2)],
+            held_percent: [0, 0, 1, 5][random.below(4)],
+            refused: Vec::new(),
             says_unavailable: false,
             sabotage: None,
+            unclaimed: Unclaimed::default(),
             toll: Toll::default(),
             random: Random::new(random.next()),
         }
@@ -144,8 +173,10 @@ impl Engine {
         {
             self.flights.remove(place);
         }
-        let (at, is_given_up) = (At::Going, false);
-        self.flights.push(Flight { asker, id, question, at, sent_ms: now_ms, is_given_up });
+        let (at, sent_ms, is_given_up) = (At::Going, now_ms, false);
+        let is_append = matches!(question, Question::Stream(_, Request::Append { .. }));
+        let is_held_up = is_append && self.random.chance(self.held_percent);
+        self.flights.push(Flight { asker, id, question, at, sent_ms, is_given_up, is_held_up });
     }
 
     /// Nothing is under way that anybody waits for, other than the lease.
@@ -165,7 +196,7 @@ impl Engine {
             true => self.flights.iter().position(|flight| !flight.is_given_up).unwrap_or(0),
             false => self.random.below(self.flights.len()),
         };
-        if self.flights[place].is_given_up && !self.random.chance(10) {
+        if self.flights[place].is_given_up && !self.random.chance(self.late_percent) {
             return None;
         }
         match &self.flights[place].at {
@@ -181,7 +212,10 @@ impl Engine {
     /// A request reaches the engine, if it can.
     fn arrive(&mut self, place: usize, now_ms: u64) {
         let Flight { asker, is_given_up, question, .. } = &self.flights[place];
-        let (member, is_late) = (asker.member, *is_given_up);
+        let (asker, member, is_late) = (*asker, asker.member, *is_given_up);
+        if self.flights[place].is_held_up && !is_late {
+            return;
+        }
         let question = question.clone();
         if self.links[member].is_cut_to {
             if self.random.chance(10) {
@@ -198,7 +232,7 @@ impl Engine {
             self.find_no_leader(place, &question);
             return;
         }
-        let reply = self.land(&question, is_late);
+        let reply = self.land(asker, &question, is_late, now_ms);
         let is_lost = self.random.chance(self.loss_percent);
         if is_lost && self.sabotage == Some(Sabotage::WriteTwice) {
             self.write_again(&question, &reply);
@@ -251,7 +285,11 @@ impl Engine {
             }
             flight.is_given_up = true;
             let why = "no answer in time".to_owned();
+            let is_refused = self.sabotage == Some(Sabotage::RefuseUnknown);
             let reply = match &flight.question {
+                Question::Stream(shard, Request::Append { .. }) if is_refused => {
+                    Reply::Stream(*shard, Answer::Unavailable(why))
+                }
                 Question::Stream(shard, _) => Reply::Stream(*shard, Answer::Unknown(why)),
                 Question::Lease(_) => Reply::Lease(LeaseAnswer::Unknown(why)),
             };
@@ -271,20 +309,37 @@ impl Engine {
     }
 
     /// The leaders are gone for a while: what is under way is stored, or lost, or still to come.
-    pub(crate) fn elect(&mut self, until_ms: u64) {
+    pub(crate) fn elect(&mut self, now_ms: u64, until_ms: u64) {
         self.is_out_until_ms = until_ms;
         for place in 0..self.flights.len() {
             let Flight { asker, at, question, is_given_up, .. } = &self.flights[place];
             let is_reachable = !self.links[asker.member].is_cut_to
                 && self.stale.as_ref().is_none_or(|stale| stale.member != asker.member);
-            let (question, is_late) = (question.clone(), *is_given_up);
+            let (asker, question, is_late) = (*asker, question.clone(), *is_given_up);
             match (at, self.random.below(3)) {
                 (At::Going, 0) if is_reachable => {
-                    self.land(&question, is_late);
+                    self.land(asker, &question, is_late, now_ms);
                     self.flights[place].at = At::Lost;
                 }
                 (_, 1) => self.flights[place].at = At::Lost,
                 _ => {}
+            }
+        }
+    }
+
+    /// One stream, or all of them, refuse appends. Those on their way are held up.
+    pub(crate) fn refuse(&mut self, how: Unwilling) {
+        let one = self.random.below(self.streams.len());
+        let is_one = self.random.chance(50);
+        let is_meant = |place: usize| place == one || !is_one;
+        for (place, stream) in self.streams.iter_mut().enumerate() {
+            if is_meant(place) {
+                stream.unwilling = how;
+            }
+        }
+        for flight in &mut self.flights {
+            if let Question::Stream(shard, Request::Append { .. }) = flight.question {
+                flight.is_held_up |= is_meant(shard.into());
             }
         }
     }
@@ -319,12 +374,11 @@ impl Engine {
         Some(reply)
     }
 
-    fn land(&mut self, question: &Question, is_late: bool) -> Reply {
+    fn land(&mut self, asker: Asker, question: &Question, is_late: bool, now_ms: u64) -> Reply {
         match question {
             Question::Stream(shard, request) => {
-                let answer = self.land_in_stream(*shard, request);
-                let is_stored = matches!(answer, Answer::Appended(_));
-                self.toll.late_appends += u64::from(is_late && is_stored);
+                let answer = self.land_of(asker, *shard, request, now_ms);
+                self.note_append((asker, *shard), request, &answer, is_late);
                 Reply::Stream(*shard, answer)
             }
             Question::Lease(LeaseRequest::Read) => Reply::Lease(found(&self.lease)),
@@ -338,11 +392,61 @@ impl Engine {
         }
     }
 
-    fn land_in_stream(&mut self, shard: ShardId, request: &Request) -> Answer {
+    fn note_append(
+        &mut self,
+        (asker, shard): (Asker, ShardId),
+        request: &Request,
+        answer: &Answer,
+        is_late: bool,
+    ) {
+        let Request::Append { after, .. } = *request else { return };
+        let append = (asker, shard, after);
+        match answer {
+            Answer::NoSpace(_) | Answer::Unavailable(_) if !is_late => {
+                if self.refused.len() == REFUSED_MAX {
+                    self.refused.remove(0);
+                }
+                self.refused.push(append);
+            }
+            Answer::Appended(_) if is_late => {
+                self.toll.late_appends += 1;
+                self.toll.late_refused += u64::from(self.refused.contains(&append));
+            }
+            _ => {}
+        }
+    }
+
+    /// A planted bug shifts the sequences of a node that has not claimed the stream.
+    fn land_of(&mut self, asker: Asker, shard: ShardId, request: &Request, now_ms: u64) -> Answer {
+        let last = self.streams[usize::from(shard)].last();
+        if self.sabotage == Some(Sabotage::SkipClaim)
+            && self.unclaimed.swallows(asker, shard, request, last)
+        {
+            return Answer::Appended(last + 1);
+        }
+        if !self.unclaimed.is_of(asker, shard) {
+            return self.land_in_stream(shard, request, now_ms);
+        }
+        let answer = self.land_in_stream(shard, &Unclaimed::back(request), now_ms);
+        Unclaimed::forth(answer)
+    }
+
+    fn land_in_stream(&mut self, shard: ShardId, request: &Request, now_ms: u64) -> Answer {
         let is_unfenced = self.sabotage == Some(Sabotage::AppendUnfenced);
         let is_greedy = self.sabotage == Some(Sabotage::PurgeTooFar);
         let stream = &mut self.streams[usize::from(shard)];
         match request {
+            Request::Append { .. }
+                if now_ms < stream.unwilling.until_ms
+                    && self.random.chance(stream.unwilling.percent) =>
+            {
+                self.toll.no_space += u64::from(stream.unwilling.is_full);
+                self.toll.no_leader += u64::from(!stream.unwilling.is_full);
+                match stream.unwilling.is_full {
+                    true => Answer::NoSpace("maximum bytes exceeded".to_owned()),
+                    false => Answer::Unavailable("no leader for this stream".to_owned()),
+                }
+            }
             Request::Append { after, body } => {
                 if *after != stream.last() && !is_unfenced {
                     return Answer::WrongSequence;
@@ -363,10 +467,14 @@ impl Engine {
     /// The next message for a follower: the first one that there is from this sequence on.
     pub(crate) fn next_message(
         &self,
-        member: usize,
+        asker: Asker,
         shard: ShardId,
         from: Sequence,
     ) -> Option<(Sequence, Body)> {
+        if let Some(claim) = self.unclaimed.claim(asker, shard, from) {
+            return Some((from, claim));
+        }
+        let member = asker.member;
         let stream = &self.streams[usize::from(shard)];
         let sequence = from.max(stream.removed + 1);
         let is_hidden = self.stale.as_ref().is_some_and(|stale| {
@@ -395,7 +503,8 @@ impl Engine {
         self.links.iter_mut().for_each(|link| *link = Link::default());
         self.is_out_until_ms = 0;
         self.stale = None;
-        self.loss_percent = 0;
+        self.streams.iter_mut().for_each(|stream| stream.unwilling.until_ms = 0);
+        (self.loss_percent, self.held_percent) = (0, 0);
         self.says_unavailable = false;
     }
 }
@@ -406,21 +515,6 @@ fn found((revision, value): &(u64, Vec<u8>)) -> LeaseAnswer {
         _ => LeaseAnswer::Found { revision: *revision, value: value.clone() },
     }
 }
-
-/// The same content as the next message of its writer (`crates/cluster/src/wire.rs`).
-fn renumbered(body: &Body) -> Body {
-    let mut bytes = body[..body.len() - size_of::<u32>()].to_vec();
-    let mut number = [0; size_of::<u64>()];
-    number.copy_from_slice(&bytes[NUMBER_AT..NUMBER_AT + size_of::<u64>()]);
-    let next = u64::from_le_bytes(number) + 1;
-    bytes[NUMBER_AT..NUMBER_AT + size_of::<u64>()].copy_from_slice(&next.to_le_bytes());
-    let checksum = storage::checksum(&bytes);
-    bytes.extend_from_slice(&checksum.to_le_bytes());
-    bytes.into()
-}
-
-/// Where the number stands in a message.
-const NUMBER_AT: usize = 38;
 
 /// Messages that a planted bug removes beyond what it should.
 const PURGED_TOO_MANY: Sequence = 40;

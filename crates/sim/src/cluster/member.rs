@@ -48,6 +48,8 @@ pub(crate) struct Member {
     /// What its clock on the wall shows more than the time that has passed.
     pub(crate) wall_wrong_ms: i64,
     pub(crate) is_paused: bool,
+    /// The next message cannot be written to the local copy.
+    pub(crate) is_disk_failing: bool,
     /// Answers that came while it was paused.
     pub(crate) mail: Vec<(RequestId, Reply)>,
     /// Its role has changed.
@@ -98,6 +100,7 @@ impl Member {
             clock,
             wall_wrong_ms: 0,
             is_paused: false,
+            is_disk_failing: false,
             mail: Vec::new(),
             new_role: None,
             was_acting: false,
@@ -153,6 +156,7 @@ impl Member {
         (self.has_logs, self.is_ready, self.is_paused) = (false, false, false);
         (self.new_role, self.was_acting) = (None, false);
         self.mail.clear();
+        self.is_disk_failing = false;
         (self.leaving, self.has_shut_down) = (None, false);
     }
 }

@@ -4,6 +4,7 @@
 //! here it is exchanged for that of the node whose turn it is ([`World::switch_to`]). What decides
 //! anything is `cluster::Node`, as in the server; only its effects are carried out here.
 
+mod bugs;
 mod calamities;
 mod clients;
 mod copy;
@@ -39,6 +40,8 @@ pub(crate) struct Cluster {
     pub(crate) sabotage: Option<Sabotage>,
     /// The last active node closed its logs before it went.
     pub(crate) has_closed: bool,
+    /// Logs may have refused something since the last takeover.
+    pub(crate) may_have_refused: bool,
 }
 
 impl Cluster {
@@ -62,6 +65,7 @@ impl Cluster {
             Member::new(number, shards, &log, idle, sabotage, own)
         };
         let members = (0..count).map(|number| member(number, &mut own)).collect();
+        let plan = Plan::new(sabotage, &mut own);
         let mut engine = Engine::new(shards, count, &mut own);
         engine.sabotage = sabotage;
         Self {
@@ -70,11 +74,12 @@ impl Cluster {
             current: 0,
             serving: None,
             settings: log,
-            plan: Plan::new(sabotage, &mut own),
+            plan,
             toll: Toll::default(),
             random: own,
             sabotage,
             has_closed: false,
+            may_have_refused: plan.fills,
         }
     }
 
@@ -85,10 +90,8 @@ impl Cluster {
 
     /// All that has happened.
     pub(crate) fn toll(&self) -> Toll {
-        let Toll { unknown, late_appends, unavailable, stale_reads, purges, .. } = self.engine.toll;
         let copies_resumed = self.members.iter().filter(|it| it.has_resumed).count() as u64;
-        let own = Toll { copies_resumed, ..self.toll };
-        Toll { unknown, late_appends, unavailable, stale_reads, purges, ..own }
+        self.toll.plus(&self.engine.toll).plus(&Toll { copies_resumed, ..Toll::default() })
     }
 
     /// May the member's bytes leave, and is it to read any?

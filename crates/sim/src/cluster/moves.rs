@@ -78,8 +78,9 @@ impl World {
         if !node.is_running() {
             return false;
         }
+        let asker = node.asker();
         let Some(from) = node.follows[usize::from(shard)] else { return false };
-        let Some((sequence, body)) = engine.next_message(member, shard, from) else { return false };
+        let Some((sequence, body)) = engine.next_message(asker, shard, from) else { return false };
         toll.purges_before_standby += u64::from(engine.has_overtaken(shard, from) && from > 1);
         node.follows[usize::from(shard)] = Some(sequence + 1);
         let now_ms = node.clock.read(now_ms);
@@ -167,6 +168,12 @@ impl World {
         let Some(cluster) = &mut self.cluster else { return };
         let node = &mut cluster.members[member];
         let asker = node.asker();
+        let is_written = matches!(effect, Effect::Apply(..) | Effect::Store(..));
+        if is_written && std::mem::take(&mut node.is_disk_failing) {
+            cluster.toll.local_faults += 1;
+            node.agent.iter_mut().for_each(|agent| agent.on_local_fault("simulated fault"));
+            return;
+        }
         match effect {
             Effect::Ask(shard, id, request) => {
                 cluster.engine.ask(asker, id, Question::Stream(shard, request), now_ms);
@@ -203,6 +210,10 @@ impl World {
     fn take_role(&mut self, member: usize, role: Role) {
         self.note(|| format!("node {member} is {role:?}"));
         let Some(cluster) = &mut self.cluster else { return };
+        if matches!(role, Role::Ended(_)) {
+            // The process replaces itself at once: its logs hear nothing any more.
+            cluster.members[member].completions.clear();
+        }
         cluster.members[member].new_role = Some(role);
     }
 

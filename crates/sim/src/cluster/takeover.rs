@@ -174,8 +174,9 @@ impl World {
             None => {}
         }
         let has_closed = std::mem::take(&mut cluster.has_closed);
+        let took_less = std::mem::replace(&mut cluster.may_have_refused, cluster.plan.fills);
         self.note(|| format!("node {member} opens the logs"));
-        self.forget_node_before(member, has_closed);
+        self.forget_node_before(member, has_closed, took_less);
         let shards = self.node.shards.len() as ShardId;
         self.new_node(shards);
         for shard in 0..shards {
@@ -192,16 +193,18 @@ impl World {
     }
 
     /// Whoever served before does so no longer: what it had not committed may be gone.
-    fn forget_node_before(&mut self, member: usize, has_closed: bool) {
+    /// `took_less`: its logs may have refused something.
+    fn forget_node_before(&mut self, member: usize, has_closed: bool, took_less: bool) {
         let kept = if has_closed { Durability::Disk } else { Durability::Fsync };
         self.oracle.on_crash(kept, has_closed);
         let now_ms = self.now_ms;
+        let is_written = has_closed && !took_less;
         for client in &mut self.clients {
-            if !has_closed {
-                client.fate.forget_connections(false);
+            if !is_written {
+                client.fate.forget_connections(took_less);
             }
             if client.wire.as_ref().is_some_and(|wire| wire.member != member) {
-                client.fate.on_orphaned(has_closed, now_ms);
+                client.fate.on_orphaned(is_written, now_ms);
             }
         }
     }
@@ -235,7 +238,9 @@ impl World {
             return self.lose_role(number);
         }
         let is_ready = self.node.shards.iter().all(|shard| shard.log_is_ready());
+        let is_full = self.has_full_log();
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        cluster.toll.full_logs += u64::from(is_full);
         let node = &mut cluster.members[number];
         if node.is_ready || !is_ready || !is_acting || !is_serving {
             return Ok(());

@@ -35,6 +35,10 @@ toll! {
     kills_of_all,
     /// A takeover was cut short.
     kills_of_opening,
+    /// The active node and the leaders of the streams in one blow.
+    kills_with_leader,
+    /// A message could not be written to the local copy.
+    local_faults,
     restarts_with_old_copy,
     restarts_with_torn_copy,
     restarts_with_empty_copy,
@@ -57,6 +61,16 @@ toll! {
     deliveries_delayed,
     elections,
     majorities_lost,
+    /// Streams were full for a while.
+    fills,
+    /// Appends that found no space.
+    no_space,
+    /// Leaders of streams came and went for a while.
+    flaps,
+    /// Appends that found no leader then.
+    no_leader,
+    /// Steps after which a log that served had no space.
+    full_logs,
     switchovers,
     switchovers_to_successor,
     /// Two operators at once.
@@ -76,6 +90,8 @@ toll! {
     unknown,
     /// Appends that were stored after their node had given them up.
     late_appends,
+    /// Those of them that the engine had refused when they were sent again.
+    late_refused,
     unavailable,
     stale_reads,
     purges,
