@@ -40,11 +40,11 @@ def test_init_makes_a_cluster_once_and_checks_it_then(tmp_path):
     with with_engines(Lab(tmp_path, BROKER)) as lab:
         made = lab.init(*monitoring(lab))
         assert made.returncode == 0, made.stderr
-        assert "4 shards, 3 replicas; 5 streams made, 0 found" in made.stdout
+        assert "4 shards, 3 replicas; 5 streams created, 0 found" in made.stdout
         assert "note" not in made.stderr
         again = lab.init()
         assert again.returncode == 0, again.stderr
-        assert "is there" in again.stdout and "0 streams made, 5 found" in again.stdout
+        assert "exists" in again.stdout and "0 streams created, 5 found" in again.stdout
         assert again.stdout.split("id ")[1][:32] == made.stdout.split("id ")[1][:32]
         assert "3 of 3 NATS servers sync before they acknowledge was not verified" in again.stderr
         lab.shards = 5
@@ -80,7 +80,7 @@ def test_init_refuses_an_engine_that_may_lose_what_it_acknowledges(tmp_path):
         assert "acknowledges before it syncs" in unsynced.stderr
         allowed = lab.init("--allow-unreplicated", "--allow-unsynced", *ask)
         assert allowed.returncode == 0, allowed.stderr
-        assert "1 replicas; 5 streams made" in allowed.stdout
+        assert "1 replicas; 5 streams created" in allowed.stdout
 
 
 class Secured(Lab):
@@ -103,7 +103,7 @@ class Secured(Lab):
         text = text.replace("/var/lib/nats", f"{directory}/data")
         text = text.replace("/etc/quelea/cluster", self.secrets(node))
         text = text.replace("0.0.0.0:4222", f"127.0.0.1:{self.engine_ports[node]}")
-        text = text.replace("127.0.0.1:8222", f"127.0.0.1:{self.monitor_ports[node]}")
+        text = text.replace("0.0.0.0:8222", f"127.0.0.1:{self.monitor_ports[node]}")
         text = text.replace("0.0.0.0:6222", f"127.0.0.1:{self.route_ports[node]}")
         for other, port in enumerate(self.route_ports):
             text = text.replace(f"broker{other + 1}.example:6222", f"127.0.0.1:{port}")
@@ -118,12 +118,12 @@ class Secured(Lab):
         for other, port in enumerate(self.engine_ports):
             own = f', "tls://broker{other + 1}.example:4222"'
             text = text.replace(own, "" if other == node else f', "tls://127.0.0.1:{port}"')
-        http = f'[http]\nlisten = "127.0.0.1:{self.http_ports[node]}"\n[cluster]\n'
+        text = text.replace("0.0.0.0:9883", f"127.0.0.1:{self.http_ports[node]}")
         own = f'node = "node{node + 1}"\nadvertise = "127.0.0.1:{self.mqtt_ports[node]}"\n'
         passwords = self.directory / f"node{node + 1}" / "passwords"
         if not passwords.exists():
             passwords.touch(mode=0o600)
-        return text.replace("[cluster]\n", http + own)
+        return text.replace("[cluster]\n", "[cluster]\n" + own)
 
 
 def test_the_example_with_tls_and_passwords_becomes_one_broker(tmp_path):

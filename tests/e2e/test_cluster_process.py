@@ -135,7 +135,7 @@ def test_a_cluster_that_was_not_made_yet_is_fatal(nats, early):
     eventually(lambda: node.try_get("/readyz"), "an answer")
     nats.start()
     assert node.wait() == 1
-    assert "the cluster was not made yet: run `quelea cluster init`" in node.log_text()
+    assert "does not exist: run `quelea cluster init`" in node.log_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

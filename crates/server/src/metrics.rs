@@ -345,25 +345,26 @@ fn write_cluster(text: &mut String, figures: &ClusterFigures) {
     let mut write = |end: &str, kind, help: &str, value: &dyn Display| {
         write_one(text, &format!("quelea_cluster_{end}"), kind, help, value);
     };
-    let help = "The epoch of the lease that this node knows. Each takeover makes it greater.";
+    let help = "Epoch of the lease. Each takeover increases it.";
     write("epoch", gauge, help, &figures.epoch);
-    let help = "How long this node goes on to act if its lease is not renewed; 0 on standbys, and \
-                while it is suspended.";
+    let help = "Seconds until this node stops serving unless the lease is renewed. 0 on standbys and \
+                suspended nodes.";
     write("lease_remaining_seconds", gauge, help, &figures.lease_remaining_secs);
     let help = "1 while this node has a connection to NATS.";
     write("engine_connected", gauge, help, &u8::from(figures.is_engine_connected));
     let help = "Messages of the streams that this node has not read yet, of its worst shard; 0 on \
                 the active node.";
-    write("behind_messages", gauge, help, &figures.behind.messages);
-    let help = "The same in bytes of the log.";
-    write("behind_bytes", gauge, help, &figures.behind.bytes);
-    let help = "The age of the last message that this node has read; 0 if it lacks none.";
-    write("behind_seconds", gauge, help, &figures.behind.seconds);
-    let help = "How often this process has taken over. A node that loses its role starts again.";
+    write("lag_messages", gauge, help, &figures.lag.messages);
+    let help =
+        "Log bytes that this node has not read yet, of its worst shard; 0 on the active node.";
+    write("lag_bytes", gauge, help, &figures.lag.bytes);
+    let help = "Age of the last message that this node has read; 0 if no message is missing.";
+    write("lag_seconds", gauge, help, &figures.lag.seconds);
+    let help = "Takeovers by this process. A node that loses its role restarts.";
     write("takeovers_total", counter, help, &figures.takeovers);
-    let help = "How often the lease of this node ran out while it was active.";
+    let help = "Times the lease of this node expired while it was active.";
     write("suspensions_total", counter, help, &figures.suspensions);
-    let help = "Appends to a stream whose fate was unknown at first: NATS did not answer in time.";
+    let help = "Appends that NATS did not answer in time. Each is checked in the stream.";
     write("append_unknown_total", counter, help, &figures.appends_unknown);
     let name = "quelea_cluster_last_message";
     head(text, name, gauge, "The last message of the stream that this node has read or written.");
@@ -416,7 +417,7 @@ const STATES: [(&str, LogState, &str); 4] = [
     (
         "fenced",
         LogState::Fenced,
-        "1 after another node has taken over the log: this node acknowledges nothing any more.",
+        "1 after another node has taken over the log. This node no longer acknowledges messages.",
     ),
     (
         "poisoned",

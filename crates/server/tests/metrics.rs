@@ -44,7 +44,7 @@ address is `listen` under `[http]` in the [configuration](configuration.md). A s
 the sessions and topics: metrics with the label `shard` have one value for each, and
 `sum(quelea_connections)` is the whole. Counters begin at 0 with each start.
 
-What is worth an alarm:
+Alert on:
 
 - `quelea_messages_dropped_total` with the reasons `queue_full` and `shared_group`: messages are
   lost at a limit. The log says whose, at most once a second for each session and reason.
@@ -68,9 +68,13 @@ for 10 ms at a time delays each of its clients by up to 10 ms.
 `quelea_queued_messages` and `quelea_in_flight_messages` are sums over all sessions. Each shard
 counts 5,000 of its sessions per second: with more, the sums are some seconds old.
 
-Metrics of a cluster (`quelea_cluster_...`) are there with a section `[cluster]`. What is worth an
-alarm: no node with `quelea_cluster_role{role=\"active\"}` at 1, `quelea_cluster_engine_connected` at
-0, `quelea_cluster_behind_seconds` above 10 on a standby, and `quelea_log_unavailable`.
+A node of a [cluster](cluster.md) has metrics of its role and lag (`quelea_cluster_...`). Alert on:
+
+- `quelea_cluster_role{role=\"active\"}` is 1 on no node: no node serves.
+- `quelea_cluster_engine_connected` is 0: the node has no connection to NATS.
+- `quelea_cluster_lag_seconds` above 10: the standby does not follow the logs.
+- `quelea_log_unavailable` is 1: NATS has no quorum, and acknowledgements wait.
+- `quelea_cluster_suspensions_total` increases: the active node could not renew its lease in time.
 
 Metrics of the logs (`quelea_log_...`) are there where something is stored. The average time of a
 commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seconds_count[1m])`.
@@ -226,7 +230,7 @@ fn sys_tables() -> String {
         };
         writeln!(text, "| {topic} | {help}{per} |").unwrap();
     }
-    let states = "`opening`, `ready`, `closed`, `full` or `poisoned`: of the worst log";
+    let states = "`opening`, `ready`, `closed`, `full`, `unavailable`, `poisoned` or `fenced`: of the worst log";
     text += "\nWhere something is stored, sums over all logs:\n\n";
     text += "| topic | payload |\n|---|---|\n";
     writeln!(text, "| `$SYS/broker/log/state` | {states}. |").unwrap();

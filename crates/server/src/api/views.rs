@@ -57,15 +57,16 @@ record! {
     Cluster {
         /// The name of this node.
         node: String,
-        /// standby, claiming, active, suspended (its lease ran out), released or ended.
+        /// standby, claiming, active, suspended (its lease expired), released or ended.
         role: String,
-        /// The epoch of the lease. Each takeover makes it greater.
+        /// Epoch of the lease. Each takeover increases it.
         epoch: u64,
         /// The node with the lease; null: none.
         active: Option<String>,
         /// Where clients reach it: its cluster.advertise.
         active_address: Option<String>,
-        /// How long this node goes on to act if the lease is not renewed; 0: it does not act.
+        /// Seconds until this node stops serving unless the lease is renewed; 0 on standbys and
+        /// suspended nodes.
         lease_remaining_seconds: f64,
         /// This node has a connection to NATS.
         engine_connected: bool,
@@ -79,7 +80,7 @@ record! {
     ClusterNode {
         /// Its name.
         node: String,
-        /// standby, claiming, active, suspended (its lease ran out), released or ended.
+        /// standby, claiming, active, suspended (its lease expired), released or ended.
         role: String,
         /// The version of the program.
         version: String,
@@ -93,11 +94,11 @@ record! {
         epoch: u64,
         /// Since when this node has not heard it.
         silent_seconds: f64,
-        /// How far its worst shard is behind.
+        /// Messages that it has not read yet, of its worst shard.
         lag_messages: u64,
-        /// The same in bytes of the log.
+        /// Bytes of the log that it has not read yet.
         lag_bytes: u64,
-        /// The age of the last message that it has read; 0: it lacks none.
+        /// Age of the last message that it has read; 0: no message is missing.
         lag_seconds: f64,
         /// Its copy of the log of each shard.
         shards: Vec<ClusterShard>,
@@ -119,9 +120,9 @@ record! {
         fault: Option<String>,
         /// Messages that it has not read yet.
         lag_messages: u64,
-        /// The same in bytes of the log.
+        /// Bytes of the log that it has not read yet.
         lag_bytes: u64,
-        /// The age of the last message that it has read; 0: it lacks none.
+        /// Age of the last message that it has read; 0: no message is missing.
         lag_seconds: f64,
     }
 }

@@ -52,7 +52,7 @@ pub enum Command {
     Log(log_tool::LogArgs),
     /// Copy a data directory, also while a broker runs on it.
     Backup(backup::BackupArgs),
-    /// Make a cluster, see how it is, and switch over to another node.
+    /// Set up and operate a cluster.
     Cluster(cluster::ClusterArgs),
     /// Put load on a broker and measure: runs the program `quelea-flock`.
     Flock(flock::FlockArgs),

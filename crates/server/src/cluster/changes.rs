@@ -77,14 +77,14 @@ impl Change {
                 node,
                 epoch,
                 reason,
-                "suspended: the lease ran out; clients are not served until NATS answers again or \
-                 another node takes over; check the NATS servers (`quelea cluster status`)"
+                "lease expired: this node is suspended; check the NATS servers (`quelea cluster \
+                 status`)"
             ),
             Self::Resumed { epoch, secs } => tracing::info!(
                 node,
                 epoch,
                 suspended_secs = secs,
-                "resumed: the lease is held again; clients are served"
+                "lease renewed: this node serves again"
             ),
             Self::Reading { messages, bytes, left, secs } => tracing::info!(
                 node,
@@ -114,12 +114,12 @@ impl Change {
                 "the replicated log has a quorum again"
             ),
             Self::NodeAppeared { name, version, address } => {
-                tracing::info!(node, other = name, version, address, "another node is there");
+                tracing::info!(node, other = name, version, address, "node joined");
             }
             Self::NodeSilent { name } => tracing::warn!(
                 node,
                 other = name,
-                "another node is not heard any more: restart it, or replace its machine"
+                "no status from node for 5 s: restart it, or replace its machine"
             ),
         }
     }
@@ -173,9 +173,9 @@ fn log_role(node: &str, before: &str, role: &str, epoch: u64, active: Option<&st
         "active" => {
             tracing::info!(node, epoch, takeover_secs = secs, "this node is active");
         }
-        // It ends, and had nothing to give back.
+        // It ends, and had no lease.
         "released" if before == "standby" => {}
-        "released" => tracing::info!(node, epoch, "this node has given its role back"),
+        "released" => tracing::info!(node, epoch, "lease released"),
         _ => tracing::info!(node, role, before, epoch, active, "the role of this node changed"),
     }
 }

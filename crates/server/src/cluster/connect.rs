@@ -52,7 +52,7 @@ impl Waiting {
 
     /// Notes that a try failed, and waits for the next one.
     async fn pause(&self, reason: String) {
-        tracing::warn!(reason, "this node waits for NATS");
+        tracing::warn!(reason, "waiting for NATS, retrying");
         self.set(reason);
         tokio::time::sleep(RETRY_INTERVAL).await;
     }
@@ -152,7 +152,7 @@ async fn note(event: Event) {
         }
         Event::Disconnected => {
             if !IS_LOST.swap(true, Ordering::Relaxed) {
-                tracing::warn!("the connection to NATS is lost; trying the servers in turn");
+                tracing::warn!("disconnected from NATS, reconnecting");
             }
         }
         event => tracing::debug!(%event, "NATS"),
@@ -163,7 +163,7 @@ async fn note(event: Event) {
 ///
 /// # Errors
 ///
-/// When it was not made yet, or by another version.
+/// When it does not exist, or was created by another version.
 pub(super) async fn read_cluster(
     engine: &Engine,
     waiting: &Waiting,
@@ -174,13 +174,15 @@ pub(super) async fn read_cluster(
             found => found,
         }
     });
-    parse(found.await)
+    let name = engine.names().cluster();
+    let missing = || format!("cluster '{name}' does not exist: run `quelea cluster init`");
+    let (_, value) = found.await.with_context(missing)?;
+    parse(&value)
 }
 
-fn parse(found: Option<(u64, Vec<u8>)>) -> anyhow::Result<ClusterFacts> {
-    let (_, value) = found.context("the cluster was not made yet: run `quelea cluster init`")?;
+fn parse(value: &[u8]) -> anyhow::Result<ClusterFacts> {
     let record: ClusterRecord =
-        serde_json::from_slice(&value).context("the key 'cluster' of the bucket is malformed")?;
+        serde_json::from_slice(value).context("the key 'cluster' of the bucket is malformed")?;
     anyhow::ensure!(
         record.format == FORMAT,
         "the cluster has format {}, this program knows format {FORMAT}: use a newer one",

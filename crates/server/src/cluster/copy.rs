@@ -385,8 +385,8 @@ impl LocalCopy {
         let Image { follow, replay, .. } = image.context("the log was taken already")?;
         follow.check().with_context(|| {
             format!(
-                "the stream of shard {shard} does not hold a whole log, the engine lost messages: \
-                 restore its data, or restore a backup"
+                "the stream of shard {shard} is damaged, NATS lost messages: restore the data of \
+                 NATS, or a backup"
             )
         })?;
         self.stored_upto = follow.end();

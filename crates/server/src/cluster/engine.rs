@@ -63,6 +63,10 @@ impl Names {
         Self { cluster: cluster.into() }
     }
 
+    pub(crate) fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
     pub(crate) fn stream(&self, shard: ShardId) -> String {
         format!("{}-shard-{shard:03}", self.cluster)
     }

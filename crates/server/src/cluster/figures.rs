@@ -42,7 +42,7 @@ pub struct ClusterFigures {
     /// Of each shard, the last message that this node has read or written.
     pub last_messages: Vec<u64>,
     /// How far this node is behind, on its worst shard.
-    pub behind: Lag,
+    pub lag: Lag,
     pub takeovers: u64,
     pub suspensions: u64,
     pub appends_unknown: u64,
@@ -55,7 +55,7 @@ pub const ROLES: [&str; 6] = ["standby", "claiming", "active", "suspended", "rel
 pub const SYS_CLUSTER: [(&str, &str); 6] = [
     ("node", "The name of the active node."),
     ("role", "`active`; what is published while the node is suspended waits until it is not."),
-    ("epoch", "The epoch of its lease. Each takeover makes it greater."),
+    ("epoch", "Epoch of the lease. Each takeover increases it."),
     ("standbys", "Standbys that were heard within the last five seconds."),
     ("standbys_ready", "Those of them that have caught up and can take over."),
     ("lag_messages", "Messages that the standby furthest behind has not read yet."),
@@ -70,7 +70,7 @@ impl ClusterFigures {
             lease_remaining_secs: acting_ms as f64 / 1000.0,
             is_engine_connected: status.is_engine_connected,
             last_messages: own.shards.iter().map(|shard| shard.last).collect(),
-            behind: Lag::worst(&status.lags_of(own, now_ms)),
+            lag: Lag::worst(&status.lags_of(own, now_ms)),
             takeovers: counts.takeovers.load(Ordering::Relaxed),
             suspensions: counts.suspensions.load(Ordering::Relaxed),
             appends_unknown: counts.appends_unknown.load(Ordering::Relaxed),
@@ -169,7 +169,7 @@ mod tests {
         let status =
             Status { own: node("b", "standby", 4, false), ends: vec![9], ..Status::default() };
         let figures = ClusterFigures::of(&status, &Counts::default(), 0, 0);
-        assert_eq!((figures.behind.messages, figures.last_messages), (5, vec![4]));
+        assert_eq!((figures.lag.messages, figures.last_messages), (5, vec![4]));
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         let mut status = Status { own: node("a", "active", 10, true), ..Status::default() };
         status.hear(node("b", "standby", 12, true), 0);
         let figures = ClusterFigures::of(&status, &Counts::default(), 0, 0);
-        assert_eq!(figures.behind, Lag::default());
+        assert_eq!(figures.lag, Lag::default());
     }
 
     #[test]

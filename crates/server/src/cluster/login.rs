@@ -40,15 +40,13 @@ pub(super) fn options(login: &EngineLogin) -> Result<ConnectOptions, FileError> 
             let text = read("credentials_file", path)?;
             // What the library says of a wrong one quotes its lines.
             ConnectOptions::with_credentials(&text).map_err(|_| {
-                of("is no credentials file: it needs a user's JWT and seed, as `nsc generate creds` \
-                    writes them")
+                of("must be a credentials file with a JWT and a seed (`nsc generate creds`)")
             })
         }
         EngineLogin::NkeySeed(path) => {
             let seed = read("nkey_seed_file", path)?.trim().to_owned();
             if !is_user_seed(&seed) {
-                let detail = "is no seed of a user: it begins with SU and has 58 characters, as \
-                              `nk -gen user` writes it";
+                let detail = "must be a user seed: 58 characters that begin with SU";
                 return Err(FileError::new("nkey_seed_file", path, detail.into()));
             }
             Ok(ConnectOptions::with_nkey(seed))

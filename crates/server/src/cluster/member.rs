@@ -135,7 +135,7 @@ impl Member {
         }
         let detail = self.status().own.detail;
         let why = if detail.is_empty() { "it was not renewed in time".to_owned() } else { detail };
-        Some(format!("suspended: the lease ran out; {why}"))
+        Some(format!("lease expired: this node is suspended; {why}"))
     }
 
     /// Replicates a small file, and waits until a quorum has it.
@@ -503,8 +503,8 @@ impl Loop {
                 tracing::error!(
                     shard,
                     %fault,
-                    "the stream does not hold a whole log: this node will not become active; \
-                     compare with the other nodes, or restore a backup"
+                    "stream is damaged: this node cannot become active; check the other nodes or \
+                     restore a backup"
                 );
                 self.node.on_refused(shard, fault.to_string());
             }
@@ -622,8 +622,8 @@ impl Loop {
         let Some(chosen) = chosen else {
             let known: Vec<&str> = live.iter().map(|node| node.node.as_str()).collect();
             return refuse(match to {
-                Some(name) => format!("no node '{name}' is there; there are: {}", known.join(", ")),
-                None => "no standby has all messages; see `quelea cluster status`".to_owned(),
+                Some(name) => format!("unknown node '{name}'; known nodes: {}", known.join(", ")),
+                None => "no standby has caught up; see `quelea cluster status`".to_owned(),
             });
         };
         if !fit(chosen) {

@@ -87,7 +87,7 @@ impl Clustered {
     ///
     /// # Errors
     ///
-    /// When the cluster was not made yet, the data directory is of something else, or a file of the
+    /// When the cluster does not exist, the data directory is of something else, or a file of the
     /// configuration cannot be used.
     pub(crate) fn begin(
         config: &Config,
@@ -185,7 +185,7 @@ pub(crate) enum End {
 
 /// Ends a process that was told to stop, where the role was lost meanwhile.
 pub(crate) fn end(why: &str) -> ! {
-    tracing::warn!(why, "stopped without the lease: connections are closed without a word");
+    tracing::warn!(why, "stopped without the lease: connections closed without DISCONNECT");
     Logging::flush_installed();
     std::process::exit(0)
 }
@@ -196,14 +196,14 @@ pub(crate) fn end(why: &str) -> ! {
 pub(crate) fn begin_again(end: &End) -> ! {
     match end {
         End::SwitchedOver { to } => {
-            tracing::info!(to, "switched over: this node starts again as a standby");
+            tracing::info!(to, "switched over: restarting as a standby");
         }
         End::Lost(why) => tracing::error!(
             why,
-            "this node is no longer active: it closes all connections and starts again as a standby"
+            "this node is no longer active: closing all connections, restarting as a standby"
         ),
         End::Failed(why) => {
-            tracing::error!(why, "this node cannot go on: it starts again as a standby");
+            tracing::error!(why, "restarting as a standby");
         }
     }
     Logging::flush_installed();

@@ -30,15 +30,14 @@ pub struct ClusterArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum ClusterCommand {
-    /// Make the streams and the bucket of the cluster in NATS. May be repeated: what is there is
-    /// checked and left alone.
+    /// Create the streams and the bucket in NATS. Existing ones are checked and not changed.
     Init {
         #[command(flatten)]
         common: Common,
         #[command(flatten)]
         demands: Demands,
     },
-    /// Show each node, its role, and how far it is behind.
+    /// Show the role and lag of each node.
     Status {
         #[command(flatten)]
         common: Common,
@@ -46,11 +45,11 @@ enum ClusterCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Have another node take over, in order. Clients are disconnected once.
+    /// Move the active role to another node. Clients are disconnected once.
     Switchover {
         #[command(flatten)]
         common: Common,
-        /// The node that is to be active. Default: any standby that has all messages.
+        /// New active node. Default: any standby that has caught up.
         node: Option<String>,
     },
     /// Bring the data directory of a broker without a cluster into a cluster that no node has
@@ -61,12 +60,12 @@ enum ClusterCommand {
         /// The data directory.
         data_dir: PathBuf,
     },
-    /// Make a data directory for a broker without a cluster out of what the cluster stores now.
-    /// The cluster may serve meanwhile.
+    /// Write the stored data into a data directory for a broker without a cluster. The cluster may
+    /// keep running.
     Export {
         #[command(flatten)]
         common: Common,
-        /// The directory to make. It must not exist, or be empty.
+        /// The directory to write. It must be empty, or not exist.
         data_dir: PathBuf,
     },
 }
@@ -74,7 +73,8 @@ enum ClusterCommand {
 /// What is asked of the NATS servers.
 #[derive(Clone, Debug, Args)]
 struct Demands {
-    /// Accept an engine that does not keep three copies.
+    /// Create streams with one copy instead of three. The loss of a NATS server then loses
+    /// messages.
     #[arg(long)]
     allow_unreplicated: bool,
     /// Accept servers that acknowledge before they sync (`sync_interval` is not `always`).
@@ -161,9 +161,9 @@ async fn init(
         stream_bytes_max: cluster.stream_bytes_max,
     };
     let made = init::make(engine, &plan).await?;
-    let word = if made.is_new { "made" } else { "is there" };
+    let word = if made.is_new { "created" } else { "exists" };
     let text = format!(
-        "cluster '{}' {word}: id {}, {} shards, {replicas} replicas; {} streams made, {} found\n",
+        "cluster '{}' {word}: id {}, {} shards, {replicas} replicas; {} streams created, {} found\n",
         cluster.name, made.id, made.shards, made.streams_made, made.streams_found
     );
     print(text.as_bytes());

@@ -19,8 +19,8 @@ settings! {
         /// most. Not set: the host name.
         node: Option<String> = Kind::Text("a name"), "";
         /// NATS servers, `nats://HOST:PORT` or, with TLS, `tls://HOST:PORT`. The node connects to
-        /// the first one that answers and moves to another one when it fails. Put the server of
-        /// the own machine first.
+        /// the first one that answers and moves to another one when it fails. List the local
+        /// server first.
         servers: Vec<String> = Kind::List("URLs such as nats://127.0.0.1:4222"), "";
         /// Credentials file of a NATS user (`.creds`: JWT and seed).
         credentials_file: Option<PathBuf> = Kind::Path, "";
@@ -45,8 +45,8 @@ settings! {
         /// A standby sends MQTT 5 clients to the active node: CONNACK 0x9C with the active node's
         /// `advertise` as Server Reference. `false`: it refuses them with 0x88 and a reason.
         redirect: bool = Kind::Flag, "false";
-        /// Size limit of each shard's stream, set by `quelea cluster init`. At the limit the
-        /// engine refuses appends, and the broker treats the log as full. Allow a quarter more
+        /// Size limit of each shard's stream, set by `quelea cluster init`. At the limit NATS
+        /// refuses appends, and the broker treats the log as full. Allow a quarter more
         /// than `durability.log_bytes_max` divided by the shards.
         stream_bytes_max: u64 = bytes_or("unlimited", i64::MAX as u64), "unlimited";
     }
@@ -164,9 +164,8 @@ impl Lowering<'_> {
         let is_valid = (1..=NAME_BYTES_MAX).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
         if !is_valid {
-            let detail = format!(
-                "'{name}' is no name; write letters, digits, - and _, {NAME_BYTES_MAX} at most"
-            );
+            let detail =
+                format!("must be 1 to {NAME_BYTES_MAX} letters, digits, `-` or `_`, got '{name}'");
             self.problem("name", detail);
         }
         is_valid.then(|| name.clone())
@@ -181,8 +180,8 @@ impl Lowering<'_> {
         if !is_valid {
             let of_host = if raw.node.is_none() { " (the host name)" } else { "" };
             let detail = format!(
-                "'{node}'{of_host} is no name of a node; write letters, digits, ., - and _, \
-                 {NODE_BYTES_MAX} at most"
+                "must be 1 to {NODE_BYTES_MAX} letters, digits, `.`, `-` or `_`, got \
+                 '{node}'{of_host}"
             );
             self.problem("node", detail);
         }
@@ -272,7 +271,7 @@ impl Lowering<'_> {
         if let Some(text) = &raw.advertise
             && (text.len() > ADVERTISE_BYTES_MAX || !is_address(text))
         {
-            let detail = format!("'{text}' is no address; write one such as broker1.example:8883");
+            let detail = format!("must be HOST or HOST:PORT, got '{text}'");
             self.problem("advertise", detail);
         }
         if raw.redirect && raw.advertise.is_none() {
@@ -461,7 +460,7 @@ mod tests {
     #[test]
     fn wrong_values_are_refused_with_place_and_remedy() {
         for (keys, expected) in [
-            ("node = \"a b\"", "quelea.toml:4: cluster.node: 'a b' is no name of a node"),
+            ("node = \"a b\"", "quelea.toml:4: cluster.node: must be 1 to 64 letters"),
             ("username = \"a\"", "cluster.username: needs password_file"),
             ("password_file = \"a\"", "cluster.password_file: needs username"),
             (
@@ -471,8 +470,8 @@ mod tests {
             ("cert_file = \"a\"", "cluster.cert_file: needs key_file"),
             ("key_file = \"a\"", "cluster.key_file: needs cert_file"),
             ("redirect = true", "cluster.redirect: needs advertise"),
-            ("advertise = \"a b\"", "cluster.advertise: 'a b' is no address"),
-            ("advertise = \"a:0\"", "cluster.advertise: 'a:0' is no address"),
+            ("advertise = \"a b\"", "cluster.advertise: must be HOST or HOST:PORT, got 'a b'"),
+            ("advertise = \"a:0\"", "cluster.advertise: must be HOST or HOST:PORT, got 'a:0'"),
             ("stream_bytes_max = 0", "cluster.stream_bytes_max: must be a size"),
         ] {
             let error = loaded(&with(keys)).unwrap_err();
@@ -486,7 +485,7 @@ mod tests {
         for name in ["a.b", "a b", "\u{e4}", &long] {
             let text = format!("[cluster]\nname = \"{name}\"\nservers = [\"nats://a\"]\n");
             let error = loaded(&text).unwrap_err();
-            assert!(error.starts_with("quelea.toml:2: cluster.name: '"), "{error}");
+            assert!(error.starts_with("quelea.toml:2: cluster.name: must be 1 to 32 "), "{error}");
         }
         let error = loaded("[cluster]\nnode = \"a\"\n").unwrap_err();
         assert!(error.contains("cluster.name: is missing"), "{error}");
@@ -530,7 +529,7 @@ mod tests {
         let sources = Sources { file: Some(file), ..Sources::default() };
         for (host_name, expected) in [
             ((|| None) as fn() -> Option<String>, "cluster.node: is missing"),
-            (|| Some("a:b".into()), "cluster.node: 'a:b' (the host name) is no name"),
+            (|| Some("a:b".into()), "`-` or `_`, got 'a:b' (the host name)"),
         ] {
             let error = load(&sources, &Machine { host_name, ..MACHINE }).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

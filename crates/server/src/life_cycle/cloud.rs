@@ -148,14 +148,18 @@ pub const KINDS: [(&str, &str, &str); 24] = [
     (
         "cluster.suspended",
         "node, epoch, reason",
-        "The lease of the active node ran out: it serves nobody until it is renewed, or another \
-         node takes over. Readers of the API's stream get it at once, subscribers when it is over.",
+        "The lease of the active node expired. The node serves no client until it renews the \
+         lease. The API's stream has this event at once; subscribers get it when the node resumes.",
     ),
-    ("cluster.resumed", "node, epoch, suspended_secs", "The active node has its lease again."),
+    (
+        "cluster.resumed",
+        "node, epoch, suspended_secs",
+        "The active node has renewed its lease and serves again.",
+    ),
     (
         "cluster.caught_up",
         "node, messages, bytes, secs",
-        "A standby has read what the replicated logs had: it can take over. Told by the standby.",
+        "A standby has read the replicated logs and can take over. Reported by the standby.",
     ),
     (
         "cluster.log_unavailable",
@@ -166,12 +170,13 @@ pub const KINDS: [(&str, &str, &str); 24] = [
     (
         "cluster.node_appeared",
         "node, by, version, address",
-        "Another node of the cluster has started, or is heard again. `by` is the node that tells.",
+        "Another node of the cluster has started, or reports its status again. `by` is the node \
+         that reports it.",
     ),
     (
         "cluster.node_silent",
         "node, by",
-        "Another node of the cluster was not heard for five seconds.",
+        "Another node of the cluster has reported no status for 5 s.",
     ),
     (
         "events.withheld",

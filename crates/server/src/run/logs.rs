@@ -338,7 +338,7 @@ fn tell(shard: ShardId, status: &Status, before: LogState) {
         Status::Fenced(fault) => tracing::error!(
             shard,
             %fault,
-            "another node has taken over the log: this node acknowledges nothing any more and \
+            "another node has taken over the log: this node no longer acknowledges messages and \
              becomes a standby"
         ),
         Status::Poisoned(fault) => tracing::error!(

@@ -179,7 +179,7 @@ impl Active {
         if !clustered.member.acting.is_held() {
             // Workers wait for the lease, and nothing may leave. What was promised is in the
             // streams.
-            tracing::warn!("stopped without the lease: connections are closed without a word");
+            tracing::warn!("stopped without the lease: connections closed without DISCONNECT");
             Logging::flush_installed();
             std::process::exit(0);
         }
@@ -188,7 +188,7 @@ impl Active {
         let successor = clustered.member.successor.get();
         clustered.member.order(Order::Release(successor.clone()));
         if !is_released(&clustered) {
-            tracing::warn!("the lease could not be given back: others take over when it runs out");
+            tracing::warn!("could not release the lease: another node takes over when it expires");
         }
         if let Some(to) = successor {
             cluster::begin_again(&End::SwitchedOver { to });
@@ -201,7 +201,7 @@ impl Active {
 fn end_at_last(after: Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(after);
-        tracing::warn!("stopping took too long: connections are closed without a word");
+        tracing::warn!("stopping took too long: connections closed without DISCONNECT");
         Logging::flush_installed();
         std::process::exit(0);
     });
