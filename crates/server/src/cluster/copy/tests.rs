@@ -221,5 +221,5 @@ fn a_log_that_is_not_whole_is_not_taken_over() {
     let manifests: Vec<&Body> = messages.iter().filter(|body| body[54] == 2).collect();
     assert!(!manifests.is_empty());
     let error = take(&manifests).err().expect("it is refused");
-    assert!(format!("{error:#}").contains("the engine lost messages"), "{error:#}");
+    assert!(format!("{error:#}").contains("NATS lost messages"), "{error:#}");
 }
