@@ -239,7 +239,7 @@ async def _with_data(ground, standby, make):
 async def data_of_another_cluster(ground):
     async def make(node):
         node.configure(name=OTHER)
-        await ground.cluster.command("init", node=node)
+        await ground.cluster.init(node)
         node.start()
         await _until_ready(node)
         node.kill()

@@ -100,6 +100,11 @@ redirect = true
         command = [self.broker, "serve", "--config", path]
         self._start(f"node{node + 1}", command, path.parent)
 
+    def monitoring(self):
+        """Flags that let `init` see whether the servers sync."""
+        urls = [f"http://127.0.0.1:{port}" for port in self.monitor_ports]
+        return [word for url in urls for word in ("--monitoring", url)]
+
     def init(self, *flags):
         command = [self.broker, "cluster", "init", "--config", self.config(0), *flags]
         return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -151,7 +156,7 @@ redirect = true
         for node in range(NODES):
             self.wait("the election of NATS", lambda node=node: self.engine_is_ready(node))
         tell("quelea cluster init")
-        made = self.init()
+        made = self.init(*self.monitoring())
         if made.returncode:
             raise SystemExit(f"quelea cluster init: {made.stderr or made.stdout}")
         for node in range(NODES):

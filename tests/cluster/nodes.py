@@ -169,10 +169,14 @@ class Cluster:
             await node.wire_up(self.engines.all if self.engines is not None else [])
             node.configure()
         if self.engines is not None:
-            await self.command("init")
+            await self.init(self.nodes[0])
         for node in self.nodes:
             node.start()
         await self.be_whole()
+
+    async def init(self, node):
+        urls = [f"http://127.0.0.1:{engine.http}" for engine in self.engines.all]
+        await self.command("init", *(f"--monitoring={url}" for url in urls), node=node)
 
     async def command(self, *arguments, node=None):
         """`quelea cluster ...` with a node's configuration; its output."""

@@ -139,7 +139,7 @@ def test_a_data_directory_goes_into_a_cluster_and_comes_back(start, nats, tmp_pa
     token = token_of(single.data)
     config = tmp_path / "n1.toml"
     config.write_text(with_cluster(nats, "n1"))
-    done(cluster(config, "init", "--allow-unreplicated"))
+    done(cluster(config, "init", "--allow-unreplicated", "--allow-unsynced"))
     told = done(cluster(config, "import", single.data))
     assert re.search(r"imported .*: 2 shards, [1-9]\d* records", told), told
     again = cluster(config, "import", single.data)
@@ -171,7 +171,7 @@ def test_a_data_directory_goes_into_a_cluster_and_comes_back(start, nats, tmp_pa
 def test_a_token_file_of_an_operator_stays_and_others_are_replaced(start, nats, tmp_path):
     config = tmp_path / "n1.toml"
     config.write_text(with_cluster(nats, "n1"))
-    done(cluster(config, "init", "--allow-unreplicated"))
+    done(cluster(config, "init", "--allow-unreplicated", "--allow-unsynced"))
     own = tmp_path / "own.token"
     own.write_text("0123456789abcdef\n")
     own.chmod(0o600)
@@ -197,7 +197,7 @@ def test_a_token_file_of_an_operator_stays_and_others_are_replaced(start, nats, 
 def test_a_standby_is_backed_up_and_restored(start, nats, tmp_path):
     config = tmp_path / "n1.toml"
     config.write_text(with_cluster(nats, "n1"))
-    done(cluster(config, "init", "--allow-unreplicated"))
+    done(cluster(config, "init", "--allow-unreplicated", "--allow-unsynced"))
     active = start(with_cluster(nats, "n1"))
     fill(active)
     standby = Standby(with_cluster(nats, "n2"))

@@ -96,7 +96,12 @@ impl<H: Host> Driver<H> {
     /// Sends what the transport itself has to say, such as a WebSocket pong.
     pub(super) fn write_own(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.socket.wants_write() && connection.socket.flush().is_err() {
+        if !connection.socket.wants_write() {
+            return;
+        }
+        // What an earlier write left over leaves now.
+        self.host.await_lease();
+        if connection.socket.flush().is_err() {
             self.on_lost(key);
         }
     }

@@ -50,7 +50,11 @@ pub(super) async fn check(
         "{servers} NATS server(s) found, and {SERVERS_MIN} are needed to keep acknowledged messages \
          when one is lost; add servers to the NATS cluster, or use --allow-unreplicated"
     );
-    notes.extend(check_sync(servers, monitoring, allowed.unsynced)?);
+    let mut syncing = named_that_sync(monitoring, allowed.unsynced)?;
+    if monitoring.is_empty() {
+        syncing.extend(usual_that_sync(config).filter(|id| ids.contains(id)));
+    }
+    demand_sync(servers, syncing.len(), allowed.unsynced)?;
     Ok(notes)
 }
 
@@ -69,32 +73,56 @@ fn check_server(url: &str, info: &ServerInfo) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Clients cannot ask whether a server syncs; its monitoring port says so.
-fn check_sync(
-    servers: usize,
+fn demand_sync(servers: usize, syncing: usize, allows_unsynced: bool) -> anyhow::Result<()> {
+    let unknown = servers.saturating_sub(syncing);
+    ensure!(
+        unknown == 0 || allows_unsynced,
+        "whether {unknown} of {servers} NATS servers sync before they acknowledge could not be \
+         verified; open their monitoring ports (`http: 8222` in the configuration of NATS), or \
+         name them with --monitoring http://HOST:PORT, or use --allow-unsynced if you have set \
+         `sync_interval: always` in their `jetstream {{ }}`"
+    );
+    Ok(())
+}
+
+/// The servers behind these monitoring ports. Clients cannot ask whether a server syncs; its
+/// monitoring port says so.
+fn named_that_sync(
     monitoring: &[String],
     allows_unsynced: bool,
-) -> anyhow::Result<Option<String>> {
+) -> anyhow::Result<BTreeSet<String>> {
     let mut ids = BTreeSet::new();
     for url in monitoring {
         let answer = fetch(url).with_context(|| format!("--monitoring {url}"))?;
-        let syncs = answer["config"]["sync_always"].as_bool() == Some(true);
         ensure!(
-            syncs || allows_unsynced,
+            syncs(&answer) || allows_unsynced,
             "{url}: the server acknowledges before it syncs, so a loss of power may lose \
              acknowledged messages; set `sync_interval: always` in its `jetstream {{ }}`, or use \
              --allow-unsynced"
         );
-        ids.extend(answer["server_id"].as_str().map(str::to_owned));
+        ids.extend(id_of(&answer));
     }
-    let unknown = servers.saturating_sub(ids.len());
-    Ok((unknown > 0 && !allows_unsynced).then(|| {
-        format!(
-            "whether {unknown} of {servers} NATS servers sync before they acknowledge was not \
-             verified: set `sync_interval: always` in their `jetstream {{ }}`, and give \
-             --monitoring http://HOST:8222 for each to have it checked"
-        )
-    }))
+    Ok(ids)
+}
+
+/// Those that say so on the port that NATS usually has for monitoring.
+fn usual_that_sync(config: &ClusterConfig) -> impl Iterator<Item = String> {
+    let answers = config.servers.iter().filter_map(|server| fetch(&usual_port(&server.url)?).ok());
+    answers.filter(syncs).filter_map(|answer| id_of(&answer))
+}
+
+fn usual_port(url: &str) -> Option<String> {
+    let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    (!host.is_empty()).then(|| format!("http://{host}:{MONITORING_PORT}"))
+}
+
+fn syncs(answer: &Value) -> bool {
+    answer["config"]["sync_always"].as_bool() == Some(true)
+}
+
+fn id_of(answer: &Value) -> Option<String> {
+    answer["server_id"].as_str().map(str::to_owned)
 }
 
 /// `/jsz` of a server's monitoring port.
@@ -141,6 +169,8 @@ fn version(text: &str) -> Option<(u32, u32)> {
 const VERSION_MIN: (u32, u32) = (2, 15);
 /// The least that has a majority when one is lost.
 const SERVERS_MIN: usize = 3;
+/// Where NATS servers are monitored unless they are told otherwise.
+const MONITORING_PORT: u16 = 8222;
 const TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
@@ -166,14 +196,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_verified_is_noted_and_what_is_no_url_refused() {
-        let note = check_sync(3, &[], false).unwrap().unwrap();
-        assert!(note.starts_with("whether 3 of 3 NATS servers sync"), "{note}");
-        assert_eq!(check_sync(3, &[], true).unwrap(), None);
+    fn what_is_not_verified_is_refused_unless_allowed() {
+        demand_sync(3, 3, false).unwrap();
+        demand_sync(3, 0, true).unwrap();
+        let error = demand_sync(3, 1, false).unwrap_err().to_string();
+        assert!(error.starts_with("whether 2 of 3 NATS servers sync"), "{error}");
+    }
+
+    #[test]
+    fn monitoring_ports_are_urls_and_guessed_by_host() {
         for url in ["127.0.0.1:8222", "http://", "http://a/b", "https://a:1"] {
-            let error = check_sync(3, &[url.to_owned()], false).unwrap_err();
+            let error = named_that_sync(&[url.to_owned()], false).unwrap_err();
             assert!(format!("{error:#}").contains("is no URL such as"), "{error:#}");
         }
+        assert_eq!(usual_port("tls://m1.example:4222").unwrap(), "http://m1.example:8222");
+        assert_eq!(usual_port("nats://[::1]:4222").unwrap(), "http://[::1]:8222");
+        assert_eq!(usual_port("nats://:4222"), None);
     }
 
     #[test]

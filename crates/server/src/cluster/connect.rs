@@ -108,8 +108,7 @@ pub(super) async fn connect_once(config: &ClusterConfig) -> anyhow::Result<Engin
 ///
 /// When it cannot be reached, or a file of the configuration cannot be used.
 pub(super) async fn server_info(config: &ClusterConfig, url: &str) -> anyhow::Result<ServerInfo> {
-    let options = options(config)?.ignore_discovered_servers();
-    Ok(options.connect(url).await.context("cannot be reached")?.server_info())
+    Ok(options(config)?.connect(url).await.context("cannot be reached")?.server_info())
 }
 
 /// Who has the lease.
@@ -125,6 +124,10 @@ pub(super) async fn read_lease(engine: &Engine) -> anyhow::Result<Option<cluster
 fn options(config: &ClusterConfig) -> anyhow::Result<ConnectOptions> {
     let mut options = login::options(&config.login)?
         .name(format!("quelea {}", config.node))
+        // The nearest one is the first of them, and what they announce may be addresses that are
+        // in no certificate.
+        .retain_servers_order()
+        .ignore_discovered_servers()
         .ping_interval(PING_INTERVAL)
         .connection_timeout(CONNECT_TIMEOUT)
         .reconnect_delay_callback(|_| RECONNECT_DELAY)

@@ -44,6 +44,9 @@ pub(crate) async fn make(engine: &Engine, plan: &Plan) -> anyhow::Result<Made> {
         "storage": "file",
         "num_replicas": plan.replicas,
         "max_msgs_per_subject": 1,
+        "max_age": 0,
+        "max_msgs": -1,
+        "max_bytes": -1,
         "discard": "new",
         "deny_delete": true,
         "allow_rollup_hdrs": true,
@@ -66,6 +69,9 @@ pub(crate) async fn make(engine: &Engine, plan: &Plan) -> anyhow::Result<Made> {
             "retention": "limits",
             "storage": "file",
             "num_replicas": plan.replicas,
+            "max_msgs_per_subject": -1,
+            "max_age": 0,
+            "max_msgs": -1,
             "max_bytes": plan.stream_bytes_max.map_or(-1, |bytes| bytes as i64),
             "discard": "new",
             "duplicate_window": NO_DEDUPLICATION_NS,
@@ -116,7 +122,7 @@ async fn ensure_stream(
         Err(error) => return Err(error).context(format!("cannot look for the stream '{name}'")),
     };
     made.streams_found += 1;
-    for key in ["subjects", "storage", "num_replicas", "retention", "discard"] {
+    for key in FIXED {
         let (found, wanted) = (&found["config"][key], &wanted[key]);
         ensure!(
             found == wanted,
@@ -125,6 +131,22 @@ async fn ensure_stream(
     }
     Ok(())
 }
+
+/// What a stream that is found must have as planned: with others the engine would drop messages, or
+/// take those of other streams. `mirror` and `sources` are in no plan.
+const FIXED: [&str; 11] = [
+    "subjects",
+    "storage",
+    "num_replicas",
+    "retention",
+    "discard",
+    "max_age",
+    "max_msgs",
+    "max_msgs_per_subject",
+    "max_bytes",
+    "mirror",
+    "sources",
+];
 
 const NO_STREAM: u64 = 10059;
 

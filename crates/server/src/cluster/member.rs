@@ -28,6 +28,7 @@ use super::copy::{CopyContext, CopyFault, LocalCopy, PinnedCopy, TakenLog};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::figures::{ClusterFigures, Counts};
 use super::files::{Files, PutFile};
+use super::placement::{PLACE_DELAY, PLACE_INTERVAL, move_one_leader};
 use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
 use crate::disk::DataDir;
 
@@ -304,6 +305,7 @@ impl Loop {
     async fn run(mut self) {
         let mut mark_at = Instant::now() + MARK_INTERVAL;
         let mut status_at = Instant::now();
+        let mut place_at = None;
         loop {
             self.node.on_tick(boot_ms(), wall_ms());
             self.carry_out().await;
@@ -315,6 +317,7 @@ impl Loop {
                 status_at = Instant::now() + STATUS_INTERVAL;
                 self.tell_status().await;
             }
+            self.place_leaders(&mut place_at);
             let due = self.node.next_deadline().map_or(u64::MAX, |at| at.saturating_sub(boot_ms()));
             // That the lease has run out is told at once.
             let acting_ms = self.member.acting.remaining_ms();
@@ -339,6 +342,18 @@ impl Loop {
                     break;
                 }
             }
+        }
+    }
+
+    fn place_leaders(&self, place_at: &mut Option<Instant>) {
+        if !self.member.acting.is_held() {
+            *place_at = None;
+            return;
+        }
+        let due = place_at.get_or_insert(Instant::now() + PLACE_DELAY);
+        if *due <= Instant::now() {
+            *due = Instant::now() + PLACE_INTERVAL;
+            tokio::spawn(move_one_leader(self.engine.clone(), self.copies.len() as ShardId));
         }
     }
 

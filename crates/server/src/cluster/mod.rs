@@ -20,6 +20,7 @@ mod lag;
 mod login;
 mod member;
 mod operate;
+mod placement;
 mod source;
 mod talk;
 mod token;

@@ -189,6 +189,8 @@ struct ShownNode {
     /// Of the shard that is furthest behind.
     #[serde(flatten)]
     lag: Lag,
+    /// By shard; empty for the node that writes.
+    lags: Vec<Lag>,
 }
 
 #[derive(Serialize)]
@@ -251,8 +253,12 @@ fn with_lags(nodes: Vec<NodeStatus>, streams: &[ShownStream]) -> Vec<ShownNode> 
     let active = writer_among(&nodes).cloned();
     let ends: Vec<u64> = streams.iter().map(|stream| stream.last).collect();
     let lagging = |status: NodeStatus| {
-        let lag = Lag::worst(&Lag::of_shards(&status, active.as_ref(), &ends));
-        ShownNode { status, lag }
+        let writes = active.as_ref().is_some_and(|active| active.node == status.node);
+        let lags = match writes {
+            true => Vec::new(),
+            false => Lag::of_shards(&status, active.as_ref(), &ends),
+        };
+        ShownNode { status, lag: Lag::worst(&lags), lags }
     };
     nodes.into_iter().map(lagging).collect()
 }
@@ -264,23 +270,25 @@ fn table(shown: &Shown) -> String {
         shown.epoch,
         if shown.is_released { ", released" } else { "" }
     );
-    text.push_str("node              role       version  lag: messages       bytes  seconds\n");
+    let is_mixed =
+        shown.nodes.windows(2).any(|pair| pair[0].status.config != pair[1].status.config);
+    text.push_str("node              role       version  config    detail\n");
     for node in &shown.nodes {
-        let NodeStatus { node: name, role, version, detail, .. } = &node.status;
-        text.push_str(&format!(
-            "{name:17} {role:10} {version:8} {:14} {:11} {:8.1}  {detail}\n",
-            node.lag.messages, node.lag.bytes, node.lag.seconds
-        ));
+        let NodeStatus { node: name, role, version, config, detail, .. } = &node.status;
+        text.push_str(&format!("{name:17} {role:10} {version:8} {config:9} {detail}\n"));
         for (number, shard) in node.status.shards.iter().enumerate() {
             if !shard.fault.is_empty() {
                 text.push_str(&format!("  shard {number}: {}\n", shard.fault));
             }
         }
     }
+    if is_mixed {
+        text.push_str("settings of durability or namespaces differ: make them the same\n");
+    }
     text.push_str(
         "\nstream                      leader        last message        bytes  replicas\n",
     );
-    for stream in &shown.streams {
+    for (shard, stream) in shown.streams.iter().enumerate() {
         text.push_str(&format!(
             "{:27} {:12} {:13} {:12}  {} of {} current\n",
             stream.name,
@@ -290,6 +298,13 @@ fn table(shown: &Shown) -> String {
             stream.replicas_current,
             stream.replicas
         ));
+        for node in &shown.nodes {
+            let Some(Lag { messages, bytes, seconds }) = node.lags.get(shard) else { continue };
+            text.push_str(&format!(
+                "  {:25} behind by {messages} messages, {bytes} bytes, {seconds:.1} s\n",
+                node.status.node
+            ));
+        }
     }
     text
 }
@@ -336,12 +351,17 @@ async fn switch_over(engine: &Engine, to: Option<&str>) -> anyhow::Result<()> {
     anyhow::ensure!(is_accepted, "{detail}");
     let ends_at = tokio::time::Instant::now() + SWITCHOVER_TIMEOUT;
     while tokio::time::Instant::now() < ends_at {
-        let lease = connect::read_lease(engine).await.ok().flatten();
-        if let Some(lease) = lease.filter(|lease| lease.epoch > before) {
-            print(format!("'{}' is active, epoch {}\n", lease.holder.node, lease.epoch).as_bytes());
+        // It serves only when it says so: having the lease is not enough.
+        let nodes = ask_all(engine, &Question::Status).await.unwrap_or_default();
+        let active = nodes.iter().find(|node| node.role == "active" && node.epoch > before);
+        if let Some(NodeStatus { node, epoch, .. }) = active {
+            anyhow::ensure!(
+                *node == detail,
+                "'{detail}' did not take over in time; '{node}' is active, epoch {epoch}"
+            );
+            print(format!("'{node}' is active, epoch {epoch}\n").as_bytes());
             return Ok(());
         }
-        tokio::time::sleep(LOOK_INTERVAL).await;
     }
     anyhow::bail!("'{detail}' has not taken over yet; see `quelea cluster status`")
 }
@@ -353,7 +373,6 @@ const NODES_MAX: usize = 64;
 const ANSWERS_TIMEOUT: Duration = Duration::from_millis(700);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const SWITCHOVER_TIMEOUT: Duration = Duration::from_secs(30);
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
 Examples:

@@ -2,11 +2,13 @@
 //! stored, and no promise depends on it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use async_nats::{Message, Subscriber};
 use cluster::Role;
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use super::engine::Engine;
 
@@ -134,14 +136,15 @@ impl Talk {
     }
 
     pub(crate) async fn tell(&self, status: &NodeStatus) {
-        self.engine.tell(STATUS_TOPIC, serde_json::to_vec(status).unwrap_or_default()).await;
+        let payload = serde_json::to_vec(status).unwrap_or_default();
+        let _ = timeout(SAY_TIMEOUT, self.engine.tell(STATUS_TOPIC, payload)).await;
     }
 
     pub(crate) async fn answer(&self, question: &Message, answer: &impl Serialize) {
         let Some(reply) = question.reply.clone() else { return };
         let payload = serde_json::to_vec(answer).unwrap_or_default();
         // Who asked may be gone.
-        let _ = self.engine.client().publish(reply, payload.into()).await;
+        let _ = timeout(SAY_TIMEOUT, self.engine.client().publish(reply, payload.into())).await;
     }
 }
 
@@ -194,6 +197,9 @@ pub(crate) fn word(role: &Role, is_acting: bool) -> &'static str {
 }
 
 const STATUS_TOPIC: &str = "status";
+/// Without a connection the library's queue fills up: what does not fit is not said. The thread
+/// of the lease must not wait for it.
+const SAY_TIMEOUT: Duration = Duration::from_millis(20);
 /// Where operators ask.
 pub(crate) const ASK_TOPIC: &str = "ask";
 
