@@ -130,7 +130,7 @@ def check(broker):
     assert "blue" in (broker.data / "namespaces").read_text(errors="replace")
 
 
-def test_a_data_directory_goes_into_a_cluster_and_comes_back(start, nats, tmp_path):
+def test_a_data_directory_goes_into_a_cluster_and_comes_back(nats, start, tmp_path):
     single = start(BASE)
     fill(single)
     check(single)
@@ -168,7 +168,7 @@ def test_a_data_directory_goes_into_a_cluster_and_comes_back(start, nats, tmp_pa
         check(start(BASE, data=directory))
 
 
-def test_a_token_file_of_an_operator_stays_and_others_are_replaced(start, nats, tmp_path):
+def test_a_token_file_of_an_operator_stays_and_others_are_replaced(nats, start, tmp_path):
     config = tmp_path / "n1.toml"
     config.write_text(with_cluster(nats, "n1"))
     done(cluster(config, "init", "--allow-unreplicated", "--allow-unsynced"))
@@ -194,7 +194,7 @@ def test_a_token_file_of_an_operator_stays_and_others_are_replaced(start, nats, 
     assert Api(third)("GET", "/caller")["role"] == "admin"
 
 
-def test_a_standby_is_backed_up_and_restored(start, nats, tmp_path):
+def test_a_standby_is_backed_up_and_restored(nats, start, tmp_path):
     config = tmp_path / "n1.toml"
     config.write_text(with_cluster(nats, "n1"))
     done(cluster(config, "init", "--allow-unreplicated", "--allow-unsynced"))

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""What level quorum costs beside fsync on one node: CPU of broker, standbys and NATS by message, the
+latency of acknowledgements, and what an idle cluster costs. Prints a table in Markdown.
+
+All processes of a cluster are on this machine, so rates at full speed are those of three machines in
+one; CPU by message is what carries over. Each round measures both levels of a case, one after the
+other, each on new servers. A cell is the median over the rounds, and in brackets the range.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from lab import NODES, ROOT, Lab
+
+SCENARIO = ROOT / "tests/bench/cluster-cost.toml"
+TICKS = os.sysconf("SC_CLK_TCK")
+IDLE_SECS = 20
+# Name, and parameters of the scenario.
+CASES = [
+    ("1:1, 64 B, 2,000/s", {"rate": "100/s"}),
+    ("1:1, 1 KB, 2,000/s", {"rate": "100/s", "payload": "1K"}),
+    ("1:5, 1 KB, 1,000/s", {"rate": "50/s", "payload": "1K", "subscribers": "100"}),
+    ("1:1, 64 B, full speed", {"rate": "max"}),
+    ("1:1, 1 KB, full speed", {"rate": "max", "payload": "1K"}),
+    ("1:5, 1 KB, full speed", {"rate": "max", "payload": "1K", "subscribers": "100"}),
+]
+HEAD = (
+    "| case | level | messages/s | broker, us | each standby, us | all NATS, us | one NATS, us "
+    "| PUBACK p50 | p99 |\n|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def cpu_secs(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+class Cluster(Lab):
+    """Three brokers on three NATS servers."""
+
+    def start(self, tell=lambda _: None):
+        active = super().start(tell)
+        self.broker_name = f"node{active + 1}"
+        self.address = f"127.0.0.1:{self.mqtt_ports[active]}"
+
+    def broker_config(self, node):
+        return super().broker_config(node) + '[auth]\nallow_anonymous = true\n'
+
+
+class Alone(Lab):
+    """One broker at level fsync."""
+
+    def start(self, tell=lambda _: None):
+        self.start_broker(0)
+        self.wait("the start of a broker", self.active)
+        self.broker_name = "node1"
+        self.address = f"127.0.0.1:{self.mqtt_ports[0]}"
+
+    def broker_config(self, node):
+        text = super().broker_config(node)
+        return text[: text.index("[cluster]")] + "[auth]\nallow_anonymous = true\n"
+
+    def active(self):
+        state = self.readiness(0)
+        return 0 if state and state[0] == 200 else None
+
+
+LEVELS = {"fsync": Alone, "quorum": Cluster}
+
+
+def shares(lab, before, after):
+    """Seconds of CPU of the broker, of each standby, of all NATS servers and of the busiest."""
+    used = {name: after[name] - before[name] for name in after}
+    nats = [secs for name, secs in used.items() if name.startswith("nats")] or [0]
+    standbys = [
+        secs for name, secs in used.items()
+        if name.startswith("node") and name != lab.broker_name
+    ]  # fmt: skip
+    return used[lab.broker_name], statistics.mean(standbys or [0]), sum(nats), max(nats)
+
+
+def used_by(lab):
+    return {name: cpu_secs(process.pid) for name, process in lab.processes.items()}
+
+
+def run_case(lab, flock, params, secs):
+    """Figures of one run: messages per second, us per message by process, latency in ms."""
+    out = lab.directory / "results"
+    command = [flock, "run", SCENARIO, "--broker", lab.address, "--duration", f"{secs}s"]
+    command += [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
+    before = used_by(lab)
+    ran = subprocess.run(
+        [*command, "--out", out, "--name", "run", "--quiet"], capture_output=True, text=True
+    )
+    after = used_by(lab)
+    if ran.returncode not in (0, 1):
+        raise SystemExit(f"flock: {ran.stderr or ran.stdout}")
+    result = json.loads((out / "run.json").read_text())
+    if result["integrity"]["by_qos"][0]["lost"]:
+        raise SystemExit(f"messages were lost: {ran.stdout}")
+    count = result["totals"]["acknowledged"]
+    latency = next(it["summary"] for it in result["latencies"] if it["kind"] == "publish_ack")
+    figures = [count / secs, *(secs * 1e6 / count for secs in shares(lab, before, after))]
+    return [*figures, latency["p50_us"] / 1000, latency["p99_us"] / 1000]
+
+
+def measure_idle(lab):
+    before = used_by(lab)
+    time.sleep(IDLE_SECS)
+    return [secs / IDLE_SECS * 100 for secs in shares(lab, before, used_by(lab))]
+
+
+def cell(values, digits):
+    middle, low, high = statistics.median(values), min(values), max(values)
+    return f"{middle:,.{digits}f} ({low:,.{digits}f}-{high:,.{digits}f})"
+
+
+def row(name, level, runs):
+    digits = [0, 2, 2, 2, 2, 1, 1]
+    cells = [cell(column, count) for column, count in zip(zip(*runs, strict=True), digits)]
+    if level == "fsync":
+        cells[2:5] = ["", "", ""]
+    return f"| {name} | {level} | " + " | ".join(cells) + " |"
+
+
+def facts(broker, flock, options):
+    commit = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    day = time.strftime("%Y-%m-%d")
+    return (
+        f"`tests/cluster/cost.py --rounds {options.rounds} --secs {options.secs}`, commit {commit}, "
+        f"{day}, {os.cpu_count()} cores, {platform.machine()}. Broker {broker.stat().st_size:,} B."
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--secs", type=int, default=8)
+    parser.add_argument("--cases", default="", help="only cases whose name contains this")
+    parser.add_argument("--bin", type=Path, default=ROOT / "target/release")
+    options = parser.parse_args()
+    broker, flock = options.bin / "quelea", options.bin / "flock"
+    runs, idle = {}, []
+    with tempfile.TemporaryDirectory() as directory:
+        for number in range(options.rounds):
+            for name, params in CASES:
+                if options.cases not in name:
+                    continue
+                for level, kind in LEVELS.items():
+                    with kind(Path(directory) / "lab", broker) as lab:
+                        lab.start()
+                        if level == "quorum" and name == CASES[0][0]:
+                            idle.append(measure_idle(lab))
+                        run = run_case(lab, flock, params, options.secs)
+                    runs.setdefault((name, level), []).append(run)
+                    print(f"round {number + 1}: {name}, {level}: {run}", file=sys.stderr, flush=True)
+    print(facts(broker, flock, options) + "\n\n" + HEAD)
+    for (name, level), found in runs.items():
+        print(row(name, level, found))
+    if idle:
+        broker, standby, all_nats, one = zip(*idle, strict=True)
+        print(
+            f"\nIdle, % of a core: active node {cell(broker, 2)}, each standby {cell(standby, 2)}, "
+            f"all NATS servers {cell(all_nats, 2)}, the busiest {cell(one, 2)}."
+        )
+
+
+if __name__ == "__main__":
+    main()
