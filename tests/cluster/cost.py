@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -19,9 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from lab import NODES, ROOT, Lab
+from lab import ROOT, Lab
 
 SCENARIO = ROOT / "tests/bench/cluster-cost.toml"
+# The exit code of flock for a run that is no measurement.
+NOT_VALID = 3
 TICKS = os.sysconf("SC_CLK_TCK")
 IDLE_SECS = 20
 # Name, and parameters of the scenario.
@@ -93,7 +94,7 @@ def used_by(lab):
 
 
 def run_case(lab, flock, params, secs):
-    """Figures of one run: messages per second, us per message by process, latency in ms."""
+    """Messages per second, us per message by process, latency in ms; and whether it is valid."""
     out = lab.directory / "results"
     command = [flock, "run", SCENARIO, "--broker", lab.address, "--duration", f"{secs}s"]
     command += [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
@@ -102,15 +103,18 @@ def run_case(lab, flock, params, secs):
         [*command, "--out", out, "--name", "run", "--quiet"], capture_output=True, text=True
     )
     after = used_by(lab)
-    if ran.returncode not in (0, 1):
+    if ran.returncode == NOT_VALID:
+        print(f"latencies are not valid: {ran.stdout.splitlines()[0]}", file=sys.stderr)
+    elif ran.returncode != 0:
         raise SystemExit(f"flock: {ran.stderr or ran.stdout}")
     result = json.loads((out / "run.json").read_text())
     if result["integrity"]["by_qos"][0]["lost"]:
         raise SystemExit(f"messages were lost: {ran.stdout}")
     count = result["totals"]["acknowledged"]
     latency = next(it["summary"] for it in result["latencies"] if it["kind"] == "publish_ack")
-    figures = [count / secs, *(secs * 1e6 / count for secs in shares(lab, before, after))]
-    return [*figures, latency["p50_us"] / 1000, latency["p99_us"] / 1000]
+    costs = [used * 1e6 / count for used in shares(lab, before, after)]
+    latencies = [latency["p50_us"] / 1000, latency["p99_us"] / 1000]
+    return [latency["count"] / secs, *costs, *latencies], ran.returncode == 0
 
 
 def measure_idle(lab):
@@ -125,10 +129,13 @@ def cell(values, digits):
 
 
 def row(name, level, runs):
+    figures, are_valid = zip(*runs, strict=True)
     digits = [0, 2, 2, 2, 2, 1, 1]
-    cells = [cell(column, count) for column, count in zip(zip(*runs, strict=True), digits)]
+    cells = [cell(column, count) for column, count in zip(zip(*figures, strict=True), digits)]
     if level == "fsync":
         cells[2:5] = ["", "", ""]
+    if not all(are_valid):
+        cells[5:] = [f"{latency} *" for latency in cells[5:]]
     return f"| {name} | {level} | " + " | ".join(cells) + " |"
 
 
@@ -168,6 +175,7 @@ def main():
     print(facts(broker, flock, options) + "\n\n" + HEAD)
     for (name, level), found in runs.items():
         print(row(name, level, found))
+    print("\n\\* flock calls these latencies not valid: the machine was busy, or flock was late.")
     if idle:
         broker, standby, all_nats, one = zip(*idle, strict=True)
         print(

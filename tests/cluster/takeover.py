@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""How long a takeover takes with many sessions and a large log, beside an empty cluster.
+
+Fills a cluster on this machine, kills the active node ROUNDS times, and measures the time from the
+last PUBACK of a publisher to the first one of the node that took over. Prints a table in Markdown.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
+
+from cost import Cluster, cell  # noqa: E402
+from lab import NODES, ROOT  # noqa: E402
+from wire import PUBACK, Peer, publish  # noqa: E402
+
+FILL = ROOT / "tests/bench/cluster-fill.toml"
+PUBLISHERS = 50
+LAG_SECS = 600
+SERVED_SECS = 60
+
+
+def acknowledged(peer):
+    """One QoS 1 message; when its PUBACK came."""
+    peer.send(publish("probe", "x", 1, packet_id=1))
+    peer.expect(PUBACK)
+    return time.monotonic()
+
+
+def await_service(lab, since):
+    """Tries all nodes in turn until one acknowledges a message."""
+    while time.monotonic() < since + SERVED_SECS:
+        for port in lab.mqtt_ports:
+            try:
+                with Peer(port) as peer:
+                    peer.accepted(client_id="probe")
+                    return acknowledged(peer)
+            except (OSError, AssertionError):
+                time.sleep(0.02)
+    raise SystemExit("no node took over")
+
+
+def status(lab):
+    command = [lab.broker, "cluster", "status", "--json", "--config", lab.config(0)]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
+def await_standbys(lab):
+    def are_ready():
+        nodes = status(lab)["nodes"]
+        lags = [node["lag_messages"] for node in nodes if node["role"] == "standby"]
+        return len(lags) == NODES - 1 and max(lags) == 0
+
+    until = time.monotonic() + LAG_SECS
+    while not are_ready():
+        if time.monotonic() > until:
+            raise SystemExit("the standbys do not catch up")
+        time.sleep(0.5)
+
+
+def gap(lab):
+    """Kills the active node, and starts it again when another one serves."""
+    await_standbys(lab)
+    node = lab.wait("the active node", lab.active)
+    with Peer(lab.mqtt_ports[node]) as peer:
+        peer.accepted(client_id="probe")
+        last = acknowledged(peer)
+        process = lab.processes.pop(f"node{node + 1}")
+        process.kill()
+        process.wait()
+    served = await_service(lab, last) - last
+    lab.start_broker(node)
+    return served
+
+
+def fill(lab, flock, sessions, log_bytes):
+    messages = max(1, log_bytes // 1024 // PUBLISHERS)
+    command = [
+        flock, "run", FILL, "--broker", lab.address, "--quiet", "--name", "fill",
+        "--set", f"sessions={sessions}", "--set", f"messages={messages}",
+        "--out", lab.directory / "results",
+    ]  # fmt: skip
+    # Nobody receives them, which flock reports as a loss.
+    ran = subprocess.run(command, capture_output=True, text=True)
+    result = json.loads((lab.directory / "results/fill.json").read_text())
+    stored = result["totals"]["acknowledged"]
+    if stored < messages * PUBLISHERS or result["totals"]["subscribes_ok"] < sessions:
+        raise SystemExit(f"only {stored} messages were stored: {ran.stdout}{ran.stderr}")
+    return stored
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sessions", type=int, default=100_000)
+    parser.add_argument("--log-mib", type=int, default=1024)
+    parser.add_argument("--bin", type=Path, default=ROOT / "target/release")
+    options = parser.parse_args()
+    broker, flock = options.bin / "quelea", options.bin / "flock"
+    rows = []
+    for sessions, log_mib in ((0, 0), (options.sessions, options.log_mib)):
+        with tempfile.TemporaryDirectory() as directory, Cluster(Path(directory) / "lab", broker) as lab:
+            lab.start()
+            stored = fill(lab, flock, sessions, log_mib << 20) if sessions else 0
+            gaps = [gap(lab) for _ in range(options.rounds)]
+            print(f"{sessions} sessions, {stored} messages: {gaps}", file=sys.stderr, flush=True)
+            rows.append((sessions, stored, gaps))
+    print("| sessions | stored messages of 1 KB | without service, s |\n|---|---|---|")
+    for sessions, stored, gaps in rows:
+        print(f"| {sessions:,} | {stored:,} | {cell(gaps, 2)} |")
+    (_, _, empty), (_, _, full) = rows
+    more = statistics.median(full) - statistics.median(empty)
+    print(f"\nThe full one takes {more:.2f} s longer (median, {os.cpu_count()} cores).")
+
+
+if __name__ == "__main__":
+    main()
