@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from broker import ROOT, Broker, eventually
+from test_access import may_publish
 from test_cluster_directory import BASE, Standby, cluster, done, nats_server
+from wire import Peer
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -96,8 +98,8 @@ def early():
     """Starts nodes, and stops them at the end of the test."""
     nodes = []
 
-    def start(config, kind=Early):
-        nodes.append(kind(config))
+    def start(config, kind=Early, **others):
+        nodes.append(kind(config, **others))
         return nodes[-1]
 
     yield start
@@ -160,3 +162,67 @@ def test_a_standby_ends_in_order(nats, tmp_path, early, number):
     os.kill(standby.process.pid, number)
     assert standby.wait() == 0
     assert json.loads(done(cluster(config, "status", "--json")))["nodes"] == []
+
+
+def followed(nats, tmp_path, early):
+    """An active node, and a standby that has caught up."""
+    make_cluster(nats, tmp_path)
+    active = early(configured(nats, "n1"))
+    eventually(lambda: (active.try_get("/readyz") or (0,))[0] == 200, "an active node")
+    standby = early(configured(nats, "n2"), Standby)
+    standby.wait_for_log(lambda event: "caught up" in event["message"])
+    return active, standby
+
+
+def test_a_node_that_takes_over_ends_in_order(nats, tmp_path, early):
+    active, standby = followed(nats, tmp_path, early)
+    active.kill()
+    standby.wait_for_log(lambda event: "takes over" in event["message"])
+    standby.terminate()
+    assert standby.wait() == 0
+    assert any(line["message"] == "stopped" for line in standby.log)
+
+
+def test_a_node_that_cannot_write_its_files_does_not_keep_the_role(nats, tmp_path, early):
+    active, standby = followed(nats, tmp_path, early)
+    (standby.data / "auth.secret").mkdir()
+    active.kill()
+    told = standby.wait_for_log(lambda event: "cannot go on" in event["message"])
+    assert str(standby.data / "auth.secret") in told["why"]
+    (standby.data / "auth.secret").rmdir()
+    standby.wait_for_log(lambda event: event["message"] == "ready")
+
+
+def test_a_standby_says_what_sighup_reloads(nats, tmp_path, early):
+    _, standby = followed(nats, tmp_path, early)
+    standby.process.send_signal(signal.SIGHUP)
+    standby.wait_for_log(lambda event: "read when this node becomes active" in event["message"])
+
+
+def test_a_takeover_serves_by_the_rules_of_now(nats, tmp_path, early):
+    make_cluster(nats, tmp_path)
+    config = '[access]\nacl_file = "{dir}/acl"\n'
+    config, files = configured(nats, "n1") + config, {"acl": "topic read garden/#\n"}
+    active = early(config, files=files)
+    eventually(lambda: (active.try_get("/readyz") or (0,))[0] == 200, "an active node")
+    standby = early(config.replace('"n1"', '"n2"'), Standby, files=files)
+    standby.wait_for_log(lambda event: "caught up" in event["message"])
+    (standby.directory / "acl").write_text("topic readwrite garden/#\n")
+    active.kill()
+    standby.wait_for_log(lambda event: event["message"] == "ready")
+    with Peer(int(standby.wait_for_log(listens)["url"].rsplit(":", 1)[1])) as peer:
+        peer.accepted(client_id="gardener")
+        assert may_publish(peer, "garden/lamp")
+
+
+def listens(event):
+    return event["message"] == "listening" and event["url"].startswith("tcp:")
+
+
+def test_a_log_in_that_nats_refuses_is_fatal(nats, early):
+    with nats.config.open("a") as config:
+        config.write("authorization { user: quelea, password: secret }\n")
+    nats.start()
+    node = early(configured(nats, "n1"))
+    assert node.wait() == 1
+    assert "NATS refuses the log-in of this node" in node.log_text()

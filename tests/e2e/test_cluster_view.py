@@ -192,6 +192,18 @@ def test_a_planned_switchover_is_no_error(lab):
     assert "switched over" in log and "ERROR" not in log, log
 
 
+def test_switchovers_one_right_after_the_other_end_no_process(lab):
+    settled(lab)
+    command = [str(part) for part in (QUELEA, "cluster", "switchover", "--config", lab.config(0))]
+    for _ in range(4):
+        # Refused as long as the active node does not serve yet, or no standby has all messages.
+        accepted = lambda: subprocess.run(command, capture_output=True).returncode == 0  # noqa: E731
+        eventually(accepted, "a switchover")
+    settled(lab)
+    ended = [name for name, process in lab.processes.items() if process.poll() is not None]
+    assert not ended
+
+
 def test_without_a_quorum_the_active_node_is_not_ready_and_says_when_it_is_back(lab):
     active = settled(lab)
     cut = [f"nats{node + 1}" for node in range(NODES) if node != active]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use async_nats::{ConnectOptions, Event, ServerInfo};
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +75,7 @@ impl Waiting {
 ///
 /// # Errors
 ///
-/// When a file of the configuration cannot be used.
+/// When a file of the configuration cannot be used, or NATS refuses the log-in.
 pub(super) async fn connect(config: &ClusterConfig, waiting: &Waiting) -> anyhow::Result<Engine> {
     let urls: Vec<&str> = config.servers.iter().map(|server| server.url.as_str()).collect();
     let servers = urls.join(", ");
@@ -83,11 +83,21 @@ pub(super) async fn connect(config: &ClusterConfig, waiting: &Waiting) -> anyhow
     loop {
         match options(config)?.connect(&urls[..]).await {
             Ok(client) => return Ok(Engine::new(client, Names::new(&config.name))),
+            Err(error) if is_refused(&error) => {
+                let what = "NATS refuses the log-in of this node";
+                bail!("{what} at {servers}: {error}; see the log-in of the section [cluster]");
+            }
             Err(error) => {
                 waiting.pause(format!("cannot reach NATS at {servers}: {error}")).await;
             }
         }
     }
+}
+
+/// A later try has no other end.
+fn is_refused(error: &async_nats::ConnectError) -> bool {
+    use async_nats::ConnectErrorKind::{Authentication, AuthorizationViolation};
+    matches!(error.kind(), Authentication | AuthorizationViolation)
 }
 
 /// Connects for a command line: what cannot be reached is an error.

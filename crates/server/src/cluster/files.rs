@@ -11,6 +11,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use super::engine::{Engine, Put};
+use super::import::{IMPORT_KEY, refuse_begun};
 use crate::disk::{CLUSTERED_FILES, write_whole};
 
 /// A file to replicate, and who waits for it.
@@ -28,6 +29,15 @@ pub(crate) struct Files {
     revisions: HashMap<&'static str, u64>,
 }
 
+/// Why the files were not taken over.
+#[derive(Debug)]
+pub(crate) enum NotTaken {
+    /// The engine did not answer: it may at the next try.
+    Engine(io::Error),
+    /// This node cannot use or write them, or must not.
+    Here(String),
+}
+
 /// How long a takeover waits for them before it tries again.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_millis(1500);
 
@@ -43,19 +53,22 @@ impl Files {
     }
 
     /// Makes all files this node's own, and writes them into its data directory.
-    pub(crate) async fn take_over(&mut self, epoch: u64, directory: &Path) -> io::Result<()> {
+    pub(crate) async fn take_over(&mut self, epoch: u64, directory: &Path) -> Result<(), NotTaken> {
         self.epoch = epoch;
         let all = async {
-            super::import::refuse_unfinished(&self.engine).await.map_err(io::Error::other)?;
+            let import = self.engine.get(IMPORT_KEY).await.map_err(NotTaken::Engine)?;
+            refuse_begun(&import).map_err(|error| NotTaken::Here(error.to_string()))?;
             for name in CLUSTERED_FILES {
                 let content = self.take(name).await?;
-                write_local(directory, name, content.as_deref())?;
+                write_local(directory, name, content.as_deref()).map_err(|error| {
+                    NotTaken::Here(format!("{}: {error}", directory.join(name).display()))
+                })?;
             }
             Ok(())
         };
         match tokio::time::timeout(TAKE_OVER_TIMEOUT, all).await {
             Ok(taken) => taken,
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer")),
+            Err(_) => Err(NotTaken::Engine(late())),
         }
     }
 
@@ -73,8 +86,7 @@ impl Files {
     /// Writes all files as they are now into the data directory of a standby.
     pub(crate) async fn refresh(&self, directory: &Path) -> io::Result<()> {
         let read = tokio::time::timeout(TAKE_OVER_TIMEOUT, Self::read_all(&self.engine));
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer");
-        let all = read.await.map_err(late)??;
+        let all = read.await.map_err(|_| late())??;
         for name in CLUSTERED_FILES {
             let found = all.iter().find(|(known, _)| *known == name);
             write_local(directory, name, found.map(|(_, content)| &content[..]))?;
@@ -82,29 +94,31 @@ impl Files {
         Ok(())
     }
 
-    async fn take(&mut self, name: &'static str) -> io::Result<Option<Vec<u8>>> {
+    async fn take(&mut self, name: &'static str) -> Result<Option<Vec<u8>>, NotTaken> {
+        let here = |error: io::Error| NotTaken::Here(format!("the file '{name}': {error}"));
         for _ in 0..TRIES_MAX {
-            let found = self.engine.get(&key(name)).await?;
+            let found = self.engine.get(&key(name)).await.map_err(NotTaken::Engine)?;
             let (revision, value) = found.unwrap_or_default();
-            let (epoch, content) = split(&value)?;
+            let (epoch, content) = split(&value).map_err(here)?;
             if epoch > self.epoch {
-                return Err(fenced(epoch));
+                return Err(here(fenced(epoch)));
             }
             let own = join(self.epoch, content);
-            if let Put::Written(revision) = self.engine.put_if(&key(name), revision, own).await? {
+            let put = self.engine.put_if(&key(name), revision, own).await;
+            if let Put::Written(revision) = put.map_err(NotTaken::Engine)? {
                 self.revisions.insert(name, revision);
                 return Ok(content.map(<[u8]>::to_vec));
             }
         }
-        Err(io::Error::other(format!("the file '{name}' changes all the time")))
+        let error = format!("the file '{name}' changes all the time");
+        Err(NotTaken::Engine(io::Error::other(error)))
     }
 
     /// Replicates a file, for the node that is active.
     pub(crate) async fn put(&mut self, put: PutFile) {
         let PutFile { name, content, done } = put;
         let tried = tokio::time::timeout(PUT_TIMEOUT, self.try_put(&name, &content)).await;
-        let late = || Err(io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer"));
-        let result = tried.unwrap_or_else(|_| late());
+        let result = tried.unwrap_or_else(|_| Err(late()));
         // Who waited may have given up.
         let _ = done.send(result);
     }
@@ -167,6 +181,10 @@ fn write_local(directory: &Path, name: &str, content: Option<&[u8]>) -> io::Resu
             _ => Ok(()),
         },
     }
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer")
 }
 
 fn fenced(epoch: u64) -> io::Error {

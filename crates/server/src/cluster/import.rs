@@ -40,6 +40,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A holder of the lease has renewed it within this time.
 const LEASE_LOOK: Duration = Duration::from_millis(2500);
+/// The number that the claim of an import has in a stream.
+const OWN_CLAIM: u64 = 1;
 /// Messages that wait, and answers. More wait in the engine.
 const FOLLOWED_MAX: usize = 16;
 
@@ -99,6 +101,10 @@ pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()>
     let records: u64 = source.logs.iter().map(|log| log.records).sum();
     let mut importer = Importer::new(engine, &facts, bytes);
     importer.take_role().await?;
+    if let Some(why) = importer.why_not_alone() {
+        importer.release().await;
+        bail!(why);
+    }
     let source = importer.append_all(source).await?;
     importer.put_files(&source).await?;
     let done = serde_json::to_vec(&Stage::Done)?;
@@ -150,6 +156,9 @@ async fn begin(engine: &Engine, facts: &ClusterFacts) -> anyhow::Result<u64> {
         say("an import was broken off: its streams are made anew");
     }
     for stream in &full {
+        // Whoever has begun another import since owns the streams.
+        let (now, _) = stage_of(&engine.get(IMPORT_KEY).await?)?;
+        ensure!(now == revision, "another import has begun: stop one of them, and run this again");
         make_anew(engine, stream).await?;
     }
     Ok(revision)
@@ -259,6 +268,16 @@ impl Importer {
             self.turn("waits for the lease and the streams").await?;
         }
         Ok(())
+    }
+
+    /// The streams must hold nothing but the claims of this import. If they do not, why not.
+    fn why_not_alone(&self) -> Option<String> {
+        let used = self.node.streams().position(|stream| stream.last != OWN_CLAIM)?;
+        let stream = self.engine.names().stream(used as ShardId);
+        Some(format!(
+            "a node has written to the stream '{stream}' meanwhile: stop all nodes, and run this \
+             again"
+        ))
     }
 
     async fn append_all(&mut self, mut source: Source) -> anyhow::Result<Source> {

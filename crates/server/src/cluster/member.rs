@@ -27,7 +27,7 @@ use super::changes::{Teller, Watcher};
 use super::copy::{CopyContext, CopyFault, LocalCopy, PinnedCopy, TakenLog};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::figures::{ClusterFigures, Counts};
-use super::files::{Files, PutFile};
+use super::files::{Files, NotTaken, PutFile};
 use super::placement::{PLACE_DELAY, PLACE_INTERVAL, move_one_leader};
 use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
 use crate::disk::DataDir;
@@ -54,6 +54,8 @@ pub(crate) enum Order {
     Pin(Sender<io::Result<Vec<PinnedCopy>>>),
     /// The backup is done. False: the files did not stay as they were.
     Unpin(Sender<bool>),
+    /// Clients are served, and signals end the broker in order.
+    Serving,
 }
 
 /// Takes the completions of a log.
@@ -68,6 +70,8 @@ pub(crate) enum Turn {
     Released,
     /// The process is to end.
     Stop,
+    /// Files are to be read again (SIGHUP).
+    Reload,
 }
 
 /// How other threads reach the member's thread.
@@ -213,6 +217,21 @@ impl Drop for AbortOnPanic {
     }
 }
 
+/// A role that was taken over, without the small files yet.
+struct Taken {
+    epoch: u64,
+    logs: Vec<TakenLog>,
+    tries_until: Instant,
+    next_try: Instant,
+}
+
+impl Taken {
+    fn new(epoch: u64, logs: Vec<TakenLog>) -> Self {
+        let now = Instant::now();
+        Self { epoch, logs, tries_until: now + TAKE_OVER_MAX, next_try: now }
+    }
+}
+
 /// An answer of the engine.
 enum Heard {
     Stream(ShardId, RequestId, Answer),
@@ -240,10 +259,12 @@ struct Loop {
     /// The copy was given up once for what the stream says.
     has_started_over: Vec<bool>,
     /// This node is active, and the start of the broker does not know yet.
-    taken: Option<(u64, Vec<TakenLog>)>,
-    /// The start of the broker has the logs.
+    taken: Option<Taken>,
+    /// The start of the broker has the logs, and the small files are this node's.
     is_served: bool,
-    switchover: Option<Option<String>>,
+    /// The broker serves clients.
+    serves: bool,
+    switchover: Option<String>,
     /// What does not change of the status.
     facts: NodeStatus,
     /// Starts of other nodes that were compared with this one.
@@ -278,6 +299,7 @@ impl Loop {
             has_started_over: vec![false; copies.len()],
             taken: None,
             is_served: false,
+            serves: false,
             switchover: None,
             facts,
             compared: BTreeSet::new(),
@@ -324,6 +346,7 @@ impl Loop {
             let due = if acting_ms > 0 { due.min(acting_ms) } else { due };
             let due = Instant::now() + Duration::from_millis(due.min(1000));
             let due = due.min(mark_at).min(status_at);
+            let due = self.taken.as_ref().map_or(due, |taken| due.min(taken.next_try));
             tokio::select! {
                 biased;
                 Some(heard) = self.heard.recv() => self.on_heard(heard),
@@ -383,6 +406,7 @@ impl Loop {
             // Who asked may have given up; then the unpinning follows.
             Order::Pin(answer) => drop(answer.send(self.pin().await)),
             Order::Unpin(answer) => drop(answer.send(self.unpin())),
+            Order::Serving => self.serves = true,
         }
     }
 
@@ -391,9 +415,9 @@ impl Loop {
         for (shard, copy) in self.copies.iter_mut().enumerate() {
             pinned.push(copy.pin(self.node.cursor(shard as ShardId))?);
         }
-        // Behind the logs: none speaks of a namespace that has no name yet. The active node has
+        // Behind the logs: none speaks of a namespace that has no name yet. A node that serves has
         // written its own.
-        if *self.node.role() == Role::Standby {
+        if !self.is_served {
             self.files.refresh(self.data.path()).await?;
         }
         Ok(pinned)
@@ -414,17 +438,27 @@ impl Loop {
         self.apply_effects();
         self.member.acting.set(self.node.acting_until_ms());
         self.note_changes();
-        if let Some((epoch, logs)) = self.taken.take() {
-            match self.files.take_over(epoch, self.data.path()).await {
-                Ok(()) => {
-                    self.is_served = true;
-                    let _ = self.turns.send(Turn::Active { logs });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot read the small files of the cluster yet");
-                    self.taken = Some((epoch, logs));
-                }
+        if let Some(taken) = self.taken.take_if(|taken| taken.next_try <= Instant::now()) {
+            self.take_over_files(taken).await;
+        }
+    }
+
+    /// A role that cannot be filled is not kept: another node may be able to.
+    async fn take_over_files(&mut self, mut taken: Taken) {
+        match self.files.take_over(taken.epoch, self.data.path()).await {
+            Ok(()) => {
+                self.is_served = true;
+                let _ = self.turns.send(Turn::Active { logs: taken.logs });
             }
+            Err(NotTaken::Engine(error)) if Instant::now() < taken.tries_until => {
+                tracing::warn!(%error, "cannot read the small files of the cluster yet");
+                taken.next_try = Instant::now() + TAKE_OVER_INTERVAL;
+                self.taken = Some(taken);
+            }
+            Err(NotTaken::Engine(error)) => {
+                self.on_role(Role::Ended(format!("the engine does not give the files: {error}")));
+            }
+            Err(NotTaken::Here(why)) => self.on_role(Role::Ended(why)),
         }
     }
 
@@ -546,7 +580,7 @@ impl Loop {
                 self.member.counts.note_takeover();
                 let logs: Result<_, _> = self.copies.iter_mut().map(LocalCopy::take).collect();
                 match logs {
-                    Ok(logs) => self.taken = Some((epoch, logs)),
+                    Ok(logs) => self.taken = Some(Taken::new(epoch, logs)),
                     Err(error) => self.on_role(Role::Ended(format!("{error:#}"))),
                 }
             }
@@ -559,7 +593,11 @@ impl Loop {
                 // What ends each start at once is not to keep a core busy.
                 std::thread::sleep(LIFE_MIN.saturating_sub(self.started.elapsed()));
                 if self.member.is_to_end() {
-                    super::end(&why);
+                    tracing::warn!(
+                        why,
+                        "stopped without the lease: connections closed without DISCONNECT"
+                    );
+                    super::end(&self.member);
                 }
                 let end = if self.is_served { End::Lost(why) } else { End::Failed(why) };
                 super::begin_again(&end);
@@ -616,11 +654,13 @@ impl Loop {
         let Role::Active { .. } = self.node.role() else { return None };
         let refuse = |detail: String| Some(SwitchoverAnswer { is_accepted: false, detail });
         if let Some(under_way) = &self.switchover {
-            let other = under_way.as_deref().unwrap_or("any node");
-            return refuse(format!("a switchover to {other} is under way"));
+            return refuse(format!("a switchover to {under_way} is under way"));
         }
-        if !self.is_served {
+        if !self.serves {
             return refuse("this node has just become active; try again".to_owned());
+        }
+        if !self.member.acting.is_held() {
+            return refuse("this node is suspended: its lease was not renewed".to_owned());
         }
         let status = self.member.status();
         let live: Vec<&NodeStatus> = status.live(boot_ms()).collect();
@@ -646,7 +686,7 @@ impl Loop {
         }
         let name = chosen.node.clone();
         tracing::info!(to = name, "switchover: this node stops, and the other one takes over");
-        self.switchover = Some(Some(name.clone()));
+        self.switchover = Some(name.clone());
         self.member.successor.set(name.clone());
         // The broker stops in order, as on SIGTERM, and then gives the role back.
         if let Err(error) = signal_hook::low_level::raise(signal_hook::consts::SIGTERM) {
@@ -732,6 +772,10 @@ pub(super) fn wall_ms() -> u64 {
 
 /// A process is not replaced earlier than so long after its start.
 const LIFE_MIN: Duration = Duration::from_secs(2);
+
+/// Tries to take over the small files: how often, and until the role is given up.
+const TAKE_OVER_INTERVAL: Duration = Duration::from_millis(500);
+const TAKE_OVER_MAX: Duration = Duration::from_secs(5);
 
 /// Starts that are remembered; then the same is told again.
 const COMPARED_MAX: usize = 256;

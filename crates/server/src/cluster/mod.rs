@@ -184,9 +184,11 @@ pub(crate) enum End {
     Failed(String),
 }
 
-/// Ends a process that was told to stop, where the role was lost meanwhile.
-pub(crate) fn end(why: &str) -> ! {
-    tracing::warn!(why, "stopped without the lease: connections closed without DISCONNECT");
+/// Ends a process that stops; after a switchover it begins again.
+pub(crate) fn end(member: &Member) -> ! {
+    if let Some(to) = member.successor.get() {
+        begin_again(&End::SwitchedOver { to });
+    }
     Logging::flush_installed();
     std::process::exit(0)
 }

@@ -87,15 +87,17 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let loaded = Arc::new(loaded);
     let signals = watch::catch_reloads()?;
     raise_descriptor_limit(loaded.config.limits.connections_max);
-    let rules = rules::load(&loaded.config)?;
+    // What is wrong with them is told at once. A standby may wait long, and serves by those of then.
+    rules::load(&loaded.config)?;
     let (node, logs) = match node::join(&loaded, clock)? {
         Joined::Alone => (None, None),
-        Joined::Active(node, logs) => (Some(node), Some(logs)),
+        Joined::Active(node, logs) => (Some(*node), Some(logs)),
         Joined::Stopped => {
             tracing::info!("stopped");
             return Ok(());
         }
     };
+    let rules = rules::load(&loaded.config)?;
     let store = open_store(&loaded.config, node.as_ref())?;
     let stamps = store.as_ref().map(|store| store.stamps().clone()).unwrap_or_default();
     let clock_watch = clock.resume(store.as_ref().map(|store| store.data().path()), &stamps)?;
@@ -166,11 +168,9 @@ fn restore(
     rules: &BrokerRules,
     logs: Option<Vec<TakenLog>>,
 ) -> anyhow::Result<Vec<Restoration>> {
-    let Parts { shared, namespaces, clock, .. } = parts;
-    let rules = rules.of_scopes(&namespaces.all());
-    let Some(store) = store else { return Ok(workers::empty_shards(shared, &rules)) };
-    let taken = logs.zip(parts.member.clone());
-    let restored = store.restore(parts.config(), shared, &rules, namespaces, *clock, taken)?;
+    let rules = rules.of_scopes(&parts.namespaces.all());
+    let Some(store) = store else { return Ok(workers::empty_shards(&parts.shared, &rules)) };
+    let restored = store.restore(parts, &rules, logs)?;
     parts.gate.bans.renew().context("cannot write the file of bans")?;
     store.finish_start(&restored)?;
     Ok(restored)
@@ -227,6 +227,9 @@ impl Running {
             durability = config.durability.level.as_str(),
             "ready"
         );
+        if let Some(node) = node {
+            node.note_serving();
+        }
         let watch = self.watch(workers, &doors, &listeners.tls, reread)?;
         watch.until_stopped(signals, clock_watch);
         parts.health.set(State::Stopping);

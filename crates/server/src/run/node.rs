@@ -23,7 +23,6 @@ use crate::cluster::{
 use crate::config::{ClusterConfig, Config, Loaded};
 use crate::http::{self, Health, State};
 use crate::life_cycle::LifeCycle;
-use crate::logging::Logging;
 use crate::metrics::{self, Sources};
 
 /// How long the engine has to take the lease back.
@@ -34,7 +33,7 @@ pub(super) enum Joined {
     /// No cluster is configured.
     Alone,
     /// This node is active, with the logs as they are now.
-    Active(Active, Vec<TakenLog>),
+    Active(Box<Active>, Vec<TakenLog>),
     /// It was told to stop before it was active.
     Stopped,
 }
@@ -67,8 +66,9 @@ pub(super) fn join(loaded: &Arc<Loaded>, clock: Clock) -> anyhow::Result<Joined>
     };
     // From here to the first client it is not long, and then the node can end in order.
     let grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
-    stops.set(move || end_at_last(grace));
-    Ok(Joined::Active(Active { clustered, control, stops }, logs))
+    let member = clustered.member.clone();
+    stops.set(move || end_at_last(member, grace));
+    Ok(Joined::Active(Box::new(Active { clustered, control, stops }), logs))
 }
 
 /// Waits for the engine, and answers probes meanwhile. `None`: the node is to end.
@@ -136,7 +136,7 @@ fn is_released(clustered: &Clustered) -> bool {
         match clustered.turns.recv_timeout(RELEASE_TIMEOUT) {
             Ok(Turn::Released) => return true,
             // It came too late for this node.
-            Ok(Turn::Active { .. } | Turn::Stop) => {}
+            Ok(Turn::Active { .. } | Turn::Stop | Turn::Reload) => {}
             Err(_) => return false,
         }
     }
@@ -158,13 +158,18 @@ pub(super) fn listen_to_cluster(member: &Member, life_cycle: &Arc<LifeCycle>, sh
 }
 
 impl Active {
+    /// Clients are served from now on.
+    pub(super) fn note_serving(&self) {
+        self.clustered.member.order(Order::Serving);
+    }
+
     /// From now on signals are heard by those who wait for them. One that came before comes again.
     ///
     /// # Errors
     ///
     /// When the system does not send it.
     pub(super) fn hand_over_signals(&self) -> std::io::Result<()> {
-        self.stops.set(|| ());
+        self.stops.hand_over();
         match self.stops.are_asked() {
             true => signal_hook::low_level::raise(signal_hook::consts::SIGTERM),
             false => Ok(()),
@@ -176,17 +181,16 @@ impl Active {
     pub(super) fn stop(self, workers: Workers) {
         let Self { clustered, control, .. } = self;
         drop(control);
-        if !clustered.member.acting.is_held() {
+        let member = &clustered.member;
+        if !member.acting.is_held() {
             // Workers wait for the lease, and nothing may leave. What was promised is in the
             // streams.
             tracing::warn!("stopped without the lease: connections closed without DISCONNECT");
-            Logging::flush_installed();
-            std::process::exit(0);
+            cluster::end(member);
         }
-        end_at_last(workers.shutdown_grace() + RELEASE_TIMEOUT);
         workers.stop();
-        let successor = clustered.member.successor.get();
-        clustered.member.order(Order::Release(successor.clone()));
+        let successor = member.successor.get();
+        member.order(Order::Release(successor.clone()));
         if !is_released(&clustered) {
             tracing::warn!("could not release the lease: another node takes over when it expires");
         }
@@ -197,12 +201,12 @@ impl Active {
 }
 
 /// The lease may run out while the workers stop, and then they wait for it. What was promised is in
-/// the streams, so the process may end at any time.
-fn end_at_last(after: Duration) {
+/// the streams, so the process may end at any time: at the end of the grace, and of the time that
+/// the engine has to take the lease back.
+pub(super) fn end_at_last(member: Member, grace: Duration) {
     std::thread::spawn(move || {
-        std::thread::sleep(after);
+        std::thread::sleep(grace + RELEASE_TIMEOUT);
         tracing::warn!("stopping took too long: connections closed without DISCONNECT");
-        Logging::flush_installed();
-        std::process::exit(0);
+        cluster::end(&member);
     });
 }

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use broker::ConnectRequest;
 use broker::admission::{self, Refusal};
 use codec::{Reason, Version};
+use net::TlsContext;
 
 use super::clock::Clock;
 use super::line_pace::LinePace;
 use super::parts::{Ground, Parts};
+use super::servers::HttpServers;
 use super::stops::Stops;
 use super::{Shards, listen, start_doors};
 use crate::cluster::{Clustered, Member, TakenLog, Turn};
@@ -70,6 +72,8 @@ pub(super) fn wait(
 ) -> anyhow::Result<Option<Vec<TakenLog>>> {
     let turn = clustered.turn.clone();
     stops.set(move || drop(turn.send(Turn::Stop)));
+    let turn = clustered.turn.clone();
+    stops.set_reload(move || drop(turn.send(Turn::Reload)));
     let parts = parts_of(loaded, clustered, clock)?;
     let config = parts.config();
     let http = parts.start_http(&Shards::new(&parts.shared))?;
@@ -78,10 +82,15 @@ pub(super) fn wait(
     let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
     let context = parts.door_context(&Arc::default(), &line_pace, &is_stopping)?;
     let doors = start_doors(config, listeners.portals, &context)?;
-    for url in listeners.urls.into_iter().chain(http.urls()) {
+    for url in listeners.urls.iter().cloned().chain(http.urls()) {
         tracing::info!(url, "listening as a standby");
     }
-    let turn = clustered.turns.recv();
+    let turn = loop {
+        match clustered.turns.recv() {
+            Ok(Turn::Reload) => reload(&http, &listeners.tls),
+            turn => break turn,
+        }
+    };
     if matches!(turn, Ok(Turn::Stop)) {
         parts.health.set(State::Stopping);
         tracing::info!("stopping");
@@ -94,6 +103,22 @@ pub(super) fn wait(
         Ok(Turn::Stop) => Ok(None),
         _ => anyhow::bail!("the thread of the cluster has ended"),
     }
+}
+
+/// What a standby uses itself. All else is read when it becomes active.
+fn reload(http: &HttpServers, tls: &[(String, Arc<TlsContext>)]) {
+    if let Some(Err(error)) = http.gatekeeper.as_ref().map(|own| own.reload()) {
+        tracing::error!(%error, "users of the API not read again; the old ones stay");
+    }
+    for (listener, tls) in tls {
+        if let Err(error) = tls.reload() {
+            tracing::error!(listener, %error, "certificates not read again");
+        }
+    }
+    tracing::info!(
+        "certificates and users of the API read again; passwords, keys, bans and access rules are \
+         read when this node becomes active"
+    );
 }
 
 /// A standby has no directory of its own: its files are copies, and only read in a takeover.

@@ -1,21 +1,28 @@
-//! SIGTERM and SIGINT for a node of a cluster before it serves: it may wait for NATS, or for its
-//! turn, as long as it takes, and is to end in order all the while.
+//! Signals for a node of a cluster before it serves: it may wait for NATS, or for its turn, as long
+//! as it takes. SIGTERM and SIGINT end it in order all the while, and SIGHUP is heard.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+use crate::logging::Logging;
 
 /// The signals that were caught, and what they do now.
 #[derive(Clone)]
 pub(super) struct Stops {
     is_asked: Arc<AtomicBool>,
-    action: Arc<Mutex<Option<Action>>>,
+    actions: Arc<Mutex<Actions>>,
 }
 
-type Action = Box<dyn FnOnce() + Send>;
+#[derive(Default)]
+struct Actions {
+    stop: Option<Box<dyn FnOnce() + Send>>,
+    reload: Option<Arc<dyn Fn() + Send + Sync>>,
+    is_handed_over: bool,
+}
 
 impl Stops {
     /// From now on the signals do not end the process.
@@ -24,16 +31,19 @@ impl Stops {
     ///
     /// When the system gives no handler or thread.
     pub(super) fn catch() -> io::Result<Self> {
-        let stops = Self { is_asked: Arc::default(), action: Arc::default() };
+        let stops = Self { is_asked: Arc::default(), actions: Arc::default() };
         for signal in [SIGINT, SIGTERM] {
             // Set by the handler itself: who looks behind a signal does not miss it.
             signal_hook::flag::register(signal, stops.is_asked.clone())?;
         }
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let own = stops.clone();
         std::thread::Builder::new().name("stops".into()).spawn(move || {
-            for _ in signals.forever() {
-                own.act();
+            for signal in signals.forever() {
+                match signal {
+                    SIGHUP => own.reload(),
+                    _ => own.stop(),
+                }
             }
         })?;
         Ok(stops)
@@ -51,16 +61,47 @@ impl Stops {
 
     /// What a stop does from now on, once. One that was asked for before does it at once.
     pub(super) fn set(&self, action: impl FnOnce() + Send + 'static) {
-        *self.action.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(action));
+        self.lock().stop = Some(Box::new(action));
         if self.are_asked() {
-            self.act();
+            self.stop();
         }
     }
 
-    fn act(&self) {
-        let action = self.action.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// What SIGHUP does from now on, beside opening the log file anew.
+    pub(super) fn set_reload(&self, action: impl Fn() + Send + Sync + 'static) {
+        self.lock().reload = Some(Arc::new(action));
+    }
+
+    /// From now on others hear the signals.
+    pub(super) fn hand_over(&self) {
+        *self.lock() = Actions { is_handed_over: true, ..Actions::default() };
+    }
+
+    fn stop(&self) {
+        let action = self.lock().stop.take();
         if let Some(action) = action {
             action();
         }
+    }
+
+    fn reload(&self) {
+        let (action, is_handed_over) = {
+            let actions = self.lock();
+            (actions.reload.clone(), actions.is_handed_over)
+        };
+        if is_handed_over {
+            return;
+        }
+        if let Err(error) = Logging::reopen_installed() {
+            tracing::error!(%error, "the log file was not opened anew; the old one stays in use");
+        }
+        match action {
+            Some(action) => action(),
+            None => tracing::info!("SIGHUP: files are read when this node follows or serves"),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Actions> {
+        self.actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,13 +10,12 @@ use anyhow::Context;
 use broker::{Limits, Replay, Restored, Rules, Scope, Shard, ShardId, Shared};
 use storage::{Identity, Manifest, Record, Report, Stamp};
 
-use super::clock::Clock;
 use super::limits;
 use super::logs::LogPlace;
+use super::parts::Parts;
 use crate::cluster::{Clustered, MARK_FILE, Member, TakenLog};
 use crate::config::Config;
 use crate::disk::{DataDir, LogFiles, Stamps};
-use crate::namespaces::Namespaces;
 
 /// How often a start that takes long says how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
@@ -153,15 +152,13 @@ impl Store {
     /// What is wrong with each log that cannot be used.
     pub(super) fn restore(
         &self,
-        config: &Config,
-        shared: &Arc<Shared>,
+        parts: &Parts,
         rules: &Rules,
-        namespaces: &Namespaces,
-        clock: Clock,
-        taken: Option<(Vec<TakenLog>, Member)>,
+        taken: Option<Vec<TakenLog>>,
     ) -> anyhow::Result<Vec<Restoration>> {
         let began = Instant::now();
-        let waiting = match taken {
+        let config = parts.config();
+        let waiting = match taken.zip(parts.member.clone()) {
             None => (0..self.shards).map(Source::Files).collect(),
             Some((logs, member)) => {
                 logs.into_iter().map(|log| Source::Taken(Box::new(log), member.clone())).collect()
@@ -169,10 +166,10 @@ impl Store {
         };
         let reading = Reading {
             store: self,
-            shared,
+            shared: &parts.shared,
             rules,
             limits: limits::of_restored(config),
-            now_ms: clock.now_ms(),
+            now_ms: parts.clock.now_ms(),
             waiting: Mutex::new(waiting),
             bytes_read: AtomicU64::new(0),
         };
@@ -191,7 +188,7 @@ impl Store {
             self.data.check_together(read.iter().map(|log| (log.shard.id(), &log.report)))?;
         }
         let scopes = read.iter().flat_map(|log| log.scopes.iter().copied()).collect();
-        namespaces.settle(&scopes)?;
+        parts.namespaces.settle(&scopes)?;
         let bytes_read = reading.bytes_read.load(Ordering::Relaxed);
         report(&read, bytes_read, began.elapsed(), reading.now_ms);
         let (mut shards, files): (Vec<_>, Vec<_>) =

@@ -107,7 +107,11 @@ impl Watch<'_> {
                 _ => break,
             }
         }
-        end_in_time(Duration::from_secs(self.config.server.shutdown_grace_secs.into()));
+        let grace = Duration::from_secs(self.config.server.shutdown_grace_secs.into());
+        match self.member {
+            Some(member) => super::node::end_at_last(member.clone(), grace),
+            None => end_in_time(grace),
+        }
         is_over.store(true, Ordering::Release);
         ticker.stop();
     }

@@ -110,10 +110,6 @@ impl Workers {
         Ok(Self { mailboxes, crew, line_pace, threads, phases, has_logs, shutdown_grace })
     }
 
-    pub(super) const fn shutdown_grace(&self) -> Duration {
-        self.shutdown_grace
-    }
-
     pub(super) fn count(&self) -> usize {
         self.threads.len()
     }
