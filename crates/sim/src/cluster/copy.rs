@@ -190,9 +190,15 @@ impl Copy {
     }
 
     /// The log and the state that follows from it, for this node to write it from now on.
-    pub(crate) fn take(&mut self) -> Option<(Recovered, Replay)> {
-        let Image { follow, replay, .. } = self.image.take()?;
-        Some((follow.finish(self.fresh()), replay))
+    ///
+    /// # Errors
+    ///
+    /// What was read is not a whole log, or the log was taken before.
+    pub(crate) fn take(&mut self) -> Result<(Recovered, Replay), String> {
+        let image = self.image.take();
+        let Image { follow, replay, .. } = image.ok_or("a copy was taken twice")?;
+        follow.check().map_err(|refusal| format!("what is taken is not a whole log: {refusal}"))?;
+        Ok((follow.finish(self.fresh()), replay))
     }
 
     fn write(&mut self, piece: &Piece<'_>) {

@@ -212,9 +212,8 @@ impl World {
     fn open_log_of_copy(&mut self, member: usize, shard: ShardId) -> Result<(), String> {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         let taken = cluster.members[member].copies[usize::from(shard)].take();
-        let Some((recovered, replay)) = taken else {
-            return Err(format!("node {member}, shard {shard}: a copy was taken twice"));
-        };
+        let (recovered, replay) =
+            taken.map_err(|why| format!("node {member}, shard {shard}: {why}"))?;
         let settings = cluster.settings.clone();
         self.open_log(shard, recovered, settings, replay, self.now_ms)
     }
