@@ -392,8 +392,8 @@ pub(crate) const LEASE_KEY: &str = "lease";
 /// Error codes of the JetStream API: the expected last sequence was another one, or is not known
 /// to the leader yet.
 const WRONG_SEQUENCE: [u64; 2] = [10071, 10164];
-/// Storage or resources exceeded, before anything was proposed.
-const NO_SPACE: [u64; 2] = [10047, 10023];
+/// Storage or resources of a server or of the account exceeded, before anything was proposed.
+const NO_SPACE: [u64; 3] = [10047, 10023, 10002];
 const STORE_FAILED: u64 = 10077;
 const NO_MESSAGE: u64 = 10037;
 
@@ -404,3 +404,25 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_millis(300);
 /// Messages that are read one by one before a consumer is made again.
 const READ_ON_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_without_space_is_no_unknown_answer() {
+        let of_engine = [
+            (10002, "resource limits exceeded for account"),
+            (10023, "insufficient resources"),
+            (10047, "insufficient storage resources available"),
+            (10077, "maximum bytes exceeded"),
+        ];
+        for (code, description) in of_engine {
+            let description = description.to_owned();
+            let answer = answer_of(EngineError::Refused { code, description });
+            assert!(matches!(answer, Answer::NoSpace(_)), "{code}: {answer:?}");
+        }
+        let unknown = EngineError::Refused { code: 10077, description: "no such file".to_owned() };
+        assert!(matches!(answer_of(unknown), Answer::Unknown(_)));
+    }
+}
