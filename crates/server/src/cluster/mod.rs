@@ -170,7 +170,7 @@ impl Clustered {
 
 /// Of what has to be the same on all nodes.
 fn config_checksum(config: &Config) -> String {
-    let text = format!("{:?} {:?}", config.durability, config.namespaces);
+    let text = format!("{:?} {:?}", config.durability.of_cluster(), config.namespaces);
     format!("{:08x}", storage::checksum(text.as_bytes()))
 }
 

@@ -46,6 +46,13 @@ impl DurabilityConfig {
         Self { segment_bytes, ..self.clone() }
     }
 
+    /// What has to be the same on all nodes of a cluster. The size of the log is not: unless it is
+    /// configured, it follows from the disk of each machine.
+    #[must_use]
+    pub(crate) fn of_cluster(&self) -> Self {
+        Self { log_bytes_max: AUTO, ..self.clone() }
+    }
+
     /// The sizes of one shard's log among those of so many shards.
     ///
     /// # Errors
@@ -239,3 +246,29 @@ const SEGMENT_OVERHEAD_BYTES: u32 = 8 << 10;
 const FACT_BYTES_MAX: u32 = 1 << 10;
 /// Fewer leave reclaiming no room to move; `storage` refuses them.
 const SEGMENTS_MIN: u64 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn durability(log_bytes_max: u64, segment_bytes: u32) -> DurabilityConfig {
+        DurabilityConfig {
+            level: DurabilityLevel::Fsync,
+            topics: Vec::new(),
+            when_full: WhenFull::Refuse,
+            level_max: DurabilityLevel::Fsync,
+            segment_bytes,
+            log_bytes_max,
+            space_percent: 10,
+            reclaim_percent: 50,
+            reclaim_bytes_per_sec: 1 << 20,
+        }
+    }
+
+    #[test]
+    fn nodes_with_other_disks_have_the_same_settings() {
+        let (one, other) = (durability(1 << 30, 1 << 20), durability(2 << 30, 1 << 20));
+        assert_eq!(one.of_cluster(), other.of_cluster());
+        assert_ne!(one.of_cluster(), durability(1 << 30, 2 << 20).of_cluster());
+    }
+}
