@@ -222,9 +222,8 @@ impl World {
         if options.cluster {
             (padding_max, unrest_percent) = moods(&mut random);
             set_levels_of_cluster(&mut settings, &mut limits, &mut terms, &mut random);
-            let nodes = Cluster::new(shard_count, &settings, options.sabotage, &mut random);
-            terms.may_refuse |= nodes.plan.fills;
-            cluster = Some(nodes);
+            cluster = Some(Cluster::new(shard_count, &settings, options.sabotage, &mut random));
+            terms.may_refuse |= cluster.as_ref().is_some_and(Cluster::may_refuse);
         }
         let mut clients = new_clients(seed, options.durable || options.cluster, &mut random);
         speak_of_refusals(&mut clients, &settings);

@@ -88,6 +88,11 @@ impl Cluster {
         self.plan.is_calm()
     }
 
+    /// Streams may be full, and publishers refused.
+    pub(crate) const fn may_refuse(&self) -> bool {
+        self.plan.fills
+    }
+
     /// All that has happened.
     pub(crate) fn toll(&self) -> Toll {
         let copies_resumed = self.members.iter().filter(|it| it.has_resumed).count() as u64;
