@@ -54,7 +54,7 @@ torture: ## SIGKILL under load, KILLS times (default 50) at each durable level, 
 cluster-test: ## ROUNDS (default 50) of mixed faults on three brokers and three NATS servers, and a judgement (SEED=n)
 	$(CARGO) build --profile quick -p server --bin quelea
 	@[ -n "$$QUELEA_NATS_SERVER" ] || tests/nats
-	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/cluster/rounds.py \
+	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/cluster/rounds.py --strict \
 		--rounds $(or $(ROUNDS),50) $(if $(SEED),--seed $(SEED)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
 .PHONY: siege

@@ -16,6 +16,7 @@ CONFIG = """
 server_name: engine-{index}
 listen: 127.0.0.1:{port}
 http: 127.0.0.1:{http}
+pid_file: "{store}.pid"
 jetstream {{ store_dir: "{store}", max_memory_store: 64MB, max_file_store: 2GB, sync_interval: always }}
 cluster {{
   name: quelea-rounds, listen: 127.0.0.1:{route}, no_advertise: true
@@ -26,8 +27,13 @@ cluster {{
 # The store of the engine whose disk is made full: large enough for the streams of all rounds.
 SMALL_DISK_MB = 192
 READY_SECS = 60
+CALL_SECS = 10
 # A slow engine runs so long, and is stopped so long, in turn.
 SLOW_RUN_SECS, SLOW_STOP_SECS = 0.03, 0.12
+# A slow disk takes so much longer for each sync.
+SLOW_SYNC_SECS = 0.04
+# What an engine writes when its disk is full.
+NO_SPACE = ("no space left on device", "out of resources")
 
 
 class Engine:
@@ -42,9 +48,18 @@ class Engine:
         self.process = None
         self._disk = None
         self._slow = None
-        self._log = open(directory / f"engine-{index}.log", "ab")
+        self._is_traced = False
+        self._pid_file = Path(f"{self.store}.pid")
+        self._syncs = directory / f"engine-{index}.syncs"
+        self._log_path = directory / f"engine-{index}.log"
+        self._log = open(self._log_path, "ab")
+        # Bytes of its log that are of earlier lives.
+        self._said = 0
 
-    def start(self):
+    def start(self, is_disk_slow=False):
+        self._is_traced = is_disk_slow
+        self._said = self._log_path.stat().st_size
+        self._pid_file.unlink(missing_ok=True)
         config = self.directory / f"engine-{self.index}.conf"
         routes = ", ".join(f"nats://127.0.0.1:{port}" for port in self.routes)
         config.write_text(
@@ -58,9 +73,24 @@ class Engine:
             self._mount_small_disk()
             inside = ["nsenter", "-t", str(self._disk.pid), "-U", "-m", "--preserve-credentials"]
             command = [*inside, "--", *command]
+        if is_disk_slow:
+            command = [*self._slow_syncs(), *command]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
+
+    def _slow_syncs(self):
+        """What runs it so that the system delays its syncs, and nothing else."""
+        calls, delay = "fsync,fdatasync", int(SLOW_SYNC_SECS * 1e6)
+        return [
+            "strace", "-f", "--seccomp-bpf", "-qq", "-o", str(self._syncs), "-e", f"trace={calls}",
+            "-e", f"inject={calls}:delay_enter={delay}", "--",
+        ]  # fmt: skip
+
+    def slow_syncs(self):
+        """How many of its syncs were delayed."""
+        lines = self._syncs.read_text().splitlines() if self._syncs.exists() else []
+        return sum("DELAYED" in line for line in lines)
 
     def _mount_small_disk(self):
         """A small file system in a mount namespace, which needs no right of root. The process that
@@ -83,15 +113,22 @@ class Engine:
     def kill(self):
         self.fast()
         if self.is_running:
-            self.process.kill()
+            self._signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait()
 
+    def _signal(self, number):
+        """To the server itself; the process that was started may be one that traces it."""
+        if self._is_traced and self._pid_file.exists():
+            os.kill(int(self._pid_file.read_text()), number)
+        else:
+            self.process.send_signal(number)
+
     def pause(self):
-        self.process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self):
-        self.process.send_signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def slow(self):
         """Everything takes it several times as long, its syncs too."""
@@ -120,8 +157,32 @@ class Engine:
                     while True:
                         filler.write(chunk)
 
+    def has_no_space(self):
+        """Whether it has said so since it was started."""
+        said = self._log_path.read_bytes()[self._said :].decode(errors="replace")
+        return any(words in said for words in NO_SPACE)
+
     def free_disk(self):
         (self._disk_folder() / "filler").unlink(missing_ok=True)
+
+    async def call(self, subject, asked=None):
+        """A call of the JetStream API; the answer."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            payload = json.dumps(asked).encode() if asked is not None else b""
+            head = f"PUB $JS.API.{subject} _INBOX.rounds {len(payload)}\r\n".encode()
+            writer.write(b'CONNECT {"verbose":false}\r\nSUB _INBOX.rounds 1\r\n')
+            writer.write(head + payload + b"\r\n")
+            async with asyncio.timeout(CALL_SECS):
+                while not (line := await reader.readline()).startswith(b"MSG "):
+                    if line.startswith(b"PING"):
+                        writer.write(b"PONG\r\n")
+                answer = json.loads(await reader.readexactly(int(line.split()[-1])))
+        finally:
+            writer.close()
+        if "error" in answer:
+            raise OSError(f"{subject}: {answer['error']}")
+        return answer
 
     async def ask(self, path):
         """A page of its monitoring; None if it does not answer."""
@@ -137,6 +198,14 @@ class Engine:
             self._disk.stdin.close()
             self._disk.wait()
         self._log.close()
+
+
+def may_have_slow_disk():
+    """Whether `strace` is there and may trace a child."""
+    if shutil.which("strace") is None:
+        return False
+    command = ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=fsync", "true"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def may_have_small_disk():
@@ -206,6 +275,17 @@ class Engines:
         return leader != f"engine-{engine.index}" or all(
             one.get("current") and not one.get("offline") for one in replicas
         )
+
+    async def move_leader(self, stream, engine):
+        """The engine leads the stream from now on, if the others let it."""
+        deadline = asyncio.get_running_loop().time() + READY_SECS
+        wanted = {"placement": {"preferred": f"engine-{engine.index}"}}
+        while await self.leader(lambda name: name == stream) is not engine:
+            if asyncio.get_running_loop().time() > deadline:
+                raise TimeoutError(f"engine {engine.index} does not come to lead {stream}")
+            with contextlib.suppress(OSError, TimeoutError):
+                await engine.call(f"STREAM.LEADER.STEPDOWN.{stream}", wanted)
+            await asyncio.sleep(0.5)
 
     async def leader(self, wanted):
         """The engine that leads the first stream whose name `wanted` holds for."""

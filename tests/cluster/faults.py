@@ -3,19 +3,30 @@ and repairs; after it every node and engine runs, and has to catch up by itself.
 """
 
 import asyncio
+import datetime
 import shutil
 import time
 
-from nodes import NAME, Broken, run
+import engines
+import history as h
+import programs
+from nodes import NAME, READY_SECS, Broken, run
 from wires import IN, OUT
+from witness import Witness
 
 # A lease is valid for so long: others may take it after that.
 LEASE_SECS = 3
-# A promise that was under way when the engines went may still arrive within so long.
-ANSWER_SECS = 0.5
+# When a majority of engines is gone: what was under way is over.
+OVER_SECS = 2
 # So long a node watches what it may not do: it would do it at once, if it did.
 WATCH_SECS = 2
 OTHER = "other-rounds"
+# QoS 1 messages that wait in the socket of a node that is stopped.
+WITNESSED = 20
+# A clock that was set shows in the log with no more difference than this.
+CLOCK_SLACK_SECS = 15
+# A stream that is made small has so many bytes left.
+LEFT_BYTES = 64 * 1024
 
 
 class Ground:
@@ -50,6 +61,40 @@ class Ground:
         times = [publisher.acknowledged_at[-1:] for publisher in self.cast.publishers]
         return max((at for ats in times for at in ats), default=0.0)
 
+    async def until(self, what, come_true):
+        """Waits for what has to happen, and says when it does not."""
+        deadline = time.monotonic() + READY_SECS
+        while not come_true():
+            if time.monotonic() > deadline:
+                raise Broken(f"{what} did not come true: {await self.cluster.words()}")
+            await asyncio.sleep(0.02)
+
+    async def until_active(self, node):
+        deadline = time.monotonic() + READY_SECS
+        while await self.cluster.active() is not node:
+            if time.monotonic() > deadline:
+                raise Broken(f"node {node.index} does not serve: {await self.cluster.words()}")
+            await asyncio.sleep(0.05)
+
+    def refused(self):
+        """Publishes that were answered with a reason of an error."""
+        return [one for one in self.cast.history if isinstance(one, h.Refused)]
+
+    async def epoch(self):
+        """It grows with each takeover."""
+        return (await self.cluster.status())["epoch"]
+
+    async def facts_of(self, node):
+        """What the cluster knows of a node."""
+        nodes = (await self.cluster.status())["nodes"]
+        return next(one for one in nodes if one["node"] == f"node-{node.index}")
+
+    async def streams(self):
+        return [f"{NAME}-shard-{shard:03}" for shard in range(await self.shards())]
+
+    async def shards(self):
+        return len((await self.cluster.status())["nodes"][0]["shards"])
+
     async def only_one_serves(self, secs=WATCH_SECS):
         """Asks all nodes again and again: two that are ready are found by the question."""
         until = time.monotonic() + secs
@@ -66,10 +111,18 @@ async def kill_active(ground):
 
 
 async def kill_standby(ground):
-    standby = await ground.standby()
+    standby, epoch = await ground.standby(), await ground.epoch()
     standby.kill()
     await ground.a_while()
     standby.start()
+    await _is_unmoved(ground, epoch)
+
+
+async def _is_unmoved(ground, epoch):
+    """The active node has lost nothing by it."""
+    now = await ground.epoch()
+    if now != epoch:
+        raise Broken(f"the active node changed: epoch {now} after {epoch}")
 
 
 async def kill_stream_leader(ground):
@@ -89,13 +142,23 @@ async def kill_active_and_stream_leader(ground):
 
 
 async def pause_active(ground):
-    """The node wakes up after its lease: it must neither acknowledge nor call itself ready."""
+    """The node wakes up after its lease, with messages to acknowledge: it must send nothing, and
+    not call itself ready."""
     active = await ground.active()
+    witness = await Witness.of(active)
     active.pause()
+    await ground.until("the stop", active.is_stopped)
+    await witness.publish(WITNESSED)
     woken_at = time.monotonic() + ground.options.pause_secs
     await ground.cluster.await_active(active)
     await asyncio.sleep(max(0, woken_at - time.monotonic()))
+    if not active.is_stopped():
+        raise Broken("the active node was not stopped past its lease")
     active.resume()
+    said = await witness.rest(READY_SECS)
+    witness.close()
+    if said:
+        raise Broken(f"a node that woke up after its lease sent {said.hex(' ')}")
     await ground.only_one_serves()
 
 
@@ -104,11 +167,12 @@ async def engine_majority_lost(ground):
     lost = ground.rng.sample(ground.cluster.engines.all, 2)
     for engine in lost:
         engine.kill()
-    lost_at = time.monotonic()
+    await asyncio.sleep(OVER_SECS)
+    last = ground.last_acknowledged()
     await asyncio.sleep(LEASE_SECS + ground.rng.uniform(0.5, 2))
-    late = ground.last_acknowledged() - lost_at
-    if late > ANSWER_SECS:
-        raise Broken(f"acknowledged {late:.2f} s after the majority of engines was gone")
+    late = ground.last_acknowledged() - last
+    if late > 0:
+        raise Broken(f"acknowledged {late:.2f} s after all that was under way")
     if await ground.cluster.active() is not None:
         raise Broken("a node calls itself ready though its lease cannot be renewed")
     for engine in lost:
@@ -139,25 +203,69 @@ async def cut_active_in(ground):
 
 async def cut_active_short(ground):
     """Shorter than the lease: the same node goes on, with its connections."""
-    active = await ground.active()
+    active, epoch = await ground.active(), await ground.epoch()
+    witness = await Witness.of(active)
     active.cut()
     await asyncio.sleep(ground.rng.uniform(0.3, 1.2))
+    _was_cut(active)
     active.mend()
     await ground.a_while(2, 3)
+    await _is_unmoved(ground, epoch)
+    if not await witness.is_served():
+        raise Broken("a connection did not outlive a cut that is shorter than the lease")
+    witness.close()
+
+
+def _was_cut(node):
+    if not any(wire.held for wire in node.wires):
+        raise Broken("nothing waited at the cut: the node did not feel it")
 
 
 async def cut_standby(ground):
-    standby = await ground.standby()
+    standby, epoch = await ground.standby(), await ground.epoch()
     standby.cut()
     await ground.a_while(1, 5)
+    _was_cut(standby)
     standby.mend()
+    await _is_unmoved(ground, epoch)
 
 
 async def slow_engine(ground):
+    """An engine that is stopped and goes on in turns: all it does takes longer."""
     engine = ground.rng.choice(ground.cluster.engines.all)
     engine.slow()
-    await ground.a_while(3, 6)
+    slowest = 0.0
+    until = time.monotonic() + ground.rng.uniform(3, 6)
+    while time.monotonic() < until:
+        asked_at = time.monotonic()
+        await engine.ask("/varz")
+        slowest = max(slowest, time.monotonic() - asked_at)
+        await asyncio.sleep(0.05)
     engine.fast()
+    if slowest < engines.SLOW_STOP_SECS / 2:
+        raise Broken(f"the engine was not slow: it answered within {slowest:.3f} s")
+    ground.notes.append(f"answers took up to {slowest:.2f} s")
+
+
+async def slow_disk(ground):
+    """The engine that leads the streams waits for each of its syncs."""
+    engine = next(one for one in ground.cluster.engines.all if not one.small_disk)
+    engine.kill()
+    engine.start(is_disk_slow=True)
+    await ground.cluster.engines.be_whole()
+    for stream in await ground.streams():
+        await ground.cluster.engines.move_leader(stream, engine)
+    before = engine.slow_syncs()
+    await ground.a_while(4, 6)
+    led = [await ground.cluster.engines.leader(lambda name, it=stream: name == it)
+           for stream in await ground.streams()]  # fmt: skip
+    delayed = engine.slow_syncs() - before
+    if delayed == 0 or engine not in led:
+        raise Broken(f"{delayed} syncs were delayed; of {len(led)} streams it led "
+                     f"{led.count(engine)}")  # fmt: skip
+    ground.notes.append(f"{delayed} syncs delayed, leader of {led.count(engine)} streams")
+    engine.kill()
+    engine.start()
 
 
 async def clock_jumps(ground):
@@ -167,18 +275,55 @@ async def clock_jumps(ground):
         for secs in (by, 0):
             for node in nodes:
                 node.clock.set(secs)
+            await _shows_clock(ground, nodes[0], secs)
             await ground.a_while()
+
+
+async def _shows_clock(ground, node, secs):
+    """The log of the node has the time that its clock was set to."""
+    lines = len(node.log())
+
+    def is_set():
+        stamps = [line["timestamp"] for line in node.log()[lines:]]
+        times = [datetime.datetime.fromisoformat(stamp).timestamp() for stamp in stamps]
+        return any(abs(at - time.time() - secs) < CLOCK_SLACK_SECS for at in times)
+
+    # A client that comes and goes makes the node write.
+    (await Witness.of(node)).close()
+    await ground.until(f"the clock of node {node.index} by {secs:.0f} s", is_set)
 
 
 async def full_disk(ground):
     """An engine that once found no disk space does nothing until it is started again."""
     engine = ground.cluster.engines.all[-1]
     engine.fill_disk()
+    await ground.until("an engine without space", engine.has_no_space)
     await ground.a_while(3, 5)
     engine.kill()
     engine.free_disk()
     await ground.a_while()
     engine.start()
+
+
+async def full_streams(ground):
+    """The streams take nothing more: publishes are refused until they do."""
+    all_engines = ground.cluster.engines
+    configs = {}
+    for stream in await ground.streams():
+        info = await all_engines.all[0].call(f"STREAM.INFO.{stream}")
+        configs[stream] = info["config"]
+        small = {**info["config"], "max_bytes": info["state"]["bytes"] + LEFT_BYTES}
+        await all_engines.all[0].call(f"STREAM.UPDATE.{stream}", small)
+    before = len(ground.refused())
+    await ground.until("a refusal", lambda: len(ground.refused()) > before)
+    await ground.a_while(2, 3)
+    for stream, config in configs.items():
+        await all_engines.all[0].call(f"STREAM.UPDATE.{stream}", config)
+    refused = ground.refused()[before:]
+    reasons = sorted({f"{one.reason:#x}" for one in refused})
+    ground.notes.append(f"{len(refused)} publishes refused with {', '.join(reasons)}")
+    if reasons != ["0x97"]:
+        raise Broken(f"refused with {reasons}, not with 0x97")
 
 
 async def wiped_standby(ground):
@@ -201,10 +346,16 @@ async def killed_while_catching_up(ground):
     standby = await ground.standby()
     standby.kill()
     standby.wipe()
-    for _ in range(ground.rng.randint(1, 3)):
+    tries = ground.rng.randint(1, 3)
+    for at in range(tries):
         standby.start()
-        await ground.a_while(0.02, 0.6)
+        await ground.until("files of a copy", lambda: any(standby.data.glob("shard-*/*")))
+        if at > 0:
+            await ground.a_while(0.02, 0.6)
+        has_caught_up = "caught up" in standby.log_text()
         standby.kill()
+        if at == 0 and has_caught_up:
+            ground.notes.append("it had caught up before it was killed")
     standby.start()
 
 
@@ -212,28 +363,33 @@ async def old_data(ground):
     standby = await ground.standby()
     standby.kill()
     aside = standby.data.with_name(standby.data.name + "-aside")
-    shutil.copytree(standby.data, aside)
+    shutil.copytree(standby.data, aside, ignore=lambda *_: ["control"])
     standby.start()
     await ground.cluster.be_whole()
     await ground.a_while(1, 2)
     standby.kill()
+    if _content(aside) == _content(standby.data):
+        raise Broken("the copy has not grown: the data are not old")
     standby.wipe()
     aside.rename(standby.data)
     standby.start()
 
 
-async def _with_data(ground, standby, make):
-    """A standby is started on data that are not its cluster's: it refuses them, or replaces them;
-    it never serves them."""
+def _content(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}.values()
+
+
+async def _with_data(ground, standby, make, refusal):
+    """A standby that finds data of something else refuses to start, and says why."""
     standby.kill()
     standby.wipe()
     await make(standby)
     standby.start()
-    await ground.a_while(2, 3)
-    if not standby.is_running:
-        ground.notes.append(f"refused: {standby.last_words().splitlines()[-1][:300]}")
-        standby.wipe()
-        standby.start()
+    await ground.until("the refusal of foreign data", lambda: not standby.is_running)
+    if refusal not in standby.last_words():
+        raise Broken(f"'{refusal}' is not said: {standby.last_words()}")
+    standby.wipe()
+    standby.start()
 
 
 async def data_of_another_cluster(ground):
@@ -245,7 +401,7 @@ async def data_of_another_cluster(ground):
         node.kill()
         node.configure()
 
-    await _with_data(ground, await ground.standby(), make)
+    await _with_data(ground, await ground.standby(), make, "the local copy of another cluster")
 
 
 async def data_of_a_single_node(ground):
@@ -256,7 +412,8 @@ async def data_of_a_single_node(ground):
         node.kill()
         node.configure()
 
-    await _with_data(ground, await ground.standby(), make)
+    refusal = "holds the log of a broker without a cluster"
+    await _with_data(ground, await ground.standby(), make, refusal)
 
 
 async def _until_ready(node):
@@ -270,14 +427,57 @@ async def _until_ready(node):
 async def another_configuration(ground):
     """A node with another configuration is seen, and does no harm."""
     standby = await ground.standby()
+    checksum = (await ground.facts_of(standby))["config"]
     standby.kill()
-    standby.configure(packet_bytes_max="24KiB")
+    standby.configure(when_full="wait")
     standby.start()
-    await ground.a_while(2, 3)
-    ground.notes.append(f"runs on: {standby.is_running}, {await standby.readiness()}")
+    await ground.cluster.be_whole()
+    await _is_noticed(ground, standby, "another node has other settings")
+    if (await ground.facts_of(standby))["config"] == checksum:
+        raise Broken("the status does not tell another configuration from its own")
     standby.kill()
     standby.configure()
     standby.start()
+    await ground.cluster.be_whole()
+    if (await ground.facts_of(standby))["config"] != checksum:
+        raise Broken("the status tells the same configuration from itself")
+
+
+async def _is_noticed(ground, node, words):
+    """Some other node writes it down, with the name of this one."""
+
+    def has_it():
+        others = [other for other in ground.cluster.nodes if other is not node]
+        lines = [line for other in others for line in other.log() if words in line["message"]]
+        return any(line.get("node") == f"node-{node.index}" for line in lines)
+
+    await ground.until(f"'{words}'", has_it)
+
+
+async def another_version(ground):
+    """A node of another version is seen; it follows, and serves when it is asked to."""
+    standby = await ground.standby()
+    own = standby.program
+    other = standby.directory / f"another-version-{standby.index}"
+    version = programs.another_version(own, other)
+    await standby.stop()
+    standby.program = other
+    standby.start()
+    await ground.cluster.be_whole()
+    await _is_noticed(ground, standby, "another node has another version")
+    told = (await ground.facts_of(standby))["version"]
+    if told != version:
+        raise Broken(f"the status says version {told}, not {version}")
+    await ground.cluster.command("switchover", f"node-{standby.index}")
+    await ground.until_active(standby)
+    await ground.a_while()
+    await standby.stop()
+    await ground.cluster.await_active(standby)
+    standby.program = own
+    standby.start()
+    await ground.cluster.be_whole()
+    other.unlink()
+    ground.notes.append(f"version {version} beside {programs.version_of(own)}")
 
 
 async def switchover(ground):
@@ -318,8 +518,10 @@ ALL = [
     cut_active_short,
     cut_standby,
     slow_engine,
+    slow_disk,
     clock_jumps,
     full_disk,
+    full_streams,
     wiped_standby,
     wiped_active,
     killed_while_catching_up,
@@ -327,6 +529,7 @@ ALL = [
     data_of_another_cluster,
     data_of_a_single_node,
     another_configuration,
+    another_version,
     switchover,
     two_switchovers,
     rolling_restart,

@@ -20,7 +20,7 @@ from wires import Wire
 QUELEA = os.environ.get("QUELEA_BIN", str(ROOT / "target/debug/quelea"))
 NAME = "rounds"
 # Of a node of a cluster.
-LEVEL = "fsync"
+LEVEL = "quorum"
 
 # Small segments, so that logs are rolled, and streams purged, all the time.
 CONFIG = """
@@ -34,8 +34,9 @@ listen = "127.0.0.1:{http}"
 [durability]
 level = "{level}"
 segment_bytes = "256KiB"
+when_full = "{when_full}"
 [limits]
-packet_bytes_max = "{packet_bytes_max}"
+packet_bytes_max = "16KiB"
 """
 
 CLUSTER = """
@@ -61,6 +62,7 @@ class Node:
         # What a node without a cluster promises.
         self.level_alone = level_alone
         self.mqtt, self.http, *self._wire_ports = ports
+        self.program = Path(QUELEA)
         self.data = directory / f"node-{index}"
         self.config = directory / f"node-{index}.toml"
         self.wires = []
@@ -75,11 +77,11 @@ class Node:
             await wire.start(port)
             self.wires.append(wire)
 
-    def configure(self, name=NAME, packet_bytes_max="16KiB", is_clustered=True):
+    def configure(self, name=NAME, when_full="refuse", is_clustered=True):
         is_clustered = is_clustered and bool(self.wires)
         level = LEVEL if is_clustered else self.level_alone
         text = CONFIG.format(
-            mqtt=self.mqtt, http=self.http, level=level, packet_bytes_max=packet_bytes_max
+            mqtt=self.mqtt, http=self.http, level=level, when_full=when_full
         )
         if is_clustered:
             servers = ", ".join(f'"nats://127.0.0.1:{wire.port}"' for wire in self.wires)
@@ -91,7 +93,7 @@ class Node:
         log = self.directory / f"node-{self.index}-life-{self.lives}.log"
         with open(log, "wb") as output:
             self.process = subprocess.Popen(
-                [QUELEA, "serve", "--log-format=json", f"--config={self.config}",
+                [self.program, "serve", "--log-format=json", f"--config={self.config}",
                  f"--data={self.data}"],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 env={**os.environ, **self.clock.environment},
@@ -143,10 +145,22 @@ class Node:
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, IndexError) as error:
             return 0, repr(error)
 
+    def is_stopped(self):
+        """Whether SIGSTOP has reached each of its threads."""
+        threads = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
+        return all(one.read_text().rsplit(")", 1)[1].split()[0] == "T" for one in threads)
+
+    def log_text(self):
+        path = self.directory / f"node-{self.index}-life-{self.lives}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def log(self):
+        """The lines of its present life, as dictionaries."""
+        lines = self.log_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
     def last_words(self):
-        log = self.directory / f"node-{self.index}-life-{self.lives}.log"
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        return "\n".join(lines[-8:]) or "it said nothing"
+        return "\n".join(self.log_text().splitlines()[-8:]) or "it said nothing"
 
 
 class Cluster:

@@ -204,17 +204,8 @@ class Run:
 
 def chosen(options, rng):
     """The faults in turn: each as often as the others, in an order that chance gives."""
-    if options.fault:
-        known = f.SINGLE if options.single else f.ALL
-        pool = [fault for fault in known if fault.__name__ in options.fault]
-        unknown = set(options.fault) - {fault.__name__ for fault in pool}
-        if unknown:
-            raise SystemExit(f"no fault {', '.join(sorted(unknown))}: see --list")
-    else:
-        pool = SHORT if options.short else f.SINGLE if options.single else f.ALL
-    if not engines.may_have_small_disk() and f.full_disk in pool:
-        print("  full disk: skipped, this machine does not let us mount a small file system")
-        pool = [fault for fault in pool if fault is not f.full_disk]
+    pool = pool_of(options)
+    pool = [fault for fault in pool if fault not in skipped(pool)]
     if options.short:
         return pool
     order = []
@@ -223,6 +214,38 @@ def chosen(options, rng):
         rng.shuffle(more)
         order += more
     return order[: options.rounds]
+
+
+def skipped(pool):
+    """Faults of the pool that this machine cannot have, with the reason."""
+    reasons = {}
+    if f.full_disk in pool and not engines.may_have_small_disk():
+        reasons[f.full_disk] = "this machine does not let us mount a small file system"
+    if f.slow_disk in pool and not engines.may_have_slow_disk():
+        reasons[f.slow_disk] = "it needs strace, and the right to trace a child"
+    return reasons
+
+
+def missed(rounds):
+    """Faults with a goal whose median is above it."""
+    found = []
+    for name, goal in f.GOALS.items():
+        gaps = [one.without_service for one in rounds
+                if one.fault.__name__ == name and one.without_service is not None]  # fmt: skip
+        if gaps and statistics.median(gaps) > goal:
+            found.append(f"{name}: {statistics.median(gaps):.2f} s, goal {goal} s")
+    return found
+
+
+def pool_of(options):
+    if options.fault:
+        known = f.SINGLE if options.single else f.ALL
+        pool = [fault for fault in known if fault.__name__ in options.fault]
+        unknown = set(options.fault) - {fault.__name__ for fault in pool}
+        if unknown:
+            raise SystemExit(f"no fault {', '.join(sorted(unknown))}: see --list")
+        return pool
+    return SHORT if options.short else f.SINGLE if options.single else f.ALL
 
 
 def table(rounds):
@@ -294,6 +317,8 @@ def options_from(arguments):
                         help="one node without engines: tries the rounds")  # fmt: skip
     parser.add_argument("--level", choices=("memory", "disk", "fsync"), default="fsync",
                         help="of the one node")  # fmt: skip
+    parser.add_argument("--strict", action="store_true",
+                        help="fail if a median time without service misses its goal")  # fmt: skip
     parser.add_argument("--fault", action="append", help="only this one; repeatable")
     parser.add_argument("--list", action="store_true", help="the names of all faults")
     parser.add_argument("--publishers", type=int, default=4)
@@ -330,8 +355,15 @@ def main():
     if options.markdown and failure is None:
         Path(options.markdown).write_text(page + "\n")
     whole = sum(one.without_service is not None and not one.findings for one in rounds)
-    print(f"cluster: {whole} passed, {int(failure is not None)} failed")
-    return 0 if failure is None else 1
+    late = missed(rounds) if options.strict else []
+    for line in late:
+        print(f"MISSED {line}")
+    failed = int(failure is not None) + len(late)
+    left_out = skipped(pool_of(options))
+    for fault, reason in left_out.items():
+        print(f"SKIPPED {f.words(fault)}: {reason}")
+    print(f"cluster: {whole} passed, {failed} failed, {len(left_out)} skipped")
+    return 0 if failed == 0 else 1
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ class Wire:
         self.port = None
         self._server = None
         self._open = {direction: asyncio.Event() for direction in BOTH}
+        # Reads that have waited at a cut.
+        self.held = 0
         self._tasks = set()
         for direction in BOTH:
             self._open[direction].set()
@@ -68,6 +70,7 @@ class Wire:
         with contextlib.suppress(OSError):
             while True:
                 content = await reader.read(READ_BYTES)
+                self.held += not self._open[direction].is_set()
                 await self._open[direction].wait()
                 if not content:
                     return
