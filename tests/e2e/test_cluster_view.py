@@ -229,5 +229,7 @@ def test_without_a_quorum_the_active_node_is_not_ready_and_says_when_it_is_back(
         for name in cut:
             lab.send(name, signal.SIGCONT)
     eventually(lambda: lab.active() is not None, "the resumption")
+    resumed = "lease renewed: this node serves again"
+    eventually(lambda: resumed in lab.log(active)[before:], "the line of the resumption")
     log = lab.log(active)[before:]
     assert "lease expired: this node is suspended" in log, log
