@@ -301,7 +301,7 @@ fn table(shown: &Shown) -> String {
         for node in &shown.nodes {
             let Some(Lag { messages, bytes, seconds }) = node.lags.get(shard) else { continue };
             text.push_str(&format!(
-                "  {:25} behind by {messages} messages, {bytes} bytes, {seconds:.1} s\n",
+                "  {:25} lag {messages} messages, {bytes} bytes, {seconds:.1} s\n",
                 node.status.node
             ));
         }
