@@ -13,8 +13,8 @@
 //! read:
 //!
 //! - It is the front message: it was stored, and the next one is looked at in the same way.
-//! - There is none: the same message is sent again with the same expected sequence, and nothing else
-//!   until it is stored. Should the lost one arrive late, only one of the two can be stored.
+//! - There is none: the same message is sent again with the same expected sequence, and nothing
+//!   else until it is stored. Should the lost one arrive late, only one of the two can be stored.
 //! - It is of a later epoch: the stream has another writer. This one has ended.
 //! - It is of an earlier epoch, or of this writer but out of turn: it counts for nobody, and is
 //!   skipped. With two appends under way the second can be stored without the first: the message

@@ -205,7 +205,7 @@ impl World {
         let shard_count = 1 + random.below(5) as u16;
         let (mut settings, mut limits) = new_settings(options, &mut random, &mut crowd);
         let mut terms = new_terms(options);
-        let (mut disks, mut calamities) = (None, Calamities::default());
+        let (mut disks, mut cluster, mut calamities) = (None, None, Calamities::default());
         let (mut padding_max, mut unrest_percent) = (0, 100);
         if options.durable {
             disks = Some(Disks::new(shard_count, options.sabotage, &mut random, &mut crowd));
@@ -218,7 +218,6 @@ impl World {
             terms.may_fail = calamities.may_fail();
             set_levels(&mut settings, &mut limits, &mut terms, &mut random);
         }
-        let mut cluster = None;
         if options.cluster {
             (padding_max, unrest_percent) = moods(&mut random);
             set_levels_of_cluster(&mut settings, &mut limits, &mut terms, &mut random);

@@ -53,9 +53,12 @@ fn better_leader(cluster: &Value, own: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn replica(name: &str, current: bool, offline: bool) -> Value {
+        json!({ "name": name, "current": current, "offline": offline })
+    }
+
     #[test]
     fn a_leader_moves_only_from_the_own_server_and_to_one_that_has_all() {
-        let replica = |name: &str, current: bool, offline: bool| json!({ "name": name, "current": current, "offline": offline });
         let cluster = json!({
             "leader": "n1",
             "replicas": [

@@ -87,7 +87,8 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let loaded = Arc::new(loaded);
     let signals = watch::catch_reloads()?;
     raise_descriptor_limit(loaded.config.limits.connections_max);
-    // What is wrong with them is told at once. A standby may wait long, and serves by those of then.
+    // A wrong file ends the start at once. A standby may wait long: it reads them again before it
+    // serves.
     rules::load(&loaded.config)?;
     let (node, logs) = match node::join(&loaded, clock)? {
         Joined::Alone => (None, None),
