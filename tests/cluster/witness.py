@@ -11,6 +11,8 @@ import wire
 
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 ANSWER_SECS = 10
+# A refusal comes at once.
+REFUSED_SECS = 1
 # Nobody subscribes to it.
 TOPIC = "witness/a"
 NAMES = itertools.count()
@@ -37,6 +39,15 @@ class Witness:
         for packet_id in range(1, count + 1):
             self.writer.write(wire.publish(TOPIC, b"x", 1, packet_id))
         await self.writer.drain()
+
+    async def retain(self):
+        """Publishes a message to be retained. The reason of the answer; None: none has come."""
+        self.writer.write(wire.publish(TOPIC, b"x", 1, 1, retain=True))
+        try:
+            body = (await asyncio.wait_for(self._packet(), REFUSED_SECS))[2:]
+            return body[2] if len(body) > 2 else 0
+        except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+            return None
 
     async def is_served(self):
         """Whether the connection still works."""
