@@ -127,7 +127,7 @@ fn answer_while_waiting(
 fn leave(clustered: &Clustered) {
     clustered.member.order(Order::Release(None));
     if !is_released(clustered) {
-        tracing::warn!("stopped while it took the lease: others take over when it has run out");
+        tracing::warn!("stopped while taking the lease: another node takes over when it expires");
     }
 }
 
