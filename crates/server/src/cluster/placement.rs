@@ -1,4 +1,4 @@
-//! Where the streams are led: not beside the active node, so that the loss of its machine needs no
+//! Where the streams and the bucket are led: not beside the active node, so that the loss of its machine needs no
 //! election of NATS before another node can take over.
 
 use std::time::Duration;
@@ -17,8 +17,10 @@ pub(super) const PLACE_DELAY: Duration = Duration::from_secs(10);
 /// another try, is left to the next call.
 pub(super) async fn move_one_leader(engine: Engine, shards: u16) {
     let own = engine.client().server_info().server_name;
-    for shard in 0..shards {
-        let stream = engine.names().stream(shard);
+    let names = engine.names();
+    // The lease first: a takeover begins with it.
+    for stream in [names.bucket_stream()].into_iter().chain((0..shards).map(|it| names.stream(it)))
+    {
         let Ok(info) = engine.api(&format!("STREAM.INFO.{stream}"), Value::Null).await else {
             return;
         };
