@@ -262,6 +262,8 @@ struct Loop {
     taken: Option<Taken>,
     /// The start of the broker has the logs, and the small files are this node's.
     is_served: bool,
+    /// Why this node gives back the role that it cannot fill.
+    given_up: Option<String>,
     /// The broker serves clients.
     serves: bool,
     switchover: Option<String>,
@@ -299,6 +301,7 @@ impl Loop {
             has_started_over: vec![false; copies.len()],
             taken: None,
             is_served: false,
+            given_up: None,
             serves: false,
             switchover: None,
             facts,
@@ -456,10 +459,16 @@ impl Loop {
                 self.taken = Some(taken);
             }
             Err(NotTaken::Engine(error)) => {
-                self.on_role(Role::Ended(format!("the engine does not give the files: {error}")));
+                self.give_up(format!("the engine does not give the files: {error}"));
             }
-            Err(NotTaken::Here(why)) => self.on_role(Role::Ended(why)),
+            Err(NotTaken::Here(why)) => self.give_up(why),
         }
+    }
+
+    /// Others need not wait until the lease runs out. Without the engine it does.
+    fn give_up(&mut self, why: String) {
+        self.given_up = Some(why);
+        self.node.release(None);
     }
 
     fn apply_effects(&mut self) {
@@ -581,11 +590,14 @@ impl Loop {
                 let logs: Result<_, _> = self.copies.iter_mut().map(LocalCopy::take).collect();
                 match logs {
                     Ok(logs) => self.taken = Some(Taken::new(epoch, logs)),
-                    Err(error) => self.on_role(Role::Ended(format!("{error:#}"))),
+                    Err(error) => self.give_up(format!("{error:#}")),
                 }
             }
             Role::Released => {
                 self.mark();
+                if let Some(why) = self.given_up.take() {
+                    return self.on_role(Role::Ended(why));
+                }
                 let _ = self.turns.send(Turn::Released);
             }
             Role::Ended(why) => {
