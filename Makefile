@@ -57,6 +57,13 @@ cluster-test: ## ROUNDS (default 50) of mixed faults on three brokers and three 
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/cluster/rounds.py --strict \
 		--rounds $(or $(ROUNDS),50) $(if $(SEED),--seed $(SEED)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
+.PHONY: cluster-bench
+cluster-bench: ## CPU per message of level quorum beside fsync, and takeovers with 100,000 sessions and 1 GB (ROUNDS=3)
+	$(CARGO) build --release -p server -p flock --bins
+	@[ -n "$$QUELEA_NATS_SERVER" ] || tests/nats
+	@python3 tests/cluster/cost.py --rounds $(or $(ROUNDS),3)
+	@python3 tests/cluster/takeover.py --rounds $(or $(ROUNDS),3)
+
 .PHONY: siege
 siege: ## attacks a broker with default limits and 1 GB; the table goes to docs/performance/siege.md (CASES="...", SECS)
 	$(CARGO) build --profile quick -p server --bin quelea
