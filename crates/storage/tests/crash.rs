@@ -5,33 +5,9 @@
 
 mod model;
 
-use model::{Model, SEGMENT_BYTES};
+use model::{Model, SEGMENT_BYTES, live, seeds, settings};
 use storage::testing::{Crash, Faults, Rng};
-use storage::{Level, Settings, Status};
-
-fn settings() -> Settings {
-    Settings { sync_interval_ms: 50, retry_ms: 50, ..Settings::with_segment_bytes(SEGMENT_BYTES) }
-}
-
-fn seeds() -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    match number("STORAGE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("STORAGE_SEEDS").unwrap_or(2000),
-    }
-}
-
-/// One life: changes, turns and disk steps in any order, for `events` events.
-fn live(model: &mut Model, rng: &mut Rng, events: u64) {
-    for _ in 0..events {
-        match rng.below(10) {
-            0..4 => model.random_append(rng),
-            4..6 => model.turn(),
-            6..9 => model.step(),
-            _ => model.tick(rng.below(40)),
-        }
-    }
-}
+use storage::{Level, Status};
 
 fn history(seed: u64, plant: fn(&mut Model)) -> Result<Model, String> {
     let mut rng = Rng::new(seed);
@@ -58,7 +34,7 @@ fn history(seed: u64, plant: fn(&mut Model)) -> Result<Model, String> {
 
 #[test]
 fn what_was_promised_survives_any_crash() {
-    for seed in seeds() {
+    for seed in seeds(2000) {
         let mut model = history(seed, |_| {}).unwrap_or_else(|why| panic!("{why}"));
         // And the log is of use afterwards.
         model.disk.faults = Faults::default();

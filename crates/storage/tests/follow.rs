@@ -6,37 +6,13 @@ mod model;
 
 use std::collections::BTreeMap;
 
-use model::{IDENTITY, Model, SEGMENT_BYTES, Seen};
+use model::{IDENTITY, Model, SEGMENT_BYTES, Seen, live, seeds, settings};
 use storage::testing::{Crash, Rng, SimDisk, Written};
 use storage::{
-    Follow, Identity, Level, Log, Position, Recovered, Refusal, Settings, Stamp, Status,
-    manifest_file,
+    Follow, Identity, Level, Log, Position, Recovered, Refusal, Stamp, Status, manifest_file,
 };
 
 const OWNER: (u16, u16) = (1, 4);
-
-fn settings() -> Settings {
-    Settings { sync_interval_ms: 50, retry_ms: 50, ..Settings::with_segment_bytes(SEGMENT_BYTES) }
-}
-
-fn seeds() -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    match number("STORAGE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("STORAGE_SEEDS").unwrap_or(150),
-    }
-}
-
-fn live(model: &mut Model, rng: &mut Rng, events: u64) {
-    for _ in 0..events {
-        match rng.below(10) {
-            0..4 => model.random_append(rng),
-            4..6 => model.turn(),
-            6..9 => model.step(),
-            _ => model.tick(rng.below(40)),
-        }
-    }
-}
 
 fn close(model: &mut Model) {
     model.log.close();
@@ -165,7 +141,7 @@ impl LocalCopy {
 #[test]
 fn what_was_followed_is_what_recovery_finds() {
     let (mut reclaimed, mut torn) = (0, 0);
-    for seed in seeds() {
+    for seed in seeds(150) {
         let (model, events) = history(seed, 1 + seed % 4, true);
         let mut standby = Standby::new();
         for event in &events {
@@ -180,12 +156,12 @@ fn what_was_followed_is_what_recovery_finds() {
         assert_eq!(followed, essence(&found), "seed {seed}");
         assert_eq!(followed_seen.state, seen.state, "seed {seed}");
     }
-    assert!(reclaimed > 50 && torn > 5 || seeds().end < 150, "{reclaimed} {torn}");
+    assert!(reclaimed > 50 && torn > 5 || seeds(150).end < 150, "{reclaimed} {torn}");
 }
 
 #[test]
 fn a_standby_goes_on_behind_its_local_copy() {
-    for seed in seeds() {
+    for seed in seeds(150) {
         let (model, events) = history(seed, 1 + seed % 4, true);
         let mut rng = Rng::new(!seed);
         let at = rng.below(events.len() as u64) as usize;

@@ -2,24 +2,9 @@
 
 mod model;
 
-use model::{Model, SEGMENT_BYTES};
+use model::{Model, live, settings};
 use storage::testing::{Crash, Rng};
-use storage::{AppendError, Command, FaultKind, Kind, Level, Settings, Status};
-
-fn settings() -> Settings {
-    Settings { sync_interval_ms: 50, retry_ms: 50, ..Settings::with_segment_bytes(SEGMENT_BYTES) }
-}
-
-fn live(model: &mut Model, rng: &mut Rng, events: u64) {
-    for _ in 0..events {
-        match rng.below(10) {
-            0..4 => model.random_append(rng),
-            4..6 => model.turn(),
-            6..9 => model.step(),
-            _ => model.tick(rng.below(40)),
-        }
-    }
-}
+use storage::{AppendError, Command, FaultKind, Kind, Level, Status};
 
 /// As long as nothing is appended and time does not pass.
 fn rest(model: &mut Model) {

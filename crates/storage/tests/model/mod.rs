@@ -16,6 +16,32 @@ pub(crate) const PUT: Kind = Kind::new(1);
 pub(crate) const DELETE: Kind = Kind::new(2);
 pub(crate) const IDENTITY: Identity = Identity { id: *b"a log for a test", shard: 1, shards: 4 };
 
+/// Short times, so that histories have all of it.
+pub(crate) fn settings() -> Settings {
+    Settings { sync_interval_ms: 50, retry_ms: 50, ..Settings::with_segment_bytes(SEGMENT_BYTES) }
+}
+
+/// The histories to try: `STORAGE_SEEDS` says how many, `STORAGE_SEED` picks one.
+pub(crate) fn seeds(default: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match number("STORAGE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("STORAGE_SEEDS").unwrap_or(default),
+    }
+}
+
+/// Changes, turns and disk steps in any order, for `events` events.
+pub(crate) fn live(model: &mut Model, rng: &mut Rng, events: u64) {
+    for _ in 0..events {
+        match rng.below(10) {
+            0..4 => model.random_append(rng),
+            4..6 => model.turn(),
+            6..9 => model.step(),
+            _ => model.tick(rng.below(40)),
+        }
+    }
+}
+
 /// One change: `op` numbers them, `life` tells apart equal numbers before and after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Op {
