@@ -1,5 +1,5 @@
-//! Where the streams and the bucket are led: not beside the active node, so that the loss of its machine needs no
-//! election of NATS before another node can take over.
+//! Where the streams and the bucket are led: not beside the active node, so that the loss of its
+//! machine needs no election of NATS before another node can take over.
 
 use std::time::Duration;
 

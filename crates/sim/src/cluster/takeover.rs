@@ -53,9 +53,17 @@ impl World {
         self.await_open()
     }
 
-    /// Nothing is wrong any more: some node must come to serve, and not much later.
+    /// Nothing is wrong any more: some node must come to serve, and not much later than one has
+    /// read the streams.
     pub(crate) fn await_open(&mut self) -> Result<(), String> {
-        for _ in 0..OPEN_ROUNDS_MAX {
+        let (mut read, mut rounds_without) = (0, 0);
+        for _ in 0..READING_ROUNDS_MAX {
+            let is_further = self.messages_read() > read;
+            rounds_without = if is_further { 0 } else { rounds_without + 1 };
+            read = read.max(self.messages_read());
+            if rounds_without > OPEN_ROUNDS_MAX {
+                break;
+            }
             let now_ms = self.now_ms;
             if self.cluster.as_ref().is_none_or(|it| it.open(now_ms).is_some()) {
                 return Ok(());
@@ -65,6 +73,14 @@ impl World {
             self.look_at_members()?;
         }
         Err(format!("no node comes to serve: {}", self.standing()))
+    }
+
+    /// Of all streams, by the nodes as they are.
+    fn messages_read(&self) -> u64 {
+        let members = self.cluster.iter().flat_map(|cluster| &cluster.members);
+        let streams =
+            members.filter_map(|member| member.agent.as_ref()).flat_map(|it| it.streams());
+        streams.map(|stream| stream.last).sum()
     }
 
     /// What each node is, for a failure.
@@ -292,5 +308,9 @@ impl World {
     }
 }
 
-/// Tenths of a second within which somebody has to serve when nothing is wrong.
+/// Tenths of a second in which the streams have to be read.
+const READING_ROUNDS_MAX: usize = 30_000;
+
+/// Tenths of a second without a message read within which somebody has to serve when nothing is
+/// wrong.
 const OPEN_ROUNDS_MAX: usize = 300;
