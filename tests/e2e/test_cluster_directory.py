@@ -216,7 +216,7 @@ def test_a_standby_is_backed_up_and_restored(nats, start, tmp_path):
     assert single.wait() == 0
     # A broker of its own has used it: it is no local copy any more.
     refused = subprocess.run(
-        [QUELEA, "serve", f"--config={config}", f"--data={copy}"],
+        [QUELEA, "serve", f"--config={config}", f"--data={copy}", "--http=127.0.0.1:0"],
         capture_output=True, text=True, timeout=PATIENCE_SECS,
     )
     assert refused.returncode != 0 and "a broker without a cluster" in refused.stderr
