@@ -11,10 +11,13 @@ use crate::model::{
     BrokerId, Command, Delay, Directions, Fault, GroupId, Party, Spread, Step, Which,
 };
 
+/// A fault, once it is known whom it befalls.
+type Against = fn(Party) -> Fault;
+
 impl Lowering<'_> {
     /// The fault; with `for`, also the wait and what ends it.
     pub(super) fn fault(&self, fault: &format::Fault) -> Lowered<Vec<Step>> {
-        let (who, begin, end): (_, fn(Party) -> Fault, Option<fn(Party) -> Fault>) = match fault {
+        let (who, begin, end): (_, Against, Option<Against>) = match fault {
             format::Fault::Cut(cut) => return self.cut(cut),
             format::Fault::Kill(who) => {
                 (who, |who| Fault::Kill { who }, Some(|who| Fault::Restart { who }))
