@@ -22,7 +22,6 @@ pub struct Sequencer {
     /// The current writer and the number of its last message that counts.
     current: Option<Header>,
     segments: BTreeMap<u32, Sequence>,
-    voided: u64,
 }
 
 /// What to do with a message.
@@ -61,7 +60,7 @@ pub struct Cursor {
 impl Sequencer {
     /// Begins with the first message of a stream.
     pub fn new(cluster: ClusterId) -> Self {
-        Self { cluster, last: 0, current: None, segments: BTreeMap::new(), voided: 0 }
+        Self { cluster, last: 0, current: None, segments: BTreeMap::new() }
     }
 
     /// Goes on at a cursor.
@@ -69,7 +68,7 @@ impl Sequencer {
         let Cursor { last, epoch, writer, number, segments } = cursor;
         let origin = Origin { cluster, epoch, writer };
         let current = (epoch > 0).then_some(Header { origin, number, sent_at_ms: 0 });
-        Self { cluster, last, current, segments, voided: 0 }
+        Self { cluster, last, current, segments }
     }
 
     /// Where it stands.
@@ -99,11 +98,6 @@ impl Sequencer {
         &self.segments
     }
 
-    /// Messages that counted for nobody.
-    pub const fn voided(&self) -> u64 {
-        self.voided
-    }
-
     /// Segments below are gone.
     pub fn forget_segments_below(&mut self, oldest: u32) {
         self.segments = self.segments.split_off(&oldest);
@@ -127,7 +121,7 @@ impl Sequencer {
         self.last = sequence;
         let verdict = self.judge(&message.content, &header);
         match verdict {
-            Verdict::Void => self.voided += 1,
+            Verdict::Void => {}
             Verdict::Claim(_) | Verdict::Counts => self.current = Some(header),
         }
         if let (Verdict::Counts, Content::Pieces(pieces)) = (verdict, &message.content) {
