@@ -147,12 +147,17 @@ impl Shard {
         }
     }
 
-    /// A subscriber gets what it is still to get, before a subscription of it ends.
+    /// A subscriber gets what it is still to get: a subscription of it ends, or the log owes it a
+    /// later message.
     #[cold]
-    pub(crate) fn broadcast_before_end(&mut self, slot: u32, now_ms: u64) {
+    pub(crate) fn finish_broadcasts_to(&mut self, slot: u32, now_ms: u64) {
         for place in 0..self.broadcasts.unfinished.len() {
             let Some(broadcast) = self.broadcasts.unfinished.get_mut(place) else { return };
             let mut own = broadcast.take_of(slot);
+            if own.is_empty() {
+                continue;
+            }
+            self.work.charge_broadcast(own.len());
             let message = broadcast.message.clone();
             self.broadcast_to(&message, &mut own, now_ms);
         }

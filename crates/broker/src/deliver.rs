@@ -293,6 +293,10 @@ impl Shard {
         found.sort_by_key(|s| comes_later(s) && !is_owed(s.subscriber));
         let now = found.partition_point(|s| !comes_later(s) || is_owed(s.subscriber));
         let (now, later) = found.split_at(now);
+        // What is owed now would overtake the broadcasts before it (MQTT-4.6.0-6).
+        for own in now.iter().filter(|_| is_behind && serial != 0) {
+            self.finish_broadcasts_to(own.subscriber, now_ms);
+        }
         if !later.is_empty() {
             self.put_off_broadcast(message, later.iter().copied(), now_ms);
         }

@@ -520,7 +520,7 @@ impl Shard {
         now_ms: u64,
     ) -> Result<Done, Ended> {
         if !self.broadcasts.is_empty() {
-            self.broadcast_before_end(slot, now_ms);
+            self.finish_broadcasts_to(slot, now_ms);
         }
         let done = self.take_done(slot);
         let mut portion = self.portion(done, is_rest);

@@ -206,6 +206,23 @@ fn what_kept_sessions_are_owed_is_in_the_log_at_once() {
 }
 
 #[test]
+fn a_kept_message_does_not_overtake_a_broadcast_of_its_publisher() {
+    let mut lab = Lab::durable_with(1, settings());
+    subscribers(&mut lab, 0);
+    let kept = lab.open(persistent("kept"));
+    lab.subscribe(kept, "all/#", 1);
+    let publisher = lab.open(request("publisher"));
+    lab.send_only(publisher, &publish("all/a", b"1", 0, 0));
+    lab.flush();
+    assert_eq!(lab.payloads(kept), [""; 0], "it is behind");
+    lab.send_only(publisher, &publish("all/b", b"2", 1, 1));
+    let (shard, slot) = lab.place(publisher);
+    lab.shards[shard].on_closed(slot, publisher, lab.now_ms);
+    lab.settle();
+    assert_eq!(lab.payloads(kept), ["1", "2"]);
+}
+
+#[test]
 fn before_the_end_everybody_is_reached() {
     let mut lab = Lab::with(1, settings(), Access::open());
     let (_, all) = half_way(&mut lab);
