@@ -98,6 +98,7 @@ pub struct Lease {
 
 #[derive(Debug)]
 struct Seen {
+    /// 0: there is no such key.
     revision: u64,
     value: Option<LeaseValue>,
     at_ms: u64,
@@ -179,7 +180,7 @@ impl Lease {
         self.lost.as_deref()
     }
 
-    /// Why the store does not answer, if so.
+    /// Why the store does not answer, or its answer cannot be read, if so.
     pub fn unreachable(&self) -> Option<&str> {
         self.unreachable.as_deref()
     }
@@ -235,7 +236,8 @@ impl Lease {
 
     fn may_take(&self, now_ms: u64) -> bool {
         let Some(seen) = self.seen.as_ref().filter(|_| self.wants) else { return false };
-        let Some(value) = &seen.value else { return true };
+        // A lease that cannot be read may be held by a newer program.
+        let Some(value) = &seen.value else { return seen.revision == 0 };
         let age_ms = now_ms.saturating_sub(seen.at_ms);
         if value.is_released {
             let is_for_other =
@@ -288,6 +290,7 @@ impl Lease {
         else {
             return;
         };
+        self.unreachable = None;
         match answer {
             LeaseAnswer::Unknown(why) => {
                 self.unreachable = Some(why);
@@ -304,7 +307,6 @@ impl Lease {
             LeaseAnswer::Missing => self.on_missing(now_ms),
             LeaseAnswer::Conflict | LeaseAnswer::Written(_) => self.look(now_ms),
         }
-        self.unreachable = None;
         self.settled_since_ms.get_or_insert(now_ms);
     }
 
@@ -344,6 +346,9 @@ impl Lease {
     fn on_found(&mut self, revision: u64, value: &[u8], now_ms: u64) {
         self.must_look = false;
         let value: Option<LeaseValue> = serde_json::from_slice(value).ok();
+        if value.is_none() {
+            self.unreachable = Some(UNREADABLE.to_owned());
+        }
         if self.seen.as_ref().is_none_or(|seen| seen.revision != revision) {
             self.seen = Some(Seen { revision, value: value.clone(), at_ms: now_ms });
         }
@@ -378,6 +383,9 @@ impl Lease {
         }
     }
 }
+
+const UNREADABLE: &str = "the key with the lease holds something that this version does not know: \
+                          use a newer one, or remove the key if no node is active";
 
 /// Writes of unknown fate that are remembered. Of older ones the time is not known any more; should
 /// one be seen, the lease counts from the next write on.
@@ -528,5 +536,17 @@ mod tests {
         own.on_answer(*id, LeaseAnswer::Unknown("lost".into()), 1600);
         pass(&mut own, &mut key, 1600..=2500);
         assert_eq!(own.standing(), Standing::Released);
+    }
+
+    #[test]
+    fn a_lease_that_this_version_cannot_read_is_not_taken() {
+        let (mut own, mut key) = (lease("a", 1), Key::default());
+        key.0 = Some((7, br#"{"format":2,"by":"a newer program"}"#.to_vec()));
+        pass(&mut own, &mut key, 0..=20_000);
+        assert_eq!((own.standing(), own.acting_until_ms()), (Standing::None, 0));
+        assert!(own.unreachable().is_some_and(|why| why.contains("use a newer one")));
+        key.0 = None;
+        pass(&mut own, &mut key, 20_000..=21_000);
+        assert_eq!((own.standing(), own.unreachable()), (Standing::Held { epoch: 1 }, None));
     }
 }

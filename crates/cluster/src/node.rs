@@ -151,7 +151,7 @@ impl Node {
         self.lease.value()
     }
 
-    /// Why the key-value store does not answer, if so.
+    /// Why the key-value store does not answer, or holds a lease that cannot be read, if so.
     pub fn unreachable(&self) -> Option<&str> {
         self.lease.unreachable()
     }
