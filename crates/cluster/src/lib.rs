@@ -11,7 +11,8 @@
 //! # Where to start reading
 //!
 //! [`Node`] (`node.rs`) for the life of a node, `lease.rs` for who may be active, `writer.rs` for
-//! how a log is appended, `sequencer.rs` for which messages count, `wire.rs` for the bytes.
+//! how a log is appended, `sequencer.rs` for which messages count, `wire.rs` for the bytes,
+//! `entry.rs` for what a node is refused for at its start.
 //!
 //! # Invariants
 //!
@@ -21,6 +22,7 @@
 //! - Bytes leave to clients only under a lease that held after all that led to them.
 
 mod effect;
+mod entry;
 mod lease;
 mod node;
 mod sequencer;
@@ -31,6 +33,7 @@ pub use effect::{
     ANSWER_MS_MAX, Answer, Body, Effect, LeaseAnswer, LeaseRequest, Request, RequestId, Role,
     Sequence, ShardId,
 };
+pub use entry::{FORMAT, Facts, Foreign, Mark, Misfit, Peers, Record, RecordError};
 pub use lease::{Identity, Lease, LeaseValue, Standing, Timing};
 pub use node::{Node, Settings, StreamStatus};
 pub use sequencer::{Cursor, Sequencer, Unreadable, Verdict};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use async_nats::{ConnectOptions, Event, ServerInfo};
-use serde::{Deserialize, Serialize};
+use cluster::Record;
 
 use super::engine::{Engine, LEASE_KEY, Names};
 use super::login;
@@ -19,23 +19,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const RECONNECT_DELAY: Duration = Duration::from_millis(250);
 /// Between two tries of a node that begins.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-
-/// What names a cluster and cannot be changed: the key `cluster`, as JSON.
-#[derive(Serialize, Deserialize)]
-pub(super) struct ClusterRecord {
-    pub(super) format: u32,
-    /// 32 hexadecimal digits.
-    pub(super) id: String,
-    pub(super) shards: u16,
-    pub(super) segment_bytes: u32,
-}
-
-/// The same, read.
-pub(crate) struct ClusterFacts {
-    pub(crate) id: [u8; 16],
-    pub(crate) shards: u16,
-    pub(crate) segment_bytes: u32,
-}
 
 /// What a node waits for that is not one yet: the reason of `/readyz`.
 #[derive(Clone, Debug, Default)]
@@ -177,10 +160,7 @@ async fn note(event: Event) {
 /// # Errors
 ///
 /// When it does not exist, or was created by another version.
-pub(super) async fn read_cluster(
-    engine: &Engine,
-    waiting: &Waiting,
-) -> anyhow::Result<ClusterFacts> {
+pub(super) async fn read_cluster(engine: &Engine, waiting: &Waiting) -> anyhow::Result<Record> {
     let found = waiting.answer_of(|| async {
         match engine.get(CLUSTER_KEY).await {
             Err(error) if error.to_string().contains("stream not found") => Ok(None),
@@ -190,22 +170,8 @@ pub(super) async fn read_cluster(
     let name = engine.names().cluster();
     let missing = || format!("cluster '{name}' does not exist: run `quelea cluster init`");
     let (_, value) = found.await.with_context(missing)?;
-    parse(&value)
-}
-
-fn parse(value: &[u8]) -> anyhow::Result<ClusterFacts> {
-    let record: ClusterRecord =
-        serde_json::from_slice(value).context("the key 'cluster' of the bucket is malformed")?;
-    anyhow::ensure!(
-        record.format == FORMAT,
-        "the cluster has format {}, this program knows format {FORMAT}: use a newer one",
-        record.format
-    );
-    let id = u128::from_str_radix(&record.id, 16).context("the id of the cluster is malformed")?;
-    let (shards, segment_bytes) = (record.shards, record.segment_bytes);
-    Ok(ClusterFacts { id: id.to_be_bytes(), shards, segment_bytes })
+    Ok(Record::read(&value)?)
 }
 
 /// The key that names the cluster.
 pub(crate) const CLUSTER_KEY: &str = "cluster";
-pub(super) const FORMAT: u32 = 1;

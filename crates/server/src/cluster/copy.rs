@@ -5,24 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use broker::{Replay, ShardId};
-use cluster::{Body, ClusterId, Content, Cursor, Piece};
-use serde::{Deserialize, Serialize};
+use cluster::{Body, ClusterId, Content, Cursor, Foreign, Mark, Piece};
 use storage::{
     Command, Completion, Fault, FaultKind, Follow, Identity, Outcome, Position, Record, Recovered,
     Refusal, Report, Settings,
 };
 
 use crate::disk::{DataDir, LogFiles, write_whole};
-
-/// What is kept beside the copy, to go on reading the stream where it ends.
-#[derive(Serialize, Deserialize)]
-struct Mark {
-    /// In hexadecimal.
-    cluster: String,
-    cursor: Cursor,
-    /// Position up to which the files hold what was read.
-    end: u64,
-}
 
 /// What every copy of a node knows.
 #[derive(Clone)]
@@ -97,37 +86,58 @@ pub(crate) enum CopyFault {
 }
 
 impl LocalCopy {
-    /// Opens the copy of a shard. One that cannot be used is removed: the stream has all of it.
+    /// Whether a shard's files are of this cluster; its mark, if there is a copy to go on with.
+    /// Nothing is written.
     ///
     /// # Errors
     ///
     /// When the directory cannot be used, or is the data of another broker or cluster.
+    pub(crate) fn check(
+        data: &DataDir,
+        shard: ShardId,
+        context: &CopyContext,
+    ) -> anyhow::Result<Option<Mark>> {
+        let files = data.log_files(shard)?;
+        let path = files.path().join(MARK_FILE);
+        let mark = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            content => Some(content.with_context(|| path.display().to_string())?),
+        };
+        let has_files = !files.list()?.is_empty() || files.manifest()?.is_some();
+        Mark::admit(mark.as_deref(), has_files, &context.cluster).map_err(|foreign| {
+            let path = match &foreign {
+                Foreign::Cluster { .. } => path.as_path(),
+                Foreign::Single => files.path(),
+            };
+            anyhow::anyhow!("{} {foreign}", path.display())
+        })
+    }
+
+    /// Opens the copy of a shard. One that cannot be used is removed: the stream has all of it.
+    ///
+    /// # Errors
+    ///
+    /// As with [`LocalCopy::check`].
     pub(crate) fn open(
         data: &DataDir,
         shard: ShardId,
         context: &CopyContext,
     ) -> anyhow::Result<(Self, Cursor)> {
-        let files = data.log_files(shard)?;
+        let mark = Self::check(data, shard, context)?;
         let mut copy = Self {
             shard,
             context: context.clone(),
-            files,
+            files: data.log_files(shard)?,
             image: None,
             known_upto: Position::default(),
             stored_upto: Position::default(),
             marked: None,
             pin: None,
         };
-        let Some(mark) = copy.read_mark()? else {
-            copy.refuse_foreign_files()?;
+        let Some(mark) = mark else {
             copy.start_over()?;
             return Ok((copy, Cursor::default()));
         };
-        if mark.cursor == Cursor::default() {
-            // The node ended before it noted anything.
-            copy.start_over()?;
-            return Ok((copy, Cursor::default()));
-        }
         match copy.recover(data) {
             Ok((image, end)) if end.to_bits() >= mark.end => {
                 copy.image = Some(image);
@@ -162,41 +172,6 @@ impl LocalCopy {
 
     fn mark_path(&self) -> PathBuf {
         self.files.path().join(MARK_FILE)
-    }
-
-    fn read_mark(&self) -> anyhow::Result<Option<Mark>> {
-        let path = self.mark_path();
-        let text = match std::fs::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?,
-        };
-        let mark: Mark = match serde_json::from_slice(&text) {
-            Ok(mark) => mark,
-            Err(_) => return Ok(None),
-        };
-        if mark.cluster != hex(&self.context.cluster) {
-            anyhow::bail!(
-                "{} is the local copy of another cluster ({}, this one is {}): use another data \
-                 directory, or remove this one if its data is not needed",
-                path.display(),
-                mark.cluster,
-                hex(&self.context.cluster)
-            );
-        }
-        Ok(Some(mark))
-    }
-
-    /// Logs without a mark are those of a single node.
-    fn refuse_foreign_files(&self) -> anyhow::Result<()> {
-        let has_files = !self.files.list()?.is_empty() || self.files.manifest()?.is_some();
-        if has_files && !self.mark_path().exists() {
-            anyhow::bail!(
-                "{} holds the log of a broker without a cluster: bring it in with `quelea cluster \
-                 import`, or use an empty data directory",
-                self.files.path().display()
-            );
-        }
-        Ok(())
     }
 
     /// Removes all that there is, and begins with nothing. The mark comes first: files without one
@@ -426,9 +401,8 @@ impl LocalCopy {
     }
 
     fn write_mark(&self, cursor: &Cursor, end: Position) -> std::io::Result<()> {
-        let cluster = hex(&self.context.cluster);
-        let mark = Mark { cluster, cursor: cursor.clone(), end: end.to_bits() };
-        write_whole(&self.mark_path(), &serde_json::to_vec(&mark)?)
+        let mark = Mark::new(self.context.cluster, cursor.clone(), end.to_bits());
+        write_whole(&self.mark_path(), &mark.to_bytes())
     }
 
     /// Notes how far the files are, now and then. A loss of power may take away files and leave the
@@ -469,11 +443,6 @@ fn remove(path: &std::path::Path) -> std::io::Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-}
-
-/// In hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Beside the segments of a copy.

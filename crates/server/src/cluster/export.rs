@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use broker::ShardId;
-use cluster::{Answer, Request, Sequence, Sequencer, Unreadable, Verdict};
+use cluster::{Answer, Record, Request, Sequence, Sequencer, Unreadable, Verdict};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::connect::{self, ClusterFacts, Waiting};
+use super::connect::{self, Waiting};
 use super::copy::{CopyContext, LocalCopy};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::files::Files;
@@ -93,7 +93,7 @@ async fn last_of(engine: &Engine, shard: ShardId) -> anyhow::Result<Sequence> {
 
 struct Export<'a> {
     engine: &'a Engine,
-    facts: &'a ClusterFacts,
+    facts: &'a Record,
     context: CopyContext,
     copy: &'a DataDir,
     bytes: u64,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use broker::ShardId;
-use cluster::{Answer, Cursor, Effect, LeaseAnswer, Node, RequestId, Role};
+use cluster::{Answer, Cursor, Effect, LeaseAnswer, Node, Record, RequestId, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use storage::{Command, CommandId, Completion, FaultKind, Outcome, Step};
@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::acting::boot_ms;
-use super::connect::{self, ClusterFacts, Waiting};
+use super::connect::{self, Waiting};
 use super::engine::{Engine, Followed, FollowedBy, Put};
 use super::files;
 use super::source::Source;
@@ -130,7 +130,7 @@ fn say(text: &str) {
 
 /// Makes sure that nobody uses the cluster and that its streams are empty, and notes that an import
 /// has begun. Returns the revision of the note.
-async fn begin(engine: &Engine, facts: &ClusterFacts) -> anyhow::Result<u64> {
+async fn begin(engine: &Engine, facts: &Record) -> anyhow::Result<u64> {
     let (revision, stage) = stage_of(&engine.get(IMPORT_KEY).await?)?;
     refuse_holder(engine).await?;
     let full = used_streams(engine, facts.shards).await?;
@@ -234,7 +234,7 @@ struct Importer {
 }
 
 impl Importer {
-    fn new(engine: &Engine, facts: &ClusterFacts, bytes: u64) -> Self {
+    fn new(engine: &Engine, facts: &Record, bytes: u64) -> Self {
         let instance = u64::from_ne_bytes(crate::auth::random());
         let settings = cluster::Settings {
             cluster: facts.id,

@@ -1,10 +1,10 @@
 //! `quelea cluster init`: the streams and the bucket of a cluster.
 
 use anyhow::{Context as _, bail, ensure};
+use cluster::Record;
 use serde_json::{Value, json};
 
-use super::connect::{CLUSTER_KEY, ClusterRecord, FORMAT};
-use super::copy::hex;
+use super::connect::CLUSTER_KEY;
 use super::engine::{Engine, EngineError, Put};
 
 /// What is to be made.
@@ -79,24 +79,19 @@ pub(crate) async fn make(engine: &Engine, plan: &Plan) -> anyhow::Result<Made> {
         });
         ensure_stream(engine, &names.stream(shard), &stream, &mut made).await?;
     }
-    made.id = record.id;
+    made.id = record.id_in_hex();
     made.shards = record.shards;
     Ok(made)
 }
 
-async fn record(engine: &Engine, plan: &Plan, made: &mut Made) -> anyhow::Result<ClusterRecord> {
+async fn record(engine: &Engine, plan: &Plan, made: &mut Made) -> anyhow::Result<Record> {
     if let Some((_, value)) = engine.get(CLUSTER_KEY).await.context("cannot read the bucket")? {
-        return serde_json::from_slice(&value).context("the key 'cluster' is malformed");
+        return Ok(Record::read(&value)?);
     }
-    let id: [u8; 16] = crate::auth::random();
-    let record = ClusterRecord {
-        format: FORMAT,
-        id: hex(&id),
-        shards: plan.shards,
-        segment_bytes: plan.segment_bytes,
-    };
-    let value = serde_json::to_vec(&record)?;
-    match engine.put_if(CLUSTER_KEY, 0, value).await.context("cannot write the bucket")? {
+    let Plan { shards, segment_bytes, .. } = *plan;
+    let record = Record { id: crate::auth::random(), shards, segment_bytes };
+    let put = engine.put_if(CLUSTER_KEY, 0, record.to_bytes());
+    match put.await.context("cannot write the bucket")? {
         Put::Written(_) => {
             made.is_new = true;
             Ok(record)

@@ -4,7 +4,6 @@
 //! All of it is one loop on one thread with a runtime of its own. No worker ever waits for it, but
 //! for the lease ([`Acting::wait`]).
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -13,7 +12,8 @@ use std::time::Duration;
 
 use broker::ShardId;
 use cluster::{
-    Answer, Body, Cursor, Effect, LeaseAnswer, Node, Request, RequestId, Role, Sequence,
+    Answer, Body, Cursor, Effect, LeaseAnswer, Misfit, Node, Peers, Request, RequestId, Role,
+    Sequence,
 };
 use session::Message;
 use storage::{Command, Completion};
@@ -193,6 +193,9 @@ pub(crate) fn start(
         view: Arc::default(),
         is_stopping: parts.is_stopping.clone(),
     };
+    // A node that is refused leaves all of its data directory as it is.
+    (0..parts.context.shards)
+        .try_for_each(|shard| LocalCopy::check(&parts.data, shard, &parts.context).map(drop))?;
     let mut copies = Vec::new();
     let mut cursors = Vec::new();
     for shard in 0..parts.context.shards {
@@ -269,8 +272,8 @@ struct Loop {
     switchover: Option<String>,
     /// What does not change of the status.
     facts: NodeStatus,
-    /// Starts of other nodes that were compared with this one.
-    compared: BTreeSet<u64>,
+    /// Other nodes, as compared with this one.
+    peers: Peers,
     started: Instant,
     watcher: Watcher,
     /// Messages that were taken in, and their bytes.
@@ -304,8 +307,8 @@ impl Loop {
             given_up: None,
             serves: false,
             switchover: None,
+            peers: Peers::new(facts.to_compare()),
             facts,
-            compared: BTreeSet::new(),
             started: Instant::now(),
             watcher: Watcher::new(boot_ms()),
             read: (0, 0),
@@ -639,25 +642,23 @@ impl Loop {
 
     /// Tells once of each start of another node what does not fit.
     fn compare(&mut self, status: &NodeStatus) {
-        if status.instance == self.facts.instance || !self.compared.insert(status.instance) {
-            return;
-        }
-        let NodeStatus { node, version, config, .. } = status;
-        if *node == self.facts.node {
-            tracing::error!(node, "another node has the same name: change `cluster.node` of one");
-        }
-        if *version != self.facts.version {
-            let own = &*self.facts.version;
-            tracing::warn!(node, version, own, "another node has another version");
-        }
-        if *config != self.facts.config {
-            tracing::warn!(
-                node,
-                "another node has other settings of durability or namespaces: make them the same"
-            );
-        }
-        if self.compared.len() > COMPARED_MAX {
-            self.compared.clear();
+        let NodeStatus { node, version, .. } = status;
+        for misfit in self.peers.hear(&status.to_compare()) {
+            match misfit {
+                Misfit::Name => tracing::error!(
+                    node,
+                    "another node has the same name: change `cluster.node` of one"
+                ),
+                Misfit::Version => {
+                    let own = &*self.facts.version;
+                    tracing::warn!(node, version, own, "another node has another version");
+                }
+                Misfit::Config => tracing::warn!(
+                    node,
+                    "another node has other settings of durability or namespaces: make them the \
+                     same"
+                ),
+            }
         }
     }
 
@@ -788,9 +789,6 @@ const LIFE_MIN: Duration = Duration::from_secs(2);
 /// Tries to take over the small files: how often, and until the role is given up.
 const TAKE_OVER_INTERVAL: Duration = Duration::from_millis(500);
 const TAKE_OVER_MAX: Duration = Duration::from_secs(5);
-
-/// Starts that are remembered; then the same is told again.
-const COMPARED_MAX: usize = 256;
 
 /// Answers and messages that are taken in before their effects are carried out.
 const EVENTS_PER_TURN: usize = 64;

@@ -33,7 +33,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use anyhow::Context as _;
 
 pub(crate) use acting::{Acting, boot_ms};
-use connect::ClusterFacts;
+use cluster::Record;
 pub(crate) use connect::Waiting;
 pub(crate) use copy::{MARK_FILE, PinnedCopy, TakenLog};
 use engine::Engine;
@@ -63,7 +63,7 @@ pub(crate) struct Clustered {
 /// What a node needs of the engine before it is one.
 struct Reached {
     engine: Engine,
-    facts: ClusterFacts,
+    facts: Record,
     talk: Talk,
 }
 

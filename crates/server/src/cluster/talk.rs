@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_nats::{Message, Subscriber};
-use cluster::Role;
+use cluster::{Facts, Role};
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -35,6 +35,15 @@ pub(crate) struct NodeStatus {
     pub(crate) config: String,
     pub(crate) wall_ms: u64,
     pub(crate) shards: Vec<ShardStatus>,
+}
+
+impl NodeStatus {
+    /// What should fit of all nodes.
+    pub(super) fn to_compare(&self) -> Facts {
+        let Self { node, version, config, .. } = self;
+        let (node, version, config) = (node.clone(), version.clone(), config.clone());
+        Facts { node, instance: self.instance, version, config }
+    }
 }
 
 /// How one shard's copy is on a node.

@@ -189,8 +189,8 @@ fn a_backup_has_the_segments_that_were_there_when_it_began() {
     let pinned = copy.pin(Some(cursor(4))).unwrap();
     assert_eq!(pinned.segments.len(), 1);
     assert!(pinned.segments[0].1 < u64::from(SEGMENT_BYTES) && pinned.manifest.is_some());
-    let mark: Mark = serde_json::from_slice(&pinned.mark.unwrap()).unwrap();
-    assert_eq!((mark.cursor, mark.cluster), (cursor(4), hex(&[7; 16])));
+    let mark = Mark::read(&pinned.mark.unwrap()).unwrap();
+    assert_eq!((mark.cursor, mark.cluster), (cursor(4), [7; 16]));
     copy.carry_out(Command::Delete { id: CommandId(1), segment: 1 });
     assert!(log_file(dir.path()).exists());
     assert!(copy.unpin().unwrap());

@@ -1,0 +1,306 @@
+//! What a node must have in common with its cluster before it takes part.
+//!
+//! - The [`Record`] names the cluster, and fixes what no configuration changes.
+//! - The [`Mark`] beside a local copy says which cluster it is a copy of.
+//! - [`Facts`] that nodes tell each other show settings and versions that differ.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::sequencer::Cursor;
+use crate::wire::{ClusterId, VERSION};
+
+/// Of [`Record`]s. A program refuses every other one.
+pub const FORMAT: u32 = 1;
+
+/// Starts of other nodes that are remembered; then the same is found again.
+const COMPARED_MAX: usize = 256;
+
+/// The key that names a cluster. `quelea cluster init` writes it once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    pub id: ClusterId,
+    /// The number of streams. The configuration of a node does not change it.
+    pub shards: u16,
+    pub segment_bytes: u32,
+}
+
+/// The same, as JSON.
+#[derive(Serialize, Deserialize)]
+struct WrittenRecord {
+    format: u32,
+    /// 32 hexadecimal digits.
+    id: String,
+    shards: u16,
+    segment_bytes: u32,
+}
+
+/// What every format states.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+/// Why a program cannot take part in a cluster.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("the key 'cluster' of the bucket is malformed: {0}")]
+    Malformed(String),
+    #[error("the cluster has format {0}, this program knows format {FORMAT}: use a newer one")]
+    Format(u32),
+}
+
+impl Record {
+    /// Reads the value of the key.
+    ///
+    /// # Errors
+    ///
+    /// When it is no record, or one of another format.
+    pub fn read(value: &[u8]) -> Result<Self, RecordError> {
+        let malformed = |error: serde_json::Error| RecordError::Malformed(error.to_string());
+        // A later format may state other things.
+        let Format { format } = serde_json::from_slice(value).map_err(malformed)?;
+        if format != FORMAT {
+            return Err(RecordError::Format(format));
+        }
+        let WrittenRecord { id, shards, segment_bytes, .. } =
+            serde_json::from_slice(value).map_err(malformed)?;
+        let id = unhex(&id).ok_or_else(|| RecordError::Malformed("the id".to_owned()))?;
+        Ok(Self { id, shards, segment_bytes })
+    }
+
+    /// In hexadecimal.
+    pub fn id_in_hex(&self) -> String {
+        hex(&self.id)
+    }
+
+    /// The value of the key.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Self { id, shards, segment_bytes } = *self;
+        let written = WrittenRecord { format: FORMAT, id: hex(&id), shards, segment_bytes };
+        serde_json::to_vec(&written).unwrap_or_default()
+    }
+}
+
+/// What is kept beside a local copy, to go on reading the stream where it ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mark {
+    pub cluster: ClusterId,
+    /// The version of messages that its program reads.
+    pub version: u8,
+    pub cursor: Cursor,
+    /// Position in the log up to which the files hold what was read.
+    pub end: u64,
+}
+
+/// The same, as JSON.
+#[derive(Serialize, Deserialize)]
+struct WrittenMark {
+    /// In hexadecimal.
+    cluster: String,
+    #[serde(default = "first_version")]
+    version: u8,
+    cursor: Cursor,
+    end: u64,
+}
+
+const fn first_version() -> u8 {
+    1
+}
+
+/// Why the data of a shard is not touched.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Foreign {
+    #[error(
+        "is the local copy of another cluster ({found}, this one is {own}): use another data \
+         directory, or remove this one if its data is not needed"
+    )]
+    Cluster { found: String, own: String },
+    #[error(
+        "holds the log of a broker without a cluster: bring it in with `quelea cluster import`, \
+         or use an empty data directory"
+    )]
+    Single,
+}
+
+impl Mark {
+    /// Of this program's version.
+    pub const fn new(cluster: ClusterId, cursor: Cursor, end: u64) -> Self {
+        Self { cluster, version: VERSION, cursor, end }
+    }
+
+    /// `None`: it is no mark.
+    pub fn read(content: &[u8]) -> Option<Self> {
+        let WrittenMark { cluster, version, cursor, end } = serde_json::from_slice(content).ok()?;
+        Some(Self { cluster: unhex(&cluster)?, version, cursor, end })
+    }
+
+    /// The content of its file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Self { cluster, version, cursor, end } = self.clone();
+        let written = WrittenMark { cluster: hex(&cluster), version, cursor, end };
+        serde_json::to_vec(&written).unwrap_or_default()
+    }
+
+    /// Decides what a node does with the files of a shard that it finds at its start. `mark`: the
+    /// content of its file, if there is one. `None`: the copy begins with nothing.
+    ///
+    /// # Errors
+    ///
+    /// The files are not of this cluster. The node must leave them as they are.
+    pub fn admit(
+        mark: Option<&[u8]>,
+        has_files: bool,
+        own: &ClusterId,
+    ) -> Result<Option<Self>, Foreign> {
+        let Some(content) = mark else {
+            return if has_files { Err(Foreign::Single) } else { Ok(None) };
+        };
+        let Some(mark) = Self::read(content) else { return Ok(None) };
+        // A copy that was never begun is nobody's.
+        let is_begun = has_files || mark.cursor != Cursor::default();
+        if mark.cluster != *own && is_begun {
+            return Err(Foreign::Cluster { found: hex(&mark.cluster), own: hex(own) });
+        }
+        // A node that ended before it noted anything has the default cursor. What a newer program
+        // has read is read again: the stream decides whether this one can.
+        let is_of_use = mark.cursor != Cursor::default() && mark.version <= VERSION;
+        Ok(is_of_use.then_some(mark))
+    }
+}
+
+/// What a node tells the others of itself that should fit.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Facts {
+    /// `cluster.node`.
+    pub node: String,
+    /// Random for each start of the process.
+    pub instance: u64,
+    /// Of the program.
+    pub version: String,
+    /// Checksum of the settings that should be the same on all nodes.
+    pub config: String,
+}
+
+/// What does not fit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Misfit {
+    /// Two nodes have one name.
+    Name,
+    Version,
+    Config,
+}
+
+/// The other nodes, as far as they were compared with this one.
+#[derive(Debug)]
+pub struct Peers {
+    own: Facts,
+    compared: BTreeSet<u64>,
+}
+
+impl Peers {
+    pub const fn new(own: Facts) -> Self {
+        Self { own, compared: BTreeSet::new() }
+    }
+
+    /// What does not fit of another node: once for each of its starts.
+    pub fn hear(&mut self, other: &Facts) -> Vec<Misfit> {
+        if other.instance == self.own.instance || self.compared.contains(&other.instance) {
+            return Vec::new();
+        }
+        if self.compared.len() == COMPARED_MAX {
+            self.compared.clear();
+        }
+        self.compared.insert(other.instance);
+        let Facts { node, version, config, .. } = &self.own;
+        let misfits = [
+            (*node == other.node, Misfit::Name),
+            (*version != other.version, Misfit::Version),
+            (*config != other.config, Misfit::Config),
+        ];
+        misfits.into_iter().filter_map(|(is_there, misfit)| is_there.then_some(misfit)).collect()
+    }
+}
+
+/// In hexadecimal.
+fn hex(id: &ClusterId) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<ClusterId> {
+    let is_whole = text.len() == 2 * size_of::<ClusterId>();
+    let digits = is_whole && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u128::from_str_radix(text, 16).ok().filter(|_| digits).map(u128::to_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: ClusterId = [7; 16];
+
+    fn mark() -> Mark {
+        let cursor = Cursor { last: 9, epoch: 2, writer: 5, number: 3, ..Cursor::default() };
+        Mark::new(OWN, cursor, 77)
+    }
+
+    #[test]
+    fn a_record_is_read_as_written_and_other_formats_are_refused() {
+        let record = Record { id: OWN, shards: 4, segment_bytes: 65536 };
+        assert_eq!(Record::read(&record.to_bytes()), Ok(record));
+        let newer = Record::read(br#"{"format":2,"name":"x"}"#).unwrap_err();
+        assert_eq!(newer, RecordError::Format(2));
+        assert!(newer.to_string().contains("use a newer one"));
+        let no_id = br#"{"format":1,"id":"+7","shards":1,"segment_bytes":65536}"#;
+        for wrong in [&b"{}"[..], b"", br#"{"format":1}"#, no_id] {
+            assert!(matches!(Record::read(wrong), Err(RecordError::Malformed(_))));
+        }
+    }
+
+    #[test]
+    fn a_node_goes_on_with_its_own_copy_only() {
+        let content = mark().to_bytes();
+        assert_eq!(Mark::admit(Some(&content), true, &OWN), Ok(Some(mark())));
+        assert_eq!(Mark::admit(None, false, &OWN), Ok(None));
+        assert_eq!(Mark::admit(Some(b"torn"), true, &OWN), Ok(None));
+        assert_eq!(Mark::admit(None, true, &OWN), Err(Foreign::Single));
+        let told = Mark::admit(Some(&content), true, &[8; 16]).unwrap_err().to_string();
+        assert!(told.contains("another cluster (0707") && told.contains("is 0808"), "{told}");
+        let never_begun = Mark::new(OWN, Cursor::default(), 0).to_bytes();
+        assert_eq!(Mark::admit(Some(&never_begun), false, &[8; 16]), Ok(None));
+        assert!(Mark::admit(Some(&never_begun), true, &[8; 16]).is_err());
+    }
+
+    #[test]
+    fn what_a_newer_program_has_read_is_read_again_and_older_marks_have_no_version() {
+        let newer = Mark { version: VERSION + 1, ..mark() };
+        assert_eq!(Mark::admit(Some(&newer.to_bytes()), true, &OWN), Ok(None));
+        let other = Mark::admit(Some(&newer.to_bytes()), true, &[8; 16]);
+        assert!(matches!(other, Err(Foreign::Cluster { .. })));
+        let text = String::from_utf8(mark().to_bytes()).unwrap();
+        let before = text.replace(r#""version":1,"#, "");
+        assert_ne!(before, text);
+        assert_eq!(Mark::read(before.as_bytes()), Some(mark()));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_once_for_each_start() {
+        let facts = |node: &str, instance, version: &str, config: &str| Facts {
+            node: node.into(),
+            instance,
+            version: version.into(),
+            config: config.into(),
+        };
+        let mut peers = Peers::new(facts("a", 1, "1.0", "x"));
+        assert_eq!(peers.hear(&facts("a", 1, "1.0", "x")), []);
+        assert_eq!(peers.hear(&facts("b", 2, "1.0", "x")), []);
+        let all = [Misfit::Name, Misfit::Version, Misfit::Config];
+        assert_eq!(peers.hear(&facts("a", 3, "1.1", "y")), all);
+        assert_eq!(peers.hear(&facts("a", 3, "1.1", "y")), []);
+        for instance in 4..2 * COMPARED_MAX as u64 {
+            assert_eq!(peers.hear(&facts("b", instance, "1.0", "y")), [Misfit::Config]);
+            assert!(peers.compared.len() <= COMPARED_MAX);
+        }
+    }
+}
