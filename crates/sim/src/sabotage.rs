@@ -102,6 +102,8 @@ pub enum Sabotage {
     SkipClaim,
     /// An append of which the answer is lost is reported as refused for certain.
     RefuseUnknown,
+    /// A node takes the data of another cluster for its own.
+    TakeForeign,
 }
 
 impl Sabotage {

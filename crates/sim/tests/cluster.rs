@@ -88,5 +88,10 @@ fn the_oracle_sees_an_append_without_an_answer_that_is_taken_for_refused() {
     is_caught(Sabotage::RefuseUnknown);
 }
 
+#[test]
+fn the_oracle_sees_data_of_another_cluster_that_is_taken_for_its_own() {
+    is_caught(Sabotage::TakeForeign);
+}
+
 /// Within so many worlds.
 const SABOTAGED_SEEDS: u64 = 500;

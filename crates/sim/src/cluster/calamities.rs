@@ -17,6 +17,8 @@ pub(crate) struct Plan {
     cuts: bool,
     elections: bool,
     switches: bool,
+    /// Data and streams of other clusters.
+    mix_ups: bool,
     /// Streams get full.
     pub(crate) fills: bool,
 }
@@ -25,11 +27,12 @@ impl Plan {
     pub(crate) fn new(sabotage: Option<Sabotage>, random: &mut Random) -> Self {
         let all = sabotage.is_some() || random.chance(40);
         let mut any = || all || random.chance(40);
-        let (kills, pauses, cuts, elections, switches) = (any(), any(), any(), any(), any());
+        let (kills, pauses, cuts, elections) = (any(), any(), any(), any());
+        let (switches, mix_ups) = (any(), any());
         // Who may be refused is owed less: most worlds, and all with a planted bug, have space.
         let fills = random.chance(35) && sabotage.is_none();
         let percent = [5, 20, 100][random.below(3)];
-        Self { percent, kills, pauses, cuts, elections, switches, fills }
+        Self { percent, kills, pauses, cuts, elections, switches, mix_ups, fills }
     }
 
     pub(crate) const fn is_calm(&self) -> bool {
@@ -53,7 +56,7 @@ impl World {
         if cluster.members[member].until_ms.is_some() {
             return Ok(());
         }
-        match cluster.random.below(13) {
+        match cluster.random.below(15) {
             0..=1 if plan.kills => return self.kill_some(member),
             2..=3 if plan.pauses => self.pause(member),
             4..=5 if plan.cuts => self.cut(member),
@@ -63,6 +66,8 @@ impl World {
             10 if plan.fills => self.refuse_appends(now_ms, true),
             12 if plan.kills => cluster.members[member].is_disk_failing = true,
             11 if plan.elections => self.refuse_appends(now_ms, false),
+            13 if plan.mix_ups => return self.bring_foreign_data(member),
+            14 if plan.mix_ups && cluster.random.chance(50) => return self.replace_record(member),
             8 if plan.kills => {
                 let opening = cluster.members.iter().position(|it| it.has_logs && !it.is_ready);
                 if let Some(member) = opening {
@@ -127,6 +132,16 @@ impl World {
             (1, _) | (_, true) => cluster.toll.restarts_with_torn_copy += 1,
             _ => cluster.toll.restarts_with_old_copy += 1,
         }
+        Ok(())
+    }
+
+    /// A machine is lost, and comes back with the disk of a node of another cluster.
+    fn bring_foreign_data(&mut self, member: usize) -> Result<(), String> {
+        self.kill(member)?;
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        let ends = cluster.engine.ends();
+        cluster.members[member].get_foreign_data(&ends);
+        self.note(|| format!("node {member} has the data of another cluster"));
         Ok(())
     }
 
@@ -262,12 +277,17 @@ impl World {
         let is_down = node.agent.is_none();
         self.note(|| format!("node {number} is reached again"));
         if is_down {
+            self.put_right(number);
             self.begin_process(number);
         }
     }
 
     /// When all is at rest: who serves, or everybody.
     pub(crate) fn kill_at_the_end(&mut self) -> Result<(), String> {
+        if self.cluster.is_none() {
+            return Ok(());
+        }
+        self.await_all_caught_up()?;
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         // Nothing was refused since all came to rest.
         cluster.may_have_refused = false;
@@ -283,6 +303,7 @@ impl World {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.plan = Plan::default();
         cluster.engine.heal();
+        cluster.other_record_until_ms = cluster.other_record_until_ms.map(|_| 0);
         for number in 0..cluster.members.len() {
             if self.cluster.as_ref().is_some_and(|it| it.members[number].until_ms.is_some()) {
                 self.end_calamity_of(number);

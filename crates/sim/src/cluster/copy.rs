@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use broker::{Replay, ShardId};
-use cluster::{Body, Content, Cursor, Piece, decode};
+use cluster::{Body, ClusterId, Content, Cursor, Foreign, Mark, Piece, Sequence, decode};
 use storage::testing::{Crash, SimDisk};
 use storage::{
     Command, CommandId, Completion, Follow, Identity, Ledger, Position, Record, Recovered,
@@ -23,8 +23,12 @@ pub(crate) struct Copy {
     shards: ShardId,
     settings: Settings,
     disk: SimDisk,
-    /// Where the copy ended when that was noted last, in the stream and in the log.
-    mark: Option<(Cursor, Position)>,
+    /// Whose it is, and where it ended when that was noted last.
+    mark: Option<Mark>,
+    /// The cluster of the process that has it.
+    cluster: ClusterId,
+    /// Another cluster's, and to be left as it is.
+    pub(crate) is_foreign: bool,
     /// Of a standby.
     image: Option<Image>,
     /// Up to here the files held more than the mark said, when they were opened.
@@ -44,31 +48,59 @@ struct Image {
 impl Copy {
     pub(crate) fn new(shard: ShardId, shards: ShardId, settings: Settings, seed: u64) -> Self {
         let (disk, known_upto) = (SimDisk::new(seed), Position::default());
-        Self { shard, shards, settings, disk, mark: None, image: None, known_upto, seed }
+        let (mark, cluster, image, is_foreign) = (None, ClusterId::default(), None, false);
+        Self { shard, shards, settings, disk, mark, cluster, is_foreign, image, known_upto, seed }
     }
 
-    /// Nothing of it is left.
+    /// The machine has an empty disk.
     pub(crate) fn clear(&mut self) {
         self.disk = SimDisk::new(self.seed);
-        self.mark = None;
+        (self.mark, self.image, self.is_foreign) = (None, None, false);
+    }
+
+    /// The machine has the disk of another cluster's node: a log that begins as this one, and of
+    /// which as much was read.
+    pub(crate) fn become_foreign(&mut self, cluster: ClusterId, last: Sequence) {
+        let cursor = Cursor { last, epoch: 1, writer: last, number: last, ..Cursor::default() };
+        self.mark = Some(Mark::new(cluster, cursor, 0));
+        self.is_foreign = true;
+    }
+
+    /// A planted bug: whatever it is, it is taken for this cluster's.
+    pub(crate) fn adopt(&mut self, own: ClusterId) {
+        self.mark.iter_mut().for_each(|mark| mark.cluster = own);
+    }
+
+    /// A process removes all that there is, and begins with nothing.
+    pub(crate) fn start_over(&mut self) {
+        self.disk = SimDisk::new(self.seed);
+        self.mark = Some(Mark::new(self.cluster, Cursor::default(), 0));
         let follow = Follow::new((self.shard, self.shards), &self.settings);
         let replay = Replay::new(u64::from(self.shard));
         self.image = Some(Image { follow, replay, oldest: 0 });
         self.known_upto = Position::default();
     }
 
-    /// A process begins with it. One that cannot be used is removed. True: it was used.
-    pub(crate) fn open(&mut self) -> Option<Cursor> {
-        let found = self.mark.clone().and_then(|mark| Some((mark, self.recover()?)));
-        if let Some(((cursor, marked), image)) = found
-            && image.follow.end() >= marked
+    /// Whether the files are of this cluster.
+    pub(crate) fn check(&self, own: &ClusterId) -> Result<Option<Mark>, Foreign> {
+        let mark = self.mark.as_ref().map(Mark::to_bytes);
+        Mark::admit(mark.as_deref(), !self.disk.files().is_empty(), own)
+    }
+
+    /// A process begins with it. One that cannot be used is removed.
+    pub(crate) fn open(&mut self, own: ClusterId) -> Result<Cursor, Foreign> {
+        let mark = self.check(&own)?;
+        self.cluster = own;
+        if let Some(mark) = mark
+            && let Some(image) = self.recover()
+            && image.follow.end().to_bits() >= mark.end
         {
             self.known_upto = image.follow.end();
             self.image = Some(image);
-            return Some(cursor);
+            return Ok(mark.cursor);
         }
-        self.clear();
-        None
+        self.start_over();
+        Ok(Cursor::default())
     }
 
     fn recover(&self) -> Option<Image> {
@@ -105,7 +137,8 @@ impl Copy {
     /// Notes how far it is.
     pub(crate) fn note(&mut self, cursor: Cursor) {
         if let Some(image) = self.image.as_ref().filter(|it| !it.follow.is_within_batch()) {
-            self.mark = Some((cursor, image.follow.end()));
+            let end = image.follow.end().to_bits();
+            self.mark = Some(Mark::new(self.cluster, cursor, end));
         }
     }
 

@@ -346,7 +346,7 @@ impl Engine {
 
     /// A member is cut off together with a server that takes itself for the leader.
     pub(crate) fn isolate(&mut self, member: usize) {
-        let ends = self.streams.iter().map(Stream::last).collect();
+        let ends = self.ends();
         self.stale = Some(Stale { member, ends, lease: self.lease.clone() });
     }
 
@@ -462,6 +462,11 @@ impl Engine {
                 Answer::Purged
             }
         }
+    }
+
+    /// The last sequence of each stream.
+    pub(crate) fn ends(&self) -> Vec<Sequence> {
+        self.streams.iter().map(Stream::last).collect()
     }
 
     /// The next message for a follower: the first one that there is from this sequence on.

@@ -3,11 +3,14 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use broker::ShardId;
-use cluster::{Cursor, Identity, RequestId, Role, Sequence, Settings, Timing};
+use cluster::{
+    ClusterId, Cursor, Foreign, Identity, Record, RequestId, Role, Sequence, Settings, Timing,
+};
 use storage::{CommandId, Completion};
 
 use super::copy::Copy;
 use super::engine::{Asker, Reply};
+use super::odd::Oddity;
 use crate::node::Node;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
@@ -68,6 +71,8 @@ pub(crate) struct Member {
     pub(crate) has_resumed: bool,
     /// Shards whose copies this process has read again because they did not fit.
     pub(crate) has_started_over: Vec<bool>,
+    /// What it does not have in common with its cluster.
+    pub(crate) oddity: Oddity,
     seed: u64,
 }
 
@@ -111,6 +116,7 @@ impl Member {
             has_shut_down: false,
             has_resumed: false,
             has_started_over: vec![false; usize::from(shards)],
+            oddity: Oddity::default(),
             seed: random.next(),
         }
     }
@@ -131,18 +137,39 @@ impl Member {
         format!("n{number}")
     }
 
-    /// The process starts. A copy without a cursor is void.
-    pub(crate) fn begin(&mut self, now_ms: u64) {
+    /// The process starts. `record`: what names the cluster. The error is why it ends at once.
+    pub(crate) fn begin(
+        &mut self,
+        now_ms: u64,
+        record: &[u8],
+        sabotage: Option<Sabotage>,
+    ) -> Result<(), String> {
         self.life += 1;
+        let record = Record::read(record).map_err(|why| why.to_string())?;
+        self.oddity.begin(record.id);
+        if sabotage == Some(Sabotage::TakeForeign) {
+            self.copies.iter_mut().for_each(|copy| copy.adopt(record.id));
+        }
+        let cursors = self.open_copies(record.id).map_err(|why| why.to_string())?;
+        self.has_resumed |= cursors.iter().any(|cursor| *cursor != Cursor::default());
+        self.has_started_over.iter_mut().for_each(|has| *has = false);
         let instance = Random::new(self.seed ^ self.life).next();
         let identity = Identity { node: Self::name(self.number), instance, address: String::new() };
         let settings =
-            Settings { cluster: CLUSTER, identity, seed: instance, timing: Timing::default() };
-        let cursors: Vec<Cursor> =
-            self.copies.iter_mut().map(|copy| copy.open().unwrap_or_default()).collect();
-        self.has_resumed |= cursors.iter().any(|cursor| *cursor != Cursor::default());
-        self.has_started_over.iter_mut().for_each(|has| *has = false);
+            Settings { cluster: record.id, identity, seed: instance, timing: Timing::default() };
         self.agent = Some(cluster::Node::new(settings, cursors, self.clock.read(now_ms)));
+        Ok(())
+    }
+
+    /// All are looked at before one of them is touched.
+    fn open_copies(&mut self, own: ClusterId) -> Result<Vec<Cursor>, Foreign> {
+        self.copies.iter().try_for_each(|copy| copy.check(&own).map(drop))?;
+        self.copies.iter_mut().map(|copy| copy.open(own)).collect()
+    }
+
+    /// It must neither serve nor write.
+    pub(crate) fn is_barred(&self) -> bool {
+        self.oddity.is_of_other_cluster() || self.copies.iter().any(|copy| copy.is_foreign)
     }
 
     /// The process is gone, with all that it had in memory.
@@ -160,8 +187,6 @@ impl Member {
         (self.leaving, self.has_shut_down) = (None, false);
     }
 }
-
-const CLUSTER: cluster::ClusterId = *b"cluster of a sim";
 
 /// Clocks drift by so many thousandths: more than any that is not broken.
 const DRIFT_MAX: u64 = 30;

@@ -11,6 +11,7 @@ mod copy;
 mod engine;
 mod member;
 mod moves;
+mod odd;
 mod takeover;
 mod toll;
 
@@ -42,6 +43,8 @@ pub(crate) struct Cluster {
     pub(crate) has_closed: bool,
     /// Logs may have refused something since the last takeover.
     pub(crate) may_have_refused: bool,
+    /// The streams are taken for another cluster's before this time.
+    pub(crate) other_record_until_ms: Option<u64>,
 }
 
 impl Cluster {
@@ -80,6 +83,7 @@ impl Cluster {
             sabotage,
             has_closed: false,
             may_have_refused: plan.fills,
+            other_record_until_ms: None,
         }
     }
 

@@ -164,6 +164,7 @@ impl World {
     }
 
     fn carry_out_one(&mut self, member: usize, effect: Effect) {
+        self.watch_effect(member, &effect);
         let now_ms = self.now_ms;
         let Some(cluster) = &mut self.cluster else { return };
         let node = &mut cluster.members[member];
@@ -184,7 +185,7 @@ impl World {
             Effect::Follow(shard, from) => node.follows[usize::from(shard)] = Some(from),
             Effect::Unfollow(shard) => node.follows[usize::from(shard)] = None,
             Effect::StartOver(shard) => {
-                node.copies[usize::from(shard)].clear();
+                node.copies[usize::from(shard)].start_over();
                 cluster.toll.copies_started_over += 1;
             }
             Effect::NewWriter(shard, _) => node.copies[usize::from(shard)].on_new_writer(),

@@ -84,7 +84,7 @@ impl World {
     }
 
     /// What each node is, for a failure.
-    fn standing(&self) -> String {
+    pub(crate) fn standing(&self) -> String {
         let Some(cluster) = &self.cluster else { return String::new() };
         let mut lines = Vec::new();
         for (number, member) in cluster.members.iter().enumerate() {
@@ -106,8 +106,11 @@ impl World {
         let now_ms = self.now_ms;
         self.note(|| format!("node {member} starts"));
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.members[member].begin(now_ms);
-        self.carry_out(member);
+        let (record, sabotage) = (cluster.record(), cluster.sabotage);
+        match cluster.members[member].begin(now_ms, &record, sabotage) {
+            Ok(()) => self.carry_out(member),
+            Err(why) => self.on_refused_start(member, why),
+        }
     }
 
     /// A process is gone, and its connections. `crash`: what becomes of its files.
@@ -147,6 +150,7 @@ impl World {
 
     /// Roles that changed, logs that are ready, what is over.
     pub(crate) fn look_at_members(&mut self) -> Result<(), String> {
+        self.look_at_oddities()?;
         let count = self.cluster.as_ref().map_or(0, |cluster| cluster.members.len());
         for number in 0..count {
             let Some(cluster) = &mut self.cluster else { return Ok(()) };
@@ -267,6 +271,7 @@ impl World {
         self.oracle.on_will_start();
         self.node.sabotage = self.options.sabotage;
         self.note(|| format!("node {number} serves"));
+        self.note_served(number);
         Ok(())
     }
 

@@ -92,6 +92,16 @@ toll! {
     late_appends,
     /// Those of them that the engine had refused when they were sent again.
     late_refused,
+    /// Nodes that ended at their start because of another cluster's data.
+    foreign_copies_refused,
+    /// The streams were taken for another cluster's for a while.
+    records_replaced,
+    /// Nodes that ended at their start because their data is not of the cluster that is named.
+    other_records_refused,
+    /// Standbys that found messages of another cluster.
+    foreign_streams_refused,
+    /// Nodes that served after foreign data was replaced.
+    served_after_replacement,
     unavailable,
     stale_reads,
     purges,
