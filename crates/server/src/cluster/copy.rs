@@ -95,7 +95,7 @@ impl LocalCopy {
     pub(crate) fn check(
         data: &DataDir,
         shard: ShardId,
-        context: &CopyContext,
+        cluster: &ClusterId,
     ) -> anyhow::Result<Option<Mark>> {
         let files = data.log_files(shard)?;
         let path = files.path().join(MARK_FILE);
@@ -104,7 +104,7 @@ impl LocalCopy {
             content => Some(content.with_context(|| path.display().to_string())?),
         };
         let has_files = !files.list()?.is_empty() || files.manifest()?.is_some();
-        Mark::admit(mark.as_deref(), has_files, &context.cluster).map_err(|foreign| {
+        Mark::admit(mark.as_deref(), has_files, cluster).map_err(|foreign| {
             let path = match &foreign {
                 Foreign::Cluster { .. } => path.as_path(),
                 Foreign::Single => files.path(),
@@ -123,7 +123,7 @@ impl LocalCopy {
         shard: ShardId,
         context: &CopyContext,
     ) -> anyhow::Result<(Self, Cursor)> {
-        let mark = Self::check(data, shard, context)?;
+        let mark = Self::check(data, shard, &context.cluster)?;
         let mut copy = Self {
             shard,
             context: context.clone(),

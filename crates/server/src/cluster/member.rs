@@ -193,9 +193,6 @@ pub(crate) fn start(
         view: Arc::default(),
         is_stopping: parts.is_stopping.clone(),
     };
-    // A node that is refused leaves all of its data directory as it is.
-    (0..parts.context.shards)
-        .try_for_each(|shard| LocalCopy::check(&parts.data, shard, &parts.context).map(drop))?;
     let mut copies = Vec::new();
     let mut cursors = Vec::new();
     for shard in 0..parts.context.shards {

@@ -71,14 +71,23 @@ struct Reached {
 async fn reach(
     config: &Config,
     cluster: &ClusterConfig,
+    data: &DataDir,
     waiting: &Waiting,
 ) -> anyhow::Result<Reached> {
     let engine = connect::connect(cluster, waiting).await?;
     let facts = connect::read_cluster(&engine, waiting).await?;
+    check_data(data, &facts)?;
     import::refuse_begun(&waiting.answer_of(|| engine.get(import::IMPORT_KEY)).await)?;
     token::share(&engine, config, waiting).await?;
     let talk = waiting.answer_of(|| Talk::begin(&engine)).await;
     Ok(Reached { engine, facts, talk })
+}
+
+/// A node that is refused leaves its whole data directory as it is: all shards are looked at before
+/// anything is written.
+fn check_data(data: &DataDir, facts: &Record) -> anyhow::Result<()> {
+    let shards = data.shard_count(facts.shards, true)?;
+    (0..shards).try_for_each(|shard| copy::LocalCopy::check(data, shard, &facts.id).map(drop))
 }
 
 impl Clustered {
@@ -107,7 +116,7 @@ impl Clustered {
             tokio::select! {
                 biased;
                 _ = stop => Ok(None),
-                reached = reach(config, cluster, waiting) => reached.map(Some),
+                reached = reach(config, cluster, &data, waiting) => reached.map(Some),
             }
         });
         match reached? {
@@ -129,7 +138,7 @@ impl Clustered {
         reached: Reached,
     ) -> anyhow::Result<Self> {
         let Reached { engine, facts, talk } = reached;
-        let shards = data.shard_count(facts.shards, true)?;
+        let shards = facts.shards;
         let durability = config.durability.with_segment_bytes(facts.segment_bytes);
         let settings = durability.log_settings(shards)?;
         let data = Arc::new(data);

@@ -142,6 +142,19 @@ fn the_log_of_a_single_broker_is_refused_and_left_alone() {
 }
 
 #[test]
+fn one_foreign_shard_keeps_all_others_from_being_touched() {
+    let dir = copied();
+    let of_cluster = |id| cluster::Record { id, shards: 1, segment_bytes: SEGMENT_BYTES };
+    let data = DataDir::open(dir.path()).unwrap();
+    crate::cluster::check_data(&data, &of_cluster([7; 16])).unwrap();
+    data.log_files(1).unwrap();
+    let two = cluster::Record { shards: 2, ..of_cluster([8; 16]) };
+    let told = format!("{:#}", crate::cluster::check_data(&data, &two).unwrap_err());
+    assert!(told.contains("another cluster"), "{told}");
+    assert!(!dir.path().join("shard-001").join(MARK_FILE).exists());
+}
+
+#[test]
 fn the_copy_of_another_cluster_is_refused_and_left_alone() {
     let dir = copied();
     let told = refusal(dir.path(), 8);
