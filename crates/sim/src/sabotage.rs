@@ -104,6 +104,12 @@ pub enum Sabotage {
     RefuseUnknown,
     /// A node takes the data of another cluster for its own.
     TakeForeign,
+    /// A node has as many shards as its configuration says, and not as its cluster.
+    OwnShards,
+    /// A process is known by the name of its node only.
+    SameInstance,
+    /// Messages of a later version are taken for void.
+    SkipLater,
 }
 
 impl Sabotage {

@@ -93,5 +93,20 @@ fn the_oracle_sees_data_of_another_cluster_that_is_taken_for_its_own() {
     is_caught(Sabotage::TakeForeign);
 }
 
+#[test]
+fn the_oracle_sees_a_number_of_shards_that_is_not_the_cluster_s() {
+    is_caught(Sabotage::OwnShards);
+}
+
+#[test]
+fn the_oracle_sees_two_nodes_of_one_name_that_are_taken_for_one() {
+    is_caught(Sabotage::SameInstance);
+}
+
+#[test]
+fn the_oracle_sees_messages_of_a_later_version_that_are_skipped() {
+    is_caught(Sabotage::SkipLater);
+}
+
 /// Within so many worlds.
 const SABOTAGED_SEEDS: u64 = 500;

@@ -3,6 +3,7 @@
 use storage::testing::Crash;
 
 use super::engine::Unwilling;
+use super::programs::{LeaseFormat, any_lease};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::world::World;
@@ -19,6 +20,11 @@ pub(crate) struct Plan {
     switches: bool,
     /// Data and streams of other clusters.
     mix_ups: bool,
+    /// Other configurations.
+    setups: bool,
+    /// Other versions of the program.
+    programs: bool,
+    pub(crate) lease: LeaseFormat,
     /// Streams get full.
     pub(crate) fills: bool,
 }
@@ -28,11 +34,26 @@ impl Plan {
         let all = sabotage.is_some() || random.chance(40);
         let mut any = || all || random.chance(40);
         let (kills, pauses, cuts, elections) = (any(), any(), any(), any());
-        let (switches, mix_ups) = (any(), any());
+        let (switches, mix_ups, setups) = (any(), any(), any());
+        // Where only some nodes can serve, less comes about.
+        let programs = random.chance(25) || sabotage == Some(Sabotage::SkipLater);
+        let lease = any_lease(random);
         // Who may be refused is owed less: most worlds, and all with a planted bug, have space.
         let fills = random.chance(35) && sabotage.is_none();
         let percent = [5, 20, 100][random.below(3)];
-        Self { percent, kills, pauses, cuts, elections, switches, mix_ups, fills }
+        Self {
+            percent,
+            kills,
+            pauses,
+            cuts,
+            elections,
+            switches,
+            mix_ups,
+            setups,
+            programs,
+            lease,
+            fills,
+        }
     }
 
     pub(crate) const fn is_calm(&self) -> bool {
@@ -56,7 +77,7 @@ impl World {
         if cluster.members[member].until_ms.is_some() {
             return Ok(());
         }
-        match cluster.random.below(15) {
+        match cluster.random.below(18) {
             0..=1 if plan.kills => return self.kill_some(member),
             2..=3 if plan.pauses => self.pause(member),
             4..=5 if plan.cuts => self.cut(member),
@@ -68,6 +89,8 @@ impl World {
             11 if plan.elections => self.refuse_appends(now_ms, false),
             13 if plan.mix_ups => return self.bring_foreign_data(member),
             14 if plan.mix_ups && cluster.random.chance(50) => return self.replace_record(member),
+            15 if plan.setups => return self.reconfigure(member),
+            16..=17 if plan.programs => return self.change_program(member),
             8 if plan.kills => {
                 let opening = cluster.members.iter().position(|it| it.has_logs && !it.is_ready);
                 if let Some(member) = opening {
@@ -230,9 +253,10 @@ impl World {
         let Some(active) = cluster.serving.filter(|it| cluster.members[*it].is_ready) else {
             return;
         };
+        let chosen = Some(member).filter(|it| *it != active);
+        let successor = chosen.map(|it| cluster.members[it].setup.name.clone());
         let node = &mut cluster.members[active];
         let is_second = node.leaving.is_some();
-        let successor = Some(member).filter(|it| *it != active).map(Self::name_of_member);
         cluster.toll.switchovers += u64::from(!is_second);
         cluster.toll.switchovers_doubled += u64::from(is_second);
         cluster.toll.switchovers_to_successor += u64::from(successor.is_some());
@@ -301,7 +325,7 @@ impl World {
     /// From here on nothing more goes wrong by itself.
     pub(crate) fn end_calamities_of_cluster(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.plan = Plan::default();
+        cluster.plan = Plan { lease: cluster.plan.lease, ..Plan::default() };
         cluster.engine.heal();
         cluster.other_record_until_ms = cluster.other_record_until_ms.map(|_| 0);
         for number in 0..cluster.members.len() {

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use broker::{Replay, ShardId};
-use cluster::{Body, ClusterId, Content, Cursor, Foreign, Mark, Piece, Sequence, decode};
+use cluster::{Body, ClusterId, Content, Cursor, Foreign, Mark, Piece, Sequence, VERSION, decode};
 use storage::testing::{Crash, SimDisk};
 use storage::{
     Command, CommandId, Completion, Follow, Identity, Ledger, Position, Record, Recovered,
@@ -27,6 +27,8 @@ pub(crate) struct Copy {
     mark: Option<Mark>,
     /// The cluster of the process that has it.
     cluster: ClusterId,
+    /// Of messages that this process reads.
+    format: u8,
     /// Another cluster's, and to be left as it is.
     pub(crate) is_foreign: bool,
     /// Of a standby.
@@ -48,8 +50,21 @@ struct Image {
 impl Copy {
     pub(crate) fn new(shard: ShardId, shards: ShardId, settings: Settings, seed: u64) -> Self {
         let (disk, known_upto) = (SimDisk::new(seed), Position::default());
-        let (mark, cluster, image, is_foreign) = (None, ClusterId::default(), None, false);
-        Self { shard, shards, settings, disk, mark, cluster, is_foreign, image, known_upto, seed }
+        let (cluster, format) = (ClusterId::default(), VERSION);
+        let (mark, image, is_foreign) = (None, None, false);
+        Self {
+            shard,
+            shards,
+            settings,
+            disk,
+            mark,
+            cluster,
+            format,
+            is_foreign,
+            image,
+            known_upto,
+            seed,
+        }
     }
 
     /// The machine has an empty disk.
@@ -64,6 +79,11 @@ impl Copy {
         let cursor = Cursor { last, epoch: 1, writer: last, number: last, ..Cursor::default() };
         self.mark = Some(Mark::new(cluster, cursor, 0));
         self.is_foreign = true;
+    }
+
+    /// Of a process that takes it for one of so many, and reads messages of this format.
+    pub(crate) const fn be_of_process(&mut self, shards: ShardId, format: u8) {
+        (self.shards, self.format) = (shards, format);
     }
 
     /// A planted bug: whatever it is, it is taken for this cluster's.
@@ -83,7 +103,9 @@ impl Copy {
 
     /// Whether the files are of this cluster.
     pub(crate) fn check(&self, own: &ClusterId) -> Result<Option<Mark>, Foreign> {
-        let mark = self.mark.as_ref().map(Mark::to_bytes);
+        // A later program knows later versions.
+        let known = |mark: &Mark| mark.version.saturating_sub(self.format - VERSION).max(1);
+        let mark = self.mark.clone().map(|mark| Mark { version: known(&mark), ..mark }.to_bytes());
         Mark::admit(mark.as_deref(), !self.disk.files().is_empty(), own)
     }
 
@@ -138,7 +160,8 @@ impl Copy {
     pub(crate) fn note(&mut self, cursor: Cursor) {
         if let Some(image) = self.image.as_ref().filter(|it| !it.follow.is_within_batch()) {
             let end = image.follow.end().to_bits();
-            self.mark = Some(Mark::new(self.cluster, cursor, end));
+            let mark = Mark::new(self.cluster, cursor, end);
+            self.mark = Some(Mark { version: self.format, ..mark });
         }
     }
 

@@ -13,6 +13,7 @@ use cluster::{
 
 use super::Toll;
 use super::bugs::{Unclaimed, renumbered};
+use super::programs::{is_later, is_opaque};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 
@@ -80,6 +81,8 @@ pub(crate) struct Stale {
 struct Stream {
     removed: Sequence,
     messages: VecDeque<Body>,
+    /// The last message of a later format.
+    later_upto: Sequence,
     unwilling: Unwilling,
 }
 
@@ -100,6 +103,12 @@ pub(crate) struct Link {
     pub(crate) is_cut_from: bool,
     /// Only the messages of streams wait.
     pub(crate) is_late: bool,
+}
+
+impl Link {
+    pub(crate) const fn is_cut(&self) -> bool {
+        self.is_cut_to || self.is_cut_from
+    }
 }
 
 #[derive(Debug)]
@@ -124,6 +133,7 @@ pub(crate) struct Engine {
     pub(crate) says_unavailable: bool,
     pub(crate) sabotage: Option<Sabotage>,
     unclaimed: Unclaimed,
+    pub(crate) broken_rule: Option<String>,
     pub(crate) toll: Toll,
     random: Random,
 }
@@ -162,6 +172,7 @@ impl Engine {
             says_unavailable: false,
             sabotage: None,
             unclaimed: Unclaimed::default(),
+            broken_rule: None,
             toll: Toll::default(),
             random: Random::new(random.next()),
         }
@@ -386,6 +397,9 @@ impl Engine {
                 if *expected != self.lease.0 {
                     return Reply::Lease(LeaseAnswer::Conflict);
                 }
+                if is_opaque(&self.lease.1) && !is_opaque(value) {
+                    self.broken_rule = Some("a node takes a lease that it cannot read".to_owned());
+                }
                 self.lease = (self.lease.0 + 1, value.clone());
                 Reply::Lease(LeaseAnswer::Written(self.lease.0))
             }
@@ -452,6 +466,9 @@ impl Engine {
                     return Answer::WrongSequence;
                 }
                 stream.messages.push_back(body.clone());
+                if is_later(body) {
+                    stream.later_upto = stream.last();
+                }
                 Answer::Appended(stream.last())
             }
             Request::Message { sequence } => Answer::Message(stream.message(*sequence).cloned()),
@@ -462,6 +479,22 @@ impl Engine {
                 Answer::Purged
             }
         }
+    }
+
+    /// Streams hold messages of a later format.
+    pub(crate) fn has_later_messages(&self) -> bool {
+        self.streams.iter().any(|stream| stream.later_upto > stream.removed)
+    }
+
+    /// The same, or the lease is one, or some may still come.
+    pub(crate) fn has_later(&self) -> bool {
+        let comes = |flight: &Flight| match &flight.question {
+            Question::Stream(_, Request::Append { body, .. }) => is_later(body),
+            Question::Lease(LeaseRequest::Write { value, .. }) => is_opaque(value),
+            _ => false,
+        };
+        let is_lease = is_opaque(&self.lease.1);
+        is_lease || self.has_later_messages() || self.flights.iter().any(comes)
     }
 
     /// The last sequence of each stream.

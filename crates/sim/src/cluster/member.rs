@@ -4,13 +4,16 @@ use std::collections::{BTreeSet, VecDeque};
 
 use broker::ShardId;
 use cluster::{
-    ClusterId, Cursor, Foreign, Identity, Record, RequestId, Role, Sequence, Settings, Timing,
+    ClusterId, Cursor, Facts, Foreign, Identity, Record, RequestId, Role, Sequence, Settings,
+    Timing,
 };
 use storage::{CommandId, Completion};
 
 use super::copy::Copy;
 use super::engine::{Asker, Reply};
 use super::odd::Oddity;
+use super::programs::Program;
+use super::setup::{Comparison, Setup};
 use crate::node::Node;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
@@ -73,6 +76,14 @@ pub(crate) struct Member {
     pub(crate) has_started_over: Vec<bool>,
     /// What it does not have in common with its cluster.
     pub(crate) oddity: Oddity,
+    pub(crate) setup: Setup,
+    pub(crate) program: Program,
+    /// Its process has said that it cannot read the streams.
+    pub(crate) is_too_old: bool,
+    /// It was given a program that can, and has not served since.
+    pub(crate) is_mended: bool,
+    /// Of the process.
+    pub(crate) comparison: Option<Comparison>,
     seed: u64,
 }
 
@@ -117,6 +128,11 @@ impl Member {
             has_resumed: false,
             has_started_over: vec![false; usize::from(shards)],
             oddity: Oddity::default(),
+            setup: Setup::new(number, shards, log),
+            program: Program::default(),
+            is_too_old: false,
+            is_mended: false,
+            comparison: None,
             seed: random.next(),
         }
     }
@@ -133,10 +149,6 @@ impl Member {
         self.commands == 0 && self.completions.is_empty()
     }
 
-    pub(crate) fn name(number: usize) -> String {
-        format!("n{number}")
-    }
-
     /// The process starts. `record`: what names the cluster. The error is why it ends at once.
     pub(crate) fn begin(
         &mut self,
@@ -145,16 +157,25 @@ impl Member {
         sabotage: Option<Sabotage>,
     ) -> Result<(), String> {
         self.life += 1;
+        self.is_too_old = false;
         let record = Record::read(record).map_err(|why| why.to_string())?;
         self.oddity.begin(record.id);
         if sabotage == Some(Sabotage::TakeForeign) {
             self.copies.iter_mut().for_each(|copy| copy.adopt(record.id));
         }
+        let shards = self.setup.shards(&record, sabotage);
+        let format = self.program.format();
+        self.copies.iter_mut().for_each(|copy| copy.be_of_process(shards, format));
         let cursors = self.open_copies(record.id).map_err(|why| why.to_string())?;
         self.has_resumed |= cursors.iter().any(|cursor| *cursor != Cursor::default());
         self.has_started_over.iter_mut().for_each(|has| *has = false);
-        let instance = Random::new(self.seed ^ self.life).next();
-        let identity = Identity { node: Self::name(self.number), instance, address: String::new() };
+        let instance = self.setup.instance(self.seed ^ self.life, sabotage);
+        let node = self.setup.name.clone();
+        let (version, config) = (self.program.version().to_owned(), self.setup.checksum());
+        let started = Random::new(self.seed ^ self.life).next();
+        let facts = Facts { node: node.clone(), instance: started, version, config };
+        self.comparison = Some(Comparison::new(facts));
+        let identity = Identity { node, instance, address: String::new() };
         let settings =
             Settings { cluster: record.id, identity, seed: instance, timing: Timing::default() };
         self.agent = Some(cluster::Node::new(settings, cursors, self.clock.read(now_ms)));
@@ -167,6 +188,12 @@ impl Member {
         self.copies.iter_mut().map(|copy| copy.open(own)).collect()
     }
 
+    /// What is started from now on.
+    pub(crate) fn take_program(&mut self, program: Program) {
+        self.is_mended |= self.is_too_old && program == Program::Later;
+        self.program = program;
+    }
+
     /// It must neither serve nor write.
     pub(crate) fn is_barred(&self) -> bool {
         self.oddity.is_of_other_cluster() || self.copies.iter().any(|copy| copy.is_foreign)
@@ -176,6 +203,7 @@ impl Member {
     pub(crate) fn end(&mut self, idle: Node) {
         self.broker = idle;
         self.agent = None;
+        self.comparison = None;
         self.follows.iter_mut().for_each(|from| *from = None);
         self.completions.clear();
         self.early.clear();

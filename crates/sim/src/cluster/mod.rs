@@ -12,6 +12,8 @@ mod engine;
 mod member;
 mod moves;
 mod odd;
+mod programs;
+mod setup;
 mod takeover;
 mod toll;
 
@@ -43,8 +45,11 @@ pub(crate) struct Cluster {
     pub(crate) has_closed: bool,
     /// Logs may have refused something since the last takeover.
     pub(crate) may_have_refused: bool,
-    /// The streams are taken for another cluster's before this time.
+    /// Before this time the bucket names another cluster, or has a format that nobody knows.
     pub(crate) other_record_until_ms: Option<u64>,
+    pub(crate) is_record_later: bool,
+    /// When nodes were compared last.
+    pub(crate) compared_ms: u64,
 }
 
 impl Cluster {
@@ -84,6 +89,8 @@ impl Cluster {
             has_closed: false,
             may_have_refused: plan.fills,
             other_record_until_ms: None,
+            is_record_later: false,
+            compared_ms: 0,
         }
     }
 

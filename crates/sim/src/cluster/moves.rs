@@ -47,13 +47,16 @@ impl World {
     /// A paused process finds its answers when it wakes up.
     pub(crate) fn answer(&mut self, member: usize, id: cluster::RequestId, reply: Reply) {
         let now_ms = self.now_ms;
+        self.note_lease(member, &reply);
         let Some(cluster) = &mut self.cluster else { return };
+        let (dialect, sabotage) = (cluster.dialect(member), cluster.sabotage);
         let node = &mut cluster.members[member];
         let now_ms = node.clock.read(now_ms);
         if node.is_paused {
             node.mail.push((id, reply));
             return;
         }
+        let reply = dialect.read_reply(reply, sabotage);
         let Some(agent) = &mut node.agent else { return };
         match reply {
             Reply::Stream(shard, answer) => agent.on_answer(shard, id, answer, now_ms),
@@ -73,6 +76,7 @@ impl World {
     pub(crate) fn deliver(&mut self, member: usize, shard: ShardId) -> bool {
         let now_ms = self.now_ms;
         let Some(cluster) = &mut self.cluster else { return false };
+        let (dialect, sabotage) = (cluster.dialect(member), cluster.sabotage);
         let Cluster { engine, members, toll, .. } = cluster;
         let node = &mut members[member];
         if !node.is_running() {
@@ -85,6 +89,7 @@ impl World {
         node.follows[usize::from(shard)] = Some(sequence + 1);
         let now_ms = node.clock.read(now_ms);
         if let Some(agent) = &mut node.agent {
+            let body = dialect.read(body, sabotage);
             agent.on_message(shard, sequence, &body, now_ms);
         }
         self.carry_out(member);
@@ -167,6 +172,7 @@ impl World {
         self.watch_effect(member, &effect);
         let now_ms = self.now_ms;
         let Some(cluster) = &mut self.cluster else { return };
+        let dialect = cluster.dialect(member);
         let node = &mut cluster.members[member];
         let asker = node.asker();
         let is_written = matches!(effect, Effect::Apply(..) | Effect::Store(..));
@@ -177,10 +183,12 @@ impl World {
         }
         match effect {
             Effect::Ask(shard, id, request) => {
-                cluster.engine.ask(asker, id, Question::Stream(shard, request), now_ms);
+                let question = dialect.write(Question::Stream(shard, request));
+                cluster.engine.ask(asker, id, question, now_ms);
             }
             Effect::AskLease(id, request) => {
-                cluster.engine.ask(asker, id, Question::Lease(request), now_ms);
+                let question = dialect.write(Question::Lease(request));
+                cluster.engine.ask(asker, id, question, now_ms);
             }
             Effect::Follow(shard, from) => node.follows[usize::from(shard)] = Some(from),
             Effect::Unfollow(shard) => node.follows[usize::from(shard)] = None,

@@ -43,6 +43,9 @@ impl Oddity {
 impl Cluster {
     /// What names the cluster at present.
     pub(crate) fn record(&self) -> Vec<u8> {
+        if self.other_record_until_ms.is_some() && self.is_record_later {
+            return LATER_RECORD.to_vec();
+        }
         let id = if self.other_record_until_ms.is_some() { OTHER } else { CLUSTER };
         let shards = self.members[0].copies.len() as u16;
         Record { id, shards, segment_bytes: self.settings.segment_bytes }.to_bytes()
@@ -81,16 +84,18 @@ impl World {
         self.note(|| format!("node {number} does not start: {why}"));
         let Some(cluster) = &mut self.cluster else { return };
         let member = &mut cluster.members[number];
-        let is_named = why.contains("is the local copy of another cluster");
-        let is_barred = member.is_barred();
-        match member.has_foreign_data() {
-            true => cluster.toll.foreign_copies_refused += 1,
-            false => cluster.toll.other_records_refused += 1,
+        let is_other = why.contains("is the local copy of another cluster");
+        let is_later = why.contains("the cluster has format 2") && why.contains("use a newer one");
+        let is_right = is_later || (is_other && member.is_barred());
+        match (is_later, member.has_foreign_data()) {
+            (true, _) => cluster.toll.later_records_refused += 1,
+            (_, true) => cluster.toll.foreign_copies_refused += 1,
+            (_, false) => cluster.toll.other_records_refused += 1,
         }
         member.oddity.refusal = Some(why);
         member.until_ms = Some(now_ms + RESTART_MS);
-        if !is_named || !is_barred {
-            self.break_rule(number, "does not start, and nothing is wrong with its data");
+        if !is_right {
+            self.break_rule(number, "does not start, and nothing is wrong");
         }
     }
 
@@ -100,6 +105,9 @@ impl World {
         if cluster.members[number].oversteps(effect) {
             self.break_rule(number, "writes, though its data or its streams are another cluster's");
         }
+        if let Err(rule) = self.watch_version(number, effect) {
+            self.broken_rule.get_or_insert(rule);
+        }
     }
 
     fn break_rule(&mut self, number: usize, what: &str) {
@@ -107,8 +115,8 @@ impl World {
         self.broken_rule.get_or_insert(rule);
     }
 
-    /// The bucket is made again, and names another cluster from now on; the streams are what they
-    /// were.
+    /// For a while the bucket names another cluster, or has the format of a later program; the
+    /// streams are what they were.
     pub(crate) fn replace_record(&mut self, number: usize) -> Result<(), String> {
         let now_ms = self.now_ms;
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
@@ -117,8 +125,9 @@ impl World {
         }
         let other_ms = OTHER_RECORD_MS[cluster.random.below(OTHER_RECORD_MS.len())];
         cluster.other_record_until_ms = Some(now_ms + other_ms);
+        cluster.is_record_later = cluster.random.chance(30);
         cluster.toll.records_replaced += 1;
-        self.note(|| format!("the streams are another cluster's for {other_ms} ms"));
+        self.note(|| format!("the bucket says something else for {other_ms} ms"));
         self.kill(number)
     }
 
@@ -178,6 +187,10 @@ impl World {
         let member = &mut cluster.members[number];
         let is_replaced = std::mem::take(&mut member.oddity.is_replaced);
         cluster.toll.served_after_replacement += u64::from(is_replaced);
+        let is_mended = std::mem::take(&mut member.is_mended);
+        cluster.toll.served_after_upgrade += u64::from(is_mended);
+        let is_new = std::mem::take(&mut member.setup.is_new);
+        cluster.toll.served_with_other_settings += u64::from(is_new);
         if member.is_barred() {
             self.break_rule(number, "serves, though its data or its streams are another cluster's");
         }
@@ -211,6 +224,8 @@ impl World {
     }
 }
 
+const LATER_RECORD: &[u8] = br#"{"format":2,"name":"cluster of a later sim"}"#;
+
 const CLUSTER: ClusterId = *b"cluster of a sim";
 /// Of which the data is.
 const FOREIGN: ClusterId = *b"cluster far away";
@@ -220,7 +235,7 @@ const OTHER: ClusterId = *b"cluster of other";
 /// A process that ended at its start is started again after so long.
 const RESTART_MS: u64 = 2_000;
 
-/// How long the streams are taken for another cluster's.
+/// How long the bucket says something else.
 const OTHER_RECORD_MS: [u64; 3] = [1_000, 10_000, 40_000];
 
 /// Tenths of a second in which all nodes have to catch up when nothing is wrong.

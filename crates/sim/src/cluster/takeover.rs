@@ -5,7 +5,7 @@ use cluster::{Body, Role};
 use storage::Status;
 use storage::testing::Crash;
 
-use super::{Cluster, member::Member};
+use super::Cluster;
 use crate::node::Node;
 use crate::sabotage::Sabotage;
 use crate::world::World;
@@ -151,6 +151,8 @@ impl World {
     /// Roles that changed, logs that are ready, what is over.
     pub(crate) fn look_at_members(&mut self) -> Result<(), String> {
         self.look_at_oddities()?;
+        self.compare_members()?;
+        self.look_at_programs()?;
         let count = self.cluster.as_ref().map_or(0, |cluster| cluster.members.len());
         for number in 0..count {
             let Some(cluster) = &mut self.cluster else { return Ok(()) };
@@ -234,7 +236,7 @@ impl World {
         let taken = cluster.members[member].copies[usize::from(shard)].take();
         let (recovered, replay) =
             taken.map_err(|why| format!("node {member}, shard {shard}: {why}"))?;
-        let settings = cluster.settings.clone();
+        let settings = cluster.members[member].setup.log(cluster.settings.segment_bytes);
         self.open_log(shard, recovered, settings, replay, self.now_ms)
     }
 
@@ -305,11 +307,6 @@ impl World {
             agent.release(successor);
             self.carry_out(number);
         }
-    }
-
-    /// The one that was chosen, by name.
-    pub(crate) fn name_of_member(number: usize) -> String {
-        Member::name(number)
     }
 }
 

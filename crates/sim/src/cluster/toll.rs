@@ -94,14 +94,34 @@ toll! {
     late_refused,
     /// Nodes that ended at their start because of another cluster's data.
     foreign_copies_refused,
-    /// The streams were taken for another cluster's for a while.
+    /// For a while the bucket named another cluster, or had a later format.
     records_replaced,
+    /// Nodes that ended at their start because of the format.
+    later_records_refused,
     /// Nodes that ended at their start because their data is not of the cluster that is named.
     other_records_refused,
     /// Standbys that found messages of another cluster.
     foreign_streams_refused,
     /// Nodes that served after foreign data was replaced.
     served_after_replacement,
+    /// Nodes that were started with another configuration.
+    reconfigured,
+    /// Of those that served then.
+    served_with_other_settings,
+    /// Nodes that heard of another one with the same name, with other settings, of another version.
+    names_told,
+    configurations_told,
+    versions_told,
+    /// Nodes that were started with a program of a later format, an earlier one, the same one.
+    upgrades,
+    downgrades,
+    patches,
+    /// Nodes that met messages of a later format, and said so.
+    later_messages_refused,
+    /// Leases that were seen and could not be read.
+    unreadable_leases,
+    /// Nodes that met such messages, got the program for it, and served.
+    served_after_upgrade,
     unavailable,
     stale_reads,
     purges,
