@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
 
-use super::talk::{NodeStatus, Status};
+use super::talk::{NodeStatus, ShardStatus, Status};
 use crate::life_cycle::Happened;
 
 /// How often a standby that reads old messages says how far it is.
@@ -54,6 +54,11 @@ pub(crate) enum Change {
     },
     LogsAvailable {
         secs: f64,
+    },
+    /// A standby cannot read the stream of a shard.
+    Unreadable {
+        shard: u16,
+        reason: String,
     },
     NodeAppeared {
         name: String,
@@ -113,6 +118,13 @@ impl Change {
                 unavailable_secs = secs,
                 "the replicated log has a quorum again"
             ),
+            Self::Unreadable { shard, reason } => tracing::error!(
+                node,
+                shard,
+                reason,
+                "this node cannot follow the replicated log and cannot become active; check the \
+                 other nodes (`quelea cluster status`), or restore a backup"
+            ),
             Self::NodeAppeared { name, version, address } => {
                 tracing::info!(node, other = name, version, address, "node joined");
             }
@@ -141,7 +153,7 @@ impl Change {
                 let data = json!({ "node": node, "epoch": epoch, "suspended_secs": secs });
                 ("cluster.resumed", data)
             }
-            Self::Reading { .. } => return None,
+            Self::Reading { .. } | Self::Unreadable { .. } => return None,
             Self::CaughtUp { messages, bytes, secs } => {
                 let data =
                     json!({ "node": node, "messages": messages, "bytes": bytes, "secs": secs });
@@ -193,6 +205,8 @@ pub(super) struct Watcher {
     reading: Option<Reading>,
     unavailable: Option<Unavailable>,
     quorum_told_at_ms: Option<u64>,
+    /// Shards that cannot be read, and why.
+    unreadable: BTreeMap<u16, String>,
     /// Other nodes that were heard lately: name to instance.
     heard: BTreeMap<String, u64>,
 }
@@ -219,6 +233,7 @@ impl Watcher {
             reading: None,
             unavailable: None,
             quorum_told_at_ms: None,
+            unreadable: BTreeMap::new(),
             heard: BTreeMap::new(),
         }
     }
@@ -229,6 +244,7 @@ impl Watcher {
         self.look_at_role(status, now_ms, &mut changes);
         self.look_at_reading(status, now_ms, &mut changes);
         self.look_at_quorum(&status.own, now_ms, &mut changes);
+        self.look_at_faults(&status.own, &mut changes);
         self.look_at_others(status, now_ms, &mut changes);
         changes
     }
@@ -315,6 +331,16 @@ impl Watcher {
         changes.push(change);
     }
 
+    fn look_at_faults(&mut self, own: &NodeStatus, changes: &mut Vec<Change>) {
+        for (shard, ShardStatus { fault, is_unavailable, .. }) in (0..).zip(&own.shards) {
+            if fault.is_empty() || *is_unavailable {
+                self.unreadable.remove(&shard);
+            } else if self.unreadable.insert(shard, fault.clone()).as_ref() != Some(fault) {
+                changes.push(Change::Unreadable { shard, reason: fault.clone() });
+            }
+        }
+    }
+
     fn look_at_others(&mut self, status: &Status, now_ms: u64, changes: &mut Vec<Change>) {
         let live: BTreeMap<String, u64> =
             status.live(now_ms).map(|node| (node.node.clone(), node.instance)).collect();
@@ -374,7 +400,6 @@ impl Teller {
 
 #[cfg(test)]
 mod tests {
-    use super::super::talk::ShardStatus;
     use super::*;
 
     fn status(role: &str, shards: &[(u64, bool)]) -> Status {
@@ -433,6 +458,21 @@ mod tests {
         let reason = "no leader".to_owned();
         let gone = Change::LogsUnavailable { shards: vec![1], reason };
         assert_eq!(lines, [gone.clone(), Change::LogsAvailable { secs: 5.1 }, gone]);
+    }
+
+    #[test]
+    fn a_stream_that_cannot_be_read_is_told_once() {
+        let mut watcher = Watcher::new(0);
+        let mut seen = status("standby", &[(1, true), (1, true)]);
+        seen.own.shards[1].fault = "message 7: its version is 2".into();
+        let reason = seen.own.shards[1].fault.clone();
+        let told = Change::Unreadable { shard: 1, reason };
+        assert_eq!(watcher.look(&seen, 1_000), [told.clone()]);
+        assert_eq!(watcher.look(&seen, 2_000), []);
+        seen.own.shards[1].fault.clear();
+        assert_eq!(watcher.look(&seen, 3_000), []);
+        seen.own.shards[1].fault = "message 7: its version is 2".into();
+        assert_eq!(watcher.look(&seen, 4_000), [told]);
     }
 
     #[test]

@@ -557,15 +557,7 @@ impl Loop {
                 tracing::warn!(shard, %fault, "the local copy is read again from the stream");
                 self.node.start_over(shard);
             }
-            Err(fault) => {
-                tracing::error!(
-                    shard,
-                    %fault,
-                    "stream is damaged: this node cannot become active; check the other nodes or \
-                     restore a backup"
-                );
-                self.node.on_refused(shard, fault.to_string());
-            }
+            Err(fault) => self.node.on_refused(shard, fault.to_string()),
         }
     }
 

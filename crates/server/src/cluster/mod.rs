@@ -139,6 +139,14 @@ impl Clustered {
     ) -> anyhow::Result<Self> {
         let Reached { engine, facts, talk } = reached;
         let shards = facts.shards;
+        if config.shards_are_fixed && config.server.shards != shards {
+            let configured = config.server.shards;
+            tracing::warn!(
+                configured,
+                shards,
+                "server.shards is ignored: the cluster was made with another number"
+            );
+        }
         let durability = config.durability.with_segment_bytes(facts.segment_bytes);
         let settings = durability.log_settings(shards)?;
         let data = Arc::new(data);
