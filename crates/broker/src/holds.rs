@@ -16,6 +16,7 @@ use codec::{Publish, QoS};
 use session::{LARGE_BYTES_MIN, Message, NEVER};
 
 use crate::client::Client;
+use crate::room::topic_of;
 use crate::sure::Sure;
 use crate::{Mail, Name, SessionKey, Shard};
 
@@ -206,11 +207,10 @@ impl Shard {
         self.read_held_on(now_ms);
     }
 
-    /// Publishers are read on in the order in which they began to wait, as far as lanes have room.
-    pub(crate) fn read_held_on(&mut self, now_ms: u64) {
-        while !self.effects.lanes().are_some_full()
-            && let Some((slot, connection)) = self.holds.next_let_go()
-        {
+    /// Publishers are read on in the order in which they began to wait. One whose next publish is
+    /// for a shard with a full lane waits for that lane.
+    fn read_held_on(&mut self, now_ms: u64) {
+        while let Some((slot, connection)) = self.holds.next_let_go() {
             self.read_on(slot, connection, now_ms);
         }
     }
@@ -220,13 +220,8 @@ impl Shard {
         if self.holds.is_empty() || publish.qos == QoS::AtMostOnce {
             return None;
         }
-        let topic = match publish.properties.topic_alias() {
-            Some(alias) if publish.topic.is_empty() => {
-                self.clients.get(slot)?.session.link()?.topic_of(alias)?
-            }
-            _ => publish.topic,
-        };
-        let topic = Name::new(self.scope_of(slot), topic).key();
+        let client = self.clients.get(slot)?;
+        let topic = Name::new(client.scope, topic_of(client, publish)).key();
         self.holds.subscriber_of(self.key(slot), &topic, publish.payload.len())
     }
 

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 
 use codec::Publish;
 
+use crate::room::topic_of;
 use crate::sure::Sure;
 use crate::{Name, Shard, ShardId, Shared};
 
@@ -94,10 +95,6 @@ impl Lanes {
         may
     }
 
-    pub(crate) const fn are_some_full(&self) -> bool {
-        self.full != 0
-    }
-
     /// A mark has come in the mail of another shard.
     pub(crate) fn note_mark(&mut self, from: ShardId, bytes: u64) {
         match self.marks.iter_mut().find(|(shard, _)| *shard == from) {
@@ -138,8 +135,8 @@ impl Shard {
         self.ask_heard();
     }
 
-    /// A shard before which too much lies for this publish. Where it cannot be told where the
-    /// publish goes, because its topic is behind an alias or a group may choose, any such shard is.
+    /// A shard with a full lane that this publish may go to. Of a group that matches, it is not
+    /// known before which shard has the member that is chosen: any shard with a full lane is.
     pub(crate) fn full_lane_of(
         &mut self,
         slot: u32,
@@ -149,14 +146,14 @@ impl Shard {
         if full == 0 {
             return None;
         }
-        if !publish.topic.is_empty() && self.groups.is_empty() {
-            let topic = Name::new(self.scope_of(slot), publish.topic);
-            let home = match publish.retain {
-                true => 1 << self.shared.shard_of_topic(topic),
-                false => 0,
-            };
-            full &= self.router.interested(topic.as_bytes()).wants | home;
+        let client = self.clients.get(slot)?;
+        let topic = Name::new(client.scope, topic_of(client, publish));
+        let home = if publish.retain { 1 << self.shared.shard_of_topic(topic) } else { 0 };
+        let audience = self.router.audience(topic.as_bytes(), &mut self.work);
+        if audience.groups().is_empty() {
+            full &= audience.interested().wants | home;
         }
+        self.router.keep(audience);
         let passes = full != 0
             && is_alone
             && publish.payload.len() <= PASSING_BYTES_MAX
@@ -183,7 +180,6 @@ impl Shard {
         while let Some((slot, connection)) = self.effects.lanes().next_waiting(by) {
             self.read_on(slot, connection, now_ms);
         }
-        self.read_held_on(now_ms);
     }
 
     pub(crate) fn read_on(&mut self, slot: u32, connection: u64, now_ms: u64) {

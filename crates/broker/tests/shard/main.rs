@@ -6,6 +6,7 @@ mod commands;
 mod durable;
 mod ends;
 mod expiring;
+mod fairness;
 mod flow;
 mod full;
 mod gather;
