@@ -16,7 +16,8 @@ use topic::FilterId;
 
 use crate::deliver::{identifiers_of, options};
 use crate::group_names::GroupName;
-use crate::groups::{Group, Member, choose};
+use crate::groups::{Group, choose};
+use crate::members::{Member, Members};
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
 use crate::work::{GROUP_UNITS, MEMBER_UNITS, MEMBERS_PER_UNIT};
@@ -76,12 +77,10 @@ impl Shard {
         let number = self.know_group(name, NEVER);
         let Some(group) = self.groups.get_mut(number).sure() else { return false };
         group.forget_at_ms = NEVER;
-        if let Some(known) = group.members.iter_mut().find(|known| known.key == member.key) {
-            *known = member;
+        let shard = member.key.shard();
+        if !group.members.put(member) {
             return false;
         }
-        let shard = member.key.shard();
-        group.members.push(member);
         // Its shard may never have heard that the queue here is not empty.
         if group.has_waiting() && shard != self.id {
             self.send(shard, Mail::Waiting { group: name.key, any: true });
@@ -98,7 +97,7 @@ impl Shard {
         self.groups.insert(Group {
             name: name.clone(),
             filter,
-            members: Vec::new(),
+            members: Members::default(),
             next: 0,
             parked: VecDeque::new(),
             parked_bytes: 0,
@@ -138,7 +137,7 @@ impl Shard {
 
     fn remove_member(&mut self, number: u32, member: SessionKey) {
         let Some(group) = self.groups.get_mut(number).sure() else { return };
-        group.members.retain(|known| known.key != member);
+        group.members.remove(member);
         if group.members.is_empty() {
             self.forget_group(number);
         }
@@ -250,7 +249,7 @@ impl Shard {
         } else {
             choose(group, strategy, message, random)
         };
-        let Some(member) = chosen.and_then(|place| group.members.get(place)) else {
+        let Some(member) = chosen.and_then(|place| group.members.at(place)) else {
             if home == self.id {
                 self.park(&name, message.clone(), now_ms);
             } else {
@@ -289,7 +288,7 @@ impl Shard {
         let member = self
             .groups
             .get(number)
-            .and_then(|group| group.members.iter().find(|member| member.key == member_key))
+            .and_then(|group| group.members.get(member_key))
             .map(|member| (member.options, member.identifier));
         let slot = self.clients.slot_of(member_key);
         let (Some((bits, identifier)), Some(slot)) = (member, slot) else {
@@ -439,7 +438,7 @@ impl Shard {
             if place.is_none() {
                 self.metrics.dropped_expired.add(1);
             }
-            if let Some(member) = place.and_then(|place| group.members.get(place)) {
+            if let Some(member) = place.and_then(|place| group.members.at(place)) {
                 member.gauge.assign();
                 let member = member.key;
                 // Hop 1: it comes from the queue, so the rest of the queue does not hold it back.

@@ -4,50 +4,27 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use codec::QoS;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use session::Message;
 use slab::Slab;
 use topic::FilterId;
 
-use crate::client::Gauge;
-use crate::deliver::options;
 use crate::durable::KeptQueue;
 use crate::group_names::GroupName;
+use crate::members::Members;
 use crate::sure::Sure;
 use crate::{GroupText, SessionKey, ShareStrategy, Shared};
 
 /// How long a full queue is not looked through again for what has expired.
 pub(crate) const EXPIRY_LOOK_MS: u64 = 1000;
 
-/// A member as all shards know it.
-#[derive(Clone, Debug)]
-pub struct Member {
-    pub(crate) key: SessionKey,
-    pub(crate) gauge: Arc<Gauge>,
-    pub(crate) options: u8,
-    pub(crate) identifier: u32,
-    /// Outlives its connection: what the group cannot deliver is kept.
-    pub(crate) is_persistent: bool,
-    /// Its session is in the log, and so is what the group keeps for it.
-    pub(crate) is_durable: bool,
-}
-
-impl Member {
-    /// May the group keep messages for this member?
-    pub(crate) fn keeps(&self) -> bool {
-        options::qos(self.options) != QoS::AtMostOnce
-            && (self.is_persistent || self.gauge.is_online())
-    }
-}
-
 /// A group as one shard knows it.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) name: Arc<GroupName>,
     pub(crate) filter: FilterId,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Members,
     /// Where the round robin goes on, or who is stuck to.
     pub(crate) next: usize,
     /// At home: messages that no member could take, bounded by `Settings::share_queue`.
@@ -139,15 +116,12 @@ impl Groups {
 
     /// Options and identifier of a member's subscription.
     pub(crate) fn member_bits(&self, number: u32, member: SessionKey) -> Option<(u8, u32)> {
-        let group = self.get(number)?;
-        let member = group.members.iter().find(|known| known.key == member)?;
+        let member = self.get(number)?.members.get(member)?;
         Some((member.options, member.identifier))
     }
 
     pub(crate) fn has_durable_member(&self, number: u32) -> bool {
-        self.get(number).is_some_and(|group| {
-            group.members.iter().any(|m| m.is_durable && options::qos(m.options) > QoS::AtMostOnce)
-        })
+        self.get(number).is_some_and(|group| group.members.keep_in_log())
     }
 
     pub(crate) fn is_over(&self, number: u32) -> bool {
@@ -202,7 +176,7 @@ impl Groups {
         let number = self.number(key)?;
         let group = self.get_mut(number)?;
         let place = choose(group, shared.settings.share_strategy, message, random)?;
-        let member = group.members.get(place)?;
+        let member = group.members.at(place)?;
         member.gauge.assign();
         Some((group.name.clone(), member.key))
     }
@@ -256,13 +230,8 @@ impl Groups {
     /// shard asks.
     pub(crate) fn set_check_receive(&mut self, number: u32, member: SessionKey, checks: bool) {
         let Some(group) = self.get_mut(number).sure() else { return };
-        let Some(member) = group.members.iter_mut().find(|known| known.key == member).sure() else {
-            return;
-        };
-        member.options &= !options::CHECK_RECEIVE;
-        if checks {
-            member.options |= options::CHECK_RECEIVE;
-        }
+        let is_member = group.members.set_check_receive(member, checks);
+        debug_assert!(is_member, "a session has left the group that it lists");
     }
 
     pub(crate) fn remove(&mut self, number: u32) -> Option<Group> {
@@ -287,7 +256,8 @@ pub(crate) fn choose(
         return None;
     }
     let members = &group.members;
-    let can_take = |place: &usize| members[*place].gauge.is_available();
+    let gauge = |place: usize| members.at(place).map(|member| &member.gauge);
+    let can_take = |place: &usize| gauge(*place).is_some_and(|gauge| gauge.is_available());
     let from = |start: usize| (0..count).map(move |step| (start + step) % count);
     match strategy {
         ShareStrategy::Random => from(random as usize % count).find(can_take),
@@ -303,7 +273,7 @@ pub(crate) fn choose(
         }
         ShareStrategy::LeastInFlight => from(random as usize % count)
             .filter(can_take)
-            .min_by_key(|place| members[*place].gauge.in_flight()),
+            .min_by_key(|place| gauge(*place).map(|gauge| gauge.in_flight())),
         ShareStrategy::HashClient => from(spread(message.publisher(), count)).find(can_take),
         ShareStrategy::HashTopic => {
             let hash = FixedState::with_seed(0).hash_one(message.topic());
@@ -326,7 +296,7 @@ mod tests {
         Group {
             name,
             filter: FilterId(0),
-            members: Vec::new(),
+            members: Members::default(),
             next: 0,
             parked: VecDeque::new(),
             parked_bytes: 0,

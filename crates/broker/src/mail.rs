@@ -8,7 +8,7 @@ use topic::Cursor;
 
 use crate::Scope;
 use crate::group_names::GroupName;
-use crate::groups::Member;
+use crate::members::Member;
 
 /// What counts whole of a message that can wait in a queue.
 const WHOLE_BYTES_MAX: usize = 2 * 1024;

@@ -3,7 +3,8 @@
 use crate::access::{Action, Identity};
 use crate::client::Client;
 use crate::deliver::options;
-use crate::groups::{Group, Member};
+use crate::groups::Group;
+use crate::members::Member;
 use crate::subscriptions::Listed;
 use crate::{GroupText, Name, Scope, SessionKey, Shard};
 
