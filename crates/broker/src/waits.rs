@@ -2,7 +2,8 @@
 //!
 //! Each of these is begun by mail, and ended by the mail that [`Waits`] names beside it. Should the
 //! other side ever die alone, this is what has to be told: nothing else waits for a shard. What
-//! waits for this shard's own log is in `durable/promise.rs`.
+//! waits for this shard's own log is in `durable/promise.rs`. A group whose home has a queue
+//! (`Group::is_waiting`) is no wait: it changes where messages go, and may stay so for ever.
 
 use crate::Shard;
 
@@ -12,6 +13,10 @@ pub struct Waits {
     /// Acknowledgements of publishes, for the places that were asked to accept them:
     /// [`Mail::Confirmed`](crate::Mail::Confirmed).
     pub acknowledgements: usize,
+    /// The same of publishes whose connection has ended.
+    pub orphans: usize,
+    /// The same of publishes of operators.
+    pub publications: usize,
     /// Messages that this shard has taken on, for those that are to have them: the same.
     pub handovers: usize,
     /// SUBACKs, for all shards to know the member of a group:
@@ -41,6 +46,7 @@ impl Shard {
     /// Walks over all sessions: for tests, and for who looks for what hangs.
     pub fn waits(&self) -> Waits {
         let mut waits = Waits {
+            publications: self.publications.len(),
             handovers: self.store.as_ref().map_or(0, |store| store.handovers.waiting_count()),
             subacks: self.heard.waiting_count(),
             lanes: self.effects.waiting_in_lanes(),
@@ -51,6 +57,7 @@ impl Shard {
         for client in self.clients.slots().filter_map(|slot| self.clients.get(slot)) {
             let link = client.session.link();
             waits.acknowledgements += link.map_or(0, |link| link.acks_waiting());
+            waits.orphans += client.session.incoming.orphans_len();
             waits.pages +=
                 client.extras.as_ref().map_or(0, |extras| extras.retained_asked as usize);
         }

@@ -62,6 +62,11 @@ impl Incoming {
         }
     }
 
+    /// Publishes of ended connections for which some place has yet to answer.
+    pub fn orphans_len(&self) -> usize {
+        self.ids.as_ref().map_or(0, |ids| ids.orphans.len())
+    }
+
     /// A publish comes again whose first connection has ended. True: the acknowledgement `heir`
     /// has to wait for the answers to the first.
     pub fn inherit(&mut self, packet_id: u16, heir: u32) -> bool {

@@ -33,6 +33,13 @@ struct Pending {
     reason: Reason,
 }
 
+impl Publications {
+    /// Those that are not answered yet.
+    pub(crate) fn len(&self) -> usize {
+        self.pending.len()
+    }
+}
+
 impl Whom {
     /// Only connected ones.
     fn means(&self, client: &Client) -> bool {
@@ -156,7 +163,7 @@ impl Shard {
     ) {
         let message = self.message_of(scope, publication, now_ms);
         let is_short = self.shared.memory_is_short() && !frees_room(&message);
-        if is_short || self.publications.pending.len() >= PUBLICATIONS_MAX {
+        if is_short || self.publications.len() >= PUBLICATIONS_MAX {
             let answer = Answer::Published(Reason::QUOTA_EXCEEDED);
             return self.effects.answers.push((ticket, answer));
         }

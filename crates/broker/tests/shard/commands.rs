@@ -385,9 +385,11 @@ fn a_publish_is_answered_when_all_who_are_owed_it_have_it() {
         lab.order(at, &Command::Publish(message("a", QoS::AtLeastOnce)));
         lab.settle();
         assert_eq!(lab.published(at), None, "no disk has it");
+        assert_eq!(lab.shards[at].waits().publications, 1);
         lab.disks_stand_still = false;
         lab.settle();
         assert_eq!(lab.published(at), Some(Reason::SUCCESS));
+        assert!(lab.shards[at].waits().are_over());
         assert_eq!(lab.payloads(conn), ["told"]);
     }
 }
