@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use codec::Reason;
-use session::{NEVER, Outbox};
+use session::Outbox;
 
 use crate::client::Pace;
 use crate::lanes::Lanes;
@@ -58,7 +58,7 @@ pub struct Effects {
     /// Mail per shard, also for the sender itself, in order.
     pub mail: Vec<Vec<Mail>>,
     /// Read nothing from the connection before the time; [`NEVER`]: before another word about it.
-    /// A pause with an end stands against later words until it is over.
+    /// The latest word about a connection counts.
     pub pauses: Vec<(u64, u64)>,
     /// Each with the scope that it is about.
     pub events: Vec<(Scope, Event)>,
@@ -101,7 +101,6 @@ impl Effects {
         &self.shared
     }
 
-    /// What lies before the other shards.
     /// Publishers that wait for a shard before which too much lies.
     pub(crate) fn waiting_in_lanes(&self) -> usize {
         self.lanes.waiting_count()
@@ -160,11 +159,6 @@ impl Effects {
     /// Reads nothing from a connection until then.
     pub(crate) fn pause(&mut self, connection: u64, until_ms: u64) {
         self.pauses.push((connection, until_ms));
-    }
-
-    /// Reads nothing from a connection before [`Effects::pause`] says when.
-    pub(crate) fn hold(&mut self, connection: u64) {
-        self.pauses.push((connection, NEVER));
     }
 
     pub(crate) fn take_batch(&mut self, shard: ShardId) -> Vec<Mail> {

@@ -3,7 +3,7 @@
 use codec::{
     Auth, Connack, Disconnect, Packet, Properties, Property, PropertyBuf, Reason, Violation,
 };
-use session::{Link, Message, NEVER, Outbox};
+use session::{Link, Message, NEVER, Outbox, Wait};
 
 use crate::access::{Action, Manner};
 use crate::news::Kind;
@@ -65,13 +65,13 @@ impl Shard {
         let has_no_more = self.work.has_no_more();
         let Some(link) = self.link(slot, connection) else { return };
         link.is_lost = true;
-        link.waits_for_shard = false;
+        link.gate.open(Wait::InLine);
         if has_no_more && link.asks_for_much && !link.inbox.is_empty() {
             return self.wait_for_turn(slot);
         }
         self.on_bytes(slot, connection, &[], now_ms);
         let Some(link) = self.link(slot, connection) else { return };
-        if !link.waits_for_shard || link.inbox.is_empty() {
+        if !link.gate.is_shut(Wait::InLine) || link.inbox.is_empty() {
             self.end(slot, Ended::Network, now_ms);
         }
     }
@@ -256,7 +256,7 @@ impl Shard {
         };
         client.timer_at = u64::MAX;
         let mut looks = 1;
-        if let Some(link) = client.session.link_mut().filter(|link| link.waits_for_shard) {
+        if let Some(link) = client.session.link_mut().filter(|l| l.gate.is_shut(Wait::InLine)) {
             // It is not silent: we do not listen.
             link.last_packet_ms = now_ms;
         }

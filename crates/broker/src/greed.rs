@@ -107,10 +107,7 @@ impl Shard {
         if !client.charged.lacks_memory(ledger, 0) {
             return false;
         }
-        if let Some(link) = client.session.link_mut() {
-            link.pause_until(now_ms + SLOWED_MS);
-            self.pause(slot, SLOWED_MS, now_ms);
-        }
+        self.pause(slot, SLOWED_MS, now_ms);
         true
     }
 }

@@ -227,11 +227,7 @@ impl Shard {
 
     /// Reads nothing from a publisher before the subscriber's queue is short.
     pub(crate) fn wait_for_subscriber(&mut self, slot: u32, subscriber: SessionKey) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        let connection = client.connection;
-        let Some(link) = client.session.link_mut().sure() else { return };
-        self.effects.hold(connection);
-        if !std::mem::replace(&mut link.waits_for_shard, true)
+        if let Some(connection) = self.stand_in_line(slot)
             && let Some(hold) = self.holds.of(subscriber)
         {
             hold.waiting.push_back((slot, connection));

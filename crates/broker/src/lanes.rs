@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use codec::Publish;
+use session::{NEVER, Wait};
 
 use crate::room::topic_of;
 use crate::sure::Sure;
@@ -163,11 +164,7 @@ impl Shard {
 
     /// Reads nothing from a publisher before the shard has dealt with more of its mail.
     pub(crate) fn wait_for_mail(&mut self, slot: u32, shard: ShardId) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        let connection = client.connection;
-        let Some(link) = client.session.link_mut().sure() else { return };
-        self.effects.hold(connection);
-        if !std::mem::replace(&mut link.waits_for_shard, true) {
+        if let Some(connection) = self.stand_in_line(slot) {
             self.effects.lanes().wait(shard, slot, connection);
             self.metrics().mail_waits.add(1);
         }
@@ -185,19 +182,24 @@ impl Shard {
     pub(crate) fn read_on(&mut self, slot: u32, connection: u64, now_ms: u64) {
         // The connection has ended while it waited.
         let Some(link) = self.link(slot, connection) else { return };
-        link.waits_for_shard = false;
         if link.is_lost {
             self.end_lost(slot, connection, now_ms);
             return self.finish(now_ms);
         }
-        let paused_until_ms = link.paused_until_ms();
-        if paused_until_ms > now_ms {
-            self.effects.pause(connection, paused_until_ms);
-            return;
+        link.gate.open(Wait::InLine);
+        if link.gate.reads_at_ms() <= now_ms {
+            self.on_bytes(slot, connection, &[], now_ms);
         }
-        self.on_bytes(slot, connection, &[], now_ms);
-        if self.link(slot, connection).is_some_and(|link| !link.waits_for_shard) {
-            self.effects.pause(connection, now_ms);
+        // Else it waits again, and the driver knows.
+        if self.link(slot, connection).is_some_and(|link| link.gate.reads_at_ms() != NEVER) {
+            self.change_gate(slot, |_| ());
         }
+    }
+
+    /// Reads nothing from a connection before it is [read on](Shard::read_on). Some: it is to be
+    /// put into the line; None: it stands in one.
+    pub(crate) fn stand_in_line(&mut self, slot: u32) -> Option<u64> {
+        let connection = self.clients.get(slot).sure()?.connection;
+        self.change_gate(slot, |gate| gate.shut(Wait::InLine)).then_some(connection)
     }
 }

@@ -4,7 +4,7 @@ use crate::client::Pace;
 use crate::sure::Sure;
 use crate::{Quota, Scope, SessionKey, Shard, Space};
 use codec::{Packet, Publish, Subscribe};
-use session::{Message, Turn};
+use session::{Gate, Message, Turn};
 
 /// How long a publisher waits for a slow subscriber before it is read on.
 pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
@@ -148,8 +148,7 @@ impl Shard {
         }
         let until = link.charge(taken.publishes, taken.bytes as u64, now_ms);
         if let Some(until) = until {
-            link.pause_until(until);
-            self.effects.pause(connection, until);
+            self.shut_until(slot, until);
         }
         let rest = taken.bytes - taken.publish_bytes;
         if rest > 0 && !self.spaces.is_empty() && !self.scope_of(slot).is_first() {
@@ -193,16 +192,13 @@ impl Shard {
         let Some(space) = self.space(scope) else { return false };
         let (quota, until) = longest_wait(space, now_ms);
         let Some(client) = self.clients.get_mut(slot).sure() else { return false };
-        let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return false };
         if let Some(at_ms) = link.turn().map(|turn| turn.at_ms) {
             if !may_wait || until.is_none() || at_ms <= now_ms {
                 link.take_turn();
                 return false;
             }
-            let look_ms = at_ms.min(now_ms + SPACE_LOOK_MS);
-            link.pause_until(look_ms);
-            self.effects.pause(connection, look_ms);
+            self.shut_until(slot, at_ms.min(now_ms + SPACE_LOOK_MS));
             return true;
         }
         let Some(space) = self.spaces.get(&scope) else { return false };
@@ -218,9 +214,7 @@ impl Shard {
         space.note_refused(quota);
         let at_ms = own.unwrap_or(until).max(until);
         link.wait_for_turn(Turn { at_ms, bytes });
-        let look_ms = at_ms.min(now_ms + SPACE_LOOK_MS);
-        link.pause_until(look_ms);
-        self.effects.pause(connection, look_ms);
+        self.shut_until(slot, at_ms.min(now_ms + SPACE_LOOK_MS));
         true
     }
 
@@ -272,25 +266,43 @@ impl Shard {
         } else if !pace.is_urgent {
             return false;
         }
-        link.pause_until(now_ms + u64::from(pace.pause_ms));
         self.pause(slot, pace.pause_ms.into(), now_ms);
         true
     }
 
-    /// The driver reads nothing from a connection until then: the client does not count as silent.
-    pub fn hear_nothing_until(&mut self, slot: u32, connection: u64, until_ms: u64) {
-        if let Some(link) = self.link(slot, connection) {
-            link.pause_until(until_ms);
+    /// The driver has no room for what comes of a connection, and wants to read nothing before
+    /// then.
+    pub fn pause_until(&mut self, slot: u32, connection: u64, until_ms: u64) {
+        if self.link(slot, connection).is_some() {
+            self.shut_until(slot, until_ms);
         }
     }
 
     /// Reads nothing from a publisher for a moment, because a subscriber or the disk is slow.
     pub(crate) fn pause(&mut self, slot: u32, pause_ms: u64, now_ms: u64) {
-        if let Some(client) = self.clients.get(slot)
-            && client.is_connected()
-        {
-            self.effects.pause(client.connection, now_ms + pause_ms);
-        }
+        self.shut_until(slot, now_ms + pause_ms);
+    }
+
+    fn shut_until(&mut self, slot: u32, until_ms: u64) {
+        self.change_gate(slot, |gate| gate.shut_until(until_ms));
+    }
+
+    /// Whatever says whether a connection is read goes through here, so the driver always has the
+    /// latest word.
+    pub(crate) fn change_gate<T: Default>(
+        &mut self,
+        slot: u32,
+        change: impl FnOnce(&mut Gate) -> T,
+    ) -> T {
+        let client = self.clients.get_mut(slot);
+        let Some(client) = client.filter(|client| client.is_connected()) else {
+            return T::default();
+        };
+        let connection = client.connection;
+        let Some(link) = client.session.link_mut() else { return T::default() };
+        let outcome = change(&mut link.gate);
+        self.effects.pause(connection, link.gate.reads_at_ms());
+        outcome
     }
 }
 

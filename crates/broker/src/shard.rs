@@ -10,7 +10,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
-use session::{Acked, Dropped, Link, Message, NEVER, Outbox};
+use session::{Acked, Dropped, Link, Message, NEVER, Outbox, Wait};
 
 use crate::access::{Action, Identity};
 use crate::broadcast::Broadcasts;
@@ -403,7 +403,7 @@ impl Shard {
         let spare = link.outbox.advance(count);
         let controls = link.outbox.take_controls();
         link.note_taken(count);
-        let waits_to_be_read = link.waits_to_be_read;
+        let waits_to_be_read = link.gate.is_shut(Wait::ToBeRead);
         let is_empty = link.outbox.is_empty();
         if is_empty && !has_queue {
             link.has_caught_up();

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use codec::Packet;
+use session::Wait;
 
 use crate::dirty::BROADCAST_MIN;
 use crate::sure::Sure;
@@ -217,11 +218,7 @@ impl Shard {
 
     /// Reads nothing more from a client before those that wait have had their part.
     pub(crate) fn wait_for_turn(&mut self, slot: u32) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        let connection = client.connection;
-        let Some(link) = client.session.link_mut().sure() else { return };
-        self.effects.hold(connection);
-        if !std::mem::replace(&mut link.waits_for_shard, true) {
+        if let Some(connection) = self.stand_in_line(slot) {
             self.work.line.push_back((slot, connection));
             self.metrics().work_waits.add(1);
         }
@@ -296,10 +293,7 @@ impl Shard {
     pub(crate) fn look_whether_it_reads(&mut self, slot: u32, connection: u64, owed: usize) {
         // Its packets have ended the connection.
         let Some(link) = self.link(slot, connection) else { return };
-        let is_over = link.note_answers(owed);
-        if is_over && !link.waits_to_be_read {
-            link.waits_to_be_read = true;
-            self.effects.hold(connection);
+        if link.note_answers(owed) && self.change_gate(slot, |gate| gate.shut(Wait::ToBeRead)) {
             self.metrics().unread_waits.add(1);
         }
     }
@@ -309,13 +303,8 @@ impl Shard {
     pub(crate) fn read_on_if_it_reads(&mut self, slot: u32, connection: u64, now_ms: u64) {
         let Some(link) = self.link(slot, connection) else { return };
         link.last_packet_ms = now_ms;
-        if link.outbox.len() > link.settings().outbox_bytes_max as usize / 2 {
-            return;
-        }
-        link.waits_to_be_read = false;
-        let until_ms = link.paused_until_ms().max(now_ms);
-        if !link.waits_for_shard {
-            self.effects.pause(connection, until_ms);
+        if link.outbox.len() <= link.settings().outbox_bytes_max as usize / 2 {
+            self.change_gate(slot, |gate| gate.open(Wait::ToBeRead));
         }
     }
 

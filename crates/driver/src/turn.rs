@@ -66,6 +66,11 @@ struct Connection<H: Host> {
     shard: u16,
     slot: u32,
     state: State,
+    /// It is not read before: the latest word of its shard. [`NEVER`]: before another one. None:
+    /// it is read.
+    paused_until_ms: Option<u64>,
+    /// It is among `Driver::waiting`.
+    is_waiting: bool,
     /// A write took less than it was given: wait for a writable event.
     is_blocked: bool,
     /// It is among `Driver::unread`.
@@ -81,11 +86,16 @@ struct Connection<H: Host> {
     _permit: H::Permit,
 }
 
+impl<H: Host> Connection<H> {
+    /// May packets of the client be read now?
+    const fn is_read(&self) -> bool {
+        matches!(self.state, State::Open) && self.paused_until_ms.is_none()
+    }
+}
+
 #[derive(Debug)]
 enum State {
     Open,
-    /// Read nothing before the time; [`NEVER`]: before the shard says so.
-    Paused(u64),
     /// The shard is done with it; the client may still read its farewell until the time.
     Leaving {
         farewell: Box<Outbox>,
@@ -96,7 +106,7 @@ enum State {
     Lost,
 }
 
-/// Connections that wait for a time: paused or leaving.
+/// Connections that wait for a time: not to be read before, or leaving. Each once.
 struct Waiting {
     keys: Vec<usize>,
     /// When the first of them has waited long enough, unless it waits no more.
@@ -110,8 +120,11 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    fn add(&mut self, key: usize, until_ms: u64) {
-        self.keys.push(key);
+    /// `is_waiting` is that of the connection.
+    fn add(&mut self, key: usize, is_waiting: &mut bool, until_ms: u64) {
+        if !std::mem::replace(is_waiting, true) {
+            self.keys.push(key);
+        }
         self.until_ms = self.until_ms.min(until_ms);
     }
 
@@ -405,13 +418,21 @@ impl<H: Host> Driver<H> {
             let key = key_of(paused);
             if let Some(connection) = self.connections.get_mut(key)
                 && connection.number == paused
-                && matches!(connection.state, State::Open | State::Paused(NEVER))
+                && matches!(connection.state, State::Open)
+                && (connection.paused_until_ms.is_some() || until_ms > self.now_ms)
             {
-                connection.state = State::Paused(until_ms);
+                connection.paused_until_ms = Some(until_ms);
                 if until_ms != NEVER {
-                    self.waiting.add(key, until_ms);
+                    self.waiting.add(key, &mut connection.is_waiting, until_ms);
                 }
             }
+        }
+    }
+
+    /// Looks at the connection when the time has come.
+    fn wait_until(&mut self, key: usize, until_ms: u64) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            self.waiting.add(key, &mut connection.is_waiting, until_ms);
         }
     }
 
@@ -435,16 +456,18 @@ impl<H: Host> Driver<H> {
             self.take_pauses(place);
         }
         for key in self.waiting.take_if_due(self.now_ms) {
-            let Some(connection) = self.connections.get(key) else { continue };
-            match connection.state {
-                State::Paused(until_ms) if until_ms <= self.now_ms => self.go_on(key),
-                State::Leaving { until_ms, .. } if until_ms <= self.now_ms => {
-                    self.close_later(key);
-                }
-                State::Paused(until_ms) | State::Leaving { until_ms, .. } => {
-                    self.waiting.add(key, until_ms);
-                }
-                State::Open | State::Lost => {}
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            connection.is_waiting = false;
+            let until_ms = match connection.state {
+                State::Open => connection.paused_until_ms,
+                State::Leaving { until_ms, .. } => Some(until_ms),
+                State::Lost => None,
+            };
+            match until_ms {
+                Some(until_ms) if until_ms > self.now_ms => self.wait_until(key, until_ms),
+                Some(_) if matches!(connection.state, State::Open) => self.go_on(key),
+                Some(_) => self.close_later(key),
+                None => {}
             }
         }
     }
@@ -473,7 +496,7 @@ impl<H: Host> Driver<H> {
             return;
         }
         if let Some(connection) = self.connections.get_mut(key) {
-            connection.state = State::Open;
+            connection.paused_until_ms = None;
         }
         self.give(key, 0);
         self.read_later(key);

@@ -22,6 +22,7 @@
 mod account;
 mod alias;
 mod bucket;
+mod gate;
 mod incoming;
 mod layout;
 mod link;
@@ -34,6 +35,7 @@ mod will;
 pub use account::{Account, Group, GroupLogs, Held, Pots};
 pub use alias::{InboundAliases, OutboundAliases};
 pub use bucket::{Bucket, Rate};
+pub use gate::{Gate, Wait};
 pub use incoming::Incoming;
 pub use layout::Template;
 pub use link::{Dirt, Link, LinkSettings, PendingAck, Publishing, Rates, Turn, large_packet_len};

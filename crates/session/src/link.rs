@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use codec::{Ack, AckKind, Packet, Properties, Reason, Version};
 
 use crate::alias::AliasUse;
+use crate::gate::Gate;
 use crate::layout::{Layout, Template};
 use crate::{
     Bucket, Identifiers, InboundAliases, LARGE_BYTES_MIN, Message, NEVER, OutboundAliases, Outbox,
@@ -112,12 +113,9 @@ pub struct Link {
     pub is_told_nothing: bool,
     /// Does the driver know that there may be something in the outbox?
     pub dirty: Dirt,
-    /// As a publisher it waits for the word of a shard.
-    pub waits_for_shard: bool,
+    pub gate: Gate,
     /// Bytes of answers that it has not taken, beside a full outbox.
     unheard_bytes: u32,
-    /// It is not read before it has taken more of what it was sent.
-    pub waits_to_be_read: bool,
     /// What it last asked for took a good part of a turn.
     pub asks_for_much: bool,
     /// The connection is gone, but not all that came over it is handled.
@@ -129,8 +127,6 @@ pub struct Link {
     pub(crate) taken_bytes: u32,
     /// When it last sent many messages in one go; of the time in milliseconds the lower half.
     burst_ms: u32,
-    /// As a publisher it had to wait until then at least.
-    paused_until_ms: u64,
     /// Of a client that is limited, or has been.
     paced: Option<Box<Paced>>,
 }
@@ -175,9 +171,8 @@ impl Link {
             has_refused: false,
             is_told_nothing: false,
             dirty: Dirt::Clean,
-            waits_for_shard: false,
+            gate: Gate::default(),
             unheard_bytes: 0,
-            waits_to_be_read: false,
             asks_for_much: false,
             is_lost: false,
             last_packet_ms: now_ms,
@@ -185,7 +180,6 @@ impl Link {
             taken_bytes: 0,
             // So long ago that it does not count.
             burst_ms: (now_ms as u32).wrapping_sub(BURST_MS),
-            paused_until_ms: 0,
             paced: limited.then(|| Box::new(Paced { messages, bytes, turn: None })),
         }
     }
@@ -260,18 +254,8 @@ impl Link {
     /// silent while nothing is read from it.
     pub fn keep_alive_deadline_ms(&self) -> Option<u64> {
         let keep_alive_ms = u64::from(self.settings.keep_alive_secs) * 1000;
-        let heard_ms = self.last_packet_ms.max(self.paused_until_ms);
+        let heard_ms = self.last_packet_ms.max(self.gate.until_ms());
         (keep_alive_ms > 0).then(|| heard_ms + keep_alive_ms + keep_alive_ms / 2)
-    }
-
-    /// The client has to wait, as a publisher, until then at least.
-    pub fn pause_until(&mut self, until_ms: u64) {
-        self.paused_until_ms = self.paused_until_ms.max(until_ms);
-    }
-
-    /// When it had to wait last, until when.
-    pub const fn paused_until_ms(&self) -> u64 {
-        self.paused_until_ms
     }
 
     /// The client, as a publisher, has just sent many messages in one go.

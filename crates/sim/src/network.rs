@@ -331,11 +331,11 @@ impl World {
             }
         }
         for (connection, until_ms) in core.effects.pauses.drain(..) {
-            if until_ms != NEVER {
+            if until_ms == NEVER {
+                self.node.held.insert((shard, connection));
+            } else {
                 self.node.held.remove(&(shard, connection));
                 self.node.paused.push((shard, connection));
-            } else if !self.node.paused.contains(&(shard, connection)) {
-                self.node.held.insert((shard, connection));
             }
         }
         let (closes, mut answers) = (std::mem::take(&mut core.effects.closes), Vec::new());

@@ -471,6 +471,12 @@ impl Lab {
         any
     }
 
+    /// Is a connection to be read, by the latest of [`Lab::pauses`]?
+    pub(crate) fn is_read(&self, conn: Conn) -> bool {
+        let latest = self.pauses.iter().rev().find(|(paused, _)| *paused == conn);
+        latest.is_none_or(|(_, until_ms)| *until_ms <= self.now_ms)
+    }
+
     /// Until nobody has anything to say but to one shard, which hears nothing.
     pub(crate) fn settle_but(&mut self, deaf: u16) {
         for _ in 0..ROUNDS_MAX {

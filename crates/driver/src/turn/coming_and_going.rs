@@ -76,6 +76,8 @@ impl<H: Host> Driver<H> {
             shard: place as u16,
             slot,
             state,
+            paused_until_ms: None,
+            is_waiting: false,
             is_blocked: false,
             is_unread: false,
             gathers: false,
@@ -89,7 +91,7 @@ impl<H: Host> Driver<H> {
             self.host.on_let_in(client, username);
         }
         if is_refused {
-            self.waiting.add(key, now_ms + FAREWELL_MS);
+            self.wait_until(key, now_ms + FAREWELL_MS);
             return self.write(key);
         }
         if !handover.rest.is_empty() {
@@ -107,7 +109,7 @@ impl<H: Host> Driver<H> {
     fn read_before_takeover(&mut self, key: usize) {
         for _ in 0..READS_PER_TURN {
             let Some(connection) = self.connections.get_mut(key) else { return };
-            if !matches!(connection.state, State::Open) {
+            if !connection.is_read() {
                 return;
             }
             match connection.socket.read(&mut self.buffer) {
@@ -146,7 +148,7 @@ impl<H: Host> Driver<H> {
         // away at the client's end. So the sending side ends first, and the rest is read away.
         let until_ms = self.now_ms + FAREWELL_MS;
         connection.state = State::Leaving { farewell: Box::new(close.farewell), until_ms };
-        self.waiting.add(key, until_ms);
+        self.wait_until(key, until_ms);
         self.write(key);
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use broker::{Scope, Shard};
 
-use super::{Connection, Driver, State};
+use super::{Connection, Driver};
 use crate::allowance::{Allowance, Charge, Holder, Payer, Purpose};
 use crate::host::Host;
 use crate::origin::Origin;
@@ -196,11 +196,9 @@ impl<H: Host> Driver<H> {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let until_ms = self.now_ms + ROOM_PAUSE_MS;
         let shard = &mut self.shards[usize::from(connection.shard)];
-        shard.hear_nothing_until(connection.slot, connection.number, until_ms);
-        if matches!(connection.state, State::Open | State::Paused(_)) {
-            connection.state = State::Paused(until_ms);
-            self.waiting.add(key, until_ms);
-        }
+        shard.pause_until(connection.slot, connection.number, until_ms);
+        let place = usize::from(connection.shard);
+        self.take_pauses(place);
     }
 
     /// The pause of a connection is over: may it be read? Else it waits on.
@@ -225,9 +223,10 @@ impl<H: Host> Driver<H> {
         let dawdles = |connection: &Connection<H>| {
             connection.incoming.as_ref().is_some_and(|incoming| incoming.dawdles(self.now_ms))
         };
-        let open = self.connections.iter().filter(|(_, connection)| {
-            matches!(connection.state, State::Open) && dawdles(connection)
-        });
+        let open = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.is_read() && dawdles(connection));
         for key in open.map(|(key, _)| key).collect::<Vec<_>>() {
             self.cut_for_room(key);
         }

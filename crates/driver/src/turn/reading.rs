@@ -58,9 +58,8 @@ impl<H: Host> Driver<H> {
         }
         for _ in 0..READS_PER_TURN {
             let Some(connection) = self.connections.get_mut(key) else { return };
-            match connection.state {
-                State::Open | State::Leaving { .. } => {}
-                State::Paused(_) | State::Lost => return,
+            if !connection.is_read() && !matches!(connection.state, State::Leaving { .. }) {
+                return;
             }
             if connection.sends_much && self.bytes_left == 0 {
                 return self.read_later(key);
@@ -93,7 +92,7 @@ impl<H: Host> Driver<H> {
     fn gather(&mut self, key: usize, to_the_end: bool) -> bool {
         loop {
             let Some(connection) = self.connections.get_mut(key) else { return false };
-            if !connection.gathers || !matches!(connection.state, State::Open) {
+            if !connection.gathers || !connection.is_read() {
                 return true;
             }
             if self.bytes_left == 0 {

@@ -425,11 +425,7 @@ impl World {
             while shard.take_dirty().is_some() {}
             shard.effects.events.clear();
             for (connection, until_ms) in shard.effects.pauses.drain(..) {
-                // One with an end stands against later words until it is over.
-                let pause = self.paused.entry(connection).or_insert(NEVER);
-                if *pause == NEVER {
-                    *pause = until_ms;
-                }
+                self.paused.insert(connection, until_ms);
             }
             let asks = std::mem::take(&mut shard.effects.reauthentications);
             asks.iter().for_each(|ask| reauthenticate(shard, ask, self.now_ms));
