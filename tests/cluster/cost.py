@@ -27,6 +27,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 IDLE_SECS = 20
 # Name, and parameters of the scenario.
 CASES = [
+    ("1:1, 64 B, 200/s", {"rate": "10/s"}),
     ("1:1, 64 B, 2,000/s", {"rate": "100/s"}),
     ("1:1, 1 KB, 2,000/s", {"rate": "100/s", "payload": "1K"}),
     ("1:5, 1 KB, 1,000/s", {"rate": "50/s", "payload": "1K", "subscribers": "100"}),
