@@ -12,7 +12,7 @@
 //!
 //! [`Node`] (`node.rs`) for the life of a node, `lease.rs` for who may be active, `writer.rs` for
 //! how a log is appended, `sequencer.rs` for which messages count, `wire.rs` for the bytes,
-//! `entry.rs` for what a node is refused for at its start.
+//! `entry.rs` for what a node is refused for at its start, `files.rs` for the small files.
 //!
 //! # Invariants
 //!
@@ -23,6 +23,7 @@
 
 mod effect;
 mod entry;
+mod files;
 mod lease;
 mod node;
 mod sequencer;
@@ -34,6 +35,7 @@ pub use effect::{
     Sequence, ShardId,
 };
 pub use entry::{FORMAT, Facts, Foreign, Mark, Misfit, Peers, Record, RecordError};
+pub use files::{FileFault, FileStep, FileTask, file_value, read_file};
 pub use lease::{Identity, Lease, LeaseValue, Standing, Timing};
 pub use node::{Node, Settings, StreamStatus};
 pub use sequencer::{Cursor, Sequencer, Unreadable, Verdict};

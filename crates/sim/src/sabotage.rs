@@ -110,6 +110,8 @@ pub enum Sabotage {
     SameInstance,
     /// Messages of a later version are taken for void.
     SkipLater,
+    /// A takeover reads the small file, and does not make it its own.
+    ReadFilesOnly,
 }
 
 impl Sabotage {

@@ -108,5 +108,10 @@ fn the_oracle_sees_messages_of_a_later_version_that_are_skipped() {
     is_caught(Sabotage::SkipLater);
 }
 
+#[test]
+fn the_oracle_sees_a_small_file_that_is_read_and_not_taken_over() {
+    is_caught(Sabotage::ReadFilesOnly);
+}
+
 /// Within so many worlds.
 const SABOTAGED_SEEDS: u64 = 500;

@@ -1,14 +1,15 @@
 //! The small files of a data directory (bans, namespaces and the like), kept in the key-value store
 //! of the engine.
 //!
-//! Only the active node writes them. A node that becomes active reads all and writes them back with
-//! its epoch: from then on a former active node's compare-and-set fails.
+//! Who may write them is decided by [`cluster::FileTask`].
 
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+
+use cluster::{FileFault, FileStep, FileTask, LeaseAnswer, LeaseRequest, read_file};
 
 use super::engine::{Engine, Put};
 use super::import::{IMPORT_KEY, refuse_begun};
@@ -44,9 +45,6 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long a file may take to be replicated: the lease is not renewed meanwhile.
 const PUT_TIMEOUT: Duration = Duration::from_millis(1200);
 
-/// Compare-and-set tries of one file.
-const TRIES_MAX: usize = 8;
-
 impl Files {
     pub(crate) fn new(engine: Engine) -> Self {
         Self { engine, epoch: 0, revisions: HashMap::new() }
@@ -77,7 +75,7 @@ impl Files {
         let mut all = Vec::new();
         for name in CLUSTERED_FILES {
             let Some((_, value)) = engine.get(&key(name)).await? else { continue };
-            let (_, content) = split(&value)?;
+            let (_, content) = read_file(&value).ok_or_else(malformed)?;
             all.extend(content.map(|content| (name, content.to_vec())));
         }
         Ok(all)
@@ -95,23 +93,44 @@ impl Files {
     }
 
     async fn take(&mut self, name: &'static str) -> Result<Option<Vec<u8>>, NotTaken> {
-        let here = |error: io::Error| NotTaken::Here(format!("the file '{name}': {error}"));
-        for _ in 0..TRIES_MAX {
-            let found = self.engine.get(&key(name)).await.map_err(NotTaken::Engine)?;
-            let (revision, value) = found.unwrap_or_default();
-            let (epoch, content) = split(&value).map_err(here)?;
-            if epoch > self.epoch {
-                return Err(here(fenced(epoch)));
+        let error = |fault: &FileFault| io::Error::other(format!("the file '{name}': {fault}"));
+        self.carry_out(name, FileTask::take(self.epoch)).await.map_err(|fault| match fault {
+            FileFault::Unknown(_) | FileFault::Busy => NotTaken::Engine(error(&fault)),
+            FileFault::Fenced(_) | FileFault::Malformed => {
+                NotTaken::Here(error(&fault).to_string())
             }
-            let own = join(self.epoch, content);
-            let put = self.engine.put_if(&key(name), revision, own).await;
-            if let Put::Written(revision) = put.map_err(NotTaken::Engine)? {
-                self.revisions.insert(name, revision);
-                return Ok(content.map(<[u8]>::to_vec));
-            }
+        })
+    }
+
+    /// Asks what a task wants to know until it is done.
+    async fn carry_out(
+        &mut self,
+        name: &'static str,
+        (mut task, mut step): (FileTask, FileStep),
+    ) -> Result<Option<Vec<u8>>, FileFault> {
+        let unknown = |error: io::Error| LeaseAnswer::Unknown(error.to_string());
+        loop {
+            let answer = match step {
+                FileStep::Ask(LeaseRequest::Read) => match self.engine.get(&key(name)).await {
+                    Ok(Some((revision, value))) => LeaseAnswer::Found { revision, value },
+                    Ok(None) => LeaseAnswer::Missing,
+                    Err(error) => unknown(error),
+                },
+                FileStep::Ask(LeaseRequest::Write { expected, value }) => {
+                    match self.engine.put_if(&key(name), expected, value).await {
+                        Ok(Put::Written(revision)) => LeaseAnswer::Written(revision),
+                        Ok(Put::Conflict) => LeaseAnswer::Conflict,
+                        Err(error) => unknown(error),
+                    }
+                }
+                FileStep::Done { revision, content } => {
+                    self.revisions.insert(name, revision);
+                    return Ok(content);
+                }
+                FileStep::Failed(fault) => return Err(fault),
+            };
+            step = task.on_answer(answer);
         }
-        let error = format!("the file '{name}' changes all the time");
-        Err(NotTaken::Engine(io::Error::other(error)))
     }
 
     /// Replicates a file, for the node that is active.
@@ -127,44 +146,11 @@ impl Files {
         let Some(name) = CLUSTERED_FILES.into_iter().find(|known| *known == name) else {
             return Err(io::Error::other(format!("'{name}' is no file of a cluster")));
         };
-        for _ in 0..TRIES_MAX {
-            let revision = self.revisions.get(name).copied().unwrap_or(0);
-            let value = join(self.epoch, Some(content));
-            if let Put::Written(revision) = self.engine.put_if(&key(name), revision, value).await? {
-                self.revisions.insert(name, revision);
-                return Ok(());
-            }
-            // An earlier write of unknown fate may have been stored; or another node is active.
-            let (revision, value) = self.engine.get(&key(name)).await?.unwrap_or_default();
-            let (epoch, _) = split(&value)?;
-            if epoch > self.epoch {
-                return Err(fenced(epoch));
-            }
-            self.revisions.insert(name, revision);
-        }
-        Err(io::Error::other(format!("the file '{name}' cannot be replicated")))
+        let revision = self.revisions.get(name).copied().unwrap_or(0);
+        let task = FileTask::put(self.epoch, revision, content.to_vec());
+        let put = self.carry_out(name, task).await;
+        put.map(drop).map_err(|fault| io::Error::other(format!("the file '{name}': {fault}")))
     }
-}
-
-/// A value is a line with the epoch, and the content. Without content the file is not there.
-pub(crate) fn join(epoch: u64, content: Option<&[u8]>) -> Vec<u8> {
-    let mut value = format!("epoch {epoch}").into_bytes();
-    if let Some(content) = content {
-        value.push(b'\n');
-        value.extend_from_slice(content);
-    }
-    value
-}
-
-fn split(value: &[u8]) -> io::Result<(u64, Option<&[u8]>)> {
-    if value.is_empty() {
-        return Ok((0, None));
-    }
-    let end = value.iter().position(|byte| *byte == b'\n');
-    let line = std::str::from_utf8(&value[..end.unwrap_or(value.len())]).ok();
-    let epoch = line.and_then(|line| line.strip_prefix("epoch ")?.parse().ok());
-    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "a small file is malformed");
-    Ok((epoch.ok_or_else(malformed)?, end.map(|end| &value[end + 1..])))
 }
 
 /// Names hold slashes, which keys may.
@@ -187,20 +173,6 @@ fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer")
 }
 
-fn fenced(epoch: u64) -> io::Error {
-    io::Error::other(format!("another node is active, with epoch {epoch}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_survives_the_way_there_and_back() {
-        for content in [None, Some(&b""[..]), Some(b"a\nb")] {
-            assert_eq!(split(&join(7, content)).unwrap(), (7, content));
-        }
-        assert_eq!(split(b"").unwrap(), (0, None));
-        assert!(split(b"era 7\nx").is_err());
-    }
+fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a small file is malformed")
 }

@@ -353,7 +353,7 @@ impl Importer {
     async fn put_files(&mut self, source: &Source) -> anyhow::Result<()> {
         let Role::Active { epoch } = *self.node.role() else { bail!("the role is lost") };
         for (name, content) in &source.files {
-            self.put(name, files::key(name), files::join(epoch, Some(content))).await?;
+            self.put(name, files::key(name), cluster::file_value(epoch, Some(content))).await?;
         }
         if let Some(token) = &source.token {
             self.put(TOKEN_FILE, token::TOKEN_KEY.to_owned(), token::value_of(token)).await?;

@@ -35,6 +35,8 @@ pub(crate) struct Asker {
 pub(crate) enum Question {
     Stream(ShardId, Request),
     Lease(LeaseRequest),
+    /// Of the small file.
+    File(LeaseRequest),
 }
 
 /// What is answered.
@@ -42,6 +44,7 @@ pub(crate) enum Question {
 pub(crate) enum Reply {
     Stream(ShardId, Answer),
     Lease(LeaseAnswer),
+    File(LeaseAnswer),
 }
 
 /// A request under way, or its answer.
@@ -74,6 +77,7 @@ pub(crate) struct Stale {
     member: usize,
     ends: Vec<Sequence>,
     lease: (u64, Vec<u8>),
+    file: (u64, Vec<u8>),
 }
 
 /// One stream. Sequences of removed messages are not given again.
@@ -116,6 +120,8 @@ pub(crate) struct Engine {
     streams: Vec<Stream>,
     /// Revision and value; revision 0: there is none.
     lease: (u64, Vec<u8>),
+    /// The same for a small file.
+    file: (u64, Vec<u8>),
     flights: Vec<Flight>,
     pub(crate) links: Vec<Link>,
     /// No leader, or no majority, before this time.
@@ -161,6 +167,7 @@ impl Engine {
         Self {
             streams: (0..shards).map(|_| Stream::default()).collect(),
             lease: (0, Vec::new()),
+            file: (0, Vec::new()),
             flights: Vec::new(),
             links: vec![Link::default(); members],
             is_out_until_ms: 0,
@@ -303,6 +310,7 @@ impl Engine {
                 }
                 Question::Stream(shard, _) => Reply::Stream(*shard, Answer::Unknown(why)),
                 Question::Lease(_) => Reply::Lease(LeaseAnswer::Unknown(why)),
+                Question::File(_) => Reply::File(LeaseAnswer::Unknown(why)),
             };
             given_up.push((flight.id, reply));
         }
@@ -358,7 +366,8 @@ impl Engine {
     /// A member is cut off together with a server that takes itself for the leader.
     pub(crate) fn isolate(&mut self, member: usize) {
         let ends = self.ends();
-        self.stale = Some(Stale { member, ends, lease: self.lease.clone() });
+        self.stale =
+            Some(Stale { member, ends, lease: self.lease.clone(), file: self.file.clone() });
     }
 
     /// Reads are answered by such a leader without asking anybody.
@@ -379,7 +388,9 @@ impl Engine {
                 Reply::Stream(*shard, answer)
             }
             Question::Lease(LeaseRequest::Read) => Reply::Lease(found(&stale.lease)),
-            Question::Lease(LeaseRequest::Write { .. }) => return None,
+            Question::File(LeaseRequest::Read) => Reply::File(found(&stale.file)),
+            Question::Lease(LeaseRequest::Write { .. })
+            | Question::File(LeaseRequest::Write { .. }) => return None,
         };
         self.toll.stale_reads += 1;
         Some(reply)
@@ -392,16 +403,16 @@ impl Engine {
                 self.note_append((asker, *shard), request, &answer, is_late);
                 Reply::Stream(*shard, answer)
             }
-            Question::Lease(LeaseRequest::Read) => Reply::Lease(found(&self.lease)),
-            Question::Lease(LeaseRequest::Write { expected, value }) => {
-                if *expected != self.lease.0 {
-                    return Reply::Lease(LeaseAnswer::Conflict);
-                }
-                if is_opaque(&self.lease.1) && !is_opaque(value) {
+            Question::File(request) => Reply::File(land_in_key(&mut self.file, request)),
+            Question::Lease(request) => {
+                if let LeaseRequest::Write { expected, value } = request
+                    && *expected == self.lease.0
+                    && is_opaque(&self.lease.1)
+                    && !is_opaque(value)
+                {
                     self.broken_rule = Some("a node takes a lease that it cannot read".to_owned());
                 }
-                self.lease = (self.lease.0 + 1, value.clone());
-                Reply::Lease(LeaseAnswer::Written(self.lease.0))
+                Reply::Lease(land_in_key(&mut self.lease, request))
             }
         }
     }
@@ -544,6 +555,17 @@ impl Engine {
         self.streams.iter_mut().for_each(|stream| stream.unwilling.until_ms = 0);
         (self.loss_percent, self.held_percent) = (0, 0);
         self.says_unavailable = false;
+    }
+}
+
+fn land_in_key(key: &mut (u64, Vec<u8>), request: &LeaseRequest) -> LeaseAnswer {
+    match request {
+        LeaseRequest::Read => found(key),
+        LeaseRequest::Write { expected, .. } if *expected != key.0 => LeaseAnswer::Conflict,
+        LeaseRequest::Write { value, .. } => {
+            *key = (key.0 + 1, value.clone());
+            LeaseAnswer::Written(key.0)
+        }
     }
 }
 

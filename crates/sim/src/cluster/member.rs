@@ -11,6 +11,7 @@ use storage::{CommandId, Completion};
 
 use super::copy::Copy;
 use super::engine::{Asker, Reply};
+use super::files::Keeper;
 use super::odd::Oddity;
 use super::programs::Program;
 use super::setup::{Comparison, Setup};
@@ -77,6 +78,7 @@ pub(crate) struct Member {
     /// What it does not have in common with its cluster.
     pub(crate) oddity: Oddity,
     pub(crate) setup: Setup,
+    pub(crate) keeper: Keeper,
     pub(crate) program: Program,
     /// Its process has said that it cannot read the streams.
     pub(crate) is_too_old: bool,
@@ -129,6 +131,7 @@ impl Member {
             has_started_over: vec![false; usize::from(shards)],
             oddity: Oddity::default(),
             setup: Setup::new(number, shards, log),
+            keeper: Keeper::default(),
             program: Program::default(),
             is_too_old: false,
             is_mended: false,
@@ -204,6 +207,7 @@ impl Member {
         self.broker = idle;
         self.agent = None;
         self.comparison = None;
+        self.keeper = Keeper::default();
         self.follows.iter_mut().for_each(|from| *from = None);
         self.completions.clear();
         self.early.clear();

@@ -9,6 +9,7 @@ mod calamities;
 mod clients;
 mod copy;
 mod engine;
+mod files;
 mod member;
 mod moves;
 mod odd;
@@ -25,6 +26,7 @@ use crate::sabotage::Sabotage;
 use crate::world::World;
 pub(crate) use calamities::Plan;
 use engine::Engine;
+use files::Lines;
 use member::Member;
 pub use toll::Toll;
 
@@ -48,6 +50,10 @@ pub(crate) struct Cluster {
     /// Before this time the bucket names another cluster, or has a format that nobody knows.
     pub(crate) other_record_until_ms: Option<u64>,
     pub(crate) is_record_later: bool,
+    /// Of the small file.
+    pub(crate) lines: Lines,
+    /// The time of what is done with it.
+    pub(crate) file_now_ms: u64,
     /// When nodes were compared last.
     pub(crate) compared_ms: u64,
 }
@@ -90,6 +96,8 @@ impl Cluster {
             may_have_refused: plan.fills,
             other_record_until_ms: None,
             is_record_later: false,
+            lines: Lines::default(),
+            file_now_ms: 0,
             compared_ms: 0,
         }
     }

@@ -15,7 +15,8 @@ impl World {
             0..=29 => self.step_engine(),
             30..=49 => self.deliver_one(),
             50..=69 => self.hand_over_commands(),
-            70..=96 => self.tell_one_of_cluster(),
+            70..=95 => self.tell_one_of_cluster(),
+            96 => self.change_file(),
             _ => self.befall()?,
         }
         self.look_at_members()
@@ -61,6 +62,7 @@ impl World {
         match reply {
             Reply::Stream(shard, answer) => agent.on_answer(shard, id, answer, now_ms),
             Reply::Lease(answer) => agent.on_lease_answer(id, answer, now_ms),
+            Reply::File(answer) => self.on_file_answer(member, id, answer),
         }
         self.carry_out(member);
     }

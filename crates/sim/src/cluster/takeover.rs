@@ -158,16 +158,21 @@ impl World {
             let Some(cluster) = &mut self.cluster else { return Ok(()) };
             let role = cluster.members[number].new_role.take();
             match role {
-                Some(Role::Active { .. }) => self.open_logs(number)?,
+                Some(Role::Active { epoch }) => self.take_file_over(number, epoch),
                 Some(Role::Ended(_)) => self.lose_role(number)?,
                 Some(Role::Released) => {
-                    if let Some(cluster) = &mut self.cluster {
+                    if let Some(cluster) = &mut self.cluster
+                        && cluster.members[number].has_logs
+                    {
                         cluster.has_closed = cluster.serving == Some(number);
                     }
                     self.end_process(number, None)?;
                     self.begin_process(number);
                 }
                 Some(Role::Standby | Role::Claiming { .. }) | None => {}
+            }
+            if self.look_at_file(number) {
+                self.open_logs(number)?;
             }
             self.look_at_log(number)?;
             self.leave(number);

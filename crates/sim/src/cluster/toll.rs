@@ -122,6 +122,14 @@ toll! {
     unreadable_leases,
     /// Nodes that met such messages, got the program for it, and served.
     served_after_upgrade,
+    /// Takeovers of the small file, changes of it, changes that a later node prevented.
+    files_taken,
+    files_changed,
+    files_fenced,
+    /// Requests for it that were not answered.
+    files_unknown,
+    /// Active nodes that could not take it over in time.
+    roles_given_up,
     unavailable,
     stale_reads,
     purges,
