@@ -95,10 +95,6 @@ impl Cluster {
             Purpose::TakeOver { .. } => {
                 keeper.is_taken = true;
                 self.toll.files_taken += 1;
-                if let Some(lost) = self.lines.acknowledged.difference(&keeper.lines).next() {
-                    let rule = format!("node {number} takes the file over without line {lost}");
-                    self.engine.broken_rule.get_or_insert(rule);
-                }
             }
             Purpose::Add(line) => {
                 self.lines.acknowledged.insert(line);
@@ -149,7 +145,7 @@ impl World {
         self.carry_out(number);
     }
 
-    /// Tries that are due. Some: the file is this node's, and its logs may be opened.
+    /// Tries that are due. True: the file is this node's, and its logs are to be opened.
     pub(crate) fn look_at_file(&mut self, number: usize) -> bool {
         let now_ms = self.now_ms;
         let Some(cluster) = &mut self.cluster else { return false };
@@ -162,7 +158,18 @@ impl World {
             self.try_to_take(number, until_ms);
         }
         let Some(cluster) = &mut self.cluster else { return false };
-        std::mem::take(&mut cluster.members[number].keeper.is_taken)
+        let keeper = &mut cluster.members[number].keeper;
+        // One that was paused meanwhile may be late: its logs and its clients get nothing any more.
+        let is_late = keeper.epoch < cluster.opened_epoch;
+        let is_taken = std::mem::take(&mut keeper.is_taken) && !is_late;
+        if is_taken {
+            cluster.opened_epoch = keeper.epoch;
+            if let Some(lost) = cluster.lines.acknowledged.difference(&keeper.lines).next() {
+                let rule = format!("node {number} takes the file over without line {lost}");
+                cluster.engine.broken_rule.get_or_insert(rule);
+            }
+        }
+        is_taken
     }
 
     /// An operator changes the file, on a node that serves or believes so.

@@ -52,7 +52,9 @@ pub(crate) struct Cluster {
     pub(crate) is_record_later: bool,
     /// Of the small file.
     pub(crate) lines: Lines,
-    /// The time of what is done with it.
+    /// Under which logs were opened last.
+    pub(crate) opened_epoch: u64,
+    /// The time of what is done with the file.
     pub(crate) file_now_ms: u64,
     /// When nodes were compared last.
     pub(crate) compared_ms: u64,
@@ -97,6 +99,7 @@ impl Cluster {
             other_record_until_ms: None,
             is_record_later: false,
             lines: Lines::default(),
+            opened_epoch: 0,
             file_now_ms: 0,
             compared_ms: 0,
         }
