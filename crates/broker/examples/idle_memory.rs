@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use broker::admission::{self, Admission};
-use broker::{Access, Limits, Name, Replay, Settings, Shard, Shared};
+use broker::{Limits, Name, Replay, Settings, Shard, Shared};
 use codec::{
     Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, QoS, Subscribe,
     SubscribeOptions, Version,
 };
+use policy::Access;
 use session::{Delivery, Link, LinkSettings, Outbox, Outgoing, Session};
 use storage::{Command, Completion, Outcome};
 

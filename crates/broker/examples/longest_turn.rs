@@ -9,8 +9,9 @@ mod lab;
 
 use std::time::{Duration, Instant};
 
-use broker::{Access, ConnectRequest, Durability, Limits, Settings};
+use broker::{ConnectRequest, Durability, Limits, Settings};
 use lab::{Conn, Lab, persistent, publish, request, with_limits};
+use policy::Access;
 
 /// Filters of one SUBSCRIBE or UNSUBSCRIBE.
 const FILTERS_PER_PACKET: usize = 10_000;

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use session::{NEVER, Session, Will};
 
-use crate::access::{Grants, Identity, Place};
 use crate::durable::Durable;
 use crate::ledger::Charged;
 use crate::news::ClientNews;
@@ -15,7 +14,9 @@ use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, 
 use crate::rules::Rules;
 use crate::subscribe::Done;
 use crate::subscriptions::Subscriptions;
-use crate::{Limits, NO_CONNECTION, Name, Principal, RetainedQuery, Scope};
+use crate::{Limits, NO_CONNECTION, Name, RetainedQuery, Scope};
+use policy::Principal;
+use policy::{Grants, Identity, Place};
 
 /// Where a client connects from, without its port. None: not from a network.
 pub(crate) fn address_of(peer: &str) -> Option<IpAddr> {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
 use session::{Held, LinkSettings, NEVER, Rates, Will};
 
-use crate::access::{Grants, Identity, Place};
 use crate::client::{self, Client, address_of};
 use crate::rules::Rules;
-use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Principal, Quota, Scope, Shard, admission};
+use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Quota, Scope, Shard, admission};
+use policy::Principal;
+use policy::{Grants, Identity, Place};
 
 /// Numbers of connections that go with each millisecond of broker time.
 const SEQUENCES_PER_MS: u64 = 1000;

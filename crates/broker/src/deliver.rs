@@ -6,13 +6,13 @@ use session::{
 };
 use topic::Subscription;
 
-use crate::access::Action;
 use crate::client::{Client, Pace};
 use crate::journal::Origin;
 use crate::ledger::NOBODY;
 use crate::news::Kind;
 use crate::sure::Sure;
 use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey, Shard};
+use policy::Action;
 
 /// Bits of `Subscription::options`.
 pub(crate) mod options {

@@ -7,7 +7,8 @@ use session::Outbox;
 
 use crate::client::Pace;
 use crate::lanes::Lanes;
-use crate::{Answer, Event, Mail, Metrics, Principal, Scope, SessionKey, ShardId, Shared};
+use crate::{Answer, Event, Mail, Metrics, Scope, SessionKey, ShardId, Shared};
+use policy::Principal;
 
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
 const EVENTS_MAX: usize = 10_000;

@@ -5,13 +5,13 @@ use codec::{
 };
 use session::{Link, Message, NEVER, Outbox, Wait};
 
-use crate::access::{Action, Manner};
 use crate::news::Kind;
 use crate::work::AUTH_UNITS;
 use crate::{
     Close, Ended, Event, NO_CONNECTION, Name, Quota, Reauthenticate, Reauthenticated, SessionKey,
     Shard,
 };
+use policy::{Action, Manner};
 
 /// A session expiry interval that means never (section 3.1.2.11.2).
 const NEVER_EXPIRES: u32 = u32::MAX;

@@ -297,11 +297,7 @@ impl Shard {
         };
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let is_denied = bits & options::CHECK_RECEIVE != 0
-            && !client.grants.allows(
-                client.identity(),
-                crate::access::Action::Receive,
-                message.topic(),
-            );
+            && !client.grants.allows(client.identity(), policy::Action::Receive, message.topic());
         if bits & options::CHECK_RECEIVE != 0 {
             self.work.charge(client.grants.topic_units());
         }

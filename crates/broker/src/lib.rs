@@ -17,7 +17,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod access;
 pub mod admission;
 mod broadcast;
 mod buffers;
@@ -50,12 +49,9 @@ mod metrics;
 mod name;
 pub mod names;
 mod news;
-mod number;
 mod numbers;
 mod pace;
-mod principal;
 mod publish;
-pub mod query;
 mod remains;
 mod retain;
 mod room;
@@ -73,7 +69,6 @@ mod waits;
 mod wheel;
 mod work;
 
-pub use access::Access;
 pub use calendar::{Calendar, CalendarNote};
 pub use client::{CLIENT_BYTES, Gauge};
 pub use command::{Answer, Command};
@@ -88,9 +83,7 @@ pub use mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use members::Member;
 pub use metrics::{Counter, Description, Kind, Metrics};
 pub use name::{GroupText, Name, Scope};
-pub use number::Number;
 pub use numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
-pub use principal::{Attribute, Attributes, NAMESPACE, Principal};
 pub use rules::Rules;
 pub use settings::{
     Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, TURN_UNITS, WhenFull,

@@ -3,11 +3,11 @@
 
 use session::Dropped;
 
-use crate::access::{Action, Manner};
 use crate::client::Client;
 use crate::group_names::GroupName;
 use crate::sure::Sure;
 use crate::{Event, Scope, Shard};
+use policy::{Action, Manner};
 
 /// How often somebody is told of.
 const NEWS_EVERY_MS: u64 = 1000;

@@ -4,7 +4,6 @@ use codec::{Property, Publish, QoS, Reason, Violation};
 use session::{Inbound, Message, MessageParts, NEVER};
 use topic::Interested;
 
-use crate::access::{Action, Identity, Manner};
 use crate::client::{Client, Pace};
 use crate::deliver::{Delivered, Keeping, OwnCopy};
 use crate::durable::{Promise, level_of};
@@ -16,6 +15,7 @@ use crate::shard::OwnMemory;
 use crate::sure::Sure;
 use crate::work::GROUPS_OVER_PER_UNIT;
 use crate::{Confirm, Ended, Limits, Mail, Name, SessionKey, Settings, Shard, WhenFull};
+use policy::{Action, Identity, Manner};
 
 /// What became of a message on its way: where it is awaited, and by how many places.
 #[derive(Debug, Default)]

@@ -16,7 +16,6 @@ pub(crate) use home::Home;
 use home::PAGE_MESSAGES;
 use kept::Kept;
 
-use crate::access::Action;
 use crate::client::{Extras, Wanted};
 use crate::deliver::{identifiers_of, options};
 use crate::durable::{Class, Deletion, Place, Promise, level_of, noted, unlogged};
@@ -26,6 +25,7 @@ use crate::news::Subject;
 use crate::room::frees_room;
 use crate::sure::Sure;
 use crate::{Confirm, Name, RetainedQuery, Scope, Shard};
+use policy::Action;
 
 /// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
 /// a worker busy with one subscriber while others wait.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::{Access, Scope};
+use crate::Scope;
+use policy::Access;
 
 /// Rules for the first scope, and for those others that have some. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, Dropped, Link, Message, NEVER, Outbox, Wait};
 
-use crate::access::{Action, Identity};
 use crate::broadcast::Broadcasts;
 use crate::buffers::Buffers;
 use crate::client::{Client, Pace};
@@ -39,6 +38,7 @@ use crate::work::{OUTBOX_BYTES_LEAST, REQUEST_BYTES_MAX, Work};
 use crate::{
     Ended, Event, Mail, Metrics, Quota, RetainedQuery, Scope, SessionKey, ShardId, Shared, Space,
 };
+use policy::{Action, Identity};
 
 /// How often expired retained messages are looked for, and groups that nobody speaks of.
 const SWEEP_EVERY_MS: u64 = 1000;

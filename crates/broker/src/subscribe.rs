@@ -7,7 +7,6 @@ use codec::{
 use session::Link;
 use topic::{Filter, Subscription};
 
-use crate::access::{Action, Manner};
 use crate::deliver::options;
 use crate::durable::Change;
 use crate::event::Told;
@@ -15,6 +14,7 @@ use crate::news::Kind;
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
 use crate::{Ended, Event, GroupText, Name, Quota, Shard, ShardId};
+use policy::{Action, Manner};
 
 /// For filters that were checked when they were subscribed.
 pub(crate) const UNLIMITED: topic::TopicLimits =

@@ -8,10 +8,11 @@ mod lab;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use broker::access::{Access, Permission, Rule, Who};
-use broker::{Attribute, Attributes, ConnectRequest, Limits, Principal, Settings, Shard};
+use broker::{ConnectRequest, Limits, Settings, Shard};
 use codec::{Ack, AckKind, Packet, QoS, Reason, Version};
 use lab::{Lab, persistent, publish, request, retained, with_limits};
+use policy::{Access, Permission, Rule, Who};
+use policy::{Attribute, Attributes, Principal};
 use session::{Held, Will};
 
 struct Counting;

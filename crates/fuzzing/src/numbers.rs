@@ -1,7 +1,7 @@
 //! Numbers of credentials and queries: an input is the text of one. What is shown of it is the same
 //! number, and its order is that of its text.
 
-use broker::Number;
+use policy::Number;
 
 pub fn numbers(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };

@@ -1,9 +1,9 @@
 //! Queries of client groups: an input is the text of one. It is asked of clients who have different
 //! attributes, and the answers have to follow logic.
 
-use broker::access::Identity;
-use broker::query::Query;
-use broker::{Attribute, Attributes, Principal};
+use policy::Identity;
+use policy::query::Query;
+use policy::{Attribute, Attributes, Principal};
 
 pub fn queries(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };

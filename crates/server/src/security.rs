@@ -5,7 +5,7 @@
 use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use broker::access::{Permission, Rule, Who};
+use policy::{Permission, Rule, Who};
 
 use crate::auth::passwords::PasswordFile;
 use crate::auth::{acl_file, policy_file};

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails should stop")]
 
-use broker::access::Permission;
+use policy::Permission;
 use proptest::prelude::*;
 use server::auth::acl_file;
 use server::auth::passwords::{PasswordFile, check_username, with_user};

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use broker::{Access, Mail, NO_CONNECTION, Numbers, Settings, Shard, ShardId, Shared, key_of};
+use broker::{Mail, NO_CONNECTION, Numbers, Settings, Shard, ShardId, Shared, key_of};
+use policy::Access;
 use slab::Slab;
 
 use crate::random::Random;

@@ -1,12 +1,12 @@
 //! Questions that change nothing.
 
-use crate::access::{Action, Identity};
 use crate::client::Client;
 use crate::deliver::options;
 use crate::groups::Group;
 use crate::members::Member;
 use crate::subscriptions::Listed;
 use crate::{GroupText, Name, Scope, SessionKey, Shard};
+use policy::{Action, Identity};
 
 use super::{
     Answer, ConnectionView, GroupView, MemberView, PAGE_LOOKS, PAGE_ROWS, Page, ReceiverView,

@@ -6,10 +6,10 @@ use codec::{Ack, AckKind, Properties, Reason};
 use session::Message;
 use storage::{Level, Log, Position};
 
-use crate::access::{Action, Identity};
 use crate::client::Client;
 use crate::shared::LogState;
 use crate::{Confirm, Ended, Mail, SessionKey, Shard};
+use policy::{Action, Identity};
 
 /// What may be done once a fact is committed.
 #[derive(Clone, Debug)]

@@ -23,7 +23,8 @@ use crate::deliver::options;
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
 use crate::ledger::NOBODY;
 use crate::sure::Sure;
-use crate::{Durability, Limits, Mail, Name, Principal, Quota, Scope, Shard, ShardId};
+use crate::{Durability, Limits, Mail, Name, Quota, Scope, Shard, ShardId};
+use policy::Principal;
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;

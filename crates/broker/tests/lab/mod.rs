@@ -7,16 +7,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use broker::access::{Permission, Rule, Who};
 use broker::admission::{self, Admission, Refusal};
 use broker::{
-    Access, ConnectRequest, Counter, Event, Limits, Metrics, Name, Reauthenticate, Replay, Scope,
-    Settings, Shard, Shared,
+    ConnectRequest, Counter, Event, Limits, Metrics, Name, Reauthenticate, Replay, Scope, Settings,
+    Shard, Shared,
 };
 use codec::{
     Ack, AckKind, Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, Publish, QoS,
     Reason, Sender, Subscribe, SubscribeOptions, TopicBuf, Unsubscribe, Version,
 };
+use policy::Access;
+use policy::{Permission, Rule, Who};
 
 use session::{Overflow, QueueLimits};
 use storage::Identity;

@@ -2,9 +2,10 @@
 //! whoever else has something to say is heard in between.
 
 use crate::lab::{Conn, Got, Lab, persistent, publish, request, rule};
-use broker::access::{Permission, Who};
-use broker::{Access, Mail, Settings};
+use broker::{Mail, Settings};
 use codec::Packet;
+use policy::Access;
+use policy::{Permission, Who};
 use storage::testing::Crash;
 
 /// Subscriptions that a turn has time for.

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use crate::lab::{Got, Lab, persistent, request, retained, rule};
-use broker::access::{Permission, Who};
 use broker::command::{
     Answer, Command, PAGE_LOOKS, PAGE_ROWS, Publication, ReceiverView, SessionView, Wanted, Whom,
 };
-use broker::{Access, Durability, Event, Mail, Memory, Name, Scope, Settings};
+use broker::{Durability, Event, Mail, Memory, Name, Scope, Settings};
 use codec::{QoS, Reason};
+use policy::Access;
+use policy::{Permission, Who};
 use session::{Message, MessageParts};
 use storage::testing::Crash;
 

@@ -40,7 +40,7 @@ fn publish_on(
 }
 
 fn labs(settings: &Settings) -> [Lab; 2] {
-    let access = broker::Access::open();
+    let access = policy::Access::open();
     [Lab::with(2, settings.clone(), access), Lab::durable_with(2, settings.clone())]
 }
 

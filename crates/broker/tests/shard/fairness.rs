@@ -1,8 +1,9 @@
 //! A publisher waits for what it publishes to, and for nothing that others publish to.
 
 use crate::lab::{Conn, Got, Lab, publish, request, request_with};
-use broker::{Access, Limits, Settings};
+use broker::{Limits, Settings};
 use codec::{AckKind, Packet, Version};
+use policy::Access;
 use session::{NEVER, QueueLimits};
 
 const LARGE_BYTES: usize = 100_000;

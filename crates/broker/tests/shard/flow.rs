@@ -4,8 +4,9 @@ use crate::lab::{
     Conn, Got, Lab, of_version, persistent, publish, publish_numbers, queue, read_all, request,
     request_with, texts, window, with_limits,
 };
-use broker::{Access, BROADCAST_MIN, ConnectRequest, Event, Limits, Settings};
+use broker::{BROADCAST_MIN, ConnectRequest, Event, Limits, Settings};
 use codec::{AckKind, Packet, Property, PropertyBuf, Publish, QoS, Reason, Version};
+use policy::Access;
 use session::Overflow;
 // Windows, resends, acknowledgements.
 

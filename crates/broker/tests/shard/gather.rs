@@ -1,8 +1,9 @@
 //! Packets that come in pieces, and large ones whose memory becomes the message's.
 
 use crate::lab::{Conn, Got, Lab, of_version, persistent, publish, request, with_limits};
-use broker::{Access, Limits, Settings};
+use broker::{Limits, Settings};
 use codec::{AckKind, Packet, Reason, Version};
+use policy::Access;
 use session::{LARGE_BYTES_MIN, QueueLimits};
 use storage::testing::Crash;
 

@@ -2,8 +2,9 @@
 //! The others go on.
 
 use crate::lab::{Conn, Got, Lab, persistent, publish, request, retained};
-use broker::{Access, ConnectRequest, Event, Memory, Settings};
+use broker::{ConnectRequest, Event, Memory, Settings};
 use codec::{AckKind, Reason, Version};
+use policy::Access;
 use session::Held;
 
 /// A client without a name at an address.

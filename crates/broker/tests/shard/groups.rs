@@ -1,9 +1,9 @@
 //! Shared groups across shards: who knows of a member, from when on, and what is kept for it.
 
 use crate::lab::{Conn, Got, Lab, persistent, read_all, request, rule, with_limits};
-use broker::access::{Access, Permission, Who};
 use broker::{ConnectRequest, Durability, Limits, Settings, WhenFull};
 use codec::{AckKind, FilterBuf, Packet, Properties, Reason, Subscribe, SubscribeOptions};
+use policy::{Access, Permission, Who};
 use storage::Status;
 use storage::testing::Crash;
 

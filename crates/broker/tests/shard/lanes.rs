@@ -1,8 +1,9 @@
 //! What lies before another shard is limited, and publishers wait for it.
 
 use crate::lab::{Conn, Got, Lab, publish, request, request_with};
-use broker::{Access, Limits, Mail, Settings};
+use broker::{Limits, Mail, Settings};
 use codec::{AckKind, Packet, Reason, Version};
+use policy::Access;
 use session::NEVER;
 
 const MAIL_BYTES_MAX: u64 = 2_000;

@@ -6,15 +6,13 @@ use crate::lab::{
     Conn, Got, Lab, admit, connect_packet, of_version, persistent, publish, request, request_with,
     retained, rule,
 };
-use broker::access::{Permission, Who};
-use broker::{
-    Access, Attribute, Attributes, ConnectRequest, Ended, Event, Limits, Memory, Name, Principal,
-    Reauthenticated, Settings,
-};
+use broker::{ConnectRequest, Ended, Event, Limits, Memory, Name, Reauthenticated, Settings};
 use codec::{
     Ack, AckKind, Auth, Connect, Disconnect, Packet, Properties, Property, PropertyBuf, QoS,
     Reason, Version, Will,
 };
+use policy::{Access, Attribute, Attributes, Principal};
+use policy::{Permission, Who};
 use session::Rate;
 // Ends: wills, keep-alive, expiry, takeover.
 

@@ -23,8 +23,6 @@ mod namespaces;
 mod order;
 mod owner;
 mod packet_ids;
-mod prop_access;
-mod prop_attributes;
 mod prop_journal;
 mod regressions;
 mod repeats;

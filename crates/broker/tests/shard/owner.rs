@@ -1,9 +1,10 @@
 //! A session belongs to the user who made it, and what waits for it is judged by the rules of now.
 
 use crate::lab::{Conn, Got, Lab, of_version, persistent, request, rule};
-use broker::access::{Permission, Rule, Who};
-use broker::{Access, ConnectRequest, Event, SessionOwner, Settings};
+use broker::{ConnectRequest, Event, SessionOwner, Settings};
 use codec::{AckKind, Reason, Version};
+use policy::Access;
+use policy::{Permission, Rule, Who};
 use session::Dropped;
 use storage::testing::Crash;
 

@@ -6,13 +6,14 @@ use crate::lab::{
     Got, Lab, admit, connect_packet, level, persistent, publish, request, retained, rule,
     with_limits,
 };
-use broker::access::{Permission, Who};
 use broker::admission::{self, AuthStep};
-use broker::{Access, ConnectRequest, Event, Limits, Settings};
+use broker::{ConnectRequest, Event, Limits, Settings};
 use codec::{
     AckKind, Connect, Packet, Properties, Property, PropertyBuf, Publish, Reason, RetainHandling,
     SubscribeOptions, Version, Will,
 };
+use policy::Access;
+use policy::{Permission, Who};
 use session::{Overflow, QueueLimits};
 
 fn queue(messages_max: u32, overflow: Overflow) -> Limits {

@@ -11,7 +11,7 @@ use storage::testing::Crash;
 /// its queue has room for so many messages.
 fn asked_elsewhere(room: u32) -> (Lab, Conn) {
     let settings = Settings { rejects: true, ..Settings::default() };
-    let mut lab = Lab::with(2, settings, broker::Access::open());
+    let mut lab = Lab::with(2, settings, policy::Access::open());
     let request = subscriber(&lab, room);
     let subscriber = lab.open(request);
     lab.subscribe(subscriber, "t", 2);

@@ -7,11 +7,12 @@ use crate::lab::{
     Conn, Got, Lab, admit, connect_packet, level, of_version, persistent, publish, publish_numbers,
     read_all, request, request_with, retained, texts, window, with_limits,
 };
-use broker::{Access, ConnectRequest, Event, Limits, Settings, ShareStrategy};
+use broker::{ConnectRequest, Event, Limits, Settings, ShareStrategy};
 use codec::{
     AckKind, Connect, Packet, Properties, Property, PropertyBuf, Publish, QoS, Reason,
     RetainHandling, SubscribeOptions, Version, Will,
 };
+use policy::Access;
 use session::QueueLimits;
 // What was found for the last topic.
 

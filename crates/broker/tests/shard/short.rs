@@ -6,10 +6,11 @@ use crate::lab::{
     Conn, Got, Lab, connect_packet, of_version, persistent, publish, request, request_with,
     retained, with_limits,
 };
-use broker::access::{OrderedRule, OwnRules};
 use broker::admission::{self, Admission};
-use broker::{Access, Attribute, Attributes, ConnectRequest, Limits, Memory, Principal, Settings};
+use broker::{ConnectRequest, Limits, Memory, Settings};
 use codec::{AckKind, Connect, Packet, Property, PropertyBuf, QoS, Reason, Version};
+use policy::{Access, Attribute, Attributes, Principal};
+use policy::{OrderedRule, OwnRules};
 use session::Held;
 
 fn answer_to_retained(lab: &mut Lab, conn: Conn, topic: &str, payload: &[u8]) -> Reason {

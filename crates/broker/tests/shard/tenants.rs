@@ -3,8 +3,9 @@
 use crate::lab::{
     Conn, Got, Lab, SCOPES, persistent, publish, queue, request, retained, with_limits,
 };
-use broker::{Access, ConnectRequest, Quota, Scope, Settings};
+use broker::{ConnectRequest, Quota, Scope, Settings};
 use codec::{AckKind, Reason};
+use policy::Access;
 use session::Overflow;
 
 const CROWD: Scope = SCOPES[0];

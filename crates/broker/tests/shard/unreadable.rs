@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use broker::journal::{Fact, QueueNumber, SessionOpened, Subscribed};
-use broker::{Access, Limits, Replay, Settings, Shard, Shared};
+use broker::{Limits, Replay, Settings, Shard, Shared};
 use codec::Version;
+use policy::Access;
 use storage::{Kind, Position, Record};
 
 /// What a start says to these facts.

@@ -5,12 +5,10 @@ use crate::lab::{
     Conn, Got, Lab, level, of_version, persistent, publish, read_all, request, request_with,
     retained, rule, window,
 };
-use broker::access::{Permission, Who};
-use broker::{
-    Access, Attribute, Attributes, ConnectRequest, Event, Limits, Mail, Principal, Reauthenticated,
-    SessionKey, Settings,
-};
+use broker::{ConnectRequest, Event, Limits, Mail, Reauthenticated, SessionKey, Settings};
 use codec::{AckKind, Auth, Packet, Property, PropertyBuf, Reason, SubscribeOptions, Version};
+use policy::{Access, Attribute, Attributes, Principal};
+use policy::{Permission, Who};
 use session::{Message, MessageParts, NEVER};
 
 /// What a client gets in a turn, in units.

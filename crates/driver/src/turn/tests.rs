@@ -1,7 +1,8 @@
 use std::iter;
 
-use broker::{Access, ConnectRequest, Counter, Metrics, Settings, Shared};
+use broker::{ConnectRequest, Counter, Metrics, Settings, Shared};
 use codec::Version;
+use policy::Access;
 
 use super::coming_and_going::{ARRIVALS_PER_TURN, CLOSINGS_PER_TURN};
 use super::writing::BROADCAST_WRITES_PER_TURN;

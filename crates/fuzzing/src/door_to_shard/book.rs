@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use broker::Access;
-use broker::access::{Action, Identity, Permission, Rule, Who};
+use policy::Access;
+use policy::{Action, Identity, Permission, Rule, Who};
 
 /// A client of a user, or of nobody.
 pub(super) type Whose = (String, Option<String>);

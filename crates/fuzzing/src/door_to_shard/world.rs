@@ -10,7 +10,7 @@ use broker::{
     Scope, Settings, Shard, Shared, TURN_UNITS, key_of, settle,
 };
 use codec::{Packet, Reason, Sender, Version};
-use session::{Held, NEVER, Overflow, QueueLimits};
+use session::{Held, Overflow, QueueLimits};
 use storage::Identity;
 use storage::testing::SimDisk;
 

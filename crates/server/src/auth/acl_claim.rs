@@ -8,7 +8,7 @@
 //! The list leaves what none of its rules is about to other rules; the object denies it. Whoever
 //! wrote rules relies on them: what is not understood refuses the log-in.
 
-use broker::access::{OrderedRule, OwnRules};
+use policy::{OrderedRule, OwnRules};
 use serde_json::{Map, Value};
 
 use super::policy_file::filter_of;
@@ -223,8 +223,8 @@ mod oracle;
 
 #[cfg(test)]
 mod tests {
-    use broker::Principal;
-    use broker::access::{Access, Action, Identity, Place};
+    use policy::Principal;
+    use policy::{Access, Action, Identity, Place};
     use proptest::prelude::*;
     use serde_json::json;
 

@@ -12,13 +12,13 @@
 //! pattern write devices/%c/up
 //! ```
 //!
-//! What the rules mean is said in [`broker::access`]. As in mosquitto, a permission word may be
+//! What the rules mean is said in [`policy`]. As in mosquitto, a permission word may be
 //! left out before a filter without spaces only: of two words the first is the permission, so that
 //! `topic Deny home/x` is a mistake to be told, and not a grant of the topic "Deny home/x".
 
 use std::path::Path;
 
-use broker::access::{Access, Permission, Rule, Who};
+use policy::{Access, Permission, Rule, Who};
 
 use crate::config::source::nearest;
 
@@ -153,7 +153,7 @@ fn first_word(text: &str) -> (&str, &str) {
 
 #[cfg(test)]
 mod tests {
-    use broker::access::{Action, Identity};
+    use policy::{Action, Identity};
 
     use super::*;
 

@@ -231,7 +231,7 @@ pub(crate) fn keyed(key: &[u8]) -> Hmac<Sha256> {
 
 #[cfg(test)]
 mod tests {
-    use broker::Attribute;
+    use policy::Attribute;
 
     use super::*;
 
@@ -278,7 +278,7 @@ mod tests {
 
     fn proof(bytes: usize) -> Proof {
         let value = Attribute::Text("x".repeat(bytes).into());
-        let attributes = broker::Attributes::new([("a".into(), value)]);
+        let attributes = policy::Attributes::new([("a".into(), value)]);
         Proof { attributes, ..Proof::default() }
     }
 

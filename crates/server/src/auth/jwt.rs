@@ -5,8 +5,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use broker::access::OwnRules;
-use broker::{Attribute, Attributes, Number, Principal};
+use policy::OwnRules;
+use policy::{Attribute, Attributes, Number, Principal};
 use serde_json::{Map, Value};
 
 use super::acl_claim::{ACL, kind_of};

@@ -36,9 +36,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use broker::access::OwnRules;
-use broker::{Attributes, Principal, Reauthenticate};
+use broker::Reauthenticate;
 use codec::Reason;
+use policy::OwnRules;
+use policy::{Attributes, Principal};
 
 use crate::config::{Auth, FILE, Method, Provider};
 use crate::logging::shown;
@@ -630,7 +631,7 @@ fn by_certificate(
     };
     let own = attributes.iter().filter_map(|(name, template)| {
         let text = template.fill(value)?;
-        Some((name.as_str().into(), broker::Attribute::Text(text.into())))
+        Some((name.as_str().into(), policy::Attribute::Text(text.into())))
     });
     match jwt::attributes_of(None, own) {
         Ok(attributes) => {

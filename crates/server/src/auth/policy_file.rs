@@ -18,7 +18,7 @@
 //! The model is Event Grid's, and its names are understood. A query is a [`Query`]. The group
 //! `$all` is always there and holds every client. Each binding grants; what no binding (and no rule
 //! of the access file) grants is denied. What templates become are rules of the access file for the
-//! clients of a group: see [`broker::access`]. Rules in order are read by `ordered.rs`.
+//! clients of a group: see [`policy`]. Rules in order are read by `ordered.rs`.
 
 mod ordered;
 
@@ -26,8 +26,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use broker::access::{Access, OrderedRule, Permission, Rule, RuleError, Who};
-use broker::query::Query;
+use policy::query::Query;
+use policy::{Access, OrderedRule, Permission, Rule, RuleError, Who};
 use serde::Deserialize;
 use toml::Spanned;
 

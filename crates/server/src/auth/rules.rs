@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use broker::access::{OrderedRule, Rule, RuleError};
-use broker::{Access, Rules};
+use broker::Rules;
+use policy::Access;
+use policy::{OrderedRule, Rule, RuleError};
 
 use super::acl_file::{self, AclFileError};
 use super::policy_file::{self, PolicyFileError};

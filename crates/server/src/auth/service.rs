@@ -22,8 +22,8 @@ use super::template::value_of;
 use super::{AuthRequest, Later, Opinion, Proof, Step, acl_claim, lock};
 use crate::config::{Auth, BodyForm, HttpConfig};
 use crate::run::Clock;
-use broker::access::OwnRules;
 use driver::Origin;
+use policy::OwnRules;
 
 /// How often a fault is told.
 const TOLD_EVERY: Duration = Duration::from_secs(10);

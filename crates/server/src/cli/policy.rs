@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use broker::access::{Access, Action, Grants, Identity, Manner, Place};
-use broker::{Attribute, Attributes, Number, Principal};
 use clap::{Args, Subcommand, ValueEnum};
+use policy::{Access, Action, Grants, Identity, Manner, Place};
+use policy::{Attribute, Attributes, Number, Principal};
 
 use crate::auth::policy_file::{self, Policy, PolicyFileError};
 
@@ -175,7 +175,7 @@ impl<'a> Client<'a> {
         )
     }
 
-    fn is_granted(&self, rule: broker::access::Rule) -> bool {
+    fn is_granted(&self, rule: policy::Rule) -> bool {
         let access = Access::compile(&[rule]).unwrap_or_default();
         self.grants_by(&access).allows(self.identity(), self.action(), &self.test.topic)
     }

@@ -139,7 +139,7 @@ impl Provider {
         match &self.method {
             Method::Jwt(_) | Method::Http(_) => true,
             Method::Certificate { attributes, .. } => {
-                attributes.iter().any(|(name, _)| name == broker::NAMESPACE)
+                attributes.iter().any(|(name, _)| name == policy::NAMESPACE)
             }
         }
     }

@@ -1,7 +1,8 @@
 //! To which namespace a client belongs.
 
-use broker::{Attribute, ConnectRequest, NAMESPACE, Scope};
+use broker::{ConnectRequest, Scope};
 use codec::Reason;
+use policy::{Attribute, NAMESPACE};
 
 use super::Namespaces;
 use super::maker::NoWait;

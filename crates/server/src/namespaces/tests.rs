@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
-use broker::{Attribute, Attributes, ConnectRequest, Principal, Scope, Settings, Shared};
+use broker::{ConnectRequest, Scope, Settings, Shared};
 use codec::Reason;
+use policy::{Attribute, Attributes, Principal};
 
 use super::*;
 use crate::config::{NamespaceSource, Placing};

@@ -267,7 +267,7 @@ pub(super) mod tests {
             Arc::new(Authenticator::start(&config.auth, &[], None, Clock::start()).unwrap());
         let (polls, mailboxes) = make_mailboxes(usize::from(count)).unwrap();
         let shares = deal_out(
-            empty_shards(&shared, &Rules::from(broker::Access::open())),
+            empty_shards(&shared, &Rules::from(policy::Access::open())),
             usize::from(count),
         );
         let turns: Arc<[Timing]> = (0..count).map(|_| Timing::default()).collect();

@@ -77,7 +77,7 @@ impl Cluster {
             ..storage::Settings::with_segment_bytes(segment_bytes)
         };
         let member = |number: usize, own: &mut Random| {
-            let idle = Node::new(settings, shards, own.next(), &broker::Access::default());
+            let idle = Node::new(settings, shards, own.next(), &policy::Access::default());
             Member::new(number, shards, &log, idle, sabotage, own)
         };
         let members = (0..count).map(|number| member(number, &mut own)).collect();

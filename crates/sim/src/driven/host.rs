@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Access, Shard, ShardId, Shared};
+use broker::{Shard, ShardId, Shared};
 use driver::testing::{Alarm, Clock, MemoryHost, Told};
 use driver::{Driver, DriverParts, IncomingRoom, Item, Mailbox};
+use policy::Access;
 
 use crate::random::Random;
 use crate::sabotage::Sabotage;

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use broker::admission::{Admission, admit};
-use broker::{Ended, Event, Principal};
+use broker::{Ended, Event};
 use codec::Reason;
 use driver::testing::{Flaws, Pipe};
 use driver::{Handover, Item};
+use policy::Principal;
 
 use super::{Admitted, DrivenWorld, Line};
 use crate::client::Draft;

@@ -12,9 +12,9 @@ mod pressure;
 
 use std::sync::Arc;
 
-use broker::access::{Access, Permission, Rule, Who};
 use broker::{Limits, Scope, Settings, Shared};
 use codec::Version;
+use policy::{Access, Permission, Rule, Who};
 use session::{Account, Overflow, QueueLimits};
 
 use crate::node::Place;

@@ -1,12 +1,12 @@
 //! How they come, send, read and go; and what is seen of it.
 
-use broker::access::Access;
 use broker::admission::{Admission, admit};
 use broker::{Close, ConnectRequest, Memory, Reauthenticated, ShardId};
 use codec::{
     Ack, Connect, Packet, Properties, Property, PropertyBuf, Reason, Sender, Version, Will,
 };
 use codec::{QoS, decode};
+use policy::Access;
 use session::Held;
 
 use super::kinds::{FILTERS_PER_PACKET, Kind, LARGE_BYTES, METHOD};

@@ -8,12 +8,11 @@ mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use broker::access::Access;
 use broker::command::Publication;
-use broker::{
-    Answer, Command, ConnectRequest, Ended, Name, Principal, Reauthenticated, Scope, ShardId,
-};
+use broker::{Answer, Command, ConnectRequest, Ended, Name, Reauthenticated, Scope, ShardId};
 use codec::{QoS, Reason, Version};
+use policy::Access;
+use policy::Principal;
 
 use crate::client::OwnedPublish;
 use crate::oracle::{GROUP_KEEPER, Payload, Rights};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use broker::access::{Access, Permission, Rule, Who};
-use broker::query::Query;
-use broker::{Attribute, Attributes};
+use policy::query::Query;
+use policy::{Access, Permission, Rule, Who};
+use policy::{Attribute, Attributes};
 
 use crate::random::Random;
 

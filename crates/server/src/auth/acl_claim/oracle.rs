@@ -1,8 +1,8 @@
 //! Rules in tokens against what `docs/identity.md` says of them, read as plainly as can be: any
 //! shape of JSON either means that, or is refused.
 
-use broker::access::{Access, Action, Identity, Manner, Place};
-use broker::{Attribute, Attributes, Principal};
+use policy::{Access, Action, Identity, Manner, Place};
+use policy::{Attribute, Attributes, Principal};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 

@@ -9,7 +9,7 @@
 //! addresses = ["10.0.0.0/8"]
 //! ```
 
-use broker::access::OrderedRule;
+use policy::OrderedRule;
 use serde::Deserialize;
 use toml::Spanned;
 

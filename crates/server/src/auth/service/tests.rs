@@ -1,5 +1,5 @@
-use broker::Attribute;
 use hyper::body::Bytes;
+use policy::Attribute;
 use serde_json::json;
 
 use super::*;

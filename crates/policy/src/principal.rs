@@ -53,13 +53,13 @@ pub enum Attribute {
 
 impl Principal {
     /// Bytes that it takes. Some may be shared with the answer that is remembered.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let login = self.login.as_ref().map_or(0, |login| login.len());
         size_of::<Self>() + login + self.attributes.bytes() + self.rules.bytes()
     }
 
     /// Takes another credential of the same client. False: it says that it belongs elsewhere.
-    pub(crate) fn renew(&mut self, fresh: Self) -> bool {
+    pub fn renew(&mut self, fresh: Self) -> bool {
         let (login, is_placed) = (self.login.take(), self.is_placed);
         let namespace = |of: &Self| of.attributes.get(NAMESPACE).cloned();
         let stays = !is_placed || namespace(self) == namespace(&fresh);

@@ -1,8 +1,8 @@
 //! Rules with attributes in their filters against what they stand for: a filter for each choice of
 //! values, built one by one. The broker never builds them.
 
-use broker::access::{Access, Action, Identity, Manner, OrderedRule, Permission, Place, Rule, Who};
-use broker::{Attribute, Attributes, Number, Principal};
+use policy::{Access, Action, Identity, Manner, OrderedRule, Permission, Place, Rule, Who};
+use policy::{Attribute, Attributes, Number, Principal};
 use proptest::prelude::*;
 
 const CLIENT_ID: &str = "c1";

@@ -201,7 +201,7 @@ impl Access {
         self.is_open
     }
 
-    pub(crate) fn heeds_principals(&self) -> bool {
+    pub fn heeds_principals(&self) -> bool {
         self.heeds_principals && !self.is_open
     }
 
@@ -274,17 +274,17 @@ impl<'a> Identity<'a> {
 impl Grants {
     /// What it takes to ask them about a filter, in units of work: whether some of it may be
     /// received, and all of it.
-    pub(crate) fn filter_units(&self) -> usize {
+    pub fn filter_units(&self) -> usize {
         self.steps() / STEPS_PER_UNIT * 2
     }
 
     /// What it takes to ask them about a topic, beyond what is usual.
-    pub(crate) fn topic_units(&self) -> usize {
+    pub fn topic_units(&self) -> usize {
         self.steps().saturating_sub(USUAL_STEPS) / STEPS_PER_UNIT
     }
 
     /// Bytes of what no other client has.
-    pub(crate) fn own_bytes(&self) -> usize {
+    pub fn own_bytes(&self) -> usize {
         let Some(own) = &self.own else { return 0 };
         let ordered = own.ordered.as_ref().map_or(0, |rules| size_of_val(&**rules));
         match ordered + size_of_val(&*own.parts) {

@@ -1,6 +1,6 @@
 //! The compiled access rules against the plain reading of a topic filter, level by level.
 
-use broker::access::{Access, Action, Identity, Permission, Rule, Who};
+use policy::{Access, Action, Identity, Permission, Rule, Who};
 use proptest::prelude::*;
 
 const CLIENT: Identity<'static> = Identity::new("a", Some("b"));
