@@ -226,7 +226,7 @@ fn names_a_file(name: &str) -> bool {
     plain && inside.iter().any(|start| name.starts_with(start))
 }
 
-/// `broker/publish.rs::route`: the function `route` in `crates/broker/src/publish.rs`.
+/// `topic/index.rs::matches`: the function `matches` in `crates/topic/src/index.rs`.
 fn names_a_function(name: &str) -> bool {
     name.contains(".rs::") && name.split('/').count() > 1
 }

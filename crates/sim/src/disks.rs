@@ -283,7 +283,7 @@ const SEGMENT_BYTES: u32 = 64 * 1024;
 /// What honest users hold in a log between them, beside the padding of their messages.
 const HONEST_LOG_BYTES: u64 = 32 * 1024;
 const HONEST_LOG_MESSAGES: u64 = 40;
-/// The part of a log that is for those who have little there (`crates/broker/src/shared.rs`).
+/// The part of a log that is for those who have little there (`crates/broker/src/shard/shared.rs`).
 const LOG_LAST_PART: u64 = 16;
 
 /// What is kept at level `disk` is synced after so long.

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use codec::Reason;
 use session::{Message, MessageParts, NEVER};
 
-use crate::client::{Client, address_of};
-use crate::ledger::NOBODY;
-use crate::publish::Routed;
-use crate::room::frees_room;
+use crate::clients::client::{Client, address_of};
+use crate::limits::ledger::NOBODY;
+use crate::routing::capacity::frees_room;
+use crate::routing::publish::Routed;
 use crate::{Confirm, Ended, Event, GroupText, Name, Scope, SessionKey, Shard};
 
 use super::{Answer, Command, PAGE_LOOKS, Publication, Whom, rows_of};
@@ -182,7 +182,7 @@ impl Shard {
         // An answer of this shard's own may come while the others are asked.
         let asking = Pending { ticket, waiting: u16::MAX, reason: Reason::SUCCESS };
         self.publications.pending.insert(number, asking);
-        let routed = match crate::names::is_published(&publication.topic) {
+        let routed = match crate::names::topics::is_published(&publication.topic) {
             true => self.route(&message, Some(confirm), now_ms),
             false => self.clear_unheard(&message, confirm),
         };

@@ -1,10 +1,10 @@
 //! Questions that change nothing.
 
-use crate::client::Client;
-use crate::deliver::options;
-use crate::groups::Group;
-use crate::members::Member;
-use crate::subscriptions::Listed;
+use crate::clients::client::Client;
+use crate::clients::subscriptions::Listed;
+use crate::groups::members::Member;
+use crate::groups::table::Group;
+use crate::routing::deliver::options;
 use crate::{GroupText, Name, Scope, SessionKey, Shard};
 use policy::{Action, Identity};
 

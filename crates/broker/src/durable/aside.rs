@@ -73,7 +73,7 @@ impl Shard {
 
     fn why_not_aside(&self, slot: u32, message: &session::Message, now_ms: u64) -> Option<Dropped> {
         let client = self.clients.get(slot)?;
-        let may_have = !client.rechecks || crate::deliver::may_receive(client, message);
+        let may_have = !client.rechecks || crate::routing::deliver::may_receive(client, message);
         match self.log_status() {
             _ if message.is_expired(now_ms) => Some(Dropped::Expired),
             _ if !may_have => Some(Dropped::Denied),

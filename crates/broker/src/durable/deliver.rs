@@ -15,13 +15,13 @@ use super::eras::{self, is_owed};
 use super::lifetimes::Lifetimes;
 use super::promise::Promise;
 use super::store::{Loaded, Noted};
-use crate::client::{Client, Pace};
-use crate::deliver::{Keeping, Traits, may_receive, options, terms_of};
+use crate::clients::client::{Client, Pace};
+use crate::flow::pause::CONGESTION_PAUSE_MS;
+use crate::flow::work::PENDING_PER_UNIT;
 use crate::journal::{Fact, Stage, StoredMessage};
-use crate::ledger::NOBODY;
-use crate::pace::CONGESTION_PAUSE_MS;
+use crate::limits::ledger::NOBODY;
+use crate::routing::deliver::{Keeping, Traits, may_receive, options, terms_of};
 use crate::sure::Sure;
-use crate::work::PENDING_PER_UNIT;
 use crate::{Name, Shard};
 
 /// Serials that a session takes from its backlogs at once.

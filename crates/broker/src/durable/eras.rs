@@ -10,9 +10,9 @@ use topic::{FilterId, Subscription};
 use super::store::Class;
 use super::track::Place;
 use crate::Shard;
-use crate::deliver::options;
+use crate::clients::subscriptions::Listed;
 use crate::journal::{Fact, Subscribed};
-use crate::subscriptions::Listed;
+use crate::routing::deliver::options;
 use crate::sure::Sure;
 
 /// Changes of one filter that are remembered at the same time. Policy: a SUBSCRIBE that would be

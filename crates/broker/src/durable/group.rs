@@ -13,10 +13,10 @@ use super::promise::Promise;
 use super::queue::Queue;
 use super::store::{Class, Loaded, level_of};
 use super::track::{Place, Track};
-use crate::group_names::GroupName;
-use crate::groups::EXPIRY_LOOK_MS;
+use crate::groups::group_names::GroupName;
+use crate::groups::table::EXPIRY_LOOK_MS;
 use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
-use crate::ledger::NOBODY;
+use crate::limits::ledger::NOBODY;
 use crate::sure::Sure;
 use crate::{Confirm, GroupText, GroupWay, Mail, Name, Shard};
 
@@ -45,7 +45,7 @@ pub(crate) struct KeptQueue {
     look_ms: u64,
     /// Given out and come back; they go first.
     returned: BTreeSet<u64>,
-    /// Given out, and no member with room may have them (`denied.rs`).
+    /// Given out, and no member with room may have them (`groups/denied.rs`).
     denied: BTreeSet<u64>,
 }
 
@@ -214,7 +214,7 @@ impl Shard {
         });
         kept.bytes -= bytes;
         kept.memory_bytes -= memory_bytes;
-        crate::deliver::count_dropped(&self.metrics, Dropped::Expired, gone.len() as u64);
+        crate::routing::deliver::count_dropped(&self.metrics, Dropped::Expired, gone.len() as u64);
         for serial in gone {
             self.finish_group_message(key, serial, true);
         }
@@ -265,7 +265,7 @@ impl Shard {
             let Some(message) = message else {
                 self.pop_kept(key);
                 self.finish_group_message(key, serial, true);
-                crate::deliver::count_dropped(self.metrics(), Dropped::Expired, 1);
+                crate::routing::deliver::count_dropped(self.metrics(), Dropped::Expired, 1);
                 continue;
             };
             let random = self.next_random();

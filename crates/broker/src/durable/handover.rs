@@ -16,10 +16,10 @@ use storage::{AppendError, Position};
 
 use super::store::{Class, Loaded, level_of};
 use super::track::{Place, Track};
-use crate::client::Client;
+use crate::clients::client::Client;
 use crate::journal::{Fact, Origin, QueueId, QueueNumber};
-use crate::ledger::NOBODY;
-use crate::publish::Routed;
+use crate::limits::ledger::NOBODY;
+use crate::routing::publish::Routed;
 use crate::sure::Sure;
 use crate::{Confirm, Mail, Name, SessionKey, Shard};
 

@@ -14,7 +14,7 @@ use session::Message;
 use storage::{Level, Log, Position};
 
 use crate::journal::QueueNumber;
-use crate::publish::Routed;
+use crate::routing::publish::Routed;
 use crate::sure::Sure;
 use crate::{Confirm, Name, Shard};
 

@@ -6,8 +6,8 @@ use codec::{Ack, AckKind, Properties, Reason};
 use session::Message;
 use storage::{Level, Log, Position};
 
-use crate::client::Client;
-use crate::shared::LogState;
+use crate::clients::client::Client;
+use crate::shard::shared::LogState;
 use crate::{Confirm, Ended, Mail, SessionKey, Shard};
 use policy::{Action, Identity};
 

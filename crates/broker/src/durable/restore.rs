@@ -17,11 +17,11 @@ use super::replay::{
 use super::session::Durable;
 use super::store::{Store, Stored};
 use super::track::{Out, Place, Track};
-use crate::client::Client;
-use crate::connect::{payer_name, user_account};
-use crate::deliver::options;
+use crate::clients::client::Client;
+use crate::clients::connect::{payer_name, user_account};
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
-use crate::ledger::NOBODY;
+use crate::limits::ledger::NOBODY;
+use crate::routing::deliver::options;
 use crate::sure::Sure;
 use crate::{Durability, Limits, Mail, Name, Quota, Scope, Shard, ShardId};
 use policy::Principal;
@@ -187,7 +187,7 @@ impl Shard {
         since: &mut Since,
         floor: u64,
     ) -> Result<(), Unreadable> {
-        let parsed = topic::parse_filter(filter, &crate::subscribe::UNLIMITED);
+        let parsed = topic::parse_filter(filter, &crate::clients::subscribe::UNLIMITED);
         let asked = codec::SubscribeOptions::from_byte(facts.options);
         let (Ok(parsed), Some(asked)) = (parsed, asked) else {
             // Going on without it would lose what the session is owed, and nobody would be told.
@@ -196,7 +196,7 @@ impl Shard {
             let why = format!("{id:?} is subscribed to {filter:?} with options {options:#04x}");
             return Err(Unreadable { at: facts.place.position(), why: why.into() });
         };
-        let request = crate::subscribe::Request {
+        let request = crate::clients::subscribe::Request {
             filter: parsed,
             options: asked,
             identifier: facts.identifier,

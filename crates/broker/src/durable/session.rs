@@ -12,10 +12,10 @@ use super::lifetimes::Lifetimes;
 use super::promise::Promise;
 use super::store::{Class, level_of};
 use super::track::{Place, Track};
-use crate::client::Client;
-use crate::deliver::options;
+use crate::clients::client::Client;
+use crate::clients::subscriptions::Listed;
 use crate::journal::{Fact, QueueNumber, SessionOpened, Subscribed};
-use crate::subscriptions::Listed;
+use crate::routing::deliver::options;
 use crate::sure::Sure;
 use crate::{Durability, Ended, Name, Shard};
 

@@ -17,9 +17,9 @@ use super::promise::{Promise, Promises};
 use super::track::Place;
 use super::will::LateWill;
 use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
-use crate::ledger::{Ledger, NOBODY, Payers};
-use crate::room::frees_room;
-use crate::shared::LogSpace;
+use crate::limits::ledger::{Ledger, NOBODY, Payers};
+use crate::routing::capacity::frees_room;
+use crate::shard::shared::LogSpace;
 use crate::sure::Sure;
 use crate::{Durability, Name, SessionKey, ShardId};
 

@@ -6,8 +6,8 @@ use storage::{AppendError, Chunk, Command, Completion, Fault, FaultKind, Level, 
 use super::queue::Queue;
 use super::store::{Class, Noted, Store};
 use super::track::{Out, Place};
+use crate::clients::notices::Subject;
 use crate::journal::{Fact, InFlightBuf, ProgressBuf, QueueId, QueueNumber, Sent, StoredMessage};
-use crate::news::Subject;
 use crate::sure::Sure;
 use crate::{Name, Shard};
 

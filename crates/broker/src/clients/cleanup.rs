@@ -1,0 +1,143 @@
+//! What is left of sessions that have ended: it goes in portions, so that nobody waits for the end
+//! of a large one.
+//!
+//! The session itself is gone at once, for clients and for counters. Until its last subscription
+//! is out of the index its slot is not given to anybody else: what still matches finds no client.
+
+use std::collections::VecDeque;
+
+use session::{Message, Outgoing};
+
+use crate::clients::subscriptions::Leaving;
+use crate::sure::Sure;
+use crate::{Quota, Shard};
+
+/// So many subscriptions are taken out of the index in one turn, some 0.3 us each.
+const SUBSCRIPTIONS_PER_TURN: usize = 1_000;
+
+/// So many deliveries and parked messages are freed in one turn, up to 0.1 us each.
+const MESSAGES_PER_TURN: usize = 5_000;
+
+/// Or this part of all that is left, if it is more: sessions that end one after the other thus
+/// leave no more than what a hundred turns bring, however fast they come.
+const PART_PER_TURN: usize = 100;
+
+/// What a session of everyday size has goes with it: up to so many subscriptions, and messages.
+const SUBSCRIPTIONS_AT_ONCE: usize = 64;
+const MESSAGES_AT_ONCE: usize = 500;
+
+/// What goes with the next turns.
+#[derive(Debug, Default)]
+pub(crate) struct Remains {
+    /// Slots, and what leaves the index of them.
+    subscriptions: VecDeque<(u32, Leaving)>,
+    queues: Vec<Outgoing>,
+    parked: Vec<VecDeque<Message>>,
+}
+
+impl Remains {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.subscriptions.is_empty() && self.queues.is_empty() && self.parked.is_empty()
+    }
+
+    /// The queue of a session that is gone.
+    fn add_queue(&mut self, queue: Outgoing) {
+        if count(&queue) > MESSAGES_AT_ONCE {
+            self.queues.push(queue);
+        }
+    }
+
+    /// The queue of a shared group that is gone.
+    pub(crate) fn add_parked(&mut self, parked: VecDeque<Message>) {
+        if parked.len() > MESSAGES_AT_ONCE {
+            self.parked.push(parked);
+        }
+    }
+
+    /// Frees as many messages as one turn may.
+    fn free_messages(&mut self) {
+        let queued: usize = self.queues.iter().map(count).sum();
+        let parked: usize = self.parked.iter().map(VecDeque::len).sum();
+        let mut left = MESSAGES_PER_TURN.max((queued + parked) / PART_PER_TURN);
+        while left > 0 {
+            if let Some(queue) = self.queues.last_mut() {
+                let freed = queue.discard(left);
+                if freed < left {
+                    self.queues.pop();
+                }
+                left -= freed;
+            } else if let Some(parked) = self.parked.last_mut() {
+                let count = left.min(parked.len());
+                drop(parked.drain(..count));
+                left -= count;
+                if parked.is_empty() {
+                    self.parked.pop();
+                }
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+/// Deliveries of a session, in any state.
+fn count(queue: &Outgoing) -> usize {
+    queue.queued() + usize::from(queue.in_flight())
+}
+
+impl Shard {
+    /// Takes a session out of all tables. What is large goes in later turns.
+    pub(crate) fn bury(&mut self, slot: u32) {
+        let Some(mut client) = self.clients.take(slot).sure() else { return };
+        self.broadcasts.forget(slot);
+        let mut shared = 0;
+        for own in client.subscriptions.shared() {
+            self.note_left(own);
+            shared += 1;
+        }
+        let mut leaving = std::mem::take(&mut client.subscriptions).into_iter();
+        let metrics = self.metrics();
+        metrics.sessions.sub(1);
+        metrics.subscriptions.sub(leaving.len() as u64);
+        metrics.shared_subscriptions.sub(shared);
+        let scope = client.scope;
+        self.count_in_space(scope, Quota::Sessions, -1);
+        self.count_in_space(scope, Quota::Subscriptions, -(leaving.len() as i64));
+        if leaving.len() > SUBSCRIPTIONS_AT_ONCE {
+            self.remains.subscriptions.push_back((slot, leaving));
+        } else {
+            self.let_some_go(slot, &mut leaving, SUBSCRIPTIONS_AT_ONCE);
+            self.clients.free(slot);
+        }
+        self.remains.add_queue(std::mem::take(&mut client.session.outgoing));
+    }
+
+    /// Goes on with what is left of sessions that have ended.
+    pub(crate) fn clear_remains(&mut self) {
+        self.remains.free_messages();
+        let all: usize = self.remains.subscriptions.iter().map(|(_, leaving)| leaving.len()).sum();
+        let mut left = SUBSCRIPTIONS_PER_TURN.max(all / PART_PER_TURN);
+        while left > 0
+            && let Some((slot, mut leaving)) = self.remains.subscriptions.pop_front()
+        {
+            left = self.let_some_go(slot, &mut leaving, left);
+            if leaving.len() == 0 {
+                self.clients.free(slot);
+            } else {
+                self.remains.subscriptions.push_front((slot, leaving));
+            }
+        }
+    }
+
+    /// Takes so many subscriptions out of the index; returns how many more it might have taken.
+    fn let_some_go(&mut self, slot: u32, leaving: &mut Leaving, count: usize) -> usize {
+        for left in (1..=count).rev() {
+            let Some(one) = leaving.next() else { return left };
+            if let Some(store) = &mut self.store {
+                store.release(one.place);
+            }
+            self.let_go(slot, one);
+        }
+        0
+    }
+}

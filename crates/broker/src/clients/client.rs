@@ -1,0 +1,378 @@
+//! What a shard keeps for one client id.
+
+use core::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use session::{NEVER, Session, Will};
+
+use crate::clients::notices::ClientNews;
+use crate::clients::subscribe::Done;
+use crate::clients::subscriptions::Subscriptions;
+use crate::durable::Durable;
+use crate::flow::pause::{
+    CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN,
+};
+use crate::limits::ledger::Charged;
+use crate::limits::rules::Rules;
+use crate::{Limits, NO_CONNECTION, Name, RetainedQuery, Scope};
+use policy::Principal;
+use policy::{Grants, Identity, Place};
+
+/// Where a client connects from, without its port. None: not from a network.
+pub(crate) fn address_of(peer: &str) -> Option<IpAddr> {
+    peer.parse().ok().map(|peer: SocketAddr| peer.ip().to_canonical())
+}
+
+/// How busy a session is, for the shards that choose among the members of a shared group.
+#[derive(Debug, Default)]
+pub struct Gauge {
+    is_online: AtomicBool,
+    in_flight: AtomicU32,
+    room: AtomicU32,
+}
+
+impl Gauge {
+    pub(crate) fn set(&self, is_online: bool, in_flight: u16, room: u16) {
+        self.is_online.store(is_online, Ordering::Release);
+        self.in_flight.store(u32::from(in_flight), Ordering::Relaxed);
+        self.room.store(u32::from(room), Ordering::Release);
+    }
+
+    /// Can the session take a message right now? An estimate: its shard has the last word.
+    pub(crate) fn is_available(&self) -> bool {
+        self.is_online.load(Ordering::Acquire) && self.room.load(Ordering::Acquire) > 0
+    }
+
+    pub(crate) fn is_online(&self) -> bool {
+        self.is_online.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Counts a message that is on its way to the session.
+    pub(crate) fn assign(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let _ = self
+            .room
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |room| Some(room.saturating_sub(1)));
+    }
+}
+
+/// Bytes of what a shard keeps for each client, without what it points to: for capacity planning.
+pub const CLIENT_BYTES: usize = size_of::<Client>();
+
+/// What a session counts for that outlives its connection, beside what its client chooses the size
+/// of: with its entries in tables about what it takes.
+/// (`crates/broker/tests/allocations.rs` compares it with the allocator's word.)
+pub(crate) const SESSION_BYTES: usize = 576;
+
+/// What it takes to know who a client is, beside its client id.
+pub(crate) fn identity_bytes(username: Option<&str>, principal: Option<&Principal>) -> usize {
+    username.map_or(0, str::len) + principal.map_or(0, Principal::bytes)
+}
+
+pub(crate) fn will_bytes(will: Option<&Will>) -> usize {
+    will.map_or(0, |will| {
+        size_of::<Will>() + will.topic.len() + will.properties.len() + will.payload.len()
+    })
+}
+
+/// A queue is on the way to its limit once this part of it is full: an eighth.
+const OVERRUN_PART: u32 = 8;
+
+/// It is in any case with so many bytes.
+const OVERRUN_BYTES: u64 = 16 * 1024 * 1024;
+
+/// What only few sessions need.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    /// Filters whose retained messages are to be sent, once there is room and those before them
+    /// are. One that is asked for again while it waits is sent once for both.
+    pub(crate) retained_wanted: BTreeMap<Box<str>, Wanted>,
+    /// Retained messages still to be fetched: the next page is asked for when there is room.
+    pub(crate) retained_next: Vec<RetainedQuery>,
+    /// Pages that are under way.
+    pub(crate) retained_asked: u32,
+    /// Topics on which a newer retained message came while a page was under way: the page may be
+    /// older than it.
+    pub(crate) retained_fresh: Vec<(Box<str>, u32)>,
+    /// Subscriptions that have asked. Beside a fresh topic stands how many had by then: a page for
+    /// a later one is not older.
+    pub(crate) retained_asks: u32,
+    pub(crate) news: ClientNews,
+    /// How far the SUBSCRIBE or UNSUBSCRIBE has got that is being handled.
+    pub(crate) request: Option<Box<Done>>,
+}
+
+/// How retained messages are wanted, by the subscription that asked last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) options: u8,
+    pub(crate) identifier: u32,
+}
+
+impl Extras {
+    /// Pages that are under way or to be asked for.
+    pub(crate) const fn retained_under_way(&self) -> usize {
+        self.retained_asked as usize + self.retained_next.len()
+    }
+
+    pub(crate) fn are_unused(&self) -> bool {
+        self.retained_under_way() == 0
+            && self.retained_wanted.is_empty()
+            && self.request.is_none()
+            && self.news.is_unused()
+    }
+}
+
+/// How a client keeps pace with what it is sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    /// It is behind: its publishers should wait so many milliseconds. Else 0.
+    pub(crate) pause_ms: u32,
+    /// All of them, because the next message may find no room.
+    pub(crate) is_urgent: bool,
+    /// Its queue is half full.
+    pub(crate) is_filling: bool,
+}
+
+impl Pace {
+    /// Goes on as slow as the slower of both.
+    #[inline(always)]
+    pub(crate) const fn slow_to(&mut self, other: Self) {
+        if other.pause_ms == 0 {
+            return;
+        }
+        if other.pause_ms > self.pause_ms {
+            self.pause_ms = other.pause_ms;
+        }
+        self.is_urgent |= other.is_urgent;
+    }
+
+    /// For a publisher on the same shard: it is stopped after each message, so it need not wait
+    /// longer for what it sent before it was told.
+    pub(crate) const fn as_next_door(mut self) -> Self {
+        if !self.is_urgent && self.pause_ms > CONGESTION_PAUSE_MS {
+            self.pause_ms = CONGESTION_PAUSE_MS;
+        }
+        self
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// Where its id, its topics and its groups mean what they mean.
+    pub(crate) scope: Scope,
+    pub(crate) id: Box<str>,
+    pub(crate) username: Option<Box<str>>,
+    /// Of its latest connection, as long as the process runs.
+    pub(crate) principal: Option<Box<Principal>>,
+    pub(crate) grants: Grants,
+    pub(crate) limits: Arc<Limits>,
+    /// The number of the connection, or [`NO_CONNECTION`].
+    pub(crate) connection: u64,
+    pub(crate) session: Session,
+    pub(crate) subscriptions: Subscriptions,
+    /// What they count for.
+    pub(crate) subscription_bytes: u32,
+    /// What all of it counts for, and who pays.
+    pub(crate) charged: Charged,
+    pub(crate) will: Option<Box<Will>>,
+    /// What waits for it was meant for it by other access rules than those of now.
+    pub(crate) rechecks: bool,
+    pub(crate) gauge: Option<Arc<Gauge>>,
+    pub(crate) extras: Option<Box<Extras>>,
+    /// Present if the session is in the log.
+    pub(crate) durable: Option<Box<Durable>>,
+    /// Seconds the session outlives its connection; `u32::MAX`: for ever (MQTT-3.1.2-23).
+    pub(crate) session_expiry_secs: u32,
+    pub(crate) expires_at_ms: u64,
+    /// The tick for which the wheel holds an entry of this client, or `u64::MAX`.
+    pub(crate) timer_at: u64,
+}
+
+impl Client {
+    pub(crate) fn new(name: Name<'_>, limits: Arc<Limits>) -> Self {
+        Self {
+            scope: name.scope(),
+            id: name.text().into(),
+            username: None,
+            principal: None,
+            grants: Grants::default(),
+            limits,
+            connection: NO_CONNECTION,
+            session: Session::default(),
+            subscriptions: Subscriptions::default(),
+            subscription_bytes: 0,
+            charged: Charged::default(),
+            will: None,
+            rechecks: false,
+            gauge: None,
+            extras: None,
+            durable: None,
+            session_expiry_secs: 0,
+            expires_at_ms: NEVER,
+            timer_at: u64::MAX,
+        }
+    }
+
+    /// What the session is found by.
+    pub(crate) fn name(&self) -> Name<'_> {
+        Name::new(self.scope, &self.id)
+    }
+
+    pub(crate) fn identity(&self) -> Identity<'_> {
+        let (client_id, username) = (&*self.id, self.username.as_deref());
+        Identity { client_id, username, principal: self.principal.as_deref() }
+    }
+
+    /// What it has logged in as.
+    pub(crate) fn login(&self) -> Option<&str> {
+        let whole = self.principal.as_ref().and_then(|principal| principal.login.as_deref());
+        whole.or(self.username.as_deref())
+    }
+
+    pub(crate) fn extras(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
+    }
+
+    /// Without a connection its address is not known any more.
+    fn place(&self) -> Place<'_> {
+        let address = self.session.link().and_then(|link| address_of(&link.peer));
+        Place { address, listener: &self.limits.listener }
+    }
+
+    pub(crate) fn grants_by(&self, rules: &Rules) -> Grants {
+        rules.of(self.scope).grants_of(self.identity(), self.place())
+    }
+
+    /// When the credential of its connection ends, or [`NEVER`].
+    pub(crate) fn credential_due_ms(&self) -> u64 {
+        match &self.principal {
+            Some(principal) if self.is_connected() => principal.expires_at_ms.unwrap_or(NEVER),
+            _ => NEVER,
+        }
+    }
+
+    /// Does the session outlive its connection?
+    pub(crate) const fn is_persistent(&self) -> bool {
+        self.session_expiry_secs > 0
+    }
+
+    /// Has its account pay for it as it is now.
+    pub(crate) fn recharge(&mut self) {
+        let logged_bytes = self.durable.as_ref().map_or(0, |durable| size_of_val(&**durable));
+        let kept_bytes = if self.is_persistent() { SESSION_BYTES + logged_bytes } else { 0 };
+        let who_bytes = identity_bytes(self.username.as_deref(), self.principal.as_deref());
+        let rules_bytes = self.grants.own_bytes();
+        let will_bytes = will_bytes(self.will.as_deref());
+        let own_bytes = kept_bytes + self.id.len() + who_bytes + rules_bytes + will_bytes;
+        self.charged.set(self.subscription_bytes.saturating_add(own_bytes as u32));
+    }
+
+    /// When the will is to be published, or [`NEVER`].
+    pub(crate) fn will_due_ms(&self) -> u64 {
+        self.will.as_ref().map_or(NEVER, |will| will.due_ms)
+    }
+
+    /// The next time at which something is due, or [`NEVER`].
+    pub(crate) fn next_due_ms(&self) -> u64 {
+        let keep_alive = self.session.link().and_then(session::Link::keep_alive_deadline_ms);
+        let told = self.extras.as_ref().map_or(NEVER, |extras| extras.news.due_ms());
+        let session = self.expires_at_ms.min(self.will_due_ms()).min(told);
+        keep_alive.unwrap_or(NEVER).min(session).min(self.credential_due_ms())
+    }
+
+    /// Can there be anything that waits for the session: to be sent again, in a queue, on a page?
+    #[inline]
+    pub(crate) fn may_have_waiting(&self) -> bool {
+        self.session.outgoing.queued() > 0
+            || self.session.outgoing.has_unsent()
+            || self.gauge.is_some()
+            || self.extras.is_some()
+            || self.has_backlog()
+    }
+
+    /// How the client keeps pace with what it has been sent.
+    pub(crate) fn pace(&mut self, now_ms: u64) -> Pace {
+        let backlog = self.backlog();
+        let Some(behind_ms) = self.session.behind_ms(backlog, self.long_queue_bytes(), now_ms)
+        else {
+            return Pace::default();
+        };
+        let overrun_ms = self.overrun_ms(backlog);
+        let is_urgent = overrun_ms > 0;
+        let (least_ms, most_ms) = match is_urgent {
+            true => (overrun_ms, OVERRUN_MS_MAX),
+            false => (CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX),
+        };
+        // As long again as it has been behind: twice as long each time that this does not help.
+        let pause_ms = (behind_ms as u32).clamp(least_ms, most_ms);
+        Pace { pause_ms, is_urgent, is_filling: is_urgent && self.is_half_full(backlog) }
+    }
+
+    /// Do publishers of large messages have to be held? The others are when it is half full.
+    pub(crate) fn has_long_queue(&self) -> bool {
+        self.session.outgoing.queued_bytes() > self.long_queue_bytes()
+    }
+
+    /// May those who are held be let go? Early enough that the queue is not empty before they have
+    /// sent more.
+    pub(crate) fn has_short_queue(&self) -> bool {
+        let messages = self.session.outgoing.queued() + self.backlog();
+        let is_short = messages <= self.calm_queue_messages()
+            && self.session.outgoing.queued_bytes() <= self.calm_queue_bytes();
+        is_short || !self.session.is_online()
+    }
+
+    /// Is it worth it to wait until it is? Not for a client that does not read.
+    pub(crate) fn shortens_queue(&mut self, now_ms: u64) -> bool {
+        let (backlog, calm_bytes) = (self.backlog(), self.calm_queue_bytes());
+        self.session.behind_ms(backlog, calm_bytes, now_ms).is_some()
+    }
+
+    fn calm_queue_messages(&self) -> usize {
+        (self.limits.queue.messages_max / OVERRUN_PART) as usize
+    }
+
+    fn calm_queue_bytes(&self) -> u64 {
+        self.long_queue_bytes() / 4
+    }
+
+    fn long_queue_bytes(&self) -> u64 {
+        (self.limits.queue.bytes_max / u64::from(OVERRUN_PART)).min(OVERRUN_BYTES)
+    }
+
+    /// How long the queue takes at a rate that few clients reach, if it is on the way to its limit,
+    /// in messages or bytes; else 0.
+    fn overrun_ms(&self, backlog: usize) -> u32 {
+        const MESSAGES_PER_MS: usize = 1_000;
+        const BYTES_PER_MS: u64 = 256 * 1024;
+        let messages = self.session.outgoing.queued() + backlog;
+        let bytes = self.session.outgoing.queued_bytes();
+        let is_calm = messages <= self.calm_queue_messages() && bytes <= self.long_queue_bytes();
+        if is_calm {
+            return 0;
+        }
+        let drain_ms = (messages / MESSAGES_PER_MS) as u64 + bytes / BYTES_PER_MS;
+        drain_ms.clamp(u64::from(OVERRUN_MS_MIN), u64::from(OVERRUN_MS_MAX)) as u32
+    }
+
+    /// Is its queue, in messages or bytes?
+    fn is_half_full(&self, backlog: usize) -> bool {
+        let queue = &self.limits.queue;
+        self.session.outgoing.queued() + backlog > (queue.messages_max / 2) as usize
+            || self.session.outgoing.queued_bytes() > queue.bytes_max / 2
+    }
+
+    pub(crate) fn publish_gauge(&self) {
+        if let Some(gauge) = &self.gauge {
+            let (in_flight, room) = self.session.load();
+            gauge.set(self.session.is_online(), in_flight, room);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What happened to somebody and is worth a line in the log: told at most once a second for each of
+//! them, with how often it was, however often it is.
+
+use session::Dropped;
+
+use crate::clients::client::Client;
+use crate::groups::group_names::GroupName;
+use crate::sure::Sure;
+use crate::{Event, Scope, Shard};
+use policy::{Action, Manner};
+
+/// How often somebody is told of.
+const NEWS_EVERY_MS: u64 = 1000;
+
+/// Groups and the like of which a shard has something to tell. More are counted as lost events.
+const NEWS_MAX: usize = 100;
+
+/// Of a client.
+#[derive(Debug, Default)]
+pub(crate) struct ClientNews {
+    /// One of each kind.
+    items: Vec<ClientItem>,
+    told_ms: u64,
+}
+
+#[derive(Debug)]
+struct ClientItem {
+    kind: Kind,
+    count: u64,
+    /// Of the first; empty where the kind has none.
+    topic: Box<str>,
+    rule: Box<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Deliveries to the client.
+    Dropped(Dropped),
+    /// Its publishes, for lack of room.
+    Refused,
+    /// What it wanted, by the access rules.
+    Denied(&'static str),
+    /// Its filters: it has, or asks for, more than it may.
+    TooMany,
+}
+
+/// Of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct ShardNews {
+    items: Vec<(Subject, u64)>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Subject {
+    /// Messages of a shared subscription were dropped.
+    Group { scope: Scope, key: u64, name: Box<str> },
+    /// Retained messages were not kept; the topic is that of the first.
+    RetainedRefused { scope: Scope, topic: Box<str> },
+    /// The log could not be read; the fault is the first.
+    LogUnreadable(storage::Fault),
+}
+
+impl ClientNews {
+    /// When there is something to tell, or [`session::NEVER`].
+    pub(crate) fn due_ms(&self) -> u64 {
+        if self.items.is_empty() { session::NEVER } else { self.told_ms + NEWS_EVERY_MS }
+    }
+
+    /// Was there never anything? When something was told has to be remembered.
+    pub(crate) const fn is_unused(&self) -> bool {
+        self.items.is_empty() && self.told_ms == 0
+    }
+
+    /// Counts what is known to have happened already. False: it is new.
+    fn count(&mut self, kind: Kind) -> bool {
+        let known = self.items.iter_mut().find(|item| item.kind == kind);
+        known.map(|item| item.count += 1).is_some()
+    }
+}
+
+impl ShardNews {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
+impl Shard {
+    /// Counts, and tells at once if nothing was told of the client for a second.
+    pub(crate) fn note(&mut self, slot: u32, kind: Kind, topic: &str, now_ms: u64) {
+        self.note_as(slot, kind, topic, Manner::default(), now_ms);
+    }
+
+    /// The same of something that was wanted in a certain manner.
+    pub(crate) fn note_as(
+        &mut self,
+        slot: u32,
+        kind: Kind,
+        topic: &str,
+        manner: Manner,
+        now_ms: u64,
+    ) {
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        if !client.extras().news.count(kind) {
+            let (topic, rule) = (topic.into(), rule_of(client, kind, topic, manner));
+            client.extras().news.items.push(ClientItem { kind, count: 1, topic, rule });
+        }
+        if client.extras().news.due_ms() <= now_ms {
+            self.tell_news(slot, now_ms);
+        } else {
+            self.arm_timer(slot);
+        }
+    }
+
+    /// Tells what there is of a client.
+    pub(crate) fn tell_news(&mut self, slot: u32, now_ms: u64) {
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(extras) = client.extras.as_mut().filter(|extras| !extras.news.items.is_empty())
+        else {
+            return;
+        };
+        extras.news.told_ms = now_ms;
+        let items = std::mem::take(&mut extras.news.items);
+        let scope = client.scope;
+        let client_id = client.id.clone();
+        let username = client.username.clone();
+        let peer = client.session.link().map_or_else(Box::default, |link| link.peer.clone());
+        for ClientItem { kind, count, topic, rule } in items {
+            let (client_id, username, peer) = (client_id.clone(), username.clone(), peer.clone());
+            let event = match kind {
+                Kind::Dropped(reason) => Event::Dropped { client_id, reason, count },
+                Kind::Refused => Event::Refused { client_id, username, peer, topic, count },
+                Kind::TooMany => {
+                    Event::TooManySubscriptions { client_id, username, peer, filter: topic, count }
+                }
+                Kind::Denied(action) => {
+                    Event::Denied { client_id, username, peer, action, topic, rule, count }
+                }
+            };
+            self.tell(scope, event);
+        }
+    }
+
+    /// Counts what happened to no single client; told within a second.
+    pub(crate) fn note_of_shard(&mut self, subject: Subject, count: u64) {
+        let items = &mut self.news.items;
+        match items.iter().position(|(known, _)| known.is_same(&subject)) {
+            Some(place) => items[place].1 += count,
+            None if items.len() < NEWS_MAX => items.push((subject, count)),
+            None => self.metrics().events_lost.add(1),
+        }
+    }
+
+    pub(crate) fn note_group_dropped(&mut self, name: &GroupName, count: u64) {
+        self.metrics().dropped_group.add(count);
+        let text = format!("$share/{}/{}", name.share, name.filter);
+        self.note_of_shard(
+            Subject::Group { scope: name.scope, key: name.key, name: text.into() },
+            count,
+        );
+    }
+
+    /// Tells what there is of the shard.
+    pub(crate) fn tell_shard_news(&mut self) {
+        for (subject, count) in std::mem::take(&mut self.news.items) {
+            let (scope, event) = match subject {
+                Subject::Group { scope, name: group, .. } => {
+                    (scope, Event::GroupDropped { group, count })
+                }
+                Subject::RetainedRefused { scope, topic } => {
+                    (scope, Event::RetainedRefused { topic, count })
+                }
+                Subject::LogUnreadable(fault) => {
+                    (Scope::FIRST, Event::LogUnreadable { shard: self.id, fault, count })
+                }
+            };
+            self.tell(scope, event);
+        }
+    }
+}
+
+impl Subject {
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Group { key, .. }, Self::Group { key: other, .. }) => key == other,
+            (Self::RetainedRefused { scope, .. }, Self::RetainedRefused { scope: other, .. }) => {
+                scope == other
+            }
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+}
+
+/// The access rule that denied something.
+fn rule_of(client: &Client, kind: Kind, topic: &str, manner: Manner) -> Box<str> {
+    let action = match kind {
+        Kind::Denied("subscribe") => Action::Subscribe,
+        Kind::Denied(_) => Action::Publish,
+        Kind::Dropped(_) | Kind::Refused | Kind::TooMany => return Box::default(),
+    };
+    client.grants.why_denied(client.identity(), action, topic, manner)
+}

@@ -1,0 +1,675 @@
+//! SUBSCRIBE and UNSUBSCRIBE.
+
+use codec::{
+    Packet, Properties, Property, Reason, RetainHandling, Suback, Subscribe, SubscribeOptions,
+    Unsuback, Unsubscribe, Violation,
+};
+use session::Link;
+use topic::{Filter, Subscription};
+
+use crate::clients::notices::Kind;
+use crate::clients::subscriptions::Listed;
+use crate::durable::Change;
+use crate::routing::deliver::options;
+use crate::shard::event::Told;
+use crate::sure::Sure;
+use crate::{Ended, Event, GroupText, Name, Quota, Shard, ShardId};
+use policy::{Action, Manner};
+
+/// For filters that were checked when they were subscribed.
+pub(crate) const UNLIMITED: topic::TopicLimits =
+    topic::TopicLimits { levels_max: u16::MAX, bytes_max: u16::MAX };
+
+/// One filter of a SUBSCRIBE, checked.
+pub(crate) struct Request<'a> {
+    pub(crate) filter: Filter<'a>,
+    pub(crate) options: SubscribeOptions,
+    pub(crate) identifier: u32,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Granted {
+    qos: u8,
+    is_new: bool,
+    /// The option bits of the index.
+    bits: u8,
+}
+
+/// What became of the filters of a packet, as far as it has got.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    /// One for each filter.
+    reasons: Vec<u8>,
+    /// What its acknowledgement has to wait for: the newest record of any of them.
+    kept: Option<storage::Position>,
+    /// It has led to what other shards have to hear of.
+    is_shared: bool,
+}
+
+/// Filters whose retained messages are to be sent, with their option bits.
+type Retained<'a> = Vec<(&'a str, u8)>;
+
+/// The filters of a packet that one go takes.
+#[derive(Debug, Default)]
+struct Portion<'a> {
+    done: Done,
+    /// All are taken, however long that is. Not of a client that is gone: it waits for no answer.
+    is_rest: bool,
+    /// What waited in the log for the session before it lost the first subscription. Once for all
+    /// filters of the portion: it walks the whole queue.
+    before: Option<Vec<u64>>,
+    retained: Retained<'a>,
+    /// None: nobody listens.
+    told: Option<Told>,
+}
+
+impl Shard {
+    pub(crate) fn on_subscribe(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'_>,
+        now_ms: u64,
+    ) -> Result<(), Ended> {
+        let is_rest = !self.is_lost(slot);
+        let (done, retained) = self.subscribe_portion(slot, subscribe, is_rest, now_ms)?;
+        let packet_id = subscribe.packet_id;
+        if done.is_shared {
+            self.answer_when_heard(slot, packet_id, done.reasons, done.kept);
+        } else {
+            let properties = Properties::EMPTY;
+            let suback = Suback { packet_id, properties, reasons: &done.reasons };
+            self.answer_when_kept(slot, done.kept, &Packet::Suback(suback));
+        }
+        let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
+        for (filter, bits) in retained {
+            self.want_retained(slot, filter, bits, identifier);
+        }
+        self.pump(slot, now_ms);
+        Ok(())
+    }
+
+    /// As many filters as one go takes. True: what is left is for [`Shard::on_subscribe`].
+    pub(crate) fn subscribe_some(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'_>,
+        now_ms: u64,
+    ) -> Result<bool, Ended> {
+        let (done, retained) = self.subscribe_portion(slot, subscribe, false, now_ms)?;
+        let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
+        for (filter, bits) in retained {
+            self.want_retained(slot, filter, bits, identifier);
+        }
+        Ok(self.put_off(slot, done, subscribe.filters.iter().count()))
+    }
+
+    fn subscribe_portion<'a>(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'a>,
+        is_rest: bool,
+        now_ms: u64,
+    ) -> Result<(Done, Retained<'a>), Ended> {
+        let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
+        let done = self.take_done(slot);
+        let mut portion = self.portion(done, is_rest);
+        let outcome = self.subscribe_all(slot, subscribe, identifier, &mut portion, now_ms);
+        self.tell_subscriptions(slot, portion.told.take(), true);
+        outcome.map(|()| (portion.done, portion.retained))
+    }
+
+    fn portion<'a>(&self, done: Done, is_rest: bool) -> Portion<'a> {
+        let told = self.shared.tells_subscriptions().then(Told::default);
+        Portion { done, is_rest, told, ..Portion::default() }
+    }
+
+    /// One event for what one go has taken of a packet.
+    fn tell_subscriptions(&mut self, slot: u32, told: Option<Told>, are_new: bool) {
+        let Some(filters) = told.filter(|told| told.count > 0) else { return };
+        let Some(client) = self.clients.get(slot) else { return };
+        let (client_id, username) = (client.id.clone(), client.username.clone());
+        let peer = client.session.link().map(|link| link.peer.clone()).unwrap_or_default();
+        let event = match are_new {
+            true => Event::Subscribed { client_id, username, peer, filters },
+            false => Event::Unsubscribed { client_id, username, peer, filters },
+        };
+        self.tell(self.scope_of(slot), event);
+    }
+
+    /// How far an earlier go has got with the packet.
+    fn take_done(&mut self, slot: u32) -> Done {
+        let extras = self.clients.get_mut(slot).and_then(|client| client.extras.as_mut());
+        extras.and_then(|extras| extras.request.take()).map_or_else(Done::default, |done| *done)
+    }
+
+    /// A go is over that has got so far. Has it got to the last of so many filters?
+    fn put_off(&mut self, slot: u32, done: Done, filters: usize) -> bool {
+        let is_whole = done.reasons.len() >= filters;
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.extras().request = Some(Box::new(done));
+        }
+        is_whole
+    }
+
+    fn subscribe_all<'a>(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'a>,
+        identifier: u32,
+        portion: &mut Portion<'a>,
+        now_ms: u64,
+    ) -> Result<(), Ended> {
+        let Some(client) = self.clients.get(slot).sure() else { return Ok(()) };
+        let filters_max = client.limits.filters_per_packet_max as usize;
+        let rules_units = client.grants.filter_units();
+        let begun = portion.done.reasons.len();
+        for (number, (text, options)) in subscribe.filters.iter().enumerate().skip(begun) {
+            let may_wait = !portion.is_rest;
+            if may_wait && (self.work.is_spent() || self.filter_waits(slot, text, now_ms)) {
+                return Ok(());
+            }
+            if number >= filters_max {
+                self.work.charge(1);
+                let refused = (text, options.qos as u8);
+                let reason = self.refuse_filter(slot, refused, Reason::QUOTA_EXCEEDED, now_ms);
+                portion.done.reasons.push(reason);
+                continue;
+            }
+            self.work.charge_filter(text);
+            self.work.charge(rules_units);
+            let done = &mut portion.done;
+            let request = match self.check_filter(slot, text, options, identifier)? {
+                Ok(request) => request,
+                Err(reason) => {
+                    let refused = (text, options.qos as u8);
+                    done.reasons.push(self.refuse_filter(slot, refused, reason, now_ms));
+                    continue;
+                }
+            };
+            let old = self.subscription_of(slot, &request.filter);
+            let granted = self.subscribe(slot, &request);
+            match self.keep_granted(slot, text, old, granted, identifier) {
+                Ok(position) => done.kept = done.kept.max(position),
+                Err(reason) => {
+                    self.take_subscription_back(slot, &request.filter, old);
+                    done.reasons.push(self.suback_code(slot, reason));
+                    continue;
+                }
+            }
+            done.reasons.push(granted.qos);
+            if let Some(told) = &mut portion.told {
+                told.add(text, granted.qos);
+            }
+            done.is_shared |= request.filter.group.is_some();
+            let wants_retained = match options.retain_handling {
+                RetainHandling::Always => true,
+                RetainHandling::IfNew => granted.is_new,
+                RetainHandling::Never => false,
+            };
+            // MQTT-4.8: retained messages are not sent to shared subscriptions.
+            if wants_retained && request.filter.group.is_none() {
+                portion.retained.push((request.filter.filter, granted.bits));
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts and tells why a filter is refused; returns what SUBACK says of it.
+    fn refuse_filter(
+        &mut self,
+        slot: u32,
+        (text, qos): (&str, u8),
+        reason: Reason,
+        now_ms: u64,
+    ) -> u8 {
+        match reason {
+            Reason::NOT_AUTHORIZED => {
+                let manner = Manner { qos, retain: false };
+                self.note_as(slot, Kind::Denied("subscribe"), text, manner, now_ms);
+            }
+            Reason::QUOTA_EXCEEDED => {
+                self.metrics().subscriptions_refused.add(1);
+                self.note(slot, Kind::TooMany, text, now_ms);
+            }
+            _ => {}
+        }
+        self.suback_code(slot, reason)
+    }
+
+    fn subscription_identifier(
+        &self,
+        slot: u32,
+        properties: &Properties<'_>,
+    ) -> Result<u32, Ended> {
+        let identifier = properties.iter().find_map(|property| match property {
+            Property::SubscriptionId(identifier) => Some(identifier),
+            _ => None,
+        });
+        let is_available =
+            self.clients.get(slot).is_none_or(|c| c.limits.subscription_ids_available);
+        if identifier.is_some() && !is_available {
+            return Err(Ended::Violation(Violation {
+                reason: Reason::SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+                clause: "MQTT-3.2.2-16",
+                detail: "subscription identifier, and this server does not offer them",
+            }));
+        }
+        Ok(identifier.unwrap_or(0))
+    }
+
+    /// Err outside: the connection ends. Err inside: only this filter is refused.
+    fn check_filter<'a>(
+        &mut self,
+        slot: u32,
+        text: &'a str,
+        options: SubscribeOptions,
+        identifier: u32,
+    ) -> Result<Result<Request<'a>, Reason>, Ended> {
+        let Some(client) = self.clients.get(slot).sure() else {
+            return Ok(Err(Reason::UNSPECIFIED_ERROR));
+        };
+        let limits = &client.limits;
+        let filter = match topic::parse_filter(text, &limits.topic) {
+            Ok(filter) => filter,
+            Err(error) if error.clause().is_empty() => {
+                return Ok(Err(Reason::TOPIC_FILTER_INVALID));
+            }
+            Err(error) => return Err(not_well_formed(error.clause())),
+        };
+        if filter.group.is_some() && options.no_local {
+            return Err(Ended::Violation(Violation {
+                reason: Reason::PROTOCOL_ERROR,
+                clause: "MQTT-3.8.3-4",
+                detail: "no local on a shared subscription",
+            }));
+        }
+        if filter.group.is_some() && !limits.shared_available {
+            return Ok(Err(Reason::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED));
+        }
+        if !limits.wildcard_available && filter.filter.contains(['+', '#']) {
+            return Ok(Err(Reason::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED));
+        }
+        let is_bridge = client.session.link().is_some_and(Link::is_bridge);
+        let options = if is_bridge { as_bridge(options, &filter) } else { options };
+        let manner = Manner { qos: options.qos as u8, retain: false };
+        if !client.grants.allows_as(client.identity(), Action::Subscribe, text, manner) {
+            return Ok(Err(Reason::NOT_AUTHORIZED));
+        }
+        let subscriptions = &client.subscriptions;
+        let bytes = bytes_of(&filter, self.shared.shard_count);
+        let are_too_many = subscriptions.len() >= limits.subscriptions_per_client_max as usize
+            || filter.group.is_some()
+                && subscriptions.shared_len()
+                    >= limits.shared_subscriptions_per_client_max as usize
+            || bytes > limits.subscription_bytes_max.saturating_sub(client.subscription_bytes)
+            || client.charged.lacks_room(bytes.into())
+            || self.shared.memory_is_short() && self.lacks_memory(slot, bytes as usize);
+        let scope = client.scope;
+        if (are_too_many || !scope.is_first()) && !self.is_subscribed(slot, &filter) {
+            let space = self.shared.spaces.of(scope);
+            client.charged.count_refusal(bytes.into());
+            if are_too_many || space.is_some_and(|space| space.lacks(Quota::Subscriptions, 1)) {
+                return Ok(Err(Reason::QUOTA_EXCEEDED));
+            }
+        }
+        Ok(Ok(Request { filter, options, identifier }))
+    }
+
+    fn is_subscribed(&self, slot: u32, filter: &Filter<'_>) -> bool {
+        self.find_listed(slot, filter).is_some()
+    }
+
+    /// The subscription with this filter, as the session lists it.
+    fn find_listed(&self, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
+        let scope = self.scope_of(slot);
+        let found = self.router.find(Name::new(scope, filter.filter))?;
+        let group = match filter.group {
+            Some(name) => self.groups.find(GroupText::new(scope, name, filter.filter))? + 1,
+            None => 0,
+        };
+        let wanted = Listed::new(found, group);
+        self.clients.get(slot)?.subscriptions.find(&wanted)
+    }
+
+    /// The same, by the filter as the client wrote it.
+    pub(crate) fn listed_of(&self, slot: u32, text: &str) -> Option<Listed> {
+        let filter = topic::parse_filter(text, &UNLIMITED).ok()?;
+        self.find_listed(slot, &filter)
+    }
+
+    /// Option bits and identifier of a subscription that the session has. They stand in the index,
+    /// so there is no need to look through what the session lists.
+    fn subscription_of(&self, slot: u32, filter: &Filter<'_>) -> Option<(u8, u32)> {
+        let scope = self.scope_of(slot);
+        match filter.group {
+            Some(share) => {
+                let group = self.groups.find(GroupText::new(scope, share, filter.filter))?;
+                self.groups.member_bits(group, self.key(slot))
+            }
+            None => {
+                let known = self.router.find(Name::new(scope, filter.filter))?;
+                let found = self.router.subscription(known, slot)?;
+                Some((found.options, found.identifier))
+            }
+        }
+    }
+
+    /// A subscription could not be written down: all is as it was before.
+    fn take_subscription_back(&mut self, slot: u32, filter: &Filter<'_>, old: Option<(u8, u32)>) {
+        match (old, filter.group) {
+            (None, _) => {
+                self.unsubscribe(slot, filter);
+            }
+            (Some((options, identifier)), None) => {
+                let old = Subscription { subscriber: slot, options, identifier };
+                self.router.subscribe(Name::new(self.scope_of(slot), filter.filter), old);
+            }
+            (Some((bits, identifier)), Some(share)) => {
+                self.join_group(slot, share, filter.filter, bits, identifier);
+            }
+        }
+    }
+
+    /// Writes a subscription of a durable session down. Returns what its SUBACK has to wait for.
+    fn keep_granted(
+        &mut self,
+        slot: u32,
+        text: &str,
+        old: Option<(u8, u32)>,
+        granted: Granted,
+        identifier: u32,
+    ) -> Result<Option<storage::Position>, Reason> {
+        if self.store.is_none() {
+            return Ok(None);
+        }
+        let Some(listed) = self.listed_of(slot, text) else { return Ok(None) };
+        if old == Some((granted.bits, identifier)) && listed.place.is_some() {
+            // It is written as it is; perhaps not committed yet.
+            return Ok(Some(listed.place.position()));
+        }
+        let refused = |error| crate::routing::publish::reason_of(&error);
+        match old {
+            None if !listed.is_shared() => self.begin_filter(slot, listed.filter),
+            None => {}
+            Some(old) => match self.change_filter(slot, listed, text, old).map_err(refused)? {
+                Change::Remembered => {}
+                Change::TooMany => return Err(Reason::QUOTA_EXCEEDED),
+            },
+        }
+        let kept = self.keep_subscription(slot, listed, text, (granted.bits, identifier));
+        kept.map_err(refused)
+    }
+
+    /// The code for a refused filter: 3.1.1 knows one only (MQTT-3.9.3-2).
+    fn suback_code(&self, slot: u32, reason: Reason) -> u8 {
+        if self.is_v5(slot) { reason.0 } else { 0x80 }
+    }
+
+    /// Is the connection gone, and what it has sent before that being handled?
+    fn is_lost(&self, slot: u32) -> bool {
+        let link = self.clients.get(slot).and_then(|client| client.session.link());
+        link.is_some_and(|link| link.is_lost)
+    }
+
+    fn is_v5(&self, slot: u32) -> bool {
+        let link = self.clients.get(slot).and_then(|client| client.session.link());
+        link.is_some_and(Link::is_v5)
+    }
+
+    pub(crate) fn subscribe(&mut self, slot: u32, request: &Request<'_>) -> Granted {
+        let Some(client) = self.clients.get(slot).sure() else { return Granted::default() };
+        let mut qos = request.options.qos.min(client.limits.qos_max);
+        let is_durable = client.durable.is_some();
+        if is_durable && request.filter.group.is_some() {
+            // What a group keeps is given out again after a crash: at least once, not exactly.
+            qos = qos.min(codec::QoS::AtLeastOnce);
+        }
+        let mut bits = qos as u8;
+        if request.options.no_local {
+            bits |= options::NO_LOCAL;
+        }
+        if request.options.retain_as_published {
+            bits |= options::RETAIN_AS_PUBLISHED;
+        }
+        if !client.grants.covers(client.identity(), request.filter.filter) {
+            bits |= options::CHECK_RECEIVE;
+        }
+        let rejects = client.limits.queue.overflow == session::Overflow::Reject;
+        if rejects && qos != codec::QoS::AtMostOnce {
+            bits |= options::PROMISES;
+        }
+        if is_durable && qos != codec::QoS::AtMostOnce {
+            bits |= options::DURABLE | options::PROMISES;
+        }
+        let is_new = match request.filter.group {
+            None => self.subscribe_plain(slot, request, bits),
+            Some(name) => self.subscribe_shared(slot, name, request, bits),
+        };
+        if is_new {
+            self.metrics().subscriptions.add(1);
+            self.metrics().shared_subscriptions.add(request.filter.group.is_some().into());
+            self.count_in_space(self.scope_of(slot), Quota::Subscriptions, 1);
+            if let Some(client) = self.clients.get_mut(slot) {
+                let bytes = bytes_of(&request.filter, self.shared.shard_count);
+                client.subscription_bytes = client.subscription_bytes.saturating_add(bytes);
+                client.recharge();
+            }
+        }
+        Granted { qos: qos as u8, is_new, bits }
+    }
+
+    /// Returns whether the subscription is new.
+    fn subscribe_plain(&mut self, slot: u32, request: &Request<'_>, bits: u8) -> bool {
+        let filter = request.filter.filter;
+        let subscription =
+            Subscription { subscriber: slot, options: bits, identifier: request.identifier };
+        let filter = Name::new(self.scope_of(slot), filter);
+        let subscribed = self.router.subscribe(filter, subscription);
+        if subscribed.is_new_subscription
+            && let Some(client) = self.clients.get_mut(slot)
+        {
+            client.subscriptions.add(Listed::new(subscribed.filter, 0));
+        }
+        subscribed.is_new_subscription
+    }
+
+    fn subscribe_shared(&mut self, slot: u32, name: &str, request: &Request<'_>, bits: u8) -> bool {
+        let (listed, is_new) =
+            self.join_group(slot, name, request.filter.filter, bits, request.identifier);
+        if is_new && let Some(client) = self.clients.get_mut(slot) {
+            client.subscriptions.add(listed);
+        }
+        is_new
+    }
+
+    pub(crate) fn on_unsubscribe(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+        now_ms: u64,
+    ) -> Result<(), Ended> {
+        let is_rest = !self.is_lost(slot);
+        let done = self.unsubscribe_portion(slot, unsubscribe, is_rest, now_ms)?;
+        let unsuback = Unsuback {
+            packet_id: unsubscribe.packet_id,
+            properties: Properties::EMPTY,
+            reasons: &done.reasons,
+        };
+        self.answer_when_kept(slot, done.kept, &Packet::Unsuback(unsuback));
+        self.drop_extras_if_unused(slot);
+        Ok(())
+    }
+
+    /// As many filters as one go takes. True: what is left is for [`Shard::on_unsubscribe`].
+    pub(crate) fn unsubscribe_some(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+        now_ms: u64,
+    ) -> Result<bool, Ended> {
+        let done = self.unsubscribe_portion(slot, unsubscribe, false, now_ms)?;
+        Ok(self.put_off(slot, done, unsubscribe.filters.iter().count()))
+    }
+
+    fn unsubscribe_portion(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+        is_rest: bool,
+        now_ms: u64,
+    ) -> Result<Done, Ended> {
+        if !self.broadcasts.is_empty() {
+            self.finish_broadcasts_to(slot, now_ms);
+        }
+        let done = self.take_done(slot);
+        let mut portion = self.portion(done, is_rest);
+        let outcome = self.unsubscribe_all(slot, unsubscribe, &mut portion);
+        self.let_pending_go(slot, portion.before.unwrap_or_default());
+        self.tell_subscriptions(slot, portion.told.take(), false);
+        outcome.map(|()| portion.done)
+    }
+
+    fn unsubscribe_all(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+        portion: &mut Portion<'_>,
+    ) -> Result<(), Ended> {
+        let begun = portion.done.reasons.len();
+        for text in unsubscribe.filters.iter().skip(begun) {
+            if self.work.is_spent() && !portion.is_rest {
+                return Ok(());
+            }
+            self.work.charge_filter(text);
+            let done = &mut portion.done;
+            let filter = topic::parse_filter(text, &UNLIMITED)
+                .map_err(|error| not_well_formed(error.clause()))?;
+            let listed = self.find_listed(slot, &filter);
+            if let Some(listed) = listed {
+                match self.drop_subscription(slot, listed, text) {
+                    Ok(position) => done.kept = done.kept.max(position),
+                    Err(_) if !self.is_v5(slot) => return Err(Ended::LogFailed),
+                    Err(_) => {
+                        // An UNSUBACK has no word for a lack of room (section 3.11.3).
+                        done.reasons.push(Reason::IMPLEMENTATION_SPECIFIC_ERROR.0);
+                        continue;
+                    }
+                }
+                portion.before.get_or_insert_with(|| self.all_pending(slot));
+            }
+            let is_over = self.unsubscribe(slot, &filter);
+            if let Some(told) = portion.told.as_mut().filter(|_| is_over) {
+                told.add(text, 0);
+            }
+            let reason = match is_over {
+                // Also one that was subscribed when longer ones were taken.
+                true => Reason::SUCCESS,
+                false if self.is_within_limits(slot, text) => Reason::NO_SUBSCRIPTION_EXISTED,
+                false => Reason::TOPIC_FILTER_INVALID,
+            };
+            done.reasons.push(reason.0);
+        }
+        Ok(())
+    }
+
+    fn is_within_limits(&self, slot: u32, text: &str) -> bool {
+        let client = self.clients.get(slot);
+        client.is_some_and(|client| topic::parse_filter(text, &client.limits.topic).is_ok())
+    }
+
+    fn unsubscribe(&mut self, slot: u32, filter: &Filter<'_>) -> bool {
+        let Some(listed) = self.find_listed(slot, filter) else { return false };
+        let shards = self.shared.shard_count;
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.subscriptions.remove(&listed);
+            if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
+                extras.retained_wanted.remove(filter.filter);
+                extras.retained_next.retain(|query| *query.filter != *filter.filter);
+            }
+            let bytes = bytes_of(filter, shards);
+            client.subscription_bytes = client.subscription_bytes.saturating_sub(bytes);
+            client.recharge();
+        }
+        self.metrics().subscriptions.sub(1);
+        self.metrics().shared_subscriptions.sub(listed.is_shared().into());
+        self.count_in_space(self.scope_of(slot), Quota::Subscriptions, -1);
+        if !listed.is_shared() {
+            self.forget_eras_of(slot, listed.filter);
+        }
+        self.note_left(listed);
+        self.let_go(slot, listed);
+        true
+    }
+
+    /// Takes a subscription out of the index; the session does not list it any more.
+    pub(crate) fn let_go(&mut self, slot: u32, listed: Listed) {
+        if listed.group != 0 {
+            let key = self.key(slot);
+            self.leave_group(listed.group - 1, key);
+            return;
+        }
+        let Some(gone) = self.router.unsubscribe(listed.filter, slot).sure() else { return };
+        // Others may be owed by what their subscriptions were before.
+        if gone.is_last {
+            self.close_backlog(listed.filter);
+        }
+    }
+
+    /// After new access rules: which subscriptions need a check for each message?
+    pub(crate) fn recheck_receiving(&mut self, slot: u32) {
+        let Some(client) = self.clients.get(slot).sure() else { return };
+        let listed: Vec<Listed> = client.subscriptions.iter().collect();
+        let member = self.key(slot);
+        let (units, mut left) = (client.grants.filter_units(), self.work.units_max());
+        for Listed { filter, group, .. } in listed {
+            let key = self.router.key(filter).to_owned();
+            let name = Name::of_key(&key);
+            let Some(client) = self.clients.get(slot).sure() else { return };
+            // Beyond what a turn has for it, each message is checked instead.
+            left = left.saturating_sub(units);
+            let is_covered = left > 0 && client.grants.covers(client.identity(), name.text());
+            self.work.charge(units);
+            if group != 0 {
+                self.groups.set_check_receive(group - 1, member, !is_covered);
+                continue;
+            }
+            let Some(mut subscription) = self.router.subscription(filter, slot) else { continue };
+            let before = subscription.options;
+            subscription.options &= !options::CHECK_RECEIVE;
+            if !is_covered {
+                subscription.options |= options::CHECK_RECEIVE;
+            }
+            if subscription.options != before {
+                self.router.subscribe(name, subscription);
+            }
+        }
+    }
+}
+
+/// What a subscription counts for: its text, its entries in lists and index, and in the table of
+/// interest, which knows it by its first level. All shards know a group.
+fn bytes_of(filter: &Filter<'_>, shards: ShardId) -> u32 {
+    let first = if filter.filter.starts_with(['+', '#']) { 0 } else { INTEREST_BYTES };
+    let group = filter.group.map_or(0, |name| name.len() + GROUP_BYTES * usize::from(shards));
+    (filter.filter.len() + SUBSCRIPTION_BYTES + first + group) as u32
+}
+
+// As the allocator has it (`crates/broker/tests/allocations.rs`).
+const SUBSCRIPTION_BYTES: usize = 124;
+const INTEREST_BYTES: usize = 48;
+const GROUP_BYTES: usize = 285;
+
+/// What a bridge of mosquitto relies on, and cannot ask for before MQTT 5: nothing that it has
+/// published itself, and RETAIN as it was published. A shared subscription has no No Local.
+fn as_bridge(options: SubscribeOptions, filter: &Filter<'_>) -> SubscribeOptions {
+    SubscribeOptions { no_local: filter.group.is_none(), retain_as_published: true, ..options }
+}
+
+fn not_well_formed(clause: &'static str) -> Ended {
+    Ended::Violation(Violation {
+        reason: Reason::MALFORMED_PACKET,
+        clause,
+        detail: "topic filter is not well formed",
+    })
+}

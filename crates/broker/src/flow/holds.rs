@@ -1,0 +1,237 @@
+//! Publishers of large messages are held while the queue of a subscriber that reads them is long,
+//! and all publishers while it is half full.
+//!
+//! A thousand publishers need not send more than a message each to fill a queue, before any of them
+//! could be told that it is too fast. So it is not publishers that are told to wait, but shards: a
+//! *hold* names a filter of the subscriber, and a publish of QoS 1 or 2 that it matches is not
+//! taken if its payload is large, or, when the queue is half full, in any case. Its publisher is
+//! not read on, and has no answer; what has one is delivered. The shard of the subscriber ends the
+//! hold when the queue is short again, or when the subscriber does not read: such a one holds up
+//! nobody.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use codec::{Publish, QoS};
+use session::{LARGE_BYTES_MIN, Message, NEVER};
+
+use crate::clients::client::Client;
+use crate::routing::capacity::topic_of;
+use crate::sure::Sure;
+use crate::{Mail, Name, SessionKey, Shard};
+
+/// Filters that are held for at a time. Above it publishers are paused one by one (`pause.rs`).
+const HELD_FILTERS_MAX: usize = 64;
+
+/// How often a shard looks whether its subscribers still read.
+const LOOK_MS: u64 = 100;
+
+/// Whom this shard does not read, and why.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    list: Vec<Hold>,
+    /// When this shard looks at those of its own subscribers.
+    look_ms: u64,
+}
+
+#[derive(Debug)]
+struct Hold {
+    subscriber: SessionKey,
+    /// What it subscribed to, as keys. Empty: the hold is over, and who waits is to be read on.
+    filters: Vec<Arc<str>>,
+    /// Payloads of fewer bytes do not wait.
+    bytes_min: usize,
+    /// Slots and connections. One entry for each connection, and for some that have ended.
+    waiting: VecDeque<(u32, u64)>,
+}
+
+impl Default for Holds {
+    fn default() -> Self {
+        Self { list: Vec::new(), look_ms: NEVER }
+    }
+}
+
+impl Hold {
+    fn is_for(&self, topic: &str, payload_bytes: usize) -> bool {
+        payload_bytes >= self.bytes_min
+            && self.filters.iter().any(|filter| topic::matches(filter, topic))
+    }
+}
+
+impl Holds {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub(crate) const fn look_ms(&self) -> u64 {
+        self.look_ms
+    }
+
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.list.iter().map(|hold| hold.waiting.len()).sum()
+    }
+
+    fn filter_count(&self) -> usize {
+        self.list.iter().map(|hold| hold.filters.len()).sum()
+    }
+
+    fn of(&mut self, subscriber: SessionKey) -> Option<&mut Hold> {
+        self.list.iter_mut().find(|hold| hold.subscriber == subscriber)
+    }
+
+    fn are_for(&mut self, subscriber: SessionKey, topic: &str, payload_bytes: usize) -> bool {
+        self.of(subscriber).is_some_and(|hold| hold.is_for(topic, payload_bytes))
+    }
+
+    /// The subscriber for which a message of this publisher has to wait. Nobody waits for itself.
+    fn subscriber_of(
+        &self,
+        publisher: SessionKey,
+        topic: &str,
+        payload_bytes: usize,
+    ) -> Option<SessionKey> {
+        let is_it =
+            |hold: &&Hold| hold.subscriber != publisher && hold.is_for(topic, payload_bytes);
+        self.list.iter().find(is_it).map(|hold| hold.subscriber)
+    }
+
+    /// From now on also for this filter, and for payloads of so many bytes.
+    fn begin(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
+        let Some(hold) = self.of(subscriber) else {
+            let (filters, waiting) = (vec![filter], VecDeque::new());
+            return self.list.push(Hold { subscriber, filters, bytes_min, waiting });
+        };
+        let stands = !hold.filters.is_empty();
+        hold.bytes_min = if stands { hold.bytes_min.min(bytes_min) } else { bytes_min };
+        if !hold.filters.contains(&filter) {
+            hold.filters.push(filter);
+        }
+    }
+
+    fn end(&mut self, subscriber: SessionKey) {
+        if let Some(hold) = self.of(subscriber) {
+            hold.filters.clear();
+        }
+    }
+
+    /// The next publisher for whom no hold stands any more.
+    fn next_let_go(&mut self) -> Option<(u32, u64)> {
+        loop {
+            let over = self.list.iter().position(|hold| hold.filters.is_empty())?;
+            let next = self.list[over].waiting.pop_front();
+            if next.is_some() {
+                return next;
+            }
+            self.list.swap_remove(over);
+        }
+    }
+}
+
+impl Shard {
+    /// A message was offered to a subscriber that reads, and whose queue is long: others like it
+    /// are held, if they are large, or `all` of them. False: that cannot be said of them.
+    #[cold]
+    pub(crate) fn hold_publishers(
+        &mut self,
+        slot: u32,
+        message: &Message,
+        all: bool,
+        now_ms: u64,
+    ) -> bool {
+        let subscriber = self.key(slot);
+        let name = Name::topic_of(message);
+        let topic = &*Name::of(message).key();
+        let bytes_min = if all { 0 } else { LARGE_BYTES_MIN };
+        if self.holds.are_for(subscriber, topic, bytes_min) {
+            return true;
+        }
+        if self.holds.filter_count() >= HELD_FILTERS_MAX {
+            return false;
+        }
+        let (index, filters) = self.router.filters_of(name);
+        let own = filters.iter().find(|filter| index.subscription(**filter, slot).is_some());
+        let filter = own.map(|filter| Arc::<str>::from(index.text(*filter)));
+        let Some(filter) = filter.sure() else { return false };
+        self.send_to_others(&Mail::Hold { subscriber, filter: filter.clone(), bytes_min });
+        self.holds.begin(subscriber, filter, bytes_min);
+        self.holds.look_ms = self.holds.look_ms.min(now_ms + LOOK_MS);
+        true
+    }
+
+    pub(crate) fn on_hold(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
+        self.holds.begin(subscriber, filter, bytes_min);
+    }
+
+    /// The queue of a subscriber may have become shorter.
+    pub(crate) fn look_at_hold(&mut self, slot: u32) {
+        let subscriber = self.key(slot);
+        let is_held_for = self.holds.of(subscriber).is_some_and(|hold| !hold.filters.is_empty());
+        if is_held_for && self.clients.get(slot).is_none_or(Client::has_short_queue) {
+            self.end_hold(subscriber);
+        }
+    }
+
+    /// Lets go whom nobody needs to wait for any more: subscribers are gone, or do not read.
+    pub(crate) fn look_at_holds(&mut self, now_ms: u64) {
+        if now_ms < self.holds.look_ms {
+            return;
+        }
+        let mut look_ms = NEVER;
+        let holds = self.holds.list.iter().filter(|hold| !hold.filters.is_empty());
+        let own = holds.map(|hold| hold.subscriber).filter(|key| key.shard() == self.id);
+        for subscriber in own.collect::<Vec<_>>() {
+            let slot = self.clients.slot_of(subscriber);
+            let client = slot.and_then(|slot| self.clients.get_mut(slot));
+            let is_worth_it =
+                client.is_some_and(|c| !c.has_short_queue() && c.shortens_queue(now_ms));
+            match is_worth_it {
+                true => look_ms = now_ms + LOOK_MS,
+                false => self.end_hold(subscriber),
+            }
+        }
+        self.holds.look_ms = look_ms;
+    }
+
+    fn end_hold(&mut self, subscriber: SessionKey) {
+        self.holds.end(subscriber);
+        self.send_to_others(&Mail::LetGo { subscriber });
+        // Those of this shard go on when this event is done, as those of others do.
+        self.send(self.id, Mail::LetGo { subscriber });
+    }
+
+    pub(crate) fn on_let_go(&mut self, subscriber: SessionKey, now_ms: u64) {
+        // One of this shard has ended already, and may have begun anew.
+        if subscriber.shard() != self.id {
+            self.holds.end(subscriber);
+        }
+        self.read_held_on(now_ms);
+    }
+
+    /// Publishers are read on in the order in which they began to wait. One whose next publish is
+    /// for a shard with a full lane waits for that lane.
+    fn read_held_on(&mut self, now_ms: u64) {
+        while let Some((slot, connection)) = self.holds.next_let_go() {
+            self.read_on(slot, connection, now_ms);
+        }
+    }
+
+    /// The subscriber with a long queue that this publish has to wait for.
+    pub(crate) fn holder_of(&self, slot: u32, publish: &Publish<'_>) -> Option<SessionKey> {
+        if self.holds.is_empty() || publish.qos == QoS::AtMostOnce {
+            return None;
+        }
+        let client = self.clients.get(slot)?;
+        let topic = Name::new(client.scope, topic_of(client, publish)).key();
+        self.holds.subscriber_of(self.key(slot), &topic, publish.payload.len())
+    }
+
+    /// Reads nothing from a publisher before the subscriber's queue is short.
+    pub(crate) fn wait_for_subscriber(&mut self, slot: u32, subscriber: SessionKey) {
+        if let Some(connection) = self.stand_in_line(slot)
+            && let Some(hold) = self.holds.of(subscriber)
+        {
+            hold.waiting.push_back((slot, connection));
+            self.metrics().holds.add(1);
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! When a publisher has to wait, and for how long it is not read.
+
+use crate::clients::client::Pace;
+use crate::sure::Sure;
+use crate::{Quota, Scope, SessionKey, Shard, Space};
+use codec::{Packet, Publish, Subscribe};
+use session::{Gate, Message, Turn};
+
+/// How long a publisher waits for a slow subscriber before it is read on.
+pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
+
+/// The longest such wait, while the queue of the subscriber is not on the way to its limit.
+pub(crate) const CONGESTION_PAUSE_MS_MAX: u32 = 64;
+
+/// How long publishers wait at first, and at most, for one whose queue is.
+pub(crate) const OVERRUN_MS_MIN: u32 = 8;
+pub(crate) const OVERRUN_MS_MAX: u32 = 512;
+
+/// A publisher that sends so many messages, or bytes, in one go sends all it can: it waits for
+/// subscribers that are behind.
+const BURST_MESSAGES: u64 = 8;
+const BURST_BYTES: usize = 16 * 1024;
+
+/// Who waits for its namespace is looked at again after so long: its limits may have changed.
+const SPACE_LOOK_MS: u64 = 10_000;
+
+/// How long a publisher waits for space on the disk before it is looked at again.
+pub(crate) const FULL_PAUSE_MS: u64 = 100;
+
+/// What a fact of a subscription adds to its filter at the most.
+const FACT_BYTES_MAX: usize = 64;
+
+/// What was taken from a connection in one go.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    packets: u64,
+    publishes: u64,
+    publish_bytes: usize,
+    pub(crate) bytes: usize,
+    /// The connection is not to be read on for now.
+    pub(crate) is_paused: bool,
+}
+
+impl Taken {
+    pub(crate) const fn count(&mut self, packet: &Packet<'_>, packet_len: usize) {
+        self.bytes += packet_len;
+        self.packets += 1;
+        if matches!(packet, Packet::Publish(_)) {
+            self.publishes += 1;
+            self.publish_bytes += packet_len;
+        }
+    }
+
+    /// Does a publisher that sends so much in one go send all it can?
+    pub(crate) const fn is_burst(&self, bytes: &[u8]) -> bool {
+        self.publishes >= BURST_MESSAGES || bytes.len() >= BURST_BYTES
+    }
+}
+
+impl Shard {
+    /// Can this publish not be taken now, because the disk is behind, or because much mail lies
+    /// before a shard that may want it? Then its publisher waits.
+    pub(crate) fn has_to_come_later(
+        &mut self,
+        slot: u32,
+        (publish, is_alone): (&Publish<'_>, bool),
+        now_ms: u64,
+    ) -> bool {
+        if !self.broadcasts.is_empty() && self.waits_for_broadcast(slot, publish) {
+            self.wait_for_turn(slot);
+            return true;
+        }
+        if let Some(pause_ms) = self.wait_for_disk_ms(slot, publish) {
+            self.pause(slot, pause_ms, now_ms);
+            return true;
+        }
+        if self.line_is_full_for(slot, publish) {
+            self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
+            return true;
+        }
+        if let Some(subscriber) = self.holder_of(slot, publish) {
+            self.wait_for_subscriber(slot, subscriber);
+            return true;
+        }
+        match self.full_lane_of(slot, (publish, is_alone)) {
+            Some(shard) => {
+                self.wait_for_mail(slot, shard);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Do very many SUBSCRIBEs wait until other shards have heard of them? Then this one does, too.
+    pub(crate) fn waits_for_heard(&mut self, slot: u32, now_ms: u64) -> bool {
+        let is_full = self.heard.is_full();
+        if is_full {
+            self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
+        }
+        is_full
+    }
+
+    /// Has the log of a kept session no room for this SUBSCRIBE yet, though its disk has? It waits
+    /// for the next segment like a publish, and is refused on a full disk only.
+    pub(crate) fn subscribes_later(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'_>,
+        now_ms: u64,
+    ) -> bool {
+        let bytes = subscribe.filters.iter().map(|(filter, _)| filter.len() + FACT_BYTES_MAX).sum();
+        self.fact_waits(slot, bytes, now_ms)
+    }
+
+    /// The same of the next filter of a long one, which is done in portions.
+    pub(crate) fn filter_waits(&mut self, slot: u32, filter: &str, now_ms: u64) -> bool {
+        self.fact_waits(slot, filter.len() + FACT_BYTES_MAX, now_ms)
+    }
+
+    fn fact_waits(&mut self, slot: u32, bytes: usize, now_ms: u64) -> bool {
+        let is_kept = self.clients.get(slot).is_some_and(|client| client.durable.is_some());
+        let Some(store) = self.store.as_ref().filter(|_| is_kept) else { return false };
+        let waits = store.would_wait(bytes, 1);
+        if waits {
+            self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
+        }
+        waits
+    }
+
+    /// Counts what was taken from a connection. True: it has used up its rate, or its part of the
+    /// turn, and is read on later.
+    pub(crate) fn note_taken(
+        &mut self,
+        slot: u32,
+        connection: u64,
+        taken: &Taken,
+        is_burst: bool,
+        now_ms: u64,
+    ) -> bool {
+        self.metrics().packets_received.add(taken.packets);
+        self.metrics().bytes_received.add(taken.bytes as u64);
+        let (is_spent, asks_for_much) = (self.work.is_spent(), self.work.end());
+        // One of its packets has ended the connection.
+        let Some(link) = self.link(slot, connection) else { return false };
+        link.asks_for_much = asks_for_much;
+        if is_burst {
+            link.note_burst(now_ms);
+        }
+        let until = link.charge(taken.publishes, taken.bytes as u64, now_ms);
+        if let Some(until) = until {
+            self.shut_until(slot, until);
+        }
+        let rest = taken.bytes - taken.publish_bytes;
+        if rest > 0 && !self.spaces.is_empty() && !self.scope_of(slot).is_first() {
+            self.charge_rest(slot, rest as u64, now_ms);
+        }
+        if is_spent {
+            self.wait_for_turn(slot);
+        }
+        let is_slowed =
+            self.shared.memory_is_tight() && taken.publishes > 0 && self.slow_greedy(slot, now_ms);
+        until.is_some() || is_spent || is_slowed
+    }
+
+    /// Asks the namespace whether this PUBLISH may be taken now, and charges it. True: it may not.
+    /// Then it has a time of its own, behind those who asked before, and is charged already.
+    ///
+    /// Call it when nothing else is in the way. Who is gone cannot wait, and is charged only.
+    #[inline(always)]
+    pub(crate) fn waits_for_space(
+        &mut self,
+        slot: u32,
+        (packet_len, may_wait): (usize, bool),
+        now_ms: u64,
+    ) -> bool {
+        // Each session has told its namespace of itself.
+        if self.spaces.is_empty() {
+            return false;
+        }
+        let scope = self.scope_of(slot);
+        !scope.is_first() && self.waits_in_space(slot, scope, (packet_len, may_wait), now_ms)
+    }
+
+    #[inline(never)]
+    fn waits_in_space(
+        &mut self,
+        slot: u32,
+        scope: Scope,
+        (packet_len, may_wait): (usize, bool),
+        now_ms: u64,
+    ) -> bool {
+        let Some(space) = self.space(scope) else { return false };
+        let (quota, until) = longest_wait(space, now_ms);
+        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
+        let Some(link) = client.session.link_mut() else { return false };
+        if let Some(at_ms) = link.turn().map(|turn| turn.at_ms) {
+            if !may_wait || until.is_none() || at_ms <= now_ms {
+                link.take_turn();
+                return false;
+            }
+            self.shut_until(slot, at_ms.min(now_ms + SPACE_LOOK_MS));
+            return true;
+        }
+        let Some(space) = self.spaces.get(&scope) else { return false };
+        let bytes = packet_len as u64;
+        if !may_wait {
+            space.charge_late(Quota::MessagesIn, 1, now_ms);
+            space.charge_late(Quota::BytesIn, bytes, now_ms);
+            return false;
+        }
+        let own = space.charge(Quota::MessagesIn, 1, now_ms);
+        let own = own.max(space.charge(Quota::BytesIn, bytes, now_ms));
+        let Some(until) = until else { return false };
+        space.note_refused(quota);
+        let at_ms = own.unwrap_or(until).max(until);
+        link.wait_for_turn(Turn { at_ms, bytes });
+        self.shut_until(slot, at_ms.min(now_ms + SPACE_LOOK_MS));
+        true
+    }
+
+    /// A connection has ended before the turn of its PUBLISH: nobody has to wait for that.
+    #[cold]
+    pub(crate) fn give_turn_back(&mut self, scope: Scope, turn: &Turn) {
+        if let Some(space) = self.space(scope) {
+            space.give_back(Quota::MessagesIn, 1);
+            space.give_back(Quota::BytesIn, turn.bytes);
+        }
+    }
+
+    /// Counts what came for a namespace beside publishes: who acknowledges or subscribes does not
+    /// wait for those who publish.
+    #[inline(never)]
+    fn charge_rest(&mut self, slot: u32, bytes: u64, now_ms: u64) {
+        if let Some(space) = self.space(self.scope_of(slot)) {
+            space.charge_aside(Quota::BytesIn, bytes, now_ms);
+        }
+    }
+
+    /// A message goes out to so many subscribers of its namespace.
+    #[cold]
+    pub(crate) fn charge_sent(&mut self, message: &Message, receivers: u64, now_ms: u64) {
+        if let Some(space) = self.space(Scope::of(message)) {
+            space.charge_late(Quota::MessagesOut, receivers, now_ms);
+            let bytes = message.topic_bytes().len() + message.payload().len();
+            space.charge_late(Quota::BytesOut, receivers * bytes as u64, now_ms);
+        }
+    }
+
+    /// A subscriber on another shard is behind.
+    pub(crate) fn slow_publisher(&mut self, publisher: SessionKey, pace: Pace, now_ms: u64) {
+        if let Some(slot) = self.clients.slot_of(publisher) {
+            self.hold_up(slot, pace, false, now_ms);
+        }
+    }
+
+    /// A subscriber is behind: reads nothing from this publisher for a moment. One that sends a
+    /// message now and then is not what the subscriber cannot keep up with, and is only held up if
+    /// that is urgent. False: it is not held up.
+    pub(crate) fn hold_up(&mut self, slot: u32, pace: Pace, is_burst: bool, now_ms: u64) -> bool {
+        let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
+        // The connection has ended since its message was mailed.
+        let Some(link) = link else { return false };
+        if is_burst || link.sends_bursts(now_ms) {
+            // While it waits it cannot send as much as it would.
+            link.note_burst(now_ms);
+        } else if !pace.is_urgent {
+            return false;
+        }
+        self.pause(slot, pace.pause_ms.into(), now_ms);
+        true
+    }
+
+    /// The driver has no room for what comes of a connection, and wants to read nothing before
+    /// then.
+    pub fn pause_until(&mut self, slot: u32, connection: u64, until_ms: u64) {
+        if self.link(slot, connection).is_some() {
+            self.shut_until(slot, until_ms);
+        }
+    }
+
+    /// Reads nothing from a publisher for a moment, because a subscriber or the disk is slow.
+    pub(crate) fn pause(&mut self, slot: u32, pause_ms: u64, now_ms: u64) {
+        self.shut_until(slot, now_ms + pause_ms);
+    }
+
+    fn shut_until(&mut self, slot: u32, until_ms: u64) {
+        self.change_gate(slot, |gate| gate.shut_until(until_ms));
+    }
+
+    /// Whatever says whether a connection is read goes through here, so the driver always has the
+    /// latest word.
+    pub(crate) fn change_gate<T: Default>(
+        &mut self,
+        slot: u32,
+        change: impl FnOnce(&mut Gate) -> T,
+    ) -> T {
+        let client = self.clients.get_mut(slot);
+        let Some(client) = client.filter(|client| client.is_connected()) else {
+            return T::default();
+        };
+        let connection = client.connection;
+        let Some(link) = client.session.link_mut() else { return T::default() };
+        let outcome = change(&mut link.gate);
+        self.effects.pause(connection, link.gate.reads_at_ms());
+        outcome
+    }
+}
+
+/// The rate for which a publisher of this namespace has to wait longest, and until when.
+fn longest_wait(space: &Space, now_ms: u64) -> (Quota, Option<u64>) {
+    let rates = [Quota::MessagesIn, Quota::BytesIn, Quota::MessagesOut, Quota::BytesOut];
+    let waits = rates.map(|quota| (quota, space.wait(quota, now_ms)));
+    let longest = waits.into_iter().max_by_key(|(_, until)| *until);
+    longest.unwrap_or((Quota::MessagesIn, None))
+}

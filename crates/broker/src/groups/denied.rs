@@ -1,0 +1,85 @@
+//! Messages of shared groups that no member with room may have, by the access rules.
+//!
+//! Who may have them may be away or busy at that moment. To offer them to the others again and
+//! again would keep the shards busy for nothing, so they wait at the group's home, and are offered
+//! once a second, some at a time. One that all members were asked to take, and none may, is
+//! dropped.
+
+use std::sync::Arc;
+
+use codec::QoS;
+use session::Message;
+
+use crate::groups::group_names::GroupName;
+use crate::sure::Sure;
+use crate::{GroupWay, Mail, Shard};
+
+/// Messages that are offered again in a second, of all groups of a shard.
+const RETRIES_MAX: usize = 256;
+
+/// Of one group.
+const RETRIES_PER_GROUP_MAX: usize = 64;
+
+impl Shard {
+    /// The member's side: nobody with room may have the message.
+    pub(crate) fn put_off_denied(&mut self, number: u32, message: &Message, way: GroupWay) {
+        let Some(name) = self.groups.name(number).cloned().sure() else { return };
+        // Who had no room when the others were asked may have it.
+        if !way.has_skipped || message.qos() == QoS::AtMostOnce {
+            self.note_group_dropped(&name, 1);
+            self.tell_home(name.key, way.serial, true);
+            return;
+        }
+        let home = self.shared.shard_of_group(name.key);
+        let (serial, message) = (way.serial, message.clone());
+        self.send(home, Mail::GroupDenied { group: name, serial, message });
+    }
+
+    /// The home's side.
+    pub(crate) fn on_group_denied(&mut self, name: &Arc<GroupName>, serial: u64, message: Message) {
+        // The group may have ended while this was on its way.
+        let Some(number) = self.groups.number(name.key) else { return };
+        let limits = self.shared.settings.share_queue;
+        let Some(group) = self.groups.get_mut(number).sure() else { return };
+        if serial != 0 {
+            if let Some(kept) = &mut group.kept {
+                kept.put_off(serial);
+            }
+            return;
+        }
+        let bytes = group.parked_bytes + message.heap_bytes() as u64;
+        let waiting = group.parked.len() + group.denied.len();
+        if waiting >= limits.messages_max as usize || bytes > limits.bytes_max {
+            self.note_group_dropped(name, 1);
+            return;
+        }
+        group.parked_bytes = bytes;
+        group.denied.push_back(message);
+    }
+
+    /// The home's side, once a second.
+    pub(crate) fn offer_denied_again(&mut self, now_ms: u64) {
+        let mut keys = self.groups.with_denied();
+        if keys.is_empty() {
+            return;
+        }
+        // None is always behind the others.
+        let first = self.next_random() as usize % keys.len();
+        keys.rotate_left(first);
+        let mut left = RETRIES_MAX;
+        for key in keys {
+            left -= self.put_back_denied(key, left.min(RETRIES_PER_GROUP_MAX));
+            self.drain_group(key, now_ms);
+        }
+    }
+
+    /// They stand with what waits for a member again.
+    fn put_back_denied(&mut self, key: u64, most: usize) -> usize {
+        let group = self.groups.number(key).and_then(|number| self.groups.get_mut(number));
+        let Some(group) = group.sure() else { return 0 };
+        let count = group.denied.len().min(most);
+        group.parked.extend(group.denied.drain(..count));
+        let kept = group.kept.as_mut();
+        count + kept.map_or(0, |kept| kept.put_back(most - count))
+    }
+}

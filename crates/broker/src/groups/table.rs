@@ -1,0 +1,330 @@
+//! The shared groups that a shard knows, their members, and who of them is next.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+use session::Message;
+use slab::Slab;
+use topic::FilterId;
+
+use crate::durable::KeptQueue;
+use crate::groups::group_names::GroupName;
+use crate::groups::members::Members;
+use crate::sure::Sure;
+use crate::{GroupText, SessionKey, ShareStrategy, Shared};
+
+/// How long a full queue is not looked through again for what has expired.
+pub(crate) const EXPIRY_LOOK_MS: u64 = 1000;
+
+/// A group as one shard knows it.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) name: Arc<GroupName>,
+    pub(crate) filter: FilterId,
+    pub(crate) members: Members,
+    /// Where the round robin goes on, or who is stuck to.
+    pub(crate) next: usize,
+    /// At home: messages that no member could take, bounded by `Settings::share_queue`.
+    pub(crate) parked: VecDeque<Message>,
+    /// With those of `denied`.
+    pub(crate) parked_bytes: u64,
+    /// Until then they are not looked through for what has expired.
+    pub(crate) look_ms: u64,
+    /// At home: messages that no member with room may have (`denied.rs`).
+    pub(crate) denied: VecDeque<Message>,
+    /// At home: what the log keeps for the group.
+    pub(crate) kept: Option<Box<KeptQueue>>,
+    /// At home: the other shards were told that something waits.
+    pub(crate) is_told: bool,
+    /// Elsewhere: the home has parked messages, so new ones go there, behind them.
+    pub(crate) is_waiting: bool,
+    /// Until when a group without a member is kept: its first member may be on the way, behind a
+    /// message that another shard sent. [`NEVER`](session::NEVER) while it has members.
+    pub(crate) forget_at_ms: u64,
+}
+
+impl Group {
+    /// Takes out what has expired, which takes no room (MQTT-3.3.2-5). Looks once a second at most.
+    /// Returns how many they were.
+    pub(crate) fn drop_expired(&mut self, now_ms: u64) -> u64 {
+        if self.look_ms > now_ms {
+            return 0;
+        }
+        self.look_ms = now_ms + EXPIRY_LOOK_MS;
+        let (before, mut bytes) = (self.parked.len(), 0);
+        self.parked.retain(|message| {
+            let is_expired = message.is_expired(now_ms);
+            bytes += if is_expired { message.heap_bytes() as u64 } else { 0 };
+            !is_expired
+        });
+        self.parked_bytes -= bytes;
+        (before - self.parked.len()) as u64
+    }
+
+    /// At home: is there a message that no member could take?
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.parked.is_empty() || self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
+    }
+}
+
+/// The groups a shard knows: all of them.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    places: Slab<Group>,
+    by_key: HashMap<u64, u32, FixedState>,
+    /// With the hashes of their names.
+    by_name: HashTable<(u64, u32)>,
+    hasher: FixedState,
+}
+
+impl Groups {
+    /// The seed is one that clients cannot guess.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            places: Slab::new(),
+            by_key: HashMap::default(),
+            by_name: HashTable::new(),
+            hasher: FixedState::with_seed(seed),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    pub(crate) fn find(&self, text: GroupText<'_>) -> Option<u32> {
+        self.find_hashed(text.hash(&self.hasher), text)
+    }
+
+    fn find_hashed(&self, hash: u64, text: GroupText<'_>) -> Option<u32> {
+        let is_it =
+            |(_, number): &(u64, u32)| self.name(*number).is_some_and(|name| name.text() == text);
+        self.by_name.find(hash, is_it).map(|(_, number)| *number)
+    }
+
+    pub(crate) fn keys(&self) -> Vec<u64> {
+        self.by_key.keys().copied().collect()
+    }
+
+    /// The names of a group that is known.
+    pub(crate) fn name(&self, number: u32) -> Option<&Arc<GroupName>> {
+        self.get(number).map(|group| &group.name)
+    }
+
+    /// Options and identifier of a member's subscription.
+    pub(crate) fn member_bits(&self, number: u32, member: SessionKey) -> Option<(u8, u32)> {
+        let member = self.get(number)?.members.get(member)?;
+        Some((member.options, member.identifier))
+    }
+
+    pub(crate) fn has_durable_member(&self, number: u32) -> bool {
+        self.get(number).is_some_and(|group| group.members.keep_in_log())
+    }
+
+    pub(crate) fn is_over(&self, number: u32) -> bool {
+        self.get(number).is_some_and(|group| group.name.is_over())
+    }
+
+    /// The numbers of those that have been without a member for long enough.
+    pub(crate) fn forgettable(&self, now_ms: u64) -> Vec<u32> {
+        let over = self.places.iter().filter(|(_, group)| group.forget_at_ms <= now_ms);
+        over.map(|(number, _)| number as u32).collect()
+    }
+
+    /// The keys of those at home for which something waits.
+    pub(crate) fn waiting(&self) -> Vec<u64> {
+        let waiting = self.places.iter().filter(|(_, group)| group.has_waiting());
+        waiting.map(|(_, group)| group.name.key).collect()
+    }
+
+    /// The keys of those at home with messages that no member with room may have.
+    pub(crate) fn with_denied(&self) -> Vec<u64> {
+        let has_denied = |group: &&Group| {
+            !group.denied.is_empty() || group.kept.as_ref().is_some_and(|kept| kept.has_denied())
+        };
+        let groups = self.places.iter().map(|(_, group)| group);
+        groups.filter(has_denied).map(|group| group.name.key).collect()
+    }
+
+    /// Messages that a member was chosen for, of those at home.
+    pub(crate) fn given_out_count(&self) -> usize {
+        let kept = self.places.iter().filter_map(|(_, group)| group.kept.as_ref());
+        kept.map(|kept| kept.given_out()).sum()
+    }
+
+    /// Can any member take a message now?
+    pub(crate) fn has_room(&self, key: u64) -> bool {
+        let group = self.number(key).and_then(|number| self.get(number));
+        group.is_some_and(|group| group.members.iter().any(|m| m.gauge.is_available()))
+    }
+
+    pub(crate) fn member_count(&self, key: u64) -> usize {
+        self.number(key).and_then(|number| self.get(number)).map_or(0, |group| group.members.len())
+    }
+
+    /// Chooses a member for a message that the home gives out.
+    pub(crate) fn choose_for(
+        &mut self,
+        key: u64,
+        message: &Message,
+        random: u64,
+        shared: &Shared,
+    ) -> Option<(Arc<GroupName>, SessionKey)> {
+        let number = self.number(key)?;
+        let group = self.get_mut(number)?;
+        let place = choose(group, shared.settings.share_strategy, message, random)?;
+        let member = group.members.at(place)?;
+        member.gauge.assign();
+        Some((group.name.clone(), member.key))
+    }
+
+    /// What the log keeps for a group, at its home.
+    pub(crate) fn kept(&self, key: u64) -> Option<&KeptQueue> {
+        self.get(self.number(key)?)?.kept.as_deref()
+    }
+
+    pub(crate) fn kept_mut(&mut self, key: u64) -> Option<&mut KeptQueue> {
+        let number = self.number(key)?;
+        self.get_mut(number)?.kept.as_deref_mut()
+    }
+
+    pub(crate) fn set_kept(&mut self, key: u64, kept: KeptQueue) {
+        if let Some(group) = self.number(key).and_then(|number| self.get_mut(number)) {
+            group.kept = Some(Box::new(kept));
+        }
+    }
+
+    pub(crate) fn number(&self, key: u64) -> Option<u32> {
+        self.by_key.get(&key).copied()
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&Group> {
+        self.places.get(number as usize)
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Group> {
+        self.places.get_mut(number as usize)
+    }
+
+    /// All numbers are below this one.
+    pub(crate) fn numbers_end(&self) -> u32 {
+        self.places.iter().next_back().map_or(0, |(number, _)| number as u32 + 1)
+    }
+
+    pub(crate) fn next_number(&self) -> u32 {
+        self.places.vacant_key() as u32
+    }
+
+    pub(crate) fn insert(&mut self, group: Group) -> u32 {
+        let GroupName { key, hash, .. } = *group.name;
+        let number = self.places.insert(group) as u32;
+        self.by_key.insert(key, number);
+        self.by_name.insert_unique(hash, (hash, number), |(hash, _)| *hash);
+        number
+    }
+
+    /// New access rules: must each message be checked for this member? Only the member's own
+    /// shard asks.
+    pub(crate) fn set_check_receive(&mut self, number: u32, member: SessionKey, checks: bool) {
+        let Some(group) = self.get_mut(number).sure() else { return };
+        let is_member = group.members.set_check_receive(member, checks);
+        debug_assert!(is_member, "a session has left the group that it lists");
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Group> {
+        let group = self.places.try_remove(number as usize)?;
+        self.by_key.remove(&group.name.key);
+        if let Ok(found) = self.by_name.find_entry(group.name.hash, |(_, known)| *known == number) {
+            found.remove();
+        }
+        Some(group)
+    }
+}
+
+/// The place of the member that gets the message, among those that can take one now.
+pub(crate) fn choose(
+    group: &mut Group,
+    strategy: ShareStrategy,
+    message: &Message,
+    random: u64,
+) -> Option<usize> {
+    let count = group.members.len();
+    if count == 0 {
+        return None;
+    }
+    let members = &group.members;
+    let gauge = |place: usize| members.at(place).map(|member| &member.gauge);
+    let can_take = |place: &usize| gauge(*place).is_some_and(|gauge| gauge.is_available());
+    let from = |start: usize| (0..count).map(move |step| (start + step) % count);
+    match strategy {
+        ShareStrategy::Random => from(random as usize % count).find(can_take),
+        ShareStrategy::RoundRobin => {
+            let place = from(group.next % count).find(can_take)?;
+            group.next = place + 1;
+            Some(place)
+        }
+        ShareStrategy::Sticky => {
+            let place = from(group.next % count).find(can_take)?;
+            group.next = place;
+            Some(place)
+        }
+        ShareStrategy::LeastInFlight => from(random as usize % count)
+            .filter(can_take)
+            .min_by_key(|place| gauge(*place).map(|gauge| gauge.in_flight())),
+        ShareStrategy::HashClient => from(spread(message.publisher(), count)).find(can_take),
+        ShareStrategy::HashTopic => {
+            let hash = FixedState::with_seed(0).hash_one(message.topic());
+            from(spread(hash, count)).find(can_take)
+        }
+    }
+}
+
+fn spread(hash: u64, count: usize) -> usize {
+    ((u128::from(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * count as u128) >> 64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scope;
+    use crate::groups::group_names::GroupNames;
+
+    fn group(name: Arc<GroupName>) -> Group {
+        Group {
+            name,
+            filter: FilterId(0),
+            members: Members::default(),
+            next: 0,
+            parked: VecDeque::new(),
+            parked_bytes: 0,
+            look_ms: 0,
+            denied: VecDeque::new(),
+            kept: None,
+            is_told: false,
+            is_waiting: false,
+            forget_at_ms: 0,
+        }
+    }
+
+    #[test]
+    fn groups_whose_names_have_the_same_hash_are_told_apart() {
+        let (names, mut groups) = (GroupNames::new(1, 7), Groups::new(7));
+        let second = GroupText::new(Scope::SECOND, "s", "a");
+        let first = |share, filter| GroupText::first(share, filter);
+        let texts = [first("s", "a"), first("s", "b"), first("t", "a"), second];
+        let numbers = texts.map(|text| {
+            let number = groups.insert(group(names.get_hashed(1, text)));
+            assert_eq!(groups.name(number).map(|name| groups.number(name.key)), Some(Some(number)));
+            number
+        });
+        for (number, text) in numbers.iter().zip(texts) {
+            assert_eq!(groups.find_hashed(1, text), Some(*number));
+        }
+        groups.remove(numbers[1]);
+        let found = texts.map(|text| groups.find_hashed(1, text));
+        assert_eq!(found, [Some(numbers[0]), None, Some(numbers[2]), Some(numbers[3])]);
+    }
+}

@@ -1,0 +1,363 @@
+//! Retained messages: each topic has one home shard, subscribers fetch in pages.
+//!
+//! A page is asked for only when the subscriber has room for it, so that a subscription to a
+//! million retained messages neither floods its outbox nor holds up anybody else.
+
+mod home;
+mod kept;
+
+use std::sync::Arc;
+
+use codec::{QoS, Reason};
+use session::{Account, Delivery, Message, Terms};
+use storage::Level;
+
+pub(crate) use home::Home;
+use home::PAGE_MESSAGES;
+use kept::Kept;
+
+use crate::clients::client::{Extras, Wanted};
+use crate::clients::notices::Subject;
+use crate::durable::{Class, Deletion, Place, Promise, level_of, noted, unlogged};
+use crate::journal::{Fact, Origin, StoredMessage};
+use crate::limits::ledger::NOBODY;
+use crate::routing::capacity::frees_room;
+use crate::routing::deliver::{identifiers_of, options};
+use crate::sure::Sure;
+use crate::{Confirm, Name, RetainedQuery, Scope, Shard};
+use policy::Action;
+
+/// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
+/// a worker busy with one subscriber while others wait.
+const CALM_BYTES_MAX: usize = 64 * 1024;
+
+impl Shard {
+    /// Keeps, replaces or clears a retained message (MQTT-3.3.1-5, MQTT-3.3.1-6). True: `confirm`
+    /// is answered when it is written down. Err: why it was not kept.
+    pub(crate) fn keep_retained(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+        payer: Option<&Arc<Account>>,
+    ) -> Result<bool, Reason> {
+        let topic = message.topic();
+        if message.payload().is_empty() {
+            return self.clear_retained(message, confirm);
+        }
+        if !self.has_room_to_retain(message, payer)
+            || self.inbox.has_late_retained(Name::of(message))
+        {
+            self.metrics().retained_refused.add(1);
+            let subject =
+                Subject::RetainedRefused { scope: Scope::of(message), topic: topic.into() };
+            self.note_of_shard(subject, 1);
+            return Err(Reason::QUOTA_EXCEEDED);
+        }
+        let place = match self.write_retained(message, confirm, payer) {
+            Ok(place) => place,
+            Err(error) => return Err(crate::routing::publish::reason_of(&error)),
+        };
+        if let Some(old) = self.retained.insert(message, place, payer, &self.effects) {
+            self.unwrite_retained(&Name::of(message).key(), old, place.is_some());
+        }
+        Ok(place.is_some() && confirm.is_some())
+    }
+
+    pub(crate) fn has_room_to_retain(
+        &self,
+        message: &Message,
+        payer: Option<&Arc<Account>>,
+    ) -> bool {
+        self.retained.has_room_for(message, payer, &self.effects)
+    }
+
+    /// May it be refused where its topic has its home? Then its publisher waits for the word.
+    pub(crate) fn lacks_room_to_retain(&self, message: &Message) -> bool {
+        if !message.retain() || frees_room(message) {
+            return false;
+        }
+        let bytes = message.heap_bytes() as u64;
+        self.shared.lacks_room_to_retain(1, bytes)
+            || self
+                .payer_of(message)
+                .is_some_and(|payer| self.shared.lacks_room_to_retain_for(payer, bytes))
+    }
+
+    /// Who pays for a retained message of a client of this shard.
+    pub(crate) fn payer_of(&self, message: &Message) -> Option<&Arc<Account>> {
+        self.clients.payer_of(message)
+    }
+
+    /// Who pays for the place of a message in a log, by the number of the account. Of one that
+    /// nobody answers for the publisher here does, whose will it may be.
+    #[inline]
+    pub(crate) fn payer_number(&self, message: &Message, confirm: Option<Confirm>) -> u32 {
+        match confirm {
+            Some(confirm) => confirm.payer,
+            None if message.level() == 0 || message.qos() == QoS::AtMostOnce => NOBODY,
+            None => self.payer_of(message).map_or(NOBODY, |payer| payer.number()),
+        }
+    }
+
+    /// Where there is nothing to clear, the acknowledgement waits for the log all the same: what is
+    /// repeated here may not be committed yet.
+    fn clear_retained(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+    ) -> Result<bool, Reason> {
+        let topic = &*Name::of(message).key();
+        let is_written = self.retained.place_of(Name::of(message)).is_some_and(Place::is_some);
+        let is_kept = is_written || message.level() > 0;
+        let level = level_of(message.level());
+        let mut answers_later = false;
+        if let Some(store) = self.store.as_mut().filter(|_| is_kept) {
+            answers_later = confirm.is_some();
+            match store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync) {
+                Ok(position) => {
+                    if let Some(confirm) = confirm {
+                        store.promises.push(position, level, Promise::Confirm(confirm));
+                    }
+                }
+                // Mail with a serial waits as such, so that it is not known before it is written.
+                Err(error) if confirm.is_some_and(|confirm| confirm.serial != 0) => {
+                    return Err(crate::routing::publish::reason_of(&error));
+                }
+                Err(error) => {
+                    let topic = topic.into();
+                    let late = || Deletion::RetainedCleared { topic, level, confirm };
+                    let put_off = store.late.put_off(error, late);
+                    put_off.map_err(|error| crate::routing::publish::reason_of(&error))?;
+                }
+            }
+        }
+        if let Some(old) = self.retained.remove(Name::of(message), &self.effects) {
+            self.unwrite_retained(topic, old, true);
+        }
+        Ok(answers_later)
+    }
+
+    /// Writes a retained message into the log, if it is to be.
+    fn write_retained(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+        payer: Option<&Arc<Account>>,
+    ) -> Result<Place, storage::AppendError> {
+        let level = level_of(message.level());
+        // So that its repetition after a crash is known, and replaces nothing that came since.
+        let taken = confirm.filter(|confirm| confirm.serial != 0);
+        let origin = taken
+            .map(|confirm| Origin { source: self.source_of(confirm, 1), serial: confirm.serial });
+        let Some(store) = self.store.as_mut().filter(|_| message.level() > 0) else {
+            return Ok(Place::NOWHERE);
+        };
+        let topic = Name::of(message).key();
+        let fact = Fact::Retained(StoredMessage {
+            serial: 0,
+            origin,
+            queue: None,
+            qos: message.qos(),
+            retain: true,
+            expires_at_ms: message.expires_at_ms(),
+            payer: noted(payer),
+            topic: &topic,
+            properties: message.properties(),
+            payload: message.payload(),
+        });
+        let place = store.append(Class::Normal, &fact, level)?;
+        if let Some(confirm) = confirm {
+            store.promises.push(place.position(), level, Promise::Confirm(confirm));
+        }
+        Ok(place)
+    }
+
+    /// What is written of a topic, by its key, is void. Unless something is written of it since,
+    /// that is said.
+    fn unwrite_retained(&mut self, topic: &str, place: Place, is_superseded: bool) {
+        let Some(store) = self.store.as_mut().filter(|_| place.is_some()) else { return };
+        store.release(place);
+        if !is_superseded {
+            // Unless it finds room in the end, the old one is back after a start.
+            let fact = Fact::RetainedCleared { topic };
+            if let Err(error) = store.append_deletion(&fact, Level::Fsync) {
+                let (topic, level, confirm) = (topic.into(), Level::Fsync, None);
+                let late = || Deletion::RetainedCleared { topic, level, confirm };
+                let _ = store.late.put_off(error, late);
+            }
+        }
+    }
+
+    /// Puts a retained message back as it was in the log.
+    pub(crate) fn insert_retained(
+        &mut self,
+        message: &Message,
+        place: Place,
+        payer: Option<&Arc<Account>>,
+    ) {
+        self.retained.insert(message, place, payer, &self.effects);
+    }
+
+    /// Removes some of the retained messages that have expired.
+    pub(crate) fn sweep_retained(&mut self, now_ms: u64) {
+        for message in self.retained.look_for_expired(now_ms) {
+            if let Some(old) = self.retained.remove(Name::of(&message), &self.effects) {
+                // It is expired in the next life, too, so nothing has to say so.
+                self.unwrite_retained(&Name::of(&message).key(), old, true);
+            }
+        }
+    }
+
+    /// The retained messages of a new subscription are to be sent, once there is room for them
+    /// ([`Shard::ask_next_page`]).
+    pub(crate) fn want_retained(&mut self, slot: u32, filter: &str, bits: u8, identifier: u32) {
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let wanted = Wanted { options: bits, identifier };
+        client.extras().retained_wanted.insert(filter.into(), wanted);
+    }
+
+    /// Asks for the retained messages of a filter from the beginning.
+    fn ask_retained(&mut self, slot: u32, filter: &str, wanted: Wanted) {
+        let subscriber = self.key(slot);
+        let Wanted { options: bits, identifier } = wanted;
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let scope = client.scope;
+        let extras = client.extras();
+        extras.retained_asks = extras.retained_asks.wrapping_add(1);
+        let query = RetainedQuery {
+            subscriber,
+            home: 0,
+            scope,
+            filter: filter.into(),
+            options: bits,
+            identifier,
+            ask: extras.retained_asks,
+            after: None,
+        };
+        if has_wildcard(filter) {
+            extras.retained_asked += u32::from(self.shared.shard_count);
+            for home in 0..self.shared.shard_count {
+                self.query(RetainedQuery { home, ..query.clone() });
+            }
+        } else {
+            extras.retained_asked += 1;
+            let home = self.shared.shard_of_topic(Name::new(scope, filter));
+            self.query(RetainedQuery { home, ..query });
+        }
+    }
+
+    /// The subscriber's side: deliver the page, and go on when there is room.
+    pub(crate) fn on_retained_page(
+        &mut self,
+        query: RetainedQuery,
+        messages: &[Message],
+        is_last: bool,
+        now_ms: u64,
+    ) {
+        // The session has ended since it asked.
+        let Some(slot) = self.clients.slot_of(query.subscriber) else { return };
+        // Nothing is added for a filter that was given up since (MQTT-3.10.4-2).
+        let is_wanted = self.listed_of(slot, &query.filter).is_some();
+        for message in messages.iter().filter(|_| is_wanted) {
+            self.offer_retained(slot, &query, message, now_ms);
+        }
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let extras = client.extras();
+        extras.retained_asked = extras.retained_asked.saturating_sub(1);
+        if !is_last && is_wanted {
+            // Without a connection it is asked for after the next CONNECT.
+            extras.retained_next.push(query);
+        }
+        if extras.retained_asked == 0 && extras.retained_next.is_empty() {
+            extras.retained_fresh = Vec::new();
+        }
+        self.ask_next_page(slot);
+    }
+
+    fn offer_retained(&mut self, slot: u32, query: &RetainedQuery, message: &Message, now_ms: u64) {
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        if message.is_expired(now_ms) {
+            return;
+        }
+        // A newer message on the topic has overtaken the page.
+        let is_stale = client.extras.as_ref().is_some_and(|extras| {
+            let fresh = extras.retained_fresh.iter();
+            let mut newer = fresh.filter(|(_, asks)| *asks >= query.ask);
+            newer.any(|(topic, _)| **topic == *message.topic())
+        });
+        // By the rules of now: they may have changed since the page was asked for.
+        let is_denied = !client.grants.allows(client.identity(), Action::Receive, message.topic());
+        self.work.charge(client.grants.topic_units());
+        let is_own = query.options & options::NO_LOCAL != 0
+            && message.publisher() == query.subscriber.as_u64();
+        if is_stale || is_denied || is_own {
+            return;
+        }
+        let terms = Terms {
+            identifiers: identifiers_of(query.identifier),
+            group: 0,
+            serial: 0,
+            qos: options::qos(query.options).min(message.qos()),
+            // MQTT-3.3.1-8: sent because of a subscription, so the flag is set.
+            retain: true,
+        };
+        let mut terms = terms;
+        if self.logs_packet_id(slot, terms.qos) {
+            terms = unlogged(terms);
+            if self.clients.get(slot).is_some_and(|client| client.session.has_window()) {
+                let message = message.clone();
+                return self.hand_out_aside(slot, Delivery { message, terms }, now_ms);
+            }
+        }
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let limits = client.limits.queue;
+        let offered = client.session.offer_patiently(message, terms, &limits, now_ms);
+        self.after_offer(slot, message.payload().len(), offered, now_ms);
+    }
+
+    /// Asks for further pages while the subscriber has room.
+    pub(crate) fn ask_next_page(&mut self, slot: u32) {
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let is_calm = client
+            .session
+            .link()
+            .is_some_and(|link| link.has_room() && link.outbox.len() <= CALM_BYTES_MAX)
+            // What waits for the log is in no outbox yet.
+            && !client.session.outgoing.is_held()
+            && client.session.outgoing.queued() < PAGE_MESSAGES;
+        let Some(extras) = &mut client.extras else { return };
+        if !is_calm {
+            return;
+        }
+        if let Some(query) = extras.retained_next.pop() {
+            extras.retained_asked += 1;
+            return self.query(query);
+        }
+        while let Some((filter, wanted)) = self.next_wanted(slot) {
+            self.ask_retained(slot, &filter, wanted);
+        }
+        self.drop_extras_if_unused(slot);
+    }
+
+    /// The next filter whose retained messages may be asked for: one after the other, as each can
+    /// be all there are. Those of a single topic go in portions of a page.
+    fn next_wanted(&mut self, slot: u32) -> Option<(Box<str>, Wanted)> {
+        let extras = self.clients.get_mut(slot)?.extras.as_mut()?;
+        let under_way = extras.retained_under_way();
+        let first = extras.retained_wanted.first_entry()?;
+        let is_one = !has_wildcard(first.key());
+        (under_way == 0 || is_one && under_way < PAGE_MESSAGES).then(|| first.remove_entry())
+    }
+
+    pub(crate) fn drop_extras_if_unused(&mut self, slot: u32) {
+        if let Some(client) = self.clients.get_mut(slot)
+            && client.extras.as_deref().is_some_and(Extras::are_unused)
+        {
+            client.extras = None;
+        }
+    }
+}
+
+fn has_wildcard(filter: &str) -> bool {
+    filter.contains(['+', '#'])
+}

@@ -1,0 +1,181 @@
+//! Messages for more subscribers of this shard than a turn has time for: the others get them in
+//! later turns, and whoever else has something to say is heard in between.
+//!
+//! What comes behind such a message from its publisher, or on its topic, waits until all have got
+//! it; who unsubscribes meanwhile gets it first. What durable sessions are owed is in the log at
+//! once (`durable/deliver.rs`), so this is about the others only.
+
+use std::collections::VecDeque;
+
+use codec::Publish;
+use session::Message;
+use topic::Subscription;
+
+use crate::clients::client::Pace;
+use crate::routing::capacity::topic_of;
+use crate::routing::deliver::Keeping;
+use crate::routing::deliver::options::CHECK_RECEIVE;
+use crate::sure::Sure;
+use crate::{Mail, Name, SessionKey, Shard};
+
+/// Broadcasts of a shard that have not reached everybody. Policy: the oldest reaches all others at
+/// once when one more begins.
+const UNFINISHED_MAX: usize = 16;
+
+#[derive(Debug, Default)]
+pub(crate) struct Broadcasts {
+    /// The oldest first, as they are to be got.
+    unfinished: VecDeque<Broadcast>,
+}
+
+#[derive(Debug)]
+struct Broadcast {
+    message: Message,
+    /// Of those who have not got it, in the order of the subscribers.
+    rest: VecDeque<Subscription>,
+}
+
+impl Broadcasts {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unfinished.is_empty()
+    }
+
+    /// Would a message of this publisher on this topic overtake one of them?
+    fn hold_up(&self, publisher: u64, topic: Name<'_, [u8]>) -> bool {
+        self.unfinished.iter().any(|Broadcast { message, .. }| {
+            let has_publisher = publisher != SessionKey::NOBODY.as_u64();
+            has_publisher && message.publisher() == publisher || Name::topic_of(message) == topic
+        })
+    }
+
+    pub(crate) fn hold_up_message(&self, message: &Message) -> bool {
+        self.hold_up(message.publisher(), Name::topic_of(message))
+    }
+
+    pub(crate) fn hold_up_mail(&self, mail: &Mail) -> bool {
+        !self.is_empty() && mail.message().is_some_and(|message| self.hold_up_message(message))
+    }
+
+    /// The session has ended: its slot may be somebody else's soon.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        for broadcast in &mut self.unfinished {
+            broadcast.take_of(slot);
+        }
+    }
+}
+
+impl Broadcast {
+    /// The subscriptions of one who has not got it.
+    fn take_of(&mut self, slot: u32) -> Vec<Subscription> {
+        let first = self.rest.partition_point(|subscription| subscription.subscriber < slot);
+        let end = self.rest.partition_point(|subscription| subscription.subscriber <= slot);
+        self.rest.drain(first..end).collect()
+    }
+
+    /// Those of the next subscribers, with so many subscriptions or hardly more.
+    fn take_portion(&mut self, count: usize) -> Vec<Subscription> {
+        let mut end = count.min(self.rest.len());
+        while end > 0
+            && end < self.rest.len()
+            && self.rest[end].subscriber == self.rest[end - 1].subscriber
+        {
+            end += 1;
+        }
+        self.rest.drain(..end).collect()
+    }
+}
+
+impl Shard {
+    /// Has a publish to wait until others have reached everybody?
+    #[cold]
+    pub(crate) fn waits_for_broadcast(&self, slot: u32, publish: &Publish<'_>) -> bool {
+        let Some(client) = self.clients.get(slot).sure() else { return false };
+        let topic = Name::new(client.scope, topic_of(client, publish).as_bytes());
+        self.broadcasts.hold_up(self.key(slot).as_u64(), topic)
+    }
+
+    /// These subscriptions get the message in later turns. They are sorted by subscriber.
+    #[cold]
+    pub(crate) fn put_off_broadcast(
+        &mut self,
+        message: &Message,
+        rest: impl Iterator<Item = Subscription>,
+        now_ms: u64,
+    ) {
+        if self.broadcasts.unfinished.len() >= UNFINISHED_MAX {
+            self.finish_oldest_broadcast(now_ms);
+        }
+        // Rules may change until then: they are asked again.
+        let recheck =
+            |own: Subscription| Subscription { options: own.options | CHECK_RECEIVE, ..own };
+        let (message, rest) = (message.clone(), rest.map(recheck).collect());
+        self.broadcasts.unfinished.push_back(Broadcast { message, rest });
+        self.metrics().broadcasts_put_off.add(1);
+    }
+
+    /// Goes on with what has not reached everybody. False: there is nothing, or nothing is left of
+    /// this turn.
+    pub(crate) fn broadcast_on(&mut self, now_ms: u64) -> bool {
+        let mut any = false;
+        while !self.dirty.has_gathered()
+            && let left @ 1.. = self.work.left_for_broadcasts()
+            && let Some(mut broadcast) = self.broadcasts.unfinished.pop_front()
+        {
+            let mut portion = broadcast.take_portion(left);
+            self.work.charge_broadcast(portion.len());
+            self.broadcast_to(&broadcast.message, &mut portion, now_ms);
+            if !broadcast.rest.is_empty() {
+                self.broadcasts.unfinished.push_front(broadcast);
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// All are reached at once, however long that takes: no turn comes any more.
+    pub(crate) fn finish_broadcasts(&mut self, now_ms: u64) {
+        while !self.broadcasts.is_empty() {
+            self.finish_oldest_broadcast(now_ms);
+        }
+    }
+
+    fn finish_oldest_broadcast(&mut self, now_ms: u64) {
+        if let Some(mut broadcast) = self.broadcasts.unfinished.pop_front() {
+            let rest = broadcast.rest.make_contiguous();
+            self.broadcast_to(&broadcast.message, rest, now_ms);
+        }
+    }
+
+    /// A subscriber gets what it is still to get: a subscription of it ends, or the log owes it a
+    /// later message.
+    #[cold]
+    pub(crate) fn finish_broadcasts_to(&mut self, slot: u32, now_ms: u64) {
+        for place in 0..self.broadcasts.unfinished.len() {
+            let Some(broadcast) = self.broadcasts.unfinished.get_mut(place) else { return };
+            let mut own = broadcast.take_of(slot);
+            if own.is_empty() {
+                continue;
+            }
+            self.work.charge_broadcast(own.len());
+            let message = broadcast.message.clone();
+            self.broadcast_to(&message, &mut own, now_ms);
+        }
+    }
+
+    fn broadcast_to(&mut self, message: &Message, found: &mut [Subscription], now_ms: u64) {
+        let delivered = self.deliver_to_all(message, found, Keeping::Late, now_ms);
+        let publisher = SessionKey::from_u64(message.publisher());
+        self.slow_publisher_of(publisher, delivered.pace, now_ms);
+    }
+
+    fn slow_publisher_of(&mut self, publisher: SessionKey, pace: Pace, now_ms: u64) {
+        match publisher {
+            _ if pace.pause_ms == 0 || publisher == SessionKey::NOBODY => {}
+            publisher if publisher.shard() == self.id => {
+                self.slow_publisher(publisher, pace, now_ms);
+            }
+            publisher => self.effects.slow_down(publisher, pace),
+        }
+    }
+}

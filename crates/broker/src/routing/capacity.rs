@@ -1,0 +1,187 @@
+//! Where a publish has to be written, and whether there is room for it there.
+
+use codec::{Publish, QoS, Reason};
+use session::{Held, Message};
+
+use crate::clients::client::Client;
+use crate::durable::PAYER_BYTES_MAX;
+use crate::flow::pause::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
+use crate::sure::Sure;
+use crate::{Name, Scope, Shard, WhenFull};
+
+/// What a fact adds to topic, properties and payload of a message at the most, and some more.
+const FACT_BYTES_MAX: usize = 1024 + PAYER_BYTES_MAX;
+
+impl Shard {
+    /// Why a message cannot be written where it has to be, as far as the shards there have said.
+    /// `here`: the bit of this shard, if it writes it whoever is owed it.
+    #[inline(always)]
+    pub(crate) fn lacks_disk_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
+        self.store.as_ref()?;
+        self.lacks_log_for(message, here)
+    }
+
+    #[inline(never)]
+    fn lacks_log_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
+        if self.is_over_log_limit(message) && (here | self.keepers_of(message)) != 0 {
+            self.count_log_refusal(message);
+            return Some(Reason::QUOTA_EXCEEDED);
+        }
+        let logs = self.shared.logs();
+        if logs.full | logs.poisoned | logs.tight == 0 || message.level() == 0 {
+            return None;
+        }
+        let is_clear = frees_room(message);
+        let lacking = match self.payer_of(message) {
+            // Who could wait has waited (`wait_for_disk_ms`). Who has gone cannot.
+            Some(payer) if logs.tight != 0 && !is_clear => {
+                self.shared.logs_lacking(logs.tight, payer, message.heap_bytes() as u64)
+            }
+            _ => 0,
+        };
+        let keepers = here | self.keepers_of(message);
+        // What clears a topic frees room, and may use what is reserved for that.
+        let full = if is_clear { 0 } else { logs.full | lacking };
+        match keepers {
+            _ if keepers & logs.poisoned != 0 => Some(Reason::IMPLEMENTATION_SPECIFIC_ERROR),
+            _ if keepers & full != 0 => Some(Reason::QUOTA_EXCEEDED),
+            _ => None,
+        }
+    }
+
+    /// Has its namespace as much in the logs as it is limited to?
+    fn is_over_log_limit(&self, message: &Message) -> bool {
+        let is_counted = !Scope::of(message).is_first() && message.level() != 0;
+        let bytes = message.heap_bytes() as u64;
+        is_counted
+            && !frees_room(message)
+            && self.payer_of(message).is_some_and(|p| p.is_over_limit(Held::Logged, bytes))
+    }
+
+    fn count_log_refusal(&self, message: &Message) {
+        if let Some(payer) = self.payer_of(message) {
+            payer.count_refusal(Held::Logged, message.heap_bytes() as u64);
+        }
+    }
+
+    /// Does who pays for a will hold too much of a log that would have to take it? Nobody can be
+    /// told to wait, or that it is refused.
+    pub(crate) fn lacks_share_for(&mut self, will: &Message) -> bool {
+        let tight = self.shared.logs().tight;
+        if self.store.is_some() && self.is_over_log_limit(will) {
+            self.count_log_refusal(will);
+            return true;
+        }
+        if self.store.is_none() || tight == 0 || will.level() == 0 || frees_room(will) {
+            return false;
+        }
+        let bytes = will.heap_bytes() as u64;
+        let lacking = self.payer_of(will).map(|p| self.shared.logs_lacking(tight, p, bytes));
+        lacking.is_some_and(|lacking| lacking & self.keepers_of(will) != 0)
+    }
+
+    /// The shards that may have to write this message down, a bit for each.
+    fn keepers_of(&mut self, message: &Message) -> u64 {
+        let topic = Name::topic_of(message);
+        let mut keepers = self.router.interested(topic).promises;
+        if message.retain() && !frees_room(message) {
+            keepers |= 1 << self.shared.shard_of_topic(Name::of(message));
+        }
+        if message.qos() != QoS::AtMostOnce {
+            keepers |= self.homes_of_kept_groups(topic);
+        }
+        keepers
+    }
+
+    /// Has who finds no room in a log to wait for some?
+    fn waits_when_full(&self) -> bool {
+        self.shared.settings.when_full == WhenFull::Wait
+    }
+
+    /// How long this publish has to wait, because a disk that has to take it is behind or has no
+    /// space for it.
+    pub(crate) fn wait_for_disk_ms(&mut self, slot: u32, publish: &Publish<'_>) -> Option<u64> {
+        let store = self.store.as_ref().filter(|_| publish.qos != QoS::AtMostOnce)?;
+        let client = self.clients.get(slot).sure()?;
+        let topic = topic_of(client, publish);
+        let properties = publish.properties.raw().len();
+        let bytes = topic.len() + properties + publish.payload.len() + FACT_BYTES_MAX;
+        // For whom it is owed, and as the retained message of its topic.
+        let records = 1 + usize::from(publish.retain);
+        let logs = self.shared.logs();
+        let is_clear = publish.retain && publish.payload.is_empty();
+        let lacking = match client.charged.account() {
+            Some(payer) if logs.tight != 0 => {
+                self.shared.logs_lacking(logs.tight, payer, bytes as u64)
+            }
+            _ => 0,
+        };
+        let full = if self.waits_when_full() && !is_clear { logs.full | lacking } else { 0 };
+        let behind = logs.behind | u64::from(store.would_wait(bytes, records)) << self.id;
+        if full | behind == 0 {
+            return None;
+        }
+        let keepers = self.keepers(slot, publish);
+        if keepers & full != 0 {
+            return Some(FULL_PAUSE_MS);
+        }
+        (keepers & behind != 0).then_some(u64::from(CONGESTION_PAUSE_MS))
+    }
+
+    /// The shards that may have to write this publish down, a bit for each.
+    fn keepers(&mut self, slot: u32, publish: &Publish<'_>) -> u64 {
+        let Some(client) = self.clients.get(slot).sure() else { return 0 };
+        let topic = topic_of(client, publish);
+        let level = self.shared.settings.level_of(topic, client.limits.durability);
+        // For QoS 2 the packet ids of its deliveries are, whatever its level.
+        if level == 0 && publish.qos != QoS::ExactlyOnce {
+            return 0;
+        }
+        let name = Name::new(client.scope, topic);
+        let mut keepers = self.router.interested(name.as_bytes()).promises;
+        if publish.qos == QoS::ExactlyOnce && client.durable.is_some() {
+            keepers |= 1 << self.id;
+        }
+        if publish.retain {
+            keepers |= 1 << self.shared.shard_of_topic(name);
+        }
+        if self.groups.is_empty() {
+            return keepers;
+        }
+        let (scope, topic) = (name.scope(), topic.to_owned());
+        keepers | self.homes_of_kept_groups(Name::new(scope, topic.as_bytes()))
+    }
+
+    /// Where groups with a kept member have what is published on the topic written down.
+    fn homes_of_kept_groups(&mut self, topic: Name<'_, [u8]>) -> u64 {
+        if self.groups.is_empty() {
+            return 0;
+        }
+        let audience = self.router.audience_here(topic, &mut self.work);
+        let mut homes = 0;
+        for group in audience.groups() {
+            if self.groups.has_durable_member(*group)
+                && let Some(name) = self.groups.name(*group)
+            {
+                homes |= 1 << self.shared.shard_of_group(name.key);
+            }
+        }
+        self.router.keep(audience);
+        homes
+    }
+}
+
+/// The topic of a PUBLISH, which may be that of an alias.
+pub(crate) fn topic_of<'a>(client: &'a Client, publish: &Publish<'a>) -> &'a str {
+    match publish.properties.topic_alias() {
+        Some(alias) if publish.topic.is_empty() => {
+            client.session.link().and_then(|link| link.topic_of(alias)).unwrap_or_default()
+        }
+        _ => publish.topic,
+    }
+}
+
+/// It clears what is retained on its topic.
+pub(crate) fn frees_room(message: &Message) -> bool {
+    message.retain() && message.payload().is_empty()
+}

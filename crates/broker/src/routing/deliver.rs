@@ -1,0 +1,621 @@
+//! From a matching topic to the outboxes and queues of the subscribers.
+
+use codec::{QoS, Reason};
+use session::{
+    Delivery, Dropped, Identifiers, LARGE_BYTES_MIN, Link, Message, Offered, Template, Terms,
+};
+use topic::Subscription;
+
+use crate::clients::client::{Client, Pace};
+use crate::clients::notices::Kind;
+use crate::journal::Origin;
+use crate::limits::ledger::NOBODY;
+use crate::sure::Sure;
+use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey, Shard};
+use policy::Action;
+
+/// Bits of `Subscription::options`.
+pub(crate) mod options {
+    use codec::QoS;
+
+    pub(crate) const NO_LOCAL: u8 = 0b0000_0100;
+    pub(crate) const RETAIN_AS_PUBLISHED: u8 = 0b0000_1000;
+    /// The receive rules do not cover the whole filter: ask for each message.
+    pub(crate) const CHECK_RECEIVE: u8 = 0b0001_0000;
+    /// The session is in the log, and so is what this subscription is owed.
+    pub(crate) const DURABLE: u8 = 0b0010_0000;
+    /// The publisher's acknowledgement waits for this subscriber's shard.
+    pub(crate) const PROMISES: u8 = topic::Subscription::PROMISES;
+
+    pub(crate) const fn qos(options: u8) -> QoS {
+        match options & 0b11 {
+            0 => QoS::AtMostOnce,
+            1 => QoS::AtLeastOnce,
+            _ => QoS::ExactlyOnce,
+        }
+    }
+
+    /// Of a subscription of a durable session that is read back, but for rights.
+    pub(crate) const fn of_kept(asked: codec::SubscribeOptions) -> u8 {
+        let mut bits = asked.qos as u8;
+        if asked.no_local {
+            bits |= NO_LOCAL;
+        }
+        if asked.retain_as_published {
+            bits |= RETAIN_AS_PUBLISHED;
+        }
+        match asked.qos {
+            QoS::AtMostOnce => bits,
+            _ => bits | DURABLE | PROMISES,
+        }
+    }
+
+    /// A shared subscription whose session becomes durable is what such sessions are granted.
+    pub(crate) const fn of_durable_member(options: u8) -> u8 {
+        match options & 0b11 {
+            0 => options,
+            _ => options & !0b11 | QoS::AtLeastOnce as u8 | DURABLE | PROMISES,
+        }
+    }
+}
+
+/// Topics remembered while a page of retained messages is under way. Above it, a subscriber may
+/// see an older retained message after a newer live one.
+const RETAINED_FRESH_MAX: usize = 1000;
+
+pub(crate) fn count_dropped(metrics: &Metrics, reason: Dropped, count: u64) {
+    match reason {
+        Dropped::QueueFull => metrics.dropped_queue_full.add(count),
+        Dropped::SlowSubscriber => metrics.dropped_slow.add(count),
+        Dropped::Offline => metrics.dropped_offline.add(count),
+        Dropped::Expired => metrics.dropped_expired.add(count),
+        Dropped::TooLarge => metrics.dropped_too_large.add(count),
+        Dropped::Denied => metrics.dropped_denied.add(count),
+        Dropped::Unlogged => metrics.dropped_unlogged.add(count),
+    }
+}
+
+/// What delivering to the subscribers of this shard came to.
+#[derive(Debug, Default)]
+pub(crate) struct Delivered {
+    pub(crate) matched: bool,
+    /// Why the message was not taken, if it was not: then nobody has got it.
+    pub(crate) refused: Option<Reason>,
+    /// It was the log that did not take it.
+    pub(crate) lacks_log: bool,
+    /// Where the log has it: its acknowledgement waits for that.
+    pub(crate) kept: Option<storage::Position>,
+    /// Of the slowest subscriber.
+    pub(crate) pace: Pace,
+    /// What its publisher gets of it, to be [delivered](Shard::deliver_own) when it is answered:
+    /// many clients wait for the acknowledgement before they look at anything else.
+    pub(crate) own: Option<Box<OwnCopy>>,
+}
+
+/// What a publisher gets of its own message.
+#[derive(Debug)]
+pub(crate) struct OwnCopy {
+    slot: u32,
+    terms: Terms,
+}
+
+/// What is asked of a message for each of its subscribers, looked up once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traits {
+    publisher: u64,
+    qos: QoS,
+    retain: bool,
+    payload_bytes: usize,
+    scope: Scope,
+}
+
+impl Traits {
+    pub(crate) fn of(message: &Message) -> Self {
+        Self {
+            publisher: message.publisher(),
+            qos: message.qos(),
+            retain: message.retain(),
+            payload_bytes: message.payload_len(),
+            scope: Scope::of(message),
+        }
+    }
+}
+
+/// How a message that durable sessions are owed comes into the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Keeping {
+    /// It is written if one of them is found. If nobody awaits the outcome, and it cannot be
+    /// written, it is kept in memory, in its turn. `may_refuse`: the publisher can be told that a
+    /// subscriber has no room.
+    /// `payer`: of its place in the log, by the number of the account.
+    New { is_awaited: bool, may_refuse: bool, payer: u32, origin: Option<Origin> },
+    /// It is there, with this serial.
+    Kept(u64),
+    /// It is not for these, who get it later than others (`broadcast.rs`).
+    Late,
+}
+
+impl Keeping {
+    pub(crate) fn of_published(confirm: Option<Confirm>) -> Self {
+        let is_awaited = confirm.is_some();
+        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
+        Self::New { is_awaited, may_refuse: is_awaited, payer, origin: None }
+    }
+}
+
+/// What goes from client to client with a message: what became of it so far.
+#[derive(Debug, Default)]
+struct FanOut {
+    /// If there are several.
+    template: Option<Template>,
+    pace: Pace,
+    own: Option<Box<OwnCopy>>,
+    /// Somebody could not take it: it waits in the log.
+    is_left_behind: bool,
+}
+
+impl Shard {
+    /// Delivers a message that another shard sent.
+    pub(crate) fn deliver_mailed(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+        payer: u32,
+        now_ms: u64,
+    ) -> Delivered {
+        let origin = confirm.and_then(|confirm| self.origin_of(confirm));
+        let (is_awaited, may_refuse) = (confirm.is_some(), confirm.is_some() && origin.is_none());
+        let keeping = Keeping::New { is_awaited, may_refuse, payer, origin };
+        let topic = Name::topic_of(message);
+        let mut audience = self.router.audience_here(topic, &mut self.work);
+        let found = audience.subscriptions();
+        let delivered = self.deliver_to_all(message, found, keeping, now_ms);
+        self.router.keep(audience);
+        let mut pace = delivered.pace;
+        pace.slow_to(self.pace_of_disk());
+        if pace.pause_ms > 0 {
+            self.effects.slow_down(SessionKey::from_u64(message.publisher()), pace);
+        }
+        delivered
+    }
+
+    /// Delivers to the subscribers of this shard, not to its groups. A client with several matching
+    /// subscriptions gets one copy, with the highest QoS and all identifiers (MQTT-3.3.4-2,
+    /// MQTT-3.3.4-3, MQTT-3.3.5-1 in 3.1.1).
+    #[inline]
+    pub(crate) fn deliver_to_all(
+        &mut self,
+        message: &Message,
+        found: &mut [Subscription],
+        keeping: Keeping,
+        now_ms: u64,
+    ) -> Delivered {
+        if found.is_empty() {
+            return Delivered::default();
+        }
+        let mut delivered = Delivered { matched: true, ..Delivered::default() };
+        let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
+        if may_refuse
+            && self.shared.settings.rejects
+            && self.anybody_refuses(message, found, now_ms)
+        {
+            delivered.refused = Some(Reason::QUOTA_EXCEEDED);
+            return delivered;
+        }
+        let mut serial = 0;
+        match self.keep(message, found, keeping) {
+            Ok(None) => {}
+            Ok(Some((kept, position))) => {
+                serial = kept;
+                delivered.kept = position;
+            }
+            Err(error) => {
+                delivered.refused = Some(crate::routing::publish::reason_of(&error));
+                delivered.lacks_log = !matches!(error, storage::AppendError::TooLarge { .. });
+                return delivered;
+            }
+        }
+        let all = found.len();
+        let is_late = matches!(keeping, Keeping::Late);
+        let found = match (all > 1 || !self.broadcasts.is_empty()) && !is_late {
+            true => self.at_once(message, found, serial, now_ms),
+            false => found,
+        };
+        let traits = Traits::of(message);
+        let mut fan_out = FanOut::default();
+        if all > 1 {
+            fan_out.template = Some(self.buffers.take_template());
+            if self.is_broadcast(found) {
+                self.dirty.begin_broadcast(message.payload().len());
+            }
+        }
+        for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
+            self.deliver_to((message, traits), own, serial, &mut fan_out, now_ms);
+        }
+        if let Some(template) = fan_out.template {
+            self.dirty.end_broadcast();
+            self.buffers.keep_template(template);
+        }
+        if !traits.scope.is_first() && !is_late {
+            self.charge_sent(message, all as u64, now_ms);
+        }
+        self.end_delivery(message, keeping, serial, fan_out.is_left_behind);
+        delivered.pace = fan_out.pace;
+        delivered.own = fan_out.own;
+        delivered
+    }
+
+    /// Those who get a message at once, sorted by client; others get it in later turns.
+    #[inline(never)]
+    fn at_once<'a>(
+        &mut self,
+        message: &Message,
+        found: &'a mut [Subscription],
+        serial: u64,
+        now_ms: u64,
+    ) -> &'a [Subscription] {
+        if !found.is_sorted_by_key(|subscription| subscription.subscriber) {
+            found.sort_unstable_by_key(|subscription| subscription.subscriber);
+        }
+        let is_behind = (!self.broadcasts.is_empty() && self.broadcasts.hold_up_message(message))
+            || (self.dirty.has_gathered() && self.is_broadcast(found));
+        let found = match is_behind || found.len() > self.work.broadcast_max() {
+            true => self.put_some_off(message, found, (serial, is_behind), now_ms),
+            false => found,
+        };
+        self.work.charge(found.len());
+        found
+    }
+
+    /// `is_behind`: behind a broadcast that has not reached everybody, or is not written, nobody
+    /// gets it at once. But what the log owes is owed now, and a publisher's own copy comes with
+    /// its acknowledgement.
+    #[cold]
+    fn put_some_off<'a>(
+        &mut self,
+        message: &Message,
+        found: &'a mut [Subscription],
+        (serial, is_behind): (u64, bool),
+        now_ms: u64,
+    ) -> &'a [Subscription] {
+        if self.work.is_stopping() || self.shared.settings.rejects {
+            self.finish_broadcasts(now_ms);
+            return found;
+        }
+        let first = if is_behind { 0 } else { self.work.broadcast_max() };
+        let first = found.get(first).map_or(u32::MAX, |subscription| subscription.subscriber);
+        let publisher = self.clients.slot_of(SessionKey::from_u64(message.publisher()));
+        let is_owed = |slot: u32| {
+            serial != 0 && self.clients.get(slot).is_some_and(|client| client.durable.is_some())
+        };
+        let comes_later =
+            |s: &Subscription| s.subscriber >= first && Some(s.subscriber) != publisher;
+        found.sort_by_key(|s| comes_later(s) && !is_owed(s.subscriber));
+        let now = found.partition_point(|s| !comes_later(s) || is_owed(s.subscriber));
+        let (now, later) = found.split_at(now);
+        // What is owed now would overtake the broadcasts before it (MQTT-4.6.0-6).
+        for own in now.iter().filter(|_| is_behind && serial != 0) {
+            self.finish_broadcasts_to(own.subscriber, now_ms);
+        }
+        if !later.is_empty() {
+            self.put_off_broadcast(message, later.iter().copied(), now_ms);
+        }
+        now
+    }
+
+    /// Are these many clients? The subscriptions are sorted by client.
+    #[inline]
+    fn is_broadcast(&self, found: &[Subscription]) -> bool {
+        let many = self.work.broadcast_min();
+        found.len() > many && has_clients(found, many)
+    }
+
+    fn anybody_refuses(&mut self, message: &Message, found: &[Subscription], now_ms: u64) -> bool {
+        let traits = Traits::of(message);
+        let kept =
+            |subscription: &&Subscription| options::qos(subscription.options) != QoS::AtMostOnce;
+        traits.qos != QoS::AtMostOnce
+            && found.iter().filter(kept).any(|own| self.refuses((message, traits), own, now_ms))
+    }
+
+    /// Does the session have no room for the message, though it is owed it?
+    fn refuses(&mut self, of: (&Message, Traits), own: &Subscription, now_ms: u64) -> bool {
+        let (message, traits) = of;
+        let slot = own.subscriber;
+        let is_own = traits.publisher == self.key(slot).as_u64();
+        let is_full = |shard: &Self| {
+            let client = shard.clients.get(slot);
+            client.is_some_and(|client| shard.would_refuse(client, message))
+        };
+        let is_owed = |client| terms_of(of, std::slice::from_ref(own), is_own, client).is_some();
+        if !is_full(self) || !self.clients.get(slot).is_some_and(is_owed) {
+            return false;
+        }
+        self.drop_expired(slot, now_ms);
+        let refuses = is_full(self);
+        if let Some(client) = self.clients.get(slot).filter(|_| refuses) {
+            client.session.count_refusal(message);
+        }
+        refuses
+    }
+
+    /// What has expired in the queue of a session takes no room there.
+    fn drop_expired(&mut self, slot: u32, now_ms: u64) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let dropped = client.session.outgoing.drop_expired(now_ms);
+        self.note_expired(slot, dropped, now_ms);
+        self.drop_expired_in_log(slot, now_ms);
+    }
+
+    pub(crate) fn note_expired(&mut self, slot: u32, count: u32, now_ms: u64) {
+        if count > 0 {
+            count_dropped(self.metrics(), Dropped::Expired, u64::from(count) - 1);
+            self.note_dropped(slot, Dropped::Expired, now_ms);
+        }
+    }
+
+    /// Delivers to one client; `own` are its matching subscriptions.
+    fn deliver_to(
+        &mut self,
+        (message, traits): (&Message, Traits),
+        own: &[Subscription],
+        serial: u64,
+        fan_out: &mut FanOut,
+        now_ms: u64,
+    ) {
+        let Some(first) = own.first().sure() else { return };
+        let slot = first.subscriber;
+        let is_own = traits.publisher == self.key(slot).as_u64();
+        // What is left of a session that has ended still stands in the index (`cleanup.rs`).
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let is_durable = serial != 0 && client.durable.is_some();
+        let terms = terms_of((message, traits), own, is_own, client);
+        if first.options & options::CHECK_RECEIVE != 0 {
+            self.work.charge(client.grants.topic_units());
+        }
+        if terms.is_some() && traits.retain {
+            note_fresh(client, message);
+        }
+        let is_kept = is_durable
+            && terms.as_ref().is_some_and(|t| self.is_owed_by_serial(slot, serial, t.qos));
+        if is_durable && !is_kept && own.iter().any(|s| s.options & options::DURABLE != 0) {
+            self.pass_over(slot, serial);
+        }
+        let Some(mut terms) = terms else { return };
+        if is_kept {
+            terms.serial = serial;
+        }
+        if is_own {
+            self.defer_own(terms.serial);
+            fan_out.own = Some(Box::new(OwnCopy { slot, terms }));
+        } else {
+            self.offer(slot, (message, traits.payload_bytes), terms, fan_out, now_ms);
+        }
+    }
+
+    /// Offers a message to a session, or lets the log keep it for that.
+    #[inline]
+    fn offer(
+        &mut self,
+        slot: u32,
+        (message, payload_bytes): (&Message, usize),
+        terms: Terms,
+        fan_out: &mut FanOut,
+        now_ms: u64,
+    ) {
+        if terms.serial != 0 {
+            let delivery = Delivery { message: message.clone(), terms };
+            fan_out.is_left_behind |= self.owe(slot, delivery, now_ms);
+            let pace = self.clients.get_mut(slot).map(|client| client.pace(now_ms));
+            let pace = pace.unwrap_or_default();
+            if !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
+                fan_out.pace.slow_to(pace);
+            }
+            return;
+        }
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        if client.session.outgoing.may_have_expired(now_ms) {
+            let expired = client.session.outgoing.drop_expired(now_ms);
+            self.note_expired(slot, expired, now_ms);
+            // Once: the next look is due later.
+            return self.offer(slot, (message, payload_bytes), terms, fan_out, now_ms);
+        }
+        self.buffers.lend(client);
+        if terms.qos == QoS::ExactlyOnce && client.durable.is_some() {
+            // The client would take what has this packet id after a crash for a repetition.
+            return self.note_dropped(slot, Dropped::Unlogged, now_ms);
+        }
+        let has_no_queue = terms.qos == QoS::AtMostOnce;
+        let Client { session, limits, .. } = client;
+        let template = fan_out.template.as_mut();
+        let offered = session.offer(message, terms, &limits.queue, template, now_ms);
+        let has_room = session.link().is_none_or(Link::has_room);
+        let mut pace = client.pace(now_ms);
+        pace.is_urgent |= has_no_queue && !has_room;
+        if has_no_queue || !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
+            fan_out.pace.slow_to(pace);
+        }
+        self.after_offer(slot, payload_bytes, offered, now_ms);
+    }
+
+    /// While the queue is long, publishers of large messages are not paused one by one, but all
+    /// held, and so are all others while it is half full. False: this one is paused.
+    #[inline]
+    fn holds_instead(
+        &mut self,
+        slot: u32,
+        (message, payload_bytes): (&Message, usize),
+        pace: Pace,
+        now_ms: u64,
+    ) -> bool {
+        let is_large = payload_bytes >= LARGE_BYTES_MIN && pace.pause_ms > 0;
+        (is_large || pace.is_filling)
+            && message.publisher() != self.key(slot).as_u64()
+            && (pace.is_filling || self.clients.get(slot).is_some_and(Client::has_long_queue))
+            && self.hold_publishers(slot, message, pace.is_filling, now_ms)
+    }
+
+    /// Delivers what a publisher gets of its own message. Returns how it keeps pace with that.
+    #[inline]
+    pub(crate) fn deliver_own(
+        &mut self,
+        message: &Message,
+        own: Option<Box<OwnCopy>>,
+        now_ms: u64,
+    ) -> Pace {
+        match own {
+            Some(own) => self.deliver_own_copy(message, *own, now_ms),
+            None => Pace::default(),
+        }
+    }
+
+    #[inline(never)]
+    fn deliver_own_copy(&mut self, message: &Message, own: OwnCopy, now_ms: u64) -> Pace {
+        let OwnCopy { slot, terms } = own;
+        let serial = terms.serial;
+        let offered = (message, message.payload_len());
+        let mut fan_out = FanOut::default();
+        self.offer(slot, offered, terms, &mut fan_out, now_ms);
+        if serial != 0 {
+            self.let_own_go(message, serial, fan_out.is_left_behind);
+        }
+        fan_out.pace
+    }
+
+    /// Counts and tells what became of an offer.
+    #[inline]
+    pub(crate) fn after_offer(
+        &mut self,
+        slot: u32,
+        payload_bytes: usize,
+        offered: Offered,
+        now_ms: u64,
+    ) {
+        if offered == Offered::Written {
+            let metrics = self.metrics();
+            metrics.publishes_sent.add(1);
+            metrics.publish_bytes_sent.add(payload_bytes as u64);
+            self.mark_dirty(slot);
+        } else {
+            self.note_not_written(slot, offered, now_ms);
+        }
+    }
+
+    fn note_not_written(&mut self, slot: u32, offered: Offered, now_ms: u64) {
+        let metrics = self.metrics();
+        match offered {
+            Offered::Written => {}
+            Offered::Queued => metrics.publishes_queued.add(1),
+            Offered::QueuedForOldest(dropped) => {
+                metrics.publishes_queued.add(1);
+                for _ in 0..dropped {
+                    self.note_dropped(slot, Dropped::QueueFull, now_ms);
+                }
+            }
+            Offered::Dropped(reason) => self.note_dropped(slot, reason, now_ms),
+            Offered::Refused => self.note_dropped(slot, Dropped::QueueFull, now_ms),
+            Offered::Disconnect => {
+                self.note_dropped(slot, Dropped::QueueFull, now_ms);
+                // Without a connection there is nothing to end, and the next one is innocent.
+                if self.clients.get(slot).is_some_and(Client::is_connected) {
+                    self.doomed.push((slot, Ended::QueueFull));
+                }
+            }
+        }
+    }
+
+    /// Counts a dropped delivery; the event that names the client comes at most once a second.
+    pub(crate) fn note_dropped(&mut self, slot: u32, reason: Dropped, now_ms: u64) {
+        count_dropped(self.metrics(), reason, 1);
+        // QoS 0 to somebody who is away is the normal case, not a loss worth telling.
+        if reason == Dropped::Offline {
+            return;
+        }
+        self.note(slot, Kind::Dropped(reason), "", now_ms);
+    }
+}
+
+/// How one client gets a message, by its matching subscriptions `own`. None: none of them wants it.
+pub(crate) fn terms_of(
+    (message, traits): (&Message, Traits),
+    own: &[Subscription],
+    is_own: bool,
+    client: &Client,
+) -> Option<Terms> {
+    let mut may = None;
+    let mut is_wanted = |subscription: &Subscription| {
+        let bits = subscription.options;
+        let is_unwanted = is_own && bits & options::NO_LOCAL != 0;
+        !is_unwanted
+            && (bits & options::CHECK_RECEIVE == 0
+                || *may.get_or_insert_with(|| may_receive(client, message)))
+    };
+    match own {
+        [only] => is_wanted(only).then(|| terms_by(traits, only)),
+        several => terms_of_several(traits, several, is_wanted),
+    }
+}
+
+/// Of several that match. Identifiers in one go: thousands would be copied thousands of times.
+#[inline(never)]
+fn terms_of_several(
+    traits: Traits,
+    own: &[Subscription],
+    mut is_wanted: impl FnMut(&Subscription) -> bool,
+) -> Option<Terms> {
+    let mut wanted = own.iter().filter(|subscription| is_wanted(subscription));
+    let mut terms = terms_by(traits, wanted.next()?);
+    let mut all = terms.identifiers.as_slice().to_vec();
+    for subscription in wanted {
+        let other = terms_by(traits, subscription);
+        terms.qos = terms.qos.max(other.qos);
+        terms.retain |= other.retain;
+        all.extend(other.identifiers.as_slice());
+    }
+    terms.identifiers = match all.as_slice() {
+        [] => Identifiers::None,
+        [only] => Identifiers::One([*only]),
+        _ => Identifiers::Many(all.into()),
+    };
+    Some(terms)
+}
+
+/// Out of line: nearly no delivery needs it, and each would carry it along.
+#[inline(never)]
+pub(crate) fn may_receive(client: &Client, message: &Message) -> bool {
+    client.grants.allows(client.identity(), Action::Receive, message.topic())
+}
+
+fn terms_by(traits: Traits, subscription: &Subscription) -> Terms {
+    let bits = subscription.options;
+    Terms {
+        identifiers: identifiers_of(subscription.identifier),
+        group: 0,
+        serial: 0,
+        qos: options::qos(bits).min(traits.qos),
+        retain: bits & options::RETAIN_AS_PUBLISHED != 0 && traits.retain,
+    }
+}
+
+/// Those of one subscription; 0 stands for none.
+pub(crate) const fn identifiers_of(identifier: u32) -> Identifiers {
+    match identifier {
+        0 => Identifiers::None,
+        identifier => Identifiers::One([identifier]),
+    }
+}
+
+/// Are they of more clients than these?
+#[cold]
+fn has_clients(found: &[Subscription], count: usize) -> bool {
+    found.chunk_by(|one, next| one.subscriber == next.subscriber).nth(count).is_some()
+}
+
+fn note_fresh(client: &mut Client, message: &Message) {
+    if let Some(extras) = &mut client.extras
+        && extras.retained_under_way() > 0
+        && extras.retained_fresh.len() < RETAINED_FRESH_MAX
+    {
+        extras.retained_fresh.push((message.topic().into(), extras.retained_asks));
+    }
+}

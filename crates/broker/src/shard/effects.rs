@@ -1,0 +1,180 @@
+//! What a shard has its driver carry out, and what it tells the other shards.
+
+use std::sync::Arc;
+
+use codec::Reason;
+use session::Outbox;
+
+use crate::clients::client::Pace;
+use crate::flow::lanes::Lanes;
+use crate::{Answer, Event, Mail, Metrics, Scope, SessionKey, ShardId, Shared};
+use policy::Principal;
+
+/// Events kept per turn; more are only counted (`quelea_events_lost_total`).
+const EVENTS_MAX: usize = 10_000;
+
+/// Emptied batches of mail kept for reuse, and the items that one may have room for.
+const SPARE_BATCHES_MAX: usize = 4;
+const BATCH_ITEMS_MAX: usize = 4096;
+
+/// A connection that the driver has to close, after writing `farewell`.
+#[derive(Debug)]
+pub struct Close {
+    pub slot: u32,
+    pub connection: u64,
+    pub farewell: Outbox,
+}
+
+/// A client wants to authenticate anew (MQTT-4.12.1): ask the back-end, then answer with
+/// [`crate::Shard::on_reauthenticated`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reauthenticate {
+    pub slot: u32,
+    pub connection: u64,
+    /// False: the client goes on with an exchange under way.
+    pub is_start: bool,
+    pub client_id: Box<str>,
+    /// Who it is now, and which provider has said so: it has to be the same again.
+    pub username: Option<Box<str>>,
+    pub provider: Option<u32>,
+    pub method: Box<str>,
+    pub data: Box<[u8]>,
+}
+
+/// The answer to [`Reauthenticate`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reauthenticated {
+    Continue(Vec<u8>),
+    Success(Vec<u8>),
+    /// The same user with a new credential, which says this.
+    Renewed(Box<Principal>),
+    Failure(Reason),
+}
+
+/// What the driver has to carry out, besides writing outboxes ([`crate::Shard::take_dirty`]). It
+/// drains these after each turn.
+#[derive(Debug)]
+pub struct Effects {
+    pub closes: Vec<Close>,
+    /// Mail per shard, also for the sender itself, in order.
+    pub mail: Vec<Vec<Mail>>,
+    /// Read nothing from the connection before the time; [`NEVER`]: before another word about it.
+    /// The latest word about a connection counts.
+    pub pauses: Vec<(u64, u64)>,
+    /// Each with the scope that it is about.
+    pub events: Vec<(Scope, Event)>,
+    pub reauthentications: Vec<Reauthenticate>,
+    /// To commands of operators, by their tickets.
+    pub answers: Vec<(u32, Answer)>,
+    id: ShardId,
+    shared: Arc<Shared>,
+    metrics: Arc<Metrics>,
+    lanes: Lanes,
+    /// The publisher that was told last in this turn that it is too fast.
+    slowed_last: SessionKey,
+    /// Emptied batches of mail, for what is sent next.
+    spare_batches: Vec<Vec<Mail>>,
+}
+
+impl Effects {
+    pub(crate) fn new(id: ShardId, shared: &Arc<Shared>) -> Self {
+        Self {
+            closes: Vec::new(),
+            mail: (0..shared.shard_count).map(|_| Vec::new()).collect(),
+            pauses: Vec::new(),
+            events: Vec::new(),
+            reauthentications: Vec::new(),
+            answers: Vec::new(),
+            id,
+            shared: shared.clone(),
+            metrics: Arc::clone(&shared.metrics[usize::from(id)]),
+            lanes: Lanes::new(shared),
+            slowed_last: SessionKey::NOBODY,
+            spare_batches: Vec::new(),
+        }
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Publishers that wait for a shard before which too much lies.
+    pub(crate) fn waiting_in_lanes(&self) -> usize {
+        self.lanes.waiting_count()
+    }
+
+    pub(crate) const fn lanes(&mut self) -> &mut Lanes {
+        &mut self.lanes
+    }
+
+    pub(crate) fn send(&mut self, shard: ShardId, mail: Mail) {
+        let bytes = mail.message_bytes();
+        self.metrics().mail_sent.add(1);
+        self.mail[usize::from(shard)].push(mail);
+        if bytes > 0
+            && shard != self.id
+            && let Some(bytes) = self.lanes.add(shard, bytes as u64)
+        {
+            self.send(shard, Mail::Mark { from: self.id, bytes });
+        }
+    }
+
+    pub(crate) fn send_to_others(&mut self, mail: &Mail) {
+        for shard in 0..self.shared.shard_count {
+            if shard != self.id {
+                self.send(shard, mail.clone());
+            }
+        }
+    }
+
+    /// Tells the shard of a publisher that it is too fast: once per turn and publisher, as far as
+    /// they come in a row.
+    pub(crate) fn slow_down(&mut self, publisher: SessionKey, pace: Pace) {
+        if publisher != SessionKey::NOBODY && publisher != self.slowed_last {
+            self.slowed_last = publisher;
+            let Pace { pause_ms, is_urgent, .. } = pace;
+            self.send(publisher.shard(), Mail::Congested { publisher, pause_ms, is_urgent });
+        }
+    }
+
+    /// All mail of this turn is dealt with: who waits for that is told.
+    pub(crate) fn end_turn(&mut self) {
+        self.slowed_last = SessionKey::NOBODY;
+        while let Some((from, bytes)) = self.lanes.next_mark() {
+            self.send(from, Mail::Taken { by: self.id, bytes });
+        }
+    }
+
+    pub(crate) fn tell(&mut self, scope: Scope, event: Event) {
+        if self.events.len() < EVENTS_MAX {
+            self.events.push((scope, event));
+        } else {
+            self.metrics().events_lost.add(1);
+        }
+    }
+
+    /// Reads nothing from a connection until then.
+    pub(crate) fn pause(&mut self, connection: u64, until_ms: u64) {
+        self.pauses.push((connection, until_ms));
+    }
+
+    pub(crate) fn take_batch(&mut self, shard: ShardId) -> Vec<Mail> {
+        let mails = &mut self.mail[usize::from(shard)];
+        if mails.is_empty() {
+            return Vec::new();
+        }
+        // What comes in a turn is many messages: a batch that grew anew each time would be moved
+        // and given back over and over.
+        std::mem::replace(mails, self.spare_batches.pop().unwrap_or_default())
+    }
+
+    pub(crate) fn keep_batch(&mut self, mails: Vec<Mail>) {
+        if self.spare_batches.len() < SPARE_BATCHES_MAX && mails.capacity() <= BATCH_ITEMS_MAX {
+            self.spare_batches.push(mails);
+        }
+    }
+}
