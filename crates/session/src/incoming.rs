@@ -1,6 +1,6 @@
 //! Publishes from the client: which QoS 2 packet ids are between PUBLISH and PUBREL.
 
-use crate::{Link, PendingAck};
+use crate::{Awaited, Link, PendingAck, Respondent};
 
 /// Packet ids of QoS 2 publishes that were accepted and not yet released.
 ///
@@ -24,13 +24,13 @@ struct PacketIds {
 }
 
 /// A publish whose connection has ended before all places have answered for it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Orphan {
     packet_id: u16,
     /// By which its answers name it: connection and number of the acknowledgement.
     awaited_as: (u64, u32),
     /// Places that have yet to answer.
-    waiting: u16,
+    awaited: Awaited,
     /// The acknowledgement of the present connection that waits for the same, because the publish
     /// came again.
     heir: Option<u32>,
@@ -53,11 +53,11 @@ impl Incoming {
         let Some(ids) = &mut self.ids else { return };
         ids.orphans.iter_mut().for_each(|orphan| orphan.heir = None);
         for (number, ack) in link.unanswered() {
-            let PendingAck { packet_id, waiting, .. } = *ack;
+            let PendingAck { packet_id, ref awaited, .. } = *ack;
             let is_known = ids.orphans.iter().any(|orphan| orphan.packet_id == packet_id);
             if ids.unconfirmed.contains(&packet_id) && !is_known {
-                let awaited_as = (connection, number);
-                ids.orphans.push(Orphan { packet_id, awaited_as, waiting, heir: None });
+                let (awaited_as, awaited) = ((connection, number), awaited.clone());
+                ids.orphans.push(Orphan { packet_id, awaited_as, awaited, heir: None });
             }
         }
     }
@@ -75,14 +75,26 @@ impl Incoming {
         orphan.map(|orphan| orphan.heir = Some(heir)).is_some()
     }
 
+    /// A publish whose connection has ended waits for these, too.
+    pub fn await_more(&mut self, awaited_as: (u64, u32), others: &Awaited) {
+        let mut orphans = self.ids.iter_mut().flat_map(|ids| &mut ids.orphans);
+        if let Some(orphan) = orphans.find(|orphan| orphan.awaited_as == awaited_as) {
+            orphan.awaited.extend(others);
+        }
+    }
+
     /// A place has answered for a publish whose connection has ended. Some: the acknowledgement
     /// of the present connection that this settles.
-    pub fn settle_orphan(&mut self, awaited_as: (u64, u32), is_refused: bool) -> Option<u32> {
+    pub fn settle_orphan(
+        &mut self,
+        awaited_as: (u64, u32),
+        respondent: Respondent,
+        is_refused: bool,
+    ) -> Option<u32> {
         let ids = self.ids.as_mut()?;
         let index = ids.orphans.iter().position(|orphan| orphan.awaited_as == awaited_as)?;
         let orphan = &mut ids.orphans[index];
-        orphan.waiting = orphan.waiting.saturating_sub(1);
-        if orphan.waiting > 0 && !is_refused {
+        if !orphan.awaited.remove(respondent) || !orphan.awaited.is_empty() && !is_refused {
             return None;
         }
         let Orphan { packet_id, heir, .. } = ids.orphans.swap_remove(index);

@@ -21,6 +21,7 @@
 
 mod account;
 mod alias;
+mod awaited;
 mod bucket;
 mod gate;
 mod incoming;
@@ -34,6 +35,7 @@ mod will;
 
 pub use account::{Account, Group, GroupLogs, Held, Pots};
 pub use alias::{InboundAliases, OutboundAliases};
+pub use awaited::{Awaited, Respondent};
 pub use bucket::{Bucket, Rate};
 pub use gate::{Gate, Wait};
 pub use incoming::Incoming;

@@ -8,8 +8,8 @@ use crate::alias::AliasUse;
 use crate::gate::Gate;
 use crate::layout::{Layout, Template};
 use crate::{
-    Bucket, Identifiers, InboundAliases, LARGE_BYTES_MIN, Message, NEVER, OutboundAliases, Outbox,
-    Rate, Terms,
+    Awaited, Bucket, Identifiers, InboundAliases, LARGE_BYTES_MIN, Message, NEVER, OutboundAliases,
+    Outbox, Rate, Respondent, Terms,
 };
 
 /// Memory is kept ready for at most this many times what has arrived of a packet, or as much as the
@@ -51,13 +51,13 @@ pub struct Rates {
 }
 
 /// An acknowledgement that is owed for a publish, in the order of the publishes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PendingAck {
     pub kind: AckKind,
     pub packet_id: u16,
     pub reason: Reason,
-    /// How many places have yet to accept the message.
-    pub waiting: u16,
+    /// Who has yet to accept the message.
+    pub awaited: Awaited,
 }
 
 /// A publish that may go on to the subscribers.
@@ -363,42 +363,52 @@ impl Link {
         self.unacked_in = self.unacked_in.saturating_sub(1);
     }
 
-    /// Owes an acknowledgement. It leaves at once if nothing before it waits and `waiting` is 0.
-    /// Returns its number, for `Link::settle`.
+    /// Owes an acknowledgement. It leaves at once if nothing before it waits and none is
+    /// awaited.
     #[inline]
-    pub fn owe_ack(&mut self, ack: PendingAck) -> u32 {
-        let number = self.next_ack_number();
+    pub fn owe_ack(&mut self, ack: PendingAck) {
         self.is_refusing |= ack.reason.is_error() && !self.is_v5();
-        if self.acks.is_empty() && ack.waiting == 0 {
+        if self.acks.is_empty() && ack.awaited.is_empty() {
             self.acks_taken = self.acks_taken.wrapping_add(1);
-            self.write_owed(ack);
+            self.write_owed(&ack);
         } else {
             self.acks.push_back(ack);
         }
-        number
     }
 
-    /// The acknowledgement `number`, which still waits, waits for more places.
-    pub(crate) fn await_more(&mut self, number: u32, places: u16) {
+    /// The acknowledgement `number`, which still waits, waits for these, too.
+    pub(crate) fn await_more(&mut self, number: u32, others: &Awaited) {
         let index = self.ack_index(number);
         if let Some(ack) = self.acks.get_mut(index) {
-            ack.waiting += places;
+            ack.awaited.extend(others);
         }
     }
 
-    /// One place has answered for the acknowledgement `number`: accepted it, or not.
-    pub(crate) fn settle(&mut self, number: u32, reason: Reason) {
-        let index = self.ack_index(number);
-        let Some(ack) = self.acks.get_mut(index) else { return };
-        ack.waiting = ack.waiting.saturating_sub(1);
+    /// One has answered for the acknowledgement `number`: accepted it, or not. None: it was not
+    /// asked, or has answered already.
+    pub(crate) fn note_answer(
+        &mut self,
+        number: u32,
+        respondent: Respondent,
+        reason: Reason,
+    ) -> Option<&PendingAck> {
+        let (index, is_v5) = (self.ack_index(number), self.is_v5());
+        let ack = self.acks.get_mut(index)?;
+        if !ack.awaited.remove(respondent) {
+            return None;
+        }
         if reason.is_error() || !ack.reason.is_error() && ack.reason != Reason::SUCCESS {
             ack.reason = reason;
         }
-        self.is_refusing |= reason.is_error() && !self.is_v5();
-        while let Some(ack) = self.acks.front().copied().filter(|ack| ack.waiting == 0) {
-            self.acks.pop_front();
+        self.is_refusing |= reason.is_error() && !is_v5;
+        Some(ack)
+    }
+
+    /// Writes the acknowledgements that wait for nothing any more.
+    pub(crate) fn write_settled(&mut self) {
+        while let Some(ack) = self.acks.pop_front_if(|ack| ack.awaited.is_empty()) {
             self.acks_taken = self.acks_taken.wrapping_add(1);
-            self.write_owed(ack);
+            self.write_owed(&ack);
         }
     }
 
@@ -412,15 +422,10 @@ impl Link {
         number.wrapping_sub(self.acks_taken) as usize
     }
 
-    /// The acknowledgement `number`, if it still waits.
-    pub(crate) fn pending_ack(&self, number: u32) -> Option<&PendingAck> {
-        self.acks.get(self.ack_index(number))
-    }
-
     /// QoS 2 publishes for which a place has yet to answer, with their numbers.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = (u32, &PendingAck)> {
         let numbered = (self.acks_taken..=u32::MAX).chain(0..).zip(&self.acks);
-        numbered.filter(|(_, ack)| ack.kind == AckKind::Pubrec && ack.waiting > 0)
+        numbered.filter(|(_, ack)| ack.kind == AckKind::Pubrec && !ack.awaited.is_empty())
     }
 
     /// Acknowledgements that are held back by one before them or by a place that has to answer.
@@ -429,7 +434,7 @@ impl Link {
     }
 
     #[inline]
-    fn write_owed(&mut self, ack: PendingAck) {
+    fn write_owed(&mut self, ack: &PendingAck) {
         self.has_refused |= ack.reason.is_error() && !self.is_v5();
         if self.has_refused {
             return;

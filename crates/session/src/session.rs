@@ -3,8 +3,8 @@
 use codec::{Ack, AckKind, Property, Publish, QoS, Reason, Violation};
 
 use crate::{
-    Acked, Delivery, Incoming, Link, LinkSettings, Message, NEVER, Origin, Outgoing, PendingAck,
-    Publishing, Rates, Template, Terms,
+    Acked, Awaited, Delivery, Incoming, Link, LinkSettings, Message, NEVER, Origin, Outgoing,
+    PendingAck, Publishing, Rates, Respondent, Template, Terms,
 };
 
 /// What happens to a delivery when the queue of its session is full.
@@ -163,56 +163,57 @@ impl Session {
         Ok(if is_known { Inbound::Repeat(publishing) } else { Inbound::Accept(publishing) })
     }
 
-    /// Owes the answer to an accepted PUBLISH. Returns the number to settle it by.
+    /// Owes the answer to an accepted PUBLISH.
     ///
     /// An accepted QoS 2 id is remembered at once, so that a repetition is not passed on twice.
-    pub fn owe_answer(&mut self, qos: QoS, packet_id: u16, reason: Reason, waiting: u16) -> u32 {
+    pub fn owe_answer(&mut self, qos: QoS, packet_id: u16, reason: Reason, awaited: Awaited) {
         let kind = match qos {
-            QoS::AtMostOnce => return 0,
+            QoS::AtMostOnce => return,
             QoS::AtLeastOnce => AckKind::Puback,
             QoS::ExactlyOnce => AckKind::Pubrec,
         };
         if kind == AckKind::Pubrec && !reason.is_error() {
             self.incoming.insert(packet_id);
-            match waiting {
-                0 => self.incoming.confirm(packet_id),
-                _ => self.incoming.await_answers(packet_id),
+            match awaited.is_empty() {
+                true => self.incoming.confirm(packet_id),
+                false => self.incoming.await_answers(packet_id),
             }
         }
-        let Some(link) = self.link.as_deref_mut() else { return 0 };
-        link.owe_ack(PendingAck { kind, packet_id, reason, waiting })
+        if let Some(link) = self.link.as_deref_mut() {
+            link.owe_ack(PendingAck { kind, packet_id, reason, awaited });
+        }
     }
 
     /// Owes the PUBREC of a publish that is kept whatever happens: its packet id counts as
     /// accepted.
-    pub fn owe_kept_answer(&mut self, packet_id: u16, waiting: u16) {
+    pub fn owe_kept_answer(&mut self, packet_id: u16, awaited: Awaited) {
         self.incoming.insert(packet_id);
         if let Some(link) = self.link.as_deref_mut() {
             let (kind, reason) = (AckKind::Pubrec, Reason::SUCCESS);
-            link.owe_ack(PendingAck { kind, packet_id, reason, waiting });
+            link.owe_ack(PendingAck { kind, packet_id, reason, awaited });
         }
     }
 
-    /// The publish `number` waits for so many more places.
-    pub fn await_more(&mut self, number: u32, places: u16) {
+    /// The publish `number` waits for these, too.
+    pub fn await_more(&mut self, number: u32, others: &Awaited) {
         if let Some(link) = self.link.as_deref_mut() {
-            link.await_more(number, places);
+            link.await_more(number, others);
         }
     }
 
-    /// One of the places that a publish waits for has answered: accepted it, or not.
-    pub fn settle(&mut self, number: u32, reason: Reason) {
+    /// One of those that a publish waits for has answered: accepted it, or not.
+    pub fn settle(&mut self, number: u32, respondent: Respondent, reason: Reason) {
         let Some(link) = self.link.as_deref_mut() else { return };
-        let pending = link.pending_ack(number).copied();
-        if let Some(ack) = pending.filter(|ack| ack.kind == AckKind::Pubrec) {
+        let Some(ack) = link.note_answer(number, respondent, reason) else { return };
+        if ack.kind == AckKind::Pubrec {
             if reason.is_error() {
                 // A refused publish is over with its PUBREC (MQTT-4.3.3-9).
                 self.incoming.release(ack.packet_id);
-            } else if ack.waiting <= 1 && !ack.reason.is_error() {
+            } else if ack.awaited.is_empty() && !ack.reason.is_error() {
                 self.incoming.confirm(ack.packet_id);
             }
         }
-        link.settle(number, reason);
+        link.write_settled();
     }
 
     /// PUBREL from the client, answered with PUBCOMP.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use codec::Reason;
-use session::{Message, MessageParts, NEVER};
+use session::{Awaited, Message, MessageParts, NEVER, Respondent};
 
 use crate::clients::client::{Client, address_of};
 use crate::limits::ledger::NOBODY;
+use crate::routing::asked::Asked;
 use crate::routing::capacity::frees_room;
 use crate::routing::publish::Routed;
 use crate::{Confirm, Ended, Event, GroupText, Name, Scope, SessionKey, Shard};
@@ -28,8 +29,8 @@ pub(crate) struct Publications {
 struct Pending {
     /// Of its command.
     ticket: u32,
-    /// Places that have yet to answer.
-    waiting: u16,
+    /// Who has yet to answer.
+    awaited: Awaited,
     reason: Reason,
 }
 
@@ -169,45 +170,41 @@ impl Shard {
         }
         self.publications.last_number += 1;
         let number = self.publications.last_number;
-        let confirm = Confirm {
+        let mut asked = Asked::new(Confirm {
             publisher: self.operator(),
             connection: number,
             ack_number: 0,
             packet_id: 0,
+            respondent: Respondent::ASKING,
             serial: 0,
             is_will: false,
             payer: NOBODY,
             is_again: false,
-        };
-        // An answer of this shard's own may come while the others are asked.
-        let asking = Pending { ticket, waiting: u16::MAX, reason: Reason::SUCCESS };
-        self.publications.pending.insert(number, asking);
+        });
         let routed = match crate::names::topics::is_published(&publication.topic) {
-            true => self.route(&message, Some(confirm), now_ms),
-            false => self.clear_unheard(&message, confirm),
+            true => self.route(&message, Some(&mut asked), now_ms),
+            false => self.clear_unheard(&message, &mut asked),
         };
         let reason = match routed.refused {
             Some(reason) => reason,
             None if routed.has_matched() => Reason::SUCCESS,
             None => Reason::NO_MATCHING_SUBSCRIBERS,
         };
-        let waiting = if routed.refused.is_some() { 0 } else { routed.waiting };
-        if let Some(pending) = self.publications.pending.get_mut(&number) {
-            pending.waiting -= u16::MAX - waiting;
-            if !pending.reason.is_error() {
-                pending.reason = reason;
-            }
-        }
+        let awaited = match routed.refused {
+            Some(_) => Awaited::default(),
+            None => asked.into_awaited(),
+        };
+        self.publications.pending.insert(number, Pending { ticket, awaited, reason });
         self.answer_publication(number);
         self.finish(now_ms);
     }
 
     /// Clears what an older version retained on a topic that no client may publish to. Nobody hears
     /// of it: some clients end their connection over such a name.
-    fn clear_unheard(&mut self, message: &Message, confirm: Confirm) -> Routed {
+    fn clear_unheard(&mut self, message: &Message, asked: &mut Asked) -> Routed {
         let mut routed = Routed::default();
         if message.retain() && message.payload().is_empty() {
-            self.retain(message, Some(confirm), &mut routed);
+            self.retain(message, Some(asked), &mut routed);
         } else {
             routed.refused = Some(Reason::TOPIC_NAME_INVALID);
         }
@@ -239,16 +236,17 @@ impl Shard {
         SessionKey::new(self.id, 0, 1)
     }
 
-    /// A place has answered for a publisher that is no session.
+    /// One has answered to a publisher that is no session.
     #[cold]
     pub(crate) fn on_confirmed_to_operator(&mut self, confirm: &Confirm, reason: Reason) {
         if confirm.publisher != self.operator() {
             return;
         }
         let number = confirm.connection;
-        if let Some(pending) = self.publications.pending.get_mut(&number) {
-            pending.waiting = pending.waiting.saturating_sub(1);
-            // A refusal of any place counts; that it has no subscriber does not.
+        if let Some(pending) = self.publications.pending.get_mut(&number)
+            && pending.awaited.remove(confirm.respondent)
+        {
+            // A refusal by any of them counts; that it has no subscriber does not.
             if reason.is_error() && !pending.reason.is_error() {
                 pending.reason = reason;
             }
@@ -258,7 +256,7 @@ impl Shard {
 
     fn answer_publication(&mut self, number: u64) {
         let Some(pending) = self.publications.pending.get(&number) else { return };
-        if pending.waiting == 0 {
+        if pending.awaited.is_empty() {
             let (ticket, answer) = (pending.ticket, Answer::Published(pending.reason));
             self.publications.pending.remove(&number);
             self.effects.answers.push((ticket, answer));

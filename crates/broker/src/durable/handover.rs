@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use codec::Reason;
 use foldhash::fast::FixedState;
-use session::{Account, Message};
+use session::{Account, Awaited, Message, Respondent};
 use storage::{AppendError, Position};
 
 use super::store::{Class, Loaded, level_of};
@@ -19,6 +19,7 @@ use super::track::{Place, Track};
 use crate::clients::client::Client;
 use crate::journal::{Fact, Origin, QueueId, QueueNumber};
 use crate::limits::ledger::NOBODY;
+use crate::routing::asked::Asked;
 use crate::routing::publish::Routed;
 use crate::sure::Sure;
 use crate::{Confirm, Mail, Name, SessionKey, Shard};
@@ -34,8 +35,8 @@ struct Handover {
     confirm: Option<Confirm>,
     /// None after a start, until the disk has given it.
     message: Option<Message>,
-    /// Shards that have yet to answer.
-    waiting: u16,
+    /// Who has yet to answer.
+    awaited: Awaited,
     is_will: bool,
 }
 
@@ -90,8 +91,8 @@ impl Handovers {
     /// One that was under way when the broker ended.
     pub(crate) fn restore(&mut self, serial: u64, session: Option<QueueNumber>, is_will: bool) {
         let is_in_line = true;
-        let (confirm, message, waiting) = (None, None, 0);
-        let handover = Handover { session, is_in_line, confirm, message, waiting, is_will };
+        let (confirm, message, awaited) = (None, None, Awaited::default());
+        let handover = Handover { session, is_in_line, confirm, message, awaited, is_will };
         self.by_serial.insert(serial, handover);
         self.track.hand_out(serial, 0);
         self.is_resuming = true;
@@ -104,7 +105,7 @@ impl Handovers {
             is_in_line: false,
             confirm: None,
             message: Some(message.clone()),
-            waiting: 0,
+            awaited: Awaited::default(),
             is_will: true,
         };
         self.by_serial.insert(serial, handover);
@@ -129,13 +130,9 @@ impl Handovers {
     }
 
     /// A repetition of the publish waits, instead of the connection that is gone.
-    pub(crate) fn await_again(&mut self, serial: u64, confirm: Confirm) -> bool {
-        match self.by_serial.get_mut(&serial) {
-            Some(handover) => {
-                handover.confirm = Some(confirm);
-                true
-            }
-            None => false,
+    pub(crate) fn await_again(&mut self, serial: u64, asked: &mut Asked) {
+        if let Some(handover) = self.by_serial.get_mut(&serial) {
+            handover.confirm = Some(asked.ask(Respondent::HANDOVER));
         }
     }
 
@@ -173,7 +170,7 @@ impl Shard {
             is_in_line: true,
             confirm,
             message: Some(message.clone()),
-            waiting: 0,
+            awaited: Awaited::default(),
             is_will: false,
         };
         store.handovers.by_serial.insert(serial, handover);
@@ -202,41 +199,40 @@ impl Shard {
         let Some(message) = handover.message.take().sure() else { return };
         let (session, is_will) = (handover.session, handover.is_will);
         let was_in_line = std::mem::take(&mut handover.is_in_line);
-        let confirm = Confirm {
+        let mut asked = Asked::new(Confirm {
             publisher: SessionKey::new(self.id, 0, 0),
             connection: crate::NO_CONNECTION,
             ack_number: 0,
             packet_id: 0,
+            respondent: Respondent::ASKING,
             serial,
             is_will,
             payer,
             is_again: false,
-        };
-        // One more than there are, so that answers of this very shard do not end it too early.
-        handover.waiting = 1;
+        });
+        handover.awaited.insert(Respondent::ASKING);
         if was_in_line {
             self.leave_line(session);
         }
         let mut routed = Routed::default();
         let slot = session.and_then(|session| self.clients.find_queue(session));
         if message.retain() && (is_will || slot.is_some()) {
-            self.retain(&message, Some(confirm), &mut routed);
+            self.retain(&message, Some(&mut asked), &mut routed);
         }
-        self.route_onward(&message, Some(confirm), &mut routed, now_ms);
+        self.route_onward(&message, Some(&mut asked), &mut routed, now_ms);
         if let Some(store) = &mut self.store
             && let Some(handover) = store.handovers.by_serial.get_mut(&serial)
         {
-            handover.waiting += routed.waiting;
+            handover.awaited.extend(&asked.into_awaited());
         }
-        self.on_handed_over(serial, now_ms);
+        self.on_handed_over(serial, Respondent::ASKING, now_ms);
     }
 
-    /// One place more holds the message.
-    pub(crate) fn on_handed_over(&mut self, serial: u64, now_ms: u64) {
+    /// One more holds the message. After the last of them this may be said again.
+    pub(crate) fn on_handed_over(&mut self, serial: u64, respondent: Respondent, now_ms: u64) {
         let Some(store) = self.store.as_mut().sure() else { return };
-        let Some(handover) = store.handovers.by_serial.get_mut(&serial).sure() else { return };
-        handover.waiting = handover.waiting.saturating_sub(1);
-        if handover.waiting > 0 {
+        let Some(handover) = store.handovers.by_serial.get_mut(&serial) else { return };
+        if !handover.awaited.remove(respondent) || !handover.awaited.is_empty() {
             return;
         }
         let handover = store.handovers.by_serial.remove(&serial);
@@ -274,7 +270,7 @@ impl Shard {
         for serial in store.handovers.serials() {
             let Some(store) = self.store.as_mut().sure() else { return };
             let Some(handover) = store.handovers.by_serial.get(&serial) else { continue };
-            if handover.message.is_some() || handover.waiting > 0 {
+            if handover.message.is_some() || !handover.awaited.is_empty() {
                 continue;
             }
             match store.load(serial, QueueId::Handover) {
@@ -288,11 +284,11 @@ impl Shard {
                 Loaded::Pending => return,
                 Loaded::Gone => {
                     if let Some(handover) = store.handovers.by_serial.get_mut(&serial) {
-                        handover.waiting = 1;
+                        handover.awaited.insert(Respondent::ASKING);
                         let session = handover.session;
                         self.leave_line(session);
                     }
-                    self.on_handed_over(serial, now_ms);
+                    self.on_handed_over(serial, Respondent::ASKING, now_ms);
                 }
             }
         }

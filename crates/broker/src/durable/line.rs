@@ -10,10 +10,11 @@ use std::collections::VecDeque;
 
 use codec::{Publish, Reason};
 use foldhash::fast::FixedState;
-use session::Message;
+use session::{Message, Respondent};
 use storage::{Level, Log, Position};
 
 use crate::journal::QueueNumber;
+use crate::routing::asked::Asked;
 use crate::routing::publish::Routed;
 use crate::sure::Sure;
 use crate::{Confirm, Name, Shard};
@@ -128,7 +129,7 @@ impl Shard {
         &mut self,
         slot: u32,
         message: &Message,
-        confirm: Option<Confirm>,
+        asked: Option<&mut Asked>,
         is_for_store_only: bool,
     ) {
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
@@ -136,6 +137,7 @@ impl Shard {
         self.enter_line(slot, Name::of(message));
         let Some(store) = self.store.as_mut().sure() else { return };
         let message = message.clone();
+        let confirm = asked.map(|asked| asked.ask(Respondent::LINE));
         store.line.push_behind(Behind { session, message, confirm, is_for_store_only });
     }
 
@@ -201,24 +203,30 @@ impl Shard {
         let Behind { session, message, confirm, is_for_store_only } = behind;
         self.leave_line(Some(session));
         let mut routed = Routed::default();
+        let mut asked = confirm.map(Asked::new);
         if message.retain() {
-            self.retain_patiently(&message, confirm, &mut routed);
+            self.retain_patiently(&message, asked.as_mut(), &mut routed);
         }
         let is_refused = routed.refused.is_some() && confirm.is_some();
         if !is_for_store_only && !is_refused {
-            self.route_onward(&message, confirm, &mut routed, now_ms);
+            self.route_onward(&message, asked.as_mut(), &mut routed, now_ms);
         }
-        let Some(confirm) = confirm else { return };
+        let (Some(confirm), Some(asked)) = (confirm, asked) else { return };
         if let Some(reason) = routed.refused {
             self.on_confirmed(confirm, reason, Some(&message), now_ms);
             return;
         }
-        // It waits for these places, and for the line no more.
-        if let Some(slot) = self.clients.slot_of(confirm.publisher)
-            && self.link(slot, confirm.connection).is_some()
-            && let Some(client) = self.clients.get_mut(slot)
-        {
-            client.session.await_more(confirm.ack_number, routed.waiting);
+        // It waits for these, and for the line no more. If its connection has ended, what comes
+        // again on the next one does.
+        if let Some(slot) = self.clients.slot_of(confirm.publisher) {
+            let (awaited, number) = (asked.into_awaited(), confirm.ack_number);
+            let is_current = self.link(slot, confirm.connection).is_some();
+            let Some(client) = self.clients.get_mut(slot).sure() else { return };
+            let session = &mut client.session;
+            match is_current {
+                true => session.await_more(number, &awaited),
+                false => session.incoming.await_more((confirm.connection, number), &awaited),
+            }
         }
         // Says nothing of whether anybody subscribes.
         self.on_confirmed(confirm, Reason::NO_MATCHING_SUBSCRIBERS, None, now_ms);

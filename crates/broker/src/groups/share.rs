@@ -19,6 +19,7 @@ use crate::flow::work::{GROUP_UNITS, MEMBER_UNITS, MEMBERS_PER_UNIT};
 use crate::groups::group_names::GroupName;
 use crate::groups::members::{Member, Members};
 use crate::groups::table::{Group, choose};
+use crate::routing::asked::Asked;
 use crate::routing::deliver::{identifiers_of, options};
 use crate::sure::Sure;
 use crate::{Confirm, GroupText, GroupWay, Mail, Scope, SessionKey, Shard};
@@ -155,28 +156,26 @@ impl Shard {
         }
     }
 
-    /// The publisher's side: choose a member, or let the home keep it. Returns how many answers the
-    /// publisher has to wait for.
+    /// The publisher's side: choose a member, or let the home keep it.
     pub(crate) fn deliver_to_group(
         &mut self,
         number: u32,
         message: &Message,
-        confirm: Option<Confirm>,
+        asked: Option<&mut Asked>,
         now_ms: u64,
-    ) -> u16 {
+    ) {
         self.work.charge(GROUP_UNITS);
         if !Scope::of(message).is_first() {
             self.charge_sent(message, 1, now_ms);
         }
         if !self.group_keeps(number, message) {
-            self.pass_on(number, message, 0, now_ms);
-            return 0;
+            return self.pass_on(number, message, 0, now_ms);
         }
-        let Some(name) = self.groups.name(number).cloned().sure() else { return 0 };
+        let Some(name) = self.groups.name(number).cloned().sure() else { return };
         let home = self.shared.shard_of_group(name.key);
         // Also to itself by mail: an answer must not come before the acknowledgement is owed.
+        let confirm = asked.map(Asked::ask_group);
         self.send(home, Mail::Park { group: name, message: message.clone(), confirm });
-        u16::from(confirm.is_some())
     }
 
     /// The home's side: a message for the group's queue.

@@ -9,7 +9,7 @@ mod kept;
 use std::sync::Arc;
 
 use codec::{QoS, Reason};
-use session::{Account, Delivery, Message, Terms};
+use session::{Account, Delivery, Message, Respondent, Terms};
 use storage::Level;
 
 pub(crate) use home::Home;
@@ -21,10 +21,12 @@ use crate::clients::notices::Subject;
 use crate::durable::{Class, Deletion, Place, Promise, level_of, noted, unlogged};
 use crate::journal::{Fact, Origin, StoredMessage};
 use crate::limits::ledger::NOBODY;
+use crate::routing::asked::Asked;
 use crate::routing::capacity::frees_room;
 use crate::routing::deliver::{identifiers_of, options};
+use crate::routing::publish::Routed;
 use crate::sure::Sure;
-use crate::{Confirm, Name, RetainedQuery, Scope, Shard};
+use crate::{Confirm, Mail, Name, RetainedQuery, Scope, Shard};
 use policy::Action;
 
 /// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
@@ -32,6 +34,67 @@ use policy::Action;
 const CALM_BYTES_MAX: usize = 64 * 1024;
 
 impl Shard {
+    /// Sends a message to the home of its topic, which keeps it.
+    pub(crate) fn retain(
+        &mut self,
+        message: &Message,
+        asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) {
+        let home = self.shared.shard_of_topic(Name::of(message));
+        if home == self.id {
+            return self.retain_at_home(message, asked, routed);
+        }
+        // Its home is asked when it writes the message down, or when the store is about full.
+        let is_kept = self.store.is_some() && message.level() > 0;
+        let asked = asked.filter(|_| is_kept || self.lacks_room_to_retain(message));
+        let confirm = asked.map(|asked| asked.ask(Respondent::RETAINED));
+        let payer = self.payer_of(message).cloned();
+        self.send(home, Mail::Retain { message: message.clone(), confirm, payer });
+    }
+
+    fn retain_at_home(
+        &mut self,
+        message: &Message,
+        mut asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) {
+        // What stands before it here must not be overtaken.
+        let is_late = self.inbox.has_late();
+        if let Some(asked) = asked.as_deref_mut()
+            && (is_late || asked.confirm().serial != 0)
+        {
+            return self.retain_here(message, asked);
+        }
+        let payer = self.payer_of(message).cloned();
+        let confirm = asked.as_deref_mut().map(|asked| asked.ask(Respondent::RETAINED));
+        let kept = self.keep_retained(message, confirm, payer.as_ref());
+        if let Some(asked) = asked.filter(|_| kept != Ok(true)) {
+            asked.take_back(Respondent::RETAINED);
+        }
+        routed.refused = kept.err();
+    }
+
+    /// The same for a message of which it is too late to say that it should come later: should its
+    /// home be here and have no room for a moment, it waits there.
+    pub(crate) fn retain_patiently(
+        &mut self,
+        message: &Message,
+        asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) {
+        let home = self.shared.shard_of_topic(Name::of(message));
+        match asked {
+            Some(asked) if home == self.id => self.retain_here(message, asked),
+            asked => self.retain(message, asked, routed),
+        }
+    }
+
+    fn retain_here(&mut self, message: &Message, asked: &mut Asked) {
+        let payer = self.payer_of(message).cloned();
+        self.on_retain_mail(message.clone(), Some(asked.ask(Respondent::RETAINED)), payer);
+    }
+
     /// Keeps, replaces or clears a retained message (MQTT-3.3.1-5, MQTT-3.3.1-6). True: `confirm`
     /// is answered when it is written down. Err: why it was not kept.
     pub(crate) fn keep_retained(
@@ -91,9 +154,9 @@ impl Shard {
     /// Who pays for the place of a message in a log, by the number of the account. Of one that
     /// nobody answers for the publisher here does, whose will it may be.
     #[inline]
-    pub(crate) fn payer_number(&self, message: &Message, confirm: Option<Confirm>) -> u32 {
-        match confirm {
-            Some(confirm) => confirm.payer,
+    pub(crate) fn payer_number(&self, message: &Message, asked: Option<&Asked>) -> u32 {
+        match asked {
+            Some(asked) => asked.confirm().payer,
             None if message.level() == 0 || message.qos() == QoS::AtMostOnce => NOBODY,
             None => self.payer_of(message).map_or(NOBODY, |payer| payer.number()),
         }

@@ -10,6 +10,7 @@ use crate::clients::client::{Client, Pace};
 use crate::clients::notices::Kind;
 use crate::journal::Origin;
 use crate::limits::ledger::NOBODY;
+use crate::routing::asked::Asked;
 use crate::sure::Sure;
 use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey, Shard};
 use policy::Action;
@@ -136,9 +137,9 @@ pub(crate) enum Keeping {
 }
 
 impl Keeping {
-    pub(crate) fn of_published(confirm: Option<Confirm>) -> Self {
-        let is_awaited = confirm.is_some();
-        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
+    pub(crate) fn of_published(asked: Option<&Asked>) -> Self {
+        let is_awaited = asked.is_some();
+        let payer = asked.map_or(NOBODY, |asked| asked.confirm().payer);
         Self::New { is_awaited, may_refuse: is_awaited, payer, origin: None }
     }
 }

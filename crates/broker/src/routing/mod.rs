@@ -1,5 +1,6 @@
 //! The way of a message: from its publisher to subscribers here, groups and other shards.
 
+pub(crate) mod asked;
 pub(crate) mod broadcast;
 pub(crate) mod capacity;
 pub(crate) mod deliver;

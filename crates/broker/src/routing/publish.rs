@@ -1,7 +1,7 @@
 //! From a PUBLISH to the shards that want it.
 
 use codec::{Property, Publish, QoS, Reason, Violation};
-use session::{Inbound, Message, MessageParts, NEVER};
+use session::{Awaited, Inbound, Message, MessageParts, NEVER, Respondent};
 use topic::Interested;
 
 use crate::clients::client::{Client, Pace};
@@ -9,6 +9,7 @@ use crate::clients::notices::Kind;
 use crate::durable::{Promise, level_of};
 use crate::flow::work::GROUPS_OVER_PER_UNIT;
 use crate::limits::ledger::NOBODY;
+use crate::routing::asked::Asked;
 use crate::routing::capacity::frees_room;
 use crate::routing::deliver::{Delivered, Keeping, OwnCopy};
 use crate::routing::router::Audience;
@@ -17,14 +18,12 @@ use crate::sure::Sure;
 use crate::{Confirm, Ended, Limits, Mail, Name, SessionKey, Settings, Shard, WhenFull};
 use policy::{Action, Identity, Manner};
 
-/// What became of a message on its way: where it is awaited, and by how many places.
+/// What became of a message on its way.
 #[derive(Debug, Default)]
 pub(crate) struct Routed {
     matched: bool,
     /// Why the message was not taken, if it was not.
     pub(crate) refused: Option<Reason>,
-    /// Places that will answer.
-    pub(crate) waiting: u16,
     /// Of the slowest subscriber here.
     pace: Pace,
     own: Option<Box<OwnCopy>>,
@@ -67,11 +66,7 @@ impl Shard {
         let message = match checked {
             Checked::Accept(message) => message,
             Checked::Repeat(retained) => {
-                let retained = retained.as_ref();
-                let places = retained.map_or(0, |m| self.retain_again(slot, publish, m));
-                let handover = u16::from(self.await_handover(slot, publish));
-                let orphan = u16::from(self.inherit(slot, publish));
-                self.owe_kept_answer(slot, publish, handover + places + orphan);
+                self.on_repeat(slot, publish, retained.as_ref());
                 return Ok(Pace::default());
             }
             Checked::Deny(topic) => return self.deny_publish(slot, publish, &topic, now_ms),
@@ -112,16 +107,16 @@ impl Shard {
                 }
             }
         }
-        let confirm = match publish.qos {
+        let mut asked = match publish.qos {
             QoS::AtMostOnce => None,
-            _ if self.is_awaited(message) => self.confirm_of(slot, publish),
+            _ if self.is_awaited(message) => self.ask_for(slot, publish),
             _ => None,
         };
-        let mut routed = self.route_in_turn(slot, message, confirm, now_ms);
+        let routed = self.route_in_turn(slot, message, asked.as_mut(), now_ms);
         if undone.is_some() && routed.refused.is_none() {
-            self.await_undone(undone, message, confirm, &mut routed);
+            self.await_undone(undone, message, asked.as_mut());
         }
-        let answered = self.answer_routed(slot, publish, message, &routed, now_ms);
+        let answered = self.answer_routed(slot, publish, message, (&routed, asked), now_ms);
         let Routed { mut pace, own, .. } = routed;
         if own.is_some() {
             pace.slow_to(self.deliver_own(message, own, now_ms));
@@ -144,7 +139,7 @@ impl Shard {
         slot: u32,
         publish: &Publish<'_>,
         message: &Message,
-        routed: &Routed,
+        (routed, asked): (&Routed, Option<Asked>),
         now_ms: u64,
     ) -> Result<(), Ended> {
         if let Some(reason) = routed.refused {
@@ -160,7 +155,8 @@ impl Shard {
                 _ => Reason::NO_MATCHING_SUBSCRIBERS,
             }
         };
-        self.answer_publish(slot, publish, reason, routed.waiting);
+        let awaited = asked.map_or_else(Awaited::default, Asked::into_awaited);
+        self.answer_publish(slot, publish, reason, awaited);
         Ok(())
     }
 
@@ -187,7 +183,8 @@ impl Shard {
         if let Some(reason) = self.lacks_disk_for(message, 1 << self.id) {
             return self.refuse_publish(slot, publish, message, reason, now_ms);
         }
-        let confirm = self.confirm_of(slot, publish);
+        let mut asked = self.ask_for(slot, publish);
+        let confirm = asked.as_mut().map(|asked| asked.ask(Respondent::HANDOVER));
         let serial = match self.take_on(slot, publish.packet_id, message, confirm) {
             Ok(serial) => serial,
             Err(error) => {
@@ -199,7 +196,7 @@ impl Shard {
             client.session.incoming.insert(publish.packet_id);
         }
         let Delivered { mut pace, own, .. } = self.deliver_kept(message, serial, now_ms);
-        self.owe_kept_answer(slot, publish, 1);
+        self.owe_kept_answer(slot, publish, asked);
         pace.slow_to(self.deliver_own(message, own, now_ms));
         Ok(pace)
     }
@@ -219,34 +216,50 @@ impl Shard {
     }
 
     /// Owes the answer to a publish whose packet id counts as accepted already.
-    fn owe_kept_answer(&mut self, slot: u32, publish: &Publish<'_>, waiting: u16) {
+    fn owe_kept_answer(&mut self, slot: u32, publish: &Publish<'_>, asked: Option<Asked>) {
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         self.buffers.lend(client);
-        client.session.owe_kept_answer(publish.packet_id, waiting);
+        let awaited = asked.map_or_else(Awaited::default, Asked::into_awaited);
+        client.session.owe_kept_answer(publish.packet_id, awaited);
         self.mark_dirty(slot);
     }
 
+    /// A publish that was accepted comes again. Some: it is retained, too, as that may be undone.
+    fn on_repeat(&mut self, slot: u32, publish: &Publish<'_>, retained: Option<&Message>) {
+        let mut asked = self.ask_for(slot, publish);
+        if let Some(asked) = &mut asked {
+            self.await_handover(slot, publish, asked);
+            self.inherit(slot, publish, asked);
+            asked.ask_again();
+        }
+        if let Some(message) = retained {
+            let asked = asked.as_mut().filter(|_| self.is_awaited(message));
+            self.retain_again(slot, publish, message, asked);
+        }
+        self.owe_kept_answer(slot, publish, asked);
+    }
+
     /// A retained publish of QoS 2 is repeated behind one of QoS 1 that may be older than it, and
-    /// has replaced it: it is retained anew, and nobody gets it twice. Returns how many places have
-    /// to answer.
-    fn retain_again(&mut self, slot: u32, publish: &Publish<'_>, message: &Message) -> u16 {
-        let confirm = self.confirm_of(slot, publish).filter(|_| self.is_awaited(message));
-        let confirm = confirm.map(|confirm| Confirm { is_again: true, ..confirm });
-        let mut routed = Routed::default();
+    /// has replaced it: it is retained anew, and nobody gets it twice.
+    fn retain_again(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+        mut asked: Option<&mut Asked>,
+    ) {
         // Now it stands in the place of those behind it, until they come again.
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
         let own = durable.and_then(|durable| durable.received(publish.packet_id));
         match self.note_sent_again(slot, message, own.map_or(0, |own| own.serial)) {
-            Ok(undone) => self.await_undone(undone, message, confirm, &mut routed),
+            Ok(undone) => self.await_undone(undone, message, asked.as_deref_mut()),
             // It comes again with the next connection.
             Err(_) => self.doomed.push((slot, Ended::LogFailed)),
         }
         if self.would_overtake(slot, message) {
-            self.wait_in_line(slot, message, confirm, true);
-            return routed.waiting + u16::from(confirm.is_some());
+            return self.wait_in_line(slot, message, asked, true);
         }
-        self.retain_patiently(message, confirm, &mut routed);
-        routed.waiting
+        self.retain_patiently(message, asked, &mut Routed::default());
     }
 
     /// The acknowledgement waits for what the log is told of those that the message has replaced.
@@ -254,42 +267,37 @@ impl Shard {
         &mut self,
         undone: Option<storage::Position>,
         message: &Message,
-        confirm: Option<Confirm>,
-        routed: &mut Routed,
+        asked: Option<&mut Asked>,
     ) {
-        if let (Some(position), Some(confirm)) = (undone, confirm) {
-            routed.waiting += 1;
+        if let (Some(position), Some(asked)) = (undone, asked) {
+            let confirm = asked.ask(Respondent::UNDONE);
             self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
         }
     }
 
     /// A QoS 2 publish comes again while the first has not reached everybody: this connection
     /// waits for it, too.
-    fn await_handover(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
-        let confirm = self.confirm_of(slot, publish);
+    fn await_handover(&mut self, slot: u32, publish: &Publish<'_>, asked: &mut Asked) {
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
         let serial = durable.and_then(|d| d.received(publish.packet_id)).map(|r| r.serial);
-        match (serial, confirm, &mut self.store) {
-            (Some(serial), Some(confirm), Some(store)) => {
-                store.handovers.await_again(serial, confirm)
-            }
-            _ => false,
+        if let (Some(serial), Some(store)) = (serial, &mut self.store) {
+            store.handovers.await_again(serial, asked);
         }
     }
 
     /// A QoS 2 publish comes again for which other places have yet to answer: this connection waits
     /// for them, too.
-    fn inherit(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
-        let Some(number) = client.session.link().map(session::Link::next_ack_number) else {
-            return false;
-        };
-        client.session.incoming.inherit(publish.packet_id, number)
+    fn inherit(&mut self, slot: u32, publish: &Publish<'_>, asked: &mut Asked) {
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let number = asked.confirm().ack_number;
+        if client.session.incoming.inherit(publish.packet_id, number) {
+            asked.ask(Respondent::FIRST);
+        }
     }
 
-    /// The address for the answers of other shards; its ack number is the one that
+    /// A publish of which the publisher waits for answers; its ack number is the one that
     /// `answer_publish` will get.
-    fn confirm_of(&mut self, slot: u32, publish: &Publish<'_>) -> Option<Confirm> {
+    fn ask_for(&mut self, slot: u32, publish: &Publish<'_>) -> Option<Asked> {
         if publish.qos == QoS::AtMostOnce {
             return None;
         }
@@ -300,29 +308,36 @@ impl Shard {
         let packet_id = publish.packet_id;
         let (serial, is_will, is_again) = (0, false, false);
         let payer = client.charged.account().map_or(NOBODY, |account| account.number());
-        Some(Confirm {
+        Some(Asked::new(Confirm {
             publisher,
             connection,
             ack_number,
             packet_id,
+            respondent: Respondent::ASKING,
             serial,
             is_will,
             payer,
             is_again,
-        })
+        }))
     }
 
     #[inline]
-    fn answer_publish(&mut self, slot: u32, publish: &Publish<'_>, reason: Reason, waiting: u16) {
+    fn answer_publish(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        reason: Reason,
+        awaited: Awaited,
+    ) {
         if publish.qos != QoS::AtMostOnce {
-            self.owe_answer(slot, publish, reason, waiting);
+            self.owe_answer(slot, publish, reason, awaited);
         }
     }
 
-    fn owe_answer(&mut self, slot: u32, publish: &Publish<'_>, reason: Reason, waiting: u16) {
+    fn owe_answer(&mut self, slot: u32, publish: &Publish<'_>, reason: Reason, awaited: Awaited) {
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         self.buffers.lend(client);
-        client.session.owe_answer(publish.qos, publish.packet_id, reason, waiting);
+        client.session.owe_answer(publish.qos, publish.packet_id, reason, awaited);
         self.mark_dirty(slot);
     }
 
@@ -339,7 +354,7 @@ impl Shard {
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
         self.note_as(slot, Kind::Denied("publish"), topic, manner, now_ms);
         let reason = self.reason_for(slot, Reason::NOT_AUTHORIZED);
-        self.answer_publish(slot, publish, reason, 0);
+        self.answer_publish(slot, publish, reason, Awaited::default());
         Ok(Pace::default())
     }
 
@@ -351,7 +366,7 @@ impl Shard {
     ) -> Result<Pace, Ended> {
         let is_v5 = self.clients.get(slot).is_some_and(is_v5);
         if is_v5 && publish.qos != QoS::AtMostOnce && violation.clause.is_empty() {
-            self.answer_publish(slot, publish, violation.reason, 0);
+            self.answer_publish(slot, publish, violation.reason, Awaited::default());
             return Ok(Pace::default());
         }
         Err(Ended::Violation(violation))
@@ -369,7 +384,7 @@ impl Shard {
     ) -> Result<Pace, Ended> {
         self.note_refused(slot, message, now_ms);
         // Clients of 3.1.1 are cut off, when those before have been answered.
-        self.answer_publish(slot, publish, reason, 0);
+        self.answer_publish(slot, publish, reason, Awaited::default());
         let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
         // What the message led to has ended the connection.
         let Some(link) = link else { return Ok(Pace::default()) };
@@ -404,13 +419,13 @@ impl Shard {
         &mut self,
         slot: u32,
         message: &Message,
-        confirm: Option<Confirm>,
+        asked: Option<&mut Asked>,
         now_ms: u64,
     ) -> Routed {
         if self.would_overtake(slot, message) {
-            return self.route_behind(slot, message, confirm, now_ms);
+            return self.route_behind(slot, message, asked, now_ms);
         }
-        self.route(message, confirm, now_ms)
+        self.route(message, asked, now_ms)
     }
 
     /// Subscribers here have had the older ones; the others get the message behind them.
@@ -419,18 +434,19 @@ impl Shard {
         &mut self,
         slot: u32,
         message: &Message,
-        confirm: Option<Confirm>,
+        mut asked: Option<&mut Asked>,
         now_ms: u64,
     ) -> Routed {
         let mut routed = Routed::default();
-        if confirm.is_some()
+        if asked.is_some()
             && let Some(reason) = self.lacks_disk_for(message, 0)
         {
             routed.refused = Some(reason);
             return routed;
         }
         let mut audience = self.router.audience(Name::topic_of(message), &mut self.work);
-        let is_taken = self.route_here(message, &mut audience, confirm, &mut routed, now_ms);
+        let is_taken =
+            self.route_here(message, &mut audience, asked.as_deref_mut(), &mut routed, now_ms);
         let has_others = audience.interested().wants & !(1 << self.id) != 0;
         let goes_on = has_others || !audience.groups().is_empty();
         self.router.keep(audience);
@@ -439,8 +455,7 @@ impl Shard {
         }
         routed.matched |= goes_on;
         if goes_on || message.retain() {
-            routed.waiting += u16::from(confirm.is_some());
-            self.wait_in_line(slot, message, confirm, false);
+            self.wait_in_line(slot, message, asked, false);
         }
         routed
     }
@@ -450,29 +465,30 @@ impl Shard {
     pub(crate) fn route(
         &mut self,
         message: &Message,
-        confirm: Option<Confirm>,
+        mut asked: Option<&mut Asked>,
         now_ms: u64,
     ) -> Routed {
-        if confirm.is_some()
+        if asked.is_some()
             && let Some(reason) = self.lacks_disk_for(message, 0)
         {
             return Routed { refused: Some(reason), ..Routed::default() };
         }
         let mut routed = Routed::default();
         if message.retain() {
-            self.retain(message, confirm, &mut routed);
-            if routed.refused.is_some() && confirm.is_some() {
+            self.retain(message, asked.as_deref_mut(), &mut routed);
+            if routed.refused.is_some() && asked.is_some() {
                 // The publisher is told and sends it again: nobody is to get it twice.
                 return routed;
             }
         }
         let mut audience = self.router.audience(Name::topic_of(message), &mut self.work);
-        if self.route_here(message, &mut audience, confirm, &mut routed, now_ms) {
+        if self.route_here(message, &mut audience, asked.as_deref_mut(), &mut routed, now_ms) {
             if !audience.groups().is_empty() {
-                self.route_to_groups(message, audience.groups(), confirm, &mut routed, now_ms);
+                let asked = asked.as_deref_mut();
+                self.route_to_groups(message, audience.groups(), asked, &mut routed, now_ms);
             }
             if audience.interested().wants & !(1 << self.id) != 0 {
-                self.route_to_others(message, audience.interested(), confirm, &mut routed);
+                self.route_to_others(message, audience.interested(), asked, &mut routed);
             }
         }
         self.router.keep(audience);
@@ -485,11 +501,11 @@ impl Shard {
         &mut self,
         message: &Message,
         audience: &mut Audience,
-        confirm: Option<Confirm>,
+        asked: Option<&mut Asked>,
         routed: &mut Routed,
         now_ms: u64,
     ) -> bool {
-        let keeping = Keeping::of_published(confirm);
+        let keeping = Keeping::of_published(asked.as_deref());
         let delivered = self.deliver_to_all(message, audience.subscriptions(), keeping, now_ms);
         routed.matched |= delivered.matched;
         routed.pace.slow_to(delivered.pace);
@@ -498,8 +514,8 @@ impl Shard {
             routed.refused = delivered.refused;
             return false;
         }
-        if let (Some(position), Some(confirm)) = (delivered.kept, confirm) {
-            routed.waiting += 1;
+        if let (Some(position), Some(asked)) = (delivered.kept, asked) {
+            let confirm = asked.ask(Respondent::OWN_LOG);
             self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
         }
         true
@@ -509,13 +525,13 @@ impl Shard {
     pub(crate) fn route_onward(
         &mut self,
         message: &Message,
-        confirm: Option<Confirm>,
+        mut asked: Option<&mut Asked>,
         routed: &mut Routed,
         now_ms: u64,
     ) {
         let audience = self.router.audience(Name::topic_of(message), &mut self.work);
-        self.route_to_groups(message, audience.groups(), confirm, routed, now_ms);
-        self.route_to_others(message, audience.interested(), confirm, routed);
+        self.route_to_groups(message, audience.groups(), asked.as_deref_mut(), routed, now_ms);
+        self.route_to_others(message, audience.interested(), asked, routed);
         self.router.keep(audience);
     }
 
@@ -523,7 +539,7 @@ impl Shard {
         &mut self,
         message: &Message,
         groups: &[u32],
-        confirm: Option<Confirm>,
+        mut asked: Option<&mut Asked>,
         routed: &mut Routed,
         now_ms: u64,
     ) {
@@ -534,7 +550,7 @@ impl Shard {
                 continue;
             }
             routed.matched = true;
-            routed.waiting += self.deliver_to_group(*group, message, confirm, now_ms);
+            self.deliver_to_group(*group, message, asked.as_deref_mut(), now_ms);
         }
         self.work.charge(over / GROUPS_OVER_PER_UNIT);
     }
@@ -543,7 +559,7 @@ impl Shard {
         &mut self,
         message: &Message,
         interested: Interested,
-        confirm: Option<Confirm>,
+        mut asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
         let mut others = interested.wants & !(1 << self.id);
@@ -553,11 +569,10 @@ impl Shard {
             others &= others - 1;
             // One that was taken on may be mailed again after a crash: who has kept it meanwhile,
             // though nobody there was promised it yet, has to know it by its serial.
-            let is_awaited =
-                |confirm: &Confirm| confirm.serial != 0 || interested.promises & (1 << shard) != 0;
-            let payer = self.payer_number(message, confirm);
-            let confirm = confirm.filter(is_awaited);
-            routed.waiting += u16::from(confirm.is_some());
+            let promises = interested.promises & (1 << shard) != 0;
+            let is_awaited = |asked: &&mut Asked| promises || asked.confirm().serial != 0;
+            let payer = self.payer_number(message, asked.as_deref());
+            let confirm = asked.as_deref_mut().filter(is_awaited).map(|a| a.ask_shard(shard));
             self.send(shard, Mail::Publish { message: message.clone(), confirm, payer });
         }
     }
@@ -601,57 +616,6 @@ impl Shard {
         let is_full = matches!(status, Some(storage::Status::Full(_)));
         let waits = !is_full || self.shared.settings.when_full == WhenFull::Wait;
         confirm.serial != 0 || !is_poisoned && (waits || confirm.is_again)
-    }
-
-    /// The same for a message of which it is too late to say that it should come later: should its
-    /// home be here and have no room for a moment, it waits there.
-    pub(crate) fn retain_patiently(
-        &mut self,
-        message: &Message,
-        confirm: Option<Confirm>,
-        routed: &mut Routed,
-    ) {
-        let home = self.shared.shard_of_topic(Name::of(message));
-        match home == self.id && confirm.is_some() {
-            true => self.retain_here(message, confirm, routed),
-            false => self.retain(message, confirm, routed),
-        }
-    }
-
-    fn retain_here(&mut self, message: &Message, confirm: Option<Confirm>, routed: &mut Routed) {
-        routed.waiting += 1;
-        let payer = self.payer_of(message).cloned();
-        self.on_retain_mail(message.clone(), confirm, payer);
-    }
-
-    /// Sends a message to the home of its topic, which keeps it.
-    pub(crate) fn retain(
-        &mut self,
-        message: &Message,
-        confirm: Option<Confirm>,
-        routed: &mut Routed,
-    ) {
-        let home = self.shared.shard_of_topic(Name::of(message));
-        // What stands before it there must not be overtaken.
-        let is_late = self.inbox.has_late();
-        if home == self.id && confirm.is_some_and(|confirm| confirm.serial != 0 || is_late) {
-            self.retain_here(message, confirm, routed);
-            return;
-        }
-        if home == self.id {
-            let payer = self.payer_of(message).cloned();
-            match self.keep_retained(message, confirm, payer.as_ref()) {
-                Ok(waits) => routed.waiting += u16::from(waits),
-                Err(reason) => routed.refused = Some(reason),
-            }
-            return;
-        }
-        // Its home is asked when it writes the message down, or when the store is about full.
-        let is_kept = self.store.is_some() && message.level() > 0;
-        let confirm = confirm.filter(|_| is_kept || self.lacks_room_to_retain(message));
-        routed.waiting += u16::from(confirm.is_some());
-        let payer = self.payer_of(message).cloned();
-        self.send(home, Mail::Retain { message: message.clone(), confirm, payer });
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use codec::{QoS, Reason};
-use session::{Account, LARGE_BYTES_MIN, Message};
+use session::{Account, LARGE_BYTES_MIN, Message, Respondent};
 use topic::Cursor;
 
 use crate::Scope;
@@ -58,6 +58,8 @@ pub struct Confirm {
     /// Of the acknowledgement that waits on that connection.
     pub ack_number: u32,
     pub packet_id: u16,
+    /// Who is asked, and thus whose answer it is.
+    pub respondent: Respondent,
     /// Of a message that the publisher's shard has in its log until all have it, a QoS 2 publish
     /// or a will: told apart by it from one that was mailed before. 0: none.
     pub serial: u64,

@@ -21,7 +21,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
-use session::{Acked, Dropped, Link, Message, NEVER, Outbox, Wait};
+use session::{Acked, Dropped, Link, Message, NEVER, Outbox, Respondent, Wait};
 
 use crate::clients::cleanup::Remains;
 use crate::clients::client::{Client, Pace};
@@ -47,7 +47,8 @@ use crate::shard::inbox::Inbox;
 use crate::shard::timers::Wheel;
 use crate::sure::Sure;
 use crate::{
-    Ended, Event, Mail, Metrics, Quota, RetainedQuery, Scope, SessionKey, ShardId, Shared, Space,
+    Confirm, Ended, Event, Mail, Metrics, Quota, RetainedQuery, Scope, SessionKey, ShardId, Shared,
+    Space,
 };
 use policy::{Action, Identity};
 
@@ -502,12 +503,7 @@ impl Shard {
         self.finish(now_ms);
     }
 
-    pub(crate) fn answer(
-        &mut self,
-        confirm: Option<crate::Confirm>,
-        reason: Reason,
-        message: Message,
-    ) {
+    pub(crate) fn answer(&mut self, confirm: Option<Confirm>, reason: Reason, message: Message) {
         if let Some(confirm) = confirm {
             let refused = reason.is_error().then_some(message);
             self.send(confirm.publisher.shard(), Mail::Confirmed { confirm, reason, refused });
@@ -516,7 +512,7 @@ impl Shard {
 
     pub(crate) fn on_confirmed(
         &mut self,
-        confirm: crate::Confirm,
+        confirm: Confirm,
         reason: Reason,
         refused: Option<&Message>,
         now_ms: u64,
@@ -524,7 +520,7 @@ impl Shard {
         if confirm.serial != 0 {
             // A log out of service holds nothing, so the publisher hears nothing.
             if reason != Reason::IMPLEMENTATION_SPECIFIC_ERROR {
-                self.on_handed_over(confirm.serial, now_ms);
+                self.on_handed_over(confirm.serial, confirm.respondent, now_ms);
             }
             return;
         }
@@ -545,13 +541,16 @@ impl Shard {
         }
         let is_current = self.link(slot, confirm.connection).is_some();
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        let awaited_as = (confirm.connection, confirm.ack_number);
-        let number = match is_current {
-            true => Some(confirm.ack_number),
-            false => client.session.incoming.settle_orphan(awaited_as, reason.is_error()),
-        };
-        let Some(number) = number else { return };
-        client.session.settle(number, reason);
+        let Confirm { connection, ack_number, respondent, .. } = confirm;
+        if is_current {
+            client.session.settle(ack_number, respondent, reason);
+        } else {
+            let awaited_as = (connection, ack_number);
+            let incoming = &mut client.session.incoming;
+            let heir = incoming.settle_orphan(awaited_as, respondent, reason.is_error());
+            let Some(number) = heir else { return };
+            client.session.settle(number, Respondent::FIRST, reason);
+        }
         if client.session.link().is_some_and(Link::has_refused) {
             self.doomed.push((slot, Ended::Refused));
         }

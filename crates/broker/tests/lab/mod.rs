@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use broker::admission::{self, Admission, Refusal};
 use broker::{
-    ConnectRequest, Counter, Event, Limits, Metrics, Name, Reauthenticate, Replay, Scope, Settings,
-    Shard, Shared,
+    ConnectRequest, Counter, Event, Limits, Mail, Metrics, Name, Reauthenticate, Replay, Scope,
+    Settings, Shard, Shared,
 };
 use codec::{
     Ack, AckKind, Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, Publish, QoS,
@@ -82,6 +82,8 @@ pub(crate) struct Lab {
     pub(crate) disks: Vec<SimDisk>,
     /// The disks do nothing, whatever they are told.
     pub(crate) disks_stand_still: bool,
+    /// Each answer to a publish comes several times.
+    pub(crate) repeats_answers: bool,
 }
 
 /// Logs small enough that a test can fill and reclaim them.
@@ -112,6 +114,7 @@ impl Lab {
             log_settings: log_settings(),
             disks: Vec::new(),
             disks_stand_still: false,
+            repeats_answers: false,
         }
     }
 
@@ -406,6 +409,11 @@ impl Lab {
         let any = !batches.is_empty();
         for (to, mail) in batches {
             for item in mail {
+                let is_answer = matches!(item, Mail::Confirmed { .. });
+                let repeats = if self.repeats_answers && is_answer { 3 } else { 0 };
+                for again in std::iter::repeat_n(item.clone(), repeats) {
+                    self.shards[to].on_mail(again, self.now_ms);
+                }
                 self.shards[to].on_mail(item, self.now_ms);
             }
         }

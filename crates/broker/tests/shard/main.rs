@@ -1,5 +1,6 @@
 //! The shard from outside: events in, effects out, in one program so that it is linked once.
 
+mod answers;
 mod broadcast;
 mod changed;
 mod commands;
