@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use sim::{ClusterToll, Options, Toll, run_many};
+use sim::{ClusterToll, Options, Sabotage, Toll, run_many};
 
 const USAGE: &str =
     "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven] [--cluster]
+           [--answer-twice]
 
   sim 17                    one world
   sim 0 10000               many
@@ -15,6 +16,7 @@ const USAGE: &str =
   sim 0 10000 --policy      many, with access rules and credentials that change
   sim 0 10000 --driven      many, driven by the code that drives the server
   sim 0 10000 --cluster     many, with several nodes and a simulated engine
+  sim 0 10000 --answer-twice          many, with answers that come again
   sim 17 --durable --trace 900    with more of its history
   sim 0 10000 --durable --all     go on after failures, and tell each in one line";
 
@@ -60,7 +62,7 @@ fn main() -> ExitCode {
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let mut numbers = Vec::new();
-    let (mut options, mut is_all) = (Options::default(), false);
+    let (mut options, mut is_all, mut answers_twice) = (Options::default(), false, false);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--durable" => {
@@ -73,6 +75,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
             "--hostile" => options.hostile = true,
             "--policy" => options.policy = true,
             "--driven" => options.driven = true,
+            "--answer-twice" => answers_twice = true,
             "--cluster" => {
                 let Options { trace_lines, durable, hostile, policy, driven, .. } = options;
                 let cluster = Options::cluster();
@@ -88,6 +91,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
         [first, count] => (first, count),
         _ => return Err(format!("give SEED, or SEED and COUNT: got {} numbers", numbers.len())),
     };
+    options.sabotage = answers_twice.then_some(Sabotage::AnswerTwice);
     check(&options)?;
     Ok(Arguments { first, count, options, is_all })
 }
@@ -110,6 +114,9 @@ fn check(options: &Options) -> Result<(), String> {
     let beside_cluster = [of_other_worlds.as_slice(), &[("--driven", options.driven)]].concat();
     if let Some((flag, _)) = beside_cluster.iter().find(|(_, is_on)| *is_on && options.cluster) {
         return Err(format!("--cluster cannot be combined with {flag}: run each by itself"));
+    }
+    if options.sabotage.is_some() && options.driven {
+        return Err("--driven cannot be combined with --answer-twice: run each by itself".into());
     }
     if options.calm && !options.durable {
         return Err("--calm needs --durable: only worlds with disks crash".into());
@@ -141,6 +148,7 @@ mod tests {
             ("1 --driven --policy", "--policy"),
             ("1 --calm", "--durable"),
             ("1 --cluster --durable", "--durable"),
+            ("1 --driven --answer-twice", "--answer-twice"),
             ("1 --driven --cluster", "--driven"),
             ("1 --durabel", "--durabel"),
             ("1 2 3", "3 numbers"),

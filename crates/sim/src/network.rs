@@ -186,6 +186,12 @@ impl World {
             overtake(sabotage, queue);
         }
         let Some(mail) = queue.pop_front() else { return };
+        if self.node.sabotage == Some(Sabotage::AnswerTwice)
+            && matches!(mail, Mail::Confirmed { .. })
+            && self.random.chance(60)
+        {
+            queue.insert(self.random.below(queue.len() + 1), mail.clone());
+        }
         if queue.is_empty() {
             self.node.mail.remove(&pair);
         }

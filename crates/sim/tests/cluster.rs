@@ -24,6 +24,15 @@ fn what_was_acknowledged_outlives_every_fault_of_a_cluster() {
 }
 
 #[test]
+fn what_was_acknowledged_outlives_a_cluster_where_answers_come_again() {
+    let options = Options { sabotage: Some(Sabotage::AnswerTwice), ..Options::cluster() };
+    let (_, failures) = run_many(0, seeds(), options, false);
+    if let Some(failure) = failures.first() {
+        panic!("{failure}");
+    }
+}
+
+#[test]
 fn one_seed_is_one_world_of_a_cluster() {
     let once = run(7, Options::cluster()).expect("it keeps its promises");
     let again = run(7, Options::cluster()).expect("it keeps its promises");

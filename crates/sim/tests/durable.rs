@@ -50,6 +50,12 @@ fn what_was_promised_to_honest_clients_outlives_every_end_beside_hostile_ones() 
 }
 
 #[test]
+fn what_was_promised_is_kept_where_answers_come_again() {
+    let sabotage = Some(Sabotage::AnswerTwice);
+    keep_promises(Options { sabotage, ..Options::durable() }, seeds());
+}
+
+#[test]
 fn no_start_gives_a_message_to_who_may_not_have_it() {
     keep_promises(Options { policy: true, ..Options::durable() }, seeds() / 4);
 }

@@ -40,6 +40,15 @@ fn one_seed_is_one_world() {
     assert!(once.received > 0);
 }
 
+#[test]
+fn answers_that_come_again_break_no_promise() {
+    let sabotage = Some(Sabotage::AnswerTwice);
+    run_all(0, 300, Options { sabotage, ..Options::default() });
+    let overflow = Some(Overflow::Reject);
+    run_all(0, 300, Options { sabotage, overflow, ..Options::default() });
+    run_all(0, 200, Options { sabotage, policy: true, ..Options::default() });
+}
+
 fn is_caught(sabotage: Sabotage) {
     let options = Options { sabotage: Some(sabotage), ..Options::default() };
     let caught = (0..200).find(|seed| run(*seed, options).is_err());
