@@ -1,9 +1,9 @@
 //! What a publish waits for has names: an answer that comes again counts once.
 
-use crate::lab::{Conn, Got, Lab, persistent, publish, queue, request, with_limits};
+use crate::lab::{Conn, Got, Lab, persistent, publish, queue, request, retained, with_limits};
 use broker::command::{Answer, Command, Publication};
 use broker::{ConnectRequest, Durability, Scope, Settings};
-use codec::{AckKind, QoS, Reason};
+use codec::{AckKind, Packet, QoS, Reason};
 use session::Overflow;
 
 /// Two sessions on the shards 1 and 2 are owed what is published on `t`, on shard 0 by this client.
@@ -101,4 +101,30 @@ fn each_group_answers_for_itself_also_where_many_have_their_home_on_one_shard() 
     assert_eq!(lab.take_all(conn), [], "the homes on one shard have not answered");
     lab.settle();
     assert_eq!(lab.take_all(conn), [Got::Ack(AckKind::Puback, 5, Reason::SUCCESS)]);
+}
+
+#[test]
+fn a_publish_in_the_line_is_not_accepted_before_those_behind_the_line_answer() {
+    let settings = Settings { retained_messages_max: 1, ..Settings::default() };
+    let mut lab = Lab::durable_with(3, settings);
+    let (topic, filler) = (lab.topic_on(2, "t"), lab.topic_on(2, "filler"));
+    let id = lab.id_on(0, "publisher");
+    let first = lab.open(persistent(&id));
+    lab.send(first, &retained(&filler, b"kept", 1, 1));
+    lab.disks_stand_still = true;
+    lab.send_only(first, &publish(&topic, b"before it", 2, 2));
+    lab.send_only(first, &retained(&topic, b"too many", 2, 3));
+    let (shard, slot) = lab.place(first);
+    lab.shards[shard].on_closed(slot, first, lab.now_ms);
+    lab.disks_stand_still = false;
+    lab.settle_but(2);
+    let second = lab.connect_only(persistent(&id));
+    let Packet::Publish(again) = retained(&topic, b"too many", 2, 3) else { unreachable!() };
+    lab.send_only(second, &Packet::Publish(codec::Publish { dup: true, ..again }));
+    lab.flush();
+    lab.take(second).expect("a CONNACK");
+    assert_eq!(lab.take_all(second), [], "the home of the topic has not answered");
+    lab.settle();
+    let refused = Got::Ack(AckKind::Pubrec, 3, Reason::QUOTA_EXCEEDED);
+    assert_eq!(lab.take_all(second), [refused]);
 }
