@@ -187,7 +187,7 @@ impl World {
         }
         let Some(mail) = queue.pop_front() else { return };
         if self.node.sabotage == Some(Sabotage::AnswerTwice)
-            && matches!(mail, Mail::Confirmed { .. })
+            && is_named_answer(&mail)
             && self.random.chance(60)
         {
             queue.insert(self.random.below(queue.len() + 1), mail.clone());
@@ -457,6 +457,17 @@ impl World {
             client.lose_wire(&mut self.oracle);
         }
     }
+}
+
+/// Does it say what it answers, so that it may come again?
+const fn is_named_answer(mail: &Mail) -> bool {
+    matches!(
+        mail,
+        Mail::Confirmed { .. }
+            | Mail::Retained { .. }
+            | Mail::Heard { .. }
+            | Mail::GroupDone { .. }
+    )
 }
 
 /// A planted bug: what stands behind a QoS 2 message of the same publisher and topic goes first.

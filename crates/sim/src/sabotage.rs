@@ -17,8 +17,8 @@ pub enum Sabotage {
     /// Who is woken sleeps on.
     SleepOn,
     DoubleMail,
-    /// Who is asked to accept a publish answers more than once, at once or later. The broker is to
-    /// stand that: no promise is broken.
+    /// A shard that is asked answers more than once, at once or later. The broker is to stand that:
+    /// no promise is broken.
     AnswerTwice,
     SwapMail,
     /// A live message overtakes one of QoS 2 of its publisher and topic.

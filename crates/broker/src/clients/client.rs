@@ -95,8 +95,8 @@ pub(crate) struct Extras {
     pub(crate) retained_wanted: BTreeMap<Box<str>, Wanted>,
     /// Retained messages still to be fetched: the next page is asked for when there is room.
     pub(crate) retained_next: Vec<RetainedQuery>,
-    /// Pages that are under way.
-    pub(crate) retained_asked: u32,
+    /// The numbers of the pages that are under way: some 100, or one for each shard.
+    pub(crate) retained_asked: Vec<u64>,
     /// Topics on which a newer retained message came while a page was under way: the page may be
     /// older than it.
     pub(crate) retained_fresh: Vec<(Box<str>, u32)>,
@@ -118,7 +118,7 @@ pub(crate) struct Wanted {
 impl Extras {
     /// Pages that are under way or to be asked for.
     pub(crate) const fn retained_under_way(&self) -> usize {
-        self.retained_asked as usize + self.retained_next.len()
+        self.retained_asked.len() + self.retained_next.len()
     }
 
     pub(crate) fn are_unused(&self) -> bool {

@@ -28,6 +28,8 @@ pub(crate) struct Home {
     /// Pages that were asked for, and how many this turn has had.
     asked: VecDeque<Box<RetainedQuery>>,
     given: usize,
+    /// The number of the last page that was asked for here, of whatever home.
+    last_page: u64,
     /// Where the walk that looks for what has expired goes on.
     sweep: Option<Cursor>,
 }
@@ -39,6 +41,7 @@ impl Home {
             payers: Payers::of(Held::Retained),
             asked: VecDeque::new(),
             given: 0,
+            last_page: 0,
             sweep: None,
         }
     }
@@ -150,6 +153,12 @@ impl Home {
         let mut messages = Vec::new();
         self.kept.walk(filter, None, max, &mut |kept| messages.push(kept.message()));
         messages
+    }
+
+    /// A number that no page has had.
+    pub(super) const fn next_page(&mut self) -> u64 {
+        self.last_page += 1;
+        self.last_page
     }
 
     /// A page, now or in a later turn.

@@ -295,18 +295,24 @@ impl Shard {
             options: bits,
             identifier,
             ask: extras.retained_asks,
+            page: 0,
             after: None,
         };
         if has_wildcard(filter) {
-            extras.retained_asked += u32::from(self.shared.shard_count);
             for home in 0..self.shared.shard_count {
-                self.query(RetainedQuery { home, ..query.clone() });
+                self.ask_page(slot, RetainedQuery { home, ..query.clone() });
             }
         } else {
-            extras.retained_asked += 1;
             let home = self.shared.shard_of_topic(Name::new(scope, filter));
-            self.query(RetainedQuery { home, ..query });
+            self.ask_page(slot, RetainedQuery { home, ..query });
         }
+    }
+
+    fn ask_page(&mut self, slot: u32, mut query: RetainedQuery) {
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        query.page = self.retained.next_page();
+        client.extras().retained_asked.push(query.page);
+        self.send(query.home, Mail::QueryRetained(Box::new(query)));
     }
 
     /// The subscriber's side: deliver the page, and go on when there is room.
@@ -319,6 +325,11 @@ impl Shard {
     ) {
         // The session has ended since it asked.
         let Some(slot) = self.clients.slot_of(query.subscriber) else { return };
+        let extras = self.clients.get(slot).and_then(|client| client.extras.as_ref());
+        if !extras.is_some_and(|extras| extras.retained_asked.contains(&query.page)) {
+            // It has come already.
+            return;
+        }
         // Nothing is added for a filter that was given up since (MQTT-3.10.4-2).
         let is_wanted = self.listed_of(slot, &query.filter).is_some();
         for message in messages.iter().filter(|_| is_wanted) {
@@ -326,12 +337,12 @@ impl Shard {
         }
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let extras = client.extras();
-        extras.retained_asked = extras.retained_asked.saturating_sub(1);
+        extras.retained_asked.retain(|page| *page != query.page);
         if !is_last && is_wanted {
             // Without a connection it is asked for after the next CONNECT.
             extras.retained_next.push(query);
         }
-        if extras.retained_asked == 0 && extras.retained_next.is_empty() {
+        if extras.retained_asked.is_empty() && extras.retained_next.is_empty() {
             extras.retained_fresh = Vec::new();
         }
         self.ask_next_page(slot);
@@ -393,8 +404,7 @@ impl Shard {
             return;
         }
         if let Some(query) = extras.retained_next.pop() {
-            extras.retained_asked += 1;
-            return self.query(query);
+            return self.ask_page(slot, query);
         }
         while let Some((filter, wanted)) = self.next_wanted(slot) {
             self.ask_retained(slot, &filter, wanted);

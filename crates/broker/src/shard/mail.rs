@@ -84,6 +84,8 @@ pub struct RetainedQuery {
     pub identifier: u32,
     /// Which of the subscriber's subscriptions asks, counted.
     pub ask: u32,
+    /// The page that comes next, by its number among all that the subscriber's shard asks for.
+    pub page: u64,
     pub after: Option<Cursor>,
 }
 

@@ -47,8 +47,7 @@ use crate::shard::inbox::Inbox;
 use crate::shard::timers::Wheel;
 use crate::sure::Sure;
 use crate::{
-    Confirm, Ended, Event, Mail, Metrics, Quota, RetainedQuery, Scope, SessionKey, ShardId, Shared,
-    Space,
+    Confirm, Ended, Event, Mail, Metrics, Quota, Scope, SessionKey, ShardId, Shared, Space,
 };
 use policy::{Action, Identity};
 
@@ -697,9 +696,5 @@ impl Shard {
         if let Some(space) = self.space(scope) {
             space.add(quota, more);
         }
-    }
-
-    pub(crate) fn query(&mut self, query: RetainedQuery) {
-        self.send(query.home, Mail::QueryRetained(Box::new(query)));
     }
 }

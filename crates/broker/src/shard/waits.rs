@@ -58,8 +58,7 @@ impl Shard {
             let link = client.session.link();
             waits.acknowledgements += link.map_or(0, |link| link.acks_waiting());
             waits.orphans += client.session.incoming.orphans_len();
-            waits.pages +=
-                client.extras.as_ref().map_or(0, |extras| extras.retained_asked as usize);
+            waits.pages += client.extras.as_ref().map_or(0, |extras| extras.retained_asked.len());
         }
         waits
     }

@@ -82,7 +82,7 @@ pub(crate) struct Lab {
     pub(crate) disks: Vec<SimDisk>,
     /// The disks do nothing, whatever they are told.
     pub(crate) disks_stand_still: bool,
-    /// Each answer to a publish comes several times.
+    /// Each answer to a publish, and each page of retained messages, comes several times.
     pub(crate) repeats_answers: bool,
 }
 
@@ -409,7 +409,7 @@ impl Lab {
         let any = !batches.is_empty();
         for (to, mail) in batches {
             for item in mail {
-                let is_answer = matches!(item, Mail::Confirmed { .. });
+                let is_answer = matches!(item, Mail::Confirmed { .. } | Mail::Retained { .. });
                 let repeats = if self.repeats_answers && is_answer { 3 } else { 0 };
                 for again in std::iter::repeat_n(item.clone(), repeats) {
                     self.shards[to].on_mail(again, self.now_ms);

@@ -128,3 +128,22 @@ fn a_publish_in_the_line_is_not_accepted_before_those_behind_the_line_answer() {
     let refused = Got::Ack(AckKind::Pubrec, 3, Reason::QUOTA_EXCEEDED);
     assert_eq!(lab.take_all(second), [refused]);
 }
+
+#[test]
+fn a_page_of_retained_messages_that_comes_again_is_no_other_page() {
+    let mut lab = Lab::new(2);
+    let publisher = lab.open(request("publisher"));
+    let topics: Vec<String> = (0..250).map(|number| format!("r/{number}")).collect();
+    topics.iter().for_each(|topic| lab.send(publisher, &retained(topic, b"kept", 0, 0)));
+    let reader = lab.open(request("reader"));
+    lab.repeats_answers = true;
+    lab.subscribe_all(reader, &["r/#", "r/1"], 0);
+    lab.settle();
+    let mut received: Vec<String> =
+        lab.received(reader).into_iter().map(|received| received.topic).collect();
+    received.sort_unstable();
+    let mut expected = [topics, vec!["r/1".to_owned()]].concat();
+    expected.sort_unstable();
+    assert_eq!(received, expected);
+    assert!(lab.shards.iter().all(|shard| shard.waits().are_over()));
+}
