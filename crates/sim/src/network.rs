@@ -293,6 +293,19 @@ impl World {
     pub(crate) fn end_turn(&mut self, shard: usize) {
         self.node.shards[shard].end_turn();
         self.collect(shard as ShardId);
+        self.judge_waits(shard);
+    }
+
+    /// Nobody waits for what is over, whatever others wait for.
+    fn judge_waits(&mut self, shard: usize) {
+        // A shard hears of the end of its own holds by mail.
+        let own = (shard as ShardId, shard as ShardId);
+        let mut mail = self.node.mail.get(&own).into_iter().flatten();
+        let knows = !mail.any(|mail| matches!(mail, Mail::LetGo { .. }));
+        if knows && self.node.shards[shard].overdue_waits() > 0 {
+            let rule = format!("publishers of shard {shard} wait, and nothing is in their way");
+            self.broken_rule.get_or_insert(rule);
+        }
     }
 
     /// Carries out the effects of a shard.

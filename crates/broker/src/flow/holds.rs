@@ -114,6 +114,12 @@ impl Holds {
         }
     }
 
+    /// Those for whom no hold stands any more.
+    pub(super) fn overdue(&self) -> impl Iterator<Item = (u32, u64)> {
+        let over = self.list.iter().filter(|hold| hold.filters.is_empty());
+        over.flat_map(|hold| hold.waiting.iter().copied())
+    }
+
     /// The next publisher for whom no hold stands any more.
     fn next_let_go(&mut self) -> Option<(u32, u64)> {
         loop {

@@ -117,6 +117,13 @@ impl Lanes {
         self.lanes.iter().map(|lane| lane.waiting.len()).sum()
     }
 
+    /// Those in lines of lanes that have room.
+    fn overdue(&self) -> impl Iterator<Item = (u32, u64)> {
+        let has_room = |shard: &usize| self.full & 1 << shard == 0;
+        let lanes = (0..self.lanes.len()).filter(has_room).map(|shard| &self.lanes[shard]);
+        lanes.flat_map(|lane| lane.waiting.iter().copied())
+    }
+
     fn next_waiting(&mut self, shard: ShardId) -> Option<(u32, u64)> {
         if self.full & (1 << shard) != 0 {
             return None;
@@ -194,6 +201,16 @@ impl Shard {
         if self.link(slot, connection).is_some_and(|link| link.gate.reads_at_ms() != NEVER) {
             self.change_gate(slot, |_| ());
         }
+    }
+
+    /// Publishers that stand in a line though nothing is in their way. None do when all mail is
+    /// dealt with. For tests: looks at all that wait.
+    pub fn overdue_waits(&self) -> usize {
+        let is_there = |(slot, connection): &(u32, u64)| {
+            self.clients.get(*slot).is_some_and(|client| client.connection == *connection)
+        };
+        let overdue = self.effects.lanes_read().overdue().chain(self.holds.overdue());
+        overdue.filter(is_there).count()
     }
 
     /// Reads nothing from a connection before it is [read on](Shard::read_on). Some: it is to be

@@ -102,9 +102,8 @@ impl Effects {
         &self.shared
     }
 
-    /// Publishers that wait for a shard before which too much lies.
-    pub(crate) fn waiting_in_lanes(&self) -> usize {
-        self.lanes.waiting_count()
+    pub(crate) const fn lanes_read(&self) -> &Lanes {
+        &self.lanes
     }
 
     pub(crate) const fn lanes(&mut self) -> &mut Lanes {

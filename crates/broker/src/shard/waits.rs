@@ -49,7 +49,7 @@ impl Shard {
             publications: self.publications.len(),
             handovers: self.store.as_ref().map_or(0, |store| store.handovers.waiting_count()),
             subacks: self.heard.waiting_count(),
-            lanes: self.effects.waiting_in_lanes(),
+            lanes: self.effects.lanes_read().waiting_count(),
             holds: self.holds.waiting_count(),
             given_out: self.groups.given_out_count(),
             ..Waits::default()
