@@ -216,7 +216,8 @@ def test_without_a_quorum_the_active_node_is_not_ready_and_says_when_it_is_back(
         assert code == 503 and "lease expired: this node is suspended" in text, text
         problem = lab.ask(active, "GET", "/clients", status=503)
         assert "suspended" in problem["detail"]
-        assert lab.ask(active, "GET", "/cluster")["role"] == "suspended"
+        role = lambda: lab.ask(active, "GET", "/cluster")["role"]  # noqa: E731
+        eventually(lambda: role() == "suspended", "the role")
         broker = lab.ask(active, "GET", "/broker")
         assert broker["state"] == "not_ready"
         assert "lease expired: this node is suspended" in broker["reason"]
