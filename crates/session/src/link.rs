@@ -366,13 +366,20 @@ impl Link {
     /// Owes an acknowledgement. It leaves at once if nothing before it waits and none is
     /// awaited.
     #[inline]
-    pub fn owe_ack(&mut self, ack: PendingAck) {
-        self.is_refusing |= ack.reason.is_error() && !self.is_v5();
-        if self.acks.is_empty() && ack.awaited.is_empty() {
+    pub fn owe_ack(
+        &mut self,
+        kind: AckKind,
+        packet_id: u16,
+        reason: Reason,
+        awaited: Option<Awaited>,
+    ) {
+        self.is_refusing |= reason.is_error() && !self.is_v5();
+        if self.acks.is_empty() && awaited.is_none() {
             self.acks_taken = self.acks_taken.wrapping_add(1);
-            self.write_owed(&ack);
+            self.write_owed(kind, packet_id, reason);
         } else {
-            self.acks.push_back(ack);
+            let awaited = awaited.unwrap_or_default();
+            self.acks.push_back(PendingAck { kind, packet_id, reason, awaited });
         }
     }
 
@@ -408,7 +415,7 @@ impl Link {
     pub(crate) fn write_settled(&mut self) {
         while let Some(ack) = self.acks.pop_front_if(|ack| ack.awaited.is_empty()) {
             self.acks_taken = self.acks_taken.wrapping_add(1);
-            self.write_owed(&ack);
+            self.write_owed(ack.kind, ack.packet_id, ack.reason);
         }
     }
 
@@ -434,15 +441,15 @@ impl Link {
     }
 
     #[inline]
-    fn write_owed(&mut self, ack: &PendingAck) {
-        self.has_refused |= ack.reason.is_error() && !self.is_v5();
+    fn write_owed(&mut self, kind: AckKind, packet_id: u16, reason: Reason) {
+        self.has_refused |= reason.is_error() && !self.is_v5();
         if self.has_refused {
             return;
         }
-        if ack.kind == AckKind::Puback || ack.reason.is_error() {
+        if kind == AckKind::Puback || reason.is_error() {
             self.give_receive_quota();
         }
-        self.write_ack(ack.kind, ack.packet_id, ack.reason);
+        self.write_ack(kind, packet_id, reason);
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use codec::{Ack, AckKind, Property, Publish, QoS, Reason, Violation};
 
 use crate::{
     Acked, Awaited, Delivery, Incoming, Link, LinkSettings, Message, NEVER, Origin, Outgoing,
-    PendingAck, Publishing, Rates, Respondent, Template, Terms,
+    Publishing, Rates, Respondent, Template, Terms,
 };
 
 /// What happens to a delivery when the queue of its session is full.
@@ -166,7 +166,13 @@ impl Session {
     /// Owes the answer to an accepted PUBLISH.
     ///
     /// An accepted QoS 2 id is remembered at once, so that a repetition is not passed on twice.
-    pub fn owe_answer(&mut self, qos: QoS, packet_id: u16, reason: Reason, awaited: Awaited) {
+    pub fn owe_answer(
+        &mut self,
+        qos: QoS,
+        packet_id: u16,
+        reason: Reason,
+        awaited: Option<Awaited>,
+    ) {
         let kind = match qos {
             QoS::AtMostOnce => return,
             QoS::AtLeastOnce => AckKind::Puback,
@@ -174,23 +180,22 @@ impl Session {
         };
         if kind == AckKind::Pubrec && !reason.is_error() {
             self.incoming.insert(packet_id);
-            match awaited.is_empty() {
-                true => self.incoming.confirm(packet_id),
-                false => self.incoming.await_answers(packet_id),
+            match awaited {
+                None => self.incoming.confirm(packet_id),
+                Some(_) => self.incoming.await_answers(packet_id),
             }
         }
         if let Some(link) = self.link.as_deref_mut() {
-            link.owe_ack(PendingAck { kind, packet_id, reason, awaited });
+            link.owe_ack(kind, packet_id, reason, awaited);
         }
     }
 
     /// Owes the PUBREC of a publish that is kept whatever happens: its packet id counts as
     /// accepted.
-    pub fn owe_kept_answer(&mut self, packet_id: u16, awaited: Awaited) {
+    pub fn owe_kept_answer(&mut self, packet_id: u16, awaited: Option<Awaited>) {
         self.incoming.insert(packet_id);
         if let Some(link) = self.link.as_deref_mut() {
-            let (kind, reason) = (AckKind::Pubrec, Reason::SUCCESS);
-            link.owe_ack(PendingAck { kind, packet_id, reason, awaited });
+            link.owe_ack(AckKind::Pubrec, packet_id, Reason::SUCCESS, awaited);
         }
     }
 

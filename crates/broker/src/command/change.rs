@@ -192,7 +192,7 @@ impl Shard {
         };
         let awaited = match routed.refused {
             Some(_) => Awaited::default(),
-            None => asked.into_awaited(),
+            None => asked.take_awaited().unwrap_or_default(),
         };
         self.publications.pending.insert(number, Pending { ticket, awaited, reason });
         self.answer_publication(number);

@@ -223,7 +223,7 @@ impl Shard {
         if let Some(store) = &mut self.store
             && let Some(handover) = store.handovers.by_serial.get_mut(&serial)
         {
-            handover.awaited.extend(&asked.into_awaited());
+            handover.awaited.extend(&asked.take_awaited().unwrap_or_default());
         }
         self.on_handed_over(serial, Respondent::ASKING, now_ms);
     }

@@ -211,7 +211,7 @@ impl Shard {
         if !is_for_store_only && !is_refused {
             self.route_onward(&message, asked.as_mut(), &mut routed, now_ms);
         }
-        let (Some(confirm), Some(asked)) = (confirm, asked) else { return };
+        let (Some(confirm), Some(mut asked)) = (confirm, asked) else { return };
         if let Some(reason) = routed.refused {
             self.on_confirmed(confirm, reason, Some(&message), now_ms);
             return;
@@ -219,7 +219,7 @@ impl Shard {
         // It waits for these, and for the line no more. If its connection has ended, what comes
         // again on the next one does.
         if let Some(slot) = self.clients.slot_of(confirm.publisher) {
-            let (awaited, number) = (asked.into_awaited(), confirm.ack_number);
+            let (awaited, number) = (asked.take_awaited().unwrap_or_default(), confirm.ack_number);
             let is_current = self.link(slot, confirm.connection).is_some();
             let Some(client) = self.clients.get_mut(slot).sure() else { return };
             let session = &mut client.session;

@@ -49,8 +49,9 @@ impl Asked {
         self.confirm.is_again = true;
     }
 
-    /// All that have yet to answer.
-    pub(crate) fn into_awaited(self) -> Awaited {
-        self.awaited
+    /// Those that have yet to answer, if there are any.
+    #[inline]
+    pub(crate) fn take_awaited(&mut self) -> Option<Awaited> {
+        (!self.awaited.is_empty()).then(|| std::mem::take(&mut self.awaited))
     }
 }

@@ -1,7 +1,7 @@
 //! From a PUBLISH to the shards that want it.
 
 use codec::{Property, Publish, QoS, Reason, Violation};
-use session::{Awaited, Inbound, Message, MessageParts, NEVER, Respondent};
+use session::{Inbound, Message, MessageParts, NEVER, Respondent};
 use topic::Interested;
 
 use crate::clients::client::{Client, Pace};
@@ -116,7 +116,8 @@ impl Shard {
         if undone.is_some() && routed.refused.is_none() {
             self.await_undone(undone, message, asked.as_mut());
         }
-        let answered = self.answer_routed(slot, publish, message, (&routed, asked), now_ms);
+        let answered =
+            self.answer_routed(slot, publish, message, (&routed, asked.as_mut()), now_ms);
         let Routed { mut pace, own, .. } = routed;
         if own.is_some() {
             pace.slow_to(self.deliver_own(message, own, now_ms));
@@ -139,7 +140,7 @@ impl Shard {
         slot: u32,
         publish: &Publish<'_>,
         message: &Message,
-        (routed, asked): (&Routed, Option<Asked>),
+        (routed, asked): (&Routed, Option<&mut Asked>),
         now_ms: u64,
     ) -> Result<(), Ended> {
         if let Some(reason) = routed.refused {
@@ -155,8 +156,7 @@ impl Shard {
                 _ => Reason::NO_MATCHING_SUBSCRIBERS,
             }
         };
-        let awaited = asked.map_or_else(Awaited::default, Asked::into_awaited);
-        self.answer_publish(slot, publish, reason, awaited);
+        self.answer_publish(slot, publish, reason, asked);
         Ok(())
     }
 
@@ -196,7 +196,7 @@ impl Shard {
             client.session.incoming.insert(publish.packet_id);
         }
         let Delivered { mut pace, own, .. } = self.deliver_kept(message, serial, now_ms);
-        self.owe_kept_answer(slot, publish, asked);
+        self.owe_kept_answer(slot, publish, asked.as_mut());
         pace.slow_to(self.deliver_own(message, own, now_ms));
         Ok(pace)
     }
@@ -216,10 +216,10 @@ impl Shard {
     }
 
     /// Owes the answer to a publish whose packet id counts as accepted already.
-    fn owe_kept_answer(&mut self, slot: u32, publish: &Publish<'_>, asked: Option<Asked>) {
+    fn owe_kept_answer(&mut self, slot: u32, publish: &Publish<'_>, asked: Option<&mut Asked>) {
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         self.buffers.lend(client);
-        let awaited = asked.map_or_else(Awaited::default, Asked::into_awaited);
+        let awaited = asked.and_then(Asked::take_awaited);
         client.session.owe_kept_answer(publish.packet_id, awaited);
         self.mark_dirty(slot);
     }
@@ -236,7 +236,7 @@ impl Shard {
             let asked = asked.as_mut().filter(|_| self.is_awaited(message));
             self.retain_again(slot, publish, message, asked);
         }
-        self.owe_kept_answer(slot, publish, asked);
+        self.owe_kept_answer(slot, publish, asked.as_mut());
     }
 
     /// A retained publish of QoS 2 is repeated behind one of QoS 1 that may be older than it, and
@@ -327,14 +327,21 @@ impl Shard {
         slot: u32,
         publish: &Publish<'_>,
         reason: Reason,
-        awaited: Awaited,
+        asked: Option<&mut Asked>,
     ) {
         if publish.qos != QoS::AtMostOnce {
-            self.owe_answer(slot, publish, reason, awaited);
+            self.owe_answer(slot, publish, reason, asked);
         }
     }
 
-    fn owe_answer(&mut self, slot: u32, publish: &Publish<'_>, reason: Reason, awaited: Awaited) {
+    fn owe_answer(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        reason: Reason,
+        asked: Option<&mut Asked>,
+    ) {
+        let awaited = asked.and_then(Asked::take_awaited);
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         self.buffers.lend(client);
         client.session.owe_answer(publish.qos, publish.packet_id, reason, awaited);
@@ -354,7 +361,7 @@ impl Shard {
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
         self.note_as(slot, Kind::Denied("publish"), topic, manner, now_ms);
         let reason = self.reason_for(slot, Reason::NOT_AUTHORIZED);
-        self.answer_publish(slot, publish, reason, Awaited::default());
+        self.answer_publish(slot, publish, reason, None);
         Ok(Pace::default())
     }
 
@@ -366,7 +373,7 @@ impl Shard {
     ) -> Result<Pace, Ended> {
         let is_v5 = self.clients.get(slot).is_some_and(is_v5);
         if is_v5 && publish.qos != QoS::AtMostOnce && violation.clause.is_empty() {
-            self.answer_publish(slot, publish, violation.reason, Awaited::default());
+            self.answer_publish(slot, publish, violation.reason, None);
             return Ok(Pace::default());
         }
         Err(Ended::Violation(violation))
@@ -384,7 +391,7 @@ impl Shard {
     ) -> Result<Pace, Ended> {
         self.note_refused(slot, message, now_ms);
         // Clients of 3.1.1 are cut off, when those before have been answered.
-        self.answer_publish(slot, publish, reason, Awaited::default());
+        self.answer_publish(slot, publish, reason, None);
         let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
         // What the message led to has ended the connection.
         let Some(link) = link else { return Ok(Pace::default()) };
