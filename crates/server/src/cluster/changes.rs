@@ -467,7 +467,7 @@ mod tests {
         seen.own.shards[1].fault = "message 7: its version is 2".into();
         let reason = seen.own.shards[1].fault.clone();
         let told = Change::Unreadable { shard: 1, reason };
-        assert_eq!(watcher.look(&seen, 1_000), [told.clone()]);
+        assert_eq!(watcher.look(&seen, 1_000), std::slice::from_ref(&told));
         assert_eq!(watcher.look(&seen, 2_000), []);
         seen.own.shards[1].fault.clear();
         assert_eq!(watcher.look(&seen, 3_000), []);
