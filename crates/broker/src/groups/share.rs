@@ -6,7 +6,6 @@
 //! member can take is parked at the group's home shard until one can; so an offline or stuck member
 //! never keeps messages from the others.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codec::QoS;
@@ -17,7 +16,7 @@ use topic::FilterId;
 use crate::clients::subscriptions::Listed;
 use crate::flow::work::{GROUP_UNITS, MEMBER_UNITS, MEMBERS_PER_UNIT};
 use crate::groups::group_names::GroupName;
-use crate::groups::members::{Member, Members};
+use crate::groups::members::Member;
 use crate::groups::table::{Group, choose};
 use crate::routing::asked::Asked;
 use crate::routing::deliver::{identifiers_of, options};
@@ -95,20 +94,7 @@ impl Shard {
             return number;
         }
         let filter = self.router.add_group(name.filter_name(), self.groups.next_number());
-        self.groups.insert(Group {
-            name: name.clone(),
-            filter,
-            members: Members::default(),
-            next: 0,
-            parked: VecDeque::new(),
-            parked_bytes: 0,
-            look_ms: 0,
-            denied: VecDeque::new(),
-            kept: None,
-            is_told: false,
-            is_waiting: false,
-            forget_at_ms,
-        })
+        self.groups.insert(Group::new(name.clone(), filter, forget_at_ms))
     }
 
     /// A session of this shard does not list it any more: it is a member no longer, whoever still

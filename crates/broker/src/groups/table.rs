@@ -47,6 +47,24 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// Without a member, and with nothing that waits.
+    pub(crate) fn new(name: Arc<GroupName>, filter: FilterId, forget_at_ms: u64) -> Self {
+        Self {
+            name,
+            filter,
+            members: Members::default(),
+            next: 0,
+            parked: VecDeque::new(),
+            parked_bytes: 0,
+            look_ms: 0,
+            denied: VecDeque::new(),
+            kept: None,
+            is_told: false,
+            is_waiting: false,
+            forget_at_ms,
+        }
+    }
+
     /// Takes out what has expired, which takes no room (MQTT-3.3.2-5). Looks once a second at most.
     /// Returns how many they were.
     pub(crate) fn drop_expired(&mut self, now_ms: u64) -> u64 {
@@ -293,20 +311,7 @@ mod tests {
     use crate::groups::group_names::GroupNames;
 
     fn group(name: Arc<GroupName>) -> Group {
-        Group {
-            name,
-            filter: FilterId(0),
-            members: Members::default(),
-            next: 0,
-            parked: VecDeque::new(),
-            parked_bytes: 0,
-            look_ms: 0,
-            denied: VecDeque::new(),
-            kept: None,
-            is_told: false,
-            is_waiting: false,
-            forget_at_ms: 0,
-        }
+        Group::new(name, FilterId(0), 0)
     }
 
     #[test]
