@@ -111,14 +111,20 @@ fn a_publisher_that_need_not_wait_any_more_goes_on_though_others_flood_another_s
     assert!(beside <= 2 * alone, "{alone} turns alone, {beside} beside a flood");
 }
 
-#[test]
-fn a_shared_subscription_of_somebody_else_makes_nobody_wait() {
+/// Little mail fills a lane. A subscriber of `u` is on shard 2, one of `v` on shard 1.
+fn with_short_lanes() -> Lab {
     let settings = Settings { mail_bytes_max: 2 * 2_000, ..Settings::default() };
     let mut lab = Lab::with(3, settings, Access::open());
     let sink = on(&mut lab, 2, "sink");
     lab.subscribe(sink, "u", 0);
     let reader = on(&mut lab, 1, "reader");
     lab.subscribe(reader, "v", 0);
+    lab
+}
+
+#[test]
+fn a_shared_subscription_of_somebody_else_makes_nobody_wait() {
+    let mut lab = with_short_lanes();
     let member = on(&mut lab, 1, "member");
     lab.subscribe(member, "$share/g/else", 1);
     let (flooder, modest) = (on(&mut lab, 0, "flooder"), on(&mut lab, 0, "modest"));
@@ -133,12 +139,7 @@ fn a_shared_subscription_of_somebody_else_makes_nobody_wait() {
 
 #[test]
 fn a_topic_alias_makes_nobody_wait_for_a_shard_that_does_not_want_its_topic() {
-    let settings = Settings { mail_bytes_max: 2 * 2_000, ..Settings::default() };
-    let mut lab = Lab::with(3, settings, Access::open());
-    let sink = on(&mut lab, 2, "sink");
-    lab.subscribe(sink, "u", 0);
-    let reader = on(&mut lab, 1, "reader");
-    lab.subscribe(reader, "v", 0);
+    let mut lab = with_short_lanes();
     let (flooder, modest) = (on(&mut lab, 0, "flooder"), on(&mut lab, 0, "modest"));
     let aliased = |topic: &'static str| {
         let Packet::Publish(mut packet) = publish(topic, &[7; 100], 0, 0) else {
