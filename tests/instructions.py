@@ -5,6 +5,7 @@ Without an argument: prints a table. `--check` compares with tests/instructions.
 a work costs more than 3 % above it. `--bless` writes that file anew.
 
 Each work is done N and then 2N times; the difference over N is the cost of one, without start-up.
+Where a work is a batch of messages it is divided by the messages of the batch.
 Only what runs in our own binary is counted: the C library picks its memcpy by processor and changes
 with the distribution. The counts are the same on every machine with the compiler, the profile and
 the instruction set that the baseline names; elsewhere they are not compared, and it says so.
@@ -19,22 +20,64 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BASELINE = ROOT / "tests/instructions.json"
 PROFILE = "release"
-BINARY = (ROOT / "target").resolve() / PROFILE / "examples/instructions"
+EXAMPLES = (ROOT / "target").resolve() / PROFILE / "examples"
 TOLERANCE = 0.03
+
+# The programs, each an example of the crate of its name.
+PROGRAMS = {"broker": "instructions", "driver": "turns"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One row: what a program is asked for, how often, and how many messages that is each time."""
+
+    title: str
+    name: str
+    count: int
+    crate: str = "broker"
+    messages: int = 1
+
+    @property
+    def key(self):
+        """Its name in the baseline."""
+        return self.name if self.crate == "broker" else f"{self.crate}-{self.name}"
+
+    @property
+    def binary(self):
+        return EXAMPLES / PROGRAMS[self.crate]
+
+
 WORKS = [
-    ("decode a PUBLISH of 64 B, 3.1.1, QoS 0", "decode", 20_000),
-    ("encode it", "encode", 20_000),
-    ("publish to 1 subscriber, 3.1.1, QoS 0", "fan-311-0-1", 5_000),
-    ("publish to 10", "fan-311-0-10", 2_000),
-    ("publish to 1,000", "fan-311-0-1000", 50),
-    ("publish to 1 subscriber, 5, QoS 1, both acknowledged", "fan-5-1-1", 5_000),
-    ("publish to 10", "fan-5-1-10", 2_000),
-    ("publish to 1,000", "fan-5-1-1000", 50),
+    Work("decode a PUBLISH of 64 B, 3.1.1, QoS 0", "decode", 20_000),
+    Work("encode it", "encode", 20_000),
+    Work("publish to 1 subscriber, 3.1.1, QoS 0", "fan-311-0-1", 5_000),
+    Work("publish to 10", "fan-311-0-10", 2_000),
+    Work("publish to 1,000", "fan-311-0-1000", 50),
+    Work("publish to 1 subscriber, 5, QoS 1, both acknowledged", "fan-5-1-1", 5_000),
+    Work("publish to 10", "fan-5-1-10", 2_000),
+    Work("publish to 1,000", "fan-5-1-1000", 50),
+    Work("to a second shard, 3.1.1, QoS 0", "other-311-0-1", 5_000),
+    Work("16 to a second shard", "other-311-0-16", 400, messages=16),
+    Work("to a second shard, 5, QoS 1, both acknowledged", "other-5-1-1", 5_000),
+    Work("16 to a second shard", "other-5-1-16", 400, messages=16),
+    Work("to a kept session, 5, QoS 1, one commit", "kept-1", 5_000),
+    Work("16 to a kept session in one commit", "kept-16", 400, messages=16),
+    Work("to a shared group, 5, QoS 1, both acknowledged", "group-1", 5_000),
+    Work("16 to a shared group", "group-16", 400, messages=16),
+    Work("to a kept group, 5, QoS 1, one commit", "kept_group-1", 5_000),
+    Work("16 to a kept group in one commit", "kept_group-16", 400, messages=16),
+    Work("turn of a driver, 5, QoS 0", "1-0-1", 5_000, "driver"),
+    Work("turn of a driver with 16", "1-0-16", 400, "driver", 16),
+    Work("turns of a driver, 5, QoS 1, both acknowledged", "1-1-1", 5_000, "driver"),
+    Work("turns of a driver with 16", "1-1-16", 400, "driver", 16),
+    Work("16 to a second driver, 5, QoS 0", "2-0-16", 400, "driver", 16),
+    Work("16 to a second driver, 5, QoS 1, both acknowledged", "2-1-16", 400, "driver", 16),
 ]
 HOW_TO_BLESS = """\
 The hot path got dearer. If that was not meant, `valgrind --tool=callgrind {binary} WORK COUNT` and
@@ -62,18 +105,19 @@ def instructions_of(profile, binary):
     return total
 
 
-def measure(work, count):
+def measure(work, times):
     with tempfile.NamedTemporaryFile(suffix=".callgrind") as out:
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}"]
         options = ["--compress-strings=no", "--compress-pos=no"]
-        subprocess.run(
-            [*command, *options, BINARY, work, str(count)], capture_output=True, check=True
-        )
-        return instructions_of(Path(out.name).read_text(), str(BINARY))
+        program = [work.binary, work.name, str(work.count * times)]
+        subprocess.run([*command, *options, *program], capture_output=True, check=True)
+        return instructions_of(Path(out.name).read_text(), str(work.binary))
 
 
 def build():
-    command = ["cargo", "build", "--profile", PROFILE, "-p", "broker", "--example", "instructions"]
+    command = ["cargo", "build", "--profile", PROFILE]
+    for crate, program in PROGRAMS.items():
+        command += ["-p", crate, "--example", program]
     subprocess.run(command, cwd=ROOT, check=True)
     return 0
 
@@ -81,11 +125,12 @@ def build():
 def measure_all():
     build()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [(work, count, times) for _, work, count in WORKS for times in (1, 2)]
-        sums = pool.map(lambda job: measure(job[0], job[1] * job[2]), jobs)
-        found = {(work, times): total for (work, _, times), total in zip(jobs, sums, strict=True)}
+        once = pool.map(lambda work: measure(work, 1), WORKS)
+        twice = pool.map(lambda work: measure(work, 2), WORKS)
+        sums = list(zip(WORKS, once, twice, strict=True))
     return {
-        work: round((found[work, 2] - found[work, 1]) / count) for _, work, count in WORKS
+        work.key: round((double - single) / (work.count * work.messages))
+        for work, single, double in sums
     }
 
 
@@ -108,14 +153,14 @@ def compare(counts, baseline):
     """One line per work, and how many are within the tolerance and beyond it."""
     lines = []
     within = beyond = 0
-    for _, work, _ in WORKS:
-        now, before = counts[work], baseline.get(work)
+    for work in WORKS:
+        now, before = counts[work.key], baseline.get(work.key)
         if before is None:
-            lines.append(f"FAILED {work}: {now:,}, and the baseline does not know it")
+            lines.append(f"FAILED {work.key}: {now:,}, and the baseline does not know it")
             beyond += 1
             continue
         change = (now - before) / before
-        text = f"{work}: {now:,} instructions, baseline {before:,} ({change:+.1%})"
+        text = f"{work.key}: {now:,} instructions, baseline {before:,} ({change:+.1%})"
         if change > TOLERANCE:
             lines.append(f"FAILED {text}, more than {TOLERANCE:+.0%}")
             beyond += 1
@@ -137,7 +182,7 @@ def check():
     print("\n".join(lines))
     print(f"instructions: {within} passed, {beyond} failed")
     if beyond:
-        print(HOW_TO_BLESS.format(binary=BINARY))
+        print(HOW_TO_BLESS.format(binary=EXAMPLES / "PROGRAM"))
     return 1 if beyond else 0
 
 
@@ -149,9 +194,9 @@ def bless():
 
 def table():
     counts = measure_all()
-    print("| work | instructions |\n|---|---|")
-    for title, work, _ in WORKS:
-        print(f"| {title} | {counts[work]:,} |")
+    print("| work | instructions of a message |\n|---|---|")
+    for work in WORKS:
+        print(f"| {work.title} | {counts[work.key]:,} |")
     return 0
 
 

@@ -34,7 +34,7 @@ def test_a_binary_that_is_not_in_the_profile_does_not_count_as_free():
 
 
 def baseline_with(**changes):
-    return {work: 1000 for _, work, _ in instructions.WORKS} | changes
+    return {work.key: 1000 for work in instructions.WORKS} | changes
 
 
 def test_a_work_may_cost_three_per_cent_more():
@@ -66,3 +66,7 @@ def test_the_committed_baseline_has_every_work():
         baseline_with(), instructions.json.loads(instructions.BASELINE.read_text())["instructions"]
     )
     assert not any("does not know it" in line for line in lines), beyond
+
+
+def test_each_work_has_a_name_of_its_own():
+    assert len({work.key for work in instructions.WORKS}) == len(instructions.WORKS)

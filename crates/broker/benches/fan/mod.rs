@@ -1,7 +1,7 @@
 //! A shard with one publisher and many subscribers, for benchmarks and instruction counts.
 
 #[path = "../../tests/lab/mod.rs"]
-mod lab;
+pub(crate) mod lab;
 
 use std::hint::black_box;
 

@@ -191,9 +191,9 @@ impl Wire {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
-        let mut bytes = slices.iter().flat_map(|slice| slice.iter().copied());
         if self.portion > 0 {
             // As a layer of TLS, which takes whole records while they can be sent.
+            let mut bytes = slices.iter().flat_map(|slice| slice.iter().copied());
             let mut took = 0;
             while self.flush() && took < wanted {
                 self.outer.extend(bytes.by_ref().take(self.portion));
@@ -202,7 +202,12 @@ impl Wire {
             return Ok(took);
         }
         let took = wanted.min(self.room_left());
-        self.to_client.extend(bytes.take(took));
+        let mut left = took;
+        for slice in slices {
+            let (taken, _) = slice.split_at(left.min(slice.len()));
+            self.to_client.extend_from_slice(taken);
+            left -= taken.len();
+        }
         self.is_full |= took < wanted;
         Ok(if self.flaws.forgets_rest && took > 0 { wanted } else { took })
     }

@@ -1,18 +1,25 @@
 //! Does one kind of work so many times, for counting instructions from outside:
 //! `instructions WORK COUNT`. `tests/instructions.py` runs it under callgrind.
 
-#[path = "../benches/fan/mod.rs"]
+mod disk;
+#[path = "../../benches/fan/mod.rs"]
 mod fan;
+mod ways;
 
 use std::hint::black_box;
 
 use codec::{Sender, Version};
 use fan::Fan;
+use ways::Way;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [work, count] = arguments.as_slice() else {
-        eprintln!("usage: instructions decode|encode|fan-VERSION-QOS-SUBSCRIBERS COUNT");
+        eprintln!(
+            "usage: instructions WORK COUNT\n\
+             WORK is decode, encode, fan-VERSION-QOS-SUBSCRIBERS, other-VERSION-QOS-BATCH, or one \
+             of kept, group and kept_group with -BATCH"
+        );
         std::process::exit(2);
     };
     let count: usize = count.parse().unwrap_or(1);
@@ -20,13 +27,30 @@ fn main() {
         ["decode"] => decode(count),
         ["encode"] => encode(count),
         ["fan", version, qos, subscribers] => {
-            let version = if *version == "5" { Version::V5 } else { Version::V311 };
-            let qos = qos.parse().unwrap_or(0);
-            let mut fan = Fan::new(version, subscribers.parse().unwrap_or(1), qos);
+            let mut fan = Fan::new(version_of(version), number(subscribers), number(qos) as u8);
             (0..count).for_each(|_| fan.round());
         }
+        ["other", version, qos, batch] => {
+            let qos = number(qos) as u8;
+            repeat(count, Way::to_other_shard(version_of(version), qos, number(batch)));
+        }
+        ["kept", batch] => repeat(count, Way::to_kept_session(number(batch))),
+        ["group", batch] => repeat(count, Way::to_group(number(batch))),
+        ["kept_group", batch] => repeat(count, Way::to_kept_group(number(batch))),
         _ => std::process::exit(2),
     }
+}
+
+fn number(text: &str) -> usize {
+    text.parse().unwrap_or(1)
+}
+
+fn version_of(text: &str) -> Version {
+    if text == "5" { Version::V5 } else { Version::V311 }
+}
+
+fn repeat(count: usize, mut way: Way) {
+    (0..count).for_each(|_| way.round());
 }
 
 fn publish() -> Vec<u8> {
