@@ -172,7 +172,7 @@ impl Message {
 
     /// [`Self::topic_on_wire`], [`Self::properties`] and [`Self::payload`] in one look.
     #[inline]
-    pub(crate) fn parts_on_wire(&self) -> (&[u8], &[u8], &[u8]) {
+    pub fn parts_on_wire(&self) -> (&[u8], &[u8], &[u8]) {
         match &self.body {
             Body::Small(bytes) => {
                 let (head, rest) = bytes.split_first_chunk().unwrap_or((&[0; HEAD_BYTES], &[0, 0]));

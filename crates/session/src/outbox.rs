@@ -111,6 +111,12 @@ impl Outbox {
         })
     }
 
+    /// The unwritten bytes, if they lie in one slice. None: see [`Self::slices`].
+    #[inline]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        self.spliced.is_none().then(|| &self.tail[self.written as usize..])
+    }
+
     /// Forgets the first `count` bytes: they were written. Hands back an emptied buffer for reuse.
     pub fn advance(&mut self, count: usize) -> Option<Vec<u8>> {
         debug_assert!(count <= self.len, "wrote more than there was");

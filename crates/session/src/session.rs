@@ -433,7 +433,7 @@ impl Session {
             let why = if !may_have(message) {
                 Dropped::Denied
             } else if link.write_publish(message, terms, (packet_id, false), now_ms) {
-                report(Ok(message.payload().len()));
+                report(Ok(message.payload_len()));
                 continue;
             } else {
                 Dropped::TooLarge
@@ -468,7 +468,7 @@ impl Session {
                 return;
             }
             let Some(delivery) = self.outgoing.dequeue() else { return };
-            let payload_bytes = delivery.message.payload().len();
+            let payload_bytes = delivery.message.payload_len();
             let offered = if delivery.message.is_expired(now_ms) {
                 if delivery.terms.qos != QoS::AtMostOnce {
                     self.outgoing.skip_packet_id();

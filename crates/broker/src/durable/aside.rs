@@ -37,7 +37,7 @@ impl Shard {
     /// Puts a delivery in flight that is in no queue of the log; the window is open.
     pub(crate) fn hand_out_aside(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
         let Delivery { message, terms } = delivery;
-        let payload_bytes = message.payload().len();
+        let payload_bytes = message.payload_len();
         let dropped = self.why_not_aside(slot, &message, now_ms);
         let session = self.key(slot);
         let (Some(client), Some(store)) =

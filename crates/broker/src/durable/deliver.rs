@@ -185,7 +185,7 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         self.buffers.lend(client);
         let serial = delivery.terms.serial;
-        let payload_bytes = delivery.message.payload().len();
+        let payload_bytes = delivery.message.payload_len();
         let is_expired = delivery.message.is_expired(now_ms);
         let is_uncommitted = delivery.terms.qos == QoS::ExactlyOnce;
         let (offered, packet_id) = if is_expired {
@@ -232,7 +232,7 @@ impl Shard {
     /// The session cannot take the delivery now: it waits in the backlogs of its filters. False:
     /// they are full, and it does not.
     fn fall_behind(&mut self, slot: u32, delivery: &Delivery, now_ms: u64) -> bool {
-        let (payload_bytes, serial) = (delivery.message.payload().len(), delivery.terms.serial);
+        let (payload_bytes, serial) = (delivery.message.payload_len(), delivery.terms.serial);
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let bytes = bytes.unwrap_or_default();
         let is_full = self.is_backlog_full(slot, bytes, now_ms);

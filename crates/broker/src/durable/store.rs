@@ -664,6 +664,7 @@ fn stored_message<'a>(
     serial: u64,
     payer: Option<&'a Arc<Account>>,
 ) -> StoredMessage<'a> {
+    let (_, properties, payload) = message.parts_on_wire();
     StoredMessage {
         serial,
         origin: None,
@@ -673,8 +674,8 @@ fn stored_message<'a>(
         expires_at_ms: message.expires_at_ms(),
         payer: noted(payer),
         topic,
-        properties: message.properties(),
-        payload: message.payload(),
+        properties,
+        payload,
     }
 }
 

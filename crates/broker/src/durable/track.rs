@@ -209,7 +209,7 @@ impl Track {
             return Some(finished);
         }
         let outs = &mut outs.queued;
-        let place = outs.partition_point(|out| out.serial < serial);
+        let place = place_of(outs, serial);
         outs[place] = Out::done(serial, serial);
         let cursor = self.cursor;
         let joins = |outs: &VecDeque<Out>, place: usize| {
@@ -272,7 +272,10 @@ impl Track {
         let Some(outs) = self.out.as_mut().map(|outs| &mut outs.queued) else { return };
         let is_run =
             |out: Option<&Out>| out.is_some_and(|out| out.is_done && out.through <= cursor);
-        let mut place = outs.partition_point(|out| out.serial <= cursor);
+        let mut place = match outs.back() {
+            Some(last) if last.serial > cursor => outs.partition_point(|o| o.serial <= cursor),
+            _ => outs.len(),
+        };
         if !is_run(place.checked_sub(1).and_then(|last| outs.get(last))) {
             place = place.saturating_sub(1);
         }
@@ -319,9 +322,19 @@ impl Track {
 
 /// Where the message of this serial stands, if it is in flight.
 fn live_at(outs: &VecDeque<Out>, serial: u64) -> Option<usize> {
-    let place = outs.partition_point(|out| out.serial < serial);
+    let place = place_of(outs, serial);
     let is_live = outs.get(place).is_some_and(|out| out.serial == serial && !out.is_done);
     is_live.then_some(place)
+}
+
+/// The first of this serial or a higher one. Clients acknowledge in order, so it is mostly at the
+/// front.
+#[inline]
+fn place_of(outs: &VecDeque<Out>, serial: u64) -> usize {
+    match outs.front() {
+        Some(first) if first.serial < serial => outs.partition_point(|out| out.serial < serial),
+        _ => 0,
+    }
 }
 
 /// Above this capacity memory is given back when nothing is out.

@@ -84,7 +84,7 @@ impl Shard {
         while let Some(store) = &mut self.store
             && !store.noted.is_empty()
         {
-            let mut buffer = InFlightBuf::default();
+            let mut buffer = InFlightBuf::for_entries(store.noted.len(), store.list_bytes_max);
             let mut count = 0;
             for noted in &store.noted {
                 buffer.push(noted.sent());
@@ -98,13 +98,16 @@ impl Shard {
             let fact = Fact::InFlight(buffer.as_in_flight());
             let place = store.append_list(&fact, level)?;
             let rest = store.noted.split_off(count);
-            let noted = std::mem::replace(&mut store.noted, rest);
+            let mut written = std::mem::replace(&mut store.noted, rest);
             let mut shares = Shares::new(place, count);
-            for noted in noted {
+            for noted in written.drain(..) {
                 self.place_in_flight(noted.slot, noted.queue, noted.serial, shares.next());
                 if let (Some(promise), true) = (noted.then, place.is_some()) {
                     self.promise(place.position(), level, promise);
                 }
+            }
+            if let Some(store) = &mut self.store {
+                use_again(written, &mut store.noted);
             }
         }
         Ok(())
@@ -142,6 +145,10 @@ impl Shard {
                     return Err(error);
                 }
             }
+        }
+        moved.clear();
+        if let Some(store) = &mut self.store {
+            use_again(moved, &mut store.moved);
         }
         Ok(())
     }
@@ -448,5 +455,15 @@ impl Shares {
     pub(crate) fn next(&mut self) -> Place {
         let bytes = std::mem::replace(&mut self.rest, self.each);
         Place::new(self.place.position(), bytes)
+    }
+}
+
+/// Lists of a turn with more entries give their memory back.
+const SPARE_ENTRIES_MAX: usize = 1024;
+
+/// Gives the memory of a list of this turn, emptied, to that of the next.
+fn use_again<T>(emptied: Vec<T>, list: &mut Vec<T>) {
+    if list.capacity() == 0 && emptied.capacity() <= SPARE_ENTRIES_MAX {
+        *list = emptied;
     }
 }

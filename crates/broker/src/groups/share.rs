@@ -311,7 +311,7 @@ impl Shard {
         if !matches!(offered, Offered::Written | Offered::Queued) || delivered_for_good {
             self.tell_home(key, serial, true);
         }
-        self.after_offer(slot, message.payload().len(), offered, now_ms);
+        self.after_offer(slot, message.payload_len(), offered, now_ms);
         if delivered_for_good {
             // No acknowledgement will ask for the next one.
             self.pull(number, now_ms);

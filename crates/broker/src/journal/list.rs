@@ -198,6 +198,11 @@ impl<'a> InFlight<'a> {
 }
 
 impl InFlightBuf {
+    /// For so many deliveries, of about as many bytes, or fewer.
+    pub fn for_entries(count: usize, bytes_max: usize) -> Self {
+        Self(Vec::with_capacity((count * ENTRY_BYTES).min(bytes_max)))
+    }
+
     pub fn push(&mut self, sent: Sent) {
         // A delivery from the session's own queue, by far the most frequent, does not repeat it.
         let is_shared = sent.queue != Some(sent.session);
@@ -227,6 +232,9 @@ impl InFlightBuf {
         InFlight(&self.0)
     }
 }
+
+/// What a delivery takes in a busy log.
+const ENTRY_BYTES: usize = 8;
 
 fn read_sent(reader: &mut Reader<'_>) -> Result<Sent, Malformed> {
     let session = reader.queue()?;

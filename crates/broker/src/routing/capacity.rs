@@ -183,5 +183,5 @@ pub(crate) fn topic_of<'a>(client: &'a Client, publish: &Publish<'a>) -> &'a str
 
 /// It clears what is retained on its topic.
 pub(crate) fn frees_room(message: &Message) -> bool {
-    message.retain() && message.payload().is_empty()
+    message.retain() && message.payload_len() == 0
 }

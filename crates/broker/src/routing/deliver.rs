@@ -227,7 +227,7 @@ impl Shard {
         if all > 1 {
             fan_out.template = Some(self.buffers.take_template());
             if self.is_broadcast(found) {
-                self.dirty.begin_broadcast(message.payload().len());
+                self.dirty.begin_broadcast(message.payload_len());
             }
         }
         for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {

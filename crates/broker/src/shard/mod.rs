@@ -540,6 +540,7 @@ impl Shard {
         }
         let is_current = self.link(slot, confirm.connection).is_some();
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        self.buffers.lend(client);
         let Confirm { connection, ack_number, respondent, .. } = confirm;
         if is_current {
             client.session.settle(ack_number, respondent, reason);

@@ -109,6 +109,16 @@ impl<H: Host> Driver<H> {
 
 /// One write call. Returns the bytes written and those offered.
 fn write_outbox(socket: &mut impl Socket, outbox: &Outbox) -> io::Result<(usize, usize)> {
+    match outbox.as_slice() {
+        Some([]) => Ok((0, 0)),
+        Some(bytes) => Ok((socket.write(&[IoSlice::new(bytes)])?, bytes.len())),
+        None => write_slices(socket, outbox),
+    }
+}
+
+/// Out of line: it needs a large frame, and most outboxes are one slice.
+#[inline(never)]
+fn write_slices(socket: &mut impl Socket, outbox: &Outbox) -> io::Result<(usize, usize)> {
     let mut slices = [IoSlice::new(&[]); SLICES_MAX];
     let mut count = 0;
     let mut wanted = 0;
