@@ -207,7 +207,7 @@ fn subscribe(shards: &mut [Shard], shared: &Shared, number: u32, slot: u32) {
     for _ in 0..2 {
         for from in 0..shards.len() {
             for to in 0..shards.len() {
-                for mail in std::mem::take(&mut shards[from].effects.mail[to]) {
+                for mail in std::mem::take(&mut shards[from].effects_mut().mail[to]) {
                     shards[to].on_mail(mail, NOW_MS);
                 }
             }
@@ -222,7 +222,7 @@ fn drain(shard: &mut Shard) {
         let len = shard.outbox(slot, connection).map_or(0, |outbox| outbox.len());
         shard.on_written(slot, connection, len, NOW_MS);
     }
-    shard.effects.events.clear();
-    shard.effects.closes.clear();
+    shard.effects_mut().events.clear();
+    shard.effects_mut().closes.clear();
     work_disk(shard);
 }

@@ -203,7 +203,7 @@ impl Driver {
             while let Some((slot, conn)) = self.shards[shard].take_dirty() {
                 self.write(shard, slot, conn);
             }
-            self.shards[shard].effects.pauses.clear();
+            self.shards[shard].effects_mut().pauses.clear();
             self.shards[shard].end_turn();
         }
         self.post();

@@ -154,7 +154,7 @@ fn grow(lab: &mut Lab, count: usize, mut act: impl FnMut(&mut Lab, usize)) -> (f
     let look = |lab: &mut Lab| {
         for shard in &mut lab.shards {
             shard.on_memory_look(lab.now_ms);
-            shard.effects.events = Vec::new();
+            shard.effects_mut().events = Vec::new();
         }
         lab.events = Vec::new();
     };

@@ -414,7 +414,7 @@ impl<H: Host> Driver<H> {
     }
 
     fn take_pauses(&mut self, place: usize) {
-        for (paused, until_ms) in self.shards[place].effects.pauses.drain(..) {
+        for (paused, until_ms) in self.shards[place].effects_mut().pauses.drain(..) {
             let key = key_of(paused);
             if let Some(connection) = self.connections.get_mut(key)
                 && connection.number == paused
@@ -529,7 +529,7 @@ impl<H: Host> Driver<H> {
             self.close_and_report(place);
             // An answer to a re-authentication.
             self.write_urgent(place);
-            if !self.shards[place].effects.answers.is_empty() {
+            if !self.shards[place].effects().answers.is_empty() {
                 self.give_answers(place);
             }
         }
@@ -554,7 +554,7 @@ impl<H: Host> Driver<H> {
     fn post(&mut self) {
         let workers = self.mailboxes.len();
         for shard in &mut self.shards {
-            for to in 0..shard.effects.mail.len() {
+            for to in 0..shard.effects().mail.len() {
                 let mails = shard.take_batch(to as ShardId);
                 if mails.is_empty() {
                     continue;
@@ -573,11 +573,11 @@ impl<H: Host> Driver<H> {
         self.take_pauses(place);
         let shard = &mut self.shards[place];
         let shard_id = shard.id();
-        let closes = std::mem::take(&mut shard.effects.closes);
-        for (scope, event) in std::mem::take(&mut shard.effects.events) {
+        let closes = std::mem::take(&mut shard.effects_mut().closes);
+        for (scope, event) in std::mem::take(&mut shard.effects_mut().events) {
             self.host.on_event(shard, scope, &event, self.now_ms);
         }
-        for ask in std::mem::take(&mut shard.effects.reauthentications) {
+        for ask in std::mem::take(&mut shard.effects_mut().reauthentications) {
             let answer = self.host.reauthenticate(shard_id, &ask);
             shard.on_reauthenticated(ask.slot, ask.connection, &answer, self.now_ms);
         }

@@ -102,7 +102,7 @@ impl World {
         let core = &mut self.node.shards[usize::from(shard)];
         core.on_command(ticket, scope, command, self.now_ms);
         let is_it = |(of, _): &(u32, Answer)| *of == ticket;
-        let answers = &mut core.effects.answers;
+        let answers = &mut core.effects_mut().answers;
         let answer = answers.iter().position(is_it).map(|at| answers.remove(at).1);
         self.collect(shard);
         answer

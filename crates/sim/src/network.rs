@@ -318,14 +318,14 @@ impl World {
                 self.node.dirty.insert(Place { shard, slot, connection });
             }
         }
-        for (to, mails) in core.effects.mail.iter_mut().enumerate() {
+        for (to, mails) in core.effects_mut().mail.iter_mut().enumerate() {
             if !mails.is_empty() {
                 let queue = self.node.mail.entry((shard, to as ShardId)).or_default();
                 queue.extend(mails.drain(..));
             }
         }
         let (mut ends, mut refused, mut drops) = (Vec::new(), Vec::new(), Vec::new());
-        for (_, event) in core.effects.events.drain(..) {
+        for (_, event) in core.effects_mut().events.drain(..) {
             match event {
                 Event::Disconnected { client_id, ended, .. } => ends.push((client_id, ended)),
                 _ if !is_valid => {}
@@ -349,7 +349,7 @@ impl World {
                 _ => {}
             }
         }
-        for (connection, until_ms) in core.effects.pauses.drain(..) {
+        for (connection, until_ms) in core.effects_mut().pauses.drain(..) {
             if until_ms == NEVER {
                 self.node.held.insert((shard, connection));
             } else {
@@ -357,10 +357,10 @@ impl World {
                 self.node.paused.push((shard, connection));
             }
         }
-        let (closes, mut answers) = (std::mem::take(&mut core.effects.closes), Vec::new());
+        let (closes, mut answers) = (std::mem::take(&mut core.effects_mut().closes), Vec::new());
         if self.steering.is_on() {
             let is_late = |(ticket, _): &(u32, Answer)| *ticket != self.asking;
-            answers.extend(core.effects.answers.extract_if(.., |a| is_late(a)));
+            answers.extend(core.effects_mut().answers.extract_if(.., |a| is_late(a)));
         }
         let is_full = matches!(core.log_status(), Some(Status::Full(_)));
         refused.iter().for_each(|(client_id, error)| self.judge_refusal(client_id, error, is_full));

@@ -8,9 +8,13 @@ use std::collections::VecDeque;
 
 use session::{Message, Outgoing};
 
+use crate::Quota;
+use crate::clients::sessions::Sessions;
 use crate::clients::subscriptions::Leaving;
+use crate::durable::Durable;
+use crate::groups::table::Groups;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Quota, Shard};
 
 /// So many subscriptions are taken out of the index in one turn, some 0.3 us each.
 const SUBSCRIPTIONS_PER_TURN: usize = 1_000;
@@ -85,42 +89,53 @@ fn count(queue: &Outgoing) -> usize {
     queue.queued() + usize::from(queue.in_flight())
 }
 
-impl Shard {
+impl Sessions {
     /// Takes a session out of all tables. What is large goes in later turns.
-    pub(crate) fn bury(&mut self, slot: u32) {
+    pub(crate) fn bury(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
+        slot: u32,
+    ) {
         let Some(mut client) = self.clients.take(slot).sure() else { return };
-        self.broadcasts.forget(slot);
+        cx.flow.broadcasts.forget(slot);
         let mut shared = 0;
         for own in client.subscriptions.shared() {
-            self.note_left(own);
+            groups.note_left(own);
             shared += 1;
         }
         let mut leaving = std::mem::take(&mut client.subscriptions).into_iter();
-        let metrics = self.metrics();
+        let metrics = &cx.metrics;
         metrics.sessions.sub(1);
         metrics.subscriptions.sub(leaving.len() as u64);
         metrics.shared_subscriptions.sub(shared);
         let scope = client.scope;
-        self.count_in_space(scope, Quota::Sessions, -1);
-        self.count_in_space(scope, Quota::Subscriptions, -(leaving.len() as i64));
+        self.count_in_space(cx, scope, Quota::Sessions, -1);
+        self.count_in_space(cx, scope, Quota::Subscriptions, -(leaving.len() as i64));
         if leaving.len() > SUBSCRIPTIONS_AT_ONCE {
             self.remains.subscriptions.push_back((slot, leaving));
         } else {
-            self.let_some_go(slot, &mut leaving, SUBSCRIPTIONS_AT_ONCE);
+            self.let_some_go(cx, durable, groups, slot, &mut leaving, SUBSCRIPTIONS_AT_ONCE);
             self.clients.free(slot);
         }
         self.remains.add_queue(std::mem::take(&mut client.session.outgoing));
     }
 
     /// Goes on with what is left of sessions that have ended.
-    pub(crate) fn clear_remains(&mut self) {
+    pub(crate) fn clear_remains(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
+    ) {
         self.remains.free_messages();
         let all: usize = self.remains.subscriptions.iter().map(|(_, leaving)| leaving.len()).sum();
         let mut left = SUBSCRIPTIONS_PER_TURN.max(all / PART_PER_TURN);
         while left > 0
             && let Some((slot, mut leaving)) = self.remains.subscriptions.pop_front()
         {
-            left = self.let_some_go(slot, &mut leaving, left);
+            left = self.let_some_go(cx, durable, groups, slot, &mut leaving, left);
             if leaving.len() == 0 {
                 self.clients.free(slot);
             } else {
@@ -130,13 +145,21 @@ impl Shard {
     }
 
     /// Takes so many subscriptions out of the index; returns how many more it might have taken.
-    fn let_some_go(&mut self, slot: u32, leaving: &mut Leaving, count: usize) -> usize {
+    fn let_some_go(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
+        slot: u32,
+        leaving: &mut Leaving,
+        count: usize,
+    ) -> usize {
         for left in (1..=count).rev() {
             let Some(one) = leaving.next() else { return left };
-            if let Some(store) = &mut self.store {
+            if let Some(store) = &mut durable.store {
                 store.release(one.place);
             }
-            self.let_go(slot, one);
+            self.let_go(cx, durable, groups, slot, one);
         }
         0
     }

@@ -1,24 +1,24 @@
 //! What a shard keeps for one client id.
 
-use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use core::net::{IpAddr, SocketAddr};
+use policy::Principal;
+use policy::{Grants, Identity, Place};
 use session::{NEVER, Session, Will};
 
 use crate::clients::notices::ClientNews;
 use crate::clients::subscribe::Done;
 use crate::clients::subscriptions::Subscriptions;
-use crate::durable::Durable;
+use crate::durable::KeptSession;
 use crate::flow::pause::{
     CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN,
 };
 use crate::limits::ledger::Charged;
 use crate::limits::rules::Rules;
 use crate::{Limits, NO_CONNECTION, Name, RetainedQuery, Scope};
-use policy::Principal;
-use policy::{Grants, Identity, Place};
 
 /// Where a client connects from, without its port. None: not from a network.
 pub(crate) fn address_of(peer: &str) -> Option<IpAddr> {
@@ -187,7 +187,7 @@ pub(crate) struct Client {
     pub(crate) gauge: Option<Arc<Gauge>>,
     pub(crate) extras: Option<Box<Extras>>,
     /// Present if the session is in the log.
-    pub(crate) durable: Option<Box<Durable>>,
+    pub(crate) durable: Option<Box<KeptSession>>,
     /// Seconds the session outlives its connection; `u32::MAX`: for ever (MQTT-3.1.2-23).
     pub(crate) session_expiry_secs: u32,
     pub(crate) expires_at_ms: u64,

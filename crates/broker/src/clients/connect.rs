@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
+use policy::Principal;
+use policy::{Grants, Identity, Place};
 use session::{Held, LinkSettings, NEVER, Rates, Will};
 
 use crate::clients::client::{self, Client, address_of};
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
+use crate::groups::table::Groups;
 use crate::limits::rules::Rules;
-use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Quota, Scope, Shard, admission};
-use policy::Principal;
-use policy::{Grants, Identity, Place};
+use crate::shard::context::Context;
+use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Quota, Scope, admission};
 
 /// Numbers of connections that go with each millisecond of broker time.
 const SEQUENCES_PER_MS: u64 = 1000;
@@ -100,67 +104,27 @@ pub struct Who<'a> {
 /// up, if nothing else is kept for it.
 const IDENTITY_BYTES_USUAL: usize = 1024;
 
-impl Shard {
-    /// A connection has been admitted, which the driver has given a [number](crate::Numbers) of its
-    /// own. Returns the client's slot, by which the driver names it from now on.
-    ///
-    /// Err: the session is another user's. The connection is nobody's: the driver writes these
-    /// bytes and closes it.
-    pub fn on_connect(
-        &mut self,
-        connection: u64,
-        request: ConnectRequest,
-        now_ms: u64,
-    ) -> Result<u32, Vec<u8>> {
-        if let Some(reason) = self.bars(&request, now_ms) {
-            return Err(admission::refuse(&request, reason));
-        }
-        let existing = self.clients.find(request.name());
-        if let Some(slot) = existing {
-            if !self.is_owner(slot, &request, now_ms) {
-                return Err(self.refuse_stranger(request));
-            }
-            self.take_over(slot, request.clean_start, now_ms);
-        }
-        let (slot, session_present) = match self.clients.find(request.name()) {
-            Some(slot) => (slot, true),
-            None if self.lacks_room_for(&request) => return Err(self.refuse_session_of(request)),
-            None => {
-                let client = Client::new(request.name(), request.limits.clone());
-                let slot = self.clients.insert(client);
-                self.metrics().sessions.add(1);
-                self.count_in_space(request.scope, Quota::Sessions, 1);
-                (slot, false)
-            }
-        };
-        self.open(slot, connection, request, session_present, now_ms);
-        if self.doomed.is_empty() {
-            self.wait_for_ends(slot);
-            self.pump(slot, now_ms);
-        }
-        self.arm_timer(slot);
-        self.finish(now_ms);
-        Ok(slot)
-    }
-
+impl Sessions {
     /// May who connects go on with the session, or end it? It has one owner as long as it lasts.
-    fn is_owner(&self, slot: u32, request: &ConnectRequest, now_ms: u64) -> bool {
+    pub(crate) fn is_owner(&self, cx: &Context, slot: u32, request: &ConnectRequest) -> bool {
+        let now_ms = cx.now_ms;
         let Some(client) = self.clients.get(slot) else { return true };
         let owner = client.username.as_deref();
         client.expires_at_ms <= now_ms
-            || self.shared.settings.session_owner.admits(owner, request.proved_username())
+            || cx.shared.settings.session_owner.admits(owner, request.proved_username())
     }
 
     /// Why its namespace does not take a connection: it was closed or deleted while that was on its
     /// way here, or has as much as it may have.
-    fn bars(&mut self, request: &ConnectRequest, now_ms: u64) -> Option<Reason> {
+    pub(crate) fn bars(&mut self, cx: &Context, request: &ConnectRequest) -> Option<Reason> {
+        let now_ms = cx.now_ms;
         if request.scope.is_first() {
             return None;
         }
         let known = self.clients.find(request.name());
         let is_connected =
             known.and_then(|slot| self.clients.get(slot)).is_some_and(Client::is_connected);
-        let Some(space) = self.space(request.scope).filter(|space| !space.is_closed()) else {
+        let Some(space) = self.space(cx, request.scope).filter(|space| !space.is_closed()) else {
             return Some(Reason::BANNED);
         };
         if space.wait(Quota::Connects, now_ms).is_some() {
@@ -173,17 +137,19 @@ impl Shard {
         lacks_place.then_some(Reason::QUOTA_EXCEEDED)
     }
 
-    fn charge_payer(&mut self, slot: u32, request: &ConnectRequest) {
+    fn charge_payer(&mut self, cx: &Context, slot: u32, request: &ConnectRequest) {
         let Some(payer) = request.payer() else { return };
-        let account = self.shared.account(&payer);
+        let account = cx.shared.account(&payer);
         if let Some(client) = self.clients.get_mut(slot) {
             client.session.outgoing.charge_to(account.clone());
             client.charged.move_to(account);
         }
     }
+}
 
+impl Context {
     /// Would a session more be too much for who pays for it? Then it is refused.
-    fn lacks_room_for(&self, request: &ConnectRequest) -> bool {
+    pub(crate) fn lacks_room_for(&self, request: &ConnectRequest) -> bool {
         let will_bytes = client::will_bytes(request.will.as_deref());
         let (username, principal) = (request.proved_username(), request.principal.as_deref());
         let who_bytes = request.client_id.len() + client::identity_bytes(username, principal);
@@ -201,70 +167,45 @@ impl Shard {
         lacks
     }
 
-    fn refuse_session_of(&mut self, request: ConnectRequest) -> Vec<u8> {
+    pub(crate) fn refuse_session_of(&mut self, request: ConnectRequest) -> Vec<u8> {
         let answer = admission::refuse(&request, Reason::QUOTA_EXCEEDED);
         let ConnectRequest { scope, client_id, username, peer, .. } = request;
-        self.metrics().sessions_refused.add(1);
+        self.metrics.sessions_refused.add(1);
         self.tell(scope, Event::SessionRefused { client_id, username, peer });
         answer
     }
 
     /// The CONNACK for who connects with the client id of another user's session.
-    fn refuse_stranger(&mut self, request: ConnectRequest) -> Vec<u8> {
+    pub(crate) fn refuse_stranger(&mut self, request: ConnectRequest) -> Vec<u8> {
         let answer = admission::refuse(&request, Reason::NOT_AUTHORIZED);
         let ConnectRequest { scope, client_id, username, peer, .. } = request;
-        self.metrics().strangers.add(1);
+        self.metrics.strangers.add(1);
         self.tell(scope, Event::Stranger { client_id, username, peer });
         answer
     }
+}
 
-    /// Who has a connection, as long as it is one.
-    pub fn who(&self, slot: u32, connection: u64) -> Option<Who<'_>> {
-        let client = self.clients.get(slot).filter(|client| client.connection == connection)?;
-        let peer = &client.session.link()?.peer;
-        Some(Who { client: client.name(), username: client.username.as_deref(), peer })
-    }
-
-    /// The connection that a client has now.
-    pub fn connection_of(&self, client: Name<'_>) -> Option<u64> {
-        let client = self.clients.get(self.clients.find(client)?)?;
-        Some(client.connection).filter(|connection| *connection != NO_CONNECTION)
-    }
-
-    /// The session of this client id exists: cut its connection, and end it if so asked.
-    fn take_over(&mut self, slot: u32, clean_start: bool, now_ms: u64) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.session.is_online() {
-            self.metrics().takeovers.add(1);
-            self.end(slot, Ended::TakenOver, now_ms);
-        }
-        // The connection may have ended the session already.
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        // Its time may have come before anybody looked: right after a start, or between two ticks.
-        if clean_start || client.expires_at_ms <= now_ms {
-            self.end_session(slot, now_ms);
-        } else if client.will_due_ms() <= now_ms {
-            self.publish_will(slot, now_ms);
-        }
-    }
-
-    fn open(
+impl Sessions {
+    pub(crate) fn open(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
         slot: u32,
         connection: u64,
         request: ConnectRequest,
         session_present: bool,
-        now_ms: u64,
     ) {
+        let now_ms = cx.now_ms;
         let limits = &request.limits;
         let settings = link_settings(&request);
         let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
         let username = request.proved_username();
         let grants = request.grants_by(&self.rules);
-        self.charge_payer(slot, &request);
+        self.charge_payer(cx, slot, &request);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
-        client.session.attach(settings, rates, self.shared.seed, now_ms);
+        client.session.attach(settings, rates, cx.shared.seed, now_ms);
         // Broker time does not go back from one process to the next; a client connects less often
         // than that.
         self.sequence = (self.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
@@ -285,9 +226,9 @@ impl Shard {
         client.rechecks = has_rules;
         // MQTT-3.1.3-9: back before its delay has passed, so the will that there was is not sent.
         let old_will = std::mem::replace(&mut client.will, request.will.clone());
-        let kept = self.keep_session(slot, request.version, now_ms);
+        let kept = durable.keep_session(cx, self, groups, slot, request.version);
         if let Err(error) = &kept {
-            self.refuse_session(slot, error, session_present, old_will);
+            self.refuse_session(cx, slot, error, session_present, old_will);
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
         client.recharge();
@@ -303,24 +244,23 @@ impl Shard {
         };
         client.publish_gauge();
         let scope = client.scope;
-        self.tell(scope, event);
-        self.metrics().connections.add(1);
-        self.metrics().connections_opened.add(1);
-        self.count_in_space(self.scope_of(slot), Quota::Connections, 1);
-        self.mark_dirty(slot);
+        cx.tell(scope, event);
+        cx.metrics.connections.add(1);
+        cx.metrics.connections_opened.add(1);
+        self.count_in_space(cx, self.scope_of(slot), Quota::Connections, 1);
+        self.mark_dirty(cx, slot);
         if has_rules {
-            self.recheck_receiving(slot);
+            self.recheck_receiving(cx, groups, slot);
         }
         if !fits {
-            self.doomed.push((slot, Ended::PacketLimitTooLow));
+            cx.doomed.push((slot, Ended::PacketLimitTooLow));
         }
     }
-}
 
-impl Shard {
     /// The log cannot take a session that is to outlive its connection: no promise is made of it.
     fn refuse_session(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         error: &storage::AppendError,
         session_present: bool,
@@ -339,8 +279,8 @@ impl Shard {
             }));
         }
         let (scope, client_id) = (client.scope, client.id.clone());
-        self.tell(scope, Event::NotKept { client_id, error: error.clone() });
-        self.doomed.push((slot, Ended::NotKept));
+        cx.tell(scope, Event::NotKept { client_id, error: error.clone() });
+        cx.doomed.push((slot, Ended::NotKept));
     }
 }
 

@@ -1,7 +1,8 @@
 //! How much waits for clients, for the metrics. Clients are looked at one after the other, so many
 //! each second, so that no message pays for being counted.
 
-use crate::Shard;
+use crate::clients::sessions::Sessions;
+use crate::shard::context::Context;
 
 /// Clients that are looked at in one go. A shard with more shows what was some seconds ago.
 const LOOKS_MAX: u32 = 5_000;
@@ -14,9 +15,9 @@ pub(crate) struct LoadWalk {
     in_flight: u64,
 }
 
-impl Shard {
+impl Sessions {
     /// Walks on; at the end the metrics get what was found.
-    pub(crate) fn look_at_load(&mut self) {
+    pub(crate) fn look_at_load(&mut self, cx: &Context) {
         let slots_end = self.clients.slots_end();
         let walk = &mut self.load_walk;
         let end = slots_end.min(walk.next_slot.saturating_add(LOOKS_MAX));
@@ -29,8 +30,8 @@ impl Shard {
         walk.next_slot = end;
         if end == slots_end {
             let LoadWalk { queued, in_flight, .. } = std::mem::take(walk);
-            self.metrics().queued.set(queued);
-            self.metrics().in_flight.set(in_flight);
+            cx.metrics.queued.set(queued);
+            cx.metrics.in_flight.set(in_flight);
         }
     }
 }

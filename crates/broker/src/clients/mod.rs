@@ -7,6 +7,7 @@ pub(crate) mod connect;
 pub(crate) mod ending;
 pub(crate) mod load;
 pub(crate) mod notices;
+pub(crate) mod sessions;
 pub(crate) mod subscribe;
 pub(crate) mod subscriptions;
 pub(crate) mod table;

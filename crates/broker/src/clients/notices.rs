@@ -1,13 +1,15 @@
 //! What happened to somebody and is worth a line in the log: told at most once a second for each of
 //! them, with how often it was, however often it is.
 
+use policy::{Action, Manner};
 use session::Dropped;
 
 use crate::clients::client::Client;
+use crate::clients::sessions::Sessions;
 use crate::groups::group_names::GroupName;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Event, Scope, Shard};
-use policy::{Action, Manner};
+use crate::{Event, Scope};
 
 /// How often somebody is told of.
 const NEWS_EVERY_MS: u64 = 1000;
@@ -84,35 +86,37 @@ impl ShardNews {
     }
 }
 
-impl Shard {
+impl Sessions {
     /// Counts, and tells at once if nothing was told of the client for a second.
-    pub(crate) fn note(&mut self, slot: u32, kind: Kind, topic: &str, now_ms: u64) {
-        self.note_as(slot, kind, topic, Manner::default(), now_ms);
+    pub(crate) fn note(&mut self, cx: &mut Context, slot: u32, kind: Kind, topic: &str) {
+        self.note_as(cx, slot, kind, topic, Manner::default());
     }
 
     /// The same of something that was wanted in a certain manner.
     pub(crate) fn note_as(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         kind: Kind,
         topic: &str,
         manner: Manner,
-        now_ms: u64,
     ) {
+        let now_ms = cx.now_ms;
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         if !client.extras().news.count(kind) {
             let (topic, rule) = (topic.into(), rule_of(client, kind, topic, manner));
             client.extras().news.items.push(ClientItem { kind, count: 1, topic, rule });
         }
         if client.extras().news.due_ms() <= now_ms {
-            self.tell_news(slot, now_ms);
+            self.tell_news(cx, slot);
         } else {
             self.arm_timer(slot);
         }
     }
 
     /// Tells what there is of a client.
-    pub(crate) fn tell_news(&mut self, slot: u32, now_ms: u64) {
+    pub(crate) fn tell_news(&mut self, cx: &mut Context, slot: u32) {
+        let now_ms = cx.now_ms;
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let Some(extras) = client.extras.as_mut().filter(|extras| !extras.news.items.is_empty())
         else {
@@ -136,22 +140,24 @@ impl Shard {
                     Event::Denied { client_id, username, peer, action, topic, rule, count }
                 }
             };
-            self.tell(scope, event);
+            cx.tell(scope, event);
         }
     }
+}
 
+impl Context {
     /// Counts what happened to no single client; told within a second.
     pub(crate) fn note_of_shard(&mut self, subject: Subject, count: u64) {
         let items = &mut self.news.items;
         match items.iter().position(|(known, _)| known.is_same(&subject)) {
             Some(place) => items[place].1 += count,
             None if items.len() < NEWS_MAX => items.push((subject, count)),
-            None => self.metrics().events_lost.add(1),
+            None => self.metrics.events_lost.add(1),
         }
     }
 
     pub(crate) fn note_group_dropped(&mut self, name: &GroupName, count: u64) {
-        self.metrics().dropped_group.add(count);
+        self.metrics.dropped_group.add(count);
         let text = format!("$share/{}/{}", name.share, name.filter);
         self.note_of_shard(
             Subject::Group { scope: name.scope, key: name.key, name: text.into() },

@@ -4,17 +4,21 @@ use codec::{
     Packet, Properties, Property, Reason, RetainHandling, Suback, Subscribe, SubscribeOptions,
     Unsuback, Unsubscribe, Violation,
 };
+use policy::{Action, Manner};
 use session::Link;
 use topic::{Filter, Subscription};
 
 use crate::clients::notices::Kind;
+use crate::clients::sessions::Sessions;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Change;
+use crate::durable::Durable;
+use crate::groups::table::Groups;
 use crate::routing::deliver::options;
+use crate::shard::context::Context;
 use crate::shard::event::Told;
 use crate::sure::Sure;
-use crate::{Ended, Event, GroupText, Name, Quota, Shard, ShardId};
-use policy::{Action, Manner};
+use crate::{Ended, Event, GroupText, Name, Quota, ShardId};
 
 /// For filters that were checked when they were subscribed.
 pub(crate) const UNLIMITED: topic::TopicLimits =
@@ -64,39 +68,35 @@ struct Portion<'a> {
     told: Option<Told>,
 }
 
-impl Shard {
-    pub(crate) fn on_subscribe(
+impl Sessions {
+    pub(crate) fn answer_subscribe(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         slot: u32,
-        subscribe: &Subscribe<'_>,
-        now_ms: u64,
-    ) -> Result<(), Ended> {
-        let is_rest = !self.is_lost(slot);
-        let (done, retained) = self.subscribe_portion(slot, subscribe, is_rest, now_ms)?;
-        let packet_id = subscribe.packet_id;
-        if done.is_shared {
-            self.answer_when_heard(slot, packet_id, done.reasons, done.kept);
+        packet_id: u16,
+        done: Done,
+    ) {
+        let Done { is_shared, reasons, kept, .. } = done;
+        if is_shared {
+            self.answer_when_heard(cx, durable, slot, packet_id, reasons, kept);
         } else {
-            let properties = Properties::EMPTY;
-            let suback = Suback { packet_id, properties, reasons: &done.reasons };
-            self.answer_when_kept(slot, done.kept, &Packet::Suback(suback));
+            let suback = Suback { packet_id, properties: Properties::EMPTY, reasons: &reasons };
+            durable.answer_when_kept(cx, self, slot, kept, &Packet::Suback(suback));
         }
-        let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
-        for (filter, bits) in retained {
-            self.want_retained(slot, filter, bits, identifier);
-        }
-        self.pump(slot, now_ms);
-        Ok(())
     }
 
     /// As many filters as one go takes. True: what is left is for [`Shard::on_subscribe`].
     pub(crate) fn subscribe_some(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
         slot: u32,
         subscribe: &Subscribe<'_>,
-        now_ms: u64,
     ) -> Result<bool, Ended> {
-        let (done, retained) = self.subscribe_portion(slot, subscribe, false, now_ms)?;
+        let (done, retained) =
+            self.subscribe_portion(cx, durable, groups, slot, subscribe, false)?;
         let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
         for (filter, bits) in retained {
             self.want_retained(slot, filter, bits, identifier);
@@ -104,28 +104,35 @@ impl Shard {
         Ok(self.put_off(slot, done, subscribe.filters.iter().count()))
     }
 
-    fn subscribe_portion<'a>(
+    pub(crate) fn subscribe_portion<'a>(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
         slot: u32,
         subscribe: &Subscribe<'a>,
         is_rest: bool,
-        now_ms: u64,
     ) -> Result<(Done, Retained<'a>), Ended> {
         let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
         let done = self.take_done(slot);
-        let mut portion = self.portion(done, is_rest);
-        let outcome = self.subscribe_all(slot, subscribe, identifier, &mut portion, now_ms);
-        self.tell_subscriptions(slot, portion.told.take(), true);
+        let mut portion = cx.portion(done, is_rest);
+        let outcome =
+            self.subscribe_all(cx, durable, groups, slot, subscribe, identifier, &mut portion);
+        self.tell_subscriptions(cx, slot, portion.told.take(), true);
         outcome.map(|()| (portion.done, portion.retained))
     }
+}
 
+impl Context {
     fn portion<'a>(&self, done: Done, is_rest: bool) -> Portion<'a> {
         let told = self.shared.tells_subscriptions().then(Told::default);
         Portion { done, is_rest, told, ..Portion::default() }
     }
+}
 
+impl Sessions {
     /// One event for what one go has taken of a packet.
-    fn tell_subscriptions(&mut self, slot: u32, told: Option<Told>, are_new: bool) {
+    fn tell_subscriptions(&self, cx: &mut Context, slot: u32, told: Option<Told>, are_new: bool) {
         let Some(filters) = told.filter(|told| told.count > 0) else { return };
         let Some(client) = self.clients.get(slot) else { return };
         let (client_id, username) = (client.id.clone(), client.username.clone());
@@ -134,7 +141,7 @@ impl Shard {
             true => Event::Subscribed { client_id, username, peer, filters },
             false => Event::Unsubscribed { client_id, username, peer, filters },
         };
-        self.tell(self.scope_of(slot), event);
+        cx.tell(self.scope_of(slot), event);
     }
 
     /// How far an earlier go has got with the packet.
@@ -154,11 +161,13 @@ impl Shard {
 
     fn subscribe_all<'a>(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
         slot: u32,
         subscribe: &Subscribe<'a>,
         identifier: u32,
         portion: &mut Portion<'a>,
-        now_ms: u64,
     ) -> Result<(), Ended> {
         let Some(client) = self.clients.get(slot).sure() else { return Ok(()) };
         let filters_max = client.limits.filters_per_packet_max as usize;
@@ -166,33 +175,33 @@ impl Shard {
         let begun = portion.done.reasons.len();
         for (number, (text, options)) in subscribe.filters.iter().enumerate().skip(begun) {
             let may_wait = !portion.is_rest;
-            if may_wait && (self.work.is_spent() || self.filter_waits(slot, text, now_ms)) {
+            if may_wait && (cx.flow.work.is_spent() || durable.filter_waits(cx, self, slot, text)) {
                 return Ok(());
             }
             if number >= filters_max {
-                self.work.charge(1);
+                cx.flow.work.charge(1);
                 let refused = (text, options.qos as u8);
-                let reason = self.refuse_filter(slot, refused, Reason::QUOTA_EXCEEDED, now_ms);
+                let reason = self.refuse_filter(cx, slot, refused, Reason::QUOTA_EXCEEDED);
                 portion.done.reasons.push(reason);
                 continue;
             }
-            self.work.charge_filter(text);
-            self.work.charge(rules_units);
+            cx.flow.work.charge_filter(text);
+            cx.flow.work.charge(rules_units);
             let done = &mut portion.done;
-            let request = match self.check_filter(slot, text, options, identifier)? {
+            let request = match self.check_filter(cx, groups, slot, text, options, identifier)? {
                 Ok(request) => request,
                 Err(reason) => {
                     let refused = (text, options.qos as u8);
-                    done.reasons.push(self.refuse_filter(slot, refused, reason, now_ms));
+                    done.reasons.push(self.refuse_filter(cx, slot, refused, reason));
                     continue;
                 }
             };
-            let old = self.subscription_of(slot, &request.filter);
-            let granted = self.subscribe(slot, &request);
-            match self.keep_granted(slot, text, old, granted, identifier) {
+            let old = self.subscription_of(groups, slot, &request.filter);
+            let granted = self.subscribe(cx, groups, slot, &request);
+            match self.keep_granted(durable, groups, slot, text, old, granted, identifier) {
                 Ok(position) => done.kept = done.kept.max(position),
                 Err(reason) => {
-                    self.take_subscription_back(slot, &request.filter, old);
+                    self.take_subscription_back(cx, durable, groups, slot, &request.filter, old);
                     done.reasons.push(self.suback_code(slot, reason));
                     continue;
                 }
@@ -218,26 +227,26 @@ impl Shard {
     /// Counts and tells why a filter is refused; returns what SUBACK says of it.
     fn refuse_filter(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         (text, qos): (&str, u8),
         reason: Reason,
-        now_ms: u64,
     ) -> u8 {
         match reason {
             Reason::NOT_AUTHORIZED => {
                 let manner = Manner { qos, retain: false };
-                self.note_as(slot, Kind::Denied("subscribe"), text, manner, now_ms);
+                self.note_as(cx, slot, Kind::Denied("subscribe"), text, manner);
             }
             Reason::QUOTA_EXCEEDED => {
-                self.metrics().subscriptions_refused.add(1);
-                self.note(slot, Kind::TooMany, text, now_ms);
+                cx.metrics.subscriptions_refused.add(1);
+                self.note(cx, slot, Kind::TooMany, text);
             }
             _ => {}
         }
         self.suback_code(slot, reason)
     }
 
-    fn subscription_identifier(
+    pub(crate) fn subscription_identifier(
         &self,
         slot: u32,
         properties: &Properties<'_>,
@@ -260,7 +269,9 @@ impl Shard {
 
     /// Err outside: the connection ends. Err inside: only this filter is refused.
     fn check_filter<'a>(
-        &mut self,
+        &self,
+        cx: &Context,
+        groups: &Groups,
         slot: u32,
         text: &'a str,
         options: SubscribeOptions,
@@ -297,17 +308,17 @@ impl Shard {
             return Ok(Err(Reason::NOT_AUTHORIZED));
         }
         let subscriptions = &client.subscriptions;
-        let bytes = bytes_of(&filter, self.shared.shard_count);
+        let bytes = bytes_of(&filter, cx.shared.shard_count);
         let are_too_many = subscriptions.len() >= limits.subscriptions_per_client_max as usize
             || filter.group.is_some()
                 && subscriptions.shared_len()
                     >= limits.shared_subscriptions_per_client_max as usize
             || bytes > limits.subscription_bytes_max.saturating_sub(client.subscription_bytes)
             || client.charged.lacks_room(bytes.into())
-            || self.shared.memory_is_short() && self.lacks_memory(slot, bytes as usize);
+            || cx.shared.memory_is_short() && self.lacks_memory(cx, slot, bytes as usize);
         let scope = client.scope;
-        if (are_too_many || !scope.is_first()) && !self.is_subscribed(slot, &filter) {
-            let space = self.shared.spaces.of(scope);
+        if (are_too_many || !scope.is_first()) && !self.is_subscribed(groups, slot, &filter) {
+            let space = cx.shared.spaces.of(scope);
             client.charged.count_refusal(bytes.into());
             if are_too_many || space.is_some_and(|space| space.lacks(Quota::Subscriptions, 1)) {
                 return Ok(Err(Reason::QUOTA_EXCEEDED));
@@ -316,16 +327,16 @@ impl Shard {
         Ok(Ok(Request { filter, options, identifier }))
     }
 
-    fn is_subscribed(&self, slot: u32, filter: &Filter<'_>) -> bool {
-        self.find_listed(slot, filter).is_some()
+    fn is_subscribed(&self, groups: &Groups, slot: u32, filter: &Filter<'_>) -> bool {
+        self.find_listed(groups, slot, filter).is_some()
     }
 
     /// The subscription with this filter, as the session lists it.
-    fn find_listed(&self, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
+    fn find_listed(&self, groups: &Groups, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
         let scope = self.scope_of(slot);
         let found = self.router.find(Name::new(scope, filter.filter))?;
         let group = match filter.group {
-            Some(name) => self.groups.find(GroupText::new(scope, name, filter.filter))? + 1,
+            Some(name) => groups.find(GroupText::new(scope, name, filter.filter))? + 1,
             None => 0,
         };
         let wanted = Listed::new(found, group);
@@ -333,19 +344,24 @@ impl Shard {
     }
 
     /// The same, by the filter as the client wrote it.
-    pub(crate) fn listed_of(&self, slot: u32, text: &str) -> Option<Listed> {
+    pub(crate) fn listed_of(&self, groups: &Groups, slot: u32, text: &str) -> Option<Listed> {
         let filter = topic::parse_filter(text, &UNLIMITED).ok()?;
-        self.find_listed(slot, &filter)
+        self.find_listed(groups, slot, &filter)
     }
 
     /// Option bits and identifier of a subscription that the session has. They stand in the index,
     /// so there is no need to look through what the session lists.
-    fn subscription_of(&self, slot: u32, filter: &Filter<'_>) -> Option<(u8, u32)> {
+    fn subscription_of(
+        &self,
+        groups: &Groups,
+        slot: u32,
+        filter: &Filter<'_>,
+    ) -> Option<(u8, u32)> {
         let scope = self.scope_of(slot);
         match filter.group {
             Some(share) => {
-                let group = self.groups.find(GroupText::new(scope, share, filter.filter))?;
-                self.groups.member_bits(group, self.key(slot))
+                let group = groups.find(GroupText::new(scope, share, filter.filter))?;
+                groups.member_bits(group, self.key(slot))
             }
             None => {
                 let known = self.router.find(Name::new(scope, filter.filter))?;
@@ -356,17 +372,25 @@ impl Shard {
     }
 
     /// A subscription could not be written down: all is as it was before.
-    fn take_subscription_back(&mut self, slot: u32, filter: &Filter<'_>, old: Option<(u8, u32)>) {
+    fn take_subscription_back(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
+        slot: u32,
+        filter: &Filter<'_>,
+        old: Option<(u8, u32)>,
+    ) {
         match (old, filter.group) {
             (None, _) => {
-                self.unsubscribe(slot, filter);
+                self.unsubscribe(cx, durable, groups, slot, filter);
             }
             (Some((options, identifier)), None) => {
                 let old = Subscription { subscriber: slot, options, identifier };
                 self.router.subscribe(Name::new(self.scope_of(slot), filter.filter), old);
             }
             (Some((bits, identifier)), Some(share)) => {
-                self.join_group(slot, share, filter.filter, bits, identifier);
+                groups.join_group(cx, self, slot, share, filter.filter, bits, identifier);
             }
         }
     }
@@ -374,30 +398,34 @@ impl Shard {
     /// Writes a subscription of a durable session down. Returns what its SUBACK has to wait for.
     fn keep_granted(
         &mut self,
+        durable: &mut Durable,
+        groups: &Groups,
         slot: u32,
         text: &str,
         old: Option<(u8, u32)>,
         granted: Granted,
         identifier: u32,
     ) -> Result<Option<storage::Position>, Reason> {
-        if self.store.is_none() {
+        if durable.store.is_none() {
             return Ok(None);
         }
-        let Some(listed) = self.listed_of(slot, text) else { return Ok(None) };
+        let Some(listed) = self.listed_of(groups, slot, text) else { return Ok(None) };
         if old == Some((granted.bits, identifier)) && listed.place.is_some() {
             // It is written as it is; perhaps not committed yet.
             return Ok(Some(listed.place.position()));
         }
         let refused = |error| crate::routing::publish::reason_of(&error);
         match old {
-            None if !listed.is_shared() => self.begin_filter(slot, listed.filter),
+            None if !listed.is_shared() => durable.begin_filter(self, slot, listed.filter),
             None => {}
-            Some(old) => match self.change_filter(slot, listed, text, old).map_err(refused)? {
-                Change::Remembered => {}
-                Change::TooMany => return Err(Reason::QUOTA_EXCEEDED),
-            },
+            Some(old) => {
+                match durable.change_filter(self, slot, listed, text, old).map_err(refused)? {
+                    Change::Remembered => {}
+                    Change::TooMany => return Err(Reason::QUOTA_EXCEEDED),
+                }
+            }
         }
-        let kept = self.keep_subscription(slot, listed, text, (granted.bits, identifier));
+        let kept = durable.keep_subscription(self, slot, listed, text, (granted.bits, identifier));
         kept.map_err(refused)
     }
 
@@ -407,7 +435,7 @@ impl Shard {
     }
 
     /// Is the connection gone, and what it has sent before that being handled?
-    fn is_lost(&self, slot: u32) -> bool {
+    pub(crate) fn is_lost(&self, slot: u32) -> bool {
         let link = self.clients.get(slot).and_then(|client| client.session.link());
         link.is_some_and(|link| link.is_lost)
     }
@@ -417,7 +445,13 @@ impl Shard {
         link.is_some_and(Link::is_v5)
     }
 
-    pub(crate) fn subscribe(&mut self, slot: u32, request: &Request<'_>) -> Granted {
+    pub(crate) fn subscribe(
+        &mut self,
+        cx: &mut Context,
+        groups: &mut Groups,
+        slot: u32,
+        request: &Request<'_>,
+    ) -> Granted {
         let Some(client) = self.clients.get(slot).sure() else { return Granted::default() };
         let mut qos = request.options.qos.min(client.limits.qos_max);
         let is_durable = client.durable.is_some();
@@ -444,14 +478,14 @@ impl Shard {
         }
         let is_new = match request.filter.group {
             None => self.subscribe_plain(slot, request, bits),
-            Some(name) => self.subscribe_shared(slot, name, request, bits),
+            Some(name) => self.subscribe_shared(cx, groups, slot, name, request, bits),
         };
         if is_new {
-            self.metrics().subscriptions.add(1);
-            self.metrics().shared_subscriptions.add(request.filter.group.is_some().into());
-            self.count_in_space(self.scope_of(slot), Quota::Subscriptions, 1);
+            cx.metrics.subscriptions.add(1);
+            cx.metrics.shared_subscriptions.add(request.filter.group.is_some().into());
+            self.count_in_space(cx, self.scope_of(slot), Quota::Subscriptions, 1);
             if let Some(client) = self.clients.get_mut(slot) {
-                let bytes = bytes_of(&request.filter, self.shared.shard_count);
+                let bytes = bytes_of(&request.filter, cx.shared.shard_count);
                 client.subscription_bytes = client.subscription_bytes.saturating_add(bytes);
                 client.recharge();
             }
@@ -474,9 +508,24 @@ impl Shard {
         subscribed.is_new_subscription
     }
 
-    fn subscribe_shared(&mut self, slot: u32, name: &str, request: &Request<'_>, bits: u8) -> bool {
-        let (listed, is_new) =
-            self.join_group(slot, name, request.filter.filter, bits, request.identifier);
+    fn subscribe_shared(
+        &mut self,
+        cx: &mut Context,
+        groups: &mut Groups,
+        slot: u32,
+        name: &str,
+        request: &Request<'_>,
+        bits: u8,
+    ) -> bool {
+        let (listed, is_new) = groups.join_group(
+            cx,
+            self,
+            slot,
+            name,
+            request.filter.filter,
+            bits,
+            request.identifier,
+        );
         if is_new && let Some(client) = self.clients.get_mut(slot) {
             client.subscriptions.add(listed);
         }
@@ -485,18 +534,20 @@ impl Shard {
 
     pub(crate) fn on_unsubscribe(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
-        now_ms: u64,
     ) -> Result<(), Ended> {
         let is_rest = !self.is_lost(slot);
-        let done = self.unsubscribe_portion(slot, unsubscribe, is_rest, now_ms)?;
+        let done = self.unsubscribe_portion(cx, durable, groups, slot, unsubscribe, is_rest)?;
         let unsuback = Unsuback {
             packet_id: unsubscribe.packet_id,
             properties: Properties::EMPTY,
             reasons: &done.reasons,
         };
-        self.answer_when_kept(slot, done.kept, &Packet::Unsuback(unsuback));
+        durable.answer_when_kept(cx, self, slot, done.kept, &Packet::Unsuback(unsuback));
         self.drop_extras_if_unused(slot);
         Ok(())
     }
@@ -504,50 +555,57 @@ impl Shard {
     /// As many filters as one go takes. True: what is left is for [`Shard::on_unsubscribe`].
     pub(crate) fn unsubscribe_some(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
-        now_ms: u64,
     ) -> Result<bool, Ended> {
-        let done = self.unsubscribe_portion(slot, unsubscribe, false, now_ms)?;
+        let done = self.unsubscribe_portion(cx, durable, groups, slot, unsubscribe, false)?;
         Ok(self.put_off(slot, done, unsubscribe.filters.iter().count()))
     }
 
     fn unsubscribe_portion(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
         is_rest: bool,
-        now_ms: u64,
     ) -> Result<Done, Ended> {
-        if !self.broadcasts.is_empty() {
-            self.finish_broadcasts_to(slot, now_ms);
+        if !cx.flow.broadcasts.is_empty() {
+            self.finish_broadcasts_to(cx, durable, slot);
         }
         let done = self.take_done(slot);
-        let mut portion = self.portion(done, is_rest);
-        let outcome = self.unsubscribe_all(slot, unsubscribe, &mut portion);
-        self.let_pending_go(slot, portion.before.unwrap_or_default());
-        self.tell_subscriptions(slot, portion.told.take(), false);
+        let mut portion = cx.portion(done, is_rest);
+        let outcome = self.unsubscribe_all(cx, durable, groups, slot, unsubscribe, &mut portion);
+        durable.let_pending_go(cx, self, slot, portion.before.unwrap_or_default());
+        self.tell_subscriptions(cx, slot, portion.told.take(), false);
         outcome.map(|()| portion.done)
     }
 
     fn unsubscribe_all(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
         portion: &mut Portion<'_>,
     ) -> Result<(), Ended> {
         let begun = portion.done.reasons.len();
         for text in unsubscribe.filters.iter().skip(begun) {
-            if self.work.is_spent() && !portion.is_rest {
+            if cx.flow.work.is_spent() && !portion.is_rest {
                 return Ok(());
             }
-            self.work.charge_filter(text);
+            cx.flow.work.charge_filter(text);
             let done = &mut portion.done;
             let filter = topic::parse_filter(text, &UNLIMITED)
                 .map_err(|error| not_well_formed(error.clause()))?;
-            let listed = self.find_listed(slot, &filter);
+            let listed = self.find_listed(groups, slot, &filter);
             if let Some(listed) = listed {
-                match self.drop_subscription(slot, listed, text) {
+                match durable.drop_subscription(self, slot, listed, text) {
                     Ok(position) => done.kept = done.kept.max(position),
                     Err(_) if !self.is_v5(slot) => return Err(Ended::LogFailed),
                     Err(_) => {
@@ -556,9 +614,9 @@ impl Shard {
                         continue;
                     }
                 }
-                portion.before.get_or_insert_with(|| self.all_pending(slot));
+                portion.before.get_or_insert_with(|| durable.all_pending(self, slot));
             }
-            let is_over = self.unsubscribe(slot, &filter);
+            let is_over = self.unsubscribe(cx, durable, groups, slot, &filter);
             if let Some(told) = portion.told.as_mut().filter(|_| is_over) {
                 told.add(text, 0);
             }
@@ -578,9 +636,16 @@ impl Shard {
         client.is_some_and(|client| topic::parse_filter(text, &client.limits.topic).is_ok())
     }
 
-    fn unsubscribe(&mut self, slot: u32, filter: &Filter<'_>) -> bool {
-        let Some(listed) = self.find_listed(slot, filter) else { return false };
-        let shards = self.shared.shard_count;
+    fn unsubscribe(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
+        slot: u32,
+        filter: &Filter<'_>,
+    ) -> bool {
+        let Some(listed) = self.find_listed(groups, slot, filter) else { return false };
+        let shards = cx.shared.shard_count;
         if let Some(client) = self.clients.get_mut(slot) {
             client.subscriptions.remove(&listed);
             if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
@@ -591,37 +656,44 @@ impl Shard {
             client.subscription_bytes = client.subscription_bytes.saturating_sub(bytes);
             client.recharge();
         }
-        self.metrics().subscriptions.sub(1);
-        self.metrics().shared_subscriptions.sub(listed.is_shared().into());
-        self.count_in_space(self.scope_of(slot), Quota::Subscriptions, -1);
+        cx.metrics.subscriptions.sub(1);
+        cx.metrics.shared_subscriptions.sub(listed.is_shared().into());
+        self.count_in_space(cx, self.scope_of(slot), Quota::Subscriptions, -1);
         if !listed.is_shared() {
-            self.forget_eras_of(slot, listed.filter);
+            durable.forget_eras_of(self, slot, listed.filter);
         }
-        self.note_left(listed);
-        self.let_go(slot, listed);
+        groups.note_left(listed);
+        self.let_go(cx, durable, groups, slot, listed);
         true
     }
 
     /// Takes a subscription out of the index; the session does not list it any more.
-    pub(crate) fn let_go(&mut self, slot: u32, listed: Listed) {
+    pub(crate) fn let_go(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
+        slot: u32,
+        listed: Listed,
+    ) {
         if listed.group != 0 {
             let key = self.key(slot);
-            self.leave_group(listed.group - 1, key);
+            groups.leave_group(cx, self, durable, listed.group - 1, key);
             return;
         }
         let Some(gone) = self.router.unsubscribe(listed.filter, slot).sure() else { return };
         // Others may be owed by what their subscriptions were before.
         if gone.is_last {
-            self.close_backlog(listed.filter);
+            durable.close_backlog(listed.filter);
         }
     }
 
     /// After new access rules: which subscriptions need a check for each message?
-    pub(crate) fn recheck_receiving(&mut self, slot: u32) {
+    pub(crate) fn recheck_receiving(&mut self, cx: &mut Context, groups: &mut Groups, slot: u32) {
         let Some(client) = self.clients.get(slot).sure() else { return };
         let listed: Vec<Listed> = client.subscriptions.iter().collect();
         let member = self.key(slot);
-        let (units, mut left) = (client.grants.filter_units(), self.work.units_max());
+        let (units, mut left) = (client.grants.filter_units(), cx.flow.work.units_max());
         for Listed { filter, group, .. } in listed {
             let key = self.router.key(filter).to_owned();
             let name = Name::of_key(&key);
@@ -629,9 +701,9 @@ impl Shard {
             // Beyond what a turn has for it, each message is checked instead.
             left = left.saturating_sub(units);
             let is_covered = left > 0 && client.grants.covers(client.identity(), name.text());
-            self.work.charge(units);
+            cx.flow.work.charge(units);
             if group != 0 {
-                self.groups.set_check_receive(group - 1, member, !is_covered);
+                groups.set_check_receive(group - 1, member, !is_covered);
                 continue;
             }
             let Some(mut subscription) = self.router.subscription(filter, slot) else { continue };

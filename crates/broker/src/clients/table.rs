@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 use session::{Account, Message};
 
 use crate::clients::client::Client;
-use crate::durable::Durable;
+use crate::durable::KeptSession;
 use crate::journal::QueueNumber;
 use crate::sure::Sure;
 use crate::{Name, SessionKey, ShardId};
@@ -101,7 +101,7 @@ impl Clients {
     }
 
     /// From now on the session is in the log.
-    pub(crate) fn set_durable(&mut self, slot: u32, durable: Durable) {
+    pub(crate) fn set_durable(&mut self, slot: u32, durable: KeptSession) {
         self.take_durable(slot);
         let queue = durable.queue;
         let Some(client) = self.get_mut(slot).sure() else { return };
@@ -112,7 +112,7 @@ impl Clients {
     }
 
     /// From now on the session is no more in the log. Returns what it had there.
-    pub(crate) fn take_durable(&mut self, slot: u32) -> Option<Box<Durable>> {
+    pub(crate) fn take_durable(&mut self, slot: u32) -> Option<Box<KeptSession>> {
         let durable = self.get_mut(slot)?.durable.take()?;
         let hash = self.hasher.hash_one(durable.queue);
         if let Ok(entry) = self.by_queue.find_entry(hash, |found| *found == slot) {

@@ -1,20 +1,23 @@
 //! Questions that change nothing.
 
-use crate::clients::client::Client;
-use crate::clients::subscriptions::Listed;
-use crate::groups::members::Member;
-use crate::groups::table::Group;
-use crate::routing::deliver::options;
-use crate::{GroupText, Name, Scope, SessionKey, Shard};
 use policy::{Action, Identity};
 
 use super::{
     Answer, ConnectionView, GroupView, MemberView, PAGE_LOOKS, PAGE_ROWS, Page, ReceiverView,
     SessionView, SubscriptionView, Wanted,
 };
+use crate::clients::client::Client;
+use crate::clients::sessions::Sessions;
+use crate::clients::subscriptions::Listed;
+use crate::groups::members::Member;
+use crate::groups::table::Group;
+use crate::groups::table::Groups;
+use crate::routing::deliver::options;
+use crate::shard::context::Context;
+use crate::{GroupText, Name, Scope, SessionKey};
 
-impl Shard {
-    pub(super) fn look_at_sessions(
+impl Sessions {
+    pub(crate) fn look_at_sessions(
         &self,
         from: u32,
         max: u32,
@@ -32,39 +35,46 @@ impl Shard {
         Page::of(rows, (slot < end).then_some(slot))
     }
 
-    pub(super) fn look_at_session(&self, client: Name<'_>) -> Option<Box<SessionView>> {
+    pub(crate) fn look_at_session(&self, client: Name<'_>) -> Option<Box<SessionView>> {
         let client = self.clients.get(self.clients.find(client)?)?;
         Some(Box::new(view_of(client)))
     }
+}
 
-    pub(super) fn look_at_subscriptions(
+impl Groups {
+    pub(crate) fn look_at_subscriptions(
         &self,
+        sessions: &Sessions,
         client: Name<'_>,
         from: u32,
         max: u32,
     ) -> Option<Page<SubscriptionView>> {
-        let slot = self.clients.find(client)?;
-        let client = self.clients.get(slot)?;
+        let slot = sessions.clients.find(client)?;
+        let client = sessions.clients.get(slot)?;
         let count = client.subscriptions.len();
         let listed = client.subscriptions.iter().skip(from as usize).take(max as usize);
-        let rows: Vec<_> = listed.map(|listed| self.subscription_view(slot, listed)).collect();
+        let rows: Vec<_> =
+            listed.map(|listed| self.subscription_view(sessions, slot, listed)).collect();
         let next = from as usize + rows.len();
         Some(Page::of(rows, (next < count).then_some(next as u32)))
     }
 
-    fn subscription_view(&self, slot: u32, listed: Listed) -> SubscriptionView {
-        let group = listed.group.checked_sub(1).and_then(|number| self.groups.get(number));
+    fn subscription_view(
+        &self,
+        sessions: &Sessions,
+        slot: u32,
+        listed: Listed,
+    ) -> SubscriptionView {
+        let group = listed.group.checked_sub(1).and_then(|number| self.get(number));
         let (bits, identifier) = match group {
-            Some(_) => {
-                self.groups.member_bits(listed.group - 1, self.key(slot)).unwrap_or_default()
-            }
+            Some(_) => self.member_bits(listed.group - 1, sessions.key(slot)).unwrap_or_default(),
             None => {
-                let subscription = self.router.subscription(listed.filter, slot);
+                let subscription = sessions.router.subscription(listed.filter, slot);
                 subscription.map_or((0, 0), |it| (it.options, it.identifier))
             }
         };
         SubscriptionView {
-            filter: self.router.text(listed.filter).into(),
+            filter: sessions.router.text(listed.filter).into(),
             share: group.map(|group| group.name.share.clone()),
             qos: options::qos(bits) as u8,
             no_local: bits & options::NO_LOCAL != 0,
@@ -74,15 +84,17 @@ impl Shard {
     }
 
     /// Of groups only those are told that have their home here, though all shards know all.
-    pub(super) fn look_at_receivers(
-        &mut self,
+    pub(crate) fn look_at_receivers(
+        &self,
+        cx: &Context,
+        sessions: &mut Sessions,
         topic: Name<'_>,
         from: u32,
         max: u32,
     ) -> Page<ReceiverView> {
         let mut rows = Vec::new();
         let mut place = 0;
-        let (index, filters) = self.router.filters_of(topic.as_bytes());
+        let (index, filters) = sessions.router.filters_of(topic.as_bytes());
         let last = from.saturating_add(max);
         for filter in filters {
             let text = Name::of_key(index.text(*filter)).text();
@@ -90,7 +102,7 @@ impl Shard {
             let begin = (from.max(place) - place).min(subscriptions.len() as u32);
             let end = (last.max(place) - place).min(subscriptions.len() as u32);
             for subscription in &subscriptions[begin as usize..end as usize] {
-                let Some(client) = self.clients.get(subscription.subscriber) else { continue };
+                let Some(client) = sessions.clients.get(subscription.subscriber) else { continue };
                 let (identity, topic) = (client.identity(), topic.text());
                 rows.push(ReceiverView {
                     client_id: client.id.clone(),
@@ -104,8 +116,8 @@ impl Shard {
             place += subscriptions.len() as u32;
             for number in index.groups(*filter) {
                 if (from..last).contains(&place)
-                    && let Some(group) = self.groups.get(*number)
-                    && self.shared.shard_of_group(group.name.key) == self.id
+                    && let Some(group) = self.get(*number)
+                    && cx.shared.shard_of_group(group.name.key) == cx.id
                 {
                     rows.push(receiving(group));
                 }
@@ -115,21 +127,22 @@ impl Shard {
         Page::of(rows, (place > last).then_some(last))
     }
 
-    pub(super) fn look_at_groups(
+    pub(crate) fn look_at_groups(
         &self,
+        cx: &Context,
         within: Option<Scope>,
         from: u32,
         max: u32,
     ) -> Page<GroupView> {
-        let end = self.groups.numbers_end();
+        let end = self.numbers_end();
         let mut rows = Vec::new();
         let mut number = from;
         let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
         while number < looks_end && rows.len() < max as usize {
-            let group = self.groups.get(number);
+            let group = self.get(number);
             let own = group.filter(|group| {
                 within.is_none_or(|scope| group.name.scope == scope)
-                    && self.shared.shard_of_group(group.name.key) == self.id
+                    && cx.shared.shard_of_group(group.name.key) == cx.id
             });
             rows.extend(own.map(group_view));
             number += 1;
@@ -137,21 +150,23 @@ impl Shard {
         Page::of(rows, (number < end).then_some(number))
     }
 
-    pub(super) fn look_at_members(
+    pub(crate) fn look_at_members(
         &self,
         group: GroupText<'_>,
         from: u32,
         max: u32,
     ) -> Option<Page<MemberView>> {
-        let group = self.groups.get(self.groups.find(group)?)?;
+        let group = self.get(self.find(group)?)?;
         let rows: Vec<_> =
             group.members.iter().skip(from as usize).take(max as usize).map(member_view).collect();
         let next = from as usize + rows.len();
         Some(Page::of(rows, (next < group.members.len()).then_some(next as u32)))
     }
+}
 
+impl Sessions {
     /// Who asks for more names than a page has rows gets those of the first.
-    pub(super) fn look_at_names(&self, scope: Scope, keys: &[SessionKey]) -> Answer {
+    pub(crate) fn look_at_names(&self, scope: Scope, keys: &[SessionKey]) -> Answer {
         let name = |key: &SessionKey| {
             let client = self.clients.get(self.clients.slot_of(*key)?)?;
             (client.scope == scope).then(|| client.id.clone())
@@ -159,7 +174,7 @@ impl Shard {
         Answer::Names(keys.iter().take(PAGE_ROWS as usize).map(name).collect())
     }
 
-    pub(super) fn look_at_homes(&self, client_id: &str, scopes: &[Scope]) -> Vec<(Scope, bool)> {
+    pub(crate) fn look_at_homes(&self, client_id: &str, scopes: &[Scope]) -> Vec<(Scope, bool)> {
         let home = |scope: &Scope| {
             let client = self.clients.get(self.clients.find(Name::new(*scope, client_id))?)?;
             Some((*scope, client.is_connected()))

@@ -7,14 +7,14 @@
 //! A place is stable for what stays: who comes and goes between two pages may be missing, and
 //! nobody is told twice.
 
-mod change;
+pub(crate) mod change;
 mod look;
 mod sweep;
 
-use core::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use codec::{Reason, Version};
+use core::net::IpAddr;
 use session::Message;
 use topic::Cursor;
 
@@ -229,7 +229,7 @@ pub struct MemberView {
 }
 
 /// So many rows are given to who asks for as many.
-fn rows_of(max: u32) -> u32 {
+pub(crate) fn rows_of(max: u32) -> u32 {
     max.clamp(1, PAGE_ROWS)
 }
 

@@ -14,34 +14,50 @@ use storage::Status;
 use super::promise::Promise;
 use super::store::Noted;
 use super::track::{Out, Place};
-use crate::Shard;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
 use crate::journal::Stage;
+use crate::shard::context::Context;
 use crate::sure::Sure;
 
-impl Shard {
+impl Sessions {
     /// Is the packet id of such a delivery written down before it leaves?
     pub(crate) fn logs_packet_id(&self, slot: u32, qos: QoS) -> bool {
         let client = self.clients.get(slot);
         qos == QoS::ExactlyOnce && client.is_some_and(|client| client.durable.is_some())
     }
+}
 
+impl Durable {
     /// The next delivery in the queue of a session, if it is one whose packet id has to be written
     /// first. False: it is not, or the window is closed.
-    pub(crate) fn hand_out_unlogged(&mut self, slot: u32, now_ms: u64) -> bool {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
+    pub(crate) fn hand_out_unlogged(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        slot: u32,
+    ) -> bool {
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return false };
         let Some(delivery) = client.session.take_unlogged() else { return false };
-        self.hand_out_aside(slot, delivery, now_ms);
+        self.hand_out_aside(cx, sessions, slot, delivery);
         true
     }
 
     /// Puts a delivery in flight that is in no queue of the log; the window is open.
-    pub(crate) fn hand_out_aside(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
+    pub(crate) fn hand_out_aside(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        slot: u32,
+        delivery: Delivery,
+    ) {
+        let now_ms = cx.now_ms;
         let Delivery { message, terms } = delivery;
         let payload_bytes = message.payload_len();
-        let dropped = self.why_not_aside(slot, &message, now_ms);
-        let session = self.key(slot);
+        let dropped = self.why_not_aside(sessions, slot, &message, now_ms);
+        let session = sessions.key(slot);
         let (Some(client), Some(store)) =
-            (self.clients.get_mut(slot).sure(), self.store.as_mut().sure())
+            (sessions.clients.get_mut(slot).sure(), self.store.as_mut().sure())
         else {
             return;
         };
@@ -68,13 +84,19 @@ impl Shard {
             }
             (dropped, _) => Offered::Dropped(dropped.unwrap_or(Dropped::Unlogged)),
         };
-        self.after_offer(slot, payload_bytes, offered, now_ms);
+        sessions.after_offer(cx, slot, payload_bytes, offered);
     }
 
-    fn why_not_aside(&self, slot: u32, message: &session::Message, now_ms: u64) -> Option<Dropped> {
-        let client = self.clients.get(slot)?;
+    fn why_not_aside(
+        &self,
+        sessions: &Sessions,
+        slot: u32,
+        message: &session::Message,
+        now_ms: u64,
+    ) -> Option<Dropped> {
+        let client = sessions.clients.get(slot)?;
         let may_have = !client.rechecks || crate::routing::deliver::may_receive(client, message);
-        match self.log_status() {
+        match self.status_of_log() {
             _ if message.is_expired(now_ms) => Some(Dropped::Expired),
             _ if !may_have => Some(Dropped::Denied),
             None | Some(Status::Closed) => Some(Dropped::Unlogged),
@@ -84,10 +106,10 @@ impl Shard {
     }
 
     /// Such a delivery is complete, or given up: its packet id means nothing any more.
-    pub(crate) fn note_over(&mut self, slot: u32, out: &Out) {
+    pub(crate) fn note_over(&mut self, sessions: &Sessions, slot: u32, out: &Out) {
         let Some(store) = self.store.as_mut().sure() else { return };
         store.release(out.place);
-        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = sessions.clients.get(slot).and_then(|client| client.durable.as_ref());
         let Some(durable) = durable.sure() else { return };
         store.noted.push(Noted {
             slot,

@@ -10,8 +10,11 @@ use std::collections::BTreeMap;
 use storage::{AppendError, Level, Status};
 
 use super::promise::Promise;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
 use crate::journal::{Fact, QueueNumber};
-use crate::{Ended, SessionKey, Shard};
+use crate::shard::context::Context;
+use crate::{Ended, SessionKey};
 
 /// The end of a kept session.
 #[derive(Clone, Copy, Debug)]
@@ -66,13 +69,13 @@ impl Ends {
     }
 }
 
-impl Shard {
+impl Durable {
     /// A connection has opened its session. It is told so when the ends of those before it are
     /// committed.
-    pub(crate) fn wait_for_ends(&mut self, slot: u32) {
-        let (session, id_hash) = (self.key(slot), self.clients.id_hash(slot));
+    pub(crate) fn wait_for_ends(&mut self, sessions: &mut Sessions, slot: u32) {
+        let (session, id_hash) = (sessions.key(slot), sessions.clients.id_hash(slot));
         let Some(store) = &mut self.store else { return };
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = sessions.clients.get_mut(slot) else { return };
         let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return };
         if !matches!(store.log.status(), Status::Full(_)) {
@@ -81,7 +84,7 @@ impl Shard {
     }
 
     /// Writes down that a session has ended, now or when there is room for it.
-    pub(crate) fn end_queue(&mut self, end: End) {
+    pub(crate) fn end_queue(&mut self, cx: &mut Context, sessions: &mut Sessions, end: End) {
         let Some(store) = &mut self.store else { return };
         let ended = Fact::SessionEnded { session: end.queue };
         match (store.append_deletion(&ended, end.level), end.awaited_by) {
@@ -94,19 +97,19 @@ impl Shard {
             (Err(_), awaited_by) => {
                 store.late_ends.push(End { awaited_by: None, ..end });
                 if let Some(client) = awaited_by {
-                    self.finish_end(client);
+                    self.finish_end(cx, sessions, client);
                 }
             }
         }
     }
 
     /// Tries again to write ends for which there was no room.
-    pub(crate) fn try_late_ends(&mut self) {
+    pub(crate) fn try_late_ends(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         while let Some(store) = &mut self.store
             && let Some(end) = store.late_ends.pop()
         {
             let late = store.late_ends.len();
-            self.end_queue(end);
+            self.end_queue(cx, sessions, end);
             if self.store.as_ref().is_some_and(|store| store.late_ends.len() > late) {
                 return;
             }
@@ -114,42 +117,46 @@ impl Shard {
     }
 
     /// The log takes nothing any more for want of room: nobody waits for it.
-    pub(crate) fn wait_for_no_end(&mut self) {
+    pub(crate) fn wait_for_no_end(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = &mut self.store else { return };
         let late: Vec<u64> =
             store.late_ends.iter_mut().filter_map(|end| end.awaited_by.take()).collect();
         let waiting: Vec<_> =
             store.ends.under_way.values_mut().filter_map(|it| it.waits.take()).collect();
-        late.into_iter().for_each(|client| self.finish_end(client));
+        late.into_iter().for_each(|client| self.finish_end(cx, sessions, client));
         for (session, connection) in waiting {
-            self.open_outbox(session, connection);
+            sessions.open_outbox(cx, session, connection);
         }
     }
 
     /// What the client is told may leave, once none of its ends is under way.
-    pub(crate) fn finish_end(&mut self, client: u64) {
+    pub(crate) fn finish_end(&mut self, cx: &mut Context, sessions: &mut Sessions, client: u64) {
         let Some(store) = &mut self.store else { return };
         if let Some((session, connection)) = store.ends.finish(client) {
-            self.open_outbox(session, connection);
+            sessions.open_outbox(cx, session, connection);
         }
     }
+}
 
-    fn open_outbox(&mut self, session: SessionKey, connection: u64) {
+impl Sessions {
+    fn open_outbox(&mut self, cx: &mut Context, session: SessionKey, connection: u64) {
         let Some(slot) = self.clients.slot_of(session) else { return };
         let Some(link) = self.link(slot, connection) else { return };
         link.is_told_nothing = false;
-        self.mark_dirty(slot);
+        self.mark_dirty(cx, slot);
     }
+}
 
+impl Durable {
     /// The log is out of service: the ends are never committed.
-    pub(crate) fn break_ends(&mut self) {
+    pub(crate) fn break_ends(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = &mut self.store else { return };
         for under_way in std::mem::take(&mut store.ends.under_way).into_values() {
             if let Some((session, connection)) = under_way.waits
-                && let Some(slot) = self.clients.slot_of(session)
-                && self.link(slot, connection).is_some()
+                && let Some(slot) = sessions.clients.slot_of(session)
+                && sessions.link(slot, connection).is_some()
             {
-                self.doomed.push((slot, Ended::LogFailed));
+                cx.doomed.push((slot, Ended::LogFailed));
             }
         }
     }

@@ -9,8 +9,9 @@ use topic::{FilterId, Subscription};
 
 use super::store::Class;
 use super::track::Place;
-use crate::Shard;
+use crate::clients::sessions::Sessions;
 use crate::clients::subscriptions::Listed;
+use crate::durable::Durable;
 use crate::journal::{Fact, Subscribed};
 use crate::routing::deliver::options;
 use crate::sure::Sure;
@@ -120,17 +121,19 @@ pub(crate) enum Change {
     TooMany,
 }
 
-impl Shard {
+impl Sessions {
     pub(super) fn eras_of(&self, slot: u32, filter: FilterId) -> &[Era] {
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
         let rare = durable.and_then(|durable| durable.rare.as_ref());
         rare.map_or(&[], |rare| rare.eras.of(filter))
     }
+}
 
+impl Durable {
     /// The newest serial, if the session is owed any up to that.
-    fn owed_through(&mut self, slot: u32) -> Option<u64> {
+    fn owed_through(&self, sessions: &mut Sessions, slot: u32) -> Option<u64> {
         let last_serial = self.store.as_ref()?.last_serial();
-        let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
+        let durable = sessions.clients.get_mut(slot)?.durable.as_mut()?;
         if !durable.is_behind {
             durable.track.advance(last_serial);
         }
@@ -138,11 +141,11 @@ impl Shard {
     }
 
     /// A filter is the session's from now on: what came before is none of its business.
-    pub(crate) fn begin_filter(&mut self, slot: u32, filter: FilterId) {
-        self.forget_upcoming(slot);
-        let Some(through) = self.owed_through(slot) else { return };
-        self.forget_old_eras(slot);
-        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+    pub(crate) fn begin_filter(&mut self, sessions: &mut Sessions, slot: u32, filter: FilterId) {
+        sessions.forget_upcoming(slot);
+        let Some(through) = self.owed_through(sessions, slot) else { return };
+        self.forget_old_eras(sessions, slot);
+        if let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             durable.rare().eras.begin(filter, through);
         }
     }
@@ -150,6 +153,7 @@ impl Shard {
     /// A subscription gets other options from now on: what came before is owed by the `old` ones.
     pub(crate) fn change_filter(
         &mut self,
+        sessions: &mut Sessions,
         slot: u32,
         listed: Listed,
         text: &str,
@@ -159,10 +163,12 @@ impl Shard {
         if listed.is_shared() {
             return Ok(Change::Remembered);
         }
-        self.forget_upcoming(slot);
-        let Some(through) = self.owed_through(slot) else { return Ok(Change::Remembered) };
-        self.forget_old_eras(slot);
-        let eras = self.eras_of(slot, listed.filter);
+        sessions.forget_upcoming(slot);
+        let Some(through) = self.owed_through(sessions, slot) else {
+            return Ok(Change::Remembered);
+        };
+        self.forget_old_eras(sessions, slot);
+        let eras = sessions.eras_of(slot, listed.filter);
         if eras.last().is_some_and(|era| era.through >= through) {
             // Nothing has come by it.
             return Ok(Change::Remembered);
@@ -171,7 +177,7 @@ impl Shard {
             return Ok(Change::TooMany);
         }
         let Some(store) = self.store.as_mut().sure() else { return Ok(Change::Remembered) };
-        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = sessions.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
         let Some(durable) = durable.sure() else { return Ok(Change::Remembered) };
         let fact = Fact::Formerly(Subscribed {
             session: durable.queue,
@@ -186,19 +192,19 @@ impl Shard {
     }
 
     /// Nothing is owed any more by what was replaced so long ago.
-    pub(crate) fn forget_old_eras(&mut self, slot: u32) {
-        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+    pub(crate) fn forget_old_eras(&mut self, sessions: &mut Sessions, slot: u32) {
+        let durable = sessions.clients.get(slot).and_then(|client| client.durable.as_ref());
         let Some(floor) = durable.map(|durable| durable.track.floor()) else { return };
-        self.forget_eras(slot, |era| era.through <= floor);
+        self.forget_eras(sessions, slot, |era| era.through <= floor);
     }
 
     /// The session has given the filter up.
-    pub(crate) fn forget_eras_of(&mut self, slot: u32, filter: FilterId) {
-        self.forget_eras(slot, |era| era.filter == filter);
+    pub(crate) fn forget_eras_of(&mut self, sessions: &mut Sessions, slot: u32, filter: FilterId) {
+        self.forget_eras(sessions, slot, |era| era.filter == filter);
     }
 
-    fn forget_eras(&mut self, slot: u32, is_over: impl Fn(&Era) -> bool) {
-        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+    fn forget_eras(&mut self, sessions: &mut Sessions, slot: u32, is_over: impl Fn(&Era) -> bool) {
+        let durable = sessions.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
         let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { return };
         if rare.eras.is_empty() {
             return;

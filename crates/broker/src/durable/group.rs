@@ -13,12 +13,16 @@ use super::promise::Promise;
 use super::queue::Queue;
 use super::store::{Class, Loaded, level_of};
 use super::track::{Place, Track};
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
 use crate::groups::group_names::GroupName;
 use crate::groups::table::EXPIRY_LOOK_MS;
+use crate::groups::table::Groups;
 use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
 use crate::limits::ledger::NOBODY;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, GroupText, GroupWay, Mail, Name, Shard};
+use crate::{Confirm, GroupText, GroupWay, Mail, Name};
 
 /// Bytes of waiting messages that a group keeps in memory beside the log. Policy: later ones are
 /// read back from the disk.
@@ -123,13 +127,13 @@ impl KeptQueue {
     }
 }
 
-impl Shard {
+impl Durable {
     /// Does the group keep this message in a log, at its home?
-    pub(crate) fn group_keeps(&self, number: u32, message: &Message) -> bool {
+    pub(crate) fn group_keeps(&self, groups: &Groups, number: u32, message: &Message) -> bool {
         self.store.is_some()
             && message.level() > 0
             && message.qos() != codec::QoS::AtMostOnce
-            && self.groups.has_durable_member(number)
+            && groups.has_durable_member(number)
     }
 
     /// The home's side: writes a message into the group's queue.
@@ -137,19 +141,20 @@ impl Shard {
     /// None: it cannot be kept here, because no member is durable any more.
     pub(crate) fn keep_for_group(
         &mut self,
+        cx: &mut Context,
+        groups: &mut Groups,
         name: &Arc<GroupName>,
         message: &Message,
         confirm: Option<Confirm>,
-        now_ms: u64,
     ) -> Result<bool, storage::AppendError> {
-        let Some(number) = self.groups.number(name.key) else { return Ok(false) };
-        if !self.group_keeps(number, message) {
+        let Some(number) = groups.number(name.key) else { return Ok(false) };
+        if !self.group_keeps(groups, number, message) {
             return Ok(false);
         }
-        let Some(queue) = self.open_group_queue(name)?.sure() else { return Ok(false) };
+        let Some(queue) = self.open_group_queue(groups, name)?.sure() else { return Ok(false) };
         let Some(store) = self.store.as_mut().sure() else { return Ok(false) };
         let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
-        let payer = store.payer(payer, &self.shared.ledger);
+        let payer = store.payer(payer, &cx.shared.ledger);
         let (serial, position) = store.keep_message(message, payer.as_ref(), |message| {
             let queue = Some(queue);
             Fact::Message(StoredMessage { queue, ..message })
@@ -158,22 +163,23 @@ impl Shard {
         if let Some(confirm) = confirm {
             store.promises.push(position, level_of(message.level()), Promise::Confirm(confirm));
         }
-        let Some(kept) = self.groups.kept_mut(name.key).sure() else { return Ok(false) };
+        let Some(kept) = groups.kept_mut(name.key).sure() else { return Ok(false) };
         let was_empty = kept.is_empty();
         kept.push(serial, bytes, Some(message.clone()));
-        self.drop_group_expired(name.key, now_ms);
-        self.drop_group_oldest(name);
+        self.drop_group_expired(cx, groups, name.key);
+        self.drop_group_oldest(cx, groups, name);
         if was_empty {
-            self.drain_group(name.key, now_ms);
+            groups.drain_group(cx, self, name.key);
         }
         Ok(true)
     }
 
     fn open_group_queue(
         &mut self,
+        groups: &mut Groups,
         name: &Arc<GroupName>,
     ) -> Result<Option<QueueNumber>, storage::AppendError> {
-        if let Some(kept) = self.groups.kept(name.key) {
+        if let Some(kept) = groups.kept(name.key) {
             return Ok(Some(kept.queue));
         }
         let Some(store) = self.store.as_mut().sure() else { return Ok(None) };
@@ -188,14 +194,15 @@ impl Shard {
         let place = store.append(Class::Normal, &fact, storage::Level::Fsync)?;
         store.groups.insert(queue, name.key);
         let kept = KeptQueue::new(queue, place, Track::starting_at(from_serial));
-        self.groups.set_kept(name.key, kept);
+        groups.set_kept(name.key, kept);
         Ok(Some(queue))
     }
 
     /// What has expired in a full queue takes no room there (MQTT-3.3.2-5).
-    fn drop_group_expired(&mut self, key: u64, now_ms: u64) {
-        let limits = self.shared.settings.share_queue;
-        let (Some(kept), Some(store)) = (self.groups.kept_mut(key), &self.store) else { return };
+    fn drop_group_expired(&mut self, cx: &Context, groups: &mut Groups, key: u64) {
+        let now_ms = cx.now_ms;
+        let limits = cx.shared.settings.share_queue;
+        let (Some(kept), Some(store)) = (groups.kept_mut(key), &self.store) else { return };
         let is_full =
             kept.waiting.len() > limits.messages_max as usize || kept.bytes > limits.bytes_max;
         if !is_full || kept.look_ms > now_ms {
@@ -214,17 +221,17 @@ impl Shard {
         });
         kept.bytes -= bytes;
         kept.memory_bytes -= memory_bytes;
-        crate::routing::deliver::count_dropped(&self.metrics, Dropped::Expired, gone.len() as u64);
+        crate::routing::deliver::count_dropped(&cx.metrics, Dropped::Expired, gone.len() as u64);
         for serial in gone {
-            self.finish_group_message(key, serial, true);
+            self.finish_group_message(groups, key, serial, true);
         }
     }
 
     /// The limits of a group's queue: the oldest go, as a group has no one publisher to refuse.
-    fn drop_group_oldest(&mut self, name: &Arc<GroupName>) {
-        let limits = self.shared.settings.share_queue;
+    fn drop_group_oldest(&mut self, cx: &mut Context, groups: &mut Groups, name: &Arc<GroupName>) {
+        let limits = cx.shared.settings.share_queue;
         let mut dropped = 0;
-        while let Some(kept) = self.groups.kept_mut(name.key)
+        while let Some(kept) = groups.kept_mut(name.key)
             && (kept.waiting.len() > limits.messages_max as usize || kept.bytes > limits.bytes_max)
         {
             let gone = match limits.overflow {
@@ -234,22 +241,23 @@ impl Shard {
             let Some(gone) = gone else { break };
             kept.bytes -= u64::from(gone.bytes);
             kept.memory_bytes -= gone.message.as_ref().map_or(0, Message::heap_bytes);
-            self.finish_group_message(name.key, gone.serial, true);
+            self.finish_group_message(groups, name.key, gone.serial, true);
             dropped += 1;
         }
         if dropped > 0 {
-            self.note_group_dropped(name, dropped);
+            cx.note_group_dropped(name, dropped);
         }
     }
 
     /// The home's side: gives out what waits, as far as members have room.
-    pub(crate) fn give_out_kept(&mut self, key: u64, now_ms: u64) {
+    pub(crate) fn give_out_kept(&mut self, cx: &mut Context, groups: &mut Groups, key: u64) {
+        let now_ms = cx.now_ms;
         loop {
-            let Some(kept) = self.groups.kept(key) else { return };
+            let Some(kept) = groups.kept(key) else { return };
             let queue = kept.queue;
             let Some((serial, message)) = kept.front() else { return };
             let message = message.cloned();
-            if !self.groups.has_room(key) {
+            if !groups.has_room(key) {
                 return;
             }
             let loaded = match (message, &mut self.store) {
@@ -263,39 +271,48 @@ impl Shard {
                 Loaded::Ready(_) | Loaded::Gone => None,
             };
             let Some(message) = message else {
-                self.pop_kept(key);
-                self.finish_group_message(key, serial, true);
-                crate::routing::deliver::count_dropped(self.metrics(), Dropped::Expired, 1);
+                groups.pop_kept(key);
+                self.finish_group_message(groups, key, serial, true);
+                crate::routing::deliver::count_dropped(&cx.metrics, Dropped::Expired, 1);
                 continue;
             };
-            let random = self.next_random();
-            let Some((name, member)) = self.groups.choose_for(key, &message, random, &self.shared)
-            else {
+            let random = cx.next_random();
+            let Some((name, member)) = groups.choose_for(key, &message, random, &cx.shared) else {
                 return;
             };
-            self.pop_kept(key);
-            if let Some(kept) = self.groups.kept_mut(key) {
+            groups.pop_kept(key);
+            if let Some(kept) = groups.kept_mut(key) {
                 kept.track.hand_out(serial, 0);
             }
             let mail = Mail::Offer { group: name, member, message, way: GroupWay::new(1, serial) };
-            self.send(member.shard(), mail);
+            cx.send(member.shard(), mail);
         }
     }
+}
 
+impl Groups {
     fn pop_kept(&mut self, key: u64) {
-        if let Some(kept) = self.groups.kept_mut(key) {
+        if let Some(kept) = self.kept_mut(key) {
             kept.pop_front();
         }
     }
+}
 
+impl Durable {
     /// The home's side: a member has acknowledged, or nobody may have it.
-    pub(crate) fn on_group_done(&mut self, key: u64, serial: u64) {
-        self.finish_group_message(key, serial, false);
+    pub(crate) fn on_group_done(&mut self, groups: &mut Groups, key: u64, serial: u64) {
+        self.finish_group_message(groups, key, serial, false);
     }
 
-    fn finish_group_message(&mut self, key: u64, serial: u64, is_unsent: bool) {
+    fn finish_group_message(
+        &mut self,
+        groups: &mut Groups,
+        key: u64,
+        serial: u64,
+        is_unsent: bool,
+    ) {
         // The group may have lost its last member, and its queue, while this was on its way.
-        let Some(kept) = self.groups.kept_mut(key) else { return };
+        let Some(kept) = groups.kept_mut(key) else { return };
         kept.returned.remove(&serial);
         kept.denied.remove(&serial);
         let was_out = kept.track.finish(serial).is_some();
@@ -319,15 +336,23 @@ impl Shard {
     }
 
     /// The home's side: a member could not take it, or ended before it acknowledged.
-    pub(crate) fn on_group_returned(&mut self, key: u64, serial: u64, now_ms: u64) {
+    pub(crate) fn on_group_returned(
+        &mut self,
+        cx: &mut Context,
+        groups: &mut Groups,
+        key: u64,
+        serial: u64,
+    ) {
         // As in `finish_group_message`.
-        let Some(kept) = self.groups.kept_mut(key) else { return };
+        let Some(kept) = groups.kept_mut(key) else { return };
         if kept.track.get_mut(serial).is_some() {
             kept.returned.insert(serial);
-            self.drain_group(key, now_ms);
+            groups.drain_group(cx, self, key);
         }
     }
+}
 
+impl Context {
     /// The member's side: tells the home that a message is done, or comes back.
     pub(crate) fn tell_home(&mut self, group: u64, serial: u64, is_done: bool) {
         if serial == 0 {
@@ -339,7 +364,9 @@ impl Shard {
         };
         self.send(self.shared.shard_of_group(group), mail);
     }
+}
 
+impl Durable {
     /// The group has no member any more: what it kept is lost, and said to be.
     pub(crate) fn close_group_queue(&mut self, kept: KeptQueue) -> u64 {
         let Some(store) = self.store.as_mut().sure() else { return 0 };
@@ -361,30 +388,36 @@ impl Shard {
     /// Puts a group's queue back as it was in the log.
     pub(super) fn restore_group(
         &mut self,
+        cx: &Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
         queue: QueueNumber,
         facts: &super::replay::GroupFacts,
         track: Track,
-        now_ms: u64,
     ) {
+        let now_ms = cx.now_ms;
         let filter = Name::of_key(&facts.filter);
-        let name = self.group_name(GroupText::new(filter.scope(), &facts.name, filter.text()));
-        self.know_restored_group(&name, now_ms);
+        let name =
+            groups.group_name(cx, GroupText::new(filter.scope(), &facts.name, filter.text()));
+        groups.know_restored_group(sessions, &name, now_ms);
         if let Some(store) = &mut self.store {
             store.groups.insert(queue, name.key);
         }
-        self.groups.set_kept(name.key, KeptQueue::new(queue, facts.place, track));
+        groups.set_kept(name.key, KeptQueue::new(queue, facts.place, track));
     }
 
     /// Lines a message up in the queue of its group. Returns how many need it.
     pub(crate) fn restore_group_message(
-        &mut self,
+        &self,
+        sessions: &Sessions,
+        groups: &mut Groups,
         serial: u64,
         queue: QueueNumber,
         bytes: u32,
     ) -> u32 {
         // Its group was closed.
-        let Some(Queue::Group(key)) = self.queue_of(queue) else { return 0 };
-        let Some(kept) = self.groups.kept_mut(key).sure() else { return 0 };
+        let Some(Queue::Group(key)) = self.queue_of(sessions, queue) else { return 0 };
+        let Some(kept) = groups.kept_mut(key).sure() else { return 0 };
         if serial <= kept.track.cursor() || kept.track.contains(serial) {
             return 0;
         }

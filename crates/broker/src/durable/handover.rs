@@ -14,30 +14,33 @@ use foldhash::fast::FixedState;
 use session::{Account, Awaited, Message, Respondent};
 use storage::{AppendError, Position};
 
-use super::store::{Class, Loaded, level_of};
+use super::store::{Class, level_of};
 use super::track::{Place, Track};
 use crate::clients::client::Client;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
+use crate::groups::table::Groups;
 use crate::journal::{Fact, Origin, QueueId, QueueNumber};
-use crate::limits::ledger::NOBODY;
+use crate::retained::Home;
 use crate::routing::asked::Asked;
-use crate::routing::publish::Routed;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, Mail, Name, SessionKey, Shard};
+use crate::{Confirm, Mail, Name};
 
 /// A message that is not yet known to be held by all who owe it.
 #[derive(Debug)]
-struct Handover {
+pub(crate) struct Handover {
     /// The queue number of its session, if the log tells.
-    session: Option<QueueNumber>,
+    pub(crate) session: Option<QueueNumber>,
     /// It waits in the line of what is passed on.
-    is_in_line: bool,
+    pub(crate) is_in_line: bool,
     /// The acknowledgement that waits for it, if its connection still does.
-    confirm: Option<Confirm>,
+    pub(crate) confirm: Option<Confirm>,
     /// None after a start, until the disk has given it.
-    message: Option<Message>,
+    pub(crate) message: Option<Message>,
     /// Who has yet to answer.
-    awaited: Awaited,
-    is_will: bool,
+    pub(crate) awaited: Awaited,
+    pub(crate) is_will: bool,
 }
 
 impl Received {
@@ -88,6 +91,14 @@ pub(crate) struct Received {
 }
 
 impl Handovers {
+    pub(crate) fn get(&self, serial: u64) -> Option<&Handover> {
+        self.by_serial.get(&serial)
+    }
+
+    pub(crate) fn get_mut(&mut self, serial: u64) -> Option<&mut Handover> {
+        self.by_serial.get_mut(&serial)
+    }
+
     /// One that was under way when the broker ended.
     pub(crate) fn restore(&mut self, serial: u64, session: Option<QueueNumber>, is_will: bool) {
         let is_in_line = true;
@@ -143,21 +154,23 @@ impl Handovers {
     }
 }
 
-impl Shard {
+impl Durable {
     /// Takes a QoS 2 publish of a durable session on. Returns its serial.
     pub(crate) fn take_on(
         &mut self,
+        cx: &Context,
+        sessions: &mut Sessions,
         slot: u32,
         packet_id: u16,
         message: &Message,
         confirm: Option<Confirm>,
     ) -> Result<u64, AppendError> {
         let level = level_of(message.level());
-        let session = self.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
+        let session = sessions.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
         let (Some(session), Some(store)) = (session.sure(), self.store.as_mut().sure()) else {
             return Err(AppendError::Closed);
         };
-        let payer = self.clients.get(slot).and_then(|client| client.charged.account());
+        let payer = sessions.clients.get(slot).and_then(|client| client.charged.account());
         let (serial, position) = store.keep_message(message, payer, |message| Fact::Taken {
             session,
             packet_id,
@@ -176,9 +189,9 @@ impl Shard {
         store.handovers.by_serial.insert(serial, handover);
         store.handovers.track.hand_out(serial, 0);
         store.line.push_taken(serial, position, level);
-        self.enter_line(slot, Name::of(message));
-        let topic_mark = Some(self.topic_mark(Name::of(message)));
-        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        sessions.enter_line(cx, slot, Name::of(message));
+        let topic_mark = Some(cx.topic_mark(Name::of(message)));
+        if let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             let (place, is_undone, is_released) = (Place::default(), false, false);
             let received =
                 Received { packet_id, serial, place, topic_mark, is_undone, is_released };
@@ -187,49 +200,14 @@ impl Shard {
         Ok(serial)
     }
 
-    /// The retained store, the groups and the other shards get it. The record of a QoS 2 publish is
-    /// committed.
-    ///
-    /// What is retained is what was acknowledged last: if its session was given up, nobody is told
-    /// any more that such a publish is kept, so it must not replace what was said since.
-    pub(crate) fn pass_on_taken(&mut self, serial: u64, now_ms: u64) {
-        let Some(store) = self.store.as_mut().sure() else { return };
-        let payer = store.stored(serial).map_or(NOBODY, |stored| stored.payer);
-        let Some(handover) = store.handovers.by_serial.get_mut(&serial).sure() else { return };
-        let Some(message) = handover.message.take().sure() else { return };
-        let (session, is_will) = (handover.session, handover.is_will);
-        let was_in_line = std::mem::take(&mut handover.is_in_line);
-        let mut asked = Asked::new(Confirm {
-            publisher: SessionKey::new(self.id, 0, 0),
-            connection: crate::NO_CONNECTION,
-            ack_number: 0,
-            packet_id: 0,
-            respondent: Respondent::ASKING,
-            serial,
-            is_will,
-            payer,
-            is_again: false,
-        });
-        handover.awaited.insert(Respondent::ASKING);
-        if was_in_line {
-            self.leave_line(session);
-        }
-        let mut routed = Routed::default();
-        let slot = session.and_then(|session| self.clients.find_queue(session));
-        if message.retain() && (is_will || slot.is_some()) {
-            self.retain(&message, Some(&mut asked), &mut routed);
-        }
-        self.route_onward(&message, Some(&mut asked), &mut routed, now_ms);
-        if let Some(store) = &mut self.store
-            && let Some(handover) = store.handovers.by_serial.get_mut(&serial)
-        {
-            handover.awaited.extend(&asked.take_awaited().unwrap_or_default());
-        }
-        self.on_handed_over(serial, Respondent::ASKING, now_ms);
-    }
-
     /// One more holds the message. After the last of them this may be said again.
-    pub(crate) fn on_handed_over(&mut self, serial: u64, respondent: Respondent, now_ms: u64) {
+    pub(crate) fn on_handed_over(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        serial: u64,
+        respondent: Respondent,
+    ) {
         let Some(store) = self.store.as_mut().sure() else { return };
         let Some(handover) = store.handovers.by_serial.get_mut(&serial) else { return };
         if !handover.awaited.remove(respondent) || !handover.awaited.is_empty() {
@@ -240,62 +218,26 @@ impl Shard {
         store.note_moved(QueueId::Handover);
         store.release_message(serial);
         if let Some(confirm) = handover.and_then(|handover| handover.confirm) {
-            self.on_confirmed(confirm, Reason::SUCCESS, None, now_ms);
+            sessions.on_confirmed(cx, self, confirm, Reason::SUCCESS, None);
         }
     }
 
     /// The record of a publish that was taken on never gets to the disk: its publisher is told.
-    pub(crate) fn refuse_taken(&mut self, serial: u64, now_ms: u64) {
+    pub(crate) fn refuse_taken(&mut self, cx: &mut Context, sessions: &mut Sessions, serial: u64) {
         let Some(store) = self.store.as_mut().sure() else { return };
         let Some(handover) = store.handovers.by_serial.remove(&serial).sure() else { return };
         store.handovers.track.finish(serial);
         store.release_message(serial);
-        self.leave_line(handover.session);
+        sessions.leave_line(handover.session);
         let Some(confirm) = handover.confirm else { return };
-        if let Some(slot) = self.clients.slot_of(confirm.publisher) {
-            self.forget_received(slot, confirm.packet_id, serial);
+        if let Some(slot) = sessions.clients.slot_of(confirm.publisher) {
+            self.forget_received(sessions, slot, confirm.packet_id, serial);
             // Also on the next connection it is no repetition when it comes again.
-            if let Some(client) = self.clients.get_mut(slot) {
+            if let Some(client) = sessions.clients.get_mut(slot) {
                 client.session.incoming.release(confirm.packet_id);
             }
         }
-        self.on_confirmed(confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR, None, now_ms);
-    }
-
-    /// After a start: what may not have been passed on is passed on again.
-    pub(crate) fn resume_handovers(&mut self, now_ms: u64) {
-        let Some(store) = self.store.as_mut().filter(|store| store.handovers.is_resuming) else {
-            return;
-        };
-        for serial in store.handovers.serials() {
-            let Some(store) = self.store.as_mut().sure() else { return };
-            let Some(handover) = store.handovers.by_serial.get(&serial) else { continue };
-            if handover.message.is_some() || !handover.awaited.is_empty() {
-                continue;
-            }
-            match store.load(serial, QueueId::Handover) {
-                Loaded::Ready(message) => {
-                    if let Some(handover) = store.handovers.by_serial.get_mut(&serial) {
-                        handover.message = Some(message);
-                    }
-                    self.pass_on_taken(serial, now_ms);
-                }
-                // Serials are passed on in their order: none overtakes one that is still read.
-                Loaded::Pending => return,
-                Loaded::Gone => {
-                    if let Some(handover) = store.handovers.by_serial.get_mut(&serial) {
-                        handover.awaited.insert(Respondent::ASKING);
-                        let session = handover.session;
-                        self.leave_line(session);
-                    }
-                    self.on_handed_over(serial, Respondent::ASKING, now_ms);
-                }
-            }
-        }
-        if let Some(store) = &mut self.store {
-            store.handovers.is_resuming = false;
-        }
-        self.keep_promises(now_ms);
+        sessions.on_confirmed(cx, self, confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR, None);
     }
 
     /// A retained publish comes again, and stands in the place of what its client has retained on
@@ -304,12 +246,14 @@ impl Shard {
     #[cold]
     pub(crate) fn note_sent_again(
         &mut self,
+        cx: &Context,
+        sessions: &mut Sessions,
         slot: u32,
         message: &Message,
         above: u64,
     ) -> Result<Option<Position>, AppendError> {
-        let mark = Some(self.topic_mark(Name::of(message)));
-        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(None) };
+        let mark = Some(cx.topic_mark(Name::of(message)));
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return Ok(None) };
         client.session.incoming.note_sent_again();
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return Ok(None);
@@ -340,8 +284,14 @@ impl Shard {
     }
 
     /// A PUBREL is committed: the packet id means nothing any more.
-    pub(crate) fn forget_received(&mut self, slot: u32, packet_id: u16, serial: u64) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+    pub(crate) fn forget_received(
+        &mut self,
+        sessions: &mut Sessions,
+        slot: u32,
+        packet_id: u16,
+        serial: u64,
+    ) {
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
         let Some(durable) = client.durable.as_mut().sure() else { return };
         let received = &mut durable.rare().received;
         // A repeated PUBREL, whose first has been dealt with.
@@ -360,17 +310,19 @@ impl Shard {
     }
 
     /// Mail of a serial that this shard has had: nothing is to be done for it again.
-    pub(crate) fn is_repetition(&self, confirm: Option<Confirm>) -> bool {
-        confirm.is_some_and(|confirm| self.has_seen(self.source_of(confirm, 0), confirm.serial))
+    pub(crate) fn is_repetition(&self, cx: &Context, confirm: Option<Confirm>) -> bool {
+        confirm.is_some_and(|confirm| self.has_seen(cx.source_of(confirm, 0), confirm.serial))
     }
 
     /// Remembers the serial of mail that was accepted.
-    pub(crate) fn note_seen(&mut self, confirm: Option<Confirm>) {
+    pub(crate) fn note_seen(&mut self, cx: &Context, confirm: Option<Confirm>) {
         if let Some(confirm) = confirm {
-            self.note_seen_at(self.source_of(confirm, 0), confirm.serial);
+            self.note_seen_at(cx.source_of(confirm, 0), confirm.serial);
         }
     }
+}
 
+impl Context {
     /// What is written with a message that has a serial where it comes from.
     pub(crate) fn origin_of(&self, confirm: Confirm) -> Option<Origin> {
         let Confirm { serial, .. } = confirm;
@@ -382,41 +334,47 @@ impl Shard {
         let kind = 2 * u16::from(confirm.is_will) + step;
         kind * self.shared.shard_count + confirm.publisher.shard()
     }
+}
 
+impl Durable {
     /// A message to be retained. One that is mailed again must not replace what came after it.
     pub(crate) fn on_retain_mail(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Home,
         message: Message,
         confirm: Option<Confirm>,
         payer: Option<Arc<Account>>,
     ) {
-        if confirm.is_some() && self.inbox.has_late() {
-            self.inbox.put_late(Mail::Retain { message, confirm, payer });
+        if confirm.is_some() && cx.flow.inbox.has_late() {
+            cx.flow.inbox.put_late(Mail::Retain { message, confirm, payer });
             return;
         }
         let serial = confirm.map_or(0, |confirm| confirm.serial);
-        let source = confirm.map_or(0, |confirm| self.source_of(confirm, 1));
+        let source = confirm.map_or(0, |confirm| cx.source_of(confirm, 1));
         if self.has_seen(source, serial) {
-            self.answer(confirm, Reason::SUCCESS, message);
+            cx.answer(confirm, Reason::SUCCESS, message);
             return;
         }
-        let has_room = self.has_room_to_retain(&message, payer.as_ref());
+        let has_room = retained.has_room_to_retain(cx, &message, payer.as_ref());
         let is_clear = message.payload().is_empty();
-        match self.keep_retained(&message, confirm, payer.as_ref()) {
+        match retained.keep_retained(cx, self, &message, confirm, payer.as_ref()) {
             // One that was taken on, and one that only has to wait for the next segment.
-            Err(_) if has_room && confirm.is_some() && self.waits_for_disk(confirm) => {
-                self.inbox.put_late(Mail::Retain { message, confirm, payer });
+            Err(_) if has_room && confirm.is_some() && self.waits_for_disk(cx, confirm) => {
+                cx.flow.inbox.put_late(Mail::Retain { message, confirm, payer });
                 return;
             }
-            Err(reason) => self.answer(confirm, reason, message),
-            Ok(false) => self.answer(confirm, Reason::SUCCESS, message),
+            Err(reason) => cx.answer(confirm, reason, message),
+            Ok(false) => cx.answer(confirm, Reason::SUCCESS, message),
             Ok(true) => {}
         }
         self.note_seen_at(source, serial);
         if serial != 0 && is_clear {
             // The fact of a clearing does not say where it comes from, and must not undo what comes
             // next. Should there be no room, that finds none either.
-            let _ = self.write_progress_of(&[QueueId::Seen(source)]);
+            let _ = self.write_progress_of(sessions, groups, &[QueueId::Seen(source)]);
         }
     }
 
@@ -431,27 +389,5 @@ impl Shard {
             seen.serial = seen.serial.max(serial);
             store.note_moved(QueueId::Seen(source));
         }
-    }
-
-    /// Mail with a serial that found no room is kept, with what comes behind it, until it does.
-    pub(crate) fn try_late_mail(&mut self, now_ms: u64) {
-        let mut late = self.inbox.take_late().into_iter();
-        while !self.inbox.has_late()
-            && let Some(mail) = late.next()
-        {
-            match mail {
-                Mail::Publish { message, confirm, payer } => {
-                    self.on_publish_mail(message, confirm, payer, now_ms);
-                }
-                Mail::Retain { message, confirm, payer } => {
-                    self.on_retain_mail(message, confirm, payer);
-                }
-                Mail::Park { group, message, confirm } => {
-                    self.on_park(&group, message, confirm, now_ms);
-                }
-                other => self.inbox.put_late(other),
-            }
-        }
-        late.for_each(|mail| self.inbox.put_late(mail));
     }
 }

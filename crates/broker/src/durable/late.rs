@@ -13,9 +13,12 @@ use storage::{AppendError, Level, Position};
 
 use super::promise::Promise;
 use super::store::Class;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
 use crate::journal::{Fact, QueueNumber};
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, SessionKey, Shard};
+use crate::{Confirm, Ended, SessionKey};
 
 /// Bytes of deletions, and of answers that wait for them. Policy: above it, what is given up is
 /// refused like what needs room, and who waits for such an answer is cut off.
@@ -203,22 +206,22 @@ impl Deletion {
     }
 }
 
-impl Shard {
+impl Durable {
     /// Tries to write what found no room before.
-    pub(crate) fn try_late(&mut self) {
-        if self.try_late_connects() && self.try_deletions() {
-            self.try_unkept_wills();
-            self.try_new_sessions();
+    pub(crate) fn try_late(&mut self, cx: &mut Context, sessions: &mut Sessions) {
+        if self.try_late_connects(cx, sessions) && self.try_deletions(sessions) {
+            self.try_unkept_wills(sessions);
+            self.try_new_sessions(cx, sessions);
         }
     }
 
     /// False: some have to wait on.
-    fn try_late_connects(&mut self) -> bool {
+    fn try_late_connects(&mut self, cx: &mut Context, sessions: &mut Sessions) -> bool {
         while let Some(store) = &mut self.store
             && let Some((queue, connect)) = store.late.connects.pop_first()
         {
-            let Some(slot) = self.clients.find_queue(queue) else { continue };
-            match self.write_late(slot, connect, Class::Essential) {
+            let Some(slot) = sessions.clients.find_queue(queue) else { continue };
+            match self.write_late(cx, sessions, slot, connect, Class::Essential) {
                 Ok(()) => {}
                 Err(error) if passes(&error) => {
                     if let Some(store) = &mut self.store {
@@ -235,28 +238,30 @@ impl Shard {
 
     fn write_late(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
         slot: u32,
         connect: LateConnect,
         class: Class,
     ) -> Result<(), AppendError> {
         let LateConnect { version, opened_at_ms, detached_ms } = connect;
-        self.write_connect(slot, version, opened_at_ms, class)?;
+        self.write_connect(cx, sessions, slot, version, opened_at_ms, class)?;
         if let Some(at_ms) = detached_ms {
-            self.keep_detached(slot, at_ms);
+            self.keep_detached(sessions, slot, at_ms);
         }
         Ok(())
     }
 
     /// Sessions that the log has never heard of take room like all that is new.
-    fn try_new_sessions(&mut self) {
+    fn try_new_sessions(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = self.store.as_mut().filter(|store| !store.late.news.is_empty()) else {
             return;
         };
         let mut news = std::mem::take(&mut store.late.news);
         while let Some((queue, connect)) = news.pop_first() {
-            let Some(slot) = self.clients.find_queue(queue) else { continue };
-            let is_written = match self.has_room_for_new(slot) {
-                true => self.write_late(slot, connect, Class::Normal),
+            let Some(slot) = sessions.clients.find_queue(queue) else { continue };
+            let is_written = match self.has_room_for_new(sessions, slot) {
+                true => self.write_late(cx, sessions, slot, connect, Class::Normal),
                 false => Err(AppendError::Backlog { bytes: 0 }),
             };
             if is_written.is_err_and(|error| passes(&error)) {
@@ -268,14 +273,14 @@ impl Shard {
         store.late.news = news;
         if store.late.news.is_empty() {
             store.late.deletions.extend(std::mem::take(&mut store.late.answers));
-            self.try_deletions();
+            self.try_deletions(sessions);
         }
     }
 
     /// Is there room for a session, and for its will, that the log has never heard of?
-    fn has_room_for_new(&self, slot: u32) -> bool {
+    fn has_room_for_new(&self, sessions: &Sessions, slot: u32) -> bool {
         let (Some(client), Some(store)) =
-            (self.clients.get(slot).sure(), self.store.as_ref().sure())
+            (sessions.clients.get(slot).sure(), self.store.as_ref().sure())
         else {
             return false;
         };
@@ -288,7 +293,7 @@ impl Shard {
     }
 
     /// False: some have to wait on.
-    fn try_deletions(&mut self) -> bool {
+    fn try_deletions(&mut self, sessions: &Sessions) -> bool {
         while let Some(store) = &mut self.store
             && let Some(deletion) = store.late.pop()
         {
@@ -308,8 +313,8 @@ impl Shard {
                     }
                 }
                 Deletion::Answer { session, connection, packet } => {
-                    let slot = self.clients.slot_of(session);
-                    let client = slot.and_then(|slot| self.clients.get(slot));
+                    let slot = sessions.clients.slot_of(session);
+                    let client = slot.and_then(|slot| sessions.clients.get(slot));
                     let Some(durable) = client.and_then(|client| client.durable.as_ref()) else {
                         continue;
                     };
@@ -325,12 +330,12 @@ impl Shard {
         true
     }
 
-    fn try_unkept_wills(&mut self) {
+    fn try_unkept_wills(&mut self, sessions: &mut Sessions) {
         while let Some(store) = &mut self.store
             && let Some(queue) = store.late.wills.pop_first()
         {
-            let Some(slot) = self.clients.find_queue(queue) else { continue };
-            if self.keep_will(slot, Class::Essential).is_err_and(|error| passes(&error)) {
+            let Some(slot) = sessions.clients.find_queue(queue) else { continue };
+            if self.keep_will(sessions, slot, Class::Essential).is_err_and(|error| passes(&error)) {
                 if let Some(store) = &mut self.store {
                     store.late.wills.insert(queue);
                 }
@@ -340,19 +345,19 @@ impl Shard {
     }
 
     /// The log is out of service: what waits for it never gets a success.
-    pub(crate) fn break_late(&mut self, now_ms: u64) {
+    pub(crate) fn break_late(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = &mut self.store else { return };
         let late = std::mem::take(&mut store.late);
         for deletion in late.deletions.into_iter().chain(late.answers) {
             match deletion {
                 Deletion::RetainedCleared { confirm: Some(confirm), .. } => {
-                    self.confirm(confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR, now_ms);
+                    self.confirm(cx, sessions, confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
                 }
                 Deletion::Answer { session, connection, .. } => {
-                    if let Some(slot) = self.clients.slot_of(session)
-                        && self.link(slot, connection).is_some()
+                    if let Some(slot) = sessions.clients.slot_of(session)
+                        && sessions.link(slot, connection).is_some()
                     {
-                        self.doomed.push((slot, Ended::LogFailed));
+                        cx.doomed.push((slot, Ended::LogFailed));
                     }
                 }
                 _ => {}

@@ -8,16 +8,18 @@
 
 use std::collections::VecDeque;
 
-use codec::{Publish, Reason};
+use codec::Publish;
 use foldhash::fast::FixedState;
 use session::{Message, Respondent};
 use storage::{Level, Log, Position};
 
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
 use crate::journal::QueueNumber;
 use crate::routing::asked::Asked;
-use crate::routing::publish::Routed;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, Name, Shard};
+use crate::{Confirm, Name};
 
 /// Bytes of messages that wait behind others. Policy: above it, whoever sends more of them is not
 /// read.
@@ -32,7 +34,7 @@ pub(crate) struct Line {
 }
 
 #[derive(Debug)]
-enum Waiting {
+pub(crate) enum Waiting {
     /// It was taken on, and goes on when its record is committed.
     Taken {
         serial: u64,
@@ -49,13 +51,13 @@ enum Waiting {
 
 /// A publish that goes on behind others of its client and topic.
 #[derive(Debug)]
-struct Behind {
+pub(crate) struct Behind {
     /// The queue number of its session.
-    session: QueueNumber,
-    message: Message,
-    confirm: Option<Confirm>,
+    pub(crate) session: QueueNumber,
+    pub(crate) message: Message,
+    pub(crate) confirm: Option<Confirm>,
     /// All others have it.
-    is_for_store_only: bool,
+    pub(crate) is_for_store_only: bool,
 }
 
 impl Line {
@@ -69,14 +71,14 @@ impl Line {
     }
 
     /// The next one, if it can go on.
-    fn next(&mut self, log: &Log) -> Option<Waiting> {
+    pub(crate) fn next(&mut self, log: &Log) -> Option<Waiting> {
         match self.waiting.front()? {
             Waiting::Taken { position, level, .. } if !log.is_committed(*position, *level) => None,
             _ => self.pop(),
         }
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    pub(crate) fn pop(&mut self) -> Option<Waiting> {
         let waiting = self.waiting.pop_front()?;
         match &waiting {
             Waiting::Taken { .. } => {}
@@ -87,29 +89,41 @@ impl Line {
     }
 }
 
-impl Shard {
+impl Durable {
     /// Would this message overtake an older one of the same client and topic?
     #[inline(always)]
-    pub(crate) fn would_overtake(&self, slot: u32, message: &Message) -> bool {
-        self.store.is_some() && self.would_overtake_in_line(slot, message)
+    pub(crate) fn would_overtake(
+        &self,
+        cx: &Context,
+        sessions: &Sessions,
+        slot: u32,
+        message: &Message,
+    ) -> bool {
+        self.store.is_some() && sessions.would_overtake_in_line(cx, slot, message)
     }
+}
 
+impl Sessions {
     #[inline(never)]
-    fn would_overtake_in_line(&self, slot: u32, message: &Message) -> bool {
+    fn would_overtake_in_line(&self, cx: &Context, slot: u32, message: &Message) -> bool {
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
         durable.and_then(|durable| durable.rare.as_ref()).is_some_and(|rare| {
-            !rare.in_line.is_empty() && rare.in_line.contains(&self.topic_mark(Name::of(message)))
+            !rare.in_line.is_empty() && rare.in_line.contains(&cx.topic_mark(Name::of(message)))
         })
     }
+}
 
+impl Context {
     /// Stands for a topic. Should two have the same, one waits for the other.
     pub(crate) fn topic_mark(&self, topic: Name<'_>) -> u64 {
         topic.hash(&FixedState::with_seed(self.shared.seed))
     }
+}
 
+impl Sessions {
     /// Something of the session on this topic is in the line.
-    pub(crate) fn enter_line(&mut self, slot: u32, topic: Name<'_>) {
-        let mark = self.topic_mark(topic);
+    pub(crate) fn enter_line(&mut self, cx: &Context, slot: u32, topic: Name<'_>) {
+        let mark = cx.topic_mark(topic);
         if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             durable.rare().in_line.push_back(mark);
         }
@@ -123,18 +137,22 @@ impl Shard {
             rare.in_line.pop_front();
         }
     }
+}
 
+impl Durable {
     /// The message goes on behind older ones; so much of its way is left.
     pub(crate) fn wait_in_line(
         &mut self,
+        cx: &Context,
+        sessions: &mut Sessions,
         slot: u32,
         message: &Message,
         asked: Option<&mut Asked>,
         is_for_store_only: bool,
     ) {
-        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = sessions.clients.get(slot).and_then(|client| client.durable.as_ref());
         let Some(session) = durable.map(|durable| durable.queue).sure() else { return };
-        self.enter_line(slot, Name::of(message));
+        sessions.enter_line(cx, slot, Name::of(message));
         let Some(store) = self.store.as_mut().sure() else { return };
         let message = message.clone();
         let confirm = asked.map(|asked| asked.ask(Respondent::LINE));
@@ -144,91 +162,38 @@ impl Shard {
     /// Lines a will up, if it would overtake anything. Subscribers here have it.
     pub(crate) fn will_waits_in_line(
         &mut self,
+        cx: &Context,
+        sessions: &mut Sessions,
         session: QueueNumber,
         serial: u64,
         message: &Message,
     ) -> bool {
-        let slot = self.clients.find_queue(session);
+        let slot = sessions.clients.find_queue(session);
         let waits = self.store.as_ref().is_some_and(|store| store.line.wills > 0)
-            || slot.is_some_and(|slot| self.would_overtake(slot, message));
+            || slot.is_some_and(|slot| self.would_overtake(cx, sessions, slot, message));
         let Some(store) = self.store.as_mut().filter(|_| waits) else { return false };
         store.line.waiting.push_back(Waiting::Will { serial });
         store.line.wills += 1;
         if let Some(slot) = slot {
             store.handovers.note_in_line(serial);
-            self.enter_line(slot, Name::of(message));
+            sessions.enter_line(cx, slot, Name::of(message));
         }
         true
     }
 
     /// Does too much wait behind others, and may this publish be more of it?
-    pub(crate) fn line_is_full_for(&self, slot: u32, publish: &Publish<'_>) -> bool {
+    pub(crate) fn line_is_full_for(
+        &self,
+        sessions: &Sessions,
+        slot: u32,
+        publish: &Publish<'_>,
+    ) -> bool {
         let is_full =
             self.store.as_ref().is_some_and(|store| store.line.behind_bytes > BEHIND_BYTES_MAX);
         let has_any = || {
-            let durable = self.clients.get(slot)?.durable.as_ref()?;
+            let durable = sessions.clients.get(slot)?.durable.as_ref()?;
             Some(!durable.rare.as_ref()?.in_line.is_empty())
         };
         is_full && publish.qos != codec::QoS::ExactlyOnce && has_any().unwrap_or_default()
-    }
-
-    /// What can go on does.
-    pub(crate) fn pass_on_line(&mut self, now_ms: u64) {
-        while let Some(store) = self.store.as_mut().filter(|s| !s.handovers.is_resuming)
-            && let Some(waiting) = store.line.next(&store.log)
-        {
-            match waiting {
-                Waiting::Taken { serial, .. } | Waiting::Will { serial } => {
-                    self.pass_on_taken(serial, now_ms);
-                }
-                Waiting::Behind(behind) => self.pass_on_behind(*behind, now_ms),
-            }
-        }
-    }
-
-    /// The log is out of service: what it should have kept is refused, and holds up nobody.
-    pub(crate) fn break_line(&mut self, now_ms: u64) {
-        while let Some(store) = &mut self.store
-            && let Some(waiting) = store.line.pop()
-        {
-            match waiting {
-                Waiting::Taken { serial, .. } => self.refuse_taken(serial, now_ms),
-                Waiting::Will { serial } => self.pass_on_taken(serial, now_ms),
-                Waiting::Behind(behind) => self.pass_on_behind(*behind, now_ms),
-            }
-        }
-    }
-
-    fn pass_on_behind(&mut self, behind: Behind, now_ms: u64) {
-        let Behind { session, message, confirm, is_for_store_only } = behind;
-        self.leave_line(Some(session));
-        let mut routed = Routed::default();
-        let mut asked = confirm.map(Asked::new);
-        if message.retain() {
-            self.retain_patiently(&message, asked.as_mut(), &mut routed);
-        }
-        let is_refused = routed.refused.is_some() && confirm.is_some();
-        if !is_for_store_only && !is_refused {
-            self.route_onward(&message, asked.as_mut(), &mut routed, now_ms);
-        }
-        let (Some(confirm), Some(mut asked)) = (confirm, asked) else { return };
-        if let Some(reason) = routed.refused {
-            self.on_confirmed(confirm, reason, Some(&message), now_ms);
-            return;
-        }
-        // It waits for these, and for the line no more. If its connection has ended, what comes
-        // again on the next one does.
-        if let Some(slot) = self.clients.slot_of(confirm.publisher) {
-            let (awaited, number) = (asked.take_awaited().unwrap_or_default(), confirm.ack_number);
-            let is_current = self.link(slot, confirm.connection).is_some();
-            let Some(client) = self.clients.get_mut(slot).sure() else { return };
-            let session = &mut client.session;
-            match is_current {
-                true => session.await_more(number, &awaited),
-                false => session.incoming.await_more((confirm.connection, number), &awaited),
-            }
-        }
-        // Says nothing of whether anybody subscribes.
-        self.on_confirmed(confirm, Reason::NO_MATCHING_SUBSCRIBERS, None, now_ms);
     }
 }

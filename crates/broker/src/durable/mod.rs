@@ -8,6 +8,7 @@
 //! - `ends.rs`: its end, and who may not be answered before that is written,
 //! - `will.rs`: its will, from there to those who are owed it,
 //! - `deliver.rs`: messages that sessions are owed: in flight, or waiting in the log,
+//! - `backlog.rs`: those that wait in the log,
 //! - `eras.rs`: what subscriptions were when older messages came,
 //! - `aside.rs`: those of which the log knows the packet id only,
 //! - `promise.rs`: acknowledgements and packets that wait for a commit,
@@ -19,25 +20,26 @@
 //! `docs/internals/durable-sessions.md` says why it is so.
 
 mod aside;
+mod backlog;
 mod deliver;
-mod ends;
+pub(crate) mod ends;
 mod eras;
 mod forget;
 mod group;
-mod handover;
-mod late;
+pub(crate) mod handover;
+pub(crate) mod late;
 mod lifetimes;
-mod line;
-mod promise;
-mod queue;
-mod replay;
-mod restore;
+pub(crate) mod line;
+pub(crate) mod promise;
+pub(crate) mod queue;
+pub(crate) mod replay;
+pub(crate) mod restore;
 mod session;
-mod store;
+pub(crate) mod store;
 mod texts;
 mod track;
-mod turn;
-mod will;
+pub(crate) mod turn;
+pub(crate) mod will;
 
 use storage::Status;
 
@@ -47,55 +49,21 @@ pub(crate) use group::KeptQueue;
 pub(crate) use late::Deletion;
 pub(crate) use promise::Promise;
 pub use replay::{Replay, Restored, Unreadable};
-pub(crate) use session::Durable;
+pub(crate) use session::KeptSession;
 pub(crate) use store::{Class, PAYER_BYTES_MAX, Store, level_of, noted};
 pub(crate) use track::Place;
 
 use crate::Shard;
 
-impl Shard {
-    /// The state of the log; none if the shard keeps everything in memory.
-    pub fn log_status(&self) -> Option<Status> {
+/// What a shard keeps across a start: its log, if it has one.
+#[derive(Debug, Default)]
+pub(crate) struct Durable {
+    pub(crate) store: Option<Box<Store>>,
+}
+
+impl Durable {
+    pub(crate) fn status_of_log(&self) -> Option<Status> {
         self.store.as_ref().map(|store| store.log.status())
-    }
-
-    /// Sizes and counters of the log.
-    pub fn log_stats(&self) -> Option<storage::Stats> {
-        self.store.as_ref().map(|store| store.log.stats())
-    }
-
-    /// Where reclaiming found that the medium does not hold what was written, if it did.
-    pub fn log_damage(&self) -> Option<storage::Position> {
-        self.store.as_ref()?.log.damaged()
-    }
-
-    /// What recovery found is durable, so connections may come. True without a log.
-    pub fn log_is_ready(&self) -> bool {
-        self.store.as_ref().is_none_or(|store| store.log.is_ready())
-    }
-
-    /// Ends the log in order: complete when [`Shard::log_status`] is `Closed`, or the log is out
-    /// of service.
-    pub fn close_log(&mut self) {
-        if let Some(store) = &mut self.store {
-            store.log.close();
-        }
-    }
-
-    /// Keeps the log's files as they are, for a backup, until as many [`Shard::unpin_log`].
-    /// Returns what belongs to the backup: segment numbers and how many bytes of each, and the
-    /// content of the manifest.
-    pub fn pin_log(&mut self) -> (Vec<(u32, u64)>, Option<Vec<u8>>) {
-        let Some(store) = &mut self.store else { return Default::default() };
-        store.log.pin();
-        (store.log.written_files(), store.log.manifest())
-    }
-
-    /// Ends a [`Shard::pin_log`].
-    pub fn unpin_log(&mut self) {
-        if let Some(store) = &mut self.store {
-            store.log.unpin();
-        }
     }
 }
 
@@ -105,7 +73,7 @@ pub fn settle(shards: &mut [Shard], now_ms: u64) {
     loop {
         let mut mails = Vec::new();
         for shard in shards.iter_mut() {
-            for (to, mail) in shard.effects.mail.iter_mut().enumerate() {
+            for (to, mail) in shard.effects_mut().mail.iter_mut().enumerate() {
                 mails.extend(mail.drain(..).map(|mail| (to, mail)));
             }
         }

@@ -6,7 +6,9 @@
 
 use super::store::Seen;
 use super::track::{Place, Track};
-use crate::Shard;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
+use crate::groups::table::Groups;
 use crate::journal::{ProgressBuf, QueueId, QueueNumber};
 use crate::sure::Sure;
 
@@ -45,19 +47,19 @@ impl Reached<'_> {
     }
 }
 
-impl Shard {
+impl Durable {
     /// The queue that the log means. None: it is gone.
-    pub(crate) fn queue(&self, id: QueueId) -> Option<Queue> {
+    pub(crate) fn queue(&self, sessions: &Sessions, id: QueueId) -> Option<Queue> {
         match id {
             QueueId::Handover => Some(Queue::Handover),
             QueueId::Seen(source) => Some(Queue::Seen(source)),
-            QueueId::Owned(number) => self.queue_of(number),
+            QueueId::Owned(number) => self.queue_of(sessions, number),
         }
     }
 
     /// The queue of the session or group with this number. None: that is gone.
-    pub(crate) fn queue_of(&self, number: QueueNumber) -> Option<Queue> {
-        if let Some(slot) = self.clients.find_queue(number) {
+    pub(crate) fn queue_of(&self, sessions: &Sessions, number: QueueNumber) -> Option<Queue> {
+        if let Some(slot) = sessions.clients.find_queue(number) {
             return Some(Queue::Session(slot));
         }
         let group = self.store.as_ref()?.groups.get(&number)?;
@@ -65,37 +67,59 @@ impl Shard {
     }
 
     /// None: the queue is gone.
-    fn reached(&self, id: QueueId) -> Option<Reached<'_>> {
+    fn reached<'a>(
+        &'a self,
+        sessions: &'a Sessions,
+        groups: &'a Groups,
+        id: QueueId,
+    ) -> Option<Reached<'a>> {
         let store = self.store.as_ref()?;
-        let track = match self.queue(id)? {
+        let track = match self.queue(sessions, id)? {
             Queue::Handover => Some(&store.handovers.track),
             Queue::Seen(source) => {
                 return store.seen.get(usize::from(source)).sure().map(Reached::Serial);
             }
             Queue::Session(slot) => {
-                let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+                let durable = sessions.clients.get(slot).and_then(|client| client.durable.as_ref());
                 durable.map(|durable| &durable.track)
             }
-            Queue::Group(key) => self.groups.kept(key).map(|kept| &kept.track),
+            Queue::Group(key) => groups.kept(key).map(|kept| &kept.track),
         };
         track.sure().map(Reached::Track)
     }
 
     /// Says in a list how far the queue is. False: it is gone.
-    pub(crate) fn push_progress(&self, id: QueueId, buffer: &mut ProgressBuf) -> bool {
-        let reached = self.reached(id);
+    pub(crate) fn push_progress(
+        &self,
+        sessions: &Sessions,
+        groups: &Groups,
+        id: QueueId,
+        buffer: &mut ProgressBuf,
+    ) -> bool {
+        let reached = self.reached(sessions, groups, id);
         reached.inspect(|reached| reached.push_to(id, buffer)).is_some()
     }
 
     /// Where the log says how far the queue is. None: the queue is gone.
-    pub(crate) fn progress_place(&self, id: QueueId) -> Option<Place> {
-        self.reached(id).map(|reached| reached.place())
+    pub(crate) fn progress_place(
+        &self,
+        sessions: &Sessions,
+        groups: &Groups,
+        id: QueueId,
+    ) -> Option<Place> {
+        self.reached(sessions, groups, id).map(|reached| reached.place())
     }
 
     /// From now on the log says here how far the queue is. Returns the place that is needed no
     /// more: where it said so before, or this one, if the queue is gone.
-    pub(crate) fn set_progress_place(&mut self, id: QueueId, place: Place) -> Place {
-        let Some(queue) = self.queue(id) else { return place };
+    pub(crate) fn set_progress_place(
+        &mut self,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        id: QueueId,
+        place: Place,
+    ) -> Place {
+        let Some(queue) = self.queue(sessions, id) else { return place };
         let Some(store) = self.store.as_mut().sure() else { return place };
         let old = match queue {
             Queue::Handover => Some(&mut store.handovers.track.place),
@@ -103,27 +127,14 @@ impl Shard {
                 store.seen.get_mut(usize::from(source)).map(|seen| &mut seen.place)
             }
             Queue::Session(slot) => {
-                let durable = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
+                let durable = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
                 durable.map(|durable| {
                     durable.is_moved = false;
                     &mut durable.track.place
                 })
             }
-            Queue::Group(key) => self.groups.kept_mut(key).map(|kept| &mut kept.track.place),
+            Queue::Group(key) => groups.kept_mut(key).map(|kept| &mut kept.track.place),
         };
         old.map_or(place, |old| std::mem::replace(old, place))
-    }
-
-    /// The disk has brought what these queues asked for.
-    pub(crate) fn resume_queues(&mut self, queues: Vec<QueueId>, now_ms: u64) {
-        for id in queues {
-            match self.queue(id) {
-                Some(Queue::Handover) => self.resume_handovers(now_ms),
-                Some(Queue::Session(slot)) => self.pump(slot, now_ms),
-                Some(Queue::Group(key)) => self.drain_group(key, now_ms),
-                // Nothing waits there; or it is gone meanwhile.
-                Some(Queue::Seen(_)) | None => {}
-            }
-        }
     }
 }

@@ -200,12 +200,12 @@ impl Replay {
     }
 
     /// The first record that could not be read.
-    pub(super) fn check(&mut self) -> Result<(), Unreadable> {
+    pub(crate) fn check(&mut self) -> Result<(), Unreadable> {
         self.unreadable.take().map_or(Ok(()), Err)
     }
 
     /// Drops what was said of sessions that were never opened, or have ended.
-    pub(super) fn drop_unopened(&mut self, ledger: &mut Ledger) {
+    pub(crate) fn drop_unopened(&mut self, ledger: &mut Ledger) {
         let progress = &mut self.progress;
         self.sessions.retain(|queue, facts| {
             if facts.opened.is_none() {
@@ -222,7 +222,7 @@ impl Replay {
 
     /// Of several sessions of one client id the last opened is the one: the end of the others found
     /// no room in the log. Returns those that have to be ended.
-    pub(super) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<QueueNumber> {
+    pub(crate) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<QueueNumber> {
         let mut newest: HashMap<Box<str>, QueueNumber, FixedState> =
             HashMap::with_hasher(self.hasher.clone());
         let mut namesakes = Vec::new();

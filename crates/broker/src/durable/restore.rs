@@ -4,27 +4,33 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+use policy::Principal;
 use session::Account;
 use storage::{Log, Recovered};
 use topic::FilterId;
 
 use super::eras::is_owed;
 use super::handover::Received;
+use super::replay::Opened;
 use super::replay::{
     FormerFacts, MessageFacts, ProgressFacts, RareFacts, ReceivedFacts, Replay, Restored,
     SessionFacts, Unreadable,
 };
-use super::session::Durable;
+use super::session::KeptSession;
 use super::store::{Store, Stored};
 use super::track::{Out, Place, Track};
 use crate::clients::client::Client;
 use crate::clients::connect::{payer_name, user_account};
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
+use crate::groups::table::Groups;
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
 use crate::limits::ledger::NOBODY;
+use crate::retained::Home;
 use crate::routing::deliver::options;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Durability, Limits, Mail, Name, Quota, Scope, Shard, ShardId};
-use policy::Principal;
+use crate::{Durability, Limits, Mail, Name, Quota, Scope, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
@@ -40,7 +46,7 @@ type Accounts = BTreeMap<u32, Arc<Account>>;
 type Since = HashMap<(u32, FilterId), u64, FixedState>;
 
 /// A session as it was found.
-struct Found {
+pub(crate) struct Found {
     queue: QueueNumber,
     facts: SessionFacts,
     progress: ProgressFacts,
@@ -51,88 +57,81 @@ fn nameless_account(scope: Scope) -> String {
     payer_name("address", Name::new(scope, "unknown"))
 }
 
-impl Shard {
-    /// Joins the shard's log and rebuilds the state that it holds. `limits` hold for restored
-    /// sessions until their clients connect again.
-    ///
-    /// Call [`crate::settle`] when all shards have done so, and carry out disk commands until
-    /// [`Shard::log_is_ready`], before the first connection.
-    ///
-    /// # Errors
-    ///
-    /// A record with a right checksum cannot be read: another program version wrote it.
-    pub fn open_log(
+impl Durable {
+    /// Opens the log, and leaves out of the facts what no longer counts.
+    pub(crate) fn open(
         &mut self,
+        cx: &Context,
         mut recovered: Recovered,
         settings: storage::Settings,
-        mut replay: Replay,
-        limits: &Arc<Limits>,
-        now_ms: u64,
-    ) -> Result<Restored, Unreadable> {
+        replay: &mut Replay,
+    ) -> Result<(), Unreadable> {
         // What was said since the last record.
         replay.forget_before(recovered.ledger.oldest().unwrap_or_default());
         replay.check()?;
         replay.drop_unopened(&mut recovered.ledger);
         let namesakes = replay.drop_namesakes(&mut recovered.ledger);
         let log = Log::open(recovered, settings.clone());
-        let mut store = Store::new(log, &settings, self.shared.shard_count);
+        let mut store = Store::new(log, &settings, cx.shared.shard_count);
         store.continue_from(replay.last_queue, replay.last_serial);
         store.late_ends = namesakes.into_iter().map(super::ends::End::of_namesake).collect();
         self.store = Some(Box::new(store));
+        Ok(())
+    }
+
+    /// Rebuilds sessions, groups and retained messages from the facts.
+    pub(crate) fn restore(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Home,
+        mut replay: Replay,
+        limits: &Arc<Limits>,
+    ) -> Result<Restored, Unreadable> {
         let mut since = Since::default();
-        self.clients.reserve(replay.sessions.len());
+        sessions.clients.reserve(replay.sessions.len());
         for (queue, facts) in std::mem::take(&mut replay.sessions) {
             let progress = replay.progress.remove(&QueueId::Owned(queue)).unwrap_or_default();
             let found = Found { queue, facts: *facts, progress };
-            self.restore_session(found, limits, &mut since, now_ms)?;
+            self.restore_session(cx, sessions, groups, found, limits, &mut since)?;
         }
-        self.restore_groups(&mut replay, now_ms);
-        self.restore_retained(&mut replay, now_ms);
-        self.restore_own(&mut replay);
-        self.mark_topics(&replay);
-        self.restore_messages(&mut replay, &since, now_ms);
+        self.restore_groups(cx, sessions, groups, &mut replay);
+        self.restore_retained(cx, retained, &mut replay);
+        self.restore_own(cx, sessions, &mut replay);
+        sessions.mark_topics(cx, &replay);
+        self.restore_messages(cx, sessions, groups, &mut replay, &since);
         for progress in replay.progress.into_values() {
             self.release_place(progress.place);
         }
-        let metrics = self.metrics();
-        let restored = Restored {
-            sessions: metrics.sessions.value(),
-            subscriptions: metrics.subscriptions.value(),
-            retained: metrics.retained.value(),
-            messages: self.store.as_ref().map_or(0, |store| store.message_count() as u64),
-        };
-        self.tell_seen();
-        for group in self.groups.keys() {
-            self.tell_waiting(group);
+        self.tell_seen(cx);
+        for group in groups.keys() {
+            groups.tell_waiting(cx, group);
         }
-        Ok(restored)
+        Ok(Restored {
+            sessions: cx.metrics.sessions.value(),
+            subscriptions: cx.metrics.subscriptions.value(),
+            retained: cx.metrics.retained.value(),
+            messages: self.store.as_ref().map_or(0, |store| store.message_count() as u64),
+        })
     }
 
-    fn restore_session(
+    pub(crate) fn restore_session(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
         found: Found,
         limits: &Arc<Limits>,
         since: &mut Since,
-        now_ms: u64,
     ) -> Result<(), Unreadable> {
+        let now_ms = cx.now_ms;
         let Found { queue, mut facts, progress } = found;
         let Some(opened) = facts.opened.take().sure() else { return Ok(()) };
         let mut rare = facts.take_rare();
-        let name = Name::of_key(&opened.client_id);
-        let mut client = Client::new(name, limits.clone());
-        client.username = Some(opened.username).filter(|name| !name.is_empty());
-        if self.rules.of(name.scope()).heeds_principals() {
-            let unknown = Principal { is_unknown: true, ..Principal::default() };
-            client.principal = Some(Box::new(unknown));
-        }
-        client.grants = client.grants_by(&self.rules);
-        let user = client.username.as_deref().map(|user| Name::new(name.scope(), user));
-        let payer = user.map_or_else(|| nameless_account(name.scope()), user_account);
-        let account = self.shared.account(&payer);
-        client.session.outgoing.charge_to(account.clone());
-        client.charged.move_to(account);
+        let mut client = sessions.restored_client(cx, &opened, limits);
         let mut durable =
-            Durable::new(queue, limits.durability.max(Durability::Disk), progress.floor);
+            KeptSession::new(queue, limits.durability.max(Durability::Disk), progress.floor);
         durable.note_restored();
         durable.opened = opened.place;
         durable.told_ms = opened.opened_at_ms;
@@ -164,23 +163,55 @@ impl Shard {
         client.session.mark_resumed();
         client.recharge();
         let (is_undetached, scope) = (!durable.detached.is_some(), client.scope);
-        let slot = self.clients.insert(client);
-        self.clients.set_durable(slot, durable);
-        self.metrics().sessions.add(1);
-        self.count_in_space(scope, Quota::Sessions, 1);
+        let slot = sessions.clients.insert(client);
+        sessions.clients.set_durable(slot, durable);
+        cx.metrics.sessions.add(1);
+        sessions.count_in_space(cx, scope, Quota::Sessions, 1);
         if let Some(store) = self.store.as_mut().filter(|_| is_undetached) {
             store.undetached.push(slot);
         }
         for (filter, subscribed) in facts.subscriptions.into_iter() {
-            self.restore_subscription(slot, &filter, &subscribed, since, progress.floor)?;
+            groups.restore_subscription(
+                cx,
+                sessions,
+                slot,
+                &filter,
+                &subscribed,
+                since,
+                progress.floor,
+            )?;
         }
-        self.restore_eras(slot, formerly, progress.floor);
-        self.arm_timer(slot);
+        self.restore_eras(sessions, groups, slot, formerly, progress.floor);
+        sessions.arm_timer(slot);
         Ok(())
     }
+}
 
+impl Sessions {
+    /// The client of a session that the log knows, before its subscriptions and messages.
+    fn restored_client(&self, cx: &Context, opened: &Opened, limits: &Arc<Limits>) -> Client {
+        let name = Name::of_key(&opened.client_id);
+        let mut client = Client::new(name, limits.clone());
+        client.username = Some(opened.username.clone()).filter(|name| !name.is_empty());
+        if self.rules.of(name.scope()).heeds_principals() {
+            let unknown = Principal { is_unknown: true, ..Principal::default() };
+            client.principal = Some(Box::new(unknown));
+        }
+        client.grants = client.grants_by(&self.rules);
+        let user = client.username.as_deref().map(|user| Name::new(name.scope(), user));
+        let payer = user.map_or_else(|| nameless_account(name.scope()), user_account);
+        let account = cx.shared.account(&payer);
+        client.session.outgoing.charge_to(account.clone());
+        client.charged.move_to(account);
+        client
+    }
+}
+
+impl Groups {
     fn restore_subscription(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
         slot: u32,
         filter: &str,
         facts: &super::replay::SubscribedFacts,
@@ -191,7 +222,7 @@ impl Shard {
         let asked = codec::SubscribeOptions::from_byte(facts.options);
         let (Ok(parsed), Some(asked)) = (parsed, asked) else {
             // Going on without it would lose what the session is owed, and nobody would be told.
-            let id = self.clients.get(slot).map_or("", |client| &client.id);
+            let id = sessions.clients.get(slot).map_or("", |client| &client.id);
             let options = facts.options;
             let why = format!("{id:?} is subscribed to {filter:?} with options {options:#04x}");
             return Err(Unreadable { at: facts.place.position(), why: why.into() });
@@ -201,9 +232,9 @@ impl Shard {
             options: asked,
             identifier: facts.identifier,
         };
-        self.subscribe(slot, &request);
-        let Some(listed) = self.listed_of(slot, filter).sure() else { return Ok(()) };
-        let client = self.clients.get_mut(slot);
+        sessions.subscribe(cx, self, slot, &request);
+        let Some(listed) = sessions.listed_of(self, slot, filter).sure() else { return Ok(()) };
+        let client = sessions.clients.get_mut(slot);
         if let Some(place) = client.and_then(|client| client.subscriptions.place_mut(&listed)) {
             *place = facts.place;
         }
@@ -212,13 +243,22 @@ impl Shard {
         }
         Ok(())
     }
+}
 
+impl Durable {
     /// What subscriptions were before, as far as something may be owed by that.
-    fn restore_eras(&mut self, slot: u32, formerly: FormerFacts, floor: u64) {
+    fn restore_eras(
+        &mut self,
+        sessions: &mut Sessions,
+        groups: &Groups,
+        slot: u32,
+        formerly: FormerFacts,
+        floor: u64,
+    ) {
         for ((filter, through), (asked, identifier, place)) in formerly {
-            let listed = self.listed_of(slot, &filter).filter(|_| through > floor);
+            let listed = sessions.listed_of(groups, slot, &filter).filter(|_| through > floor);
             let asked = codec::SubscribeOptions::from_byte(asked);
-            let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+            let durable = sessions.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
             let (Some(listed), Some(asked), Some(durable)) = (listed, asked, durable) else {
                 self.release_place(place);
                 continue;
@@ -228,7 +268,13 @@ impl Shard {
         }
     }
 
-    fn restore_groups(&mut self, replay: &mut Replay, now_ms: u64) {
+    pub(crate) fn restore_groups(
+        &mut self,
+        cx: &Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        replay: &mut Replay,
+    ) {
         for (queue, facts) in std::mem::take(&mut replay.groups) {
             let progress = replay.progress.remove(&QueueId::Owned(queue)).unwrap_or_default();
             let mut track = Track::starting_at(progress.floor.max(facts.from_serial));
@@ -236,34 +282,42 @@ impl Shard {
                 track.restore_done(*from, *through);
             }
             track.place = progress.place;
-            self.restore_group(queue, &facts, track, now_ms);
+            self.restore_group(cx, sessions, groups, queue, &facts, track);
         }
     }
 
     /// Tells the other shards which of their serials have come here.
-    fn tell_seen(&mut self) {
+    pub(crate) fn tell_seen(&self, cx: &mut Context) {
         let seen = self.store.as_ref().map(|store| store.seen.clone()).unwrap_or_default();
-        let shard_count = usize::from(self.shared.shard_count);
+        let shard_count = usize::from(cx.shared.shard_count);
         for (index, seen) in seen.iter().enumerate() {
             let shard = (index % shard_count) as ShardId;
-            if seen.serial > 0 && shard != self.id {
-                self.send(shard, Mail::Seen { serial: seen.serial });
+            if seen.serial > 0 && shard != cx.id {
+                cx.send(shard, Mail::Seen { serial: seen.serial });
             }
         }
     }
 
-    fn restore_retained(&mut self, replay: &mut Replay, now_ms: u64) {
+    pub(crate) fn restore_retained(
+        &mut self,
+        cx: &Context,
+        retained: &mut Home,
+        replay: &mut Replay,
+    ) {
+        let now_ms = cx.now_ms;
         let mut payers = Accounts::new();
         for facts in std::mem::take(&mut replay.retained).into_values() {
             if facts.message.is_expired(now_ms) {
                 self.release_place(facts.place);
             } else {
-                let payer = self.account_of(facts.payer, replay, &mut payers);
-                self.insert_retained(&facts.message, facts.place, payer);
+                let payer = cx.account_of(facts.payer, replay, &mut payers);
+                retained.insert_retained(cx, &facts.message, facts.place, payer);
             }
         }
     }
+}
 
+impl Context {
     /// The account of somebody who pays for a message.
     fn account_of<'a>(
         &self,
@@ -275,9 +329,16 @@ impl Shard {
         let account = || self.shared.account(replay.texts.get(payer));
         Some(known.entry(payer).or_insert_with(account))
     }
+}
 
+impl Durable {
     /// What the shard itself has taken on and had from others.
-    fn restore_own(&mut self, replay: &mut Replay) {
+    pub(crate) fn restore_own(
+        &mut self,
+        cx: &Context,
+        sessions: &mut Sessions,
+        replay: &mut Replay,
+    ) {
         let Some(store) = self.store.as_mut().sure() else { return };
         let handed_over = replay.progress.remove(&QueueId::Handover).unwrap_or_default();
         let is_done = |serial: &u64| {
@@ -302,43 +363,52 @@ impl Shard {
         }
         for (serial, (session, _)) in &replay.taken {
             let topic = replay.messages.get(serial).map(|facts| facts.topic);
-            let slot = session.and_then(|session| self.clients.find_queue(session));
+            let slot = session.and_then(|session| sessions.clients.find_queue(session));
             if let (Some(slot), Some(topic)) = (slot, topic) {
-                self.enter_line(slot, Name::of_key(replay.texts.get(topic)));
+                sessions.enter_line(cx, slot, Name::of_key(replay.texts.get(topic)));
             }
         }
     }
 
     /// Counts who needs each message, and lines up what waits.
-    fn restore_messages(&mut self, replay: &mut Replay, since: &Since, now_ms: u64) {
-        let mut needs = self.pinned_messages(replay);
+    pub(crate) fn restore_messages(
+        &mut self,
+        cx: &Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        replay: &mut Replay,
+        since: &Since,
+    ) {
+        let now_ms = cx.now_ms;
+        let mut needs = sessions.pinned_messages(replay);
         let mut owed_by_topic: Vec<Option<Owed>> = vec![None; replay.texts.len()];
         let mut payers = Accounts::new();
         for (serial, facts) in std::mem::take(&mut replay.messages) {
             let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
             if facts.expires_at_ms > now_ms {
                 refs += if let Some(queue) = facts.queue {
-                    self.restore_group_message(serial, queue, facts.place.bytes)
+                    self.restore_group_message(sessions, groups, serial, queue, facts.place.bytes)
                 } else {
-                    let owed = owed_by_topic[facts.topic as usize]
-                        .get_or_insert_with(|| self.owed_on(replay.texts.get(facts.topic), since));
-                    self.line_up(serial, &facts, owed, now_ms)
+                    let owed = owed_by_topic[facts.topic as usize].get_or_insert_with(|| {
+                        sessions.owed_on(replay.texts.get(facts.topic), since)
+                    });
+                    self.line_up(sessions, serial, &facts, owed, now_ms)
                 };
             }
             if refs == 0 {
                 self.release_place(facts.place);
                 continue;
             }
-            let payer = self.account_of(facts.payer, replay, &mut payers);
+            let payer = cx.account_of(facts.payer, replay, &mut payers);
             if let Some(store) = &mut self.store {
                 let stored = Stored { place: facts.place, refs, pins, payer: NOBODY };
                 store.restore_message(serial, stored, payer);
                 store.note_expiry(serial, facts.expires_at_ms);
             }
         }
-        self.catch_up_idle();
+        self.catch_up_idle(sessions);
         for (&(slot, filter), &serial) in since {
-            let durable = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
+            let durable = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
             if let Some(durable) = durable.filter(|durable| durable.is_behind) {
                 durable.rare().eras.begin(filter, serial);
             }
@@ -346,25 +416,27 @@ impl Shard {
     }
 
     /// Sessions for which nothing waits have had all there is, whatever others are still owed.
-    fn catch_up_idle(&mut self) {
+    fn catch_up_idle(&self, sessions: &mut Sessions) {
         let Some(store) = self.store.as_ref().sure() else { return };
         let last_serial = store.last_serial();
-        for slot in self.clients.slots() {
-            let durable = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
+        for slot in sessions.clients.slots() {
+            let durable = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
             if let Some(durable) = durable.filter(|durable| !durable.is_behind) {
                 durable.track.advance(last_serial);
             }
         }
     }
+}
 
+impl Sessions {
     /// The topics of QoS 2 publishes that are not released, as far as their messages are known.
-    fn mark_topics(&mut self, replay: &Replay) {
+    pub(crate) fn mark_topics(&mut self, cx: &Context, replay: &Replay) {
         for slot in self.clients.slots() {
             let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
             let Some(rare) = durable.and_then(|durable| durable.rare.as_ref()) else { continue };
             let topic_of = |received: &Received| {
                 let facts = replay.messages.get(&received.serial)?;
-                Some(self.topic_mark(Name::of_key(replay.texts.get(facts.topic))))
+                Some(cx.topic_mark(Name::of_key(replay.texts.get(facts.topic))))
             };
             let marks: Vec<Option<u64>> = rare.received.iter().map(topic_of).collect();
             let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
@@ -377,7 +449,7 @@ impl Shard {
 
     /// How often each message is needed by what is in flight, by packet ids and by handovers:
     /// references, and how many of them are pins.
-    fn pinned_messages(&mut self, replay: &Replay) -> HashMap<u64, (u32, u32), FixedState> {
+    fn pinned_messages(&self, replay: &Replay) -> HashMap<u64, (u32, u32), FixedState> {
         let mut needs: HashMap<u64, (u32, u32), FixedState> = HashMap::default();
         for serial in replay.taken.keys() {
             needs.entry(*serial).or_default().0 += 1;
@@ -418,12 +490,21 @@ impl Shard {
         owed.sort_unstable_by_key(|(slot, filter, ..)| (*slot, *filter));
         owed
     }
+}
 
+impl Durable {
     /// Puts a message into the backlogs of those who have not had it. Returns how many they are.
-    fn line_up(&mut self, serial: u64, facts: &MessageFacts, owed: &Owed, now_ms: u64) -> u32 {
+    fn line_up(
+        &mut self,
+        sessions: &mut Sessions,
+        serial: u64,
+        facts: &MessageFacts,
+        owed: &Owed,
+        now_ms: u64,
+    ) -> u32 {
         let (mut count, mut last) = (0, None);
         for (slot, filter, from, is_durable) in owed {
-            let durable = self.clients.get_mut(*slot).and_then(|c| c.durable.as_mut());
+            let durable = sessions.clients.get_mut(*slot).and_then(|c| c.durable.as_mut());
             let (Some(durable), Some(store)) = (durable, &mut self.store) else { continue };
             let eras = durable.rare.as_ref().map_or(&[][..], |rare| rare.eras.of(*filter));
             let is_owed = serial > *from
@@ -450,7 +531,7 @@ impl Shard {
     fn restore_track(
         &mut self,
         client: &mut Client,
-        durable: &mut Durable,
+        durable: &mut KeptSession,
         mut rare: RareFacts,
         progress: &ProgressFacts,
     ) {
@@ -488,7 +569,7 @@ impl Shard {
         }
     }
 
-    fn release_place(&mut self, place: Place) {
+    pub(crate) fn release_place(&mut self, place: Place) {
         if let Some(store) = &mut self.store {
             store.release(place);
         }

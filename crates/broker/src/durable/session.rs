@@ -13,15 +13,19 @@ use super::promise::Promise;
 use super::store::{Class, level_of};
 use super::track::{Place, Track};
 use crate::clients::client::Client;
+use crate::clients::sessions::Sessions;
 use crate::clients::subscriptions::Listed;
+use crate::durable::Durable;
+use crate::groups::table::Groups;
 use crate::journal::{Fact, QueueNumber, SessionOpened, Subscribed};
 use crate::routing::deliver::options;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Durability, Ended, Name, Shard};
+use crate::{Durability, Ended, Name};
 
 /// What a durable session has more than others.
 #[derive(Debug)]
-pub(crate) struct Durable {
+pub(crate) struct KeptSession {
     /// Its queue number.
     pub(crate) queue: QueueNumber,
     pub(crate) track: Track,
@@ -63,7 +67,7 @@ pub(crate) struct Rare {
     pub(crate) lifetimes: Lifetimes,
 }
 
-impl Durable {
+impl KeptSession {
     pub(crate) fn new(queue: QueueNumber, level: Durability, cursor: u64) -> Self {
         Self {
             queue,
@@ -169,20 +173,23 @@ impl Rare {
     }
 }
 
-impl Shard {
+impl Durable {
     /// A connection has opened the session: it is written down if it outlives the connection.
     ///
     /// Err: it is new and there is no room for it, or the log is out of service.
     pub(crate) fn keep_session(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
         slot: u32,
         version: Version,
-        now_ms: u64,
     ) -> Result<(), AppendError> {
-        let Some(client) = self.clients.get(slot).sure() else { return Ok(()) };
+        let now_ms = cx.now_ms;
+        let Some(client) = sessions.clients.get(slot).sure() else { return Ok(()) };
         let level = client.limits.durability;
         if client.durable.is_some() {
-            return self.keep_resumed(slot, version, now_ms);
+            return self.keep_resumed(cx, sessions, slot, version);
         }
         if !client.is_persistent() || level == Durability::Memory {
             return Ok(());
@@ -201,11 +208,11 @@ impl Shard {
             Err(error) if may_wait(error) => Place::NOWHERE,
             _ => written.clone()?,
         };
-        let mut durable = Durable::new(queue, level, store.last_serial());
+        let mut durable = KeptSession::new(queue, level, store.last_serial());
         durable.opened = place;
         durable.told_ms = now_ms;
-        self.clients.set_durable(slot, durable);
-        match written.and_then(|_| self.keep_will(slot, Class::Normal)) {
+        sessions.clients.set_durable(slot, durable);
+        match written.and_then(|_| self.keep_will(sessions, slot, Class::Normal)) {
             // The next segment is being made. The CONNACK promises nothing, and all else waits.
             Err(error) if may_wait(&error) => {
                 if let Some(store) = &mut self.store {
@@ -214,7 +221,7 @@ impl Shard {
             }
             other => other?,
         }
-        self.keep_subscriptions(slot);
+        self.keep_subscriptions(cx, sessions, groups, slot);
         Ok(())
     }
 
@@ -222,11 +229,13 @@ impl Shard {
     /// same: it is there already, and may be what fills the log.
     fn keep_resumed(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
         slot: u32,
         version: Version,
-        now_ms: u64,
     ) -> Result<(), AppendError> {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(()) };
+        let now_ms = cx.now_ms;
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return Ok(()) };
         let Some(durable) = client.durable.as_mut().sure() else { return Ok(()) };
         durable.set_level(client.limits.durability.max(Durability::Disk));
         durable.told_ms = now_ms.max(durable.told_ms + 1);
@@ -239,13 +248,13 @@ impl Shard {
                 return Ok(());
             }
         }
-        match self.write_connect(slot, version, opened_at_ms, Class::Essential) {
+        match self.write_connect(cx, sessions, slot, version, opened_at_ms, Class::Essential) {
             Err(error) if late::passes(&error) => {
                 if let Some(store) = &mut self.store {
                     store.late.put_connect(queue, version, opened_at_ms);
                 }
-                if self.clients.get(slot).is_some_and(|client| client.will.is_some()) {
-                    self.tell_will_not_kept(slot, error);
+                if sessions.clients.get(slot).is_some_and(|client| client.will.is_some()) {
+                    sessions.tell_will_not_kept(cx, slot, error);
                 }
                 Ok(())
             }
@@ -256,13 +265,15 @@ impl Shard {
     /// Writes that a connection has opened a session that is kept, and its will.
     pub(crate) fn write_connect(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
         slot: u32,
         version: Version,
         opened_at_ms: u64,
         class: Class,
     ) -> Result<(), AppendError> {
         let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
-        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(()) };
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return Ok(()) };
         let Some(durable) = client.durable.as_ref().sure() else { return Ok(()) };
         let (queue, level) = (durable.queue, durable.log_level());
         let client_key = client.name().key();
@@ -271,44 +282,60 @@ impl Shard {
         let Some(durable) = client.durable.as_mut().sure() else { return Ok(()) };
         store.release(std::mem::replace(&mut durable.opened, place));
         store.release(std::mem::take(&mut durable.detached));
-        if let Err(error) = self.keep_will(slot, class) {
+        if let Err(error) = self.keep_will(sessions, slot, class) {
             if let Some(store) = self.store.as_mut().filter(|_| late::passes(&error)) {
                 store.late.put_will(queue);
             }
-            self.tell_will_not_kept(slot, error);
+            sessions.tell_will_not_kept(cx, slot, error);
         }
         Ok(())
     }
 
     /// Subscriptions that the session had before it became durable.
-    fn keep_subscriptions(&mut self, slot: u32) {
-        let Some(client) = self.clients.get(slot).sure() else { return };
+    fn keep_subscriptions(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        slot: u32,
+    ) {
+        let Some(client) = sessions.clients.get(slot).sure() else { return };
         for listed in client.subscriptions.iter().collect::<Vec<_>>() {
-            let text = self.filter_text(listed);
+            let text = groups.filter_text(sessions, listed);
             let bits = match listed.group {
                 0 => {
-                    let known = self.router.subscription(listed.filter, slot);
+                    let known = sessions.router.subscription(listed.filter, slot);
                     known.map(|s| (s.options, s.identifier))
                 }
                 group => {
-                    let known = self.groups.member_bits(group - 1, self.key(slot));
+                    let known = groups.member_bits(group - 1, sessions.key(slot));
                     known.map(|(bits, identifier)| (options::of_durable_member(bits), identifier))
                 }
             };
             let Some((bits, identifier)) = bits else { continue };
-            if self.keep_subscription(slot, listed, &text, (bits, identifier)).is_err() {
+            if self.keep_subscription(sessions, slot, listed, &text, (bits, identifier)).is_err() {
                 continue;
             }
-            match listed.group.checked_sub(1).and_then(|group| self.groups.name(group)).cloned() {
-                None => self.set_durable_bit(slot, listed),
+            match listed.group.checked_sub(1).and_then(|group| groups.name(group)).cloned() {
+                None => sessions.set_durable_bit(slot, listed),
                 // All shards hear that the group keeps messages for it from now on.
                 Some(name) => {
-                    self.join_group(slot, &name.share, &name.filter, bits, identifier);
+                    groups.join_group(
+                        cx,
+                        sessions,
+                        slot,
+                        &name.share,
+                        &name.filter,
+                        bits,
+                        identifier,
+                    );
                 }
             }
         }
     }
+}
 
+impl Sessions {
     fn set_durable_bit(&mut self, slot: u32, listed: Listed) {
         let Some(mut subscription) = self.router.subscription(listed.filter, slot).sure() else {
             return;
@@ -320,26 +347,31 @@ impl Shard {
         let key = self.router.key(listed.filter).to_owned();
         self.router.subscribe(Name::of_key(&key), subscription);
     }
+}
 
+impl Groups {
     /// The filter as the client wrote it.
-    pub(crate) fn filter_text(&self, listed: Listed) -> String {
-        let filter = self.router.text(listed.filter);
-        match listed.group.checked_sub(1).and_then(|group| self.groups.name(group)) {
+    pub(crate) fn filter_text(&self, sessions: &Sessions, listed: Listed) -> String {
+        let filter = sessions.router.text(listed.filter);
+        match listed.group.checked_sub(1).and_then(|group| self.name(group)) {
             Some(name) => format!("$share/{}/{}", name.share, name.filter),
             None => filter.to_owned(),
         }
     }
+}
 
+impl Durable {
     /// Writes a subscription down. Returns where it stands; none if the session is not durable.
     pub(crate) fn keep_subscription(
         &mut self,
+        sessions: &mut Sessions,
         slot: u32,
         listed: Listed,
         filter: &str,
         (bits, identifier): (u8, u32),
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
-        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(None) };
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return Ok(None) };
         let Some(durable) = &mut client.durable else { return Ok(None) };
         let from_serial = durable.begin_of(listed.filter);
         let subscribed = Fact::Subscribed(Subscribed {
@@ -361,12 +393,13 @@ impl Shard {
     /// Err: it cannot be written down and will not be, so it would come back with the next start.
     pub(crate) fn drop_subscription(
         &mut self,
+        sessions: &Sessions,
         slot: u32,
         listed: Listed,
         filter: &str,
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
-        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = sessions.clients.get(slot).and_then(|client| client.durable.as_ref());
         let Some(durable) = durable else { return Ok(None) };
         let (session, level) = (durable.queue, durable.log_level());
         let written = store.append_deletion(&Fact::Unsubscribed { session, filter }, level);
@@ -388,12 +421,14 @@ impl Shard {
     /// wait for.
     pub(crate) fn answer_when_kept(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
         slot: u32,
         position: Option<Position>,
         packet: &Packet<'_>,
     ) {
-        let session = self.key(slot);
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let session = sessions.key(slot);
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
         let connection = client.connection;
         let durable = client.durable.as_ref();
         let level = durable.map(|durable| durable.log_level());
@@ -408,7 +443,7 @@ impl Shard {
             packet.encode(link.version(), &mut bytes);
             let packet = bytes.into();
             if !store.late.push_answer(queue, Deletion::Answer { session, connection, packet }) {
-                self.doomed.push((slot, Ended::LogFailed));
+                cx.doomed.push((slot, Ended::LogFailed));
             }
             return;
         }
@@ -420,13 +455,13 @@ impl Shard {
         let position = position.filter(|position| waits(position).unwrap_or_default());
         let (Some(position), Some(level)) = (position, level) else {
             link.write(packet);
-            self.mark_dirty(slot);
+            sessions.mark_dirty(cx, slot);
             return;
         };
         let status = self.store.as_ref().map(|store| store.log.status());
         if status.is_some_and(|status| status.is_out_of_service()) {
             // Those that waited when it failed have ended.
-            self.doomed.push((slot, Ended::LogFailed));
+            cx.doomed.push((slot, Ended::LogFailed));
             return;
         }
         let mut bytes = Vec::new();
@@ -436,10 +471,10 @@ impl Shard {
     }
 
     /// The connection has ended: from now on the session's expiry runs.
-    pub(crate) fn keep_detached(&mut self, slot: u32, now_ms: u64) {
-        self.forget_old_eras(slot);
+    pub(crate) fn keep_detached(&mut self, sessions: &mut Sessions, slot: u32, now_ms: u64) {
+        self.forget_old_eras(sessions, slot);
         let Some(store) = &mut self.store else { return };
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
         let expiry_secs = client.session_expiry_secs;
         let Some(durable) = &mut client.durable else { return };
         durable.shrink();
@@ -456,11 +491,11 @@ impl Shard {
     }
 
     /// The session is over, with all that is written of it.
-    pub(crate) fn forget_session(&mut self, slot: u32) {
-        let pending = self.all_pending(slot);
-        let client = self.clients.id_hash(slot);
+    pub(crate) fn forget_session(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
+        let pending = self.all_pending(sessions, slot);
+        let client = sessions.clients.id_hash(slot);
         let Some(store) = &mut self.store else { return };
-        let Some(mut durable) = self.clients.take_durable(slot) else { return };
+        let Some(mut durable) = sessions.clients.take_durable(slot) else { return };
         for serial in pending {
             store.release_message(serial);
         }
@@ -492,25 +527,7 @@ impl Shard {
             store.ends.begin(client);
         }
         if !store.end_waits_for_will(end) {
-            self.end_queue(end);
-        }
-    }
-
-    /// What found no room in the log is tried again: wills, ends of sessions, and PUBRELs whose
-    /// connection still waits.
-    pub(crate) fn try_late_facts(&mut self, now_ms: u64) {
-        self.try_late_wills(now_ms);
-        let Some(store) = &mut self.store else { return };
-        if !store.late_ends.is_empty() {
-            self.try_late_ends();
-        }
-        let Some(store) = &mut self.store else { return };
-        for (session, connection, packet_id) in std::mem::take(&mut store.late_pubrels) {
-            if let Some(slot) = self.clients.slot_of(session)
-                && self.link(slot, connection).is_some()
-            {
-                self.on_pubrel(slot, packet_id);
-            }
+            self.end_queue(cx, sessions, end);
         }
     }
 }

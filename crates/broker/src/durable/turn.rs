@@ -1,86 +1,32 @@
 //! The end of a turn: what has piled up is written as lists, space is reclaimed, the disk gets its
 //! commands.
 
-use storage::{AppendError, Chunk, Command, Completion, Fault, FaultKind, Level, Position, Record};
+use storage::{AppendError, Chunk, Fault, FaultKind, Level, Position, Record};
 
 use super::queue::Queue;
 use super::store::{Class, Noted, Store};
 use super::track::{Out, Place};
+use crate::Name;
 use crate::clients::notices::Subject;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
+use crate::groups::table::Groups;
 use crate::journal::{Fact, InFlightBuf, ProgressBuf, QueueId, QueueNumber, Sent, StoredMessage};
+use crate::retained::Home;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Name, Shard};
 
-impl Shard {
-    /// Moves what the disk has to do to the end of `out`. Call it once per turn, after everything
-    /// else, so that all that a turn appends shares a write.
-    pub fn take_disk_commands(&mut self, out: &mut Vec<Command>, now_ms: u64) {
-        if self.store.is_none() {
-            return;
-        }
-        self.reclaim();
-        let is_written = self.write_in_flight().and_then(|()| self.write_progress());
-        let Some(store) = self.store.as_mut().sure() else { return };
-        if is_written.is_ok()
-            && let Some(chunk) = store.chunk.take_if(chunk_is_done)
-        {
-            store.log.reclaimed(chunk);
-        }
-        store.log.take_commands(out);
-        self.note_log_status(now_ms);
-    }
-
-    /// The disk has carried out a command.
-    pub fn on_disk(&mut self, completion: Completion, now_ms: u64) {
-        let Some(store) = self.store.as_mut().sure() else { return };
-        let read_back = store.log.on_completed(completion);
-        let mut waiters = store.take_retry();
-        if let Some(read_back) = read_back {
-            let chunk = match read_back.result {
-                Ok(chunk) => Some(chunk),
-                Err(fault) => {
-                    self.note_of_shard(Subject::LogUnreadable(fault), 1);
-                    None
-                }
-            };
-            if let Some(store) = &mut self.store {
-                match store.on_read(read_back.id, chunk) {
-                    Ok(served) => waiters.extend(served),
-                    Err(position) => self.tell_damaged(position),
-                }
-            }
-        }
-        self.try_late();
-        self.keep_promises(now_ms);
-        self.note_log_status(now_ms);
-        self.resume_queues(waiters, now_ms);
-        self.try_late_facts(now_ms);
-        self.try_late_mail(now_ms);
-        self.finish(now_ms);
-    }
-
-    fn tell_damaged(&mut self, position: Position) {
+impl Context {
+    pub(crate) fn tell_damaged(&mut self, position: Position) {
         let detail = format!("the record at {position} is not what was written");
         let fault = Fault { kind: FaultKind::Io, detail };
         self.note_of_shard(Subject::LogUnreadable(fault), 1);
     }
+}
 
-    /// Time has passed for the log and for the messages in it.
-    pub(crate) fn tick_log(&mut self, now_ms: u64) {
-        let Some(store) = &mut self.store else { return };
-        store.log.on_tick(now_ms);
-        store.expire_messages(now_ms);
-        let mut waiters = store.take_retry();
-        waiters.extend(store.take_unreadable());
-        self.try_late();
-        self.resume_queues(waiters, now_ms);
-        self.resume_handovers(now_ms);
-        self.try_late_facts(now_ms);
-        self.try_late_mail(now_ms);
-    }
-
+impl Durable {
     /// Writes which deliveries have got packet ids.
-    fn write_in_flight(&mut self) -> Result<(), AppendError> {
+    pub(crate) fn write_in_flight(&mut self, sessions: &mut Sessions) -> Result<(), AppendError> {
         while let Some(store) = &mut self.store
             && !store.noted.is_empty()
         {
@@ -101,7 +47,13 @@ impl Shard {
             let mut written = std::mem::replace(&mut store.noted, rest);
             let mut shares = Shares::new(place, count);
             for noted in written.drain(..) {
-                self.place_in_flight(noted.slot, noted.queue, noted.serial, shares.next());
+                self.place_in_flight(
+                    sessions,
+                    noted.slot,
+                    noted.queue,
+                    noted.serial,
+                    shares.next(),
+                );
                 if let (Some(promise), true) = (noted.then, place.is_some()) {
                     self.promise(place.position(), level, promise);
                 }
@@ -113,8 +65,15 @@ impl Shard {
         Ok(())
     }
 
-    fn place_in_flight(&mut self, slot: u32, queue: QueueNumber, serial: u64, share: Place) {
-        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+    fn place_in_flight(
+        &mut self,
+        sessions: &mut Sessions,
+        slot: u32,
+        queue: QueueNumber,
+        serial: u64,
+        share: Place,
+    ) {
+        let durable = sessions.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
         let out = durable
             .filter(|durable| durable.queue == queue)
             .and_then(|durable| durable.track.get_mut(serial));
@@ -126,7 +85,11 @@ impl Shard {
     }
 
     /// Writes how far the queues are that have moved.
-    fn write_progress(&mut self) -> Result<(), AppendError> {
+    pub(crate) fn write_progress(
+        &mut self,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+    ) -> Result<(), AppendError> {
         let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         if store.moved.is_empty() {
             return Ok(());
@@ -136,7 +99,7 @@ impl Shard {
         moved.dedup();
         let mut rest = moved.as_slice();
         while !rest.is_empty() {
-            match self.write_progress_of(rest) {
+            match self.write_progress_of(sessions, groups, rest) {
                 Ok(count) => rest = &rest[count..],
                 Err(error) => {
                     if let Some(store) = &mut self.store {
@@ -154,14 +117,19 @@ impl Shard {
     }
 
     /// Writes one list of the first of these queues. Returns how many it has dealt with.
-    pub(crate) fn write_progress_of(&mut self, moved: &[QueueId]) -> Result<usize, AppendError> {
+    pub(crate) fn write_progress_of(
+        &mut self,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        moved: &[QueueId],
+    ) -> Result<usize, AppendError> {
         let list_bytes_max = self.store.as_ref().map_or(0, |store| store.list_bytes_max);
         let mut buffer = ProgressBuf::default();
         let mut written = Vec::new();
         let mut count = 0;
         for queue in moved {
             count += 1;
-            if self.push_progress(*queue, &mut buffer) {
+            if self.push_progress(sessions, groups, *queue, &mut buffer) {
                 written.push(*queue);
             }
             if buffer.len() >= list_bytes_max {
@@ -174,7 +142,7 @@ impl Shard {
         let place = store.append_list(&Fact::Progress(buffer.as_progress()), Level::Disk)?;
         let mut shares = Shares::new(place, written.len());
         for queue in written {
-            let old = self.set_progress_place(queue, shares.next());
+            let old = self.set_progress_place(sessions, groups, queue, shares.next());
             if let Some(store) = &mut self.store {
                 store.release(old);
             }
@@ -183,7 +151,12 @@ impl Shard {
     }
 
     /// Writes what is still needed of the oldest segment to the end of the log.
-    fn reclaim(&mut self) {
+    pub(crate) fn reclaim(
+        &mut self,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Home,
+    ) {
         let Some(store) = self.store.as_mut().sure() else { return };
         if store.chunk.is_none() {
             store.chunk = store.log.reclaim();
@@ -191,7 +164,7 @@ impl Shard {
         let Some(mut chunk) = store.chunk.take() else { return };
         while let Some(record) = chunk.next() {
             let Ok(fact) = Fact::decode(record.kind.get(), record.bytes) else { continue };
-            if self.copy_forward(&record, &fact).is_err() {
+            if self.copy_forward(sessions, groups, retained, &record, &fact).is_err() {
                 chunk.put_back();
                 break;
             }
@@ -202,22 +175,29 @@ impl Shard {
     }
 
     /// Appends a record again if it still says something.
-    fn copy_forward(&mut self, record: &Record<'_>, fact: &Fact<'_>) -> Result<(), AppendError> {
+    fn copy_forward(
+        &mut self,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Home,
+        record: &Record<'_>,
+        fact: &Fact<'_>,
+    ) -> Result<(), AppendError> {
         match *fact {
             Fact::Message(message) => self.copy_message(record, message.serial),
             Fact::Taken { session, packet_id, message } => {
-                self.copy_taken(record, session, packet_id, message.serial)
+                self.copy_taken(sessions, record, session, packet_id, message.serial)
             }
             Fact::WillTaken { message, .. } => self.copy_will(record, message),
             Fact::Progress(progress) => {
                 for entry in progress.iter() {
-                    self.rewrite_progress(entry.queue, record);
+                    self.rewrite_progress(sessions, groups, entry.queue, record);
                 }
                 Ok(())
             }
             Fact::InFlight(in_flight) => {
                 for sent in in_flight.iter() {
-                    self.rewrite_in_flight(sent, record);
+                    self.rewrite_in_flight(sessions, sent, record);
                 }
                 Ok(())
             }
@@ -228,7 +208,7 @@ impl Shard {
             | Fact::RetainedCleared { .. }
             | Fact::WillCleared { .. }
             | Fact::GroupClosed { .. } => Ok(()),
-            _ => self.copy_placed(record, fact),
+            _ => self.copy_placed(sessions, groups, retained, record, fact),
         }
     }
 
@@ -246,19 +226,20 @@ impl Shard {
     /// A packet id that alone needs the record is written without the message.
     fn copy_taken(
         &mut self,
+        sessions: &mut Sessions,
         record: &Record<'_>,
         session: QueueNumber,
         packet_id: u16,
         serial: u64,
     ) -> Result<(), AppendError> {
-        let queue = self.queue_of(session);
+        let queue = self.queue_of(sessions, session);
         let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         // It was let go of, or has a newer record.
         let Some(stored) = store.stored(serial).filter(|s| s.place.is_at(record.position)) else {
             return Ok(());
         };
         if let Some(Queue::Session(slot)) = queue
-            && let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut())
+            && let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut())
             && let Some(received) = durable.rare().received.iter_mut().find(|received| {
                 received.packet_id == packet_id
                     && received.serial == serial
@@ -306,19 +287,25 @@ impl Shard {
         Ok(())
     }
 
-    fn rewrite_progress(&mut self, queue: QueueId, record: &Record<'_>) {
-        let place = self.progress_place(queue);
+    fn rewrite_progress(
+        &mut self,
+        sessions: &Sessions,
+        groups: &Groups,
+        queue: QueueId,
+        record: &Record<'_>,
+    ) {
+        let place = self.progress_place(sessions, groups, queue);
         let Some(store) = self.store.as_mut().sure() else { return };
         if place.is_some_and(|place| place.is_at(record.position)) {
             store.note_moved(queue);
         }
     }
 
-    fn rewrite_in_flight(&mut self, sent: Sent, record: &Record<'_>) {
+    fn rewrite_in_flight(&mut self, sessions: &mut Sessions, sent: Sent, record: &Record<'_>) {
         // The session has ended.
-        let Some(Queue::Session(slot)) = self.queue_of(sent.session) else { return };
+        let Some(Queue::Session(slot)) = self.queue_of(sessions, sent.session) else { return };
         let Some(store) = self.store.as_mut().sure() else { return };
-        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()).sure()
+        let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut()).sure()
         else {
             return;
         };
@@ -334,31 +321,52 @@ impl Shard {
     }
 
     /// Facts that stand by themselves, each remembered with its place.
-    fn copy_placed(&mut self, record: &Record<'_>, fact: &Fact<'_>) -> Result<(), AppendError> {
+    fn copy_placed(
+        &mut self,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Home,
+        record: &Record<'_>,
+        fact: &Fact<'_>,
+    ) -> Result<(), AppendError> {
         // It was let go of, or has a newer record.
-        let Some(place) = self.place_of(fact).filter(|place| place.is_at(record.position)) else {
+        let Some(place) = self
+            .place_of(sessions, groups, retained, fact)
+            .filter(|place| place.is_at(record.position))
+        else {
             return Ok(());
         };
         let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         let copied = store.append_raw(record.kind, record.bytes)?;
         debug_assert_eq!(copied.bytes, place.bytes, "a copy weighs what its original did");
         if let Fact::Retained(message) = fact {
-            self.retained.set_place(Name::of_key(message.topic), copied);
-        } else if let Some(place) = self.place_of_mut(fact) {
+            retained.set_place(Name::of_key(message.topic), copied);
+        } else if let Some(place) = self.place_of_mut(sessions, groups, fact) {
             *place = copied;
         }
         Ok(())
     }
 
-    fn place_of(&mut self, fact: &Fact<'_>) -> Option<Place> {
+    fn place_of(
+        &mut self,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Home,
+        fact: &Fact<'_>,
+    ) -> Option<Place> {
         match fact {
-            Fact::Retained(message) => self.retained.place_of(Name::of_key(message.topic)),
-            _ => self.place_of_mut(fact).copied(),
+            Fact::Retained(message) => retained.place_of(Name::of_key(message.topic)),
+            _ => self.place_of_mut(sessions, groups, fact).copied(),
         }
     }
 
     /// Of all but retained messages, which lie in a set.
-    fn place_of_mut(&mut self, fact: &Fact<'_>) -> Option<&mut Place> {
+    fn place_of_mut<'a>(
+        &mut self,
+        sessions: &'a mut Sessions,
+        groups: &'a mut Groups,
+        fact: &Fact<'_>,
+    ) -> Option<&'a mut Place> {
         let queue = match *fact {
             Fact::SessionOpened(opened) => opened.session,
             Fact::SessionDetached { session, .. }
@@ -369,24 +377,24 @@ impl Shard {
             Fact::GroupOpened(group) => group.queue,
             _ => return None,
         };
-        let slot = match self.queue_of(queue)? {
-            Queue::Group(key) => return self.groups.kept_mut(key).map(|kept| &mut kept.place),
+        let slot = match self.queue_of(sessions, queue)? {
+            Queue::Group(key) => return groups.kept_mut(key).map(|kept| &mut kept.place),
             Queue::Session(slot) => slot,
             Queue::Handover | Queue::Seen(_) => return None,
         };
         if let Fact::Subscribed(subscribed) = fact {
-            let listed = self.listed_of(slot, subscribed.filter)?;
-            let client = self.clients.get_mut(slot)?;
+            let listed = sessions.listed_of(groups, slot, subscribed.filter)?;
+            let client = sessions.clients.get_mut(slot)?;
             return client.subscriptions.place_mut(&listed);
         }
         if let Fact::Formerly(formerly) = fact {
-            self.forget_old_eras(slot);
-            let filter = self.listed_of(slot, formerly.filter)?.filter;
-            let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
+            self.forget_old_eras(sessions, slot);
+            let filter = sessions.listed_of(groups, slot, formerly.filter)?.filter;
+            let durable = sessions.clients.get_mut(slot)?.durable.as_mut()?;
             let eras = &mut durable.rare.as_mut()?.eras;
             return eras.place_mut(filter, formerly.serial);
         }
-        let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
+        let durable = sessions.clients.get_mut(slot)?.durable.as_mut()?;
         match *fact {
             Fact::SessionOpened(_) => Some(&mut durable.opened),
             Fact::SessionDetached { .. } => Some(&mut durable.detached),
@@ -427,7 +435,7 @@ impl Noted {
 }
 
 /// Has every record of the chunk been dealt with?
-fn chunk_is_done(chunk: &mut Chunk) -> bool {
+pub(crate) fn chunk_is_done(chunk: &mut Chunk) -> bool {
     if chunk.next().is_some() {
         // It was put back before, and is so again.
         chunk.put_back();

@@ -16,9 +16,11 @@ use codec::{Publish, QoS};
 use session::{LARGE_BYTES_MIN, Message, NEVER};
 
 use crate::clients::client::Client;
+use crate::clients::sessions::Sessions;
 use crate::routing::capacity::topic_of;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Mail, Name, SessionKey, Shard};
+use crate::{Mail, Name, SessionKey};
 
 /// Filters that are held for at a time. Above it publishers are paused one by one (`pause.rs`).
 const HELD_FILTERS_MAX: usize = 64;
@@ -108,20 +110,20 @@ impl Holds {
         }
     }
 
-    fn end(&mut self, subscriber: SessionKey) {
+    pub(crate) fn end(&mut self, subscriber: SessionKey) {
         if let Some(hold) = self.of(subscriber) {
             hold.filters.clear();
         }
     }
 
     /// Those for whom no hold stands any more.
-    pub(super) fn overdue(&self) -> impl Iterator<Item = (u32, u64)> {
+    pub(crate) fn overdue(&self) -> impl Iterator<Item = (u32, u64)> {
         let over = self.list.iter().filter(|hold| hold.filters.is_empty());
         over.flat_map(|hold| hold.waiting.iter().copied())
     }
 
     /// The next publisher for whom no hold stands any more.
-    fn next_let_go(&mut self) -> Option<(u32, u64)> {
+    pub(crate) fn next_let_go(&mut self) -> Option<(u32, u64)> {
         loop {
             let over = self.list.iter().position(|hold| hold.filters.is_empty())?;
             let next = self.list[over].waiting.pop_front();
@@ -133,58 +135,64 @@ impl Holds {
     }
 }
 
-impl Shard {
+impl Sessions {
     /// A message was offered to a subscriber that reads, and whose queue is long: others like it
     /// are held, if they are large, or `all` of them. False: that cannot be said of them.
     #[cold]
     pub(crate) fn hold_publishers(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         message: &Message,
         all: bool,
-        now_ms: u64,
     ) -> bool {
+        let now_ms = cx.now_ms;
         let subscriber = self.key(slot);
         let name = Name::topic_of(message);
         let topic = &*Name::of(message).key();
         let bytes_min = if all { 0 } else { LARGE_BYTES_MIN };
-        if self.holds.are_for(subscriber, topic, bytes_min) {
+        if cx.flow.holds.are_for(subscriber, topic, bytes_min) {
             return true;
         }
-        if self.holds.filter_count() >= HELD_FILTERS_MAX {
+        if cx.flow.holds.filter_count() >= HELD_FILTERS_MAX {
             return false;
         }
         let (index, filters) = self.router.filters_of(name);
         let own = filters.iter().find(|filter| index.subscription(**filter, slot).is_some());
         let filter = own.map(|filter| Arc::<str>::from(index.text(*filter)));
         let Some(filter) = filter.sure() else { return false };
-        self.send_to_others(&Mail::Hold { subscriber, filter: filter.clone(), bytes_min });
-        self.holds.begin(subscriber, filter, bytes_min);
-        self.holds.look_ms = self.holds.look_ms.min(now_ms + LOOK_MS);
+        cx.send_to_others(&Mail::Hold { subscriber, filter: filter.clone(), bytes_min });
+        cx.flow.holds.begin(subscriber, filter, bytes_min);
+        cx.flow.holds.look_ms = cx.flow.holds.look_ms.min(now_ms + LOOK_MS);
         true
     }
+}
 
+impl Context {
     pub(crate) fn on_hold(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
-        self.holds.begin(subscriber, filter, bytes_min);
+        self.flow.holds.begin(subscriber, filter, bytes_min);
     }
+}
 
+impl Sessions {
     /// The queue of a subscriber may have become shorter.
-    pub(crate) fn look_at_hold(&mut self, slot: u32) {
+    pub(crate) fn look_at_hold(&self, cx: &mut Context, slot: u32) {
         let subscriber = self.key(slot);
-        let is_held_for = self.holds.of(subscriber).is_some_and(|hold| !hold.filters.is_empty());
+        let is_held_for = cx.flow.holds.of(subscriber).is_some_and(|hold| !hold.filters.is_empty());
         if is_held_for && self.clients.get(slot).is_none_or(Client::has_short_queue) {
-            self.end_hold(subscriber);
+            cx.end_hold(subscriber);
         }
     }
 
     /// Lets go whom nobody needs to wait for any more: subscribers are gone, or do not read.
-    pub(crate) fn look_at_holds(&mut self, now_ms: u64) {
-        if now_ms < self.holds.look_ms {
+    pub(crate) fn look_at_holds(&mut self, cx: &mut Context) {
+        let now_ms = cx.now_ms;
+        if now_ms < cx.flow.holds.look_ms {
             return;
         }
         let mut look_ms = NEVER;
-        let holds = self.holds.list.iter().filter(|hold| !hold.filters.is_empty());
-        let own = holds.map(|hold| hold.subscriber).filter(|key| key.shard() == self.id);
+        let holds = cx.flow.holds.list.iter().filter(|hold| !hold.filters.is_empty());
+        let own = holds.map(|hold| hold.subscriber).filter(|key| key.shard() == cx.id);
         for subscriber in own.collect::<Vec<_>>() {
             let slot = self.clients.slot_of(subscriber);
             let client = slot.and_then(|slot| self.clients.get_mut(slot));
@@ -192,52 +200,50 @@ impl Shard {
                 client.is_some_and(|c| !c.has_short_queue() && c.shortens_queue(now_ms));
             match is_worth_it {
                 true => look_ms = now_ms + LOOK_MS,
-                false => self.end_hold(subscriber),
+                false => cx.end_hold(subscriber),
             }
         }
-        self.holds.look_ms = look_ms;
+        cx.flow.holds.look_ms = look_ms;
     }
+}
 
+impl Context {
     fn end_hold(&mut self, subscriber: SessionKey) {
-        self.holds.end(subscriber);
+        self.flow.holds.end(subscriber);
         self.send_to_others(&Mail::LetGo { subscriber });
         // Those of this shard go on when this event is done, as those of others do.
         self.send(self.id, Mail::LetGo { subscriber });
     }
+}
 
-    pub(crate) fn on_let_go(&mut self, subscriber: SessionKey, now_ms: u64) {
-        // One of this shard has ended already, and may have begun anew.
-        if subscriber.shard() != self.id {
-            self.holds.end(subscriber);
-        }
-        self.read_held_on(now_ms);
-    }
-
-    /// Publishers are read on in the order in which they began to wait. One whose next publish is
-    /// for a shard with a full lane waits for that lane.
-    fn read_held_on(&mut self, now_ms: u64) {
-        while let Some((slot, connection)) = self.holds.next_let_go() {
-            self.read_on(slot, connection, now_ms);
-        }
-    }
-
+impl Sessions {
     /// The subscriber with a long queue that this publish has to wait for.
-    pub(crate) fn holder_of(&self, slot: u32, publish: &Publish<'_>) -> Option<SessionKey> {
-        if self.holds.is_empty() || publish.qos == QoS::AtMostOnce {
+    pub(crate) fn holder_of(
+        &self,
+        cx: &Context,
+        slot: u32,
+        publish: &Publish<'_>,
+    ) -> Option<SessionKey> {
+        if cx.flow.holds.is_empty() || publish.qos == QoS::AtMostOnce {
             return None;
         }
         let client = self.clients.get(slot)?;
         let topic = Name::new(client.scope, topic_of(client, publish)).key();
-        self.holds.subscriber_of(self.key(slot), &topic, publish.payload.len())
+        cx.flow.holds.subscriber_of(self.key(slot), &topic, publish.payload.len())
     }
 
     /// Reads nothing from a publisher before the subscriber's queue is short.
-    pub(crate) fn wait_for_subscriber(&mut self, slot: u32, subscriber: SessionKey) {
-        if let Some(connection) = self.stand_in_line(slot)
-            && let Some(hold) = self.holds.of(subscriber)
+    pub(crate) fn wait_for_subscriber(
+        &mut self,
+        cx: &mut Context,
+        slot: u32,
+        subscriber: SessionKey,
+    ) {
+        if let Some(connection) = self.stand_in_line(cx, slot)
+            && let Some(hold) = cx.flow.holds.of(subscriber)
         {
             hold.waiting.push_back((slot, connection));
-            self.metrics().holds.add(1);
+            cx.metrics.holds.add(1);
         }
     }
 }

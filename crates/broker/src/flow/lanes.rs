@@ -11,11 +11,13 @@
 use std::collections::VecDeque;
 
 use codec::Publish;
-use session::{NEVER, Wait};
+use session::Wait;
 
+use crate::clients::sessions::Sessions;
 use crate::routing::capacity::topic_of;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Name, Shard, ShardId, Shared};
+use crate::{Name, ShardId, Shared};
 
 /// Marks within what may lie before a shard.
 const MARKS: u64 = 4;
@@ -71,7 +73,7 @@ impl Lanes {
     }
 
     /// The first `bytes` that were sent to the shard are dealt with.
-    fn take(&mut self, shard: ShardId, bytes: u64) {
+    pub(crate) fn take(&mut self, shard: ShardId, bytes: u64) {
         let lane = &mut self.lanes[usize::from(shard)];
         lane.taken_bytes = lane.taken_bytes.max(bytes);
         if lane.sent_bytes - lane.taken_bytes < self.bytes_max {
@@ -104,6 +106,10 @@ impl Lanes {
         }
     }
 
+    pub(crate) fn end_turn(&mut self) {
+        self.passed.clear();
+    }
+
     /// A shard that has to be told that its mail up to this mark is dealt with.
     pub(crate) fn next_mark(&mut self) -> Option<(ShardId, u64)> {
         self.marks.pop()
@@ -118,13 +124,13 @@ impl Lanes {
     }
 
     /// Those in lines of lanes that have room.
-    fn overdue(&self) -> impl Iterator<Item = (u32, u64)> {
+    pub(crate) fn overdue(&self) -> impl Iterator<Item = (u32, u64)> {
         let has_room = |shard: &usize| self.full & 1 << shard == 0;
         let lanes = (0..self.lanes.len()).filter(has_room).map(|shard| &self.lanes[shard]);
         lanes.flat_map(|lane| lane.waiting.iter().copied())
     }
 
-    fn next_waiting(&mut self, shard: ShardId) -> Option<(u32, u64)> {
+    pub(crate) fn next_waiting(&mut self, shard: ShardId) -> Option<(u32, u64)> {
         if self.full & (1 << shard) != 0 {
             return None;
         }
@@ -132,32 +138,23 @@ impl Lanes {
     }
 }
 
-impl Shard {
-    /// The turn is over, and what it led to is written: the driver says so before it carries out
-    /// the last mail.
-    pub fn end_turn(&mut self) {
-        self.work.end_turn();
-        self.retained.give_more_pages(&mut self.effects);
-        self.effects.end_turn();
-        self.effects.lanes().passed.clear();
-        self.ask_heard();
-    }
-
+impl Sessions {
     /// A shard with a full lane that this publish may go to. Of a group that matches, it is not
     /// known before which shard has the member that is chosen: any shard with a full lane is.
     pub(crate) fn full_lane_of(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         (publish, is_alone): (&Publish<'_>, bool),
     ) -> Option<ShardId> {
-        let mut full = self.effects.lanes().full;
+        let mut full = cx.effects.lanes().full;
         if full == 0 {
             return None;
         }
         let client = self.clients.get(slot)?;
         let topic = Name::new(client.scope, topic_of(client, publish));
-        let home = if publish.retain { 1 << self.shared.shard_of_topic(topic) } else { 0 };
-        let audience = self.router.audience(topic.as_bytes(), &mut self.work);
+        let home = if publish.retain { 1 << cx.shared.shard_of_topic(topic) } else { 0 };
+        let audience = self.router.audience(topic.as_bytes(), &mut cx.flow.work);
         if audience.groups().is_empty() {
             full &= audience.interested().wants | home;
         }
@@ -165,58 +162,22 @@ impl Shard {
         let passes = full != 0
             && is_alone
             && publish.payload.len() <= PASSING_BYTES_MAX
-            && self.effects.lanes().lets_pass(full, slot);
+            && cx.effects.lanes().lets_pass(full, slot);
         (full != 0 && !passes).then(|| full.trailing_zeros() as ShardId)
     }
 
     /// Reads nothing from a publisher before the shard has dealt with more of its mail.
-    pub(crate) fn wait_for_mail(&mut self, slot: u32, shard: ShardId) {
-        if let Some(connection) = self.stand_in_line(slot) {
-            self.effects.lanes().wait(shard, slot, connection);
-            self.metrics().mail_waits.add(1);
+    pub(crate) fn wait_for_mail(&mut self, cx: &mut Context, slot: u32, shard: ShardId) {
+        if let Some(connection) = self.stand_in_line(cx, slot) {
+            cx.effects.lanes().wait(shard, slot, connection);
+            cx.metrics.mail_waits.add(1);
         }
-    }
-
-    /// Another shard has dealt with mail: publishers that waited for that are read on, as many as
-    /// there is room for.
-    pub(crate) fn on_mail_taken(&mut self, by: ShardId, bytes: u64, now_ms: u64) {
-        self.effects.lanes().take(by, bytes);
-        while let Some((slot, connection)) = self.effects.lanes().next_waiting(by) {
-            self.read_on(slot, connection, now_ms);
-        }
-    }
-
-    pub(crate) fn read_on(&mut self, slot: u32, connection: u64, now_ms: u64) {
-        // The connection has ended while it waited.
-        let Some(link) = self.link(slot, connection) else { return };
-        if link.is_lost {
-            self.end_lost(slot, connection, now_ms);
-            return self.finish(now_ms);
-        }
-        link.gate.open(Wait::InLine);
-        if link.gate.reads_at_ms() <= now_ms {
-            self.on_bytes(slot, connection, &[], now_ms);
-        }
-        // Else it waits again, and the driver knows.
-        if self.link(slot, connection).is_some_and(|link| link.gate.reads_at_ms() != NEVER) {
-            self.change_gate(slot, |_| ());
-        }
-    }
-
-    /// Publishers that stand in a line though nothing is in their way. None do when all mail is
-    /// dealt with. For tests: looks at all that wait.
-    pub fn overdue_waits(&self) -> usize {
-        let is_there = |(slot, connection): &(u32, u64)| {
-            self.clients.get(*slot).is_some_and(|client| client.connection == *connection)
-        };
-        let overdue = self.effects.lanes_read().overdue().chain(self.holds.overdue());
-        overdue.filter(is_there).count()
     }
 
     /// Reads nothing from a connection before it is [read on](Shard::read_on). Some: it is to be
     /// put into the line; None: it stands in one.
-    pub(crate) fn stand_in_line(&mut self, slot: u32) -> Option<u64> {
+    pub(crate) fn stand_in_line(&mut self, cx: &mut Context, slot: u32) -> Option<u64> {
         let connection = self.clients.get(slot).sure()?.connection;
-        self.change_gate(slot, |gate| gate.shut(Wait::InLine)).then_some(connection)
+        self.change_gate(cx, slot, |gate| gate.shut(Wait::InLine)).then_some(connection)
     }
 }

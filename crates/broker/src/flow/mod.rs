@@ -6,3 +6,33 @@ pub(crate) mod pause;
 pub(crate) mod shortage;
 pub(crate) mod work;
 pub(crate) mod write_order;
+
+use crate::Shared;
+use crate::flow::holds::Holds;
+use crate::flow::work::Work;
+use crate::routing::broadcast::Broadcasts;
+use crate::shard::barrier::Heard;
+use crate::shard::inbox::Inbox;
+
+/// How much a turn does, and what waits for a later one.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) work: Work,
+    /// Mail that waits.
+    pub(crate) inbox: Inbox,
+    pub(crate) broadcasts: Broadcasts,
+    pub(crate) holds: Holds,
+    pub(crate) heard: Heard,
+}
+
+impl Flow {
+    pub(crate) fn new(shared: &Shared) -> Self {
+        Self {
+            work: Work::new(shared.settings.turn_units),
+            inbox: Inbox::default(),
+            broadcasts: Broadcasts::default(),
+            holds: Holds::default(),
+            heard: Heard::new(shared.shard_count),
+        }
+    }
+}

@@ -1,10 +1,15 @@
 //! When a publisher has to wait, and for how long it is not read.
 
-use crate::clients::client::Pace;
-use crate::sure::Sure;
-use crate::{Quota, Scope, SessionKey, Shard, Space};
 use codec::{Packet, Publish, Subscribe};
 use session::{Gate, Message, Turn};
+
+use crate::clients::client::Pace;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
+use crate::groups::table::Groups;
+use crate::shard::context::Context;
+use crate::sure::Sure;
+use crate::{Quota, Scope, SessionKey, Space};
 
 /// How long a publisher waits for a slow subscriber before it is read on.
 pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
@@ -57,89 +62,111 @@ impl Taken {
     }
 }
 
-impl Shard {
+impl Durable {
     /// Can this publish not be taken now, because the disk is behind, or because much mail lies
     /// before a shard that may want it? Then its publisher waits.
     pub(crate) fn has_to_come_later(
-        &mut self,
+        &self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &Groups,
         slot: u32,
         (publish, is_alone): (&Publish<'_>, bool),
-        now_ms: u64,
     ) -> bool {
-        if !self.broadcasts.is_empty() && self.waits_for_broadcast(slot, publish) {
-            self.wait_for_turn(slot);
+        if !cx.flow.broadcasts.is_empty() && sessions.waits_for_broadcast(cx, slot, publish) {
+            sessions.wait_for_turn(cx, slot);
             return true;
         }
-        if let Some(pause_ms) = self.wait_for_disk_ms(slot, publish) {
-            self.pause(slot, pause_ms, now_ms);
+        if let Some(pause_ms) = sessions.wait_for_disk_ms(cx, self, groups, slot, publish) {
+            sessions.pause(cx, slot, pause_ms);
             return true;
         }
-        if self.line_is_full_for(slot, publish) {
-            self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
+        if self.line_is_full_for(sessions, slot, publish) {
+            sessions.pause(cx, slot, CONGESTION_PAUSE_MS.into());
             return true;
         }
-        if let Some(subscriber) = self.holder_of(slot, publish) {
-            self.wait_for_subscriber(slot, subscriber);
+        if let Some(subscriber) = sessions.holder_of(cx, slot, publish) {
+            sessions.wait_for_subscriber(cx, slot, subscriber);
             return true;
         }
-        match self.full_lane_of(slot, (publish, is_alone)) {
+        match sessions.full_lane_of(cx, slot, (publish, is_alone)) {
             Some(shard) => {
-                self.wait_for_mail(slot, shard);
+                sessions.wait_for_mail(cx, slot, shard);
                 true
             }
             None => false,
         }
     }
+}
 
+impl Sessions {
     /// Do very many SUBSCRIBEs wait until other shards have heard of them? Then this one does, too.
-    pub(crate) fn waits_for_heard(&mut self, slot: u32, now_ms: u64) -> bool {
-        let is_full = self.heard.is_full();
+    pub(crate) fn waits_for_heard(&mut self, cx: &mut Context, slot: u32) -> bool {
+        let is_full = cx.flow.heard.is_full();
         if is_full {
-            self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
+            self.pause(cx, slot, CONGESTION_PAUSE_MS.into());
         }
         is_full
     }
+}
 
+impl Durable {
     /// Has the log of a kept session no room for this SUBSCRIBE yet, though its disk has? It waits
     /// for the next segment like a publish, and is refused on a full disk only.
     pub(crate) fn subscribes_later(
-        &mut self,
+        &self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
         slot: u32,
         subscribe: &Subscribe<'_>,
-        now_ms: u64,
     ) -> bool {
         let bytes = subscribe.filters.iter().map(|(filter, _)| filter.len() + FACT_BYTES_MAX).sum();
-        self.fact_waits(slot, bytes, now_ms)
+        self.fact_waits(cx, sessions, slot, bytes)
     }
 
     /// The same of the next filter of a long one, which is done in portions.
-    pub(crate) fn filter_waits(&mut self, slot: u32, filter: &str, now_ms: u64) -> bool {
-        self.fact_waits(slot, filter.len() + FACT_BYTES_MAX, now_ms)
+    pub(crate) fn filter_waits(
+        &self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        slot: u32,
+        filter: &str,
+    ) -> bool {
+        self.fact_waits(cx, sessions, slot, filter.len() + FACT_BYTES_MAX)
     }
 
-    fn fact_waits(&mut self, slot: u32, bytes: usize, now_ms: u64) -> bool {
-        let is_kept = self.clients.get(slot).is_some_and(|client| client.durable.is_some());
+    fn fact_waits(
+        &self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        slot: u32,
+        bytes: usize,
+    ) -> bool {
+        let is_kept = sessions.clients.get(slot).is_some_and(|client| client.durable.is_some());
         let Some(store) = self.store.as_ref().filter(|_| is_kept) else { return false };
         let waits = store.would_wait(bytes, 1);
         if waits {
-            self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
+            sessions.pause(cx, slot, CONGESTION_PAUSE_MS.into());
         }
         waits
     }
+}
 
+impl Sessions {
     /// Counts what was taken from a connection. True: it has used up its rate, or its part of the
     /// turn, and is read on later.
     pub(crate) fn note_taken(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         connection: u64,
         taken: &Taken,
         is_burst: bool,
-        now_ms: u64,
     ) -> bool {
-        self.metrics().packets_received.add(taken.packets);
-        self.metrics().bytes_received.add(taken.bytes as u64);
-        let (is_spent, asks_for_much) = (self.work.is_spent(), self.work.end());
+        let now_ms = cx.now_ms;
+        cx.metrics.packets_received.add(taken.packets);
+        cx.metrics.bytes_received.add(taken.bytes as u64);
+        let (is_spent, asks_for_much) = (cx.flow.work.is_spent(), cx.flow.work.end());
         // One of its packets has ended the connection.
         let Some(link) = self.link(slot, connection) else { return false };
         link.asks_for_much = asks_for_much;
@@ -148,17 +175,17 @@ impl Shard {
         }
         let until = link.charge(taken.publishes, taken.bytes as u64, now_ms);
         if let Some(until) = until {
-            self.shut_until(slot, until);
+            self.shut_until(cx, slot, until);
         }
         let rest = taken.bytes - taken.publish_bytes;
         if rest > 0 && !self.spaces.is_empty() && !self.scope_of(slot).is_first() {
-            self.charge_rest(slot, rest as u64, now_ms);
+            self.charge_rest(cx, slot, rest as u64);
         }
         if is_spent {
-            self.wait_for_turn(slot);
+            self.wait_for_turn(cx, slot);
         }
         let is_slowed =
-            self.shared.memory_is_tight() && taken.publishes > 0 && self.slow_greedy(slot, now_ms);
+            cx.shared.memory_is_tight() && taken.publishes > 0 && self.slow_greedy(cx, slot);
         until.is_some() || is_spent || is_slowed
     }
 
@@ -169,27 +196,28 @@ impl Shard {
     #[inline(always)]
     pub(crate) fn waits_for_space(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         (packet_len, may_wait): (usize, bool),
-        now_ms: u64,
     ) -> bool {
         // Each session has told its namespace of itself.
         if self.spaces.is_empty() {
             return false;
         }
         let scope = self.scope_of(slot);
-        !scope.is_first() && self.waits_in_space(slot, scope, (packet_len, may_wait), now_ms)
+        !scope.is_first() && self.waits_in_space(cx, slot, scope, (packet_len, may_wait))
     }
 
     #[inline(never)]
     fn waits_in_space(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         scope: Scope,
         (packet_len, may_wait): (usize, bool),
-        now_ms: u64,
     ) -> bool {
-        let Some(space) = self.space(scope) else { return false };
+        let now_ms = cx.now_ms;
+        let Some(space) = self.space(cx, scope) else { return false };
         let (quota, until) = longest_wait(space, now_ms);
         let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let Some(link) = client.session.link_mut() else { return false };
@@ -198,7 +226,7 @@ impl Shard {
                 link.take_turn();
                 return false;
             }
-            self.shut_until(slot, at_ms.min(now_ms + SPACE_LOOK_MS));
+            self.shut_until(cx, slot, at_ms.min(now_ms + SPACE_LOOK_MS));
             return true;
         }
         let Some(space) = self.spaces.get(&scope) else { return false };
@@ -214,14 +242,14 @@ impl Shard {
         space.note_refused(quota);
         let at_ms = own.unwrap_or(until).max(until);
         link.wait_for_turn(Turn { at_ms, bytes });
-        self.shut_until(slot, at_ms.min(now_ms + SPACE_LOOK_MS));
+        self.shut_until(cx, slot, at_ms.min(now_ms + SPACE_LOOK_MS));
         true
     }
 
     /// A connection has ended before the turn of its PUBLISH: nobody has to wait for that.
     #[cold]
-    pub(crate) fn give_turn_back(&mut self, scope: Scope, turn: &Turn) {
-        if let Some(space) = self.space(scope) {
+    pub(crate) fn give_turn_back(&mut self, cx: &Context, scope: Scope, turn: &Turn) {
+        if let Some(space) = self.space(cx, scope) {
             space.give_back(Quota::MessagesIn, 1);
             space.give_back(Quota::BytesIn, turn.bytes);
         }
@@ -230,16 +258,18 @@ impl Shard {
     /// Counts what came for a namespace beside publishes: who acknowledges or subscribes does not
     /// wait for those who publish.
     #[inline(never)]
-    fn charge_rest(&mut self, slot: u32, bytes: u64, now_ms: u64) {
-        if let Some(space) = self.space(self.scope_of(slot)) {
+    fn charge_rest(&mut self, cx: &Context, slot: u32, bytes: u64) {
+        let now_ms = cx.now_ms;
+        if let Some(space) = self.space(cx, self.scope_of(slot)) {
             space.charge_aside(Quota::BytesIn, bytes, now_ms);
         }
     }
 
     /// A message goes out to so many subscribers of its namespace.
     #[cold]
-    pub(crate) fn charge_sent(&mut self, message: &Message, receivers: u64, now_ms: u64) {
-        if let Some(space) = self.space(Scope::of(message)) {
+    pub(crate) fn charge_sent(&mut self, cx: &Context, message: &Message, receivers: u64) {
+        let now_ms = cx.now_ms;
+        if let Some(space) = self.space(cx, Scope::of(message)) {
             space.charge_late(Quota::MessagesOut, receivers, now_ms);
             let bytes = message.topic_bytes().len() + message.payload().len();
             space.charge_late(Quota::BytesOut, receivers * bytes as u64, now_ms);
@@ -247,16 +277,23 @@ impl Shard {
     }
 
     /// A subscriber on another shard is behind.
-    pub(crate) fn slow_publisher(&mut self, publisher: SessionKey, pace: Pace, now_ms: u64) {
+    pub(crate) fn slow_publisher(&mut self, cx: &mut Context, publisher: SessionKey, pace: Pace) {
         if let Some(slot) = self.clients.slot_of(publisher) {
-            self.hold_up(slot, pace, false, now_ms);
+            self.hold_up(cx, slot, pace, false);
         }
     }
 
     /// A subscriber is behind: reads nothing from this publisher for a moment. One that sends a
     /// message now and then is not what the subscriber cannot keep up with, and is only held up if
     /// that is urgent. False: it is not held up.
-    pub(crate) fn hold_up(&mut self, slot: u32, pace: Pace, is_burst: bool, now_ms: u64) -> bool {
+    pub(crate) fn hold_up(
+        &mut self,
+        cx: &mut Context,
+        slot: u32,
+        pace: Pace,
+        is_burst: bool,
+    ) -> bool {
+        let now_ms = cx.now_ms;
         let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
         // The connection has ended since its message was mailed.
         let Some(link) = link else { return false };
@@ -266,31 +303,25 @@ impl Shard {
         } else if !pace.is_urgent {
             return false;
         }
-        self.pause(slot, pace.pause_ms.into(), now_ms);
+        self.pause(cx, slot, pace.pause_ms.into());
         true
     }
 
-    /// The driver has no room for what comes of a connection, and wants to read nothing before
-    /// then.
-    pub fn pause_until(&mut self, slot: u32, connection: u64, until_ms: u64) {
-        if self.link(slot, connection).is_some() {
-            self.shut_until(slot, until_ms);
-        }
-    }
-
     /// Reads nothing from a publisher for a moment, because a subscriber or the disk is slow.
-    pub(crate) fn pause(&mut self, slot: u32, pause_ms: u64, now_ms: u64) {
-        self.shut_until(slot, now_ms + pause_ms);
+    pub(crate) fn pause(&mut self, cx: &mut Context, slot: u32, pause_ms: u64) {
+        let now_ms = cx.now_ms;
+        self.shut_until(cx, slot, now_ms + pause_ms);
     }
 
-    fn shut_until(&mut self, slot: u32, until_ms: u64) {
-        self.change_gate(slot, |gate| gate.shut_until(until_ms));
+    pub(crate) fn shut_until(&mut self, cx: &mut Context, slot: u32, until_ms: u64) {
+        self.change_gate(cx, slot, |gate| gate.shut_until(until_ms));
     }
 
     /// Whatever says whether a connection is read goes through here, so the driver always has the
     /// latest word.
     pub(crate) fn change_gate<T: Default>(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         change: impl FnOnce(&mut Gate) -> T,
     ) -> T {
@@ -301,7 +332,7 @@ impl Shard {
         let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return T::default() };
         let outcome = change(&mut link.gate);
-        self.effects.pause(connection, link.gate.reads_at_ms());
+        cx.effects.pause(connection, link.gate.reads_at_ms());
         outcome
     }
 }

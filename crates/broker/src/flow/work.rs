@@ -11,9 +11,10 @@ use std::collections::VecDeque;
 use codec::Packet;
 use session::Wait;
 
+use crate::Mail;
+use crate::clients::sessions::Sessions;
 use crate::flow::write_order::BROADCAST_MIN;
-use crate::sure::Sure;
-use crate::{Ended, Mail, Shard};
+use crate::shard::context::Context;
 
 /// Who takes such a part of a turn in a go asks for much.
 const HEAVY_PART: u32 = 8;
@@ -136,15 +137,15 @@ impl Work {
         is_heavy
     }
 
-    const fn begin_mail(&mut self) {
+    pub(crate) const fn begin_mail(&mut self) {
         self.go = self.mail;
     }
 
-    const fn end_mail(&mut self) {
+    pub(crate) const fn end_mail(&mut self) {
         self.mail = self.go;
     }
 
-    const fn mail_is_spent(&self) -> bool {
+    pub(crate) const fn mail_is_spent(&self) -> bool {
         self.go >= self.units_max && !self.is_stopping
     }
 
@@ -153,7 +154,7 @@ impl Work {
     }
 
     /// So far in this turn.
-    const fn used(&self) -> u32 {
+    pub(crate) const fn used(&self) -> u32 {
         let of_clients = self.heavy.saturating_add(self.light);
         let of_mail = self.mail.saturating_add(self.passing);
         of_clients.saturating_add(of_mail).saturating_add(self.broadcasts)
@@ -193,185 +194,93 @@ impl Work {
         self.broadcasts = self.broadcasts.saturating_add(units as u32);
     }
 
+    /// Mail goes before what is unread: what the rest of the mail has taken is returned.
+    pub(crate) const fn begin_passing(&mut self) -> u32 {
+        std::mem::replace(&mut self.go, self.passing)
+    }
+
+    pub(crate) const fn end_passing(&mut self, of_mail: u32) {
+        let least = self.passing + 1;
+        let go = std::mem::replace(&mut self.go, of_mail);
+        self.passing = if go > least { go } else { least };
+    }
+
+    /// From now on nothing is put off.
+    pub(crate) const fn stop(&mut self) {
+        self.is_stopping = true;
+    }
+
+    pub(crate) const fn set_units(&mut self, units: u32) {
+        self.units_max = units;
+    }
+
+    pub(crate) fn line_len(&self) -> usize {
+        self.line.len()
+    }
+
+    /// Who is next in the line, unless nothing is left of this turn.
+    pub(crate) fn next_in_line(&mut self) -> Option<(u32, u64)> {
+        if self.has_no_more() { None } else { self.line.pop_front() }
+    }
+
     /// Is something left for mail that goes before what is unread?
     const fn lets_pass(&self) -> bool {
         self.passing < self.units_max
     }
 }
 
-impl Shard {
-    /// The units of work that those who ask for much, and mail, have used up in this turn.
-    pub const fn turn_units_used(&self) -> u32 {
-        self.work.used()
-    }
-
-    /// Have those that ask for much had their part of this turn? Then nobody who may be one of them
-    /// is to be let in with it.
-    pub const fn turn_is_spent(&self) -> bool {
-        self.work.has_no_more()
-    }
-
-    /// The driver knows how long they take: from now on a turn has so many for each of them.
-    pub const fn set_turn_units(&mut self, units: u32) {
-        self.work.units_max = units;
-    }
-
+impl Sessions {
     /// Reads nothing more from a client before those that wait have had their part.
-    pub(crate) fn wait_for_turn(&mut self, slot: u32) {
-        if let Some(connection) = self.stand_in_line(slot) {
-            self.work.line.push_back((slot, connection));
-            self.metrics().work_waits.add(1);
-        }
-    }
-
-    /// Goes on with messages that have not reached everybody, and with clients that wait for their
-    /// part of a turn; false if there are none, or nothing is left of this one.
-    pub fn read_line_on(&mut self, now_ms: u64) -> bool {
-        let mut any = self.broadcast_on(now_ms);
-        // Who has to wait on, for a broadcast that others are still to get, comes behind them.
-        for _ in 0..self.work.line.len() {
-            if self.work.has_no_more() {
-                break;
-            }
-            if let Some((slot, connection)) = self.work.line.pop_front() {
-                self.read_on(slot, connection, now_ms);
-                any = true;
-            }
-        }
-        any
-    }
-
-    /// Does this request take more than one go? Then so much of it was done as one may take, and
-    /// the packet stays where it is. True also if that has ended the connection.
-    pub(crate) fn goes_on_later(
-        &mut self,
-        slot: u32,
-        (packet, packet_len): (&Packet<'_>, usize),
-        now_ms: u64,
-    ) -> bool {
-        let is_large = packet_len > REQUEST_BYTES_MAX || self.checks_much(slot, packet);
-        let outcome = match packet {
-            Packet::Subscribe(_) if self.waits_for_heard(slot, now_ms) => return true,
-            Packet::Subscribe(subscribe) if is_large => {
-                self.subscribe_some(slot, subscribe, now_ms)
-            }
-            Packet::Subscribe(subscribe) => return self.subscribes_later(slot, subscribe, now_ms),
-            Packet::Unsubscribe(unsubscribe) if is_large => {
-                self.unsubscribe_some(slot, unsubscribe, now_ms)
-            }
-            _ => return false,
-        };
-        match outcome {
-            Ok(is_whole) => !is_whole,
-            Err(ended) => {
-                self.end(slot, ended, now_ms);
-                true
-            }
+    pub(crate) fn wait_for_turn(&mut self, cx: &mut Context, slot: u32) {
+        if let Some(connection) = self.stand_in_line(cx, slot) {
+            cx.flow.work.line.push_back((slot, connection));
+            cx.metrics.work_waits.add(1);
         }
     }
 
     /// Do the access rules of the client make a short request a costly one?
-    fn checks_much(&self, slot: u32, packet: &Packet<'_>) -> bool {
+    pub(crate) fn checks_much(&self, cx: &Context, slot: u32, packet: &Packet<'_>) -> bool {
         let Packet::Subscribe(subscribe) = packet else { return false };
         let units = self.clients.get(slot).map_or(0, |client| client.grants.filter_units());
-        units > 0 && units * subscribe.filters.iter().count() >= self.work.heavy_units()
-    }
-
-    /// A packet is under way of which no more than `bytes` have come: it may be too long for what
-    /// it is.
-    #[cold]
-    pub(crate) fn end_if_too_long(&mut self, slot: u32, bytes: &[u8], now_ms: u64) {
-        let Some(client) = self.clients.get(slot).sure() else { return };
-        if let Some(violation) = client.limits.too_long_request(bytes) {
-            self.end(slot, Ended::Violation(violation), now_ms);
-        }
+        units > 0 && units * subscribe.filters.iter().count() >= cx.flow.work.heavy_units()
     }
 
     /// A client was told more while it had not taken what it was sent before: it is not read until
     /// it has. `owed` are the bytes that waited for it before it asked.
     #[cold]
-    pub(crate) fn look_whether_it_reads(&mut self, slot: u32, connection: u64, owed: usize) {
+    pub(crate) fn look_whether_it_reads(
+        &mut self,
+        cx: &mut Context,
+        slot: u32,
+        connection: u64,
+        owed: usize,
+    ) {
         // Its packets have ended the connection.
         let Some(link) = self.link(slot, connection) else { return };
-        if link.note_answers(owed) && self.change_gate(slot, |gate| gate.shut(Wait::ToBeRead)) {
-            self.metrics().unread_waits.add(1);
+        if link.note_answers(owed) && self.change_gate(cx, slot, |gate| gate.shut(Wait::ToBeRead)) {
+            cx.metrics.unread_waits.add(1);
         }
     }
 
     /// A client that was not read because it did not read has taken something.
     #[cold]
-    pub(crate) fn read_on_if_it_reads(&mut self, slot: u32, connection: u64, now_ms: u64) {
+    pub(crate) fn read_on_if_it_reads(&mut self, cx: &mut Context, slot: u32, connection: u64) {
+        let now_ms = cx.now_ms;
         let Some(link) = self.link(slot, connection) else { return };
         link.last_packet_ms = now_ms;
         if link.outbox.len() <= link.settings().outbox_bytes_max as usize / 2 {
-            self.change_gate(slot, |gate| gate.open(Wait::ToBeRead));
+            self.change_gate(cx, slot, |gate| gate.open(Wait::ToBeRead));
         }
     }
+}
 
-    /// From now on mail is dealt with as it comes, and first what has waited.
-    pub(crate) fn put_off_no_mail(&mut self, now_ms: u64) {
-        self.work.is_stopping = true;
-        self.finish_broadcasts(now_ms);
-        self.read_mail_on(now_ms);
-    }
-
-    /// A batch of mail from a shard. It is kept, emptied, for mail that goes out.
-    pub fn on_batch(&mut self, mut mails: Vec<Mail>, now_ms: u64) {
-        self.work.begin_mail();
-        for mail in mails.drain(..) {
-            let is_held_up = self.is_held_up(&mail);
-            let is_late = self.work.mail_is_spent() || self.inbox.has_unread() || is_held_up;
-            if !is_late || !mail.keeps_order() {
-                self.on_mail(mail, now_ms);
-            } else if !is_held_up && self.lets_pass(&mail) {
-                self.let_pass(mail, now_ms);
-            } else {
-                self.inbox.push_unread(mail);
-            }
-        }
-        self.work.end_mail();
-        self.effects.keep_batch(mails);
-    }
-
+impl Context {
     /// Has it to wait until a broadcast has reached everybody, or behind mail that has?
-    fn is_held_up(&self, mail: &Mail) -> bool {
-        self.broadcasts.hold_up_mail(mail) || self.inbox.is_behind_held(mail)
+    pub(crate) fn is_held_up(&self, mail: &Mail) -> bool {
+        self.flow.broadcasts.hold_up_mail(mail) || self.flow.inbox.is_behind_held(mail)
     }
 
-    fn lets_pass(&self, mail: &Mail) -> bool {
-        self.inbox.has_unread() && self.work.lets_pass() && self.inbox.may_pass(mail)
-    }
-
-    /// A message of somebody who has none among what is unread does not wait for those who have
-    /// many there, or costly ones.
-    #[cold]
-    fn let_pass(&mut self, mail: Mail, now_ms: u64) {
-        let of_mail = std::mem::replace(&mut self.work.go, self.work.passing);
-        self.on_mail(mail, now_ms);
-        self.work.passing =
-            std::mem::replace(&mut self.work.go, of_mail).max(self.work.passing + 1);
-    }
-
-    /// Goes on with mail for which a turn was not enough, or that waited for a broadcast.
-    pub(crate) fn read_mail_on(&mut self, now_ms: u64) {
-        if self.inbox.is_empty() {
-            return;
-        }
-        self.work.begin_mail();
-        while !self.work.mail_is_spent()
-            && let Some(mail) = self.inbox.next_held(|mail| self.broadcasts.hold_up_mail(mail))
-        {
-            self.on_mail(mail, now_ms);
-        }
-        while !self.work.mail_is_spent()
-            && let Some(mail) = self.inbox.next_unread()
-        {
-            // It makes way for others.
-            match self.is_held_up(&mail) {
-                true => self.inbox.hold(mail),
-                false => self.on_mail(mail, now_ms),
-            }
-        }
-        self.work.end_mail();
+    pub(crate) fn lets_pass(&self, mail: &Mail) -> bool {
+        self.flow.inbox.has_unread() && self.flow.work.lets_pass() && self.flow.inbox.may_pass(mail)
     }
 }

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 
 use session::Dirt;
 
-use crate::Shard;
+use crate::clients::sessions::Sessions;
+use crate::shard::context::Context;
 use crate::sure::Sure;
 
 /// A message for more clients of one shard is a broadcast.
@@ -55,56 +56,37 @@ impl Dirty {
         self.gathered_bytes >= GATHERED_BYTES_MAX && !self.broadcast.is_empty()
     }
 
-    fn next(&mut self) -> Option<(u32, u64)> {
+    pub(crate) fn next_urgent(&mut self) -> Option<(u32, u64)> {
+        self.urgent.pop_front()
+    }
+
+    pub(crate) fn has_broadcast(&self) -> bool {
+        !self.broadcast.is_empty()
+    }
+
+    pub(crate) fn next(&mut self) -> Option<(u32, u64)> {
         self.urgent.pop_front().or_else(|| self.broadcast.pop_front())
     }
 }
 
-impl Shard {
-    /// The next connection that may have something in its outbox: slot and connection. In the order
-    /// in which they got it: who waits longest is next, and a delivery is written before the
-    /// acknowledgement that its publisher gets. Those of a broadcast come last.
-    pub fn take_dirty(&mut self) -> Option<(u32, u64)> {
-        loop {
-            let (slot, connection) = self.dirty.next()?;
-            if self.unmark(slot, connection) {
-                return Some((slot, connection));
-            }
-        }
-    }
-
-    /// As [`Shard::take_dirty`], but for those of a broadcast.
-    pub fn take_urgent(&mut self) -> Option<(u32, u64)> {
-        loop {
-            let (slot, connection) = self.dirty.urgent.pop_front()?;
-            if self.unmark(slot, connection) {
-                return Some((slot, connection));
-            }
-        }
-    }
-
-    /// Has a broadcast left connections that are dirty?
-    pub fn has_broadcast(&self) -> bool {
-        !self.dirty.broadcast.is_empty()
-    }
-
+impl Sessions {
     /// Takes the mark of a connection; false if it has none.
-    fn unmark(&mut self, slot: u32, connection: u64) -> bool {
+    pub(crate) fn unmark(&mut self, slot: u32, connection: u64) -> bool {
         // The connection has ended since.
         let Some(link) = self.link(slot, connection) else { return false };
         std::mem::replace(&mut link.dirty, Dirt::Clean) != Dirt::Clean
     }
 
     /// Notes that the outbox of a client may have something to write.
-    pub(crate) fn mark_dirty(&mut self, slot: u32) {
-        let dirt = self.dirty.dirt;
+    pub(crate) fn mark_dirty(&mut self, cx: &mut Context, slot: u32) {
+        let dirt = cx.dirty.dirt;
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let connection = client.connection;
         let Some(link) = client.session.link_mut().filter(|link| link.dirty < dirt) else { return };
         link.dirty = dirt;
         let queue = match dirt {
-            Dirt::Urgent => &mut self.dirty.urgent,
-            Dirt::SetApart | Dirt::Clean => &mut self.dirty.broadcast,
+            Dirt::Urgent => &mut cx.dirty.urgent,
+            Dirt::SetApart | Dirt::Clean => &mut cx.dirty.broadcast,
         };
         queue.push_back((slot, connection));
     }

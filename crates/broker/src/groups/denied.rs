@@ -10,9 +10,12 @@ use std::sync::Arc;
 use codec::QoS;
 use session::Message;
 
+use crate::durable::Durable;
 use crate::groups::group_names::GroupName;
+use crate::groups::table::Groups;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{GroupWay, Mail, Shard};
+use crate::{GroupWay, Mail};
 
 /// Messages that are offered again in a second, of all groups of a shard.
 const RETRIES_MAX: usize = 256;
@@ -20,27 +23,39 @@ const RETRIES_MAX: usize = 256;
 /// Of one group.
 const RETRIES_PER_GROUP_MAX: usize = 64;
 
-impl Shard {
+impl Groups {
     /// The member's side: nobody with room may have the message.
-    pub(crate) fn put_off_denied(&mut self, number: u32, message: &Message, way: GroupWay) {
-        let Some(name) = self.groups.name(number).cloned().sure() else { return };
+    pub(crate) fn put_off_denied(
+        &self,
+        cx: &mut Context,
+        number: u32,
+        message: &Message,
+        way: GroupWay,
+    ) {
+        let Some(name) = self.name(number).cloned().sure() else { return };
         // Who had no room when the others were asked may have it.
         if !way.has_skipped || message.qos() == QoS::AtMostOnce {
-            self.note_group_dropped(&name, 1);
-            self.tell_home(name.key, way.serial, true);
+            cx.note_group_dropped(&name, 1);
+            cx.tell_home(name.key, way.serial, true);
             return;
         }
-        let home = self.shared.shard_of_group(name.key);
+        let home = cx.shared.shard_of_group(name.key);
         let (serial, message) = (way.serial, message.clone());
-        self.send(home, Mail::GroupDenied { group: name, serial, message });
+        cx.send(home, Mail::GroupDenied { group: name, serial, message });
     }
 
     /// The home's side.
-    pub(crate) fn on_group_denied(&mut self, name: &Arc<GroupName>, serial: u64, message: Message) {
+    pub(crate) fn on_group_denied(
+        &mut self,
+        cx: &mut Context,
+        name: &Arc<GroupName>,
+        serial: u64,
+        message: Message,
+    ) {
         // The group may have ended while this was on its way.
-        let Some(number) = self.groups.number(name.key) else { return };
-        let limits = self.shared.settings.share_queue;
-        let Some(group) = self.groups.get_mut(number).sure() else { return };
+        let Some(number) = self.number(name.key) else { return };
+        let limits = cx.shared.settings.share_queue;
+        let Some(group) = self.get_mut(number).sure() else { return };
         if serial != 0 {
             if let Some(kept) = &mut group.kept {
                 kept.put_off(serial);
@@ -50,7 +65,7 @@ impl Shard {
         let bytes = group.parked_bytes + message.heap_bytes() as u64;
         let waiting = group.parked.len() + group.denied.len();
         if waiting >= limits.messages_max as usize || bytes > limits.bytes_max {
-            self.note_group_dropped(name, 1);
+            cx.note_group_dropped(name, 1);
             return;
         }
         group.parked_bytes = bytes;
@@ -58,24 +73,24 @@ impl Shard {
     }
 
     /// The home's side, once a second.
-    pub(crate) fn offer_denied_again(&mut self, now_ms: u64) {
-        let mut keys = self.groups.with_denied();
+    pub(crate) fn offer_denied_again(&mut self, cx: &mut Context, durable: &mut Durable) {
+        let mut keys = self.with_denied();
         if keys.is_empty() {
             return;
         }
         // None is always behind the others.
-        let first = self.next_random() as usize % keys.len();
+        let first = cx.next_random() as usize % keys.len();
         keys.rotate_left(first);
         let mut left = RETRIES_MAX;
         for key in keys {
             left -= self.put_back_denied(key, left.min(RETRIES_PER_GROUP_MAX));
-            self.drain_group(key, now_ms);
+            self.drain_group(cx, durable, key);
         }
     }
 
     /// They stand with what waits for a member again.
     fn put_back_denied(&mut self, key: u64, most: usize) -> usize {
-        let group = self.groups.number(key).and_then(|number| self.groups.get_mut(number));
+        let group = self.number(key).and_then(|number| self.get_mut(number));
         let Some(group) = group.sure() else { return 0 };
         let count = group.denied.len().min(most);
         group.parked.extend(group.denied.drain(..count));

@@ -13,15 +13,19 @@ use session::{Delivery, Dropped, Message, NEVER, Offered, Overflow, Terms};
 use smallvec::SmallVec;
 use topic::FilterId;
 
+use crate::clients::sessions::Sessions;
 use crate::clients::subscriptions::Listed;
+use crate::durable::Durable;
 use crate::flow::work::{GROUP_UNITS, MEMBER_UNITS, MEMBERS_PER_UNIT};
 use crate::groups::group_names::GroupName;
 use crate::groups::members::Member;
+use crate::groups::table::Groups;
 use crate::groups::table::{Group, choose};
 use crate::routing::asked::Asked;
 use crate::routing::deliver::{identifiers_of, options};
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, GroupText, GroupWay, Mail, Scope, SessionKey, Shard};
+use crate::{Confirm, GroupText, GroupWay, Mail, Scope, SessionKey};
 
 /// How often a message is passed on before it is parked.
 const HOPS_MAX: u8 = 3;
@@ -29,21 +33,23 @@ const HOPS_MAX: u8 = 3;
 /// How long messages wait for the first member of a group that is not known yet.
 const MEMBERLESS_MS: u64 = 2000;
 
-impl Shard {
+impl Groups {
     /// A session of this shard subscribes. Returns what it lists then, and whether that is new.
     pub(crate) fn join_group(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
         slot: u32,
         share: &str,
         filter: &str,
         bits: u8,
         identifier: u32,
     ) -> (Listed, bool) {
-        self.work.charge(MEMBER_UNITS * usize::from(self.shared.shard_count));
-        let name = self.group_name(GroupText::new(self.scope_of(slot), share, filter));
+        cx.flow.work.charge(MEMBER_UNITS * usize::from(cx.shared.shard_count));
+        let name = self.group_name(cx, GroupText::new(sessions.scope_of(slot), share, filter));
         let key = name.key;
-        let member_key = self.key(slot);
-        let Some(client) = self.clients.get_mut(slot).sure() else {
+        let member_key = sessions.key(slot);
+        let Some(client) = sessions.clients.get_mut(slot).sure() else {
             return (Listed::new(FilterId(0), 0), false);
         };
         let gauge = client.gauge.get_or_insert_default().clone();
@@ -52,144 +58,193 @@ impl Shard {
         client.publish_gauge();
         let member =
             Member { key: member_key, gauge, options: bits, identifier, is_persistent, is_durable };
-        let is_new = self.on_join(&name, member.clone());
+        let is_new = self.on_join(cx, sessions, &name, member.clone());
         if is_new {
             name.add_member();
         }
-        self.send_to_others(&Mail::Join { group: name, member });
-        let number = self.groups.number(key).unwrap_or_default();
-        let filter = self.groups.get(number).map_or(FilterId(0), |group| group.filter);
+        cx.send_to_others(&Mail::Join { group: name, member });
+        let number = self.number(key).unwrap_or_default();
+        let filter = self.get(number).map_or(FilterId(0), |group| group.filter);
         (Listed::new(filter, number + 1), is_new)
     }
 
-    pub(crate) fn group_name(&self, text: GroupText<'_>) -> Arc<GroupName> {
-        let known = self.groups.find(text).and_then(|number| self.groups.name(number));
-        known.cloned().unwrap_or_else(|| self.shared.group_names.get(text))
+    pub(crate) fn group_name(&self, cx: &Context, text: GroupText<'_>) -> Arc<GroupName> {
+        let known = self.find(text).and_then(|number| self.name(number));
+        known.cloned().unwrap_or_else(|| cx.shared.group_names.get(text))
     }
 
     /// A group that the log knows, before its members are back.
-    pub(crate) fn know_restored_group(&mut self, name: &Arc<GroupName>, now_ms: u64) {
-        self.know_group(name, now_ms + MEMBERLESS_MS);
+    pub(crate) fn know_restored_group(
+        &mut self,
+        sessions: &mut Sessions,
+        name: &Arc<GroupName>,
+        now_ms: u64,
+    ) {
+        self.know_group(sessions, name, now_ms + MEMBERLESS_MS);
     }
 
     /// Somebody joined, here or on another shard. True if it was not a member before.
-    pub(crate) fn on_join(&mut self, name: &Arc<GroupName>, member: Member) -> bool {
-        let number = self.know_group(name, NEVER);
-        let Some(group) = self.groups.get_mut(number).sure() else { return false };
+    pub(crate) fn on_join(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        name: &Arc<GroupName>,
+        member: Member,
+    ) -> bool {
+        let number = self.know_group(sessions, name, NEVER);
+        let Some(group) = self.get_mut(number).sure() else { return false };
         group.forget_at_ms = NEVER;
         let shard = member.key.shard();
         if !group.members.put(member) {
             return false;
         }
         // Its shard may never have heard that the queue here is not empty.
-        if group.has_waiting() && shard != self.id {
-            self.send(shard, Mail::Waiting { group: name.key, any: true });
+        if group.has_waiting() && shard != cx.id {
+            cx.send(shard, Mail::Waiting { group: name.key, any: true });
         }
         true
     }
 
     /// The group's number on this shard; it gets one if it is new.
-    fn know_group(&mut self, name: &Arc<GroupName>, forget_at_ms: u64) -> u32 {
-        if let Some(number) = self.groups.number(name.key) {
+    fn know_group(
+        &mut self,
+        sessions: &mut Sessions,
+        name: &Arc<GroupName>,
+        forget_at_ms: u64,
+    ) -> u32 {
+        if let Some(number) = self.number(name.key) {
             return number;
         }
-        let filter = self.router.add_group(name.filter_name(), self.groups.next_number());
-        self.groups.insert(Group::new(name.clone(), filter, forget_at_ms))
+        let filter = sessions.router.add_group(name.filter_name(), self.next_number());
+        self.insert(Group::new(name.clone(), filter, forget_at_ms))
     }
 
     /// A session of this shard does not list it any more: it is a member no longer, whoever still
     /// has to hear of it.
     pub(crate) fn note_left(&self, listed: Listed) {
         if let Some(number) = listed.group.checked_sub(1)
-            && let Some(name) = self.groups.name(number).sure()
+            && let Some(name) = self.name(number).sure()
         {
             name.remove_member();
         }
     }
 
     /// A session of this shard unsubscribes or ends.
-    pub(crate) fn leave_group(&mut self, number: u32, member: SessionKey) {
-        let Some(group) = self.groups.get(number).sure() else { return };
+    pub(crate) fn leave_group(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        number: u32,
+        member: SessionKey,
+    ) {
+        let Some(group) = self.get(number).sure() else { return };
         let key = group.name.key;
-        self.work.charge(MEMBER_UNITS * usize::from(self.shared.shard_count));
-        self.send_to_others(&Mail::Leave { group: key, member });
-        self.remove_member(number, member);
+        cx.flow.work.charge(MEMBER_UNITS * usize::from(cx.shared.shard_count));
+        cx.send_to_others(&Mail::Leave { group: key, member });
+        self.remove_member(cx, sessions, durable, number, member);
     }
 
-    pub(crate) fn on_leave(&mut self, key: u64, member: SessionKey, _now_ms: u64) {
-        if let Some(number) = self.groups.number(key) {
-            self.remove_member(number, member);
+    pub(crate) fn on_leave(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        key: u64,
+        member: SessionKey,
+        _now_ms: u64,
+    ) {
+        if let Some(number) = self.number(key) {
+            self.remove_member(cx, sessions, durable, number, member);
         }
     }
 
-    fn remove_member(&mut self, number: u32, member: SessionKey) {
-        let Some(group) = self.groups.get_mut(number).sure() else { return };
+    fn remove_member(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        number: u32,
+        member: SessionKey,
+    ) {
+        let Some(group) = self.get_mut(number).sure() else { return };
         group.members.remove(member);
         if group.members.is_empty() {
-            self.forget_group(number);
+            self.forget_group(cx, sessions, durable, number);
         }
     }
 
-    fn forget_group(&mut self, number: u32) {
-        let Some(group) = self.groups.remove(number).sure() else { return };
-        self.router.remove_group(group.filter, number);
+    fn forget_group(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        number: u32,
+    ) {
+        let Some(group) = self.remove(number).sure() else { return };
+        sessions.router.remove_group(group.filter, number);
         let (mut parked, mut denied) = (group.parked, group.denied);
         parked.append(&mut denied);
-        let lost = parked.len() as u64 + group.kept.map_or(0, |kept| self.close_group_queue(*kept));
-        self.remains.add_parked(parked);
+        let lost =
+            parked.len() as u64 + group.kept.map_or(0, |kept| durable.close_group_queue(*kept));
+        sessions.remains.add_parked(parked);
         if lost > 0 {
-            self.note_group_dropped(&group.name, lost);
+            cx.note_group_dropped(&group.name, lost);
         }
     }
 
     /// The publisher's side: choose a member, or let the home keep it.
     pub(crate) fn deliver_to_group(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
         number: u32,
         message: &Message,
         asked: Option<&mut Asked>,
-        now_ms: u64,
     ) {
-        self.work.charge(GROUP_UNITS);
+        cx.flow.work.charge(GROUP_UNITS);
         if !Scope::of(message).is_first() {
-            self.charge_sent(message, 1, now_ms);
+            sessions.charge_sent(cx, message, 1);
         }
-        if !self.group_keeps(number, message) {
-            return self.pass_on(number, message, 0, now_ms);
+        if !durable.group_keeps(self, number, message) {
+            return self.pass_on(cx, sessions, durable, number, message, 0);
         }
-        let Some(name) = self.groups.name(number).cloned().sure() else { return };
-        let home = self.shared.shard_of_group(name.key);
+        let Some(name) = self.name(number).cloned().sure() else { return };
+        let home = cx.shared.shard_of_group(name.key);
         // Also to itself by mail: an answer must not come before the acknowledgement is owed.
         let confirm = asked.map(Asked::ask_group);
-        self.send(home, Mail::Park { group: name, message: message.clone(), confirm });
+        cx.send(home, Mail::Park { group: name, message: message.clone(), confirm });
     }
 
     /// The home's side: a message for the group's queue.
     pub(crate) fn on_park(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
         name: &Arc<GroupName>,
         message: Message,
         confirm: Option<Confirm>,
-        now_ms: u64,
     ) {
-        if confirm.is_some() && self.inbox.has_late() {
-            self.inbox.put_late(Mail::Park { group: name.clone(), message, confirm });
+        if confirm.is_some() && cx.flow.inbox.has_late() {
+            cx.flow.inbox.put_late(Mail::Park { group: name.clone(), message, confirm });
             return;
         }
-        match self.keep_for_group(name, &message, confirm, now_ms) {
+        match durable.keep_for_group(cx, self, name, &message, confirm) {
             Ok(true) => {}
             Ok(false) => {
-                self.park(name, message.clone(), now_ms);
-                self.answer(confirm, codec::Reason::SUCCESS, message);
+                self.park(cx, sessions, durable, name, message.clone());
+                cx.answer(confirm, codec::Reason::SUCCESS, message);
             }
-            Err(error) if may_pass(&error) && self.waits_for_disk(confirm) => {
-                self.inbox.put_late(Mail::Park { group: name.clone(), message, confirm });
+            Err(error) if may_pass(&error) && durable.waits_for_disk(cx, confirm) => {
+                cx.flow.inbox.put_late(Mail::Park { group: name.clone(), message, confirm });
             }
             Err(error) => {
                 if confirm.is_none() {
-                    self.note_group_dropped(name, 1);
+                    cx.note_group_dropped(name, 1);
                 }
-                self.answer(confirm, crate::routing::publish::reason_of(&error), message);
+                cx.answer(confirm, crate::routing::publish::reason_of(&error), message);
             }
         }
     }
@@ -197,13 +252,14 @@ impl Shard {
     /// A member that may not receive the message gives it to the others, once round in the order of
     /// their keys, which is the same on all shards. What nobody with room may receive is put off.
     fn pass_on_denied(
-        &mut self,
+        &self,
+        cx: &mut Context,
         number: u32,
         message: &Message,
         denied: SessionKey,
         way: GroupWay,
     ) {
-        let Some(group) = self.groups.get(number).sure() else { return };
+        let Some(group) = self.get(number).sure() else { return };
         let name = group.name.clone();
         let skips = group.members.iter().any(|member| !member.gauge.is_available());
         let way = GroupWay { has_skipped: way.has_skipped || skips, ..way };
@@ -214,89 +270,107 @@ impl Shard {
         let next = others.min_by_key(|key| ahead(*key));
         let is_unasked = |key: &SessionKey| first == denied || ahead(*key) < ahead(first);
         let Some(next) = next.filter(is_unasked) else {
-            return self.put_off_denied(number, message, way);
+            return self.put_off_denied(cx, number, message, way);
         };
         // By mail also to itself: a group of thousands would go deep.
         let (message, way) = (message.clone(), GroupWay { denied_by: first, ..way });
-        self.send(next.shard(), Mail::Offer { group: name, member: next, message, way });
+        cx.send(next.shard(), Mail::Offer { group: name, member: next, message, way });
     }
 
-    fn pass_on(&mut self, number: u32, message: &Message, hops: u8, now_ms: u64) {
-        let random = self.next_random();
-        let strategy = self.shared.settings.share_strategy;
-        let Some(group) = self.groups.get_mut(number).sure() else { return };
+    fn pass_on(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        number: u32,
+        message: &Message,
+        hops: u8,
+    ) {
+        let random = cx.next_random();
+        let strategy = cx.shared.settings.share_strategy;
+        let Some(group) = self.get_mut(number).sure() else { return };
         let name = group.name.clone();
         let key = name.key;
-        let home = self.shared.shard_of_group(key);
-        let is_behind = group.is_waiting && home != self.id || !group.parked.is_empty();
+        let home = cx.shared.shard_of_group(key);
+        let is_behind = group.is_waiting && home != cx.id || !group.parked.is_empty();
         let chosen = if is_behind && hops == 0 || hops >= HOPS_MAX {
             None
         } else {
             choose(group, strategy, message, random)
         };
         let Some(member) = chosen.and_then(|place| group.members.at(place)) else {
-            if home == self.id {
-                self.park(&name, message.clone(), now_ms);
+            if home == cx.id {
+                self.park(cx, sessions, durable, &name, message.clone());
             } else {
                 let message = message.clone();
-                self.send(home, Mail::Park { group: name, message, confirm: None });
+                cx.send(home, Mail::Park { group: name, message, confirm: None });
             }
             return;
         };
         let member_key = member.key;
         member.gauge.assign();
-        if member_key.shard() == self.id {
-            self.on_offer(&name, member_key, message.clone(), GroupWay::new(hops, 0), now_ms);
+        if member_key.shard() == cx.id {
+            self.on_offer(
+                cx,
+                sessions,
+                durable,
+                &name,
+                member_key,
+                message.clone(),
+                GroupWay::new(hops, 0),
+            );
         } else {
             let (member, message) = (member_key, message.clone());
             let way = GroupWay::new(hops, 0);
             let mail = Mail::Offer { group: name, member, message, way };
-            self.send(member_key.shard(), mail);
+            cx.send(member_key.shard(), mail);
         }
     }
 
     /// The member's side: deliver, or pass on if it cannot take it now.
     pub(crate) fn on_offer(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
         name: &Arc<GroupName>,
         member_key: SessionKey,
         message: Message,
         way: GroupWay,
-        now_ms: u64,
     ) {
+        let now_ms = cx.now_ms;
         let GroupWay { hops, serial, .. } = way;
         let key = name.key;
         if name.is_over() {
-            return self.lose_for_group(name, serial);
+            return cx.lose_for_group(name, serial);
         }
-        let number = self.know_group(name, now_ms + MEMBERLESS_MS);
+        let number = self.know_group(sessions, name, now_ms + MEMBERLESS_MS);
         let member = self
-            .groups
             .get(number)
             .and_then(|group| group.members.get(member_key))
             .map(|member| (member.options, member.identifier));
-        let slot = self.clients.slot_of(member_key);
+        let slot = sessions.clients.slot_of(member_key);
         let (Some((bits, identifier)), Some(slot)) = (member, slot) else {
-            self.pass_back(number, &message, (hops, serial), now_ms);
+            self.pass_back(cx, sessions, durable, number, &message, (hops, serial));
             return;
         };
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
         let is_denied = bits & options::CHECK_RECEIVE != 0
             && !client.grants.allows(client.identity(), policy::Action::Receive, message.topic());
         if bits & options::CHECK_RECEIVE != 0 {
-            self.work.charge(client.grants.topic_units());
+            cx.flow.work.charge(client.grants.topic_units());
         }
         if is_denied {
             client.publish_gauge();
-            self.pass_on_denied(number, &message, member_key, way);
+            self.pass_on_denied(cx, number, &message, member_key, way);
             return;
         }
         if !client.session.has_window() {
             client.publish_gauge();
-            self.pass_back(number, &message, (hops, serial), now_ms);
+            self.pass_back(cx, sessions, durable, number, &message, (hops, serial));
             return;
         }
-        self.buffers.lend(client);
+        cx.buffers.lend(client);
         let terms = Terms {
             identifiers: identifiers_of(identifier),
             group: key,
@@ -309,15 +383,17 @@ impl Shard {
         let offered = client.session.offer(&message, terms, &limits, None, now_ms);
         client.publish_gauge();
         if !matches!(offered, Offered::Written | Offered::Queued) || delivered_for_good {
-            self.tell_home(key, serial, true);
+            cx.tell_home(key, serial, true);
         }
-        self.after_offer(slot, message.payload_len(), offered, now_ms);
+        sessions.after_offer(cx, slot, message.payload_len(), offered);
         if delivered_for_good {
             // No acknowledgement will ask for the next one.
-            self.pull(number, now_ms);
+            self.pull(cx, durable, number);
         }
     }
+}
 
+impl Context {
     /// The group is gone, and the message was for it alone.
     fn lose_for_group(&mut self, name: &Arc<GroupName>, serial: u64) {
         match serial {
@@ -325,31 +401,49 @@ impl Shard {
             serial => self.tell_home(name.key, serial, false),
         }
     }
+}
 
+impl Groups {
     /// The member's side: what it cannot take goes back to the home that keeps it, or on to others.
-    fn pass_back(&mut self, number: u32, message: &Message, at: (u8, u64), now_ms: u64) {
+    fn pass_back(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        number: u32,
+        message: &Message,
+        at: (u8, u64),
+    ) {
         let (hops, serial) = at;
         if serial == 0 {
-            self.pass_on(number, message, hops + 1, now_ms);
-        } else if let Some(name) = self.groups.name(number) {
-            self.tell_home(name.key, serial, false);
+            self.pass_on(cx, sessions, durable, number, message, hops + 1);
+        } else if let Some(name) = self.name(number) {
+            cx.tell_home(name.key, serial, false);
         }
     }
 
     /// The home's side: keep a message until a member can take it.
-    pub(crate) fn park(&mut self, name: &Arc<GroupName>, message: Message, now_ms: u64) {
+    pub(crate) fn park(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        name: &Arc<GroupName>,
+        message: Message,
+    ) {
+        let now_ms = cx.now_ms;
         if name.is_over() {
-            return self.note_group_dropped(name, 1);
+            return cx.note_group_dropped(name, 1);
         }
-        let limits = self.shared.settings.share_queue;
+        let limits = cx.shared.settings.share_queue;
         let key = name.key;
-        let number = self.know_group(name, now_ms + MEMBERLESS_MS);
-        let Some(group) = self.groups.get_mut(number).sure() else { return };
+        let number = self.know_group(sessions, name, now_ms + MEMBERLESS_MS);
+        let Some(group) = self.get_mut(number).sure() else { return };
         let is_kept = message.qos() != QoS::AtMostOnce
             && (group.members.is_empty() || group.members.iter().any(Member::keeps));
         if !is_kept {
             let name = group.name.clone();
-            self.note_group_dropped(&name, 1);
+            cx.note_group_dropped(&name, 1);
             return;
         }
         let bytes = message.heap_bytes() as u64;
@@ -358,13 +452,13 @@ impl Shard {
                 || group.parked_bytes + bytes > limits.bytes_max
         };
         let expired = if is_full(group) { group.drop_expired(now_ms) } else { 0 };
-        crate::routing::deliver::count_dropped(&self.metrics, Dropped::Expired, expired);
+        crate::routing::deliver::count_dropped(&cx.metrics, Dropped::Expired, expired);
         let mut dropped = 0;
         while is_full(group) {
             // The group has no one publisher to refuse: only the end to drop from is a choice.
             if limits.overflow != Overflow::DropOldest || group.parked.is_empty() {
                 let name = group.name.clone();
-                self.note_group_dropped(&name, dropped + 1);
+                cx.note_group_dropped(&name, dropped + 1);
                 return;
             }
             if let Some(oldest) = group.parked.pop_front() {
@@ -376,38 +470,39 @@ impl Shard {
         group.parked.push_back(message);
         if dropped > 0 {
             let name = group.name.clone();
-            self.note_group_dropped(&name, dropped);
+            cx.note_group_dropped(&name, dropped);
         }
-        self.drain_group(key, now_ms);
+        self.drain_group(cx, durable, key);
     }
 
     /// The home's side: deliver what waits as far as members have room, and tell the other shards
     /// whether something is left.
-    pub(crate) fn drain_group(&mut self, key: u64, now_ms: u64) {
-        self.work.charge(self.groups.member_count(key) / MEMBERS_PER_UNIT);
-        self.give_out_kept(key, now_ms);
-        self.give_out_parked(key, now_ms);
-        self.tell_waiting(key);
+    pub(crate) fn drain_group(&mut self, cx: &mut Context, durable: &mut Durable, key: u64) {
+        cx.flow.work.charge(self.member_count(key) / MEMBERS_PER_UNIT);
+        durable.give_out_kept(cx, self, key);
+        self.give_out_parked(cx, key);
+        self.tell_waiting(cx, key);
     }
 
     /// Tells the other shards, once per change, whether something waits here for their members.
-    pub(crate) fn tell_waiting(&mut self, key: u64) {
+    pub(crate) fn tell_waiting(&mut self, cx: &mut Context, key: u64) {
         // The group may have ended while mail for it was on its way.
-        let Some(number) = self.groups.number(key) else { return };
-        let Some(group) = self.groups.get_mut(number).sure() else { return };
+        let Some(number) = self.number(key) else { return };
+        let Some(group) = self.get_mut(number).sure() else { return };
         let any = group.has_waiting();
         if std::mem::replace(&mut group.is_told, any) != any {
-            self.send_to_others(&Mail::Waiting { group: key, any });
+            cx.send_to_others(&Mail::Waiting { group: key, any });
         }
     }
 
-    fn give_out_parked(&mut self, key: u64, now_ms: u64) {
-        let strategy = self.shared.settings.share_strategy;
+    fn give_out_parked(&mut self, cx: &mut Context, key: u64) {
+        let now_ms = cx.now_ms;
+        let strategy = cx.shared.settings.share_strategy;
         // As in `tell_waiting`.
-        let Some(number) = self.groups.number(key) else { return };
+        let Some(number) = self.number(key) else { return };
         loop {
-            let random = self.next_random();
-            let Some(group) = self.groups.get_mut(number).sure() else { return };
+            let random = cx.next_random();
+            let Some(group) = self.get_mut(number).sure() else { return };
             let Some(message) = group.parked.front().cloned() else { return };
             let is_expired = message.is_expired(now_ms);
             let place = choose(group, strategy, &message, random);
@@ -417,7 +512,7 @@ impl Shard {
             group.parked.pop_front();
             group.parked_bytes -= message.heap_bytes() as u64;
             if place.is_none() {
-                self.metrics.dropped_expired.add(1);
+                cx.metrics.dropped_expired.add(1);
             }
             if let Some(member) = place.and_then(|place| group.members.at(place)) {
                 member.gauge.assign();
@@ -425,64 +520,88 @@ impl Shard {
                 // Hop 1: it comes from the queue, so the rest of the queue does not hold it back.
                 let group = group.name.clone();
                 let mail = Mail::Offer { group, member, message, way: GroupWay::new(1, 0) };
-                self.send(member.shard(), mail);
+                cx.send(member.shard(), mail);
             }
         }
     }
 
     /// All groups at home, for members that became free without anybody saying so.
-    pub(crate) fn drain_groups(&mut self, now_ms: u64) {
-        for number in self.groups.forgettable(now_ms) {
-            self.forget_group(number);
+    pub(crate) fn drain_groups(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+    ) {
+        let now_ms = cx.now_ms;
+        for number in self.forgettable(now_ms) {
+            self.forget_group(cx, sessions, durable, number);
         }
-        for key in self.groups.waiting() {
-            self.drain_group(key, now_ms);
+        for key in self.waiting() {
+            self.drain_group(cx, durable, key);
         }
     }
 
-    pub(crate) fn on_waiting(&mut self, key: u64, any: bool, now_ms: u64) {
+    pub(crate) fn on_waiting(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        key: u64,
+        any: bool,
+    ) {
         // As in `tell_waiting`.
-        let Some(number) = self.groups.number(key) else { return };
-        if let Some(group) = self.groups.get_mut(number) {
+        let Some(number) = self.number(key) else { return };
+        if let Some(group) = self.get_mut(number) {
             group.is_waiting = any;
         }
         if any {
-            self.pull(number, now_ms);
+            self.pull(cx, durable, number);
         }
     }
 
     /// A member here may have room now: ask the homes of its groups for parked messages.
-    pub(crate) fn pull_for(&mut self, slot: u32, now_ms: u64) {
-        let Some(client) = self.clients.get(slot).sure() else { return };
+    pub(crate) fn pull_for(
+        &mut self,
+        cx: &mut Context,
+        sessions: &Sessions,
+        durable: &mut Durable,
+        slot: u32,
+    ) {
+        let Some(client) = sessions.clients.get(slot).sure() else { return };
         if !client.gauge.as_ref().is_some_and(|gauge| gauge.is_available()) {
             return;
         }
         let numbers: SmallVec<[u32; 4]> =
             client.subscriptions.shared().map(|listed| listed.group - 1).collect();
         for number in numbers {
-            self.pull(number, now_ms);
+            self.pull(cx, durable, number);
         }
     }
 
-    fn pull(&mut self, number: u32, now_ms: u64) {
-        let Some(group) = self.groups.get(number).sure() else { return };
+    fn pull(&mut self, cx: &mut Context, durable: &mut Durable, number: u32) {
+        let Some(group) = self.get(number).sure() else { return };
         let key = group.name.key;
-        let home = self.shared.shard_of_group(key);
-        if home == self.id {
+        let home = cx.shared.shard_of_group(key);
+        if home == cx.id {
             if group.has_waiting() {
-                self.drain_group(key, now_ms);
+                self.drain_group(cx, durable, key);
             }
             return;
         }
-        let can_take = |m: &Member| m.key.shard() == self.id && m.gauge.is_available();
+        let can_take = |m: &Member| m.key.shard() == cx.id && m.gauge.is_available();
         if group.is_waiting && group.members.iter().any(can_take) {
-            self.send(home, Mail::Pull { group: key });
+            cx.send(home, Mail::Pull { group: key });
         }
     }
 
     /// A member is gone: what it has not acknowledged goes back to its groups.
-    pub(crate) fn give_back(&mut self, slot: u32, now_ms: u64) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+    pub(crate) fn give_back(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        slot: u32,
+    ) {
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
         if client.gauge.is_none() {
             return;
         }
@@ -491,9 +610,9 @@ impl Shard {
         for delivery in deliveries {
             let Delivery { message, terms: Terms { group, serial, .. } } = delivery;
             if serial != 0 {
-                self.tell_home(group, serial, false);
-            } else if let Some(number) = self.groups.number(group) {
-                self.pass_on(number, &message, 1, now_ms);
+                cx.tell_home(group, serial, false);
+            } else if let Some(number) = self.number(group) {
+                self.pass_on(cx, sessions, durable, number, &message, 1);
             }
         }
     }

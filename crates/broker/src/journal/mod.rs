@@ -16,7 +16,7 @@
 
 mod fact;
 mod list;
-mod queue;
+pub(crate) mod queue;
 mod wire;
 
 pub use fact::{

@@ -6,6 +6,10 @@
 mod home;
 mod kept;
 
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
+use crate::groups::table::Groups;
+use crate::shard::context::Context;
 use std::sync::Arc;
 
 use codec::{QoS, Reason};
@@ -26,49 +30,57 @@ use crate::routing::capacity::frees_room;
 use crate::routing::deliver::{identifiers_of, options};
 use crate::routing::publish::Routed;
 use crate::sure::Sure;
-use crate::{Confirm, Mail, Name, RetainedQuery, Scope, Shard};
+use crate::{Confirm, Mail, Name, RetainedQuery, Scope};
 use policy::Action;
 
 /// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
 /// a worker busy with one subscriber while others wait.
 const CALM_BYTES_MAX: usize = 64 * 1024;
 
-impl Shard {
+impl Home {
     /// Sends a message to the home of its topic, which keeps it.
     pub(crate) fn retain(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        groups: &mut Groups,
         message: &Message,
         asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
-        let home = self.shared.shard_of_topic(Name::of(message));
-        if home == self.id {
-            return self.retain_at_home(message, asked, routed);
+        let home = cx.shared.shard_of_topic(Name::of(message));
+        if home == cx.id {
+            return self.retain_at_home(cx, sessions, durable, groups, message, asked, routed);
         }
         // Its home is asked when it writes the message down, or when the store is about full.
-        let is_kept = self.store.is_some() && message.level() > 0;
-        let asked = asked.filter(|_| is_kept || self.lacks_room_to_retain(message));
+        let is_kept = durable.store.is_some() && message.level() > 0;
+        let asked = asked.filter(|_| is_kept || sessions.lacks_room_to_retain(cx, message));
         let confirm = asked.map(|asked| asked.ask(Respondent::RETAINED));
-        let payer = self.payer_of(message).cloned();
-        self.send(home, Mail::Retain { message: message.clone(), confirm, payer });
+        let payer = sessions.payer_of(message).cloned();
+        cx.send(home, Mail::Retain { message: message.clone(), confirm, payer });
     }
 
     fn retain_at_home(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        groups: &mut Groups,
         message: &Message,
         mut asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
         // What stands before it here must not be overtaken.
-        let is_late = self.inbox.has_late();
+        let is_late = cx.flow.inbox.has_late();
         if let Some(asked) = asked.as_deref_mut()
             && (is_late || asked.confirm().serial != 0)
         {
-            return self.retain_here(message, asked);
+            return self.retain_here(cx, sessions, durable, groups, message, asked);
         }
-        let payer = self.payer_of(message).cloned();
+        let payer = sessions.payer_of(message).cloned();
         let confirm = asked.as_deref_mut().map(|asked| asked.ask(Respondent::RETAINED));
-        let kept = self.keep_retained(message, confirm, payer.as_ref());
+        let kept = self.keep_retained(cx, durable, message, confirm, payer.as_ref());
         if let Some(asked) = asked.filter(|_| kept != Ok(true)) {
             asked.take_back(Respondent::RETAINED);
         }
@@ -79,71 +91,98 @@ impl Shard {
     /// home be here and have no room for a moment, it waits there.
     pub(crate) fn retain_patiently(
         &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        groups: &mut Groups,
         message: &Message,
         asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
-        let home = self.shared.shard_of_topic(Name::of(message));
+        let home = cx.shared.shard_of_topic(Name::of(message));
         match asked {
-            Some(asked) if home == self.id => self.retain_here(message, asked),
-            asked => self.retain(message, asked, routed),
+            Some(asked) if home == cx.id => {
+                self.retain_here(cx, sessions, durable, groups, message, asked)
+            }
+            asked => self.retain(cx, sessions, durable, groups, message, asked, routed),
         }
     }
 
-    fn retain_here(&mut self, message: &Message, asked: &mut Asked) {
-        let payer = self.payer_of(message).cloned();
-        self.on_retain_mail(message.clone(), Some(asked.ask(Respondent::RETAINED)), payer);
+    fn retain_here(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        groups: &mut Groups,
+        message: &Message,
+        asked: &mut Asked,
+    ) {
+        let payer = sessions.payer_of(message).cloned();
+        durable.on_retain_mail(
+            cx,
+            sessions,
+            groups,
+            self,
+            message.clone(),
+            Some(asked.ask(Respondent::RETAINED)),
+            payer,
+        );
     }
 
     /// Keeps, replaces or clears a retained message (MQTT-3.3.1-5, MQTT-3.3.1-6). True: `confirm`
     /// is answered when it is written down. Err: why it was not kept.
     pub(crate) fn keep_retained(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         message: &Message,
         confirm: Option<Confirm>,
         payer: Option<&Arc<Account>>,
     ) -> Result<bool, Reason> {
         let topic = message.topic();
         if message.payload().is_empty() {
-            return self.clear_retained(message, confirm);
+            return self.clear_retained(cx, durable, message, confirm);
         }
-        if !self.has_room_to_retain(message, payer)
-            || self.inbox.has_late_retained(Name::of(message))
+        if !self.has_room_to_retain(cx, message, payer)
+            || cx.flow.inbox.has_late_retained(Name::of(message))
         {
-            self.metrics().retained_refused.add(1);
+            cx.metrics.retained_refused.add(1);
             let subject =
                 Subject::RetainedRefused { scope: Scope::of(message), topic: topic.into() };
-            self.note_of_shard(subject, 1);
+            cx.note_of_shard(subject, 1);
             return Err(Reason::QUOTA_EXCEEDED);
         }
-        let place = match self.write_retained(message, confirm, payer) {
+        let place = match durable.write_retained(cx, message, confirm, payer) {
             Ok(place) => place,
             Err(error) => return Err(crate::routing::publish::reason_of(&error)),
         };
-        if let Some(old) = self.retained.insert(message, place, payer, &self.effects) {
-            self.unwrite_retained(&Name::of(message).key(), old, place.is_some());
+        if let Some(old) = self.insert(message, place, payer, &cx.effects) {
+            durable.unwrite_retained(&Name::of(message).key(), old, place.is_some());
         }
         Ok(place.is_some() && confirm.is_some())
     }
 
     pub(crate) fn has_room_to_retain(
         &self,
+        cx: &Context,
         message: &Message,
         payer: Option<&Arc<Account>>,
     ) -> bool {
-        self.retained.has_room_for(message, payer, &self.effects)
+        self.has_room_for(message, payer, &cx.effects)
     }
+}
 
+impl Sessions {
     /// May it be refused where its topic has its home? Then its publisher waits for the word.
-    pub(crate) fn lacks_room_to_retain(&self, message: &Message) -> bool {
+    pub(crate) fn lacks_room_to_retain(&self, cx: &Context, message: &Message) -> bool {
         if !message.retain() || frees_room(message) {
             return false;
         }
         let bytes = message.heap_bytes() as u64;
-        self.shared.lacks_room_to_retain(1, bytes)
+        cx.shared.lacks_room_to_retain(1, bytes)
             || self
                 .payer_of(message)
-                .is_some_and(|payer| self.shared.lacks_room_to_retain_for(payer, bytes))
+                .is_some_and(|payer| cx.shared.lacks_room_to_retain_for(payer, bytes))
     }
 
     /// Who pays for a retained message of a client of this shard.
@@ -161,20 +200,24 @@ impl Shard {
             None => self.payer_of(message).map_or(NOBODY, |payer| payer.number()),
         }
     }
+}
 
+impl Home {
     /// Where there is nothing to clear, the acknowledgement waits for the log all the same: what is
     /// repeated here may not be committed yet.
     fn clear_retained(
         &mut self,
+        cx: &Context,
+        durable: &mut Durable,
         message: &Message,
         confirm: Option<Confirm>,
     ) -> Result<bool, Reason> {
         let topic = &*Name::of(message).key();
-        let is_written = self.retained.place_of(Name::of(message)).is_some_and(Place::is_some);
+        let is_written = self.place_of(Name::of(message)).is_some_and(Place::is_some);
         let is_kept = is_written || message.level() > 0;
         let level = level_of(message.level());
         let mut answers_later = false;
-        if let Some(store) = self.store.as_mut().filter(|_| is_kept) {
+        if let Some(store) = durable.store.as_mut().filter(|_| is_kept) {
             answers_later = confirm.is_some();
             match store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync) {
                 Ok(position) => {
@@ -194,15 +237,18 @@ impl Shard {
                 }
             }
         }
-        if let Some(old) = self.retained.remove(Name::of(message), &self.effects) {
-            self.unwrite_retained(topic, old, true);
+        if let Some(old) = self.remove(Name::of(message), &cx.effects) {
+            durable.unwrite_retained(topic, old, true);
         }
         Ok(answers_later)
     }
+}
 
+impl Durable {
     /// Writes a retained message into the log, if it is to be.
     fn write_retained(
         &mut self,
+        cx: &Context,
         message: &Message,
         confirm: Option<Confirm>,
         payer: Option<&Arc<Account>>,
@@ -211,7 +257,7 @@ impl Shard {
         // So that its repetition after a crash is known, and replaces nothing that came since.
         let taken = confirm.filter(|confirm| confirm.serial != 0);
         let origin = taken
-            .map(|confirm| Origin { source: self.source_of(confirm, 1), serial: confirm.serial });
+            .map(|confirm| Origin { source: cx.source_of(confirm, 1), serial: confirm.serial });
         let Some(store) = self.store.as_mut().filter(|_| message.level() > 0) else {
             return Ok(Place::NOWHERE);
         };
@@ -250,27 +296,33 @@ impl Shard {
             }
         }
     }
+}
 
+impl Home {
     /// Puts a retained message back as it was in the log.
     pub(crate) fn insert_retained(
         &mut self,
+        cx: &Context,
         message: &Message,
         place: Place,
         payer: Option<&Arc<Account>>,
     ) {
-        self.retained.insert(message, place, payer, &self.effects);
+        self.insert(message, place, payer, &cx.effects);
     }
 
     /// Removes some of the retained messages that have expired.
-    pub(crate) fn sweep_retained(&mut self, now_ms: u64) {
-        for message in self.retained.look_for_expired(now_ms) {
-            if let Some(old) = self.retained.remove(Name::of(&message), &self.effects) {
+    pub(crate) fn sweep_retained(&mut self, cx: &Context, durable: &mut Durable) {
+        let now_ms = cx.now_ms;
+        for message in self.look_for_expired(now_ms) {
+            if let Some(old) = self.remove(Name::of(&message), &cx.effects) {
                 // It is expired in the next life, too, so nothing has to say so.
-                self.unwrite_retained(&Name::of(&message).key(), old, true);
+                durable.unwrite_retained(&Name::of(&message).key(), old, true);
             }
         }
     }
+}
 
+impl Sessions {
     /// The retained messages of a new subscription are to be sent, once there is room for them
     /// ([`Shard::ask_next_page`]).
     pub(crate) fn want_retained(&mut self, slot: u32, filter: &str, bits: u8, identifier: u32) {
@@ -278,12 +330,21 @@ impl Shard {
         let wanted = Wanted { options: bits, identifier };
         client.extras().retained_wanted.insert(filter.into(), wanted);
     }
+}
 
+impl Home {
     /// Asks for the retained messages of a filter from the beginning.
-    fn ask_retained(&mut self, slot: u32, filter: &str, wanted: Wanted) {
-        let subscriber = self.key(slot);
+    fn ask_retained(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        slot: u32,
+        filter: &str,
+        wanted: Wanted,
+    ) {
+        let subscriber = sessions.key(slot);
         let Wanted { options: bits, identifier } = wanted;
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
         let scope = client.scope;
         let extras = client.extras();
         extras.retained_asks = extras.retained_asks.wrapping_add(1);
@@ -299,57 +360,40 @@ impl Shard {
             after: None,
         };
         if has_wildcard(filter) {
-            for home in 0..self.shared.shard_count {
-                self.ask_page(slot, RetainedQuery { home, ..query.clone() });
+            for home in 0..cx.shared.shard_count {
+                self.ask_page(cx, sessions, slot, RetainedQuery { home, ..query.clone() });
             }
         } else {
-            let home = self.shared.shard_of_topic(Name::new(scope, filter));
-            self.ask_page(slot, RetainedQuery { home, ..query });
+            let home = cx.shared.shard_of_topic(Name::new(scope, filter));
+            self.ask_page(cx, sessions, slot, RetainedQuery { home, ..query });
         }
     }
 
-    fn ask_page(&mut self, slot: u32, mut query: RetainedQuery) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        query.page = self.retained.next_page();
-        client.extras().retained_asked.push(query.page);
-        self.send(query.home, Mail::QueryRetained(Box::new(query)));
-    }
-
-    /// The subscriber's side: deliver the page, and go on when there is room.
-    pub(crate) fn on_retained_page(
+    fn ask_page(
         &mut self,
-        query: RetainedQuery,
-        messages: &[Message],
-        is_last: bool,
-        now_ms: u64,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        slot: u32,
+        mut query: RetainedQuery,
     ) {
-        // The session has ended since it asked.
-        let Some(slot) = self.clients.slot_of(query.subscriber) else { return };
-        let extras = self.clients.get(slot).and_then(|client| client.extras.as_ref());
-        if !extras.is_some_and(|extras| extras.retained_asked.contains(&query.page)) {
-            // It has come already.
-            return;
-        }
-        // Nothing is added for a filter that was given up since (MQTT-3.10.4-2).
-        let is_wanted = self.listed_of(slot, &query.filter).is_some();
-        for message in messages.iter().filter(|_| is_wanted) {
-            self.offer_retained(slot, &query, message, now_ms);
-        }
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        let extras = client.extras();
-        extras.retained_asked.retain(|page| *page != query.page);
-        if !is_last && is_wanted {
-            // Without a connection it is asked for after the next CONNECT.
-            extras.retained_next.push(query);
-        }
-        if extras.retained_asked.is_empty() && extras.retained_next.is_empty() {
-            extras.retained_fresh = Vec::new();
-        }
-        self.ask_next_page(slot);
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        query.page = self.next_page();
+        client.extras().retained_asked.push(query.page);
+        cx.send(query.home, Mail::QueryRetained(Box::new(query)));
     }
+}
 
-    fn offer_retained(&mut self, slot: u32, query: &RetainedQuery, message: &Message, now_ms: u64) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+impl Durable {
+    pub(crate) fn offer_retained(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        slot: u32,
+        query: &RetainedQuery,
+        message: &Message,
+    ) {
+        let now_ms = cx.now_ms;
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
         if message.is_expired(now_ms) {
             return;
         }
@@ -361,7 +405,7 @@ impl Shard {
         });
         // By the rules of now: they may have changed since the page was asked for.
         let is_denied = !client.grants.allows(client.identity(), Action::Receive, message.topic());
-        self.work.charge(client.grants.topic_units());
+        cx.flow.work.charge(client.grants.topic_units());
         let is_own = query.options & options::NO_LOCAL != 0
             && message.publisher() == query.subscriber.as_u64();
         if is_stale || is_denied || is_own {
@@ -376,22 +420,24 @@ impl Shard {
             retain: true,
         };
         let mut terms = terms;
-        if self.logs_packet_id(slot, terms.qos) {
+        if sessions.logs_packet_id(slot, terms.qos) {
             terms = unlogged(terms);
-            if self.clients.get(slot).is_some_and(|client| client.session.has_window()) {
+            if sessions.clients.get(slot).is_some_and(|client| client.session.has_window()) {
                 let message = message.clone();
-                return self.hand_out_aside(slot, Delivery { message, terms }, now_ms);
+                return self.hand_out_aside(cx, sessions, slot, Delivery { message, terms });
             }
         }
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
         let limits = client.limits.queue;
         let offered = client.session.offer_patiently(message, terms, &limits, now_ms);
-        self.after_offer(slot, message.payload().len(), offered, now_ms);
+        sessions.after_offer(cx, slot, message.payload().len(), offered);
     }
+}
 
+impl Home {
     /// Asks for further pages while the subscriber has room.
-    pub(crate) fn ask_next_page(&mut self, slot: u32) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+    pub(crate) fn ask_next_page(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
         let is_calm = client
             .session
             .link()
@@ -404,14 +450,16 @@ impl Shard {
             return;
         }
         if let Some(query) = extras.retained_next.pop() {
-            return self.ask_page(slot, query);
+            return self.ask_page(cx, sessions, slot, query);
         }
-        while let Some((filter, wanted)) = self.next_wanted(slot) {
-            self.ask_retained(slot, &filter, wanted);
+        while let Some((filter, wanted)) = sessions.next_wanted(slot) {
+            self.ask_retained(cx, sessions, slot, &filter, wanted);
         }
-        self.drop_extras_if_unused(slot);
+        sessions.drop_extras_if_unused(slot);
     }
+}
 
+impl Sessions {
     /// The next filter whose retained messages may be asked for: one after the other, as each can
     /// be all there are. Those of a single topic go in portions of a page.
     fn next_wanted(&mut self, slot: u32) -> Option<(Box<str>, Wanted)> {

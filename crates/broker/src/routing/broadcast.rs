@@ -12,11 +12,14 @@ use session::Message;
 use topic::Subscription;
 
 use crate::clients::client::Pace;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
 use crate::routing::capacity::topic_of;
 use crate::routing::deliver::Keeping;
 use crate::routing::deliver::options::CHECK_RECEIVE;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Mail, Name, SessionKey, Shard};
+use crate::{Mail, Name, SessionKey};
 
 /// Broadcasts of a shard that have not reached everybody. Policy: the oldest reaches all others at
 /// once when one more begins.
@@ -86,47 +89,53 @@ impl Broadcast {
     }
 }
 
-impl Shard {
+impl Sessions {
     /// Has a publish to wait until others have reached everybody?
     #[cold]
-    pub(crate) fn waits_for_broadcast(&self, slot: u32, publish: &Publish<'_>) -> bool {
+    pub(crate) fn waits_for_broadcast(
+        &self,
+        cx: &Context,
+        slot: u32,
+        publish: &Publish<'_>,
+    ) -> bool {
         let Some(client) = self.clients.get(slot).sure() else { return false };
         let topic = Name::new(client.scope, topic_of(client, publish).as_bytes());
-        self.broadcasts.hold_up(self.key(slot).as_u64(), topic)
+        cx.flow.broadcasts.hold_up(self.key(slot).as_u64(), topic)
     }
 
     /// These subscriptions get the message in later turns. They are sorted by subscriber.
     #[cold]
     pub(crate) fn put_off_broadcast(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         message: &Message,
         rest: impl Iterator<Item = Subscription>,
-        now_ms: u64,
     ) {
-        if self.broadcasts.unfinished.len() >= UNFINISHED_MAX {
-            self.finish_oldest_broadcast(now_ms);
+        if cx.flow.broadcasts.unfinished.len() >= UNFINISHED_MAX {
+            self.finish_oldest_broadcast(cx, durable);
         }
         // Rules may change until then: they are asked again.
         let recheck =
             |own: Subscription| Subscription { options: own.options | CHECK_RECEIVE, ..own };
         let (message, rest) = (message.clone(), rest.map(recheck).collect());
-        self.broadcasts.unfinished.push_back(Broadcast { message, rest });
-        self.metrics().broadcasts_put_off.add(1);
+        cx.flow.broadcasts.unfinished.push_back(Broadcast { message, rest });
+        cx.metrics.broadcasts_put_off.add(1);
     }
 
     /// Goes on with what has not reached everybody. False: there is nothing, or nothing is left of
     /// this turn.
-    pub(crate) fn broadcast_on(&mut self, now_ms: u64) -> bool {
+    pub(crate) fn broadcast_on(&mut self, cx: &mut Context, durable: &mut Durable) -> bool {
         let mut any = false;
-        while !self.dirty.has_gathered()
-            && let left @ 1.. = self.work.left_for_broadcasts()
-            && let Some(mut broadcast) = self.broadcasts.unfinished.pop_front()
+        while !cx.dirty.has_gathered()
+            && let left @ 1.. = cx.flow.work.left_for_broadcasts()
+            && let Some(mut broadcast) = cx.flow.broadcasts.unfinished.pop_front()
         {
             let mut portion = broadcast.take_portion(left);
-            self.work.charge_broadcast(portion.len());
-            self.broadcast_to(&broadcast.message, &mut portion, now_ms);
+            cx.flow.work.charge_broadcast(portion.len());
+            self.broadcast_to(cx, durable, &broadcast.message, &mut portion);
             if !broadcast.rest.is_empty() {
-                self.broadcasts.unfinished.push_front(broadcast);
+                cx.flow.broadcasts.unfinished.push_front(broadcast);
             }
             any = true;
         }
@@ -134,48 +143,59 @@ impl Shard {
     }
 
     /// All are reached at once, however long that takes: no turn comes any more.
-    pub(crate) fn finish_broadcasts(&mut self, now_ms: u64) {
-        while !self.broadcasts.is_empty() {
-            self.finish_oldest_broadcast(now_ms);
+    pub(crate) fn finish_broadcasts(&mut self, cx: &mut Context, durable: &mut Durable) {
+        while !cx.flow.broadcasts.is_empty() {
+            self.finish_oldest_broadcast(cx, durable);
         }
     }
 
-    fn finish_oldest_broadcast(&mut self, now_ms: u64) {
-        if let Some(mut broadcast) = self.broadcasts.unfinished.pop_front() {
+    fn finish_oldest_broadcast(&mut self, cx: &mut Context, durable: &mut Durable) {
+        if let Some(mut broadcast) = cx.flow.broadcasts.unfinished.pop_front() {
             let rest = broadcast.rest.make_contiguous();
-            self.broadcast_to(&broadcast.message, rest, now_ms);
+            self.broadcast_to(cx, durable, &broadcast.message, rest);
         }
     }
 
     /// A subscriber gets what it is still to get: a subscription of it ends, or the log owes it a
     /// later message.
     #[cold]
-    pub(crate) fn finish_broadcasts_to(&mut self, slot: u32, now_ms: u64) {
-        for place in 0..self.broadcasts.unfinished.len() {
-            let Some(broadcast) = self.broadcasts.unfinished.get_mut(place) else { return };
+    pub(crate) fn finish_broadcasts_to(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        slot: u32,
+    ) {
+        for place in 0..cx.flow.broadcasts.unfinished.len() {
+            let Some(broadcast) = cx.flow.broadcasts.unfinished.get_mut(place) else { return };
             let mut own = broadcast.take_of(slot);
             if own.is_empty() {
                 continue;
             }
-            self.work.charge_broadcast(own.len());
+            cx.flow.work.charge_broadcast(own.len());
             let message = broadcast.message.clone();
-            self.broadcast_to(&message, &mut own, now_ms);
+            self.broadcast_to(cx, durable, &message, &mut own);
         }
     }
 
-    fn broadcast_to(&mut self, message: &Message, found: &mut [Subscription], now_ms: u64) {
-        let delivered = self.deliver_to_all(message, found, Keeping::Late, now_ms);
+    fn broadcast_to(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        message: &Message,
+        found: &mut [Subscription],
+    ) {
+        let delivered = self.deliver_to_all(cx, durable, message, found, Keeping::Late);
         let publisher = SessionKey::from_u64(message.publisher());
-        self.slow_publisher_of(publisher, delivered.pace, now_ms);
+        self.slow_publisher_of(cx, publisher, delivered.pace);
     }
 
-    fn slow_publisher_of(&mut self, publisher: SessionKey, pace: Pace, now_ms: u64) {
+    fn slow_publisher_of(&mut self, cx: &mut Context, publisher: SessionKey, pace: Pace) {
         match publisher {
             _ if pace.pause_ms == 0 || publisher == SessionKey::NOBODY => {}
-            publisher if publisher.shard() == self.id => {
-                self.slow_publisher(publisher, pace, now_ms);
+            publisher if publisher.shard() == cx.id => {
+                self.slow_publisher(cx, publisher, pace);
             }
-            publisher => self.effects.slow_down(publisher, pace),
+            publisher => cx.effects.slow_down(publisher, pace),
         }
     }
 }

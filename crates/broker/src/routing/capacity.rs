@@ -4,30 +4,47 @@ use codec::{Publish, QoS, Reason};
 use session::{Held, Message};
 
 use crate::clients::client::Client;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
 use crate::durable::PAYER_BYTES_MAX;
 use crate::flow::pause::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
+use crate::groups::table::Groups;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Name, Scope, Shard, WhenFull};
+use crate::{Name, Scope, WhenFull};
 
 /// What a fact adds to topic, properties and payload of a message at the most, and some more.
 const FACT_BYTES_MAX: usize = 1024 + PAYER_BYTES_MAX;
 
-impl Shard {
+impl Sessions {
     /// Why a message cannot be written where it has to be, as far as the shards there have said.
     /// `here`: the bit of this shard, if it writes it whoever is owed it.
     #[inline(always)]
-    pub(crate) fn lacks_disk_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
-        self.store.as_ref()?;
-        self.lacks_log_for(message, here)
+    pub(crate) fn lacks_disk_for(
+        &mut self,
+        cx: &mut Context,
+        durable: &Durable,
+        groups: &Groups,
+        message: &Message,
+        here: u64,
+    ) -> Option<Reason> {
+        durable.store.as_ref()?;
+        self.lacks_log_for(cx, groups, message, here)
     }
 
     #[inline(never)]
-    fn lacks_log_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
-        if self.is_over_log_limit(message) && (here | self.keepers_of(message)) != 0 {
+    fn lacks_log_for(
+        &mut self,
+        cx: &mut Context,
+        groups: &Groups,
+        message: &Message,
+        here: u64,
+    ) -> Option<Reason> {
+        if self.is_over_log_limit(message) && (here | self.keepers_of(cx, groups, message)) != 0 {
             self.count_log_refusal(message);
             return Some(Reason::QUOTA_EXCEEDED);
         }
-        let logs = self.shared.logs();
+        let logs = cx.shared.logs();
         if logs.full | logs.poisoned | logs.tight == 0 || message.level() == 0 {
             return None;
         }
@@ -35,11 +52,11 @@ impl Shard {
         let lacking = match self.payer_of(message) {
             // Who could wait has waited (`wait_for_disk_ms`). Who has gone cannot.
             Some(payer) if logs.tight != 0 && !is_clear => {
-                self.shared.logs_lacking(logs.tight, payer, message.heap_bytes() as u64)
+                cx.shared.logs_lacking(logs.tight, payer, message.heap_bytes() as u64)
             }
             _ => 0,
         };
-        let keepers = here | self.keepers_of(message);
+        let keepers = here | self.keepers_of(cx, groups, message);
         // What clears a topic frees room, and may use what is reserved for that.
         let full = if is_clear { 0 } else { logs.full | lacking };
         match keepers {
@@ -66,62 +83,79 @@ impl Shard {
 
     /// Does who pays for a will hold too much of a log that would have to take it? Nobody can be
     /// told to wait, or that it is refused.
-    pub(crate) fn lacks_share_for(&mut self, will: &Message) -> bool {
-        let tight = self.shared.logs().tight;
-        if self.store.is_some() && self.is_over_log_limit(will) {
+    pub(crate) fn lacks_share_for(
+        &mut self,
+        cx: &mut Context,
+        durable: &Durable,
+        groups: &Groups,
+        will: &Message,
+    ) -> bool {
+        let tight = cx.shared.logs().tight;
+        if durable.store.is_some() && self.is_over_log_limit(will) {
             self.count_log_refusal(will);
             return true;
         }
-        if self.store.is_none() || tight == 0 || will.level() == 0 || frees_room(will) {
+        if durable.store.is_none() || tight == 0 || will.level() == 0 || frees_room(will) {
             return false;
         }
         let bytes = will.heap_bytes() as u64;
-        let lacking = self.payer_of(will).map(|p| self.shared.logs_lacking(tight, p, bytes));
-        lacking.is_some_and(|lacking| lacking & self.keepers_of(will) != 0)
+        let lacking = self.payer_of(will).map(|p| cx.shared.logs_lacking(tight, p, bytes));
+        lacking.is_some_and(|lacking| lacking & self.keepers_of(cx, groups, will) != 0)
     }
 
     /// The shards that may have to write this message down, a bit for each.
-    fn keepers_of(&mut self, message: &Message) -> u64 {
+    fn keepers_of(&mut self, cx: &mut Context, groups: &Groups, message: &Message) -> u64 {
         let topic = Name::topic_of(message);
         let mut keepers = self.router.interested(topic).promises;
         if message.retain() && !frees_room(message) {
-            keepers |= 1 << self.shared.shard_of_topic(Name::of(message));
+            keepers |= 1 << cx.shared.shard_of_topic(Name::of(message));
         }
         if message.qos() != QoS::AtMostOnce {
-            keepers |= self.homes_of_kept_groups(topic);
+            keepers |= self.homes_of_kept_groups(cx, groups, topic);
         }
         keepers
     }
+}
 
+impl Context {
     /// Has who finds no room in a log to wait for some?
     fn waits_when_full(&self) -> bool {
         self.shared.settings.when_full == WhenFull::Wait
     }
+}
 
+impl Sessions {
     /// How long this publish has to wait, because a disk that has to take it is behind or has no
     /// space for it.
-    pub(crate) fn wait_for_disk_ms(&mut self, slot: u32, publish: &Publish<'_>) -> Option<u64> {
-        let store = self.store.as_ref().filter(|_| publish.qos != QoS::AtMostOnce)?;
+    pub(crate) fn wait_for_disk_ms(
+        &mut self,
+        cx: &mut Context,
+        durable: &Durable,
+        groups: &Groups,
+        slot: u32,
+        publish: &Publish<'_>,
+    ) -> Option<u64> {
+        let store = durable.store.as_ref().filter(|_| publish.qos != QoS::AtMostOnce)?;
         let client = self.clients.get(slot).sure()?;
         let topic = topic_of(client, publish);
         let properties = publish.properties.raw().len();
         let bytes = topic.len() + properties + publish.payload.len() + FACT_BYTES_MAX;
         // For whom it is owed, and as the retained message of its topic.
         let records = 1 + usize::from(publish.retain);
-        let logs = self.shared.logs();
+        let logs = cx.shared.logs();
         let is_clear = publish.retain && publish.payload.is_empty();
         let lacking = match client.charged.account() {
             Some(payer) if logs.tight != 0 => {
-                self.shared.logs_lacking(logs.tight, payer, bytes as u64)
+                cx.shared.logs_lacking(logs.tight, payer, bytes as u64)
             }
             _ => 0,
         };
-        let full = if self.waits_when_full() && !is_clear { logs.full | lacking } else { 0 };
-        let behind = logs.behind | u64::from(store.would_wait(bytes, records)) << self.id;
+        let full = if cx.waits_when_full() && !is_clear { logs.full | lacking } else { 0 };
+        let behind = logs.behind | u64::from(store.would_wait(bytes, records)) << cx.id;
         if full | behind == 0 {
             return None;
         }
-        let keepers = self.keepers(slot, publish);
+        let keepers = self.keepers(cx, groups, slot, publish);
         if keepers & full != 0 {
             return Some(FULL_PAUSE_MS);
         }
@@ -129,10 +163,16 @@ impl Shard {
     }
 
     /// The shards that may have to write this publish down, a bit for each.
-    fn keepers(&mut self, slot: u32, publish: &Publish<'_>) -> u64 {
+    fn keepers(
+        &mut self,
+        cx: &mut Context,
+        groups: &Groups,
+        slot: u32,
+        publish: &Publish<'_>,
+    ) -> u64 {
         let Some(client) = self.clients.get(slot).sure() else { return 0 };
         let topic = topic_of(client, publish);
-        let level = self.shared.settings.level_of(topic, client.limits.durability);
+        let level = cx.shared.settings.level_of(topic, client.limits.durability);
         // For QoS 2 the packet ids of its deliveries are, whatever its level.
         if level == 0 && publish.qos != QoS::ExactlyOnce {
             return 0;
@@ -140,30 +180,35 @@ impl Shard {
         let name = Name::new(client.scope, topic);
         let mut keepers = self.router.interested(name.as_bytes()).promises;
         if publish.qos == QoS::ExactlyOnce && client.durable.is_some() {
-            keepers |= 1 << self.id;
+            keepers |= 1 << cx.id;
         }
         if publish.retain {
-            keepers |= 1 << self.shared.shard_of_topic(name);
+            keepers |= 1 << cx.shared.shard_of_topic(name);
         }
-        if self.groups.is_empty() {
+        if groups.is_empty() {
             return keepers;
         }
         let (scope, topic) = (name.scope(), topic.to_owned());
-        keepers | self.homes_of_kept_groups(Name::new(scope, topic.as_bytes()))
+        keepers | self.homes_of_kept_groups(cx, groups, Name::new(scope, topic.as_bytes()))
     }
 
     /// Where groups with a kept member have what is published on the topic written down.
-    fn homes_of_kept_groups(&mut self, topic: Name<'_, [u8]>) -> u64 {
-        if self.groups.is_empty() {
+    fn homes_of_kept_groups(
+        &mut self,
+        cx: &mut Context,
+        groups: &Groups,
+        topic: Name<'_, [u8]>,
+    ) -> u64 {
+        if groups.is_empty() {
             return 0;
         }
-        let audience = self.router.audience_here(topic, &mut self.work);
+        let audience = self.router.audience_here(topic, &mut cx.flow.work);
         let mut homes = 0;
         for group in audience.groups() {
-            if self.groups.has_durable_member(*group)
-                && let Some(name) = self.groups.name(*group)
+            if groups.has_durable_member(*group)
+                && let Some(name) = groups.name(*group)
             {
-                homes |= 1 << self.shared.shard_of_group(name.key);
+                homes |= 1 << cx.shared.shard_of_group(name.key);
             }
         }
         self.router.keep(audience);

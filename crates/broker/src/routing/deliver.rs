@@ -1,6 +1,7 @@
 //! From a matching topic to the outboxes and queues of the subscribers.
 
 use codec::{QoS, Reason};
+use policy::Action;
 use session::{
     Delivery, Dropped, Identifiers, LARGE_BYTES_MIN, Link, Message, Offered, Template, Terms,
 };
@@ -8,12 +9,14 @@ use topic::Subscription;
 
 use crate::clients::client::{Client, Pace};
 use crate::clients::notices::Kind;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
 use crate::journal::Origin;
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey, Shard};
-use policy::Action;
+use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey};
 
 /// Bits of `Subscription::options`.
 pub(crate) mod options {
@@ -155,27 +158,28 @@ struct FanOut {
     is_left_behind: bool,
 }
 
-impl Shard {
+impl Sessions {
     /// Delivers a message that another shard sent.
     pub(crate) fn deliver_mailed(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         message: &Message,
         confirm: Option<Confirm>,
         payer: u32,
-        now_ms: u64,
     ) -> Delivered {
-        let origin = confirm.and_then(|confirm| self.origin_of(confirm));
+        let origin = confirm.and_then(|confirm| cx.origin_of(confirm));
         let (is_awaited, may_refuse) = (confirm.is_some(), confirm.is_some() && origin.is_none());
         let keeping = Keeping::New { is_awaited, may_refuse, payer, origin };
         let topic = Name::topic_of(message);
-        let mut audience = self.router.audience_here(topic, &mut self.work);
+        let mut audience = self.router.audience_here(topic, &mut cx.flow.work);
         let found = audience.subscriptions();
-        let delivered = self.deliver_to_all(message, found, keeping, now_ms);
+        let delivered = self.deliver_to_all(cx, durable, message, found, keeping);
         self.router.keep(audience);
         let mut pace = delivered.pace;
-        pace.slow_to(self.pace_of_disk());
+        pace.slow_to(durable.pace_of_disk());
         if pace.pause_ms > 0 {
-            self.effects.slow_down(SessionKey::from_u64(message.publisher()), pace);
+            cx.effects.slow_down(SessionKey::from_u64(message.publisher()), pace);
         }
         delivered
     }
@@ -186,10 +190,11 @@ impl Shard {
     #[inline]
     pub(crate) fn deliver_to_all(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         message: &Message,
         found: &mut [Subscription],
         keeping: Keeping,
-        now_ms: u64,
     ) -> Delivered {
         if found.is_empty() {
             return Delivered::default();
@@ -197,14 +202,14 @@ impl Shard {
         let mut delivered = Delivered { matched: true, ..Delivered::default() };
         let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
         if may_refuse
-            && self.shared.settings.rejects
-            && self.anybody_refuses(message, found, now_ms)
+            && cx.shared.settings.rejects
+            && self.anybody_refuses(cx, durable, message, found)
         {
             delivered.refused = Some(Reason::QUOTA_EXCEEDED);
             return delivered;
         }
         let mut serial = 0;
-        match self.keep(message, found, keeping) {
+        match durable.keep(cx, self, message, found, keeping) {
             Ok(None) => {}
             Ok(Some((kept, position))) => {
                 serial = kept;
@@ -218,29 +223,29 @@ impl Shard {
         }
         let all = found.len();
         let is_late = matches!(keeping, Keeping::Late);
-        let found = match (all > 1 || !self.broadcasts.is_empty()) && !is_late {
-            true => self.at_once(message, found, serial, now_ms),
+        let found = match (all > 1 || !cx.flow.broadcasts.is_empty()) && !is_late {
+            true => self.at_once(cx, durable, message, found, serial),
             false => found,
         };
         let traits = Traits::of(message);
         let mut fan_out = FanOut::default();
         if all > 1 {
-            fan_out.template = Some(self.buffers.take_template());
-            if self.is_broadcast(found) {
-                self.dirty.begin_broadcast(message.payload_len());
+            fan_out.template = Some(cx.buffers.take_template());
+            if cx.is_broadcast(found) {
+                cx.dirty.begin_broadcast(message.payload_len());
             }
         }
         for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
-            self.deliver_to((message, traits), own, serial, &mut fan_out, now_ms);
+            self.deliver_to(cx, durable, (message, traits), own, serial, &mut fan_out);
         }
         if let Some(template) = fan_out.template {
-            self.dirty.end_broadcast();
-            self.buffers.keep_template(template);
+            cx.dirty.end_broadcast();
+            cx.buffers.keep_template(template);
         }
         if !traits.scope.is_first() && !is_late {
-            self.charge_sent(message, all as u64, now_ms);
+            self.charge_sent(cx, message, all as u64);
         }
-        self.end_delivery(message, keeping, serial, fan_out.is_left_behind);
+        durable.end_delivery(self, message, keeping, serial, fan_out.is_left_behind);
         delivered.pace = fan_out.pace;
         delivered.own = fan_out.own;
         delivered
@@ -250,21 +255,23 @@ impl Shard {
     #[inline(never)]
     fn at_once<'a>(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         message: &Message,
         found: &'a mut [Subscription],
         serial: u64,
-        now_ms: u64,
     ) -> &'a [Subscription] {
         if !found.is_sorted_by_key(|subscription| subscription.subscriber) {
             found.sort_unstable_by_key(|subscription| subscription.subscriber);
         }
-        let is_behind = (!self.broadcasts.is_empty() && self.broadcasts.hold_up_message(message))
-            || (self.dirty.has_gathered() && self.is_broadcast(found));
-        let found = match is_behind || found.len() > self.work.broadcast_max() {
-            true => self.put_some_off(message, found, (serial, is_behind), now_ms),
+        let is_behind = (!cx.flow.broadcasts.is_empty()
+            && cx.flow.broadcasts.hold_up_message(message))
+            || (cx.dirty.has_gathered() && cx.is_broadcast(found));
+        let found = match is_behind || found.len() > cx.flow.work.broadcast_max() {
+            true => self.put_some_off(cx, durable, message, found, (serial, is_behind)),
             false => found,
         };
-        self.work.charge(found.len());
+        cx.flow.work.charge(found.len());
         found
     }
 
@@ -274,16 +281,17 @@ impl Shard {
     #[cold]
     fn put_some_off<'a>(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         message: &Message,
         found: &'a mut [Subscription],
         (serial, is_behind): (u64, bool),
-        now_ms: u64,
     ) -> &'a [Subscription] {
-        if self.work.is_stopping() || self.shared.settings.rejects {
-            self.finish_broadcasts(now_ms);
+        if cx.flow.work.is_stopping() || cx.shared.settings.rejects {
+            self.finish_broadcasts(cx, durable);
             return found;
         }
-        let first = if is_behind { 0 } else { self.work.broadcast_max() };
+        let first = if is_behind { 0 } else { cx.flow.work.broadcast_max() };
         let first = found.get(first).map_or(u32::MAX, |subscription| subscription.subscriber);
         let publisher = self.clients.slot_of(SessionKey::from_u64(message.publisher()));
         let is_owed = |slot: u32| {
@@ -296,73 +304,95 @@ impl Shard {
         let (now, later) = found.split_at(now);
         // What is owed now would overtake the broadcasts before it (MQTT-4.6.0-6).
         for own in now.iter().filter(|_| is_behind && serial != 0) {
-            self.finish_broadcasts_to(own.subscriber, now_ms);
+            self.finish_broadcasts_to(cx, durable, own.subscriber);
         }
         if !later.is_empty() {
-            self.put_off_broadcast(message, later.iter().copied(), now_ms);
+            self.put_off_broadcast(cx, durable, message, later.iter().copied());
         }
         now
     }
+}
 
+impl Context {
     /// Are these many clients? The subscriptions are sorted by client.
     #[inline]
     fn is_broadcast(&self, found: &[Subscription]) -> bool {
-        let many = self.work.broadcast_min();
+        let many = self.flow.work.broadcast_min();
         found.len() > many && has_clients(found, many)
     }
+}
 
-    fn anybody_refuses(&mut self, message: &Message, found: &[Subscription], now_ms: u64) -> bool {
+impl Sessions {
+    fn anybody_refuses(
+        &mut self,
+        cx: &mut Context,
+        durable: &Durable,
+        message: &Message,
+        found: &[Subscription],
+    ) -> bool {
         let traits = Traits::of(message);
         let kept =
             |subscription: &&Subscription| options::qos(subscription.options) != QoS::AtMostOnce;
         traits.qos != QoS::AtMostOnce
-            && found.iter().filter(kept).any(|own| self.refuses((message, traits), own, now_ms))
+            && found
+                .iter()
+                .filter(kept)
+                .any(|own| self.refuses(cx, durable, (message, traits), own))
     }
 
     /// Does the session have no room for the message, though it is owed it?
-    fn refuses(&mut self, of: (&Message, Traits), own: &Subscription, now_ms: u64) -> bool {
+    fn refuses(
+        &mut self,
+        cx: &mut Context,
+        durable: &Durable,
+        of: (&Message, Traits),
+        own: &Subscription,
+    ) -> bool {
         let (message, traits) = of;
         let slot = own.subscriber;
         let is_own = traits.publisher == self.key(slot).as_u64();
-        let is_full = |shard: &Self| {
-            let client = shard.clients.get(slot);
-            client.is_some_and(|client| shard.would_refuse(client, message))
-        };
         let is_owed = |client| terms_of(of, std::slice::from_ref(own), is_own, client).is_some();
-        if !is_full(self) || !self.clients.get(slot).is_some_and(is_owed) {
+        if !self.has_no_room(slot, message) || !self.clients.get(slot).is_some_and(is_owed) {
             return false;
         }
-        self.drop_expired(slot, now_ms);
-        let refuses = is_full(self);
+        self.drop_expired(cx, durable, slot);
+        let refuses = self.has_no_room(slot, message);
         if let Some(client) = self.clients.get(slot).filter(|_| refuses) {
             client.session.count_refusal(message);
         }
         refuses
     }
 
-    /// What has expired in the queue of a session takes no room there.
-    fn drop_expired(&mut self, slot: u32, now_ms: u64) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let dropped = client.session.outgoing.drop_expired(now_ms);
-        self.note_expired(slot, dropped, now_ms);
-        self.drop_expired_in_log(slot, now_ms);
+    fn has_no_room(&self, slot: u32, message: &Message) -> bool {
+        let client = self.clients.get(slot);
+        client.is_some_and(|client| client.would_refuse(message))
     }
 
-    pub(crate) fn note_expired(&mut self, slot: u32, count: u32, now_ms: u64) {
+    /// What has expired in the queue of a session takes no room there.
+    fn drop_expired(&mut self, cx: &mut Context, durable: &Durable, slot: u32) {
+        let now_ms = cx.now_ms;
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let dropped = client.session.outgoing.drop_expired(now_ms);
+        self.note_expired(cx, slot, dropped);
+        durable.drop_expired_in_log(cx, self, slot);
+    }
+
+    pub(crate) fn note_expired(&mut self, cx: &mut Context, slot: u32, count: u32) {
         if count > 0 {
-            count_dropped(self.metrics(), Dropped::Expired, u64::from(count) - 1);
-            self.note_dropped(slot, Dropped::Expired, now_ms);
+            count_dropped(&cx.metrics, Dropped::Expired, u64::from(count) - 1);
+            self.note_dropped(cx, slot, Dropped::Expired);
         }
     }
 
     /// Delivers to one client; `own` are its matching subscriptions.
     fn deliver_to(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         (message, traits): (&Message, Traits),
         own: &[Subscription],
         serial: u64,
         fan_out: &mut FanOut,
-        now_ms: u64,
     ) {
         let Some(first) = own.first().sure() else { return };
         let slot = first.subscriber;
@@ -372,25 +402,25 @@ impl Shard {
         let is_durable = serial != 0 && client.durable.is_some();
         let terms = terms_of((message, traits), own, is_own, client);
         if first.options & options::CHECK_RECEIVE != 0 {
-            self.work.charge(client.grants.topic_units());
+            cx.flow.work.charge(client.grants.topic_units());
         }
         if terms.is_some() && traits.retain {
             note_fresh(client, message);
         }
         let is_kept = is_durable
-            && terms.as_ref().is_some_and(|t| self.is_owed_by_serial(slot, serial, t.qos));
+            && terms.as_ref().is_some_and(|t| durable.is_owed_by_serial(self, slot, serial, t.qos));
         if is_durable && !is_kept && own.iter().any(|s| s.options & options::DURABLE != 0) {
-            self.pass_over(slot, serial);
+            durable.pass_over(self, slot, serial);
         }
         let Some(mut terms) = terms else { return };
         if is_kept {
             terms.serial = serial;
         }
         if is_own {
-            self.defer_own(terms.serial);
+            durable.defer_own(terms.serial);
             fan_out.own = Some(Box::new(OwnCopy { slot, terms }));
         } else {
-            self.offer(slot, (message, traits.payload_bytes), terms, fan_out, now_ms);
+            self.offer(cx, durable, slot, (message, traits.payload_bytes), terms, fan_out);
         }
     }
 
@@ -398,18 +428,20 @@ impl Shard {
     #[inline]
     fn offer(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         slot: u32,
         (message, payload_bytes): (&Message, usize),
         terms: Terms,
         fan_out: &mut FanOut,
-        now_ms: u64,
     ) {
+        let now_ms = cx.now_ms;
         if terms.serial != 0 {
             let delivery = Delivery { message: message.clone(), terms };
-            fan_out.is_left_behind |= self.owe(slot, delivery, now_ms);
+            fan_out.is_left_behind |= durable.owe(cx, self, slot, delivery);
             let pace = self.clients.get_mut(slot).map(|client| client.pace(now_ms));
             let pace = pace.unwrap_or_default();
-            if !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
+            if !self.holds_instead(cx, slot, (message, payload_bytes), pace) {
                 fan_out.pace.slow_to(pace);
             }
             return;
@@ -417,14 +449,14 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         if client.session.outgoing.may_have_expired(now_ms) {
             let expired = client.session.outgoing.drop_expired(now_ms);
-            self.note_expired(slot, expired, now_ms);
+            self.note_expired(cx, slot, expired);
             // Once: the next look is due later.
-            return self.offer(slot, (message, payload_bytes), terms, fan_out, now_ms);
+            return self.offer(cx, durable, slot, (message, payload_bytes), terms, fan_out);
         }
-        self.buffers.lend(client);
+        cx.buffers.lend(client);
         if terms.qos == QoS::ExactlyOnce && client.durable.is_some() {
             // The client would take what has this packet id after a crash for a repetition.
-            return self.note_dropped(slot, Dropped::Unlogged, now_ms);
+            return self.note_dropped(cx, slot, Dropped::Unlogged);
         }
         let has_no_queue = terms.qos == QoS::AtMostOnce;
         let Client { session, limits, .. } = client;
@@ -433,10 +465,10 @@ impl Shard {
         let has_room = session.link().is_none_or(Link::has_room);
         let mut pace = client.pace(now_ms);
         pace.is_urgent |= has_no_queue && !has_room;
-        if has_no_queue || !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
+        if has_no_queue || !self.holds_instead(cx, slot, (message, payload_bytes), pace) {
             fan_out.pace.slow_to(pace);
         }
-        self.after_offer(slot, payload_bytes, offered, now_ms);
+        self.after_offer(cx, slot, payload_bytes, offered);
     }
 
     /// While the queue is long, publishers of large messages are not paused one by one, but all
@@ -444,41 +476,48 @@ impl Shard {
     #[inline]
     fn holds_instead(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         (message, payload_bytes): (&Message, usize),
         pace: Pace,
-        now_ms: u64,
     ) -> bool {
         let is_large = payload_bytes >= LARGE_BYTES_MIN && pace.pause_ms > 0;
         (is_large || pace.is_filling)
             && message.publisher() != self.key(slot).as_u64()
             && (pace.is_filling || self.clients.get(slot).is_some_and(Client::has_long_queue))
-            && self.hold_publishers(slot, message, pace.is_filling, now_ms)
+            && self.hold_publishers(cx, slot, message, pace.is_filling)
     }
 
     /// Delivers what a publisher gets of its own message. Returns how it keeps pace with that.
     #[inline]
     pub(crate) fn deliver_own(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         message: &Message,
         own: Option<Box<OwnCopy>>,
-        now_ms: u64,
     ) -> Pace {
         match own {
-            Some(own) => self.deliver_own_copy(message, *own, now_ms),
+            Some(own) => self.deliver_own_copy(cx, durable, message, *own),
             None => Pace::default(),
         }
     }
 
     #[inline(never)]
-    fn deliver_own_copy(&mut self, message: &Message, own: OwnCopy, now_ms: u64) -> Pace {
+    fn deliver_own_copy(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        message: &Message,
+        own: OwnCopy,
+    ) -> Pace {
         let OwnCopy { slot, terms } = own;
         let serial = terms.serial;
         let offered = (message, message.payload_len());
         let mut fan_out = FanOut::default();
-        self.offer(slot, offered, terms, &mut fan_out, now_ms);
+        self.offer(cx, durable, slot, offered, terms, &mut fan_out);
         if serial != 0 {
-            self.let_own_go(message, serial, fan_out.is_left_behind);
+            durable.let_own_go(self, message, serial, fan_out.is_left_behind);
         }
         fan_out.pace
     }
@@ -487,52 +526,52 @@ impl Shard {
     #[inline]
     pub(crate) fn after_offer(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         payload_bytes: usize,
         offered: Offered,
-        now_ms: u64,
     ) {
         if offered == Offered::Written {
-            let metrics = self.metrics();
+            let metrics = &cx.metrics;
             metrics.publishes_sent.add(1);
             metrics.publish_bytes_sent.add(payload_bytes as u64);
-            self.mark_dirty(slot);
+            self.mark_dirty(cx, slot);
         } else {
-            self.note_not_written(slot, offered, now_ms);
+            self.note_not_written(cx, slot, offered);
         }
     }
 
-    fn note_not_written(&mut self, slot: u32, offered: Offered, now_ms: u64) {
-        let metrics = self.metrics();
+    fn note_not_written(&mut self, cx: &mut Context, slot: u32, offered: Offered) {
+        let metrics = &cx.metrics;
         match offered {
             Offered::Written => {}
             Offered::Queued => metrics.publishes_queued.add(1),
             Offered::QueuedForOldest(dropped) => {
                 metrics.publishes_queued.add(1);
                 for _ in 0..dropped {
-                    self.note_dropped(slot, Dropped::QueueFull, now_ms);
+                    self.note_dropped(cx, slot, Dropped::QueueFull);
                 }
             }
-            Offered::Dropped(reason) => self.note_dropped(slot, reason, now_ms),
-            Offered::Refused => self.note_dropped(slot, Dropped::QueueFull, now_ms),
+            Offered::Dropped(reason) => self.note_dropped(cx, slot, reason),
+            Offered::Refused => self.note_dropped(cx, slot, Dropped::QueueFull),
             Offered::Disconnect => {
-                self.note_dropped(slot, Dropped::QueueFull, now_ms);
+                self.note_dropped(cx, slot, Dropped::QueueFull);
                 // Without a connection there is nothing to end, and the next one is innocent.
                 if self.clients.get(slot).is_some_and(Client::is_connected) {
-                    self.doomed.push((slot, Ended::QueueFull));
+                    cx.doomed.push((slot, Ended::QueueFull));
                 }
             }
         }
     }
 
     /// Counts a dropped delivery; the event that names the client comes at most once a second.
-    pub(crate) fn note_dropped(&mut self, slot: u32, reason: Dropped, now_ms: u64) {
-        count_dropped(self.metrics(), reason, 1);
+    pub(crate) fn note_dropped(&mut self, cx: &mut Context, slot: u32, reason: Dropped) {
+        count_dropped(&cx.metrics, reason, 1);
         // QoS 0 to somebody who is away is the normal case, not a loss worth telling.
         if reason == Dropped::Offline {
             return;
         }
-        self.note(slot, Kind::Dropped(reason), "", now_ms);
+        self.note(cx, slot, Kind::Dropped(reason), "");
     }
 }
 

@@ -1,36 +1,39 @@
 //! From a PUBLISH to the shards that want it.
 
 use codec::{Property, Publish, QoS, Reason, Violation};
+use policy::{Action, Identity, Manner};
 use session::{Inbound, Message, MessageParts, NEVER, Respondent};
 use topic::Interested;
 
 use crate::clients::client::{Client, Pace};
 use crate::clients::notices::Kind;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
 use crate::durable::{Promise, level_of};
 use crate::flow::work::GROUPS_OVER_PER_UNIT;
+use crate::groups::table::Groups;
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
-use crate::routing::capacity::frees_room;
 use crate::routing::deliver::{Delivered, Keeping, OwnCopy};
 use crate::routing::router::Audience;
 use crate::shard::OwnMemory;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, Limits, Mail, Name, SessionKey, Settings, Shard, WhenFull};
-use policy::{Action, Identity, Manner};
+use crate::{Confirm, Ended, Limits, Mail, Name, SessionKey, Settings, WhenFull};
 
 /// What became of a message on its way.
 #[derive(Debug, Default)]
 pub(crate) struct Routed {
-    matched: bool,
+    pub(crate) matched: bool,
     /// Why the message was not taken, if it was not.
     pub(crate) refused: Option<Reason>,
     /// Of the slowest subscriber here.
-    pace: Pace,
-    own: Option<Box<OwnCopy>>,
+    pub(crate) pace: Pace,
+    pub(crate) own: Option<Box<OwnCopy>>,
 }
 
 /// What the checks of a PUBLISH came to.
-enum Checked {
+pub(crate) enum Checked {
     Accept(Message),
     /// Known. Some: it is retained, perhaps in place of what an older one has put there again.
     Repeat(Option<Message>),
@@ -45,225 +48,126 @@ impl Routed {
     }
 }
 
-impl Shard {
-    /// Returns how the slowest subscriber keeps pace.
-    pub(crate) fn on_publish(
-        &mut self,
-        slot: u32,
-        publish: &Publish<'_>,
-        memory: OwnMemory<'_>,
-        now_ms: u64,
-    ) -> Result<Pace, Ended> {
-        let metrics = self.metrics();
-        metrics.publishes_received.add(1);
-        metrics.publish_bytes_received.add(publish.payload.len() as u64);
-        let key = self.key(slot);
-        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(Pace::default()) };
-        self.work.charge(client.grants.topic_units());
-        let settings = self.store.as_ref().map(|_| &self.shared.settings);
-        let buffers = (self.buffers.properties(), memory);
-        let checked = check(client, publish, buffers, settings, key, now_ms)?;
-        let message = match checked {
-            Checked::Accept(message) => message,
-            Checked::Repeat(retained) => {
-                self.on_repeat(slot, publish, retained.as_ref());
-                return Ok(Pace::default());
-            }
-            Checked::Deny(topic) => return self.deny_publish(slot, publish, &topic, now_ms),
-            Checked::Invalid(violation) => return self.refuse_topic(slot, publish, violation),
-        };
-        if self.shared.memory_is_short()
-            && !frees_room(&message)
-            && self.lacks_memory(slot, message.heap_bytes())
-        {
-            let reason = Reason::QUOTA_EXCEEDED;
-            return self.refuse_publish(slot, publish, &message, reason, now_ms);
-        }
-        let disk = self.pace_of_disk();
-        let mut pace = match self.is_taken_on(slot, publish, &message) {
-            true => self.publish_taken(slot, publish, &message, now_ms)?,
-            false => self.publish_now(slot, publish, &message, now_ms)?,
-        };
-        pace.slow_to(disk);
-        Ok(pace)
-    }
-
-    /// The way of a PUBLISH that goes to everybody at once.
-    #[inline(always)]
-    fn publish_now(
-        &mut self,
-        slot: u32,
-        publish: &Publish<'_>,
-        message: &Message,
-        now_ms: u64,
-    ) -> Result<Pace, Ended> {
-        let mut undone = None;
-        if publish.dup && publish.retain {
-            match self.note_sent_again(slot, message, 0) {
-                Ok(position) => undone = position,
-                Err(error) => {
-                    let reason = reason_of(&error);
-                    return self.refuse_publish(slot, publish, message, reason, now_ms);
-                }
-            }
-        }
-        let mut asked = match publish.qos {
-            QoS::AtMostOnce => None,
-            _ if self.is_awaited(message) => self.ask_for(slot, publish),
-            _ => None,
-        };
-        let routed = self.route_in_turn(slot, message, asked.as_mut(), now_ms);
-        if undone.is_some() && routed.refused.is_none() {
-            self.await_undone(undone, message, asked.as_mut());
-        }
-        let answered =
-            self.answer_routed(slot, publish, message, (&routed, asked.as_mut()), now_ms);
-        let Routed { mut pace, own, .. } = routed;
-        if own.is_some() {
-            pace.slow_to(self.deliver_own(message, own, now_ms));
-        }
-        answered.map(|()| pace)
-    }
-
+impl Sessions {
     /// What no log keeps is refused by none: it waits for nobody, and a repetition is known at
     /// once.
-    fn is_awaited(&self, message: &Message) -> bool {
-        self.store.is_none()
+    pub(crate) fn is_awaited(&self, cx: &Context, durable: &Durable, message: &Message) -> bool {
+        durable.store.is_none()
             || message.level() > 0
-            || self.shared.settings.rejects
-            || self.lacks_room_to_retain(message)
+            || cx.shared.settings.rejects
+            || self.lacks_room_to_retain(cx, message)
     }
 
     #[inline]
-    fn answer_routed(
+    pub(crate) fn answer_routed(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         publish: &Publish<'_>,
         message: &Message,
         (routed, asked): (&Routed, Option<&mut Asked>),
-        now_ms: u64,
     ) -> Result<(), Ended> {
         if let Some(reason) = routed.refused {
-            return self.refuse_publish(slot, publish, message, reason, now_ms).map(drop);
+            return self.refuse_publish(cx, slot, publish, message, reason).map(drop);
         }
         let reason = if routed.matched {
             Reason::SUCCESS
         } else {
-            self.metrics().publishes_unmatched.add(1);
+            cx.metrics.publishes_unmatched.add(1);
             // A PUBREC only says that the message has come; subscribers are not its matter.
             match publish.qos {
                 QoS::ExactlyOnce => Reason::SUCCESS,
                 _ => Reason::NO_MATCHING_SUBSCRIBERS,
             }
         };
-        self.answer_publish(slot, publish, reason, asked);
+        self.answer_publish(cx, slot, publish, reason, asked);
         Ok(())
     }
 
     /// Is it a QoS 2 publish of a durable session? It is taken on in the log first, and passed to
     /// the others when it is committed.
     #[inline]
-    fn is_taken_on(&self, slot: u32, publish: &Publish<'_>, message: &Message) -> bool {
+    pub(crate) fn is_taken_on(
+        &self,
+        cx: &Context,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+    ) -> bool {
         // With the retained store about full its home has to be asked first: what is taken on
         // cannot be refused any more.
         publish.qos == QoS::ExactlyOnce
             && message.level() > 0
-            && !self.lacks_room_to_retain(message)
-            && !self.shared.settings.rejects
+            && !self.lacks_room_to_retain(cx, message)
+            && !cx.shared.settings.rejects
             && self.clients.get(slot).is_some_and(|client| client.durable.is_some())
     }
 
-    fn publish_taken(
+    pub(crate) fn publish_taken(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &Groups,
         slot: u32,
         publish: &Publish<'_>,
         message: &Message,
-        now_ms: u64,
     ) -> Result<Pace, Ended> {
-        if let Some(reason) = self.lacks_disk_for(message, 1 << self.id) {
-            return self.refuse_publish(slot, publish, message, reason, now_ms);
+        let own = 1 << cx.id;
+        if let Some(reason) = self.lacks_disk_for(cx, durable, groups, message, own) {
+            return self.refuse_publish(cx, slot, publish, message, reason);
         }
         let mut asked = self.ask_for(slot, publish);
         let confirm = asked.as_mut().map(|asked| asked.ask(Respondent::HANDOVER));
-        let serial = match self.take_on(slot, publish.packet_id, message, confirm) {
+        let serial = match durable.take_on(cx, self, slot, publish.packet_id, message, confirm) {
             Ok(serial) => serial,
             Err(error) => {
                 let reason = reason_of(&error);
-                return self.refuse_publish(slot, publish, message, reason, now_ms);
+                return self.refuse_publish(cx, slot, publish, message, reason);
             }
         };
         if let Some(client) = self.clients.get_mut(slot) {
             client.session.incoming.insert(publish.packet_id);
         }
-        let Delivered { mut pace, own, .. } = self.deliver_kept(message, serial, now_ms);
-        self.owe_kept_answer(slot, publish, asked.as_mut());
-        pace.slow_to(self.deliver_own(message, own, now_ms));
+        let Delivered { mut pace, own, .. } = self.deliver_kept(cx, durable, message, serial);
+        self.owe_kept_answer(cx, slot, publish, asked.as_mut());
+        pace.slow_to(self.deliver_own(cx, durable, message, own));
         Ok(pace)
     }
 
     /// Delivers to the subscribers here what is in the log.
     pub(crate) fn deliver_kept(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         message: &Message,
         serial: u64,
-        now_ms: u64,
     ) -> Delivered {
-        let mut audience = self.router.audience(Name::topic_of(message), &mut self.work);
+        let mut audience = self.router.audience(Name::topic_of(message), &mut cx.flow.work);
         let (found, keeping) = (audience.subscriptions(), Keeping::Kept(serial));
-        let delivered = self.deliver_to_all(message, found, keeping, now_ms);
+        let delivered = self.deliver_to_all(cx, durable, message, found, keeping);
         self.router.keep(audience);
         delivered
     }
 
     /// Owes the answer to a publish whose packet id counts as accepted already.
-    fn owe_kept_answer(&mut self, slot: u32, publish: &Publish<'_>, asked: Option<&mut Asked>) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        self.buffers.lend(client);
-        let awaited = asked.and_then(Asked::take_awaited);
-        client.session.owe_kept_answer(publish.packet_id, awaited);
-        self.mark_dirty(slot);
-    }
-
-    /// A publish that was accepted comes again. Some: it is retained, too, as that may be undone.
-    fn on_repeat(&mut self, slot: u32, publish: &Publish<'_>, retained: Option<&Message>) {
-        let mut asked = self.ask_for(slot, publish);
-        if let Some(asked) = &mut asked {
-            self.await_handover(slot, publish, asked);
-            self.inherit(slot, publish, asked);
-            asked.ask_again();
-        }
-        if let Some(message) = retained {
-            let asked = asked.as_mut().filter(|_| self.is_awaited(message));
-            self.retain_again(slot, publish, message, asked);
-        }
-        self.owe_kept_answer(slot, publish, asked.as_mut());
-    }
-
-    /// A retained publish of QoS 2 is repeated behind one of QoS 1 that may be older than it, and
-    /// has replaced it: it is retained anew, and nobody gets it twice.
-    fn retain_again(
+    pub(crate) fn owe_kept_answer(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         publish: &Publish<'_>,
-        message: &Message,
-        mut asked: Option<&mut Asked>,
+        asked: Option<&mut Asked>,
     ) {
-        // Now it stands in the place of those behind it, until they come again.
-        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
-        let own = durable.and_then(|durable| durable.received(publish.packet_id));
-        match self.note_sent_again(slot, message, own.map_or(0, |own| own.serial)) {
-            Ok(undone) => self.await_undone(undone, message, asked.as_deref_mut()),
-            // It comes again with the next connection.
-            Err(_) => self.doomed.push((slot, Ended::LogFailed)),
-        }
-        if self.would_overtake(slot, message) {
-            return self.wait_in_line(slot, message, asked, true);
-        }
-        self.retain_patiently(message, asked, &mut Routed::default());
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        cx.buffers.lend(client);
+        let awaited = asked.and_then(Asked::take_awaited);
+        client.session.owe_kept_answer(publish.packet_id, awaited);
+        self.mark_dirty(cx, slot);
     }
+}
 
+impl Durable {
     /// The acknowledgement waits for what the log is told of those that the message has replaced.
-    fn await_undone(
+    pub(crate) fn await_undone(
         &mut self,
         undone: Option<storage::Position>,
         message: &Message,
@@ -274,20 +178,28 @@ impl Shard {
             self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
         }
     }
+}
 
+impl Sessions {
     /// A QoS 2 publish comes again while the first has not reached everybody: this connection
     /// waits for it, too.
-    fn await_handover(&mut self, slot: u32, publish: &Publish<'_>, asked: &mut Asked) {
-        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
-        let serial = durable.and_then(|d| d.received(publish.packet_id)).map(|r| r.serial);
-        if let (Some(serial), Some(store)) = (serial, &mut self.store) {
+    pub(crate) fn await_handover(
+        &self,
+        durable: &mut Durable,
+        slot: u32,
+        publish: &Publish<'_>,
+        asked: &mut Asked,
+    ) {
+        let kept = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let serial = kept.and_then(|kept| kept.received(publish.packet_id)).map(|r| r.serial);
+        if let (Some(serial), Some(store)) = (serial, &mut durable.store) {
             store.handovers.await_again(serial, asked);
         }
     }
 
     /// A QoS 2 publish comes again for which other places have yet to answer: this connection waits
     /// for them, too.
-    fn inherit(&mut self, slot: u32, publish: &Publish<'_>, asked: &mut Asked) {
+    pub(crate) fn inherit(&mut self, slot: u32, publish: &Publish<'_>, asked: &mut Asked) {
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let number = asked.confirm().ack_number;
         if client.session.incoming.inherit(publish.packet_id, number) {
@@ -297,7 +209,7 @@ impl Shard {
 
     /// A publish of which the publisher waits for answers; its ack number is the one that
     /// `answer_publish` will get.
-    fn ask_for(&mut self, slot: u32, publish: &Publish<'_>) -> Option<Asked> {
+    pub(crate) fn ask_for(&self, slot: u32, publish: &Publish<'_>) -> Option<Asked> {
         if publish.qos == QoS::AtMostOnce {
             return None;
         }
@@ -324,18 +236,20 @@ impl Shard {
     #[inline]
     fn answer_publish(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         publish: &Publish<'_>,
         reason: Reason,
         asked: Option<&mut Asked>,
     ) {
         if publish.qos != QoS::AtMostOnce {
-            self.owe_answer(slot, publish, reason, asked);
+            self.owe_answer(cx, slot, publish, reason, asked);
         }
     }
 
     fn owe_answer(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         publish: &Publish<'_>,
         reason: Reason,
@@ -343,37 +257,38 @@ impl Shard {
     ) {
         let awaited = asked.and_then(Asked::take_awaited);
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        self.buffers.lend(client);
+        cx.buffers.lend(client);
         client.session.owe_answer(publish.qos, publish.packet_id, reason, awaited);
-        self.mark_dirty(slot);
+        self.mark_dirty(cx, slot);
     }
 
     /// Not allowed: MQTT 5 clients are told, others get a success, as the standard has no other
     /// word for them (MQTT-3.3.5-2 of 3.1.1 allows either this or closing).
-    fn deny_publish(
+    pub(crate) fn deny_publish(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         publish: &Publish<'_>,
         topic: &str,
-        now_ms: u64,
     ) -> Result<Pace, Ended> {
-        self.metrics().publishes_denied.add(1);
+        cx.metrics.publishes_denied.add(1);
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
-        self.note_as(slot, Kind::Denied("publish"), topic, manner, now_ms);
+        self.note_as(cx, slot, Kind::Denied("publish"), topic, manner);
         let reason = self.reason_for(slot, Reason::NOT_AUTHORIZED);
-        self.answer_publish(slot, publish, reason, None);
+        self.answer_publish(cx, slot, publish, reason, None);
         Ok(Pace::default())
     }
 
-    fn refuse_topic(
+    pub(crate) fn refuse_topic(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         publish: &Publish<'_>,
         violation: Violation,
     ) -> Result<Pace, Ended> {
         let is_v5 = self.clients.get(slot).is_some_and(is_v5);
         if is_v5 && publish.qos != QoS::AtMostOnce && violation.clause.is_empty() {
-            self.answer_publish(slot, publish, violation.reason, None);
+            self.answer_publish(cx, slot, publish, violation.reason, None);
             return Ok(Pace::default());
         }
         Err(Ended::Violation(violation))
@@ -381,17 +296,17 @@ impl Shard {
 
     /// No room: told with 0x97, or by closing the connection of a 3.1.1 client, which then sends
     /// the message again.
-    fn refuse_publish(
+    pub(crate) fn refuse_publish(
         &mut self,
+        cx: &mut Context,
         slot: u32,
         publish: &Publish<'_>,
         message: &Message,
         reason: Reason,
-        now_ms: u64,
     ) -> Result<Pace, Ended> {
-        self.note_refused(slot, message, now_ms);
+        self.note_refused(cx, slot, message);
         // Clients of 3.1.1 are cut off, when those before have been answered.
-        self.answer_publish(slot, publish, reason, None);
+        self.answer_publish(cx, slot, publish, reason, None);
         let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
         // What the message led to has ended the connection.
         let Some(link) = link else { return Ok(Pace::default()) };
@@ -402,9 +317,9 @@ impl Shard {
     }
 
     /// Counts a message that its publisher is told to be refused, and tells who it was.
-    pub(crate) fn note_refused(&mut self, slot: u32, message: &Message, now_ms: u64) {
-        self.metrics().publishes_refused.add(1);
-        self.note(slot, Kind::Refused, message.topic(), now_ms);
+    pub(crate) fn note_refused(&mut self, cx: &mut Context, slot: u32, message: &Message) {
+        cx.metrics.publishes_refused.add(1);
+        self.note(cx, slot, Kind::Refused, message.topic());
     }
 
     fn reason_for(&self, slot: u32, reason: Reason) -> Reason {
@@ -414,47 +329,28 @@ impl Shard {
         }
     }
 
-    /// Sends a will on its way that no log keeps.
-    pub(crate) fn route_will(&mut self, slot: u32, message: &Message, now_ms: u64) {
-        let routed = self.route_in_turn(slot, message, None, now_ms);
-        self.deliver_own(message, routed.own, now_ms);
-    }
-
-    /// Sends a message of a client on its way, not before older ones of its topic.
-    #[inline(always)]
-    fn route_in_turn(
-        &mut self,
-        slot: u32,
-        message: &Message,
-        asked: Option<&mut Asked>,
-        now_ms: u64,
-    ) -> Routed {
-        if self.would_overtake(slot, message) {
-            return self.route_behind(slot, message, asked, now_ms);
-        }
-        self.route(message, asked, now_ms)
-    }
-
     /// Subscribers here have had the older ones; the others get the message behind them.
     #[cold]
-    fn route_behind(
+    pub(crate) fn route_behind(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &Groups,
         slot: u32,
         message: &Message,
         mut asked: Option<&mut Asked>,
-        now_ms: u64,
     ) -> Routed {
         let mut routed = Routed::default();
         if asked.is_some()
-            && let Some(reason) = self.lacks_disk_for(message, 0)
+            && let Some(reason) = self.lacks_disk_for(cx, durable, groups, message, 0)
         {
             routed.refused = Some(reason);
             return routed;
         }
-        let mut audience = self.router.audience(Name::topic_of(message), &mut self.work);
+        let mut audience = self.router.audience(Name::topic_of(message), &mut cx.flow.work);
         let is_taken =
-            self.route_here(message, &mut audience, asked.as_deref_mut(), &mut routed, now_ms);
-        let has_others = audience.interested().wants & !(1 << self.id) != 0;
+            self.route_here(cx, durable, message, &mut audience, asked.as_deref_mut(), &mut routed);
+        let has_others = audience.interested().wants & !(1 << cx.id) != 0;
         let goes_on = has_others || !audience.groups().is_empty();
         self.router.keep(audience);
         if !is_taken {
@@ -462,58 +358,25 @@ impl Shard {
         }
         routed.matched |= goes_on;
         if goes_on || message.retain() {
-            self.wait_in_line(slot, message, asked, false);
+            durable.wait_in_line(cx, self, slot, message, asked, false);
         }
-        routed
-    }
-
-    /// Sends a message on its way: to the retained store, the subscribers here, the shared groups
-    /// and the shards that may want it.
-    pub(crate) fn route(
-        &mut self,
-        message: &Message,
-        mut asked: Option<&mut Asked>,
-        now_ms: u64,
-    ) -> Routed {
-        if asked.is_some()
-            && let Some(reason) = self.lacks_disk_for(message, 0)
-        {
-            return Routed { refused: Some(reason), ..Routed::default() };
-        }
-        let mut routed = Routed::default();
-        if message.retain() {
-            self.retain(message, asked.as_deref_mut(), &mut routed);
-            if routed.refused.is_some() && asked.is_some() {
-                // The publisher is told and sends it again: nobody is to get it twice.
-                return routed;
-            }
-        }
-        let mut audience = self.router.audience(Name::topic_of(message), &mut self.work);
-        if self.route_here(message, &mut audience, asked.as_deref_mut(), &mut routed, now_ms) {
-            if !audience.groups().is_empty() {
-                let asked = asked.as_deref_mut();
-                self.route_to_groups(message, audience.groups(), asked, &mut routed, now_ms);
-            }
-            if audience.interested().wants & !(1 << self.id) != 0 {
-                self.route_to_others(message, audience.interested(), asked, &mut routed);
-            }
-        }
-        self.router.keep(audience);
         routed
     }
 
     /// The way of a message to the subscribers here. False: it is refused.
     #[inline(always)]
-    fn route_here(
+    pub(crate) fn route_here(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         message: &Message,
         audience: &mut Audience,
         asked: Option<&mut Asked>,
         routed: &mut Routed,
-        now_ms: u64,
     ) -> bool {
         let keeping = Keeping::of_published(asked.as_deref());
-        let delivered = self.deliver_to_all(message, audience.subscriptions(), keeping, now_ms);
+        let delivered =
+            self.deliver_to_all(cx, durable, message, audience.subscriptions(), keeping);
         routed.matched |= delivered.matched;
         routed.pace.slow_to(delivered.pace);
         routed.own = delivered.own;
@@ -523,7 +386,7 @@ impl Shard {
         }
         if let (Some(position), Some(asked)) = (delivered.kept, asked) {
             let confirm = asked.ask(Respondent::OWN_LOG);
-            self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+            durable.promise(position, level_of(message.level()), Promise::Confirm(confirm));
         }
         true
     }
@@ -531,45 +394,58 @@ impl Shard {
     /// The way of a message from the subscribers here to the groups and the other shards.
     pub(crate) fn route_onward(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
         message: &Message,
         mut asked: Option<&mut Asked>,
         routed: &mut Routed,
-        now_ms: u64,
     ) {
-        let audience = self.router.audience(Name::topic_of(message), &mut self.work);
-        self.route_to_groups(message, audience.groups(), asked.as_deref_mut(), routed, now_ms);
-        self.route_to_others(message, audience.interested(), asked, routed);
+        let audience = self.router.audience(Name::topic_of(message), &mut cx.flow.work);
+        self.route_to_groups(
+            cx,
+            durable,
+            groups,
+            message,
+            audience.groups(),
+            asked.as_deref_mut(),
+            routed,
+        );
+        self.route_to_others(cx, message, audience.interested(), asked, routed);
         self.router.keep(audience);
     }
 
-    fn route_to_groups(
+    pub(crate) fn route_to_groups(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
         message: &Message,
-        groups: &[u32],
+        matches: &[u32],
         mut asked: Option<&mut Asked>,
         routed: &mut Routed,
-        now_ms: u64,
     ) {
         let mut over = 0;
-        for group in groups {
-            if self.groups.is_over(*group) {
+        for group in matches {
+            if groups.is_over(*group) {
                 over += 1;
                 continue;
             }
             routed.matched = true;
-            self.deliver_to_group(*group, message, asked.as_deref_mut(), now_ms);
+            groups.deliver_to_group(cx, self, durable, *group, message, asked.as_deref_mut());
         }
-        self.work.charge(over / GROUPS_OVER_PER_UNIT);
+        cx.flow.work.charge(over / GROUPS_OVER_PER_UNIT);
     }
 
-    fn route_to_others(
-        &mut self,
+    pub(crate) fn route_to_others(
+        &self,
+        cx: &mut Context,
         message: &Message,
         interested: Interested,
         mut asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
-        let mut others = interested.wants & !(1 << self.id);
+        let mut others = interested.wants & !(1 << cx.id);
         routed.matched |= others != 0;
         while others != 0 {
             let shard = others.trailing_zeros() as u16;
@@ -580,48 +456,51 @@ impl Shard {
             let is_awaited = |asked: &&mut Asked| promises || asked.confirm().serial != 0;
             let payer = self.payer_number(message, asked.as_deref());
             let confirm = asked.as_deref_mut().filter(is_awaited).map(|a| a.ask_shard(shard));
-            self.send(shard, Mail::Publish { message: message.clone(), confirm, payer });
+            cx.send(shard, Mail::Publish { message: message.clone(), confirm, payer });
         }
     }
 
     /// A message from another shard.
     pub(crate) fn on_publish_mail(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         message: Message,
         confirm: Option<Confirm>,
         payer: u32,
-        now_ms: u64,
     ) {
-        if confirm.is_some() && self.inbox.has_late() {
-            self.inbox.put_late(Mail::Publish { message, confirm, payer });
+        if confirm.is_some() && cx.flow.inbox.has_late() {
+            cx.flow.inbox.put_late(Mail::Publish { message, confirm, payer });
             return;
         }
-        if self.is_repetition(confirm) {
-            self.answer(confirm, Reason::SUCCESS, message);
+        if durable.is_repetition(cx, confirm) {
+            cx.answer(confirm, Reason::SUCCESS, message);
             return;
         }
-        let delivered = self.deliver_mailed(&message, confirm, payer, now_ms);
+        let delivered = self.deliver_mailed(cx, durable, &message, confirm, payer);
         match (delivered.refused, delivered.kept, confirm) {
-            (Some(_), _, Some(_)) if delivered.lacks_log && self.waits_for_disk(confirm) => {
-                self.inbox.put_late(Mail::Publish { message, confirm, payer });
+            (Some(_), _, Some(_)) if delivered.lacks_log && durable.waits_for_disk(cx, confirm) => {
+                cx.flow.inbox.put_late(Mail::Publish { message, confirm, payer });
             }
-            (Some(reason), _, _) => self.answer(confirm, reason, message),
+            (Some(reason), _, _) => cx.answer(confirm, reason, message),
             (None, Some(position), Some(confirm)) => {
-                self.note_seen(Some(confirm));
-                self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+                durable.note_seen(cx, Some(confirm));
+                durable.promise(position, level_of(message.level()), Promise::Confirm(confirm));
             }
-            (None, ..) if delivered.matched => self.answer(confirm, Reason::SUCCESS, message),
-            (None, ..) => self.answer(confirm, Reason::NO_MATCHING_SUBSCRIBERS, message),
+            (None, ..) if delivered.matched => cx.answer(confirm, Reason::SUCCESS, message),
+            (None, ..) => cx.answer(confirm, Reason::NO_MATCHING_SUBSCRIBERS, message),
         }
     }
+}
 
+impl Durable {
     /// Is mail that found no room in the log kept until there is?
-    pub(crate) fn waits_for_disk(&self, confirm: Option<Confirm>) -> bool {
+    pub(crate) fn waits_for_disk(&self, cx: &Context, confirm: Option<Confirm>) -> bool {
         let Some(confirm) = confirm else { return false };
-        let status = self.log_status();
+        let status = self.status_of_log();
         let is_poisoned = status.as_ref().is_some_and(storage::Status::is_out_of_service);
         let is_full = matches!(status, Some(storage::Status::Full(_)));
-        let waits = !is_full || self.shared.settings.when_full == WhenFull::Wait;
+        let waits = !is_full || cx.shared.settings.when_full == WhenFull::Wait;
         confirm.serial != 0 || !is_poisoned && (waits || confirm.is_again)
     }
 }
@@ -665,7 +544,7 @@ fn check_sizes(
 }
 
 /// Checks a PUBLISH and makes it a message: the one allocation on its way.
-fn check(
+pub(crate) fn check(
     client: &mut Client,
     publish: &Publish<'_>,
     (buffer, memory): (&mut codec::PropertyBuf, OwnMemory<'_>),

@@ -9,8 +9,11 @@ use std::collections::VecDeque;
 
 use codec::{Packet, Properties, Suback};
 
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
+use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Mail, SessionKey, Shard, ShardId};
+use crate::{Mail, SessionKey, ShardId};
 
 /// Bytes of what waits. Policy: above it no SUBSCRIBE is read.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
@@ -88,10 +91,12 @@ impl Unheard {
     }
 }
 
-impl Shard {
+impl Sessions {
     /// Answers a SUBSCRIBE when all shards know what it has led to, and the log does.
     pub(crate) fn answer_when_heard(
         &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
         slot: u32,
         packet_id: u16,
         reasons: Vec<u8>,
@@ -101,33 +106,43 @@ impl Shard {
         let Some(client) = self.clients.get(slot).sure() else { return };
         let connection = client.connection;
         let unheard = Unheard { session, connection, packet_id, reasons: reasons.into(), kept };
-        self.heard.push(unheard);
+        cx.flow.heard.push(unheard);
         // Nobody has to be asked where there is one shard.
-        self.answer_heard();
+        self.answer_heard(cx, durable);
     }
+}
 
+impl Context {
     /// Asks the other shards, behind all that they were told in this turn.
     pub(crate) fn ask_heard(&mut self) {
-        if let Some(number) = self.heard.next_question() {
+        if let Some(number) = self.flow.heard.next_question() {
             self.send_to_others(&Mail::Ask { from: self.id, number });
         }
     }
+}
 
-    pub(crate) fn on_heard(&mut self, by: ShardId, number: u64) {
-        if let Some(answered) = self.heard.answered.get_mut(usize::from(by)) {
+impl Sessions {
+    pub(crate) fn on_heard(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        by: ShardId,
+        number: u64,
+    ) {
+        if let Some(answered) = cx.flow.heard.answered.get_mut(usize::from(by)) {
             *answered = number.max(*answered);
         }
-        self.answer_heard();
+        self.answer_heard(cx, durable);
     }
 
-    fn answer_heard(&mut self) {
-        while let Some(unheard) = self.heard.next_heard(self.id) {
+    fn answer_heard(&mut self, cx: &mut Context, durable: &mut Durable) {
+        while let Some(unheard) = cx.flow.heard.next_heard(cx.id) {
             let Unheard { session, connection, packet_id, reasons, kept } = unheard;
             let Some(slot) = self.clients.slot_of(session) else { continue };
             if self.link(slot, connection).is_some() {
                 let properties = Properties::EMPTY;
                 let suback = Suback { packet_id, properties, reasons: &reasons };
-                self.answer_when_kept(slot, kept, &Packet::Suback(suback));
+                durable.answer_when_kept(cx, self, slot, kept, &Packet::Suback(suback));
             }
         }
     }

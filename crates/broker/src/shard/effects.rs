@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use codec::Reason;
+use policy::Principal;
 use session::Outbox;
 
 use crate::clients::client::Pace;
 use crate::flow::lanes::Lanes;
 use crate::{Answer, Event, Mail, Metrics, Scope, SessionKey, ShardId, Shared};
-use policy::Principal;
 
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
 const EVENTS_MAX: usize = 10_000;
@@ -143,6 +143,7 @@ impl Effects {
     /// All mail of this turn is dealt with: who waits for that is told.
     pub(crate) fn end_turn(&mut self) {
         self.slowed_last = SessionKey::NOBODY;
+        self.lanes.end_turn();
         while let Some((from, bytes)) = self.lanes.next_mark() {
             self.send(from, Mail::Taken { by: self.id, bytes });
         }

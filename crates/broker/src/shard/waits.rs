@@ -5,8 +5,6 @@
 //! waits for this shard's own log is in `durable/promise.rs`. A group whose home has a queue
 //! (`Group::is_waiting`) is no wait: it changes where messages go, and may stay so for ever.
 
-use crate::Shard;
-
 /// How much of each kind waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
@@ -39,27 +37,5 @@ impl Waits {
     /// Nothing waits.
     pub fn are_over(&self) -> bool {
         *self == Self::default()
-    }
-}
-
-impl Shard {
-    /// Walks over all sessions: for tests, and for who looks for what hangs.
-    pub fn waits(&self) -> Waits {
-        let mut waits = Waits {
-            publications: self.publications.len(),
-            handovers: self.store.as_ref().map_or(0, |store| store.handovers.waiting_count()),
-            subacks: self.heard.waiting_count(),
-            lanes: self.effects.lanes_read().waiting_count(),
-            holds: self.holds.waiting_count(),
-            given_out: self.groups.given_out_count(),
-            ..Waits::default()
-        };
-        for client in self.clients.slots().filter_map(|slot| self.clients.get(slot)) {
-            let link = client.session.link();
-            waits.acknowledgements += link.map_or(0, |link| link.acks_waiting());
-            waits.orphans += client.session.incoming.orphans_len();
-            waits.pages += client.extras.as_ref().map_or(0, |extras| extras.retained_asked.len());
-        }
-        waits
     }
 }

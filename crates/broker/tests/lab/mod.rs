@@ -400,7 +400,7 @@ impl Lab {
     fn deliver_mail_but(&mut self, deaf: Option<u16>) -> bool {
         let mut batches = Vec::new();
         for shard in &mut self.shards {
-            for (to, mail) in shard.effects.mail.iter_mut().enumerate() {
+            for (to, mail) in shard.effects_mut().mail.iter_mut().enumerate() {
                 if !mail.is_empty() && deaf != Some(to as u16) {
                     batches.push((to, std::mem::take(mail)));
                 }
@@ -511,17 +511,17 @@ impl Lab {
 
     pub(crate) fn collect_closes(&mut self) {
         for shard in &mut self.shards {
-            for close in shard.effects.closes.drain(..) {
+            for close in shard.effects_mut().closes.drain(..) {
                 let Some(peer) = self.peers.get_mut(&close.connection) else { continue };
                 peer.unread.extend(close.farewell.slices().flatten());
                 peer.is_closed = true;
             }
-            self.events.extend(shard.effects.events.drain(..).map(|(_, event)| event));
-            let pauses = &mut shard.effects.pauses;
+            self.events.extend(shard.effects_mut().events.drain(..).map(|(_, event)| event));
+            let pauses = &mut shard.effects_mut().pauses;
             let is_due = |(_, until_ms): &&(Conn, u64)| *until_ms <= self.now_ms;
             self.due.extend(pauses.iter().filter(is_due).map(|(conn, _)| *conn));
             self.pauses.append(pauses);
-            self.asked.append(&mut shard.effects.reauthentications);
+            self.asked.append(&mut shard.effects_mut().reauthentications);
         }
     }
 
@@ -611,7 +611,7 @@ fn open_scopes(shared: &Shared) {
 }
 
 fn has_mail(shard: &Shard) -> bool {
-    shard.effects.mail.iter().any(|mail| !mail.is_empty())
+    shard.effects().mail.iter().any(|mail| !mail.is_empty())
 }
 
 fn own(packet: &Packet<'_>) -> Got {

@@ -79,9 +79,9 @@ fn an_operator_is_answered_when_each_shard_has() {
     let command = Command::Publish(publication);
     lab.shards[0].on_command(9, Scope::FIRST, &command, lab.now_ms);
     lab.settle_but(2);
-    assert!(lab.shards[0].effects.answers.is_empty(), "one of two has answered");
+    assert!(lab.shards[0].effects().answers.is_empty(), "one of two has answered");
     lab.settle();
-    let answers = std::mem::take(&mut lab.shards[0].effects.answers);
+    let answers = std::mem::take(&mut lab.shards[0].effects_mut().answers);
     assert!(matches!(answers[..], [(9, Answer::Published(Reason::SUCCESS))]), "{answers:?}");
 }
 

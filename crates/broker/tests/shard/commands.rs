@@ -22,7 +22,7 @@ impl Lab {
     }
 
     fn answer(&mut self, shard: usize) -> Option<Answer> {
-        let mut answers = std::mem::take(&mut self.shards[shard].effects.answers);
+        let mut answers = std::mem::take(&mut self.shards[shard].effects_mut().answers);
         assert!(answers.len() <= 1);
         let (ticket, answer) = answers.pop()?;
         assert_eq!(ticket, TICKET);
@@ -555,7 +555,7 @@ fn a_publish_that_the_log_is_too_far_behind_for_leaves_no_answer_behind() {
     let is_behind = (100..2000).any(|ticket| {
         let command = Command::Publish(large.clone());
         lab.shards[0].on_command(ticket, Scope::FIRST, &command, lab.now_ms);
-        !std::mem::take(&mut lab.shards[0].effects.answers).is_empty()
+        !std::mem::take(&mut lab.shards[0].effects_mut().answers).is_empty()
     });
     assert!(is_behind);
     lab.order(0, &Command::Publish(large));

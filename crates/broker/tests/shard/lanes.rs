@@ -49,7 +49,7 @@ fn numbers(lab: &mut Lab, subscriber: Conn) -> Vec<u16> {
 
 /// Bytes of messages in the mail of one shard to another.
 fn mailed_bytes(lab: &Lab, from: usize, to: usize) -> u64 {
-    let mails = lab.shards[from].effects.mail[to].iter();
+    let mails = lab.shards[from].effects().mail[to].iter();
     let bytes = mails.map(|mail| match mail {
         Mail::Publish { message, .. } => message.heap_bytes() as u64,
         _ => 0,

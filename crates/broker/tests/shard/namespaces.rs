@@ -58,7 +58,8 @@ fn sessions_are_listed_of_all_namespaces_or_of_one() {
         while let Some(from) = next {
             let command = Command::Sessions { from, max: 2, wanted: wanted.clone() };
             lab.shards[0].on_command(1, FIRST, &command, lab.now_ms);
-            let Some((1, Answer::Sessions(page))) = lab.shards[0].effects.answers.pop() else {
+            let Some((1, Answer::Sessions(page))) = lab.shards[0].effects_mut().answers.pop()
+            else {
                 panic!("sessions")
             };
             rows.extend(page.rows.into_iter().map(|row| (row.scope, row.client_id.to_string())));
@@ -75,7 +76,7 @@ fn sessions_are_listed_of_all_namespaces_or_of_one() {
     let known = vec![first, one, Scope::new(77), two];
     let command = Command::Homes { client_id: "phone".into(), scopes: known };
     lab.shards[0].on_command(1, FIRST, &command, lab.now_ms);
-    let Some((1, Answer::Homes(homes))) = lab.shards[0].effects.answers.pop() else {
+    let Some((1, Answer::Homes(homes))) = lab.shards[0].effects_mut().answers.pop() else {
         panic!("homes")
     };
     assert_eq!(homes, [(first, true), (one, false), (two, true)]);
@@ -343,7 +344,7 @@ fn sweep(lab: &mut Lab, scope: Scope, command: impl Fn(u32) -> Command) -> (u32,
         while let Some(from) = next {
             let now_ms = lab.now_ms;
             lab.shards[shard].on_command(1, scope, &command(from), now_ms);
-            let answers = std::mem::take(&mut lab.shards[shard].effects.answers);
+            let answers = std::mem::take(&mut lab.shards[shard].effects_mut().answers);
             let [(1, Answer::Swept(swept))] = answers[..] else { panic!("{answers:?}") };
             lab.settle();
             assert!(swept.found <= 2 * PAGE_ROWS);

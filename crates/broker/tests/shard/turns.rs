@@ -52,7 +52,7 @@ fn mqtt_3_1_2_22_many_silent_clients_end_over_several_turns_and_none_too_early()
     assert_eq!(ticks(&mut lab), 0);
     lab.now_ms += 1;
     lab.shards[0].on_tick(lab.now_ms);
-    assert_eq!(lab.shards[0].effects.closes.len(), 61, "an end counts for 17 looks of 1,024");
+    assert_eq!(lab.shards[0].effects().closes.len(), 61, "an end counts for 17 looks of 1,024");
     assert_eq!(ticks(&mut lab), 3, "61 in a turn");
     lab.settle();
     assert!(clients.iter().all(|conn| lab.is_closed(*conn)));

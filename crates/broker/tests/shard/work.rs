@@ -218,7 +218,7 @@ fn filters_of_one_topic_do_not_wait_for_each_other() {
     let client = lab.open(request("client"));
     let filters: Vec<String> = (0..250).map(|number| format!("r/{number}")).collect();
     lab.subscribe_all(client, &filters, 0);
-    let asked = lab.shards.iter().flat_map(|shard| shard.effects.mail.iter().flatten());
+    let asked = lab.shards.iter().flat_map(|shard| shard.effects().mail.iter().flatten());
     assert_eq!(asked.filter(|mail| matches!(mail, Mail::QueryRetained(_))).count(), 100);
     lab.settle();
     assert_eq!(lab.received(client).len(), 250);
@@ -273,7 +273,7 @@ fn pages_for_many_are_given_over_several_turns() {
     clients.iter().for_each(|client| lab.bytes(*client, &subscribe("+/+/nothing", 0)));
     lab.deliver_mail();
     let given = |lab: &Lab| {
-        let mails = lab.shards[0].effects.mail[0].iter();
+        let mails = lab.shards[0].effects().mail[0].iter();
         mails.filter(|mail| matches!(mail, Mail::Retained { .. })).count()
     };
     assert_eq!(given(&lab), 32);

@@ -29,7 +29,7 @@ impl<H: Host> Driver<H> {
 
     /// Tells who asked what a shard has answered.
     pub(super) fn give_answers(&mut self, place: usize) {
-        for (ticket, answer) in std::mem::take(&mut self.shards[place].effects.answers) {
+        for (ticket, answer) in std::mem::take(&mut self.shards[place].effects_mut().answers) {
             if let Some(asker) = self.askers.try_remove(ticket as usize - 1) {
                 self.host.await_lease();
                 self.host.answer(asker, answer);

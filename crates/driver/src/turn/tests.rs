@@ -266,7 +266,7 @@ fn a_driver_sleeps_until_the_first_of_its_pauses_is_over() {
     let until_ms = |ms| driver.now_ms + ms;
     let number = |key: usize| driver.connections[key].number;
     let pauses = [(number(0), until_ms(60_000)), (number(1), until_ms(30_000)), (number(2), NEVER)];
-    driver.shards[0].effects.pauses.extend(pauses);
+    driver.shards[0].effects_mut().pauses.extend(pauses);
     driver.take_pauses(0);
     assert_eq!(driver.waiting.until_ms, pauses[1].1);
     driver.now_ms = pauses[1].1 - 1;

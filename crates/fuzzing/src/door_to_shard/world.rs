@@ -306,7 +306,7 @@ impl World {
                 for (ticket, command) in (1..).zip(looks.into_iter().chain([kick(&client_id)])) {
                     core.on_command(ticket, Scope::FIRST, &command, self.now_ms);
                 }
-                let answers = std::mem::take(&mut core.effects.answers);
+                let answers = std::mem::take(&mut core.effects_mut().answers);
                 assert_eq!(answers.len(), LOOKS + 1, "each is answered at once");
             }
             false => core.on_crowded(slot, connection, self.now_ms),
@@ -423,13 +423,13 @@ impl World {
         for at in 0..self.shards.len() {
             let shard = &mut self.shards[at];
             while shard.take_dirty().is_some() {}
-            shard.effects.events.clear();
-            for (connection, until_ms) in shard.effects.pauses.drain(..) {
+            shard.effects_mut().events.clear();
+            for (connection, until_ms) in shard.effects_mut().pauses.drain(..) {
                 self.paused.insert(connection, until_ms);
             }
-            let asks = std::mem::take(&mut shard.effects.reauthentications);
+            let asks = std::mem::take(&mut shard.effects_mut().reauthentications);
             asks.iter().for_each(|ask| reauthenticate(shard, ask, self.now_ms));
-            let closes = std::mem::take(&mut shard.effects.closes);
+            let closes = std::mem::take(&mut shard.effects_mut().closes);
             closes.iter().for_each(|close| self.on_close(close));
         }
     }

@@ -254,7 +254,7 @@ impl World {
     /// The back-end says yes, no, or go on.
     fn answer_authentication(&mut self, shard: ShardId) -> Result<(), String> {
         let core = &mut self.node.shards[usize::from(shard)];
-        for ask in std::mem::take(&mut core.effects.reauthentications) {
+        for ask in std::mem::take(&mut core.effects_mut().reauthentications) {
             let answer = match self.mob.random.below(10) {
                 0 => Reauthenticated::Failure(Reason::NOT_AUTHORIZED),
                 1..=4 => Reauthenticated::Continue(b"and then?".to_vec()),

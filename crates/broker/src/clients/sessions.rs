@@ -1,0 +1,221 @@
+//! The sessions of a shard.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use codec::Reason;
+use policy::{Action, Identity};
+use session::{Dropped, Link, Message, NEVER, Respondent};
+
+use crate::clients::cleanup::Remains;
+use crate::clients::client::Client;
+use crate::clients::load::LoadWalk;
+use crate::clients::table::Clients;
+use crate::durable::Durable;
+use crate::flow::shortage::GreedWalk;
+use crate::limits::rules::Rules;
+use crate::routing::router::Router;
+use crate::shard::context::Context;
+use crate::shard::timers::Wheel;
+use crate::sure::Sure;
+use crate::{Confirm, Ended, Quota, Scope, SessionKey, ShardId, Shared, Space};
+
+/// The sessions of a shard, their connections, and the index of what they subscribe to.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    pub(crate) clients: Clients,
+    pub(crate) router: Router,
+    pub(crate) rules: Rules,
+    pub(crate) wheel: Wheel,
+    pub(crate) remains: Remains,
+    /// Of the latest connection.
+    pub(crate) sequence: u64,
+    /// Those that a client of this shard has been of.
+    pub(crate) spaces: BTreeMap<Scope, Arc<Space>>,
+    pub(crate) load_walk: LoadWalk,
+    pub(crate) greed_walk: GreedWalk,
+}
+
+impl Sessions {
+    pub(crate) fn new(id: ShardId, shared: &Arc<Shared>, rules: Rules, seed: u64) -> Self {
+        Self {
+            clients: Clients::new(id, seed),
+            router: Router::new(id, shared, seed),
+            rules,
+            wheel: Wheel::default(),
+            remains: Remains::default(),
+            sequence: 0,
+            spaces: BTreeMap::new(),
+            load_walk: LoadWalk::default(),
+            greed_walk: GreedWalk::default(),
+        }
+    }
+    /// PUBREL: PUBCOMP, once it is written down if the packet id is.
+    pub(crate) fn on_pubrel(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        slot: u32,
+        packet_id: u16,
+    ) {
+        if durable.keep_pubrel(self, slot, packet_id) {
+            return;
+        }
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.session.on_pubrel(packet_id);
+        }
+        self.mark_dirty(cx, slot);
+    }
+
+    /// Moves on what the session itself has: resends and its queue.
+    pub(crate) fn pump_session(&mut self, cx: &mut Context, durable: &mut Durable, slot: u32) {
+        let now_ms = cx.now_ms;
+        let metrics = &cx.metrics;
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let mut given_up: Vec<(Dropped, session::Origin)> = Vec::new();
+        let before = client.session.link().map_or(0, |link| link.outbox.len());
+        let Client { session, grants, id, username, principal, rechecks, .. } = client;
+        let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
+        let may_have = |message: &Message| {
+            !*rechecks || grants.allows(identity, Action::Receive, message.topic())
+        };
+        session.pump(now_ms, may_have, |outcome| match outcome {
+            Ok(payload_bytes) => {
+                metrics.publishes_sent.add(1);
+                metrics.publish_bytes_sent.add(payload_bytes as u64);
+            }
+            Err(reason) => given_up.push(reason),
+        });
+        let outgoing = &client.session.outgoing;
+        let waits = outgoing.queued() > 0 || outgoing.has_unsent() || outgoing.is_held();
+        client.rechecks &= waits;
+        let after = client.session.link().map_or(0, |link| link.outbox.len());
+        client.publish_gauge();
+        if !cx.flow.holds.is_empty() {
+            self.look_at_hold(cx, slot);
+        }
+        if after > before {
+            self.mark_dirty(cx, slot);
+        }
+        self.note_given_up(cx, durable, slot, given_up);
+    }
+
+    /// Deliveries are over that the client could not be sent.
+    pub(crate) fn note_given_up(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        slot: u32,
+        given_up: Vec<(Dropped, session::Origin)>,
+    ) {
+        for (reason, origin) in given_up {
+            if reason == Dropped::Denied && durable.release_denied(cx, self, slot, origin) {
+                // It is in flight until the client has answered.
+            } else if origin.serial != 0 && origin.group == 0 {
+                durable.finish_delivery(self, slot, origin.serial);
+            } else {
+                // What rules keep from one member may be for another.
+                let is_done = reason != Dropped::Denied;
+                cx.tell_home(origin.group, origin.serial, is_done);
+            }
+            self.note_dropped(cx, slot, reason);
+        }
+    }
+
+    pub(crate) fn link(&mut self, slot: u32, connection: u64) -> Option<&mut Link> {
+        let client = self.clients.get_mut(slot).filter(|c| c.connection == connection)?;
+        client.session.link_mut()
+    }
+
+    pub(crate) fn on_confirmed(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        confirm: Confirm,
+        reason: Reason,
+        refused: Option<&Message>,
+    ) {
+        if confirm.serial != 0 {
+            // A log out of service holds nothing, so the publisher hears nothing.
+            if reason != Reason::IMPLEMENTATION_SPECIFIC_ERROR {
+                durable.on_handed_over(cx, self, confirm.serial, confirm.respondent);
+            }
+            return;
+        }
+        // The session has ended since it published, or the publisher has none.
+        let Some(slot) = self.clients.slot_of(confirm.publisher) else {
+            return cx.on_confirmed_to_operator(&confirm, reason);
+        };
+        let mut reason = reason;
+        if let Some(message) = refused {
+            self.note_refused(cx, slot, message);
+        }
+        if confirm.is_again {
+            if reason == Reason::IMPLEMENTATION_SPECIFIC_ERROR {
+                return;
+            }
+            // The publish itself was accepted: a limit on what is retained is not its matter.
+            reason = Reason::SUCCESS;
+        }
+        let is_current = self.link(slot, confirm.connection).is_some();
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        cx.buffers.lend(client);
+        let Confirm { connection, ack_number, respondent, .. } = confirm;
+        if is_current {
+            client.session.settle(ack_number, respondent, reason);
+        } else {
+            let awaited_as = (connection, ack_number);
+            let incoming = &mut client.session.incoming;
+            let heir = incoming.settle_orphan(awaited_as, respondent, reason.is_error());
+            let Some(number) = heir else { return };
+            client.session.settle(number, Respondent::FIRST, reason);
+        }
+        if client.session.link().is_some_and(Link::has_refused) {
+            cx.doomed.push((slot, Ended::Refused));
+        }
+        self.mark_dirty(cx, slot);
+    }
+
+    /// Makes sure the wheel wakes us for the client.
+    pub(crate) fn arm_timer(&mut self, slot: u32) {
+        let key = self.clients.key(slot);
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let due_ms = client.next_due_ms();
+        if due_ms == NEVER {
+            return;
+        }
+        let tick = Wheel::tick_of(due_ms);
+        if tick < client.timer_at {
+            client.timer_at = tick;
+            self.wheel.arm(tick, key.as_u64());
+        }
+    }
+
+    pub(crate) fn key(&self, slot: u32) -> SessionKey {
+        self.clients.key(slot)
+    }
+
+    /// Where what a session names means what it means.
+    #[inline]
+    pub(crate) fn scope_of(&self, slot: u32) -> Scope {
+        self.clients.get(slot).map_or(Scope::FIRST, |client| client.scope)
+    }
+
+    /// What there is to know of a scope. None: of the first, or of one that is gone.
+    pub(crate) fn space(&mut self, cx: &Context, scope: Scope) -> Option<&Space> {
+        if scope.is_first() {
+            return None;
+        }
+        if let Entry::Vacant(vacant) = self.spaces.entry(scope) {
+            vacant.insert(cx.shared.spaces.get(scope)?);
+        }
+        self.spaces.get(&scope).map(|space| &**space)
+    }
+
+    pub(crate) fn count_in_space(&mut self, cx: &Context, scope: Scope, quota: Quota, more: i64) {
+        if let Some(space) = self.space(cx, scope) {
+            space.add(quota, more);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Messages that wait in the log for a session that is behind.
+
+use std::collections::VecDeque;
+
+use session::{Delivery, Dropped, Offered, Overflow};
+use topic::FilterId;
+
+use super::eras::is_owed;
+use super::lifetimes::Lifetimes;
+use super::store::Loaded;
+use crate::Name;
+use crate::clients::client::Client;
+use crate::clients::sessions::Sessions;
+use crate::durable::Durable;
+use crate::flow::work::PENDING_PER_UNIT;
+use crate::routing::deliver::options;
+use crate::shard::context::Context;
+use crate::sure::Sure;
+
+/// Serials that a session takes from its backlogs at once.
+const BATCH_SERIALS: usize = 64;
+
+/// A queue is looked through for what has expired only if that may be this part of it: so much of a
+/// full queue may be taken by what has expired, and for each message that expires this many are
+/// looked at.
+const EXPIRED_PART: u32 = 16;
+
+impl Durable {
+    /// The session cannot take the delivery now: it waits in the backlogs of its filters. False:
+    /// they are full, and it does not.
+    pub(super) fn fall_behind(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        slot: u32,
+        delivery: &Delivery,
+    ) -> bool {
+        let now_ms = cx.now_ms;
+        let (payload_bytes, serial) = (delivery.message.payload_len(), delivery.terms.serial);
+        let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
+        let bytes = bytes.unwrap_or_default();
+        let is_full = self.is_backlog_full(cx, sessions, slot, bytes);
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return false };
+        let limits = client.limits.queue;
+        let Some(durable) = client.durable.as_mut().sure() else { return false };
+        let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
+        if is_full && (limits.overflow != Overflow::DropOldest || !fits_at_all) {
+            self.pass_over(sessions, slot, serial);
+            self.release_message(serial);
+            let offered = match limits.overflow {
+                Overflow::Disconnect => Offered::Disconnect,
+                Overflow::Reject => Offered::Refused,
+                _ => Offered::Dropped(Dropped::QueueFull),
+            };
+            sessions.after_offer(cx, slot, payload_bytes, offered);
+            return false;
+        }
+        durable.count_in(serial, bytes, delivery.message.expires_at_ms(), now_ms);
+        sessions.after_offer(cx, slot, payload_bytes, Offered::Queued);
+        if is_full {
+            self.drop_oldest(cx, sessions, slot);
+        }
+        true
+    }
+
+    /// Makes room in a full backlog.
+    fn drop_oldest(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
+        loop {
+            let Some(client) = sessions.clients.get(slot).sure() else { return };
+            let limits = client.limits.queue;
+            let Some(durable) = client.durable.as_ref().sure() else { return };
+            let is_full =
+                durable.queued > limits.messages_max || durable.queued_bytes > limits.bytes_max;
+            if !is_full {
+                return;
+            }
+            let Some(serial) = self.take_pending(sessions, slot) else {
+                return;
+            };
+            let was_live = self.leave_queue(sessions, slot, serial);
+            self.release_message(serial);
+            if was_live {
+                sessions.note_dropped(cx, slot, Dropped::QueueFull);
+            }
+        }
+    }
+
+    /// Is there no room in the backlog of a session for one more delivery of so many bytes?
+    fn is_backlog_full(
+        &self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        slot: u32,
+        bytes: u64,
+    ) -> bool {
+        if !sessions.exceeds_backlog(slot, bytes) {
+            return false;
+        }
+        self.drop_expired_in_log(cx, sessions, slot);
+        sessions.exceeds_backlog(slot, bytes)
+    }
+
+    /// What has expired in a full queue takes no room there (MQTT-3.3.2-5): counts the queue anew
+    /// if [enough](EXPIRED_PART) may have expired since that was done last, as it walks all of it.
+    ///
+    /// What has just been counted in has to be in the lists.
+    pub(crate) fn drop_expired_in_log(&self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
+        let Some(second) = self.store.as_ref().map(|store| store.expired_through) else { return };
+        let durable = sessions.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let Some(durable) = durable.filter(|durable| durable.is_behind) else { return };
+        let Some(rare) = &mut durable.rare else { return };
+        let over = rare.lifetimes.over(second);
+        let is_enough = over.messages.saturating_mul(EXPIRED_PART) >= durable.queued
+            || over.bytes.saturating_mul(EXPIRED_PART.into()) >= durable.queued_bytes;
+        if over.messages == 0 || !is_enough {
+            return;
+        }
+        rare.lifetimes.forget(second);
+        let pending = self.all_pending(sessions, slot);
+        cx.flow.work.charge(pending.len() / PENDING_PER_UNIT);
+        let Some(store) = &self.store else { return };
+        let live = pending.into_iter().filter_map(|serial| store.bytes_of(serial));
+        let (count, bytes) = live.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
+        let durable = sessions.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let Some(durable) = durable else { return };
+        let expired = durable.queued.saturating_sub(count);
+        (durable.queued, durable.queued_bytes) = (count, bytes);
+        sessions.note_expired(cx, slot, expired);
+    }
+
+    /// Puts a serial into the backlogs of the filters that match the topic.
+    pub(crate) fn leave_behind(
+        &mut self,
+        sessions: &mut Sessions,
+        topic: Name<'_, [u8]>,
+        serial: u64,
+    ) {
+        let Some(store) = self.store.as_mut().sure() else { return };
+        let (index, filters) = sessions.router.filters_of(topic);
+        for filter in filters {
+            if index.promises(*filter) > 0 {
+                store.push_backlog(*filter, serial);
+            }
+        }
+    }
+
+    /// What the session's turn comes for next: at most `count` serials, growing.
+    fn pending(&self, sessions: &Sessions, slot: u32, count: usize) -> Vec<u64> {
+        let mut serials = Vec::new();
+        let (Some(store), Some(client)) = (&self.store, sessions.clients.get(slot)) else {
+            return serials;
+        };
+        let Some(durable) = client.durable.as_ref().filter(|durable| durable.is_behind) else {
+            return serials;
+        };
+        for listed in client.subscriptions.plain() {
+            let Some(backlog) = store.backlogs.get(&listed.filter) else { continue };
+            let list = &backlog.serials;
+            let eras = sessions.eras_of(slot, listed.filter);
+            let subscription = sessions.router.subscription(listed.filter, slot);
+            let is_durable = subscription.is_some_and(|s| s.options & options::DURABLE != 0);
+            if !is_durable && eras.is_empty() {
+                continue;
+            }
+            let begin = list.partition_point(|serial| *serial <= durable.track.cursor());
+            let fresh = list.iter().skip(begin).filter(|serial| {
+                is_owed(eras, **serial, is_durable) && !durable.track.contains(**serial)
+            });
+            serials.extend(fresh.take(count).copied());
+        }
+        serials.sort_unstable();
+        serials.dedup();
+        serials.truncate(count);
+        serials
+    }
+
+    /// All that waits for the session.
+    pub(crate) fn all_pending(&self, sessions: &Sessions, slot: u32) -> Vec<u64> {
+        self.pending(sessions, slot, usize::MAX)
+    }
+
+    /// Moves on what waits in the log for a session, as far as its window goes.
+    pub(crate) fn pump_backlog(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
+        loop {
+            let Some(client) = sessions.clients.get(slot).sure() else { return };
+            let is_behind = client.durable.as_ref().is_some_and(|durable| durable.is_behind);
+            if !is_behind || !client.session.has_window() {
+                return;
+            }
+            let Some(serial) = self.take_pending(sessions, slot) else {
+                self.catch_up(cx, sessions, slot);
+                return;
+            };
+            if !self.hand_out_stored(cx, sessions, slot, serial) {
+                sessions.put_back_pending(slot, serial);
+                return;
+            }
+        }
+    }
+
+    /// The serial whose turn comes next. They are looked up a batch at a time: what comes meanwhile
+    /// is behind them all.
+    fn take_pending(&self, sessions: &mut Sessions, slot: u32) -> Option<u64> {
+        let durable = sessions.clients.get_mut(slot)?.durable.as_mut()?;
+        let next = durable.rare.as_mut().and_then(|rare| rare.upcoming.pop_front());
+        if next.is_some() || !durable.is_behind {
+            return next;
+        }
+        let serials = self.pending(sessions, slot, BATCH_SERIALS);
+        let durable = sessions.clients.get_mut(slot)?.durable.as_mut()?;
+        let upcoming = &mut durable.rare().upcoming;
+        upcoming.extend(serials);
+        upcoming.pop_front()
+    }
+
+    /// False: the disk has to be waited for.
+    fn hand_out_stored(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        slot: u32,
+        serial: u64,
+    ) -> bool {
+        let queue = sessions.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
+        let (Some(store), Some(queue)) = (self.store.as_mut().sure(), queue.sure()) else {
+            return false;
+        };
+        match store.load(serial, queue.into()) {
+            Loaded::Pending => false,
+            Loaded::Gone => {
+                self.leave_queue(sessions, slot, serial);
+                self.drop_expired_in_log(cx, sessions, slot);
+                true
+            }
+            Loaded::Ready(message) => {
+                self.count_out(sessions, slot, serial);
+                match self.delivery_of(sessions, slot, serial, &message) {
+                    Some(delivery) => self.hand_out(cx, sessions, slot, delivery),
+                    None => {
+                        if sessions.has_lost_right(slot, serial, &message) {
+                            sessions.note_dropped(cx, slot, Dropped::Denied);
+                        }
+                        self.pass_now(sessions, slot, serial);
+                        self.release_message(serial);
+                    }
+                }
+                true
+            }
+        }
+    }
+
+    /// Nothing waits for the session any more.
+    fn catch_up(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
+        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(durable) = client.durable.as_mut().sure() else { return };
+        durable.is_behind = false;
+        if let Some(rare) = &mut durable.rare {
+            rare.upcoming = VecDeque::new();
+            rare.lifetimes = Lifetimes::default();
+        }
+        durable.queued_bytes = 0;
+        let expired = std::mem::take(&mut durable.queued);
+        durable.track.advance(store.last_serial());
+        for listed in client.subscriptions.plain() {
+            store.prune_backlog(listed.filter);
+        }
+        if let Some(link) = client.session.link_mut().filter(|link| link.outbox.is_empty()) {
+            link.has_caught_up();
+        }
+        sessions.note_expired(cx, slot, expired);
+    }
+
+    /// The session gives a filter up: what waits for it by this filter alone is not owed any more.
+    /// Called before and after the subscription goes; the difference is let go.
+    pub(crate) fn let_pending_go(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        slot: u32,
+        before: Vec<u64>,
+    ) {
+        sessions.forget_upcoming(slot);
+        if before.is_empty() {
+            return;
+        }
+        cx.flow.work.charge(before.len() / PENDING_PER_UNIT);
+        let after = self.all_pending(sessions, slot);
+        let mut bytes_gone = 0;
+        let mut count = 0;
+        for serial in before {
+            if after.binary_search(&serial).is_err()
+                && let Some(store) = &mut self.store
+                && let Some(bytes) = store.bytes_of(serial)
+            {
+                bytes_gone += bytes;
+                count += 1;
+                store.release_message(serial);
+            }
+        }
+        if let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            durable.count_out(count, bytes_gone);
+        }
+    }
+
+    /// A filter that is free for others.
+    pub(crate) fn close_backlog(&mut self, filter: FilterId) {
+        if let Some(store) = &mut self.store {
+            store.backlogs.remove(&filter);
+        }
+    }
+}
+
+impl Sessions {
+    fn exceeds_backlog(&self, slot: u32, bytes: u64) -> bool {
+        self.clients.get(slot).is_some_and(|client| {
+            let durable = client.durable.as_ref();
+            durable.is_some_and(|durable| durable.is_full(bytes, &client.limits.queue))
+        })
+    }
+
+    fn put_back_pending(&mut self, slot: u32, serial: u64) {
+        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            durable.rare().upcoming.push_front(serial);
+        }
+    }
+
+    /// What the session listens to has changed: its next serials are looked up anew.
+    pub(crate) fn forget_upcoming(&mut self, slot: u32) {
+        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        if let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) {
+            rare.upcoming = VecDeque::new();
+        }
+    }
+}
+
+impl Client {
+    /// Deliveries that wait in the log.
+    pub(crate) fn backlog(&self) -> usize {
+        self.durable.as_ref().map_or(0, |durable| durable.queued as usize)
+    }
+
+    /// Does anything wait for this session in the log?
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.durable.as_ref().is_some_and(|durable| durable.is_behind)
+    }
+}

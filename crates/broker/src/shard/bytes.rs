@@ -1,0 +1,422 @@
+//! What comes from connections: bytes, and the packets in them.
+
+use std::sync::Arc;
+
+use codec::{AckKind, Packet, Reason, Sender, Subscribe, Violation};
+use session::{Acked, NEVER, Wait, large_packet_len};
+
+use crate::clients::client::{Client, Pace};
+use crate::flow::pause::Taken;
+use crate::flow::work::{OUTBOX_BYTES_LEAST, REQUEST_BYTES_MAX};
+use crate::shard::gather::{Input, OwnMemory, Rest};
+use crate::sure::Sure;
+use crate::{Ended, Shard};
+
+impl Shard {
+    /// Bytes came from a connection. They may hold any part of any number of packets. After a
+    /// pause call it even without bytes: some may have been put aside.
+    pub fn on_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8], now_ms: u64) -> Rest {
+        self.cx.now_ms = now_ms;
+        let has_no_more = self.cx.flow.work.has_no_more();
+        // The driver has not heard yet that the connection has ended.
+        let Some(link) = self.sessions.link(slot, connection) else { return Rest::Nothing };
+        let has_to_wait = has_no_more && !link.is_lost;
+        // A client whose packets wait here, put aside, is not silent: we do not listen.
+        if !bytes.is_empty() || !link.inbox.is_empty() {
+            link.last_packet_ms = now_ms;
+        }
+        let owed = link.outbox.len();
+        if has_to_wait && (link.asks_for_much || bytes.len() > REQUEST_BYTES_MAX) {
+            self.sessions.wait_for_turn(&mut self.cx, slot);
+            return self.sessions.put_aside(slot, connection, bytes);
+        }
+        let rest = if link.inbox.is_empty() {
+            let taken = self.on_packets(slot, connection, Input::of(bytes));
+            self.sessions.put_aside(slot, connection, &bytes[taken.bytes..])
+        } else {
+            self.on_more_bytes(slot, connection, bytes)
+        };
+        if owed >= OUTBOX_BYTES_LEAST {
+            self.sessions.look_whether_it_reads(&mut self.cx, slot, connection, owed);
+        }
+        self.finish();
+        rest
+    }
+
+    /// Handles the whole packets at the front of the bytes.
+    pub(crate) fn on_packets(&mut self, slot: u32, connection: u64, input: Input<'_>) -> Taken {
+        let Input { bytes, memory } = input;
+        self.cx.flow.work.begin();
+        let mut taken = Taken::default();
+        let mut is_over = false;
+        while taken.bytes < bytes.len() && !is_over && !self.cx.flow.work.is_spent() {
+            let Some(client) =
+                self.sessions.clients.get(slot).filter(|c| c.connection == connection)
+            else {
+                break;
+            };
+            let Some(link) = client.session.link() else { break };
+            if link.is_refusing() {
+                // It is sent again with the next connection, like all behind what was refused.
+                taken.bytes = bytes.len();
+                break;
+            }
+            // The last packets of a connection that is gone cannot come later.
+            let may_wait = !link.is_lost;
+            let packet_bytes_max = client.limits.packet_bytes_max;
+            let rest = &bytes[taken.bytes..];
+            let decoded = codec::decode(rest, link.version(), Sender::Client, packet_bytes_max);
+            // By reference: a packet is large to move.
+            let (packet, packet_len) = match &decoded {
+                Ok(Some((packet, packet_len))) => (packet, *packet_len),
+                Ok(None) => {
+                    self.end_if_too_long(slot, rest);
+                    break;
+                }
+                Err(violation) => {
+                    self.end(slot, Ended::Violation(*violation));
+                    break;
+                }
+            };
+            if self.comes_later(slot, (packet, packet_len), may_wait, bytes.len()) {
+                break;
+            }
+            taken.count(packet, packet_len);
+            let pace = match self.on_packet(slot, packet, memory) {
+                Ok(pace) => pace,
+                Err(ended) => {
+                    self.end(slot, ended);
+                    is_over = true;
+                    Pace::default()
+                }
+            };
+            if !self.cx.doomed.is_empty() {
+                self.finish();
+            }
+            // The rest waits until the subscriber has caught up.
+            if pace.pause_ms > 0 && may_wait {
+                let is_burst = taken.is_burst(bytes);
+                if self.sessions.hold_up(&mut self.cx, slot, pace.as_next_door(), is_burst) {
+                    taken.is_paused = true;
+                    break;
+                }
+            }
+        }
+        let is_burst = taken.is_burst(bytes);
+        taken.is_paused |=
+            self.sessions.note_taken(&mut self.cx, slot, connection, &taken, is_burst);
+        taken
+    }
+
+    /// Does a packet stay where it is, of `bytes` that are there?
+    #[inline(always)]
+    fn comes_later(
+        &mut self,
+        slot: u32,
+        (packet, packet_len): (&Packet<'_>, usize),
+        may_wait: bool,
+        bytes: usize,
+    ) -> bool {
+        let Self { cx, sessions, durable, groups, .. } = self;
+        match packet {
+            Packet::Publish(publish) => {
+                let publish = (publish, packet_len == bytes);
+                may_wait && durable.has_to_come_later(cx, sessions, groups, slot, publish)
+                    || sessions.waits_for_space(cx, slot, (packet_len, may_wait))
+            }
+            Packet::Subscribe(_) | Packet::Unsubscribe(_) => {
+                may_wait && self.goes_on_later(slot, (packet, packet_len))
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns how the slowest subscriber keeps pace, if it is a PUBLISH.
+    #[inline(always)]
+    pub(crate) fn on_packet(
+        &mut self,
+        slot: u32,
+        packet: &Packet<'_>,
+        memory: OwnMemory<'_>,
+    ) -> Result<Pace, Ended> {
+        match packet {
+            Packet::Publish(publish) => return self.on_publish(slot, publish, memory),
+            Packet::Ack(ack) if ack.kind == AckKind::Pubrel => {
+                self.sessions.on_pubrel(&mut self.cx, &mut self.durable, slot, ack.packet_id)
+            }
+            Packet::Ack(ack) => self.on_ack(slot, ack)?,
+            Packet::Subscribe(subscribe) => self.on_subscribe(slot, subscribe)?,
+            Packet::Unsubscribe(unsubscribe) => self.sessions.on_unsubscribe(
+                &mut self.cx,
+                &mut self.durable,
+                &mut self.groups,
+                slot,
+                unsubscribe,
+            )?,
+            Packet::Pingreq => {
+                if let Some(client) = self.sessions.clients.get_mut(slot)
+                    && let Some(link) = client.session.link_mut()
+                {
+                    link.write(&Packet::Pingresp);
+                }
+                self.sessions.mark_dirty(&mut self.cx, slot);
+            }
+            Packet::Disconnect(disconnect) => self.sessions.on_disconnect(slot, disconnect)?,
+            Packet::Auth(auth) => self.sessions.on_auth(&mut self.cx, slot, auth)?,
+            Packet::Connect(_) => {
+                return Err(Ended::Violation(Violation {
+                    reason: Reason::PROTOCOL_ERROR,
+                    clause: "MQTT-3.1.0-2",
+                    detail: "a second CONNECT on the same connection",
+                }));
+            }
+            Packet::Connack(_) | Packet::Suback(_) | Packet::Unsuback(_) | Packet::Pingresp => {
+                return Err(Ended::Violation(Violation {
+                    reason: Reason::PROTOCOL_ERROR,
+                    clause: "MQTT-4.13.1-1",
+                    detail: "a packet that only servers send",
+                }));
+            }
+        }
+        Ok(Pace::default())
+    }
+
+    pub(crate) fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>) -> Result<(), Ended> {
+        if ack.kind == AckKind::Pubrec
+            && !ack.reason.is_error()
+            && self.durable.keep_pubrec(&mut self.sessions, slot, ack)
+        {
+            return Ok(());
+        }
+        let Some(client) = self.sessions.clients.get_mut(slot).sure() else { return Ok(()) };
+        let acked = client.session.on_ack(ack).map_err(Ended::Violation)?;
+        match acked {
+            Acked::Complete(origin) => {
+                if origin.serial != 0 && origin.group == 0 {
+                    self.durable.finish_delivery(&mut self.sessions, slot, origin.serial);
+                } else {
+                    self.cx.tell_home(origin.group, origin.serial, true);
+                }
+                self.pump(slot);
+            }
+            Acked::Release | Acked::Unknown | Acked::Mismatch => {
+                self.sessions.mark_dirty(&mut self.cx, slot)
+            }
+        }
+        Ok(())
+    }
+
+    /// More of what was put aside. A large packet gets just what it lacks, so that its memory can
+    /// become the message's.
+    pub(crate) fn on_more_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8]) -> Rest {
+        let Some(link) = self.sessions.link(slot, connection) else { return Rest::Nothing };
+        let arrived = link.inbox.len();
+        let large_len = large_packet_len(&link.inbox);
+        let lacks = large_len.and_then(|len| len.checked_sub(arrived)).filter(|lacks| *lacks > 0);
+        let (more, rest) = bytes.split_at(bytes.len().min(lacks.unwrap_or(usize::MAX)));
+        link.put_aside(more);
+        if lacks.is_some_and(|lacks| more.len() < lacks) {
+            return Rest::of(link.gathers());
+        }
+        let inbox = std::mem::take(&mut link.inbox);
+        if large_len == Some(inbox.len()) {
+            return self.on_large_packet(slot, connection, (inbox, rest));
+        }
+        let taken = self.on_packets(slot, connection, Input::of(&inbox));
+        self.sessions.put_back(slot, connection, inbox, taken.bytes)
+    }
+
+    /// Handles a packet that has its memory for itself, then the bytes behind it.
+    pub(crate) fn on_large_packet(
+        &mut self,
+        slot: u32,
+        connection: u64,
+        (inbox, rest): (Vec<u8>, &[u8]),
+    ) -> Rest {
+        let packet = Arc::new(inbox);
+        let input = Input { bytes: &packet, memory: Some(&packet) };
+        let taken = self.on_packets(slot, connection, input);
+        // The packet has ended the connection.
+        let Some(link) = self.sessions.link(slot, connection) else { return Rest::Nothing };
+        if taken.bytes == 0 {
+            link.inbox = Arc::unwrap_or_clone(packet);
+            link.put_aside(rest);
+            return Rest::Some;
+        }
+        link.note_gathered(taken.bytes);
+        let taken = match taken.is_paused || rest.is_empty() {
+            true => 0,
+            false => self.on_packets(slot, connection, Input::of(rest)).bytes,
+        };
+        self.sessions.put_aside(slot, connection, &rest[taken..])
+    }
+
+    /// Does this request take more than one go? Then so much of it was done as one may take, and
+    /// the packet stays where it is. True also if that has ended the connection.
+    pub(crate) fn goes_on_later(
+        &mut self,
+        slot: u32,
+        (packet, packet_len): (&Packet<'_>, usize),
+    ) -> bool {
+        let is_large =
+            packet_len > REQUEST_BYTES_MAX || self.sessions.checks_much(&self.cx, slot, packet);
+        let outcome = match packet {
+            Packet::Subscribe(_) if self.sessions.waits_for_heard(&mut self.cx, slot) => {
+                return true;
+            }
+            Packet::Subscribe(subscribe) if is_large => self.sessions.subscribe_some(
+                &mut self.cx,
+                &mut self.durable,
+                &mut self.groups,
+                slot,
+                subscribe,
+            ),
+            Packet::Subscribe(subscribe) => {
+                return self.durable.subscribes_later(
+                    &mut self.cx,
+                    &mut self.sessions,
+                    slot,
+                    subscribe,
+                );
+            }
+            Packet::Unsubscribe(unsubscribe) if is_large => self.sessions.unsubscribe_some(
+                &mut self.cx,
+                &mut self.durable,
+                &mut self.groups,
+                slot,
+                unsubscribe,
+            ),
+            _ => return false,
+        };
+        match outcome {
+            Ok(is_whole) => !is_whole,
+            Err(ended) => {
+                self.end(slot, ended);
+                true
+            }
+        }
+    }
+
+    /// A packet is under way of which no more than `bytes` have come: it may be too long for what
+    /// it is.
+    #[cold]
+    pub(crate) fn end_if_too_long(&mut self, slot: u32, bytes: &[u8]) {
+        let Some(client) = self.sessions.clients.get(slot).sure() else { return };
+        if let Some(violation) = client.limits.too_long_request(bytes) {
+            self.end(slot, Ended::Violation(violation));
+        }
+    }
+
+    pub(crate) fn on_subscribe(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'_>,
+    ) -> Result<(), Ended> {
+        let is_rest = !self.sessions.is_lost(slot);
+        let (done, retained) = self.sessions.subscribe_portion(
+            &mut self.cx,
+            &mut self.durable,
+            &mut self.groups,
+            slot,
+            subscribe,
+            is_rest,
+        )?;
+        let packet_id = subscribe.packet_id;
+        self.sessions.answer_subscribe(&mut self.cx, &mut self.durable, slot, packet_id, done);
+        let identifier = self.sessions.subscription_identifier(slot, &subscribe.properties)?;
+        for (filter, bits) in retained {
+            self.sessions.want_retained(slot, filter, bits, identifier);
+        }
+        self.pump(slot);
+        Ok(())
+    }
+
+    /// Where a packet of this connection is gathered. What was read into it is told by
+    /// [`Shard::on_bytes`] without bytes.
+    pub fn inbox(&mut self, slot: u32, connection: u64) -> Option<&mut Vec<u8>> {
+        self.sessions.link(slot, connection).map(|link| &mut link.inbox)
+    }
+
+    /// Moves on what waits for a session: resends, its queue, pages of retained messages, the
+    /// queues of its shared groups.
+    #[inline]
+    pub(crate) fn pump(&mut self, slot: u32) {
+        if self.sessions.clients.get(slot).is_some_and(Client::may_have_waiting) {
+            self.pump_waiting(slot);
+        }
+    }
+
+    pub(crate) fn pump_waiting(&mut self, slot: u32) {
+        self.sessions.pump_session(&mut self.cx, &mut self.durable, slot);
+        while self.durable.supply_in_flight(&mut self.cx, &mut self.sessions, slot)
+            || self.durable.hand_out_unlogged(&mut self.cx, &mut self.sessions, slot)
+        {
+            self.sessions.pump_session(&mut self.cx, &mut self.durable, slot);
+        }
+        self.durable.pump_backlog(&mut self.cx, &mut self.sessions, slot);
+        if self.sessions.clients.get(slot).is_some_and(|client| client.extras.is_some()) {
+            self.retained.ask_next_page(&mut self.cx, &mut self.sessions, slot);
+        }
+        self.groups.pull_for(&mut self.cx, &self.sessions, &mut self.durable, slot);
+    }
+
+    /// The driver has written `count` bytes of the outbox.
+    pub fn on_written(&mut self, slot: u32, connection: u64, count: usize, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        self.cx.metrics.bytes_sent.add(count as u64);
+        let Some(client) =
+            self.sessions.clients.get_mut(slot).filter(|c| c.connection == connection)
+        else {
+            return;
+        };
+        let has_queue = client.session.outgoing.queued() > 0 || client.has_backlog();
+        let waits = has_queue
+            || client.session.outgoing.has_unsent()
+            || client.extras.is_some()
+            || client.gauge.as_ref().is_some_and(|gauge| !gauge.is_available());
+        let outbox_bytes_max = client.limits.outbox_bytes_max;
+        let Some(link) = client.session.link_mut().sure() else { return };
+        let spare = link.outbox.advance(count);
+        let controls = link.outbox.take_controls();
+        link.note_taken(count);
+        let waits_to_be_read = link.gate.is_shut(Wait::ToBeRead);
+        let is_empty = link.outbox.is_empty();
+        if is_empty && !has_queue {
+            link.has_caught_up();
+            // It may have been less while memory was short (`flow/shortage.rs`).
+            link.set_outbox_bytes_max(outbox_bytes_max);
+        }
+        if let Some(buffer) = spare {
+            self.cx.buffers.keep(buffer);
+        }
+        if controls > 0 {
+            self.cx.metrics.controls_sent.add(u64::from(controls));
+        }
+        if waits_to_be_read {
+            self.sessions.read_on_if_it_reads(&mut self.cx, slot, connection);
+        }
+        if waits && is_empty {
+            self.pump(slot);
+        }
+        self.finish();
+    }
+
+    pub(crate) fn read_on(&mut self, slot: u32, connection: u64) {
+        let now_ms = self.cx.now_ms;
+        // The connection has ended while it waited.
+        let Some(link) = self.sessions.link(slot, connection) else { return };
+        if link.is_lost {
+            self.end_lost(slot, connection);
+            return self.finish();
+        }
+        link.gate.open(Wait::InLine);
+        if link.gate.reads_at_ms() <= now_ms {
+            self.on_bytes(slot, connection, &[], now_ms);
+        }
+        // Else it waits again, and the driver knows.
+        if self.sessions.link(slot, connection).is_some_and(|link| link.gate.reads_at_ms() != NEVER)
+        {
+            self.sessions.change_gate(&mut self.cx, slot, |_| ());
+        }
+    }
+}

@@ -1,0 +1,517 @@
+//! Connections come and end, and wills with them.
+
+use codec::{Auth, Packet, Property, PropertyBuf, Reason};
+use policy::{Action, Manner};
+use session::{Link, Message, NEVER, Outbox, Wait};
+use storage::AppendError;
+
+use crate::clients::client::Client;
+use crate::clients::connect::{ConnectRequest, Who};
+use crate::clients::ending::{
+    LOOKS_PER_END, LOOKS_PER_TURN, NEVER_EXPIRES, tells_client, write_farewell,
+};
+use crate::clients::notices::Kind;
+use crate::durable::store::Class;
+use crate::durable::will::LateWill;
+use crate::journal::QueueNumber;
+use crate::limits::rules::Rules;
+use crate::sure::Sure;
+use crate::{
+    Close, Ended, Event, NO_CONNECTION, Name, Quota, Reauthenticated, SessionKey, Shard, admission,
+};
+
+impl Shard {
+    /// A connection has been admitted, which the driver has given a [number](crate::Numbers) of its
+    /// own. Returns the client's slot, by which the driver names it from now on.
+    ///
+    /// Err: the session is another user's. The connection is nobody's: the driver writes these
+    /// bytes and closes it.
+    pub fn on_connect(
+        &mut self,
+        connection: u64,
+        request: ConnectRequest,
+        now_ms: u64,
+    ) -> Result<u32, Vec<u8>> {
+        self.cx.now_ms = now_ms;
+        if let Some(reason) = self.sessions.bars(&self.cx, &request) {
+            return Err(admission::refuse(&request, reason));
+        }
+        let existing = self.sessions.clients.find(request.name());
+        if let Some(slot) = existing {
+            if !self.sessions.is_owner(&self.cx, slot, &request) {
+                return Err(self.cx.refuse_stranger(request));
+            }
+            self.take_over(slot, request.clean_start);
+        }
+        let (slot, session_present) = match self.sessions.clients.find(request.name()) {
+            Some(slot) => (slot, true),
+            None if self.cx.lacks_room_for(&request) => {
+                return Err(self.cx.refuse_session_of(request));
+            }
+            None => {
+                let client = Client::new(request.name(), request.limits.clone());
+                let slot = self.sessions.clients.insert(client);
+                self.cx.metrics.sessions.add(1);
+                self.sessions.count_in_space(&self.cx, request.scope, Quota::Sessions, 1);
+                (slot, false)
+            }
+        };
+        self.sessions.open(
+            &mut self.cx,
+            &mut self.durable,
+            &mut self.groups,
+            slot,
+            connection,
+            request,
+            session_present,
+        );
+        if self.cx.doomed.is_empty() {
+            self.durable.wait_for_ends(&mut self.sessions, slot);
+            self.pump(slot);
+        }
+        self.sessions.arm_timer(slot);
+        self.finish();
+        Ok(slot)
+    }
+
+    /// The session of this client id exists: cut its connection, and end it if so asked.
+    pub(crate) fn take_over(&mut self, slot: u32, clean_start: bool) {
+        let now_ms = self.cx.now_ms;
+        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        if client.session.is_online() {
+            self.cx.metrics.takeovers.add(1);
+            self.end(slot, Ended::TakenOver);
+        }
+        // The connection may have ended the session already.
+        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        // Its time may have come before anybody looked: right after a start, or between two ticks.
+        if clean_start || client.expires_at_ms <= now_ms {
+            self.end_session(slot);
+        } else if client.will_due_ms() <= now_ms {
+            self.publish_will(slot);
+        }
+    }
+
+    /// The network connection is gone.
+    pub fn on_closed(&mut self, slot: u32, connection: u64, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        if self.sessions.link(slot, connection).is_some() {
+            self.end_lost(slot, connection);
+        }
+        self.finish();
+    }
+
+    /// What was put aside while the client had to wait came before the end, its DISCONNECT too. It
+    /// may take some turns.
+    pub(crate) fn end_lost(&mut self, slot: u32, connection: u64) {
+        let now_ms = self.cx.now_ms;
+        let has_no_more = self.cx.flow.work.has_no_more();
+        let Some(link) = self.sessions.link(slot, connection) else { return };
+        link.is_lost = true;
+        link.gate.open(Wait::InLine);
+        if has_no_more && link.asks_for_much && !link.inbox.is_empty() {
+            return self.sessions.wait_for_turn(&mut self.cx, slot);
+        }
+        self.on_bytes(slot, connection, &[], now_ms);
+        let Some(link) = self.sessions.link(slot, connection) else { return };
+        if !link.gate.is_shut(Wait::InLine) || link.inbox.is_empty() {
+            self.end(slot, Ended::Network);
+        }
+    }
+
+    /// An operator ends the connection of a client. False if there is none.
+    pub fn on_kick(&mut self, client: Name<'_>, now_ms: u64) -> bool {
+        self.cx.now_ms = now_ms;
+        let found = self.sessions.clients.find(client);
+        let Some(slot) =
+            found.filter(|s| self.sessions.clients.get(*s).is_some_and(|c| c.is_connected()))
+        else {
+            return false;
+        };
+        self.end(slot, Ended::Administrative);
+        self.finish();
+        true
+    }
+
+    /// Ends the connections of those whom `is_banned` means by client id, user name and address.
+    pub fn on_bans(
+        &mut self,
+        is_banned: impl Fn(Name<'_>, Option<&str>, &str) -> bool,
+        now_ms: u64,
+    ) {
+        self.cx.now_ms = now_ms;
+        for slot in self.sessions.clients.slots() {
+            let Some(client) = self.sessions.clients.get(slot) else { continue };
+            let Some(link) = client.session.link() else { continue };
+            if is_banned(client.name(), client.username.as_deref(), &link.peer) {
+                self.cx.doomed.push((slot, Ended::Banned));
+            }
+        }
+        self.finish();
+    }
+
+    /// There is no room for what has come of a connection's packets, or others wait for the room of
+    /// one that takes too long.
+    pub fn on_crowded(&mut self, slot: u32, connection: u64, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        if self.sessions.link(slot, connection).is_some() {
+            self.end(slot, Ended::Crowded);
+            self.finish();
+        }
+    }
+
+    /// Ends a connection, and what ends with it.
+    pub(crate) fn end(&mut self, slot: u32, ended: Ended) {
+        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let connection = std::mem::replace(&mut client.connection, NO_CONNECTION);
+        let Some(mut link) = client.session.detach() else { return };
+        client.session.incoming.note_orphans(connection, &link);
+        let turn = link.take_turn();
+        if let Some(extras) = &mut client.extras {
+            extras.request = None;
+        }
+        if link.is_told_nothing {
+            link.outbox = Outbox::default();
+        }
+        if tells_client(&ended) && !link.is_lost {
+            write_farewell(&mut link, &ended);
+        }
+        let farewell = std::mem::take(&mut link.outbox);
+        client.charged.set_unsent(0);
+        client.publish_gauge();
+        let event = Event::Disconnected {
+            client_id: client.id.clone(),
+            username: client.username.clone(),
+            sequence: link.sequence,
+            peer: link.peer,
+            ended: ended.clone(),
+            session_expiry_secs: client.session_expiry_secs,
+        };
+        self.cx.effects.closes.push(Close { slot, connection, farewell });
+        self.cx.count_end(&ended);
+        let scope = self.sessions.scope_of(slot);
+        self.sessions.count_in_space(&self.cx, scope, Quota::Connections, -1);
+        if let Some(turn) = turn {
+            self.sessions.give_turn_back(&self.cx, scope, &turn);
+        }
+        self.cx.tell(scope, event);
+        self.after_end(slot, &ended);
+    }
+
+    /// The fate of will and session (MQTT-3.1.2-8, MQTT-3.1.2-10, section 4.1).
+    pub(crate) fn after_end(&mut self, slot: u32, ended: &Ended) {
+        let now_ms = self.cx.now_ms;
+        self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
+        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        if *ended == Ended::Client(Reason::NORMAL_DISCONNECTION) {
+            client.will = None;
+            client.recharge();
+            self.durable.forget_will(&mut self.sessions, slot);
+        }
+        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        if client.session_expiry_secs == 0 {
+            self.end_session(slot);
+            return;
+        }
+        if client.session_expiry_secs != NEVER_EXPIRES {
+            client.expires_at_ms = now_ms + u64::from(client.session_expiry_secs) * 1000;
+        }
+        let delay_max_secs = client.limits.will_delay_max_secs;
+        // One whose delay runs already is that of an earlier connection: this one was refused.
+        if let Some(will) = client.will.as_mut().filter(|will| will.due_ms == NEVER) {
+            will.due_ms = now_ms + u64::from(will.delay_secs.min(delay_max_secs)) * 1000;
+        }
+        if client.will_due_ms() <= now_ms {
+            self.publish_will(slot);
+        }
+        self.durable.keep_detached(&mut self.sessions, slot, now_ms);
+        self.sessions.arm_timer(slot);
+    }
+
+    /// The session is over: its subscriptions go, its will is due at the latest now
+    /// (MQTT-3.1.3.2-2).
+    pub(crate) fn end_session(&mut self, slot: u32) {
+        self.publish_will(slot);
+        self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
+        self.durable.forget_session(&mut self.cx, &mut self.sessions, slot);
+        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        for origin in client.session.outgoing.shared_in_flight() {
+            self.cx.tell_home(origin.group, origin.serial, true);
+        }
+        self.sessions.tell_news(&mut self.cx, slot);
+        self.sessions.bury(&mut self.cx, &mut self.durable, &mut self.groups, slot);
+    }
+
+    pub(crate) fn publish_will(&mut self, slot: u32) {
+        let now_ms = self.cx.now_ms;
+        let key = self.sessions.key(slot);
+        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(will) = client.will.take() else { return };
+        client.recharge();
+        let manner = Manner { qos: will.qos as u8, retain: will.retain };
+        if !client.grants.allows_as(client.identity(), Action::Publish, &will.topic, manner) {
+            self.cx.metrics.publishes_denied.add(1);
+            self.sessions.note_as(&mut self.cx, slot, Kind::Denied("will"), &will.topic, manner);
+            self.durable.forget_will(&mut self.sessions, slot);
+            return;
+        }
+        let level = match self.durable.store {
+            Some(_) => self.cx.shared.settings.level_of(&will.topic, client.limits.durability),
+            None => 0,
+        };
+        let parts = will.parts(key.as_u64(), client.scope.number(), level, now_ms);
+        let mut message = Message::new(&parts);
+        self.cx.metrics.wills.add(1);
+        // Who is there gets it.
+        let is_unkept =
+            self.sessions.lacks_share_for(&mut self.cx, &self.durable, &self.groups, &message);
+        if is_unkept {
+            self.sessions.note(&mut self.cx, slot, Kind::Refused, message.topic());
+            message = Message::new(&session::MessageParts { level: 0, ..parts });
+        }
+        if is_unkept || !self.publish_kept_will(slot, &message) {
+            self.route_will(slot, &message);
+            self.durable.forget_will(&mut self.sessions, slot);
+        }
+    }
+
+    /// Looks at clients whose time has come, as many as one turn may. The others are late.
+    pub(crate) fn fire_timers(&mut self) {
+        let now_ms = self.cx.now_ms;
+        let mut left = LOOKS_PER_TURN;
+        while left > 0
+            && let Some((tick, key)) = self.sessions.wheel.take_due(now_ms)
+        {
+            left = left.saturating_sub(self.on_due(key, tick));
+        }
+    }
+
+    /// A tick of the wheel has come that a client asked for. Returns what that took, in looks.
+    pub(crate) fn on_due(&mut self, key: u64, tick: u64) -> usize {
+        let now_ms = self.cx.now_ms;
+        let Some(slot) = self.sessions.clients.slot_of(SessionKey::from_u64(key)) else { return 1 };
+        let Some(client) = self.sessions.clients.get_mut(slot).filter(|c| c.timer_at == tick)
+        else {
+            return 1;
+        };
+        client.timer_at = u64::MAX;
+        let mut looks = 1;
+        if let Some(link) = client.session.link_mut().filter(|l| l.gate.is_shut(Wait::InLine)) {
+            // It is not silent: we do not listen.
+            link.last_packet_ms = now_ms;
+        }
+        let keep_alive = client.session.link().and_then(Link::keep_alive_deadline_ms);
+        if keep_alive.is_some_and(|deadline_ms| deadline_ms <= now_ms) {
+            looks += LOOKS_PER_END;
+            self.end(slot, Ended::KeepAlive);
+        }
+        let Some(client) = self.sessions.clients.get(slot) else { return looks };
+        if client.credential_due_ms() <= now_ms {
+            looks += LOOKS_PER_END;
+            self.end(slot, Ended::CredentialExpired);
+        }
+        let Some(client) = self.sessions.clients.get(slot) else { return looks };
+        if client.will_due_ms() <= now_ms {
+            looks += LOOKS_PER_END;
+            self.publish_will(slot);
+        }
+        let Some(client) = self.sessions.clients.get(slot) else { return looks };
+        if client.expires_at_ms <= now_ms {
+            looks += LOOKS_PER_END;
+            self.cx.metrics.sessions_expired.add(1);
+            let (client_id, username) = (client.id.clone(), client.username.clone());
+            let scope = client.scope;
+            self.cx.tell(scope, Event::SessionExpired { client_id, username });
+            self.end_session(slot);
+            return looks;
+        }
+        self.durable.forget_old_eras(&mut self.sessions, slot);
+        if let Some(client) = self.sessions.clients.get_mut(slot) {
+            client.session.shrink();
+            if let Some(durable) = &mut client.durable {
+                durable.shrink();
+            }
+        }
+        self.sessions.tell_news(&mut self.cx, slot);
+        self.sessions.arm_timer(slot);
+        looks
+    }
+
+    /// The back-end has answered [`Reauthenticate`].
+    pub fn on_reauthenticated(
+        &mut self,
+        slot: u32,
+        connection: u64,
+        answer: &Reauthenticated,
+        now_ms: u64,
+    ) {
+        self.cx.now_ms = now_ms;
+        let Some(client) =
+            self.sessions.clients.get_mut(slot).filter(|c| c.connection == connection)
+        else {
+            return;
+        };
+        let agreed = client.session.link().and_then(|link| link.auth_method());
+        let method: Box<str> = agreed.unwrap_or_default().into();
+        let (reason, data): (_, &[u8]) = match answer {
+            Reauthenticated::Continue(data) => (Reason::CONTINUE_AUTHENTICATION, data),
+            Reauthenticated::Success(data) => (Reason::SUCCESS, data),
+            Reauthenticated::Renewed(principal) => {
+                if !client.principal.get_or_insert_default().renew(*principal.clone()) {
+                    self.end(slot, Ended::NotAuthorized);
+                    self.finish();
+                    return;
+                }
+                client.grants = client.grants_by(&self.sessions.rules);
+                client.rechecks |= !client.grants.is_open();
+                client.recharge();
+                (Reason::SUCCESS, &[])
+            }
+            Reauthenticated::Failure(_) => {
+                self.end(slot, Ended::NotAuthorized);
+                self.finish();
+                return;
+            }
+        };
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::AuthMethod(&method));
+        if !data.is_empty() {
+            properties.push(Property::AuthData(data));
+        }
+        let Some(link) = client.session.link_mut() else { return };
+        let owed = link.outbox.len();
+        link.write(&Packet::Auth(Auth { reason, properties: properties.as_properties() }));
+        self.sessions.mark_dirty(&mut self.cx, slot);
+        if matches!(answer, Reauthenticated::Renewed(_)) {
+            self.sessions.recheck_receiving(&mut self.cx, &mut self.groups, slot);
+            self.sessions.arm_timer(slot);
+        }
+        // The answer comes after the packets of its turn, and who takes none can ask on and on.
+        self.sessions.look_whether_it_reads(&mut self.cx, slot, connection, owed);
+    }
+
+    /// Who has a connection, as long as it is one.
+    pub fn who(&self, slot: u32, connection: u64) -> Option<Who<'_>> {
+        let client =
+            self.sessions.clients.get(slot).filter(|client| client.connection == connection)?;
+        let peer = &client.session.link()?.peer;
+        Some(Who { client: client.name(), username: client.username.as_deref(), peer })
+    }
+
+    /// The connection that a client has now.
+    pub fn connection_of(&self, client: Name<'_>) -> Option<u64> {
+        let client = self.sessions.clients.get(self.sessions.clients.find(client)?)?;
+        Some(client.connection).filter(|connection| *connection != NO_CONNECTION)
+    }
+
+    /// Publishes the will of a kept session. False: nobody is owed it, or no log can keep it.
+    pub(crate) fn publish_kept_will(&mut self, slot: u32, message: &Message) -> bool {
+        let Some(client) = self.sessions.clients.get(slot).sure() else { return false };
+        let Some(session) = client.durable.as_ref().map(|durable| durable.queue) else {
+            return false;
+        };
+        if !self.groups.is_owed_will(&mut self.sessions, message) {
+            return false;
+        }
+        let Some(store) = &mut self.durable.store else { return false };
+        if store.late_wills.contains_key(&session) {
+            return false;
+        }
+        if !store.handovers.is_resuming {
+            match self.take_will(session, message) {
+                Ok(()) => return true,
+                Err(AppendError::Full(_) | AppendError::Backlog { .. }) => {}
+                Err(_) => return false,
+            }
+        }
+        if let Some(store) = &mut self.durable.store {
+            let late = LateWill { message: message.clone(), end: None };
+            store.late_wills.insert(session, late);
+        }
+        true
+    }
+
+    /// Makes a will a message of this shard, and sends it on its way.
+    pub(crate) fn take_will(
+        &mut self,
+        session: QueueNumber,
+        message: &Message,
+    ) -> Result<(), AppendError> {
+        let slot = self.sessions.clients.find_queue(session);
+        let payer = slot.and_then(|slot| self.sessions.clients.get(slot)?.charged.account());
+        let Some(store) = &mut self.durable.store else { return Err(AppendError::Closed) };
+        let serial = store.take_will(session, message, payer)?;
+        // From here on it is one of the messages that wait for others.
+        if let Some(slot) = self.sessions.clients.find_queue(session)
+            && let Some(durable) =
+                self.sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut())
+            && let Some(rare) = &mut durable.rare
+            && let Some(store) = &mut self.durable.store
+        {
+            store.release(std::mem::take(&mut rare.will));
+        }
+        let delivered =
+            self.sessions.deliver_kept(&mut self.cx, &mut self.durable, message, serial);
+        self.sessions.deliver_own(&mut self.cx, &mut self.durable, message, delivered.own);
+        if !self.durable.will_waits_in_line(&self.cx, &mut self.sessions, session, serial, message)
+        {
+            self.pass_on_taken(serial);
+        }
+        Ok(())
+    }
+
+    /// Wills that could not be written down are tried again.
+    pub(crate) fn try_late_wills(&mut self) {
+        while let Some(store) =
+            self.durable.store.as_mut().filter(|store| !store.handovers.is_resuming)
+            && let Some((session, late)) = store.late_wills.pop_first()
+        {
+            if self.take_will(session, &late.message).is_err() {
+                if let Some(store) = &mut self.durable.store {
+                    store.late_wills.insert(session, late);
+                }
+                return;
+            }
+            match self.sessions.clients.find_queue(session) {
+                // The will of its next connection had to wait for this one.
+                Some(slot) => {
+                    if let Err(error) =
+                        self.durable.keep_will(&mut self.sessions, slot, Class::Essential)
+                    {
+                        self.sessions.tell_will_not_kept(&mut self.cx, slot, error);
+                    }
+                }
+                None => late
+                    .end
+                    .into_iter()
+                    .for_each(|end| self.durable.end_queue(&mut self.cx, &mut self.sessions, end)),
+            }
+        }
+    }
+
+    /// Closes all connections, with a reason for those that can be told. Wills with a delay wait,
+    /// others are published.
+    pub fn on_shutdown(&mut self, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        self.put_off_no_mail();
+        for slot in self.sessions.clients.slots() {
+            if self.sessions.clients.get(slot).is_some_and(|client| client.session.is_online()) {
+                self.end(slot, Ended::Shutdown);
+            }
+        }
+        self.finish();
+    }
+
+    /// New rules; they hold for what comes from now on, also on sessions that are open.
+    pub fn set_access(&mut self, rules: impl Into<Rules>) {
+        self.sessions.rules = rules.into();
+        for slot in self.sessions.clients.slots() {
+            if let Some(client) = self.sessions.clients.get_mut(slot) {
+                client.grants = client.grants_by(&self.sessions.rules);
+                client.rechecks = !client.grants.is_open();
+                client.recharge();
+            }
+            self.sessions.recheck_receiving(&mut self.cx, &mut self.groups, slot);
+        }
+    }
+}

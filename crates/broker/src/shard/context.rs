@@ -1,0 +1,82 @@
+//! What every part of a shard has at hand.
+
+use std::sync::Arc;
+
+use codec::Reason;
+use session::Message;
+
+use crate::clients::notices::ShardNews;
+use crate::command::Publications;
+use crate::flow::Flow;
+use crate::flow::write_order::Dirty;
+use crate::shard::buffers::Buffers;
+use crate::shard::effects::Effects;
+use crate::{Confirm, Ended, Event, Mail, Metrics, Scope, ShardId, Shared};
+
+/// Which shard this is, what shards share, how much work is left of the present turn, and the
+/// effects so far.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) id: ShardId,
+    pub(crate) shared: Arc<Shared>,
+    /// Those of this shard among the shared ones.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Of the present event, since the Unix epoch.
+    pub(crate) now_ms: u64,
+    pub(crate) random: u64,
+    pub(crate) effects: Effects,
+    pub(crate) news: ShardNews,
+    pub(crate) flow: Flow,
+    /// Of operators: publishes that wait for their shards.
+    pub(crate) publications: Publications,
+    /// Connections with bytes to write.
+    pub(crate) dirty: Dirty,
+    /// Connections to be ended when the present event is done.
+    pub(crate) doomed: Vec<(u32, Ended)>,
+    pub(crate) buffers: Buffers,
+}
+
+impl Context {
+    pub(crate) fn new(id: ShardId, shared: Arc<Shared>, seed: u64) -> Self {
+        Self {
+            id,
+            metrics: Arc::clone(&shared.metrics[usize::from(id)]),
+            now_ms: 0,
+            random: seed | 1,
+            effects: Effects::new(id, &shared),
+            news: ShardNews::default(),
+            flow: Flow::new(&shared),
+            publications: Publications::default(),
+            dirty: Dirty::default(),
+            doomed: Vec::new(),
+            buffers: Buffers::default(),
+            shared,
+        }
+    }
+    pub(crate) fn answer(&mut self, confirm: Option<Confirm>, reason: Reason, message: Message) {
+        if let Some(confirm) = confirm {
+            let refused = reason.is_error().then_some(message);
+            self.send(confirm.publisher.shard(), Mail::Confirmed { confirm, reason, refused });
+        }
+    }
+
+    pub(crate) fn send(&mut self, shard: ShardId, mail: Mail) {
+        self.effects.send(shard, mail);
+    }
+
+    pub(crate) fn send_to_others(&mut self, mail: &Mail) {
+        self.effects.send_to_others(mail);
+    }
+
+    pub(crate) fn tell(&mut self, scope: Scope, event: Event) {
+        self.effects.tell(scope, event);
+    }
+
+    /// A random number; xorshift, for choices that need to be spread, not secret.
+    pub(crate) const fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}

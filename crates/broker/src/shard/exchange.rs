@@ -1,0 +1,193 @@
+//! Mail between shards.
+
+use session::Message;
+
+use crate::clients::client::Pace;
+use crate::sure::Sure;
+use crate::{Mail, RetainedQuery, SessionKey, Shard, ShardId};
+
+impl Shard {
+    /// A batch of mail from a shard. It is kept, emptied, for mail that goes out.
+    pub fn on_batch(&mut self, mut mails: Vec<Mail>, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        self.cx.flow.work.begin_mail();
+        for mail in mails.drain(..) {
+            let is_held_up = self.cx.is_held_up(&mail);
+            let is_late =
+                self.cx.flow.work.mail_is_spent() || self.cx.flow.inbox.has_unread() || is_held_up;
+            if !is_late || !mail.keeps_order() {
+                self.on_mail(mail, now_ms);
+            } else if !is_held_up && self.cx.lets_pass(&mail) {
+                self.let_pass(mail);
+            } else {
+                self.cx.flow.inbox.push_unread(mail);
+            }
+        }
+        self.cx.flow.work.end_mail();
+        self.cx.effects.keep_batch(mails);
+    }
+
+    /// A message of somebody who has none among what is unread does not wait for those who have
+    /// many there, or costly ones.
+    #[cold]
+    pub(crate) fn let_pass(&mut self, mail: Mail) {
+        let now_ms = self.cx.now_ms;
+        let of_mail = self.cx.flow.work.begin_passing();
+        self.on_mail(mail, now_ms);
+        self.cx.flow.work.end_passing(of_mail);
+    }
+
+    /// Goes on with mail for which a turn was not enough, or that waited for a broadcast.
+    pub(crate) fn read_mail_on(&mut self) {
+        let now_ms = self.cx.now_ms;
+        if self.cx.flow.inbox.is_empty() {
+            return;
+        }
+        self.cx.flow.work.begin_mail();
+        while !self.cx.flow.work.mail_is_spent()
+            && let Some(mail) =
+                self.cx.flow.inbox.next_held(|mail| self.cx.flow.broadcasts.hold_up_mail(mail))
+        {
+            self.on_mail(mail, now_ms);
+        }
+        while !self.cx.flow.work.mail_is_spent()
+            && let Some(mail) = self.cx.flow.inbox.next_unread()
+        {
+            // It makes way for others.
+            match self.cx.is_held_up(&mail) {
+                true => self.cx.flow.inbox.hold(mail),
+                false => self.on_mail(mail, now_ms),
+            }
+        }
+        self.cx.flow.work.end_mail();
+    }
+
+    /// Mail from a shard, in the order in which it was sent.
+    pub fn on_mail(&mut self, mail: Mail, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        let Self { cx, sessions, durable, groups, retained, .. } = self;
+        match mail {
+            Mail::Publish { message, confirm, payer } => {
+                sessions.on_publish_mail(cx, durable, message, confirm, payer);
+            }
+            Mail::Confirmed { confirm, reason, refused } => {
+                sessions.on_confirmed(cx, durable, confirm, reason, refused.as_ref());
+            }
+            Mail::Congested { publisher, pause_ms, is_urgent } => {
+                let pace = Pace { pause_ms, is_urgent, is_filling: false };
+                sessions.slow_publisher(cx, publisher, pace);
+            }
+            Mail::Retain { message, confirm, payer } => {
+                durable.on_retain_mail(cx, sessions, groups, retained, message, confirm, payer);
+            }
+            Mail::QueryRetained(query) => retained.on_query(query, &mut cx.effects),
+            Mail::Retained { query, messages, is_last } => {
+                self.on_retained_page(*query, &messages, is_last);
+            }
+            Mail::Join { group, member } => {
+                groups.on_join(cx, sessions, &group, member);
+            }
+            Mail::Leave { group, member } => {
+                groups.on_leave(cx, sessions, durable, group, member, now_ms)
+            }
+            Mail::Offer { group, member, message, way } => {
+                groups.on_offer(cx, sessions, durable, &group, member, message, way);
+            }
+            Mail::Park { group, message, confirm } => {
+                groups.on_park(cx, sessions, durable, &group, message, confirm);
+            }
+            Mail::Seen { serial } => {
+                if let Some(store) = &mut durable.store {
+                    store.skip_serials(serial);
+                }
+            }
+            Mail::GroupDone { group, serial } => durable.on_group_done(groups, group, serial),
+            Mail::GroupReturned { group, serial } => {
+                durable.on_group_returned(cx, groups, group, serial);
+            }
+            Mail::GroupDenied { group, serial, message } => {
+                groups.on_group_denied(cx, &group, serial, message);
+            }
+            Mail::Waiting { group, any } => groups.on_waiting(cx, durable, group, any),
+            Mail::Pull { group } => groups.drain_group(cx, durable, group),
+            Mail::Mark { from, bytes } => cx.effects.lanes().note_mark(from, bytes),
+            Mail::Taken { by, bytes } => self.on_mail_taken(by, bytes),
+            Mail::Ask { from, number } => cx.send(from, Mail::Heard { by: cx.id, number }),
+            Mail::Heard { by, number } => sessions.on_heard(cx, durable, by, number),
+            Mail::Hold { subscriber, filter, bytes_min } => {
+                cx.on_hold(subscriber, filter, bytes_min);
+            }
+            Mail::LetGo { subscriber } => self.on_let_go(subscriber),
+        }
+        self.finish();
+    }
+
+    /// From now on mail is dealt with as it comes, and first what has waited.
+    pub(crate) fn put_off_no_mail(&mut self) {
+        self.cx.flow.work.stop();
+        self.sessions.finish_broadcasts(&mut self.cx, &mut self.durable);
+        self.read_mail_on();
+    }
+
+    /// Another shard has dealt with mail: publishers that waited for that are read on, as many as
+    /// there is room for.
+    pub(crate) fn on_mail_taken(&mut self, by: ShardId, bytes: u64) {
+        self.cx.effects.lanes().take(by, bytes);
+        while let Some((slot, connection)) = self.cx.effects.lanes().next_waiting(by) {
+            self.read_on(slot, connection);
+        }
+    }
+
+    pub(crate) fn on_let_go(&mut self, subscriber: SessionKey) {
+        // One of this shard has ended already, and may have begun anew.
+        if subscriber.shard() != self.cx.id {
+            self.cx.flow.holds.end(subscriber);
+        }
+        self.read_held_on();
+    }
+
+    /// Publishers are read on in the order in which they began to wait. One whose next publish is
+    /// for a shard with a full lane waits for that lane.
+    pub(crate) fn read_held_on(&mut self) {
+        while let Some((slot, connection)) = self.cx.flow.holds.next_let_go() {
+            self.read_on(slot, connection);
+        }
+    }
+
+    /// Takes the mail for a shard, to be handed to its [`Shard::on_batch`].
+    pub fn take_batch(&mut self, shard: ShardId) -> Vec<Mail> {
+        self.cx.effects.take_batch(shard)
+    }
+
+    /// The subscriber's side: deliver the page, and go on when there is room.
+    pub(crate) fn on_retained_page(
+        &mut self,
+        query: RetainedQuery,
+        messages: &[Message],
+        is_last: bool,
+    ) {
+        // The session has ended since it asked.
+        let Some(slot) = self.sessions.clients.slot_of(query.subscriber) else { return };
+        let extras = self.sessions.clients.get(slot).and_then(|client| client.extras.as_ref());
+        if !extras.is_some_and(|extras| extras.retained_asked.contains(&query.page)) {
+            // It has come already.
+            return;
+        }
+        // Nothing is added for a filter that was given up since (MQTT-3.10.4-2).
+        let is_wanted = self.sessions.listed_of(&self.groups, slot, &query.filter).is_some();
+        for message in messages.iter().filter(|_| is_wanted) {
+            self.durable.offer_retained(&mut self.cx, &mut self.sessions, slot, &query, message);
+        }
+        let Some(client) = self.sessions.clients.get_mut(slot).sure() else { return };
+        let extras = client.extras();
+        extras.retained_asked.retain(|page| *page != query.page);
+        if !is_last && is_wanted {
+            // Without a connection it is asked for after the next CONNECT.
+            extras.retained_next.push(query);
+        }
+        if extras.retained_asked.is_empty() && extras.retained_next.is_empty() {
+            extras.retained_fresh = Vec::new();
+        }
+        self.retained.ask_next_page(&mut self.cx, &mut self.sessions, slot);
+    }
+}

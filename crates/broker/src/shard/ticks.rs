@@ -1,0 +1,218 @@
+//! The turns of the driver: deadlines, and what was left for later turns.
+
+use session::{NEVER, Outbox};
+
+use crate::flow::shortage::{
+    CUT_BYTES_MIN, EARLY_LOOKS_MAX, FAREWELL_BYTES_MAX, LOOKS_MAX, UNSENT_BYTES_MAX,
+};
+use crate::shard::waits::Waits;
+use crate::{Ended, Event, Shard};
+
+/// How often expired retained messages are looked for, and groups that nobody speaks of.
+const SWEEP_EVERY_MS: u64 = 1000;
+
+impl Shard {
+    /// The turn is over, and what it led to is written: the driver says so before it carries out
+    /// the last mail.
+    pub fn end_turn(&mut self) {
+        self.cx.flow.work.end_turn();
+        self.retained.give_more_pages(&mut self.cx.effects);
+        self.cx.effects.end_turn();
+        self.cx.ask_heard();
+    }
+
+    /// Publishers that stand in a line though nothing is in their way. None do when all mail is
+    /// dealt with. For tests: looks at all that wait.
+    pub fn overdue_waits(&self) -> usize {
+        let is_there = |(slot, connection): &(u32, u64)| {
+            self.sessions.clients.get(*slot).is_some_and(|client| client.connection == *connection)
+        };
+        let overdue = self.cx.effects.lanes_read().overdue().chain(self.cx.flow.holds.overdue());
+        overdue.filter(is_there).count()
+    }
+
+    /// The driver has looked at the memory, and much of it is used: counts what connections hold,
+    /// and cuts those of the largest holders if that is to be ([`crate::Ledger::cut_largest`]).
+    pub fn on_memory_look(&mut self, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        let slots_end = self.sessions.clients.slots_end();
+        let is_tight = self.cx.shared.memory_is_tight();
+        let looks_max = if is_tight { LOOKS_MAX } else { EARLY_LOOKS_MAX };
+        for slot in self.sessions.greed_walk.next(slots_end, looks_max) {
+            self.look_at_unsent(slot);
+        }
+        self.finish();
+    }
+
+    pub(crate) fn look_at_unsent(&mut self, slot: u32) {
+        let (is_short, keeps_less) =
+            (self.cx.shared.memory_is_short(), self.cx.shared.keeps_less_unsent());
+        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let bytes = client.unsent_bytes();
+        if keeps_less
+            && bytes >= UNSENT_BYTES_MAX
+            && let Some(link) = client.session.link_mut()
+        {
+            let max = link.settings().outbox_bytes_max.min(UNSENT_BYTES_MAX as u32);
+            link.set_outbox_bytes_max(max);
+        }
+        client.charged.set_unsent(u32::try_from(bytes).unwrap_or(u32::MAX));
+        let Some(account) = client.charged.account().filter(|_| client.is_connected()) else {
+            return;
+        };
+        if is_short && bytes >= CUT_BYTES_MIN && self.cx.shared.ledger.cuts(account, bytes as u64) {
+            let held = account.total();
+            self.cut_greedy(slot, bytes as u64, held);
+        }
+    }
+
+    pub(crate) fn cut_greedy(&mut self, slot: u32, bytes: u64, held: u64) {
+        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(link) = client.session.link_mut() else { return };
+        if link.outbox.len() > FAREWELL_BYTES_MAX {
+            link.outbox = Outbox::default();
+            link.is_lost = true;
+        }
+        let event = Event::Cut {
+            client_id: client.id.clone(),
+            username: client.username.clone(),
+            peer: link.peer.clone(),
+            bytes,
+            held,
+        };
+        self.cx.metrics.memory_cuts.add(1);
+        let scope = self.sessions.scope_of(slot);
+        self.cx.tell(scope, event);
+        self.end(slot, Ended::Greedy);
+    }
+
+    /// The units of work that those who ask for much, and mail, have used up in this turn.
+    pub const fn turn_units_used(&self) -> u32 {
+        self.cx.flow.work.used()
+    }
+
+    /// Have those that ask for much had their part of this turn? Then nobody who may be one of them
+    /// is to be let in with it.
+    pub const fn turn_is_spent(&self) -> bool {
+        self.cx.flow.work.has_no_more()
+    }
+
+    /// The driver knows how long they take: from now on a turn has so many for each of them.
+    pub const fn set_turn_units(&mut self, units: u32) {
+        self.cx.flow.work.set_units(units);
+    }
+
+    /// Goes on with messages that have not reached everybody, and with clients that wait for their
+    /// part of a turn; false if there are none, or nothing is left of this one.
+    pub fn read_line_on(&mut self, now_ms: u64) -> bool {
+        self.cx.now_ms = now_ms;
+        let mut any = self.sessions.broadcast_on(&mut self.cx, &mut self.durable);
+        // Who has to wait on, for a broadcast that others are still to get, comes behind them.
+        for _ in 0..self.cx.flow.work.line_len() {
+            let Some((slot, connection)) = self.cx.flow.work.next_in_line() else { break };
+            self.read_on(slot, connection);
+            any = true;
+        }
+        any
+    }
+
+    /// The next connection that may have something in its outbox: slot and connection. In the order
+    /// in which they got it: who waits longest is next, and a delivery is written before the
+    /// acknowledgement that its publisher gets. Those of a broadcast come last.
+    pub fn take_dirty(&mut self) -> Option<(u32, u64)> {
+        loop {
+            let (slot, connection) = self.cx.dirty.next()?;
+            if self.sessions.unmark(slot, connection) {
+                return Some((slot, connection));
+            }
+        }
+    }
+
+    /// As [`Shard::take_dirty`], but for those of a broadcast.
+    pub fn take_urgent(&mut self) -> Option<(u32, u64)> {
+        loop {
+            let (slot, connection) = self.cx.dirty.next_urgent()?;
+            if self.sessions.unmark(slot, connection) {
+                return Some((slot, connection));
+            }
+        }
+    }
+
+    /// Has a broadcast left connections that are dirty?
+    pub fn has_broadcast(&self) -> bool {
+        self.cx.dirty.has_broadcast()
+    }
+
+    /// Time has passed, or a turn was not enough for what has ended. Once a second at least.
+    pub fn on_tick(&mut self, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        self.fire_timers();
+        self.on_tick_unheard(now_ms);
+    }
+
+    /// The same while there is more that clients have said than was looked at: the timers of
+    /// clients wait.
+    pub fn on_tick_unheard(&mut self, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        self.sessions.clear_remains(&mut self.cx, &mut self.durable, &mut self.groups);
+        self.read_mail_on();
+        self.read_line_on(now_ms);
+        self.tick_log();
+        self.sessions.look_at_holds(&mut self.cx);
+        if self.sweeps_at_ms <= now_ms {
+            self.sweeps_at_ms = now_ms + SWEEP_EVERY_MS;
+            self.retained.sweep_retained(&self.cx, &mut self.durable);
+            self.groups.offer_denied_again(&mut self.cx, &mut self.durable);
+            self.groups.drain_groups(&mut self.cx, &mut self.sessions, &mut self.durable);
+            self.cx.tell_shard_news();
+            self.sessions.look_at_load(&self.cx);
+        }
+        self.finish();
+    }
+
+    /// When [`Shard::on_tick`] has something to do, in milliseconds, or [`NEVER`].
+    pub fn next_deadline_ms(&self) -> u64 {
+        let has_portions = !self.sessions.remains.is_empty() || !self.cx.flow.broadcasts.is_empty();
+        if has_portions || !self.cx.flow.inbox.is_empty() || self.cx.flow.work.has_line() {
+            return 0;
+        }
+        let log = self.durable.store.as_ref().and_then(|store| store.log.next_deadline());
+        let wheel = self.sessions.wheel.next_ms().unwrap_or(NEVER);
+        let news = if self.cx.news.is_empty() { NEVER } else { self.sweeps_at_ms };
+        wheel.min(log.unwrap_or(NEVER)).min(self.cx.flow.holds.look_ms()).min(news)
+    }
+
+    /// The driver has no room for what comes of a connection, and wants to read nothing before
+    /// then.
+    pub fn pause_until(&mut self, slot: u32, connection: u64, until_ms: u64) {
+        if self.sessions.link(slot, connection).is_some() {
+            self.sessions.shut_until(&mut self.cx, slot, until_ms);
+        }
+    }
+
+    /// Walks over all sessions: for tests, and for who looks for what hangs.
+    pub fn waits(&self) -> Waits {
+        let mut waits = Waits {
+            publications: self.cx.publications.len(),
+            handovers: self
+                .durable
+                .store
+                .as_ref()
+                .map_or(0, |store| store.handovers.waiting_count()),
+            subacks: self.cx.flow.heard.waiting_count(),
+            lanes: self.cx.effects.lanes_read().waiting_count(),
+            holds: self.cx.flow.holds.waiting_count(),
+            given_out: self.groups.given_out_count(),
+            ..Waits::default()
+        };
+        for client in
+            self.sessions.clients.slots().filter_map(|slot| self.sessions.clients.get(slot))
+        {
+            let link = client.session.link();
+            waits.acknowledgements += link.map_or(0, |link| link.acks_waiting());
+            waits.orphans += client.session.incoming.orphans_len();
+            waits.pages += client.extras.as_ref().map_or(0, |extras| extras.retained_asked.len());
+        }
+        waits
+    }
+}
