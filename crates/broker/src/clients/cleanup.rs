@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use session::{Message, Outgoing};
 
 use crate::Quota;
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::clients::subscriptions::Leaving;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
@@ -32,32 +32,14 @@ const MESSAGES_AT_ONCE: usize = 500;
 
 /// What goes with the next turns.
 #[derive(Debug, Default)]
-pub(crate) struct Remains {
+pub(crate) struct Cleanup {
     /// Slots, and what leaves the index of them.
     subscriptions: VecDeque<(u32, Leaving)>,
     queues: Vec<Outgoing>,
     parked: Vec<VecDeque<Message>>,
 }
 
-impl Remains {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.subscriptions.is_empty() && self.queues.is_empty() && self.parked.is_empty()
-    }
-
-    /// The queue of a session that is gone.
-    fn add_queue(&mut self, queue: Outgoing) {
-        if count(&queue) > MESSAGES_AT_ONCE {
-            self.queues.push(queue);
-        }
-    }
-
-    /// The queue of a shared group that is gone.
-    pub(crate) fn add_parked(&mut self, parked: VecDeque<Message>) {
-        if parked.len() > MESSAGES_AT_ONCE {
-            self.parked.push(parked);
-        }
-    }
-
+impl Cleanup {
     /// Frees as many messages as one turn may.
     fn free_messages(&mut self) {
         let queued: usize = self.queues.iter().map(count).sum();
@@ -98,7 +80,7 @@ impl Sessions {
         groups: &mut Groups,
         slot: u32,
     ) {
-        let Some(mut client) = self.clients.take(slot).sure() else { return };
+        let Some(mut client) = self.take(slot).sure() else { return };
         cx.flow.broadcasts.forget(slot);
         let mut shared = 0;
         for own in client.subscriptions.shared() {
@@ -111,35 +93,50 @@ impl Sessions {
         metrics.subscriptions.sub(leaving.len() as u64);
         metrics.shared_subscriptions.sub(shared);
         let scope = client.scope;
-        self.count_in_space(cx, scope, Quota::Sessions, -1);
-        self.count_in_space(cx, scope, Quota::Subscriptions, -(leaving.len() as i64));
+        cx.count_in_space(scope, Quota::Sessions, -1);
+        cx.count_in_space(scope, Quota::Subscriptions, -(leaving.len() as i64));
         if leaving.len() > SUBSCRIPTIONS_AT_ONCE {
-            self.remains.subscriptions.push_back((slot, leaving));
+            self.cleanup.subscriptions.push_back((slot, leaving));
         } else {
             self.let_some_go(cx, durable, groups, slot, &mut leaving, SUBSCRIPTIONS_AT_ONCE);
-            self.clients.free(slot);
+            self.free(slot);
         }
-        self.remains.add_queue(std::mem::take(&mut client.session.outgoing));
+        let queue = std::mem::take(&mut client.session.outgoing);
+        if count(&queue) > MESSAGES_AT_ONCE {
+            self.cleanup.queues.push(queue);
+        }
+    }
+
+    /// Messages of a shared group that is gone.
+    pub(crate) fn discard_parked(&mut self, parked: VecDeque<Message>) {
+        if parked.len() > MESSAGES_AT_ONCE {
+            self.cleanup.parked.push(parked);
+        }
+    }
+
+    pub(crate) fn has_cleanup(&self) -> bool {
+        let Cleanup { subscriptions, queues, parked } = &self.cleanup;
+        !subscriptions.is_empty() || !queues.is_empty() || !parked.is_empty()
     }
 
     /// Goes on with what is left of sessions that have ended.
-    pub(crate) fn clear_remains(
+    pub(crate) fn clean_up(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
         groups: &mut Groups,
     ) {
-        self.remains.free_messages();
-        let all: usize = self.remains.subscriptions.iter().map(|(_, leaving)| leaving.len()).sum();
+        self.cleanup.free_messages();
+        let all: usize = self.cleanup.subscriptions.iter().map(|(_, leaving)| leaving.len()).sum();
         let mut left = SUBSCRIPTIONS_PER_TURN.max(all / PART_PER_TURN);
         while left > 0
-            && let Some((slot, mut leaving)) = self.remains.subscriptions.pop_front()
+            && let Some((slot, mut leaving)) = self.cleanup.subscriptions.pop_front()
         {
             left = self.let_some_go(cx, durable, groups, slot, &mut leaving, left);
             if leaving.len() == 0 {
-                self.clients.free(slot);
+                self.free(slot);
             } else {
-                self.remains.subscriptions.push_front((slot, leaving));
+                self.cleanup.subscriptions.push_front((slot, leaving));
             }
         }
     }

@@ -9,7 +9,7 @@ use policy::Principal;
 use policy::{Grants, Identity, Place};
 use session::{NEVER, Session, Will};
 
-use crate::clients::notices::ClientNews;
+use crate::clients::notices::ClientNotices;
 use crate::clients::subscribe::Done;
 use crate::clients::subscriptions::Subscriptions;
 use crate::durable::KeptSession;
@@ -18,7 +18,7 @@ use crate::flow::pause::{
 };
 use crate::limits::ledger::Charged;
 use crate::limits::rules::Rules;
-use crate::{Limits, NO_CONNECTION, Name, RetainedQuery, Scope};
+use crate::{Limits, NO_CONNECTION, Name, RetainedQuery, Scope, SessionKey};
 
 /// Where a client connects from, without its port. None: not from a network.
 pub(crate) fn address_of(peer: &str) -> Option<IpAddr> {
@@ -103,7 +103,7 @@ pub(crate) struct Extras {
     /// Subscriptions that have asked. Beside a fresh topic stands how many had by then: a page for
     /// a later one is not older.
     pub(crate) retained_asks: u32,
-    pub(crate) news: ClientNews,
+    pub(crate) notices: ClientNotices,
     /// How far the SUBSCRIBE or UNSUBSCRIBE has got that is being handled.
     pub(crate) request: Option<Box<Done>>,
 }
@@ -125,7 +125,7 @@ impl Extras {
         self.retained_under_way() == 0
             && self.retained_wanted.is_empty()
             && self.request.is_none()
-            && self.news.is_unused()
+            && self.notices.is_unused()
     }
 }
 
@@ -165,6 +165,8 @@ impl Pace {
 
 #[derive(Debug)]
 pub(crate) struct Client {
+    /// Its place among the sessions of its shard.
+    pub(crate) key: SessionKey,
     /// Where its id, its topics and its groups mean what they mean.
     pub(crate) scope: Scope,
     pub(crate) id: Box<str>,
@@ -191,13 +193,14 @@ pub(crate) struct Client {
     /// Seconds the session outlives its connection; `u32::MAX`: for ever (MQTT-3.1.2-23).
     pub(crate) session_expiry_secs: u32,
     pub(crate) expires_at_ms: u64,
-    /// The tick for which the wheel holds an entry of this client, or `u64::MAX`.
+    /// The tick for which the timers have an entry of this client, or `u64::MAX`.
     pub(crate) timer_at: u64,
 }
 
 impl Client {
     pub(crate) fn new(name: Name<'_>, limits: Arc<Limits>) -> Self {
         Self {
+            key: SessionKey::NOBODY,
             scope: name.scope(),
             id: name.text().into(),
             username: None,
@@ -282,7 +285,7 @@ impl Client {
     /// The next time at which something is due, or [`NEVER`].
     pub(crate) fn next_due_ms(&self) -> u64 {
         let keep_alive = self.session.link().and_then(session::Link::keep_alive_deadline_ms);
-        let told = self.extras.as_ref().map_or(NEVER, |extras| extras.news.due_ms());
+        let told = self.extras.as_ref().map_or(NEVER, |extras| extras.notices.due_ms());
         let session = self.expires_at_ms.min(self.will_due_ms()).min(told);
         keep_alive.unwrap_or(NEVER).min(session).min(self.credential_due_ms())
     }

@@ -7,8 +7,8 @@ use policy::Principal;
 use policy::{Grants, Identity, Place};
 use session::{Held, LinkSettings, NEVER, Rates, Will};
 
+use crate::clients::Sessions;
 use crate::clients::client::{self, Client, address_of};
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::limits::rules::Rules;
@@ -108,7 +108,7 @@ impl Sessions {
     /// May who connects go on with the session, or end it? It has one owner as long as it lasts.
     pub(crate) fn is_owner(&self, cx: &Context, slot: u32, request: &ConnectRequest) -> bool {
         let now_ms = cx.now_ms;
-        let Some(client) = self.clients.get(slot) else { return true };
+        let Some(client) = self.get(slot) else { return true };
         let owner = client.username.as_deref();
         client.expires_at_ms <= now_ms
             || cx.shared.settings.session_owner.admits(owner, request.proved_username())
@@ -116,15 +116,14 @@ impl Sessions {
 
     /// Why its namespace does not take a connection: it was closed or deleted while that was on its
     /// way here, or has as much as it may have.
-    pub(crate) fn bars(&mut self, cx: &Context, request: &ConnectRequest) -> Option<Reason> {
+    pub(crate) fn bars(&mut self, cx: &mut Context, request: &ConnectRequest) -> Option<Reason> {
         let now_ms = cx.now_ms;
         if request.scope.is_first() {
             return None;
         }
-        let known = self.clients.find(request.name());
-        let is_connected =
-            known.and_then(|slot| self.clients.get(slot)).is_some_and(Client::is_connected);
-        let Some(space) = self.space(cx, request.scope).filter(|space| !space.is_closed()) else {
+        let known = self.find(request.name());
+        let is_connected = known.and_then(|slot| self.get(slot)).is_some_and(Client::is_connected);
+        let Some(space) = cx.space(request.scope).filter(|space| !space.is_closed()) else {
             return Some(Reason::BANNED);
         };
         if space.wait(Quota::Connects, now_ms).is_some() {
@@ -140,7 +139,7 @@ impl Sessions {
     fn charge_payer(&mut self, cx: &Context, slot: u32, request: &ConnectRequest) {
         let Some(payer) = request.payer() else { return };
         let account = cx.shared.account(&payer);
-        if let Some(client) = self.clients.get_mut(slot) {
+        if let Some(client) = self.get_mut(slot) {
             client.session.outgoing.charge_to(account.clone());
             client.charged.move_to(account);
         }
@@ -203,13 +202,13 @@ impl Sessions {
         let username = request.proved_username();
         let grants = request.grants_by(&self.rules);
         self.charge_payer(cx, slot, &request);
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
-        client.session.attach(settings, rates, cx.shared.seed, now_ms);
         // Broker time does not go back from one process to the next; a client connects less often
         // than that.
         self.sequence = (self.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
         let sequence = self.sequence;
+        let Some(client) = self.get_mut(slot) else { return };
+        let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
+        client.session.attach(settings, rates, cx.shared.seed, now_ms);
         if let Some(link) = client.session.link_mut() {
             link.peer = request.peer.clone();
             link.sequence = sequence;
@@ -230,7 +229,7 @@ impl Sessions {
         if let Err(error) = &kept {
             self.refuse_session(cx, slot, error, session_present, old_will);
         }
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.get_mut(slot) else { return };
         client.recharge();
         let fits = kept.is_err() || write_connack(client, &request, session_present);
         let event = Event::Connected {
@@ -247,7 +246,7 @@ impl Sessions {
         cx.tell(scope, event);
         cx.metrics.connections.add(1);
         cx.metrics.connections_opened.add(1);
-        self.count_in_space(cx, self.scope_of(slot), Quota::Connections, 1);
+        cx.count_in_space(self.scope_of(slot), Quota::Connections, 1);
         self.mark_dirty(cx, slot);
         if has_rules {
             self.recheck_receiving(cx, groups, slot);
@@ -266,7 +265,7 @@ impl Sessions {
         session_present: bool,
         old_will: Option<Box<Will>>,
     ) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.get_mut(slot) else { return };
         client.will = old_will;
         if !session_present {
             client.session_expiry_secs = 0;

@@ -3,7 +3,7 @@
 use codec::{Auth, Connack, Disconnect, Packet, Properties, Property, Reason, Violation};
 use session::Link;
 
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::flow::work::AUTH_UNITS;
 use crate::shard::context::Context;
 use crate::{Ended, Reauthenticate};
@@ -26,7 +26,7 @@ impl Sessions {
         slot: u32,
         disconnect: &Disconnect<'_>,
     ) -> Result<(), Ended> {
-        if let Some(client) = self.clients.get_mut(slot) {
+        if let Some(client) = self.get_mut(slot) {
             let expiry = disconnect.properties.iter().find_map(|property| match property {
                 Property::SessionExpirySecs(secs) => Some(secs),
                 _ => None,
@@ -72,7 +72,7 @@ impl Sessions {
     ) -> Result<(), Ended> {
         // Signatures take longer than digests, and come with more data.
         cx.flow.work.charge(AUTH_UNITS + auth.properties.raw().len());
-        let Some(client) = self.clients.get(slot) else { return Ok(()) };
+        let Some(client) = self.get(slot) else { return Ok(()) };
         let method = auth.properties.iter().find_map(|property| match property {
             Property::AuthMethod(method) => Some(method),
             _ => None,

@@ -1,7 +1,9 @@
 //! How much waits for clients, for the metrics. Clients are looked at one after the other, so many
 //! each second, so that no message pays for being counted.
 
-use crate::clients::sessions::Sessions;
+use std::ops::Range;
+
+use crate::clients::Sessions;
 use crate::shard::context::Context;
 
 /// Clients that are looked at in one go. A shard with more shows what was some seconds ago.
@@ -16,22 +18,31 @@ pub(crate) struct LoadWalk {
 }
 
 impl Sessions {
+    /// The slots whose unsent bytes are to be counted now.
+    pub(crate) fn next_unsent(&mut self, looks_max: u32) -> Range<u32> {
+        let slots_end = self.slots_end();
+        let begin = if self.next_unsent < slots_end { self.next_unsent } else { 0 };
+        self.next_unsent = slots_end.min(begin.saturating_add(looks_max));
+        begin..self.next_unsent
+    }
+
     /// Walks on; at the end the metrics get what was found.
     pub(crate) fn look_at_load(&mut self, cx: &Context) {
-        let slots_end = self.clients.slots_end();
-        let walk = &mut self.load_walk;
+        let slots_end = self.slots_end();
+        let mut walk = std::mem::take(&mut self.load_walk);
         let end = slots_end.min(walk.next_slot.saturating_add(LOOKS_MAX));
         for slot in walk.next_slot..end {
-            if let Some(client) = self.clients.get(slot) {
+            if let Some(client) = self.get(slot) {
                 walk.queued += (client.session.outgoing.queued() + client.backlog()) as u64;
                 walk.in_flight += u64::from(client.session.outgoing.in_flight());
             }
         }
         walk.next_slot = end;
         if end == slots_end {
-            let LoadWalk { queued, in_flight, .. } = std::mem::take(walk);
-            cx.metrics.queued.set(queued);
-            cx.metrics.in_flight.set(in_flight);
+            cx.metrics.queued.set(walk.queued);
+            cx.metrics.in_flight.set(walk.in_flight);
+            walk = LoadWalk::default();
         }
+        self.load_walk = walk;
     }
 }

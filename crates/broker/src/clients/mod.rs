@@ -11,3 +11,88 @@ pub(crate) mod sessions;
 pub(crate) mod subscribe;
 pub(crate) mod subscriptions;
 pub(crate) mod table;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+use crate::clients::cleanup::Cleanup;
+use crate::clients::client::Client;
+use crate::clients::load::LoadWalk;
+use std::sync::Arc;
+
+use crate::limits::rules::Rules;
+use crate::routing::router::Router;
+use crate::{ShardId, Shared};
+
+/// The sessions of a shard, their connections, and the index of what they subscribe to.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    shard: ShardId,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    by_id: HashTable<u32>,
+    /// Those with a queue in the log.
+    by_queue: HashTable<u32>,
+    hasher: FixedState,
+    pub(crate) router: Router,
+    rules: Rules,
+    cleanup: Cleanup,
+    /// Of the latest connection.
+    sequence: u64,
+    load_walk: LoadWalk,
+    /// The first slot whose unsent bytes are to be counted next.
+    next_unsent: u32,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    /// Grows each time the place is taken, so that an old key finds nobody.
+    generation: u16,
+    client: Option<Box<Client>>,
+}
+
+impl Sessions {
+    pub(crate) fn new(id: ShardId, shared: &Arc<Shared>, rules: Rules, seed: u64) -> Self {
+        Self {
+            shard: id,
+            places: Vec::new(),
+            free: Vec::new(),
+            by_id: HashTable::new(),
+            by_queue: HashTable::new(),
+            hasher: FixedState::with_seed(seed),
+            router: Router::new(id, shared, seed),
+            rules,
+            cleanup: Cleanup::default(),
+            sequence: 0,
+            load_walk: LoadWalk::default(),
+            next_unsent: 0,
+        }
+    }
+
+    /// From now on these rules hold.
+    pub(crate) fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+        for slot in self.slots() {
+            self.renew_grants(slot);
+        }
+    }
+
+    /// A client may do what the rules say of it now.
+    pub(crate) fn renew_grants(&mut self, slot: u32) {
+        let place = self.places.get_mut(slot as usize);
+        let Some(client) = place.and_then(|place| place.client.as_mut()) else { return };
+        client.grants = client.grants_by(&self.rules);
+        client.rechecks = !client.grants.is_open();
+        client.recharge();
+    }
+
+    pub(crate) const fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// A client, and the index of all subscriptions.
+    pub(crate) fn with_index(&mut self, slot: u32) -> Option<(&mut Client, &mut Router)> {
+        let client = self.places.get_mut(slot as usize)?.client.as_deref_mut()?;
+        Some((client, &mut self.router))
+    }
+}

@@ -4,22 +4,22 @@
 use policy::{Action, Manner};
 use session::Dropped;
 
+use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::sessions::Sessions;
 use crate::groups::group_names::GroupName;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 use crate::{Event, Scope};
 
 /// How often somebody is told of.
-const NEWS_EVERY_MS: u64 = 1000;
+const NOTICES_EVERY_MS: u64 = 1000;
 
 /// Groups and the like of which a shard has something to tell. More are counted as lost events.
-const NEWS_MAX: usize = 100;
+const NOTICES_MAX: usize = 100;
 
 /// Of a client.
 #[derive(Debug, Default)]
-pub(crate) struct ClientNews {
+pub(crate) struct ClientNotices {
     /// One of each kind.
     items: Vec<ClientItem>,
     told_ms: u64,
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
 
 /// Of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct ShardNews {
+pub(crate) struct ShardNotices {
     items: Vec<(Subject, u64)>,
 }
 
@@ -62,10 +62,10 @@ pub(crate) enum Subject {
     LogUnreadable(storage::Fault),
 }
 
-impl ClientNews {
+impl ClientNotices {
     /// When there is something to tell, or [`session::NEVER`].
     pub(crate) fn due_ms(&self) -> u64 {
-        if self.items.is_empty() { session::NEVER } else { self.told_ms + NEWS_EVERY_MS }
+        if self.items.is_empty() { session::NEVER } else { self.told_ms + NOTICES_EVERY_MS }
     }
 
     /// Was there never anything? When something was told has to be remembered.
@@ -80,7 +80,7 @@ impl ClientNews {
     }
 }
 
-impl ShardNews {
+impl ShardNotices {
     pub(crate) const fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -102,28 +102,28 @@ impl Sessions {
         manner: Manner,
     ) {
         let now_ms = cx.now_ms;
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        if !client.extras().news.count(kind) {
+        let Some(client) = self.get_mut(slot).sure() else { return };
+        if !client.extras().notices.count(kind) {
             let (topic, rule) = (topic.into(), rule_of(client, kind, topic, manner));
-            client.extras().news.items.push(ClientItem { kind, count: 1, topic, rule });
+            client.extras().notices.items.push(ClientItem { kind, count: 1, topic, rule });
         }
-        if client.extras().news.due_ms() <= now_ms {
-            self.tell_news(cx, slot);
+        if client.extras().notices.due_ms() <= now_ms {
+            self.tell_notices(cx, slot);
         } else {
-            self.arm_timer(slot);
+            self.arm_timer(cx, slot);
         }
     }
 
     /// Tells what there is of a client.
-    pub(crate) fn tell_news(&mut self, cx: &mut Context, slot: u32) {
+    pub(crate) fn tell_notices(&mut self, cx: &mut Context, slot: u32) {
         let now_ms = cx.now_ms;
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        let Some(extras) = client.extras.as_mut().filter(|extras| !extras.news.items.is_empty())
+        let Some(client) = self.get_mut(slot).sure() else { return };
+        let Some(extras) = client.extras.as_mut().filter(|extras| !extras.notices.items.is_empty())
         else {
             return;
         };
-        extras.news.told_ms = now_ms;
-        let items = std::mem::take(&mut extras.news.items);
+        extras.notices.told_ms = now_ms;
+        let items = std::mem::take(&mut extras.notices.items);
         let scope = client.scope;
         let client_id = client.id.clone();
         let username = client.username.clone();
@@ -148,10 +148,10 @@ impl Sessions {
 impl Context {
     /// Counts what happened to no single client; told within a second.
     pub(crate) fn note_of_shard(&mut self, subject: Subject, count: u64) {
-        let items = &mut self.news.items;
+        let items = &mut self.notices.items;
         match items.iter().position(|(known, _)| known.is_same(&subject)) {
             Some(place) => items[place].1 += count,
-            None if items.len() < NEWS_MAX => items.push((subject, count)),
+            None if items.len() < NOTICES_MAX => items.push((subject, count)),
             None => self.metrics.events_lost.add(1),
         }
     }
@@ -166,8 +166,8 @@ impl Context {
     }
 
     /// Tells what there is of the shard.
-    pub(crate) fn tell_shard_news(&mut self) {
-        for (subject, count) in std::mem::take(&mut self.news.items) {
+    pub(crate) fn tell_shard_notices(&mut self) {
+        for (subject, count) in std::mem::take(&mut self.notices.items) {
             let (scope, event) = match subject {
                 Subject::Group { scope, name: group, .. } => {
                     (scope, Event::GroupDropped { group, count })

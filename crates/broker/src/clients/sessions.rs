@@ -1,56 +1,18 @@
-//! The sessions of a shard.
-
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::sync::Arc;
+//! What clients are sent, and how their acknowledgements are dealt with.
 
 use codec::Reason;
 use policy::{Action, Identity};
 use session::{Dropped, Link, Message, NEVER, Respondent};
 
-use crate::clients::cleanup::Remains;
+use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::load::LoadWalk;
-use crate::clients::table::Clients;
 use crate::durable::Durable;
-use crate::flow::shortage::GreedWalk;
-use crate::limits::rules::Rules;
-use crate::routing::router::Router;
 use crate::shard::context::Context;
-use crate::shard::timers::Wheel;
+use crate::shard::timers::Timers;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, Quota, Scope, SessionKey, ShardId, Shared, Space};
-
-/// The sessions of a shard, their connections, and the index of what they subscribe to.
-#[derive(Debug)]
-pub(crate) struct Sessions {
-    pub(crate) clients: Clients,
-    pub(crate) router: Router,
-    pub(crate) rules: Rules,
-    pub(crate) wheel: Wheel,
-    pub(crate) remains: Remains,
-    /// Of the latest connection.
-    pub(crate) sequence: u64,
-    /// Those that a client of this shard has been of.
-    pub(crate) spaces: BTreeMap<Scope, Arc<Space>>,
-    pub(crate) load_walk: LoadWalk,
-    pub(crate) greed_walk: GreedWalk,
-}
+use crate::{Confirm, Ended, Scope};
 
 impl Sessions {
-    pub(crate) fn new(id: ShardId, shared: &Arc<Shared>, rules: Rules, seed: u64) -> Self {
-        Self {
-            clients: Clients::new(id, seed),
-            router: Router::new(id, shared, seed),
-            rules,
-            wheel: Wheel::default(),
-            remains: Remains::default(),
-            sequence: 0,
-            spaces: BTreeMap::new(),
-            load_walk: LoadWalk::default(),
-            greed_walk: GreedWalk::default(),
-        }
-    }
     /// PUBREL: PUBCOMP, once it is written down if the packet id is.
     pub(crate) fn on_pubrel(
         &mut self,
@@ -62,7 +24,7 @@ impl Sessions {
         if durable.keep_pubrel(self, slot, packet_id) {
             return;
         }
-        if let Some(client) = self.clients.get_mut(slot) {
+        if let Some(client) = self.get_mut(slot) {
             client.session.on_pubrel(packet_id);
         }
         self.mark_dirty(cx, slot);
@@ -72,7 +34,7 @@ impl Sessions {
     pub(crate) fn pump_session(&mut self, cx: &mut Context, durable: &mut Durable, slot: u32) {
         let now_ms = cx.now_ms;
         let metrics = &cx.metrics;
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).sure() else { return };
         let mut given_up: Vec<(Dropped, session::Origin)> = Vec::new();
         let before = client.session.link().map_or(0, |link| link.outbox.len());
         let Client { session, grants, id, username, principal, rechecks, .. } = client;
@@ -124,7 +86,7 @@ impl Sessions {
     }
 
     pub(crate) fn link(&mut self, slot: u32, connection: u64) -> Option<&mut Link> {
-        let client = self.clients.get_mut(slot).filter(|c| c.connection == connection)?;
+        let client = self.get_mut(slot).filter(|c| c.connection == connection)?;
         client.session.link_mut()
     }
 
@@ -144,7 +106,7 @@ impl Sessions {
             return;
         }
         // The session has ended since it published, or the publisher has none.
-        let Some(slot) = self.clients.slot_of(confirm.publisher) else {
+        let Some(slot) = self.slot_of(confirm.publisher) else {
             return cx.on_confirmed_to_operator(&confirm, reason);
         };
         let mut reason = reason;
@@ -159,7 +121,7 @@ impl Sessions {
             reason = Reason::SUCCESS;
         }
         let is_current = self.link(slot, confirm.connection).is_some();
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).sure() else { return };
         cx.buffers.lend(client);
         let Confirm { connection, ack_number, respondent, .. } = confirm;
         if is_current {
@@ -177,45 +139,23 @@ impl Sessions {
         self.mark_dirty(cx, slot);
     }
 
-    /// Makes sure the wheel wakes us for the client.
-    pub(crate) fn arm_timer(&mut self, slot: u32) {
-        let key = self.clients.key(slot);
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+    /// Makes sure that the client is looked at when something is due.
+    pub(crate) fn arm_timer(&mut self, cx: &mut Context, slot: u32) {
+        let Some(client) = self.get_mut(slot).sure() else { return };
         let due_ms = client.next_due_ms();
         if due_ms == NEVER {
             return;
         }
-        let tick = Wheel::tick_of(due_ms);
+        let tick = Timers::tick_of(due_ms);
         if tick < client.timer_at {
             client.timer_at = tick;
-            self.wheel.arm(tick, key.as_u64());
+            cx.timers.arm(tick, client.key.as_u64());
         }
-    }
-
-    pub(crate) fn key(&self, slot: u32) -> SessionKey {
-        self.clients.key(slot)
     }
 
     /// Where what a session names means what it means.
     #[inline]
     pub(crate) fn scope_of(&self, slot: u32) -> Scope {
-        self.clients.get(slot).map_or(Scope::FIRST, |client| client.scope)
-    }
-
-    /// What there is to know of a scope. None: of the first, or of one that is gone.
-    pub(crate) fn space(&mut self, cx: &Context, scope: Scope) -> Option<&Space> {
-        if scope.is_first() {
-            return None;
-        }
-        if let Entry::Vacant(vacant) = self.spaces.entry(scope) {
-            vacant.insert(cx.shared.spaces.get(scope)?);
-        }
-        self.spaces.get(&scope).map(|space| &**space)
-    }
-
-    pub(crate) fn count_in_space(&mut self, cx: &Context, scope: Scope, quota: Quota, more: i64) {
-        if let Some(space) = self.space(cx, scope) {
-            space.add(quota, more);
-        }
+        self.get(slot).map_or(Scope::FIRST, |client| client.scope)
     }
 }

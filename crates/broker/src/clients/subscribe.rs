@@ -8,8 +8,8 @@ use policy::{Action, Manner};
 use session::Link;
 use topic::{Filter, Subscription};
 
+use crate::clients::Sessions;
 use crate::clients::notices::Kind;
-use crate::clients::sessions::Sessions;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Change;
 use crate::durable::Durable;
@@ -79,7 +79,7 @@ impl Sessions {
     ) {
         let Done { is_shared, reasons, kept, .. } = done;
         if is_shared {
-            self.answer_when_heard(cx, durable, slot, packet_id, reasons, kept);
+            self.answer_behind_barrier(cx, durable, slot, packet_id, reasons, kept);
         } else {
             let suback = Suback { packet_id, properties: Properties::EMPTY, reasons: &reasons };
             durable.answer_when_kept(cx, self, slot, kept, &Packet::Suback(suback));
@@ -134,7 +134,7 @@ impl Sessions {
     /// One event for what one go has taken of a packet.
     fn tell_subscriptions(&self, cx: &mut Context, slot: u32, told: Option<Told>, are_new: bool) {
         let Some(filters) = told.filter(|told| told.count > 0) else { return };
-        let Some(client) = self.clients.get(slot) else { return };
+        let Some(client) = self.get(slot) else { return };
         let (client_id, username) = (client.id.clone(), client.username.clone());
         let peer = client.session.link().map(|link| link.peer.clone()).unwrap_or_default();
         let event = match are_new {
@@ -146,14 +146,14 @@ impl Sessions {
 
     /// How far an earlier go has got with the packet.
     fn take_done(&mut self, slot: u32) -> Done {
-        let extras = self.clients.get_mut(slot).and_then(|client| client.extras.as_mut());
+        let extras = self.get_mut(slot).and_then(|client| client.extras.as_mut());
         extras.and_then(|extras| extras.request.take()).map_or_else(Done::default, |done| *done)
     }
 
     /// A go is over that has got so far. Has it got to the last of so many filters?
     fn put_off(&mut self, slot: u32, done: Done, filters: usize) -> bool {
         let is_whole = done.reasons.len() >= filters;
-        if let Some(client) = self.clients.get_mut(slot) {
+        if let Some(client) = self.get_mut(slot) {
             client.extras().request = Some(Box::new(done));
         }
         is_whole
@@ -169,7 +169,7 @@ impl Sessions {
         identifier: u32,
         portion: &mut Portion<'a>,
     ) -> Result<(), Ended> {
-        let Some(client) = self.clients.get(slot).sure() else { return Ok(()) };
+        let Some(client) = self.get(slot).sure() else { return Ok(()) };
         let filters_max = client.limits.filters_per_packet_max as usize;
         let rules_units = client.grants.filter_units();
         let begun = portion.done.reasons.len();
@@ -255,8 +255,7 @@ impl Sessions {
             Property::SubscriptionId(identifier) => Some(identifier),
             _ => None,
         });
-        let is_available =
-            self.clients.get(slot).is_none_or(|c| c.limits.subscription_ids_available);
+        let is_available = self.get(slot).is_none_or(|c| c.limits.subscription_ids_available);
         if identifier.is_some() && !is_available {
             return Err(Ended::Violation(Violation {
                 reason: Reason::SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
@@ -277,7 +276,7 @@ impl Sessions {
         options: SubscribeOptions,
         identifier: u32,
     ) -> Result<Result<Request<'a>, Reason>, Ended> {
-        let Some(client) = self.clients.get(slot).sure() else {
+        let Some(client) = self.get(slot).sure() else {
             return Ok(Err(Reason::UNSPECIFIED_ERROR));
         };
         let limits = &client.limits;
@@ -340,7 +339,7 @@ impl Sessions {
             None => 0,
         };
         let wanted = Listed::new(found, group);
-        self.clients.get(slot)?.subscriptions.find(&wanted)
+        self.get(slot)?.subscriptions.find(&wanted)
     }
 
     /// The same, by the filter as the client wrote it.
@@ -436,12 +435,12 @@ impl Sessions {
 
     /// Is the connection gone, and what it has sent before that being handled?
     pub(crate) fn is_lost(&self, slot: u32) -> bool {
-        let link = self.clients.get(slot).and_then(|client| client.session.link());
+        let link = self.get(slot).and_then(|client| client.session.link());
         link.is_some_and(|link| link.is_lost)
     }
 
     fn is_v5(&self, slot: u32) -> bool {
-        let link = self.clients.get(slot).and_then(|client| client.session.link());
+        let link = self.get(slot).and_then(|client| client.session.link());
         link.is_some_and(Link::is_v5)
     }
 
@@ -452,7 +451,7 @@ impl Sessions {
         slot: u32,
         request: &Request<'_>,
     ) -> Granted {
-        let Some(client) = self.clients.get(slot).sure() else { return Granted::default() };
+        let Some(client) = self.get(slot).sure() else { return Granted::default() };
         let mut qos = request.options.qos.min(client.limits.qos_max);
         let is_durable = client.durable.is_some();
         if is_durable && request.filter.group.is_some() {
@@ -483,8 +482,8 @@ impl Sessions {
         if is_new {
             cx.metrics.subscriptions.add(1);
             cx.metrics.shared_subscriptions.add(request.filter.group.is_some().into());
-            self.count_in_space(cx, self.scope_of(slot), Quota::Subscriptions, 1);
-            if let Some(client) = self.clients.get_mut(slot) {
+            cx.count_in_space(self.scope_of(slot), Quota::Subscriptions, 1);
+            if let Some(client) = self.get_mut(slot) {
                 let bytes = bytes_of(&request.filter, cx.shared.shard_count);
                 client.subscription_bytes = client.subscription_bytes.saturating_add(bytes);
                 client.recharge();
@@ -501,7 +500,7 @@ impl Sessions {
         let filter = Name::new(self.scope_of(slot), filter);
         let subscribed = self.router.subscribe(filter, subscription);
         if subscribed.is_new_subscription
-            && let Some(client) = self.clients.get_mut(slot)
+            && let Some(client) = self.get_mut(slot)
         {
             client.subscriptions.add(Listed::new(subscribed.filter, 0));
         }
@@ -526,7 +525,7 @@ impl Sessions {
             bits,
             request.identifier,
         );
-        if is_new && let Some(client) = self.clients.get_mut(slot) {
+        if is_new && let Some(client) = self.get_mut(slot) {
             client.subscriptions.add(listed);
         }
         is_new
@@ -632,7 +631,7 @@ impl Sessions {
     }
 
     fn is_within_limits(&self, slot: u32, text: &str) -> bool {
-        let client = self.clients.get(slot);
+        let client = self.get(slot);
         client.is_some_and(|client| topic::parse_filter(text, &client.limits.topic).is_ok())
     }
 
@@ -646,7 +645,7 @@ impl Sessions {
     ) -> bool {
         let Some(listed) = self.find_listed(groups, slot, filter) else { return false };
         let shards = cx.shared.shard_count;
-        if let Some(client) = self.clients.get_mut(slot) {
+        if let Some(client) = self.get_mut(slot) {
             client.subscriptions.remove(&listed);
             if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
                 extras.retained_wanted.remove(filter.filter);
@@ -658,7 +657,7 @@ impl Sessions {
         }
         cx.metrics.subscriptions.sub(1);
         cx.metrics.shared_subscriptions.sub(listed.is_shared().into());
-        self.count_in_space(cx, self.scope_of(slot), Quota::Subscriptions, -1);
+        cx.count_in_space(self.scope_of(slot), Quota::Subscriptions, -1);
         if !listed.is_shared() {
             durable.forget_eras_of(self, slot, listed.filter);
         }
@@ -690,14 +689,14 @@ impl Sessions {
 
     /// After new access rules: which subscriptions need a check for each message?
     pub(crate) fn recheck_receiving(&mut self, cx: &mut Context, groups: &mut Groups, slot: u32) {
-        let Some(client) = self.clients.get(slot).sure() else { return };
+        let Some(client) = self.get(slot).sure() else { return };
         let listed: Vec<Listed> = client.subscriptions.iter().collect();
         let member = self.key(slot);
         let (units, mut left) = (client.grants.filter_units(), cx.flow.work.units_max());
         for Listed { filter, group, .. } in listed {
             let key = self.router.key(filter).to_owned();
             let name = Name::of_key(&key);
-            let Some(client) = self.clients.get(slot).sure() else { return };
+            let Some(client) = self.get(slot).sure() else { return };
             // Beyond what a turn has for it, each message is checked instead.
             left = left.saturating_sub(units);
             let is_covered = left > 0 && client.grants.covers(client.identity(), name.text());

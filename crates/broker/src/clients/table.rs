@@ -4,45 +4,16 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use hashbrown::HashTable;
 use session::{Account, Message};
 
 use crate::clients::client::Client;
+use crate::clients::{Place, Sessions};
 use crate::durable::KeptSession;
 use crate::journal::QueueNumber;
 use crate::sure::Sure;
-use crate::{Name, SessionKey, ShardId};
+use crate::{Name, SessionKey};
 
-#[derive(Debug)]
-struct Place {
-    /// Grows each time the place is taken, so that an old key finds nobody.
-    generation: u16,
-    client: Option<Box<Client>>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Clients {
-    shard: ShardId,
-    places: Vec<Place>,
-    free: Vec<u32>,
-    by_id: HashTable<u32>,
-    /// Those with a queue in the log.
-    by_queue: HashTable<u32>,
-    hasher: FixedState,
-}
-
-impl Clients {
-    pub(crate) fn new(shard: ShardId, seed: u64) -> Self {
-        Self {
-            shard,
-            places: Vec::new(),
-            free: Vec::new(),
-            by_id: HashTable::new(),
-            by_queue: HashTable::new(),
-            hasher: FixedState::with_seed(seed),
-        }
-    }
-
+impl Sessions {
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
@@ -56,15 +27,16 @@ impl Clients {
         self.places.reserve(count);
     }
 
-    pub(crate) fn insert(&mut self, client: Client) -> u32 {
+    pub(crate) fn insert(&mut self, mut client: Client) -> u32 {
         let hash = client.name().hash(&self.hasher);
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, client: None });
+            self.places.push(Place::default());
             self.places.len() as u32 - 1
         });
         let place = &mut self.places[slot as usize];
         // Generation 0 is never handed out, so that no key is SessionKey::NOBODY.
         place.generation += 1;
+        client.key = SessionKey::new(self.shard, place.generation, slot);
         place.client = Some(Box::new(client));
         let places = &self.places;
         let hasher = &self.hasher;
@@ -72,7 +44,7 @@ impl Clients {
         slot
     }
 
-    /// Takes a client out. Its slot is nobody's until [`Clients::free`].
+    /// Takes a client out. Its slot is nobody's until [`Sessions::free`].
     pub(crate) fn take(&mut self, slot: u32) -> Option<Box<Client>> {
         self.take_durable(slot);
         let hash = self.id_hash(slot);
@@ -184,11 +156,17 @@ fn name_at(places: &[Place], slot: u32) -> Name<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scope;
+    use crate::limits::rules::Rules;
+    use crate::{Scope, Settings, Shared};
+
+    fn sessions() -> Sessions {
+        let shared = Shared::new(Settings::default(), 1, 0);
+        Sessions::new(0, &shared, Rules::from(policy::Access::default()), 0)
+    }
 
     #[test]
     fn a_client_id_of_another_scope_is_another_client() {
-        let mut clients = Clients::new(3, 0);
+        let mut clients = sessions();
         let slot = clients.insert(Client::new(Name::first("one"), Default::default()));
         assert_eq!(clients.find(Name::first("one")), Some(slot));
         assert_eq!(clients.find(Name::new(Scope::SECOND, "one")), None);
@@ -196,7 +174,7 @@ mod tests {
 
     #[test]
     fn no_two_sessions_have_the_same_key() {
-        let mut clients = Clients::new(3, 0);
+        let mut clients = sessions();
         let mut last = SessionKey::NOBODY;
         for _ in 0..=u32::from(u16::MAX) + 1 {
             let slot = clients.insert(Client::new(Name::first("one"), Default::default()));

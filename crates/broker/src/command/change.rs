@@ -6,11 +6,11 @@ use codec::Reason;
 use session::{Awaited, Message, MessageParts, NEVER};
 
 use super::{Answer, Publication, Whom};
+use crate::clients::Sessions;
 use crate::clients::client::{Client, address_of};
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
-use crate::retained::Home;
+use crate::retained::Retained;
 use crate::routing::asked::Asked;
 use crate::routing::publish::Routed;
 use crate::shard::context::Context;
@@ -75,7 +75,7 @@ impl Durable {
         cx: &mut Context,
         sessions: &mut Sessions,
         groups: &mut Groups,
-        retained: &mut Home,
+        retained: &mut Retained,
         message: &Message,
         asked: &mut Asked,
     ) -> Routed {

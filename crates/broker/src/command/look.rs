@@ -6,8 +6,8 @@ use super::{
     Answer, ConnectionView, GroupView, MemberView, PAGE_LOOKS, PAGE_ROWS, Page, ReceiverView,
     SessionView, SubscriptionView, Wanted,
 };
+use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::sessions::Sessions;
 use crate::clients::subscriptions::Listed;
 use crate::groups::members::Member;
 use crate::groups::table::Group;
@@ -23,12 +23,12 @@ impl Sessions {
         max: u32,
         wanted: &Wanted,
     ) -> Page<SessionView> {
-        let end = self.clients.slots_end();
+        let end = self.slots_end();
         let mut rows = Vec::new();
         let mut slot = from;
         let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
         while slot < looks_end && rows.len() < max as usize {
-            let client = self.clients.get(slot).filter(|client| wanted.admits(client));
+            let client = self.get(slot).filter(|client| wanted.admits(client));
             rows.extend(client.map(view_of));
             slot += 1;
         }
@@ -36,7 +36,7 @@ impl Sessions {
     }
 
     pub(crate) fn look_at_session(&self, client: Name<'_>) -> Option<Box<SessionView>> {
-        let client = self.clients.get(self.clients.find(client)?)?;
+        let client = self.get(self.find(client)?)?;
         Some(Box::new(view_of(client)))
     }
 }
@@ -49,8 +49,8 @@ impl Groups {
         from: u32,
         max: u32,
     ) -> Option<Page<SubscriptionView>> {
-        let slot = sessions.clients.find(client)?;
-        let client = sessions.clients.get(slot)?;
+        let slot = sessions.find(client)?;
+        let client = sessions.get(slot)?;
         let count = client.subscriptions.len();
         let listed = client.subscriptions.iter().skip(from as usize).take(max as usize);
         let rows: Vec<_> =
@@ -102,16 +102,9 @@ impl Groups {
             let begin = (from.max(place) - place).min(subscriptions.len() as u32);
             let end = (last.max(place) - place).min(subscriptions.len() as u32);
             for subscription in &subscriptions[begin as usize..end as usize] {
-                let Some(client) = sessions.clients.get(subscription.subscriber) else { continue };
-                let (identity, topic) = (client.identity(), topic.text());
-                rows.push(ReceiverView {
-                    client_id: client.id.clone(),
-                    share: None,
-                    filter: text.into(),
-                    qos: options::qos(subscription.options) as u8,
-                    connected: client.is_connected(),
-                    allowed: client.grants.allows(identity, Action::Receive, topic),
-                });
+                let qos = options::qos(subscription.options) as u8;
+                let row = ReceiverView { filter: text.into(), qos, ..ReceiverView::default() };
+                rows.push((Some(subscription.subscriber), row));
             }
             place += subscriptions.len() as u32;
             for number in index.groups(*filter) {
@@ -119,12 +112,20 @@ impl Groups {
                     && let Some(group) = self.get(*number)
                     && cx.shared.shard_of_group(group.name.key) == cx.id
                 {
-                    rows.push(receiving(group));
+                    rows.push((None, receiving(group)));
                 }
                 place += 1;
             }
         }
-        Page::of(rows, (place > last).then_some(last))
+        let rows = rows.into_iter().filter_map(|(slot, mut row)| {
+            let Some(slot) = slot else { return Some(row) };
+            let client = sessions.get(slot)?;
+            row.client_id = client.id.clone();
+            row.connected = client.is_connected();
+            row.allowed = client.grants.allows(client.identity(), Action::Receive, topic.text());
+            Some(row)
+        });
+        Page::of(rows.collect(), (place > last).then_some(last))
     }
 
     pub(crate) fn look_at_groups(
@@ -168,7 +169,7 @@ impl Sessions {
     /// Who asks for more names than a page has rows gets those of the first.
     pub(crate) fn look_at_names(&self, scope: Scope, keys: &[SessionKey]) -> Answer {
         let name = |key: &SessionKey| {
-            let client = self.clients.get(self.clients.slot_of(*key)?)?;
+            let client = self.get(self.slot_of(*key)?)?;
             (client.scope == scope).then(|| client.id.clone())
         };
         Answer::Names(keys.iter().take(PAGE_ROWS as usize).map(name).collect())
@@ -176,7 +177,7 @@ impl Sessions {
 
     pub(crate) fn look_at_homes(&self, client_id: &str, scopes: &[Scope]) -> Vec<(Scope, bool)> {
         let home = |scope: &Scope| {
-            let client = self.clients.get(self.clients.find(Name::new(*scope, client_id))?)?;
+            let client = self.get(self.find(Name::new(*scope, client_id))?)?;
             Some((*scope, client.is_connected()))
         };
         scopes.iter().take(PAGE_LOOKS as usize).filter_map(home).collect()

@@ -196,7 +196,7 @@ pub struct SubscriptionView {
 }
 
 /// Who gets a message on a topic.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ReceiverView {
     /// Empty for a shared group.
     pub client_id: Box<str>,

@@ -4,10 +4,10 @@ use codec::QoS;
 use session::{Message, MessageParts, NEVER};
 
 use super::{PAGE_LOOKS, PAGE_ROWS, Swept};
+use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
-use crate::retained::Home;
+use crate::retained::Retained;
 use crate::shard::context::Context;
 use crate::{Scope, SessionKey};
 
@@ -19,12 +19,12 @@ impl Sessions {
         from: u32,
         is_wanted: impl Fn(&Client) -> bool,
     ) -> (Vec<u32>, Swept) {
-        let end = self.clients.slots_end();
+        let end = self.slots_end();
         let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
         let (mut slot, mut slots) = (from, Vec::new());
         while slot < looks_end && slots.len() < PAGE_ROWS as usize {
             // Nobody deletes the default namespace.
-            let is_own = self.clients.get(slot).filter(|client| client.scope == scope);
+            let is_own = self.get(slot).filter(|client| client.scope == scope);
             if !scope.is_first() && is_own.is_some_and(&is_wanted) {
                 slots.push(slot);
             }
@@ -41,7 +41,7 @@ impl Durable {
     pub(crate) fn clear_some_retained(
         &mut self,
         cx: &mut Context,
-        retained: &mut Home,
+        retained: &mut Retained,
         scope: Scope,
     ) -> u32 {
         let mut messages = Vec::new();

@@ -14,7 +14,7 @@ use storage::Status;
 use super::promise::Promise;
 use super::store::Noted;
 use super::track::{Out, Place};
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::journal::Stage;
 use crate::shard::context::Context;
@@ -23,7 +23,7 @@ use crate::sure::Sure;
 impl Sessions {
     /// Is the packet id of such a delivery written down before it leaves?
     pub(crate) fn logs_packet_id(&self, slot: u32, qos: QoS) -> bool {
-        let client = self.clients.get(slot);
+        let client = self.get(slot);
         qos == QoS::ExactlyOnce && client.is_some_and(|client| client.durable.is_some())
     }
 }
@@ -37,7 +37,7 @@ impl Durable {
         sessions: &mut Sessions,
         slot: u32,
     ) -> bool {
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return false };
+        let Some(client) = sessions.get_mut(slot).sure() else { return false };
         let Some(delivery) = client.session.take_unlogged() else { return false };
         self.hand_out_aside(cx, sessions, slot, delivery);
         true
@@ -57,7 +57,7 @@ impl Durable {
         let dropped = self.why_not_aside(sessions, slot, &message, now_ms);
         let session = sessions.key(slot);
         let (Some(client), Some(store)) =
-            (sessions.clients.get_mut(slot).sure(), self.store.as_mut().sure())
+            (sessions.get_mut(slot).sure(), self.store.as_mut().sure())
         else {
             return;
         };
@@ -94,7 +94,7 @@ impl Durable {
         message: &session::Message,
         now_ms: u64,
     ) -> Option<Dropped> {
-        let client = sessions.clients.get(slot)?;
+        let client = sessions.get(slot)?;
         let may_have = !client.rechecks || crate::routing::deliver::may_receive(client, message);
         match self.status_of_log() {
             _ if message.is_expired(now_ms) => Some(Dropped::Expired),
@@ -109,7 +109,7 @@ impl Durable {
     pub(crate) fn note_over(&mut self, sessions: &Sessions, slot: u32, out: &Out) {
         let Some(store) = self.store.as_mut().sure() else { return };
         store.release(out.place);
-        let durable = sessions.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
         let Some(durable) = durable.sure() else { return };
         store.noted.push(Noted {
             slot,

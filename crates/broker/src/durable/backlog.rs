@@ -9,8 +9,8 @@ use super::eras::is_owed;
 use super::lifetimes::Lifetimes;
 use super::store::Loaded;
 use crate::Name;
+use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::flow::work::PENDING_PER_UNIT;
 use crate::routing::deliver::options;
@@ -40,7 +40,7 @@ impl Durable {
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let bytes = bytes.unwrap_or_default();
         let is_full = self.is_backlog_full(cx, sessions, slot, bytes);
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return false };
+        let Some(client) = sessions.get_mut(slot).sure() else { return false };
         let limits = client.limits.queue;
         let Some(durable) = client.durable.as_mut().sure() else { return false };
         let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
@@ -66,7 +66,7 @@ impl Durable {
     /// Makes room in a full backlog.
     fn drop_oldest(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
         loop {
-            let Some(client) = sessions.clients.get(slot).sure() else { return };
+            let Some(client) = sessions.get(slot).sure() else { return };
             let limits = client.limits.queue;
             let Some(durable) = client.durable.as_ref().sure() else { return };
             let is_full =
@@ -106,7 +106,7 @@ impl Durable {
     /// What has just been counted in has to be in the lists.
     pub(crate) fn drop_expired_in_log(&self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
         let Some(second) = self.store.as_ref().map(|store| store.expired_through) else { return };
-        let durable = sessions.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
         let Some(durable) = durable.filter(|durable| durable.is_behind) else { return };
         let Some(rare) = &mut durable.rare else { return };
         let over = rare.lifetimes.over(second);
@@ -121,7 +121,7 @@ impl Durable {
         let Some(store) = &self.store else { return };
         let live = pending.into_iter().filter_map(|serial| store.bytes_of(serial));
         let (count, bytes) = live.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
-        let durable = sessions.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
         let Some(durable) = durable else { return };
         let expired = durable.queued.saturating_sub(count);
         (durable.queued, durable.queued_bytes) = (count, bytes);
@@ -147,7 +147,7 @@ impl Durable {
     /// What the session's turn comes for next: at most `count` serials, growing.
     fn pending(&self, sessions: &Sessions, slot: u32, count: usize) -> Vec<u64> {
         let mut serials = Vec::new();
-        let (Some(store), Some(client)) = (&self.store, sessions.clients.get(slot)) else {
+        let (Some(store), Some(client)) = (&self.store, sessions.get(slot)) else {
             return serials;
         };
         let Some(durable) = client.durable.as_ref().filter(|durable| durable.is_behind) else {
@@ -182,7 +182,7 @@ impl Durable {
     /// Moves on what waits in the log for a session, as far as its window goes.
     pub(crate) fn pump_backlog(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
         loop {
-            let Some(client) = sessions.clients.get(slot).sure() else { return };
+            let Some(client) = sessions.get(slot).sure() else { return };
             let is_behind = client.durable.as_ref().is_some_and(|durable| durable.is_behind);
             if !is_behind || !client.session.has_window() {
                 return;
@@ -201,13 +201,13 @@ impl Durable {
     /// The serial whose turn comes next. They are looked up a batch at a time: what comes meanwhile
     /// is behind them all.
     fn take_pending(&self, sessions: &mut Sessions, slot: u32) -> Option<u64> {
-        let durable = sessions.clients.get_mut(slot)?.durable.as_mut()?;
+        let durable = sessions.get_mut(slot)?.durable.as_mut()?;
         let next = durable.rare.as_mut().and_then(|rare| rare.upcoming.pop_front());
         if next.is_some() || !durable.is_behind {
             return next;
         }
         let serials = self.pending(sessions, slot, BATCH_SERIALS);
-        let durable = sessions.clients.get_mut(slot)?.durable.as_mut()?;
+        let durable = sessions.get_mut(slot)?.durable.as_mut()?;
         let upcoming = &mut durable.rare().upcoming;
         upcoming.extend(serials);
         upcoming.pop_front()
@@ -221,7 +221,7 @@ impl Durable {
         slot: u32,
         serial: u64,
     ) -> bool {
-        let queue = sessions.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
+        let queue = sessions.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
         let (Some(store), Some(queue)) = (self.store.as_mut().sure(), queue.sure()) else {
             return false;
         };
@@ -252,7 +252,7 @@ impl Durable {
     /// Nothing waits for the session any more.
     fn catch_up(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
         let Some(store) = self.store.as_mut().sure() else { return };
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         let Some(durable) = client.durable.as_mut().sure() else { return };
         durable.is_behind = false;
         if let Some(rare) = &mut durable.rare {
@@ -298,7 +298,7 @@ impl Durable {
                 store.release_message(serial);
             }
         }
-        if let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        if let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             durable.count_out(count, bytes_gone);
         }
     }
@@ -313,21 +313,21 @@ impl Durable {
 
 impl Sessions {
     fn exceeds_backlog(&self, slot: u32, bytes: u64) -> bool {
-        self.clients.get(slot).is_some_and(|client| {
+        self.get(slot).is_some_and(|client| {
             let durable = client.durable.as_ref();
             durable.is_some_and(|durable| durable.is_full(bytes, &client.limits.queue))
         })
     }
 
     fn put_back_pending(&mut self, slot: u32, serial: u64) {
-        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        if let Some(durable) = self.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             durable.rare().upcoming.push_front(serial);
         }
     }
 
     /// What the session listens to has changed: its next serials are looked up anew.
     pub(crate) fn forget_upcoming(&mut self, slot: u32) {
-        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = self.get_mut(slot).and_then(|client| client.durable.as_mut());
         if let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) {
             rare.upcoming = VecDeque::new();
         }

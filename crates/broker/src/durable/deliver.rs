@@ -13,8 +13,8 @@ use super::eras::{self};
 use super::promise::Promise;
 use super::store::{Loaded, Noted};
 use crate::Name;
+use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::flow::pause::CONGESTION_PAUSE_MS;
 use crate::journal::{Fact, Stage, StoredMessage};
@@ -56,7 +56,7 @@ impl Durable {
         if is_owed {
             // Of what nobody answers for, such as a will, the publisher here pays.
             let payer = match payer {
-                NOBODY => sessions.clients.payer_of(message).cloned(),
+                NOBODY => sessions.payer_of(message).cloned(),
                 payer => store.payer(payer, &cx.shared.ledger),
             };
             let kept = store.keep_message(message, payer.as_ref(), |it| {
@@ -105,7 +105,7 @@ impl Durable {
         match qos {
             QoS::AtMostOnce => false,
             _ if !store.is_unwritten(serial) => true,
-            QoS::AtLeastOnce => sessions.clients.get(slot).is_some_and(Client::has_backlog),
+            QoS::AtLeastOnce => sessions.get(slot).is_some_and(Client::has_backlog),
             QoS::ExactlyOnce => false,
         }
     }
@@ -114,10 +114,7 @@ impl Durable {
         self.store.is_some()
             && found.iter().any(|subscription| {
                 subscription.options & options::DURABLE != 0
-                    && sessions
-                        .clients
-                        .get(subscription.subscriber)
-                        .is_some_and(Client::has_backlog)
+                    && sessions.get(subscription.subscriber).is_some_and(Client::has_backlog)
             })
     }
 
@@ -172,7 +169,7 @@ impl Durable {
     ) -> bool {
         let Some(store) = self.store.as_mut().sure() else { return false };
         store.need_message(delivery.terms.serial);
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return false };
+        let Some(client) = sessions.get_mut(slot).sure() else { return false };
         let is_behind = client.durable.as_ref().is_some_and(|durable| durable.is_behind);
         if !is_behind && client.session.has_window() {
             self.hand_out(cx, sessions, slot, delivery);
@@ -183,8 +180,7 @@ impl Durable {
 
     /// A durable session is not owed a message that others on its filter are.
     pub(crate) fn pass_over(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) {
-        let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut()).sure()
-        else {
+        let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()).sure() else {
             return;
         };
         if durable.is_behind {
@@ -205,7 +201,7 @@ impl Durable {
     ) {
         let now_ms = cx.now_ms;
         let session = sessions.key(slot);
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         cx.buffers.lend(client);
         let serial = delivery.terms.serial;
         let payload_bytes = delivery.message.payload_len();
@@ -265,7 +261,7 @@ impl Durable {
     /// after.
     pub(super) fn count_out(&self, sessions: &mut Sessions, slot: u32, serial: u64) -> bool {
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
-        let durable = sessions.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
         if let (Some(durable), Some(bytes)) = (durable, bytes) {
             durable.count_out(1, bytes);
         }
@@ -273,7 +269,7 @@ impl Durable {
     }
 
     pub(super) fn pass_now(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) {
-        if let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        if let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             durable.track.pass(serial);
         }
         self.note_moved(sessions, slot);
@@ -281,8 +277,7 @@ impl Durable {
 
     /// A delivery is complete.
     pub(crate) fn finish_delivery(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) {
-        let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut()).sure()
-        else {
+        let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()).sure() else {
             return;
         };
         let Some(out) = durable.track.finish(serial) else { return };
@@ -304,8 +299,7 @@ impl Durable {
 
     /// The progress of the session goes into the next commit.
     pub(crate) fn note_moved(&mut self, sessions: &mut Sessions, slot: u32) {
-        let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut()).sure()
-        else {
+        let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()).sure() else {
             return;
         };
         if !std::mem::replace(&mut durable.is_moved, true)
@@ -324,7 +318,7 @@ impl Durable {
         message: &Message,
     ) -> Option<Delivery> {
         let own = sessions.own_subscriptions(slot, serial, Name::of(message));
-        let client = sessions.clients.get(slot)?;
+        let client = sessions.get(slot)?;
         let mut terms = terms_of((message, Traits::of(message)), &own, false, client)?;
         if self.store.as_ref().is_some_and(|store| store.is_unwritten(serial)) {
             terms.qos = terms.qos.min(QoS::AtLeastOnce);
@@ -338,13 +332,13 @@ impl Sessions {
     /// Is a message that waited in the backlog still subscribed to, but not allowed any more?
     pub(super) fn has_lost_right(&mut self, slot: u32, serial: u64, message: &Message) -> bool {
         let own = self.own_subscriptions(slot, serial, Name::of(message));
-        let client = self.clients.get(slot);
+        let client = self.get(slot);
         !own.is_empty() && client.is_some_and(|client| !may_receive(client, message))
     }
 
     /// Those that match the topic, as they were when the message with this serial came.
     fn own_subscriptions(&mut self, slot: u32, serial: u64, topic: Name<'_>) -> Vec<Subscription> {
-        let Some(client) = self.clients.get(slot).sure() else { return Vec::new() };
+        let Some(client) = self.get(slot).sure() else { return Vec::new() };
         let filters: Vec<FilterId> = if client.subscriptions.len() > OWN_FILTERS_MAX {
             self.router.filters_of(topic.as_bytes()).1.to_vec()
         } else {
@@ -369,7 +363,7 @@ impl Durable {
         sessions: &mut Sessions,
         slot: u32,
     ) -> bool {
-        let Some(client) = sessions.clients.get(slot).filter(|c| c.session.is_online()) else {
+        let Some(client) = sessions.get(slot).filter(|c| c.session.is_online()) else {
             return false;
         };
         let queue = client.durable.as_ref().map(|durable| durable.queue);
@@ -392,7 +386,7 @@ impl Durable {
         if delivery.is_none() {
             self.finish_delivery(sessions, slot, origin.serial);
         }
-        if let Some(client) = sessions.clients.get_mut(slot) {
+        if let Some(client) = sessions.get_mut(slot) {
             client.session.outgoing.supply(packet_id, delivery);
         }
         true
@@ -402,7 +396,7 @@ impl Durable {
 impl Sessions {
     /// The QoS at which the client has seen the delivery, or may have.
     fn begun_qos(&mut self, slot: u32, serial: u64) -> QoS {
-        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = self.get_mut(slot).and_then(|client| client.durable.as_mut());
         let out = durable.and_then(|durable| durable.track.get_mut(serial));
         match out.map(|out| out.stage) {
             Some(Stage::AwaitsPubrec | Stage::AwaitsPubcomp) => QoS::ExactlyOnce,
@@ -421,7 +415,7 @@ impl Durable {
         ack: &Ack<'_>,
     ) -> bool {
         let session = sessions.key(slot);
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return false };
+        let Some(client) = sessions.get_mut(slot).sure() else { return false };
         let origin = client.session.outgoing.origin_of_qos_2(ack.packet_id);
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return false;
@@ -451,7 +445,7 @@ impl Durable {
         slot: u32,
         origin: session::Origin,
     ) -> bool {
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return false };
+        let Some(client) = sessions.get_mut(slot).sure() else { return false };
         let Some(durable) = &mut client.durable else { return false };
         let Some(packet_id) = durable.track.get_mut(origin.serial).map(|out| out.packet_id) else {
             return false;
@@ -462,7 +456,7 @@ impl Durable {
         let (kind, reason) = (AckKind::Pubrec, Reason::SUCCESS);
         let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
         if !self.keep_pubrec(sessions, slot, &ack)
-            && let Some(client) = sessions.clients.get_mut(slot)
+            && let Some(client) = sessions.get_mut(slot)
         {
             // It awaits this.
             let _ = client.session.on_ack(&ack);
@@ -480,7 +474,7 @@ impl Durable {
         packet_id: u16,
     ) -> bool {
         let session = sessions.key(slot);
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return false };
+        let Some(client) = sessions.get_mut(slot).sure() else { return false };
         let connection = client.connection;
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return false;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use storage::{AppendError, Level, Status};
 
 use super::promise::Promise;
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::journal::{Fact, QueueNumber};
 use crate::shard::context::Context;
@@ -73,9 +73,9 @@ impl Durable {
     /// A connection has opened its session. It is told so when the ends of those before it are
     /// committed.
     pub(crate) fn wait_for_ends(&mut self, sessions: &mut Sessions, slot: u32) {
-        let (session, id_hash) = (sessions.key(slot), sessions.clients.id_hash(slot));
+        let (session, id_hash) = (sessions.key(slot), sessions.id_hash(slot));
         let Some(store) = &mut self.store else { return };
-        let Some(client) = sessions.clients.get_mut(slot) else { return };
+        let Some(client) = sessions.get_mut(slot) else { return };
         let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return };
         if !matches!(store.log.status(), Status::Full(_)) {
@@ -140,7 +140,7 @@ impl Durable {
 
 impl Sessions {
     fn open_outbox(&mut self, cx: &mut Context, session: SessionKey, connection: u64) {
-        let Some(slot) = self.clients.slot_of(session) else { return };
+        let Some(slot) = self.slot_of(session) else { return };
         let Some(link) = self.link(slot, connection) else { return };
         link.is_told_nothing = false;
         self.mark_dirty(cx, slot);
@@ -153,7 +153,7 @@ impl Durable {
         let Some(store) = &mut self.store else { return };
         for under_way in std::mem::take(&mut store.ends.under_way).into_values() {
             if let Some((session, connection)) = under_way.waits
-                && let Some(slot) = sessions.clients.slot_of(session)
+                && let Some(slot) = sessions.slot_of(session)
                 && sessions.link(slot, connection).is_some()
             {
                 cx.doomed.push((slot, Ended::LogFailed));

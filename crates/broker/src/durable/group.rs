@@ -13,7 +13,7 @@ use super::promise::Promise;
 use super::queue::Queue;
 use super::store::{Class, Loaded, level_of};
 use super::track::{Place, Track};
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::groups::group_names::GroupName;
 use crate::groups::table::EXPIRY_LOOK_MS;

@@ -16,12 +16,12 @@ use storage::{AppendError, Position};
 
 use super::store::{Class, level_of};
 use super::track::{Place, Track};
+use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::journal::{Fact, Origin, QueueId, QueueNumber};
-use crate::retained::Home;
+use crate::retained::Retained;
 use crate::routing::asked::Asked;
 use crate::shard::context::Context;
 use crate::sure::Sure;
@@ -166,11 +166,11 @@ impl Durable {
         confirm: Option<Confirm>,
     ) -> Result<u64, AppendError> {
         let level = level_of(message.level());
-        let session = sessions.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
+        let session = sessions.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
         let (Some(session), Some(store)) = (session.sure(), self.store.as_mut().sure()) else {
             return Err(AppendError::Closed);
         };
-        let payer = sessions.clients.get(slot).and_then(|client| client.charged.account());
+        let payer = sessions.get(slot).and_then(|client| client.charged.account());
         let (serial, position) = store.keep_message(message, payer, |message| Fact::Taken {
             session,
             packet_id,
@@ -191,7 +191,7 @@ impl Durable {
         store.line.push_taken(serial, position, level);
         sessions.enter_line(cx, slot, Name::of(message));
         let topic_mark = Some(cx.topic_mark(Name::of(message)));
-        if let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        if let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             let (place, is_undone, is_released) = (Place::default(), false, false);
             let received =
                 Received { packet_id, serial, place, topic_mark, is_undone, is_released };
@@ -230,10 +230,10 @@ impl Durable {
         store.release_message(serial);
         sessions.leave_line(handover.session);
         let Some(confirm) = handover.confirm else { return };
-        if let Some(slot) = sessions.clients.slot_of(confirm.publisher) {
+        if let Some(slot) = sessions.slot_of(confirm.publisher) {
             self.forget_received(sessions, slot, confirm.packet_id, serial);
             // Also on the next connection it is no repetition when it comes again.
-            if let Some(client) = sessions.clients.get_mut(slot) {
+            if let Some(client) = sessions.get_mut(slot) {
                 client.session.incoming.release(confirm.packet_id);
             }
         }
@@ -253,7 +253,7 @@ impl Durable {
         above: u64,
     ) -> Result<Option<Position>, AppendError> {
         let mark = Some(cx.topic_mark(Name::of(message)));
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return Ok(None) };
+        let Some(client) = sessions.get_mut(slot).sure() else { return Ok(None) };
         client.session.incoming.note_sent_again();
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return Ok(None);
@@ -291,7 +291,7 @@ impl Durable {
         packet_id: u16,
         serial: u64,
     ) {
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         let Some(durable) = client.durable.as_mut().sure() else { return };
         let received = &mut durable.rare().received;
         // A repeated PUBREL, whose first has been dealt with.
@@ -343,7 +343,7 @@ impl Durable {
         cx: &mut Context,
         sessions: &mut Sessions,
         groups: &mut Groups,
-        retained: &mut Home,
+        retained: &mut Retained,
         message: Message,
         confirm: Option<Confirm>,
         payer: Option<Arc<Account>>,

@@ -13,7 +13,7 @@ use storage::{AppendError, Level, Position};
 
 use super::promise::Promise;
 use super::store::Class;
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::journal::{Fact, QueueNumber};
 use crate::shard::context::Context;
@@ -220,7 +220,7 @@ impl Durable {
         while let Some(store) = &mut self.store
             && let Some((queue, connect)) = store.late.connects.pop_first()
         {
-            let Some(slot) = sessions.clients.find_queue(queue) else { continue };
+            let Some(slot) = sessions.find_queue(queue) else { continue };
             match self.write_late(cx, sessions, slot, connect, Class::Essential) {
                 Ok(()) => {}
                 Err(error) if passes(&error) => {
@@ -259,7 +259,7 @@ impl Durable {
         };
         let mut news = std::mem::take(&mut store.late.news);
         while let Some((queue, connect)) = news.pop_first() {
-            let Some(slot) = sessions.clients.find_queue(queue) else { continue };
+            let Some(slot) = sessions.find_queue(queue) else { continue };
             let is_written = match self.has_room_for_new(sessions, slot) {
                 true => self.write_late(cx, sessions, slot, connect, Class::Normal),
                 false => Err(AppendError::Backlog { bytes: 0 }),
@@ -279,8 +279,7 @@ impl Durable {
 
     /// Is there room for a session, and for its will, that the log has never heard of?
     fn has_room_for_new(&self, sessions: &Sessions, slot: u32) -> bool {
-        let (Some(client), Some(store)) =
-            (sessions.clients.get(slot).sure(), self.store.as_ref().sure())
+        let (Some(client), Some(store)) = (sessions.get(slot).sure(), self.store.as_ref().sure())
         else {
             return false;
         };
@@ -313,8 +312,8 @@ impl Durable {
                     }
                 }
                 Deletion::Answer { session, connection, packet } => {
-                    let slot = sessions.clients.slot_of(session);
-                    let client = slot.and_then(|slot| sessions.clients.get(slot));
+                    let slot = sessions.slot_of(session);
+                    let client = slot.and_then(|slot| sessions.get(slot));
                     let Some(durable) = client.and_then(|client| client.durable.as_ref()) else {
                         continue;
                     };
@@ -334,7 +333,7 @@ impl Durable {
         while let Some(store) = &mut self.store
             && let Some(queue) = store.late.wills.pop_first()
         {
-            let Some(slot) = sessions.clients.find_queue(queue) else { continue };
+            let Some(slot) = sessions.find_queue(queue) else { continue };
             if self.keep_will(sessions, slot, Class::Essential).is_err_and(|error| passes(&error)) {
                 if let Some(store) = &mut self.store {
                     store.late.wills.insert(queue);
@@ -354,7 +353,7 @@ impl Durable {
                     self.confirm(cx, sessions, confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
                 }
                 Deletion::Answer { session, connection, .. } => {
-                    if let Some(slot) = sessions.clients.slot_of(session)
+                    if let Some(slot) = sessions.slot_of(session)
                         && sessions.link(slot, connection).is_some()
                     {
                         cx.doomed.push((slot, Ended::LogFailed));

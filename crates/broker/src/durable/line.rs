@@ -13,7 +13,7 @@ use foldhash::fast::FixedState;
 use session::{Message, Respondent};
 use storage::{Level, Log, Position};
 
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::journal::QueueNumber;
 use crate::routing::asked::Asked;
@@ -106,7 +106,7 @@ impl Durable {
 impl Sessions {
     #[inline(never)]
     fn would_overtake_in_line(&self, cx: &Context, slot: u32, message: &Message) -> bool {
-        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = self.get(slot).and_then(|client| client.durable.as_ref());
         durable.and_then(|durable| durable.rare.as_ref()).is_some_and(|rare| {
             !rare.in_line.is_empty() && rare.in_line.contains(&cx.topic_mark(Name::of(message)))
         })
@@ -124,15 +124,15 @@ impl Sessions {
     /// Something of the session on this topic is in the line.
     pub(crate) fn enter_line(&mut self, cx: &Context, slot: u32, topic: Name<'_>) {
         let mark = cx.topic_mark(topic);
-        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        if let Some(durable) = self.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             durable.rare().in_line.push_back(mark);
         }
     }
 
     /// What the session had in the line first goes on.
     pub(crate) fn leave_line(&mut self, session: Option<QueueNumber>) {
-        let slot = session.and_then(|session| self.clients.find_queue(session));
-        let client = slot.and_then(|slot| self.clients.get_mut(slot));
+        let slot = session.and_then(|session| self.find_queue(session));
+        let client = slot.and_then(|slot| self.get_mut(slot));
         if let Some(rare) = client.and_then(|c| c.durable.as_mut()).and_then(|d| d.rare.as_mut()) {
             rare.in_line.pop_front();
         }
@@ -150,7 +150,7 @@ impl Durable {
         asked: Option<&mut Asked>,
         is_for_store_only: bool,
     ) {
-        let durable = sessions.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
         let Some(session) = durable.map(|durable| durable.queue).sure() else { return };
         sessions.enter_line(cx, slot, Name::of(message));
         let Some(store) = self.store.as_mut().sure() else { return };
@@ -168,7 +168,7 @@ impl Durable {
         serial: u64,
         message: &Message,
     ) -> bool {
-        let slot = sessions.clients.find_queue(session);
+        let slot = sessions.find_queue(session);
         let waits = self.store.as_ref().is_some_and(|store| store.line.wills > 0)
             || slot.is_some_and(|slot| self.would_overtake(cx, sessions, slot, message));
         let Some(store) = self.store.as_mut().filter(|_| waits) else { return false };
@@ -191,7 +191,7 @@ impl Durable {
         let is_full =
             self.store.as_ref().is_some_and(|store| store.line.behind_bytes > BEHIND_BYTES_MAX);
         let has_any = || {
-            let durable = sessions.clients.get(slot)?.durable.as_ref()?;
+            let durable = sessions.get(slot)?.durable.as_ref()?;
             Some(!durable.rare.as_ref()?.in_line.is_empty())
         };
         is_full && publish.qos != codec::QoS::ExactlyOnce && has_any().unwrap_or_default()

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use codec::Reason;
 use storage::{Level, Log, Position};
 
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::shard::context::Context;
 use crate::{Confirm, Mail, SessionKey};
@@ -98,14 +98,14 @@ impl Durable {
         packet_id: u16,
         serial: u64,
     ) {
-        let Some(slot) = sessions.clients.slot_of(session) else { return };
+        let Some(slot) = sessions.slot_of(session) else { return };
         self.forget_received(sessions, slot, packet_id, serial);
-        let durable = sessions.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
         if durable.is_some_and(|durable| durable.received(packet_id).is_some()) {
             // A repeated PUBREL: the packet id has a new publish by now.
             return;
         }
-        let Some(client) = sessions.clients.get_mut(slot) else { return };
+        let Some(client) = sessions.get_mut(slot) else { return };
         if client.connection == connection {
             client.session.on_pubrel(packet_id);
             sessions.mark_dirty(cx, slot);

@@ -6,7 +6,7 @@
 
 use super::store::Seen;
 use super::track::{Place, Track};
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::journal::{ProgressBuf, QueueId, QueueNumber};
@@ -59,7 +59,7 @@ impl Durable {
 
     /// The queue of the session or group with this number. None: that is gone.
     pub(crate) fn queue_of(&self, sessions: &Sessions, number: QueueNumber) -> Option<Queue> {
-        if let Some(slot) = sessions.clients.find_queue(number) {
+        if let Some(slot) = sessions.find_queue(number) {
             return Some(Queue::Session(slot));
         }
         let group = self.store.as_ref()?.groups.get(&number)?;
@@ -80,7 +80,7 @@ impl Durable {
                 return store.seen.get(usize::from(source)).sure().map(Reached::Serial);
             }
             Queue::Session(slot) => {
-                let durable = sessions.clients.get(slot).and_then(|client| client.durable.as_ref());
+                let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
                 durable.map(|durable| &durable.track)
             }
             Queue::Group(key) => groups.kept(key).map(|kept| &kept.track),
@@ -127,7 +127,7 @@ impl Durable {
                 store.seen.get_mut(usize::from(source)).map(|seen| &mut seen.place)
             }
             Queue::Session(slot) => {
-                let durable = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
+                let durable = sessions.get_mut(slot).and_then(|c| c.durable.as_mut());
                 durable.map(|durable| {
                     durable.is_moved = false;
                     &mut durable.track.place

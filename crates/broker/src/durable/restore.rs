@@ -19,14 +19,14 @@ use super::replay::{
 use super::session::KeptSession;
 use super::store::{Store, Stored};
 use super::track::{Out, Place, Track};
+use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::clients::connect::{payer_name, user_account};
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
 use crate::limits::ledger::NOBODY;
-use crate::retained::Home;
+use crate::retained::Retained;
 use crate::routing::deliver::options;
 use crate::shard::context::Context;
 use crate::sure::Sure;
@@ -85,12 +85,12 @@ impl Durable {
         cx: &mut Context,
         sessions: &mut Sessions,
         groups: &mut Groups,
-        retained: &mut Home,
+        retained: &mut Retained,
         mut replay: Replay,
         limits: &Arc<Limits>,
     ) -> Result<Restored, Unreadable> {
         let mut since = Since::default();
-        sessions.clients.reserve(replay.sessions.len());
+        sessions.reserve(replay.sessions.len());
         for (queue, facts) in std::mem::take(&mut replay.sessions) {
             let progress = replay.progress.remove(&QueueId::Owned(queue)).unwrap_or_default();
             let found = Found { queue, facts: *facts, progress };
@@ -163,10 +163,10 @@ impl Durable {
         client.session.mark_resumed();
         client.recharge();
         let (is_undetached, scope) = (!durable.detached.is_some(), client.scope);
-        let slot = sessions.clients.insert(client);
-        sessions.clients.set_durable(slot, durable);
+        let slot = sessions.insert(client);
+        sessions.set_durable(slot, durable);
         cx.metrics.sessions.add(1);
-        sessions.count_in_space(cx, scope, Quota::Sessions, 1);
+        cx.count_in_space(scope, Quota::Sessions, 1);
         if let Some(store) = self.store.as_mut().filter(|_| is_undetached) {
             store.undetached.push(slot);
         }
@@ -182,7 +182,7 @@ impl Durable {
             )?;
         }
         self.restore_eras(sessions, groups, slot, formerly, progress.floor);
-        sessions.arm_timer(slot);
+        sessions.arm_timer(cx, slot);
         Ok(())
     }
 }
@@ -193,11 +193,11 @@ impl Sessions {
         let name = Name::of_key(&opened.client_id);
         let mut client = Client::new(name, limits.clone());
         client.username = Some(opened.username.clone()).filter(|name| !name.is_empty());
-        if self.rules.of(name.scope()).heeds_principals() {
+        if self.rules().of(name.scope()).heeds_principals() {
             let unknown = Principal { is_unknown: true, ..Principal::default() };
             client.principal = Some(Box::new(unknown));
         }
-        client.grants = client.grants_by(&self.rules);
+        client.grants = client.grants_by(self.rules());
         let user = client.username.as_deref().map(|user| Name::new(name.scope(), user));
         let payer = user.map_or_else(|| nameless_account(name.scope()), user_account);
         let account = cx.shared.account(&payer);
@@ -222,7 +222,7 @@ impl Groups {
         let asked = codec::SubscribeOptions::from_byte(facts.options);
         let (Ok(parsed), Some(asked)) = (parsed, asked) else {
             // Going on without it would lose what the session is owed, and nobody would be told.
-            let id = sessions.clients.get(slot).map_or("", |client| &client.id);
+            let id = sessions.get(slot).map_or("", |client| &client.id);
             let options = facts.options;
             let why = format!("{id:?} is subscribed to {filter:?} with options {options:#04x}");
             return Err(Unreadable { at: facts.place.position(), why: why.into() });
@@ -234,7 +234,7 @@ impl Groups {
         };
         sessions.subscribe(cx, self, slot, &request);
         let Some(listed) = sessions.listed_of(self, slot, filter).sure() else { return Ok(()) };
-        let client = sessions.clients.get_mut(slot);
+        let client = sessions.get_mut(slot);
         if let Some(place) = client.and_then(|client| client.subscriptions.place_mut(&listed)) {
             *place = facts.place;
         }
@@ -258,7 +258,7 @@ impl Durable {
         for ((filter, through), (asked, identifier, place)) in formerly {
             let listed = sessions.listed_of(groups, slot, &filter).filter(|_| through > floor);
             let asked = codec::SubscribeOptions::from_byte(asked);
-            let durable = sessions.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+            let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
             let (Some(listed), Some(asked), Some(durable)) = (listed, asked, durable) else {
                 self.release_place(place);
                 continue;
@@ -301,7 +301,7 @@ impl Durable {
     pub(crate) fn restore_retained(
         &mut self,
         cx: &Context,
-        retained: &mut Home,
+        retained: &mut Retained,
         replay: &mut Replay,
     ) {
         let now_ms = cx.now_ms;
@@ -363,7 +363,7 @@ impl Durable {
         }
         for (serial, (session, _)) in &replay.taken {
             let topic = replay.messages.get(serial).map(|facts| facts.topic);
-            let slot = session.and_then(|session| sessions.clients.find_queue(session));
+            let slot = session.and_then(|session| sessions.find_queue(session));
             if let (Some(slot), Some(topic)) = (slot, topic) {
                 sessions.enter_line(cx, slot, Name::of_key(replay.texts.get(topic)));
             }
@@ -408,7 +408,7 @@ impl Durable {
         }
         self.catch_up_idle(sessions);
         for (&(slot, filter), &serial) in since {
-            let durable = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
+            let durable = sessions.get_mut(slot).and_then(|c| c.durable.as_mut());
             if let Some(durable) = durable.filter(|durable| durable.is_behind) {
                 durable.rare().eras.begin(filter, serial);
             }
@@ -419,8 +419,8 @@ impl Durable {
     fn catch_up_idle(&self, sessions: &mut Sessions) {
         let Some(store) = self.store.as_ref().sure() else { return };
         let last_serial = store.last_serial();
-        for slot in sessions.clients.slots() {
-            let durable = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
+        for slot in sessions.slots() {
+            let durable = sessions.get_mut(slot).and_then(|c| c.durable.as_mut());
             if let Some(durable) = durable.filter(|durable| !durable.is_behind) {
                 durable.track.advance(last_serial);
             }
@@ -431,15 +431,15 @@ impl Durable {
 impl Sessions {
     /// The topics of QoS 2 publishes that are not released, as far as their messages are known.
     pub(crate) fn mark_topics(&mut self, cx: &Context, replay: &Replay) {
-        for slot in self.clients.slots() {
-            let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        for slot in self.slots() {
+            let durable = self.get(slot).and_then(|client| client.durable.as_ref());
             let Some(rare) = durable.and_then(|durable| durable.rare.as_ref()) else { continue };
             let topic_of = |received: &Received| {
                 let facts = replay.messages.get(&received.serial)?;
                 Some(cx.topic_mark(Name::of_key(replay.texts.get(facts.topic))))
             };
             let marks: Vec<Option<u64>> = rare.received.iter().map(topic_of).collect();
-            let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+            let durable = self.get_mut(slot).and_then(|client| client.durable.as_mut());
             let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { continue };
             for (received, mark) in rare.received.iter_mut().zip(marks) {
                 received.topic_mark = mark;
@@ -454,8 +454,8 @@ impl Sessions {
         for serial in replay.taken.keys() {
             needs.entry(*serial).or_default().0 += 1;
         }
-        for slot in self.clients.slots() {
-            let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        for slot in self.slots() {
+            let durable = self.get(slot).and_then(|client| client.durable.as_ref());
             let Some(durable) = durable else { continue };
             for out in durable.track.in_flight() {
                 let need = needs.entry(out.serial).or_default();
@@ -479,14 +479,15 @@ impl Sessions {
             for subscription in index.subscriptions(*filter) {
                 let slot = subscription.subscriber;
                 let is_durable = subscription.options & options::DURABLE != 0;
-                let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
-                let rare = durable.and_then(|durable| durable.rare.as_ref());
-                if is_durable || rare.is_some_and(|rare| !rare.eras.of(*filter).is_empty()) {
-                    let from = since.get(&(slot, *filter)).copied().unwrap_or_default();
-                    owed.push((slot, *filter, from, is_durable));
-                }
+                let from = since.get(&(slot, *filter)).copied().unwrap_or_default();
+                owed.push((slot, *filter, from, is_durable));
             }
         }
+        owed.retain(|(slot, filter, _, is_durable)| {
+            let durable = self.get(*slot).and_then(|client| client.durable.as_ref());
+            let rare = durable.and_then(|durable| durable.rare.as_ref());
+            *is_durable || rare.is_some_and(|rare| !rare.eras.of(*filter).is_empty())
+        });
         owed.sort_unstable_by_key(|(slot, filter, ..)| (*slot, *filter));
         owed
     }
@@ -504,7 +505,7 @@ impl Durable {
     ) -> u32 {
         let (mut count, mut last) = (0, None);
         for (slot, filter, from, is_durable) in owed {
-            let durable = sessions.clients.get_mut(*slot).and_then(|c| c.durable.as_mut());
+            let durable = sessions.get_mut(*slot).and_then(|c| c.durable.as_mut());
             let (Some(durable), Some(store)) = (durable, &mut self.store) else { continue };
             let eras = durable.rare.as_ref().map_or(&[][..], |rare| rare.eras.of(*filter));
             let is_owed = serial > *from

@@ -12,8 +12,8 @@ use super::lifetimes::Lifetimes;
 use super::promise::Promise;
 use super::store::{Class, level_of};
 use super::track::{Place, Track};
+use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::sessions::Sessions;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
@@ -186,7 +186,7 @@ impl Durable {
         version: Version,
     ) -> Result<(), AppendError> {
         let now_ms = cx.now_ms;
-        let Some(client) = sessions.clients.get(slot).sure() else { return Ok(()) };
+        let Some(client) = sessions.get(slot).sure() else { return Ok(()) };
         let level = client.limits.durability;
         if client.durable.is_some() {
             return self.keep_resumed(cx, sessions, slot, version);
@@ -211,7 +211,7 @@ impl Durable {
         let mut durable = KeptSession::new(queue, level, store.last_serial());
         durable.opened = place;
         durable.told_ms = now_ms;
-        sessions.clients.set_durable(slot, durable);
+        sessions.set_durable(slot, durable);
         match written.and_then(|_| self.keep_will(sessions, slot, Class::Normal)) {
             // The next segment is being made. The CONNACK promises nothing, and all else waits.
             Err(error) if may_wait(&error) => {
@@ -235,7 +235,7 @@ impl Durable {
         version: Version,
     ) -> Result<(), AppendError> {
         let now_ms = cx.now_ms;
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return Ok(()) };
+        let Some(client) = sessions.get_mut(slot).sure() else { return Ok(()) };
         let Some(durable) = client.durable.as_mut().sure() else { return Ok(()) };
         durable.set_level(client.limits.durability.max(Durability::Disk));
         durable.told_ms = now_ms.max(durable.told_ms + 1);
@@ -253,7 +253,7 @@ impl Durable {
                 if let Some(store) = &mut self.store {
                     store.late.put_connect(queue, version, opened_at_ms);
                 }
-                if sessions.clients.get(slot).is_some_and(|client| client.will.is_some()) {
+                if sessions.get(slot).is_some_and(|client| client.will.is_some()) {
                     sessions.tell_will_not_kept(cx, slot, error);
                 }
                 Ok(())
@@ -273,7 +273,7 @@ impl Durable {
         class: Class,
     ) -> Result<(), AppendError> {
         let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return Ok(()) };
+        let Some(client) = sessions.get_mut(slot).sure() else { return Ok(()) };
         let Some(durable) = client.durable.as_ref().sure() else { return Ok(()) };
         let (queue, level) = (durable.queue, durable.log_level());
         let client_key = client.name().key();
@@ -299,7 +299,7 @@ impl Durable {
         groups: &mut Groups,
         slot: u32,
     ) {
-        let Some(client) = sessions.clients.get(slot).sure() else { return };
+        let Some(client) = sessions.get(slot).sure() else { return };
         for listed in client.subscriptions.iter().collect::<Vec<_>>() {
             let text = groups.filter_text(sessions, listed);
             let bits = match listed.group {
@@ -371,7 +371,7 @@ impl Durable {
         (bits, identifier): (u8, u32),
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return Ok(None) };
+        let Some(client) = sessions.get_mut(slot).sure() else { return Ok(None) };
         let Some(durable) = &mut client.durable else { return Ok(None) };
         let from_serial = durable.begin_of(listed.filter);
         let subscribed = Fact::Subscribed(Subscribed {
@@ -399,7 +399,7 @@ impl Durable {
         filter: &str,
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
-        let durable = sessions.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
         let Some(durable) = durable else { return Ok(None) };
         let (session, level) = (durable.queue, durable.log_level());
         let written = store.append_deletion(&Fact::Unsubscribed { session, filter }, level);
@@ -428,7 +428,7 @@ impl Durable {
         packet: &Packet<'_>,
     ) {
         let session = sessions.key(slot);
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         let connection = client.connection;
         let durable = client.durable.as_ref();
         let level = durable.map(|durable| durable.log_level());
@@ -474,7 +474,7 @@ impl Durable {
     pub(crate) fn keep_detached(&mut self, sessions: &mut Sessions, slot: u32, now_ms: u64) {
         self.forget_old_eras(sessions, slot);
         let Some(store) = &mut self.store else { return };
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         let expiry_secs = client.session_expiry_secs;
         let Some(durable) = &mut client.durable else { return };
         durable.shrink();
@@ -493,9 +493,9 @@ impl Durable {
     /// The session is over, with all that is written of it.
     pub(crate) fn forget_session(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
         let pending = self.all_pending(sessions, slot);
-        let client = sessions.clients.id_hash(slot);
+        let client = sessions.id_hash(slot);
         let Some(store) = &mut self.store else { return };
-        let Some(mut durable) = sessions.clients.take_durable(slot) else { return };
+        let Some(mut durable) = sessions.take_durable(slot) else { return };
         for serial in pending {
             store.release_message(serial);
         }

@@ -7,12 +7,12 @@ use super::queue::Queue;
 use super::store::{Class, Noted, Store};
 use super::track::{Out, Place};
 use crate::Name;
+use crate::clients::Sessions;
 use crate::clients::notices::Subject;
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::journal::{Fact, InFlightBuf, ProgressBuf, QueueId, QueueNumber, Sent, StoredMessage};
-use crate::retained::Home;
+use crate::retained::Retained;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 
@@ -73,7 +73,7 @@ impl Durable {
         serial: u64,
         share: Place,
     ) {
-        let durable = sessions.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
         let out = durable
             .filter(|durable| durable.queue == queue)
             .and_then(|durable| durable.track.get_mut(serial));
@@ -155,7 +155,7 @@ impl Durable {
         &mut self,
         sessions: &mut Sessions,
         groups: &mut Groups,
-        retained: &mut Home,
+        retained: &mut Retained,
     ) {
         let Some(store) = self.store.as_mut().sure() else { return };
         if store.chunk.is_none() {
@@ -179,7 +179,7 @@ impl Durable {
         &mut self,
         sessions: &mut Sessions,
         groups: &mut Groups,
-        retained: &mut Home,
+        retained: &mut Retained,
         record: &Record<'_>,
         fact: &Fact<'_>,
     ) -> Result<(), AppendError> {
@@ -239,7 +239,7 @@ impl Durable {
             return Ok(());
         };
         if let Some(Queue::Session(slot)) = queue
-            && let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut())
+            && let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut())
             && let Some(received) = durable.rare().received.iter_mut().find(|received| {
                 received.packet_id == packet_id
                     && received.serial == serial
@@ -305,8 +305,7 @@ impl Durable {
         // The session has ended.
         let Some(Queue::Session(slot)) = self.queue_of(sessions, sent.session) else { return };
         let Some(store) = self.store.as_mut().sure() else { return };
-        let Some(durable) = sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut()).sure()
-        else {
+        let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()).sure() else {
             return;
         };
         // The delivery is complete.
@@ -325,7 +324,7 @@ impl Durable {
         &mut self,
         sessions: &mut Sessions,
         groups: &mut Groups,
-        retained: &mut Home,
+        retained: &mut Retained,
         record: &Record<'_>,
         fact: &Fact<'_>,
     ) -> Result<(), AppendError> {
@@ -351,7 +350,7 @@ impl Durable {
         &mut self,
         sessions: &mut Sessions,
         groups: &mut Groups,
-        retained: &mut Home,
+        retained: &mut Retained,
         fact: &Fact<'_>,
     ) -> Option<Place> {
         match fact {
@@ -384,17 +383,17 @@ impl Durable {
         };
         if let Fact::Subscribed(subscribed) = fact {
             let listed = sessions.listed_of(groups, slot, subscribed.filter)?;
-            let client = sessions.clients.get_mut(slot)?;
+            let client = sessions.get_mut(slot)?;
             return client.subscriptions.place_mut(&listed);
         }
         if let Fact::Formerly(formerly) = fact {
             self.forget_old_eras(sessions, slot);
             let filter = sessions.listed_of(groups, slot, formerly.filter)?.filter;
-            let durable = sessions.clients.get_mut(slot)?.durable.as_mut()?;
+            let durable = sessions.get_mut(slot)?.durable.as_mut()?;
             let eras = &mut durable.rare.as_mut()?.eras;
             return eras.place_mut(filter, formerly.serial);
         }
-        let durable = sessions.clients.get_mut(slot)?.durable.as_mut()?;
+        let durable = sessions.get_mut(slot)?.durable.as_mut()?;
         match *fact {
             Fact::SessionOpened(_) => Some(&mut durable.opened),
             Fact::SessionDetached { .. } => Some(&mut durable.detached),

@@ -15,7 +15,7 @@ use storage::AppendError;
 use super::ends::End;
 use super::late::Deletion;
 use super::store::{Class, Store};
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::journal::{Fact, QueueNumber, StoredWill};
@@ -41,7 +41,7 @@ impl Durable {
         slot: u32,
         class: Class,
     ) -> Result<(), AppendError> {
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return Ok(()) };
+        let Some(client) = sessions.get_mut(slot).sure() else { return Ok(()) };
         if client.will.is_none() {
             self.forget_will(sessions, slot);
             return Ok(());
@@ -66,7 +66,7 @@ impl Durable {
     /// The will is withdrawn, or published where nobody is owed it.
     pub(crate) fn forget_will(&mut self, sessions: &mut Sessions, slot: u32) {
         let Some(store) = &mut self.store else { return };
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         let Some(durable) = &mut client.durable else { return };
         let (session, level) = (durable.queue, durable.log_level());
         let Some(rare) = &mut durable.rare else { return };
@@ -95,7 +95,7 @@ impl Groups {
 impl Sessions {
     /// The will lives as long as the process, like that of a clean session.
     pub(crate) fn tell_will_not_kept(&self, cx: &mut Context, slot: u32, error: AppendError) {
-        let Some(client) = self.clients.get(slot).sure() else { return };
+        let Some(client) = self.get(slot).sure() else { return };
         let (scope, client_id) = (client.scope, client.id.clone());
         cx.tell(scope, Event::WillNotKept { client_id, error });
     }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use codec::{Publish, QoS};
 use session::{LARGE_BYTES_MIN, Message, NEVER};
 
+use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::sessions::Sessions;
 use crate::routing::capacity::topic_of;
 use crate::shard::context::Context;
 use crate::sure::Sure;
@@ -179,7 +179,7 @@ impl Sessions {
     pub(crate) fn look_at_hold(&self, cx: &mut Context, slot: u32) {
         let subscriber = self.key(slot);
         let is_held_for = cx.flow.holds.of(subscriber).is_some_and(|hold| !hold.filters.is_empty());
-        if is_held_for && self.clients.get(slot).is_none_or(Client::has_short_queue) {
+        if is_held_for && self.get(slot).is_none_or(Client::has_short_queue) {
             cx.end_hold(subscriber);
         }
     }
@@ -194,8 +194,8 @@ impl Sessions {
         let holds = cx.flow.holds.list.iter().filter(|hold| !hold.filters.is_empty());
         let own = holds.map(|hold| hold.subscriber).filter(|key| key.shard() == cx.id);
         for subscriber in own.collect::<Vec<_>>() {
-            let slot = self.clients.slot_of(subscriber);
-            let client = slot.and_then(|slot| self.clients.get_mut(slot));
+            let slot = self.slot_of(subscriber);
+            let client = slot.and_then(|slot| self.get_mut(slot));
             let is_worth_it =
                 client.is_some_and(|c| !c.has_short_queue() && c.shortens_queue(now_ms));
             match is_worth_it {
@@ -227,7 +227,7 @@ impl Sessions {
         if cx.flow.holds.is_empty() || publish.qos == QoS::AtMostOnce {
             return None;
         }
-        let client = self.clients.get(slot)?;
+        let client = self.get(slot)?;
         let topic = Name::new(client.scope, topic_of(client, publish)).key();
         cx.flow.holds.subscriber_of(self.key(slot), &topic, publish.payload.len())
     }

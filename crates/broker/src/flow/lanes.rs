@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use codec::Publish;
 use session::Wait;
 
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::routing::capacity::topic_of;
 use crate::shard::context::Context;
 use crate::sure::Sure;
@@ -151,14 +151,14 @@ impl Sessions {
         if full == 0 {
             return None;
         }
-        let client = self.clients.get(slot)?;
+        let (client, router) = self.with_index(slot)?;
         let topic = Name::new(client.scope, topic_of(client, publish));
         let home = if publish.retain { 1 << cx.shared.shard_of_topic(topic) } else { 0 };
-        let audience = self.router.audience(topic.as_bytes(), &mut cx.flow.work);
+        let audience = router.audience(topic.as_bytes(), &mut cx.flow.work);
         if audience.groups().is_empty() {
             full &= audience.interested().wants | home;
         }
-        self.router.keep(audience);
+        router.keep(audience);
         let passes = full != 0
             && is_alone
             && publish.payload.len() <= PASSING_BYTES_MAX
@@ -177,7 +177,7 @@ impl Sessions {
     /// Reads nothing from a connection before it is [read on](Shard::read_on). Some: it is to be
     /// put into the line; None: it stands in one.
     pub(crate) fn stand_in_line(&mut self, cx: &mut Context, slot: u32) -> Option<u64> {
-        let connection = self.clients.get(slot).sure()?.connection;
+        let connection = self.get(slot).sure()?.connection;
         self.change_gate(cx, slot, |gate| gate.shut(Wait::InLine)).then_some(connection)
     }
 }

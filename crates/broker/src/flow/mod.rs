@@ -11,7 +11,7 @@ use crate::Shared;
 use crate::flow::holds::Holds;
 use crate::flow::work::Work;
 use crate::routing::broadcast::Broadcasts;
-use crate::shard::barrier::Heard;
+use crate::shard::barrier::Barrier;
 use crate::shard::inbox::Inbox;
 
 /// How much a turn does, and what waits for a later one.
@@ -22,7 +22,7 @@ pub(crate) struct Flow {
     pub(crate) inbox: Inbox,
     pub(crate) broadcasts: Broadcasts,
     pub(crate) holds: Holds,
-    pub(crate) heard: Heard,
+    pub(crate) barrier: Barrier,
 }
 
 impl Flow {
@@ -32,7 +32,7 @@ impl Flow {
             inbox: Inbox::default(),
             broadcasts: Broadcasts::default(),
             holds: Holds::default(),
-            heard: Heard::new(shared.shard_count),
+            barrier: Barrier::new(shared.shard_count),
         }
     }
 }

@@ -3,8 +3,8 @@
 use codec::{Packet, Publish, Subscribe};
 use session::{Gate, Message, Turn};
 
+use crate::clients::Sessions;
 use crate::clients::client::Pace;
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::shard::context::Context;
@@ -101,8 +101,8 @@ impl Durable {
 
 impl Sessions {
     /// Do very many SUBSCRIBEs wait until other shards have heard of them? Then this one does, too.
-    pub(crate) fn waits_for_heard(&mut self, cx: &mut Context, slot: u32) -> bool {
-        let is_full = cx.flow.heard.is_full();
+    pub(crate) fn waits_for_barrier(&mut self, cx: &mut Context, slot: u32) -> bool {
+        let is_full = cx.flow.barrier.is_full();
         if is_full {
             self.pause(cx, slot, CONGESTION_PAUSE_MS.into());
         }
@@ -142,7 +142,7 @@ impl Durable {
         slot: u32,
         bytes: usize,
     ) -> bool {
-        let is_kept = sessions.clients.get(slot).is_some_and(|client| client.durable.is_some());
+        let is_kept = sessions.get(slot).is_some_and(|client| client.durable.is_some());
         let Some(store) = self.store.as_ref().filter(|_| is_kept) else { return false };
         let waits = store.would_wait(bytes, 1);
         if waits {
@@ -178,14 +178,14 @@ impl Sessions {
             self.shut_until(cx, slot, until);
         }
         let rest = taken.bytes - taken.publish_bytes;
-        if rest > 0 && !self.spaces.is_empty() && !self.scope_of(slot).is_first() {
+        if rest > 0 && !cx.spaces.is_empty() && !self.scope_of(slot).is_first() {
             self.charge_rest(cx, slot, rest as u64);
         }
         if is_spent {
             self.wait_for_turn(cx, slot);
         }
         let is_slowed =
-            cx.shared.memory_is_tight() && taken.publishes > 0 && self.slow_greedy(cx, slot);
+            cx.shared.memory_is_tight() && taken.publishes > 0 && self.slow_largest(cx, slot);
         until.is_some() || is_spent || is_slowed
     }
 
@@ -201,7 +201,7 @@ impl Sessions {
         (packet_len, may_wait): (usize, bool),
     ) -> bool {
         // Each session has told its namespace of itself.
-        if self.spaces.is_empty() {
+        if cx.spaces.is_empty() {
             return false;
         }
         let scope = self.scope_of(slot);
@@ -217,9 +217,9 @@ impl Sessions {
         (packet_len, may_wait): (usize, bool),
     ) -> bool {
         let now_ms = cx.now_ms;
-        let Some(space) = self.space(cx, scope) else { return false };
+        let Some(space) = cx.space(scope) else { return false };
         let (quota, until) = longest_wait(space, now_ms);
-        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
+        let Some(client) = self.get_mut(slot).sure() else { return false };
         let Some(link) = client.session.link_mut() else { return false };
         if let Some(at_ms) = link.turn().map(|turn| turn.at_ms) {
             if !may_wait || until.is_none() || at_ms <= now_ms {
@@ -229,7 +229,7 @@ impl Sessions {
             self.shut_until(cx, slot, at_ms.min(now_ms + SPACE_LOOK_MS));
             return true;
         }
-        let Some(space) = self.spaces.get(&scope) else { return false };
+        let Some(space) = cx.spaces.get(&scope) else { return false };
         let bytes = packet_len as u64;
         if !may_wait {
             space.charge_late(Quota::MessagesIn, 1, now_ms);
@@ -246,39 +246,19 @@ impl Sessions {
         true
     }
 
-    /// A connection has ended before the turn of its PUBLISH: nobody has to wait for that.
-    #[cold]
-    pub(crate) fn give_turn_back(&mut self, cx: &Context, scope: Scope, turn: &Turn) {
-        if let Some(space) = self.space(cx, scope) {
-            space.give_back(Quota::MessagesIn, 1);
-            space.give_back(Quota::BytesIn, turn.bytes);
-        }
-    }
-
     /// Counts what came for a namespace beside publishes: who acknowledges or subscribes does not
     /// wait for those who publish.
     #[inline(never)]
-    fn charge_rest(&mut self, cx: &Context, slot: u32, bytes: u64) {
+    fn charge_rest(&mut self, cx: &mut Context, slot: u32, bytes: u64) {
         let now_ms = cx.now_ms;
-        if let Some(space) = self.space(cx, self.scope_of(slot)) {
-            space.charge_aside(Quota::BytesIn, bytes, now_ms);
-        }
-    }
-
-    /// A message goes out to so many subscribers of its namespace.
-    #[cold]
-    pub(crate) fn charge_sent(&mut self, cx: &Context, message: &Message, receivers: u64) {
-        let now_ms = cx.now_ms;
-        if let Some(space) = self.space(cx, Scope::of(message)) {
-            space.charge_late(Quota::MessagesOut, receivers, now_ms);
-            let bytes = message.topic_bytes().len() + message.payload().len();
-            space.charge_late(Quota::BytesOut, receivers * bytes as u64, now_ms);
+        if let Some(space) = cx.space(self.scope_of(slot)) {
+            space.charge_control(Quota::BytesIn, bytes, now_ms);
         }
     }
 
     /// A subscriber on another shard is behind.
     pub(crate) fn slow_publisher(&mut self, cx: &mut Context, publisher: SessionKey, pace: Pace) {
-        if let Some(slot) = self.clients.slot_of(publisher) {
+        if let Some(slot) = self.slot_of(publisher) {
             self.hold_up(cx, slot, pace, false);
         }
     }
@@ -294,7 +274,7 @@ impl Sessions {
         is_burst: bool,
     ) -> bool {
         let now_ms = cx.now_ms;
-        let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
+        let link = self.get_mut(slot).and_then(|client| client.session.link_mut());
         // The connection has ended since its message was mailed.
         let Some(link) = link else { return false };
         if is_burst || link.sends_bursts(now_ms) {
@@ -325,7 +305,7 @@ impl Sessions {
         slot: u32,
         change: impl FnOnce(&mut Gate) -> T,
     ) -> T {
-        let client = self.clients.get_mut(slot);
+        let client = self.get_mut(slot);
         let Some(client) = client.filter(|client| client.is_connected()) else {
             return T::default();
         };
@@ -334,6 +314,28 @@ impl Sessions {
         let outcome = change(&mut link.gate);
         cx.effects.pause(connection, link.gate.reads_at_ms());
         outcome
+    }
+}
+
+impl Context {
+    /// A connection has ended before the turn of its PUBLISH: nobody has to wait for that.
+    #[cold]
+    pub(crate) fn give_turn_back(&mut self, scope: Scope, turn: &Turn) {
+        if let Some(space) = self.space(scope) {
+            space.give_back(Quota::MessagesIn, 1);
+            space.give_back(Quota::BytesIn, turn.bytes);
+        }
+    }
+
+    /// A message goes out to so many subscribers of its namespace.
+    #[cold]
+    pub(crate) fn charge_sent(&mut self, message: &Message, receivers: u64) {
+        let now_ms = self.now_ms;
+        if let Some(space) = self.space(Scope::of(message)) {
+            space.charge_late(Quota::MessagesOut, receivers, now_ms);
+            let bytes = message.topic_bytes().len() + message.payload().len();
+            space.charge_late(Quota::BytesOut, receivers * bytes as u64, now_ms);
+        }
     }
 }
 

@@ -4,8 +4,8 @@
 //! What waits to be written to a connection is not charged as it comes, which would cost every
 //! message: it is counted by a walk over the clients, while memory is short.
 
+use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::sessions::Sessions;
 use crate::shard::context::Context;
 
 /// Clients looked at in one go, some 2 ms; and while it is not urgent.
@@ -26,34 +26,19 @@ const SLOWED_MS: u64 = 100;
 /// has not read it until now.
 pub(crate) const FAREWELL_BYTES_MAX: usize = 4 * 1024;
 
-/// Where the walk goes on.
-#[derive(Debug, Default)]
-pub(crate) struct GreedWalk {
-    next_slot: u32,
-}
-
-impl GreedWalk {
-    /// The slots to look at now.
-    pub(crate) fn next(&mut self, slots_end: u32, looks_max: u32) -> std::ops::Range<u32> {
-        let begin = if self.next_slot < slots_end { self.next_slot } else { 0 };
-        self.next_slot = slots_end.min(begin.saturating_add(looks_max));
-        begin..self.next_slot
-    }
-}
-
 impl Sessions {
     /// Is so much more to be refused to a client, because memory is short?
     #[cold]
     pub(crate) fn lacks_memory(&self, cx: &Context, slot: u32, more: usize) -> bool {
         let ledger = &cx.shared.ledger;
-        self.clients.get(slot).is_none_or(|c| c.charged.lacks_memory(ledger, more as u64))
+        self.get(slot).is_none_or(|c| c.charged.lacks_memory(ledger, more as u64))
     }
 
     /// Memory gets short, and a client has published: is it one of those who hold most?
     #[cold]
-    pub(crate) fn slow_greedy(&mut self, cx: &mut Context, slot: u32) -> bool {
+    pub(crate) fn slow_largest(&mut self, cx: &mut Context, slot: u32) -> bool {
         let ledger = &cx.shared.ledger;
-        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let Some(client) = self.get_mut(slot) else { return false };
         if !client.charged.lacks_memory(ledger, 0) {
             return false;
         }

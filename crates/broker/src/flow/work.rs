@@ -12,7 +12,7 @@ use codec::Packet;
 use session::Wait;
 
 use crate::Mail;
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::flow::write_order::BROADCAST_MIN;
 use crate::shard::context::Context;
 
@@ -241,7 +241,7 @@ impl Sessions {
     /// Do the access rules of the client make a short request a costly one?
     pub(crate) fn checks_much(&self, cx: &Context, slot: u32, packet: &Packet<'_>) -> bool {
         let Packet::Subscribe(subscribe) = packet else { return false };
-        let units = self.clients.get(slot).map_or(0, |client| client.grants.filter_units());
+        let units = self.get(slot).map_or(0, |client| client.grants.filter_units());
         units > 0 && units * subscribe.filters.iter().count() >= cx.flow.work.heavy_units()
     }
 

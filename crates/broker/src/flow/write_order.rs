@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use session::Dirt;
 
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 
@@ -80,7 +80,7 @@ impl Sessions {
     /// Notes that the outbox of a client may have something to write.
     pub(crate) fn mark_dirty(&mut self, cx: &mut Context, slot: u32) {
         let dirt = cx.dirty.dirt;
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).sure() else { return };
         let connection = client.connection;
         let Some(link) = client.session.link_mut().filter(|link| link.dirty < dirt) else { return };
         link.dirty = dirt;

@@ -13,7 +13,7 @@ use session::{Delivery, Dropped, Message, NEVER, Offered, Overflow, Terms};
 use smallvec::SmallVec;
 use topic::FilterId;
 
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Durable;
 use crate::flow::work::{GROUP_UNITS, MEMBER_UNITS, MEMBERS_PER_UNIT};
@@ -49,7 +49,7 @@ impl Groups {
         let name = self.group_name(cx, GroupText::new(sessions.scope_of(slot), share, filter));
         let key = name.key;
         let member_key = sessions.key(slot);
-        let Some(client) = sessions.clients.get_mut(slot).sure() else {
+        let Some(client) = sessions.get_mut(slot).sure() else {
             return (Listed::new(FilterId(0), 0), false);
         };
         let gauge = client.gauge.get_or_insert_default().clone();
@@ -187,7 +187,7 @@ impl Groups {
         parked.append(&mut denied);
         let lost =
             parked.len() as u64 + group.kept.map_or(0, |kept| durable.close_group_queue(*kept));
-        sessions.remains.add_parked(parked);
+        sessions.discard_parked(parked);
         if lost > 0 {
             cx.note_group_dropped(&group.name, lost);
         }
@@ -205,7 +205,7 @@ impl Groups {
     ) {
         cx.flow.work.charge(GROUP_UNITS);
         if !Scope::of(message).is_first() {
-            sessions.charge_sent(cx, message, 1);
+            cx.charge_sent(message, 1);
         }
         if !durable.group_keeps(self, number, message) {
             return self.pass_on(cx, sessions, durable, number, message, 0);
@@ -349,12 +349,12 @@ impl Groups {
             .get(number)
             .and_then(|group| group.members.get(member_key))
             .map(|member| (member.options, member.identifier));
-        let slot = sessions.clients.slot_of(member_key);
+        let slot = sessions.slot_of(member_key);
         let (Some((bits, identifier)), Some(slot)) = (member, slot) else {
             self.pass_back(cx, sessions, durable, number, &message, (hops, serial));
             return;
         };
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         let is_denied = bits & options::CHECK_RECEIVE != 0
             && !client.grants.allows(client.identity(), policy::Action::Receive, message.topic());
         if bits & options::CHECK_RECEIVE != 0 {
@@ -566,7 +566,7 @@ impl Groups {
         durable: &mut Durable,
         slot: u32,
     ) {
-        let Some(client) = sessions.clients.get(slot).sure() else { return };
+        let Some(client) = sessions.get(slot).sure() else { return };
         if !client.gauge.as_ref().is_some_and(|gauge| gauge.is_available()) {
             return;
         }
@@ -601,7 +601,7 @@ impl Groups {
         durable: &mut Durable,
         slot: u32,
     ) {
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         if client.gauge.is_none() {
             return;
         }

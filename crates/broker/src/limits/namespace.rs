@@ -229,8 +229,8 @@ impl Space {
     }
 
     /// The same for what is no publish: those who publish wait a moment for it.
-    pub(crate) fn charge_aside(&self, quota: Quota, amount: u64, now_ms: u64) {
-        self.charge_up_to(quota, amount, ASIDE_US_MAX, now_ms);
+    pub(crate) fn charge_control(&self, quota: Quota, amount: u64, now_ms: u64) {
+        self.charge_up_to(quota, amount, CONTROL_US_MAX, now_ms);
     }
 
     /// What was charged does not come.
@@ -292,7 +292,7 @@ const BURST_US: u64 = 1_000_000;
 const LATE_US_MAX: u64 = 60_000_000;
 
 /// And for what is no publish, which nobody can refuse.
-const ASIDE_US_MAX: u64 = 1_000_000;
+const CONTROL_US_MAX: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -317,11 +317,11 @@ mod tests {
     fn what_is_taken_already_makes_nobody_wait_for_ever() {
         let space = Space::default();
         space.set_limit(Quota::BytesIn, Some(1_000));
-        space.charge_aside(Quota::BytesIn, 1_000_000, 5_000);
+        space.charge_control(Quota::BytesIn, 1_000_000, 5_000);
         assert_eq!(space.wait(Quota::BytesIn, 5_000), Some(6_000));
         space.charge_late(Quota::BytesIn, 1_000_000, 5_000);
         assert_eq!(space.wait(Quota::BytesIn, 5_000), Some(65_000));
-        space.charge_aside(Quota::BytesIn, 1_000_000, 5_000);
+        space.charge_control(Quota::BytesIn, 1_000_000, 5_000);
         assert_eq!(space.wait(Quota::BytesIn, 5_000), Some(65_000), "it takes nothing back");
         assert_eq!(space.charge(Quota::BytesIn, 1_000, 5_000), Some(66_000));
         space.give_back(Quota::BytesIn, 1_000);

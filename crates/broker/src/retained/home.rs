@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use session::{Account, Held, Message};
-use topic::{Cursor, Retained};
+use topic::Cursor;
 
 use super::{Kept, has_wildcard};
 use crate::durable::Place;
@@ -22,8 +22,8 @@ const PAGES_PER_TURN: usize = 32;
 const SWEEP_MESSAGES: usize = 1000;
 
 #[derive(Debug)]
-pub(crate) struct Home {
-    kept: Retained<Kept>,
+pub(crate) struct Retained {
+    kept: topic::Retained<Kept>,
     payers: Payers,
     /// Pages that were asked for, and how many this turn has had.
     asked: VecDeque<Box<RetainedQuery>>,
@@ -34,10 +34,10 @@ pub(crate) struct Home {
     sweep: Option<Cursor>,
 }
 
-impl Home {
+impl Retained {
     pub(crate) fn new() -> Self {
         Self {
-            kept: Retained::new(),
+            kept: topic::Retained::new(),
             payers: Payers::of(Held::Retained),
             asked: VecDeque::new(),
             given: 0,

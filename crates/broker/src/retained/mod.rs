@@ -6,7 +6,7 @@
 mod home;
 mod kept;
 
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::shard::context::Context;
@@ -16,8 +16,8 @@ use codec::{QoS, Reason};
 use session::{Account, Delivery, Message, Respondent, Terms};
 use storage::Level;
 
-pub(crate) use home::Home;
 use home::PAGE_MESSAGES;
+pub(crate) use home::Retained;
 use kept::Kept;
 
 use crate::clients::client::{Extras, Wanted};
@@ -37,7 +37,7 @@ use policy::Action;
 /// a worker busy with one subscriber while others wait.
 const CALM_BYTES_MAX: usize = 64 * 1024;
 
-impl Home {
+impl Retained {
     /// Sends a message to the home of its topic, which keeps it.
     pub(crate) fn retain(
         &mut self,
@@ -185,11 +185,6 @@ impl Sessions {
                 .is_some_and(|payer| cx.shared.lacks_room_to_retain_for(payer, bytes))
     }
 
-    /// Who pays for a retained message of a client of this shard.
-    pub(crate) fn payer_of(&self, message: &Message) -> Option<&Arc<Account>> {
-        self.clients.payer_of(message)
-    }
-
     /// Who pays for the place of a message in a log, by the number of the account. Of one that
     /// nobody answers for the publisher here does, whose will it may be.
     #[inline]
@@ -202,7 +197,7 @@ impl Sessions {
     }
 }
 
-impl Home {
+impl Retained {
     /// Where there is nothing to clear, the acknowledgement waits for the log all the same: what is
     /// repeated here may not be committed yet.
     fn clear_retained(
@@ -298,7 +293,7 @@ impl Durable {
     }
 }
 
-impl Home {
+impl Retained {
     /// Puts a retained message back as it was in the log.
     pub(crate) fn insert_retained(
         &mut self,
@@ -326,13 +321,13 @@ impl Sessions {
     /// The retained messages of a new subscription are to be sent, once there is room for them
     /// ([`Shard::ask_next_page`]).
     pub(crate) fn want_retained(&mut self, slot: u32, filter: &str, bits: u8, identifier: u32) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).sure() else { return };
         let wanted = Wanted { options: bits, identifier };
         client.extras().retained_wanted.insert(filter.into(), wanted);
     }
 }
 
-impl Home {
+impl Retained {
     /// Asks for the retained messages of a filter from the beginning.
     fn ask_retained(
         &mut self,
@@ -344,7 +339,7 @@ impl Home {
     ) {
         let subscriber = sessions.key(slot);
         let Wanted { options: bits, identifier } = wanted;
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         let scope = client.scope;
         let extras = client.extras();
         extras.retained_asks = extras.retained_asks.wrapping_add(1);
@@ -376,7 +371,7 @@ impl Home {
         slot: u32,
         mut query: RetainedQuery,
     ) {
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         query.page = self.next_page();
         client.extras().retained_asked.push(query.page);
         cx.send(query.home, Mail::QueryRetained(Box::new(query)));
@@ -393,7 +388,7 @@ impl Durable {
         message: &Message,
     ) {
         let now_ms = cx.now_ms;
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         if message.is_expired(now_ms) {
             return;
         }
@@ -422,22 +417,22 @@ impl Durable {
         let mut terms = terms;
         if sessions.logs_packet_id(slot, terms.qos) {
             terms = unlogged(terms);
-            if sessions.clients.get(slot).is_some_and(|client| client.session.has_window()) {
+            if sessions.get(slot).is_some_and(|client| client.session.has_window()) {
                 let message = message.clone();
                 return self.hand_out_aside(cx, sessions, slot, Delivery { message, terms });
             }
         }
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         let limits = client.limits.queue;
         let offered = client.session.offer_patiently(message, terms, &limits, now_ms);
         sessions.after_offer(cx, slot, message.payload().len(), offered);
     }
 }
 
-impl Home {
+impl Retained {
     /// Asks for further pages while the subscriber has room.
     pub(crate) fn ask_next_page(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
-        let Some(client) = sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).sure() else { return };
         let is_calm = client
             .session
             .link()
@@ -463,7 +458,7 @@ impl Sessions {
     /// The next filter whose retained messages may be asked for: one after the other, as each can
     /// be all there are. Those of a single topic go in portions of a page.
     fn next_wanted(&mut self, slot: u32) -> Option<(Box<str>, Wanted)> {
-        let extras = self.clients.get_mut(slot)?.extras.as_mut()?;
+        let extras = self.get_mut(slot)?.extras.as_mut()?;
         let under_way = extras.retained_under_way();
         let first = extras.retained_wanted.first_entry()?;
         let is_one = !has_wildcard(first.key());
@@ -471,7 +466,7 @@ impl Sessions {
     }
 
     pub(crate) fn drop_extras_if_unused(&mut self, slot: u32) {
-        if let Some(client) = self.clients.get_mut(slot)
+        if let Some(client) = self.get_mut(slot)
             && client.extras.as_deref().is_some_and(Extras::are_unused)
         {
             client.extras = None;

@@ -11,8 +11,8 @@ use codec::Publish;
 use session::Message;
 use topic::Subscription;
 
+use crate::clients::Sessions;
 use crate::clients::client::Pace;
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::routing::capacity::topic_of;
 use crate::routing::deliver::Keeping;
@@ -98,7 +98,7 @@ impl Sessions {
         slot: u32,
         publish: &Publish<'_>,
     ) -> bool {
-        let Some(client) = self.clients.get(slot).sure() else { return false };
+        let Some(client) = self.get(slot).sure() else { return false };
         let topic = Name::new(client.scope, topic_of(client, publish).as_bytes());
         cx.flow.broadcasts.hold_up(self.key(slot).as_u64(), topic)
     }

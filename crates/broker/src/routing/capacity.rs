@@ -3,8 +3,8 @@
 use codec::{Publish, QoS, Reason};
 use session::{Held, Message};
 
+use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::durable::PAYER_BYTES_MAX;
 use crate::flow::pause::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
@@ -136,7 +136,7 @@ impl Sessions {
         publish: &Publish<'_>,
     ) -> Option<u64> {
         let store = durable.store.as_ref().filter(|_| publish.qos != QoS::AtMostOnce)?;
-        let client = self.clients.get(slot).sure()?;
+        let client = self.get(slot).sure()?;
         let topic = topic_of(client, publish);
         let properties = publish.properties.raw().len();
         let bytes = topic.len() + properties + publish.payload.len() + FACT_BYTES_MAX;
@@ -170,7 +170,7 @@ impl Sessions {
         slot: u32,
         publish: &Publish<'_>,
     ) -> u64 {
-        let Some(client) = self.clients.get(slot).sure() else { return 0 };
+        let Some((client, router)) = self.with_index(slot).sure() else { return 0 };
         let topic = topic_of(client, publish);
         let level = cx.shared.settings.level_of(topic, client.limits.durability);
         // For QoS 2 the packet ids of its deliveries are, whatever its level.
@@ -178,7 +178,7 @@ impl Sessions {
             return 0;
         }
         let name = Name::new(client.scope, topic);
-        let mut keepers = self.router.interested(name.as_bytes()).promises;
+        let mut keepers = router.interested(name.as_bytes()).promises;
         if publish.qos == QoS::ExactlyOnce && client.durable.is_some() {
             keepers |= 1 << cx.id;
         }

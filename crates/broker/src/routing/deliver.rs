@@ -7,9 +7,9 @@ use session::{
 };
 use topic::Subscription;
 
+use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
 use crate::clients::notices::Kind;
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::journal::Origin;
 use crate::limits::ledger::NOBODY;
@@ -243,7 +243,7 @@ impl Sessions {
             cx.buffers.keep_template(template);
         }
         if !traits.scope.is_first() && !is_late {
-            self.charge_sent(cx, message, all as u64);
+            cx.charge_sent(message, all as u64);
         }
         durable.end_delivery(self, message, keeping, serial, fan_out.is_left_behind);
         delivered.pace = fan_out.pace;
@@ -293,9 +293,9 @@ impl Sessions {
         }
         let first = if is_behind { 0 } else { cx.flow.work.broadcast_max() };
         let first = found.get(first).map_or(u32::MAX, |subscription| subscription.subscriber);
-        let publisher = self.clients.slot_of(SessionKey::from_u64(message.publisher()));
+        let publisher = self.slot_of(SessionKey::from_u64(message.publisher()));
         let is_owed = |slot: u32| {
-            serial != 0 && self.clients.get(slot).is_some_and(|client| client.durable.is_some())
+            serial != 0 && self.get(slot).is_some_and(|client| client.durable.is_some())
         };
         let comes_later =
             |s: &Subscription| s.subscriber >= first && Some(s.subscriber) != publisher;
@@ -352,26 +352,26 @@ impl Sessions {
         let slot = own.subscriber;
         let is_own = traits.publisher == self.key(slot).as_u64();
         let is_owed = |client| terms_of(of, std::slice::from_ref(own), is_own, client).is_some();
-        if !self.has_no_room(slot, message) || !self.clients.get(slot).is_some_and(is_owed) {
+        if !self.has_no_room(slot, message) || !self.get(slot).is_some_and(is_owed) {
             return false;
         }
         self.drop_expired(cx, durable, slot);
         let refuses = self.has_no_room(slot, message);
-        if let Some(client) = self.clients.get(slot).filter(|_| refuses) {
+        if let Some(client) = self.get(slot).filter(|_| refuses) {
             client.session.count_refusal(message);
         }
         refuses
     }
 
     fn has_no_room(&self, slot: u32, message: &Message) -> bool {
-        let client = self.clients.get(slot);
+        let client = self.get(slot);
         client.is_some_and(|client| client.would_refuse(message))
     }
 
     /// What has expired in the queue of a session takes no room there.
     fn drop_expired(&mut self, cx: &mut Context, durable: &Durable, slot: u32) {
         let now_ms = cx.now_ms;
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.get_mut(slot) else { return };
         let dropped = client.session.outgoing.drop_expired(now_ms);
         self.note_expired(cx, slot, dropped);
         durable.drop_expired_in_log(cx, self, slot);
@@ -398,7 +398,7 @@ impl Sessions {
         let slot = first.subscriber;
         let is_own = traits.publisher == self.key(slot).as_u64();
         // What is left of a session that has ended still stands in the index (`cleanup.rs`).
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.get_mut(slot) else { return };
         let is_durable = serial != 0 && client.durable.is_some();
         let terms = terms_of((message, traits), own, is_own, client);
         if first.options & options::CHECK_RECEIVE != 0 {
@@ -439,14 +439,14 @@ impl Sessions {
         if terms.serial != 0 {
             let delivery = Delivery { message: message.clone(), terms };
             fan_out.is_left_behind |= durable.owe(cx, self, slot, delivery);
-            let pace = self.clients.get_mut(slot).map(|client| client.pace(now_ms));
+            let pace = self.get_mut(slot).map(|client| client.pace(now_ms));
             let pace = pace.unwrap_or_default();
             if !self.holds_instead(cx, slot, (message, payload_bytes), pace) {
                 fan_out.pace.slow_to(pace);
             }
             return;
         }
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).sure() else { return };
         if client.session.outgoing.may_have_expired(now_ms) {
             let expired = client.session.outgoing.drop_expired(now_ms);
             self.note_expired(cx, slot, expired);
@@ -484,7 +484,7 @@ impl Sessions {
         let is_large = payload_bytes >= LARGE_BYTES_MIN && pace.pause_ms > 0;
         (is_large || pace.is_filling)
             && message.publisher() != self.key(slot).as_u64()
-            && (pace.is_filling || self.clients.get(slot).is_some_and(Client::has_long_queue))
+            && (pace.is_filling || self.get(slot).is_some_and(Client::has_long_queue))
             && self.hold_publishers(cx, slot, message, pace.is_filling)
     }
 
@@ -557,7 +557,7 @@ impl Sessions {
             Offered::Disconnect => {
                 self.note_dropped(cx, slot, Dropped::QueueFull);
                 // Without a connection there is nothing to end, and the next one is innocent.
-                if self.clients.get(slot).is_some_and(Client::is_connected) {
+                if self.get(slot).is_some_and(Client::is_connected) {
                     cx.doomed.push((slot, Ended::QueueFull));
                 }
             }

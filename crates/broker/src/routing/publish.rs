@@ -5,9 +5,9 @@ use policy::{Action, Identity, Manner};
 use session::{Inbound, Message, MessageParts, NEVER, Respondent};
 use topic::Interested;
 
+use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
 use crate::clients::notices::Kind;
-use crate::clients::sessions::Sessions;
 use crate::durable::Durable;
 use crate::durable::{Promise, level_of};
 use crate::flow::work::GROUPS_OVER_PER_UNIT;
@@ -100,7 +100,7 @@ impl Sessions {
             && message.level() > 0
             && !self.lacks_room_to_retain(cx, message)
             && !cx.shared.settings.rejects
-            && self.clients.get(slot).is_some_and(|client| client.durable.is_some())
+            && self.get(slot).is_some_and(|client| client.durable.is_some())
     }
 
     pub(crate) fn publish_taken(
@@ -125,7 +125,7 @@ impl Sessions {
                 return self.refuse_publish(cx, slot, publish, message, reason);
             }
         };
-        if let Some(client) = self.clients.get_mut(slot) {
+        if let Some(client) = self.get_mut(slot) {
             client.session.incoming.insert(publish.packet_id);
         }
         let Delivered { mut pace, own, .. } = self.deliver_kept(cx, durable, message, serial);
@@ -157,7 +157,7 @@ impl Sessions {
         publish: &Publish<'_>,
         asked: Option<&mut Asked>,
     ) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).sure() else { return };
         cx.buffers.lend(client);
         let awaited = asked.and_then(Asked::take_awaited);
         client.session.owe_kept_answer(publish.packet_id, awaited);
@@ -190,7 +190,7 @@ impl Sessions {
         publish: &Publish<'_>,
         asked: &mut Asked,
     ) {
-        let kept = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let kept = self.get(slot).and_then(|client| client.durable.as_ref());
         let serial = kept.and_then(|kept| kept.received(publish.packet_id)).map(|r| r.serial);
         if let (Some(serial), Some(store)) = (serial, &mut durable.store) {
             store.handovers.await_again(serial, asked);
@@ -200,7 +200,7 @@ impl Sessions {
     /// A QoS 2 publish comes again for which other places have yet to answer: this connection waits
     /// for them, too.
     pub(crate) fn inherit(&mut self, slot: u32, publish: &Publish<'_>, asked: &mut Asked) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).sure() else { return };
         let number = asked.confirm().ack_number;
         if client.session.incoming.inherit(publish.packet_id, number) {
             asked.ask(Respondent::FIRST);
@@ -214,7 +214,7 @@ impl Sessions {
             return None;
         }
         let publisher = self.key(slot);
-        let client = self.clients.get(slot)?;
+        let client = self.get(slot)?;
         let ack_number = client.session.link()?.next_ack_number();
         let connection = client.connection;
         let packet_id = publish.packet_id;
@@ -256,7 +256,7 @@ impl Sessions {
         asked: Option<&mut Asked>,
     ) {
         let awaited = asked.and_then(Asked::take_awaited);
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).sure() else { return };
         cx.buffers.lend(client);
         client.session.owe_answer(publish.qos, publish.packet_id, reason, awaited);
         self.mark_dirty(cx, slot);
@@ -286,7 +286,7 @@ impl Sessions {
         publish: &Publish<'_>,
         violation: Violation,
     ) -> Result<Pace, Ended> {
-        let is_v5 = self.clients.get(slot).is_some_and(is_v5);
+        let is_v5 = self.get(slot).is_some_and(is_v5);
         if is_v5 && publish.qos != QoS::AtMostOnce && violation.clause.is_empty() {
             self.answer_publish(cx, slot, publish, violation.reason, None);
             return Ok(Pace::default());
@@ -307,7 +307,7 @@ impl Sessions {
         self.note_refused(cx, slot, message);
         // Clients of 3.1.1 are cut off, when those before have been answered.
         self.answer_publish(cx, slot, publish, reason, None);
-        let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
+        let link = self.get_mut(slot).and_then(|client| client.session.link_mut());
         // What the message led to has ended the connection.
         let Some(link) = link else { return Ok(Pace::default()) };
         if link.is_lost {
@@ -323,7 +323,7 @@ impl Sessions {
     }
 
     fn reason_for(&self, slot: u32, reason: Reason) -> Reason {
-        match self.clients.get(slot) {
+        match self.get(slot) {
             Some(client) if is_v5(client) => reason,
             _ => Reason::SUCCESS,
         }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use codec::{Packet, Properties, Suback};
 
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::shard::context::Context;
 use crate::sure::Sure;
@@ -23,7 +23,7 @@ const FILTER_BYTES: usize = 64;
 
 /// A SUBACK that waits.
 #[derive(Debug)]
-pub(crate) struct Unheard {
+pub(crate) struct Waiting {
     session: SessionKey,
     connection: u64,
     packet_id: u16,
@@ -34,16 +34,16 @@ pub(crate) struct Unheard {
 
 /// The questions of a shard, and what waits for their answers.
 #[derive(Debug)]
-pub(crate) struct Heard {
+pub(crate) struct Barrier {
     /// The number of the last question, and that of the last that each shard has answered.
     asked: u64,
     answered: Box<[u64]>,
     /// With the number of the question, in its order.
-    waiting: VecDeque<(u64, Unheard)>,
+    waiting: VecDeque<(u64, Waiting)>,
     waiting_bytes: usize,
 }
 
-impl Heard {
+impl Barrier {
     pub(crate) fn new(shard_count: ShardId) -> Self {
         let answered = (0..shard_count).map(|_| 0).collect();
         Self { asked: 0, answered, waiting: VecDeque::new(), waiting_bytes: 0 }
@@ -58,9 +58,9 @@ impl Heard {
     }
 
     /// Waits for the question that comes next.
-    fn push(&mut self, unheard: Unheard) {
-        self.waiting_bytes += unheard.bytes();
-        self.waiting.push_back((self.asked + 1, unheard));
+    fn push(&mut self, waiting: Waiting) {
+        self.waiting_bytes += waiting.bytes();
+        self.waiting.push_back((self.asked + 1, waiting));
     }
 
     /// The question that has to be asked now, if there is one.
@@ -73,19 +73,19 @@ impl Heard {
     }
 
     /// The next of those that every shard but `own` has heard of.
-    fn next_heard(&mut self, own: ShardId) -> Option<Unheard> {
+    fn next_passed(&mut self, own: ShardId) -> Option<Waiting> {
         let (number, _) = self.waiting.front()?;
         let mut answered = self.answered.iter().enumerate();
         if answered.any(|(shard, answered)| shard != usize::from(own) && answered < number) {
             return None;
         }
-        let (_, unheard) = self.waiting.pop_front()?;
-        self.waiting_bytes -= unheard.bytes();
-        Some(unheard)
+        let (_, waiting) = self.waiting.pop_front()?;
+        self.waiting_bytes -= waiting.bytes();
+        Some(waiting)
     }
 }
 
-impl Unheard {
+impl Waiting {
     fn bytes(&self) -> usize {
         size_of::<Self>() + FILTER_BYTES * self.reasons.len()
     }
@@ -93,7 +93,7 @@ impl Unheard {
 
 impl Sessions {
     /// Answers a SUBSCRIBE when all shards know what it has led to, and the log does.
-    pub(crate) fn answer_when_heard(
+    pub(crate) fn answer_behind_barrier(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
@@ -103,42 +103,42 @@ impl Sessions {
         kept: Option<storage::Position>,
     ) {
         let session = self.key(slot);
-        let Some(client) = self.clients.get(slot).sure() else { return };
+        let Some(client) = self.get(slot).sure() else { return };
         let connection = client.connection;
-        let unheard = Unheard { session, connection, packet_id, reasons: reasons.into(), kept };
-        cx.flow.heard.push(unheard);
+        let waiting = Waiting { session, connection, packet_id, reasons: reasons.into(), kept };
+        cx.flow.barrier.push(waiting);
         // Nobody has to be asked where there is one shard.
-        self.answer_heard(cx, durable);
+        self.answer_passed(cx, durable);
     }
 }
 
 impl Context {
     /// Asks the other shards, behind all that they were told in this turn.
-    pub(crate) fn ask_heard(&mut self) {
-        if let Some(number) = self.flow.heard.next_question() {
+    pub(crate) fn ask_barrier(&mut self) {
+        if let Some(number) = self.flow.barrier.next_question() {
             self.send_to_others(&Mail::Ask { from: self.id, number });
         }
     }
 }
 
 impl Sessions {
-    pub(crate) fn on_heard(
+    pub(crate) fn on_barrier_passed(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
         by: ShardId,
         number: u64,
     ) {
-        if let Some(answered) = cx.flow.heard.answered.get_mut(usize::from(by)) {
+        if let Some(answered) = cx.flow.barrier.answered.get_mut(usize::from(by)) {
             *answered = number.max(*answered);
         }
-        self.answer_heard(cx, durable);
+        self.answer_passed(cx, durable);
     }
 
-    fn answer_heard(&mut self, cx: &mut Context, durable: &mut Durable) {
-        while let Some(unheard) = cx.flow.heard.next_heard(cx.id) {
-            let Unheard { session, connection, packet_id, reasons, kept } = unheard;
-            let Some(slot) = self.clients.slot_of(session) else { continue };
+    fn answer_passed(&mut self, cx: &mut Context, durable: &mut Durable) {
+        while let Some(waiting) = cx.flow.barrier.next_passed(cx.id) {
+            let Waiting { session, connection, packet_id, reasons, kept } = waiting;
+            let Some(slot) = self.slot_of(session) else { continue };
             if self.link(slot, connection).is_some() {
                 let properties = Properties::EMPTY;
                 let suback = Suback { packet_id, properties, reasons: &reasons };

@@ -50,8 +50,7 @@ impl Shard {
         let mut taken = Taken::default();
         let mut is_over = false;
         while taken.bytes < bytes.len() && !is_over && !self.cx.flow.work.is_spent() {
-            let Some(client) =
-                self.sessions.clients.get(slot).filter(|c| c.connection == connection)
+            let Some(client) = self.sessions.get(slot).filter(|c| c.connection == connection)
             else {
                 break;
             };
@@ -154,7 +153,7 @@ impl Shard {
                 unsubscribe,
             )?,
             Packet::Pingreq => {
-                if let Some(client) = self.sessions.clients.get_mut(slot)
+                if let Some(client) = self.sessions.get_mut(slot)
                     && let Some(link) = client.session.link_mut()
                 {
                     link.write(&Packet::Pingresp);
@@ -188,7 +187,7 @@ impl Shard {
         {
             return Ok(());
         }
-        let Some(client) = self.sessions.clients.get_mut(slot).sure() else { return Ok(()) };
+        let Some(client) = self.sessions.get_mut(slot).sure() else { return Ok(()) };
         let acked = client.session.on_ack(ack).map_err(Ended::Violation)?;
         match acked {
             Acked::Complete(origin) => {
@@ -261,7 +260,7 @@ impl Shard {
         let is_large =
             packet_len > REQUEST_BYTES_MAX || self.sessions.checks_much(&self.cx, slot, packet);
         let outcome = match packet {
-            Packet::Subscribe(_) if self.sessions.waits_for_heard(&mut self.cx, slot) => {
+            Packet::Subscribe(_) if self.sessions.waits_for_barrier(&mut self.cx, slot) => {
                 return true;
             }
             Packet::Subscribe(subscribe) if is_large => self.sessions.subscribe_some(
@@ -301,7 +300,7 @@ impl Shard {
     /// it is.
     #[cold]
     pub(crate) fn end_if_too_long(&mut self, slot: u32, bytes: &[u8]) {
-        let Some(client) = self.sessions.clients.get(slot).sure() else { return };
+        let Some(client) = self.sessions.get(slot).sure() else { return };
         if let Some(violation) = client.limits.too_long_request(bytes) {
             self.end(slot, Ended::Violation(violation));
         }
@@ -341,7 +340,7 @@ impl Shard {
     /// queues of its shared groups.
     #[inline]
     pub(crate) fn pump(&mut self, slot: u32) {
-        if self.sessions.clients.get(slot).is_some_and(Client::may_have_waiting) {
+        if self.sessions.get(slot).is_some_and(Client::may_have_waiting) {
             self.pump_waiting(slot);
         }
     }
@@ -354,7 +353,7 @@ impl Shard {
             self.sessions.pump_session(&mut self.cx, &mut self.durable, slot);
         }
         self.durable.pump_backlog(&mut self.cx, &mut self.sessions, slot);
-        if self.sessions.clients.get(slot).is_some_and(|client| client.extras.is_some()) {
+        if self.sessions.get(slot).is_some_and(|client| client.extras.is_some()) {
             self.retained.ask_next_page(&mut self.cx, &mut self.sessions, slot);
         }
         self.groups.pull_for(&mut self.cx, &self.sessions, &mut self.durable, slot);
@@ -364,8 +363,7 @@ impl Shard {
     pub fn on_written(&mut self, slot: u32, connection: u64, count: usize, now_ms: u64) {
         self.cx.now_ms = now_ms;
         self.cx.metrics.bytes_sent.add(count as u64);
-        let Some(client) =
-            self.sessions.clients.get_mut(slot).filter(|c| c.connection == connection)
+        let Some(client) = self.sessions.get_mut(slot).filter(|c| c.connection == connection)
         else {
             return;
         };

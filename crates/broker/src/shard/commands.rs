@@ -87,14 +87,13 @@ impl Shard {
     /// An operator ends a session, and its connection. Its will is due. False if there is none.
     pub fn on_purge(&mut self, client: Name<'_>, now_ms: u64) -> bool {
         self.cx.now_ms = now_ms;
-        let Some(slot) = self.sessions.clients.find(client) else { return false };
-        if self.sessions.clients.get(slot).is_some_and(|client| client.is_connected()) {
+        let Some(slot) = self.sessions.find(client) else { return false };
+        if self.sessions.get(slot).is_some_and(|client| client.is_connected()) {
             self.end(slot, Ended::Administrative);
         }
         // It may have ended with its connection.
-        if let Some(slot) = self.sessions.clients.find(client) {
-            let username =
-                self.sessions.clients.get(slot).and_then(|client| client.username.clone());
+        if let Some(slot) = self.sessions.find(client) {
+            let username = self.sessions.get(slot).and_then(|client| client.username.clone());
             let client_id = client.text().into();
             self.cx.tell(client.scope(), Event::SessionPurged { client_id, username });
             self.end_session(slot);
@@ -111,11 +110,11 @@ impl Shard {
         within: Option<Scope>,
         whom: &Whom,
     ) -> Option<u32> {
-        let end = self.sessions.clients.slots_end();
+        let end = self.sessions.slots_end();
         let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
         for slot in from..looks_end {
             let is_there = |client: &Client| within.is_none_or(|scope| scope == client.scope);
-            let client = self.sessions.clients.get(slot).filter(|client| is_there(client));
+            let client = self.sessions.get(slot).filter(|client| is_there(client));
             if client.is_some_and(|client| whom.means(client)) {
                 self.end(slot, Ended::Banned);
             }
@@ -188,21 +187,21 @@ impl Shard {
             let cleared = self.durable.clear_some_retained(&mut self.cx, &mut self.retained, scope);
             swept.found += cleared;
             // There may be more: the places of sessions are all looked at by now.
-            swept.next = (cleared > 0).then(|| self.sessions.clients.slots_end());
+            swept.next = (cleared > 0).then(|| self.sessions.slots_end());
         }
         swept
     }
 
     pub(crate) fn delete_session(&mut self, slot: u32) {
-        if let Some(client) = self.sessions.clients.get_mut(slot) {
+        if let Some(client) = self.sessions.get_mut(slot) {
             client.will = None;
         }
         self.durable.forget_will(&mut self.sessions, slot);
-        if self.sessions.clients.get(slot).is_some_and(|client| client.is_connected()) {
+        if self.sessions.get(slot).is_some_and(|client| client.is_connected()) {
             self.end(slot, Ended::Administrative);
         }
         // It may have ended with its connection.
-        if self.sessions.clients.get(slot).is_some() {
+        if self.sessions.get(slot).is_some() {
             self.end_session(slot);
         }
     }

@@ -33,26 +33,26 @@ impl Shard {
         now_ms: u64,
     ) -> Result<u32, Vec<u8>> {
         self.cx.now_ms = now_ms;
-        if let Some(reason) = self.sessions.bars(&self.cx, &request) {
+        if let Some(reason) = self.sessions.bars(&mut self.cx, &request) {
             return Err(admission::refuse(&request, reason));
         }
-        let existing = self.sessions.clients.find(request.name());
+        let existing = self.sessions.find(request.name());
         if let Some(slot) = existing {
             if !self.sessions.is_owner(&self.cx, slot, &request) {
                 return Err(self.cx.refuse_stranger(request));
             }
             self.take_over(slot, request.clean_start);
         }
-        let (slot, session_present) = match self.sessions.clients.find(request.name()) {
+        let (slot, session_present) = match self.sessions.find(request.name()) {
             Some(slot) => (slot, true),
             None if self.cx.lacks_room_for(&request) => {
                 return Err(self.cx.refuse_session_of(request));
             }
             None => {
                 let client = Client::new(request.name(), request.limits.clone());
-                let slot = self.sessions.clients.insert(client);
+                let slot = self.sessions.insert(client);
                 self.cx.metrics.sessions.add(1);
-                self.sessions.count_in_space(&self.cx, request.scope, Quota::Sessions, 1);
+                self.cx.count_in_space(request.scope, Quota::Sessions, 1);
                 (slot, false)
             }
         };
@@ -69,7 +69,7 @@ impl Shard {
             self.durable.wait_for_ends(&mut self.sessions, slot);
             self.pump(slot);
         }
-        self.sessions.arm_timer(slot);
+        self.sessions.arm_timer(&mut self.cx, slot);
         self.finish();
         Ok(slot)
     }
@@ -77,13 +77,13 @@ impl Shard {
     /// The session of this client id exists: cut its connection, and end it if so asked.
     pub(crate) fn take_over(&mut self, slot: u32, clean_start: bool) {
         let now_ms = self.cx.now_ms;
-        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         if client.session.is_online() {
             self.cx.metrics.takeovers.add(1);
             self.end(slot, Ended::TakenOver);
         }
         // The connection may have ended the session already.
-        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         // Its time may have come before anybody looked: right after a start, or between two ticks.
         if clean_start || client.expires_at_ms <= now_ms {
             self.end_session(slot);
@@ -122,9 +122,8 @@ impl Shard {
     /// An operator ends the connection of a client. False if there is none.
     pub fn on_kick(&mut self, client: Name<'_>, now_ms: u64) -> bool {
         self.cx.now_ms = now_ms;
-        let found = self.sessions.clients.find(client);
-        let Some(slot) =
-            found.filter(|s| self.sessions.clients.get(*s).is_some_and(|c| c.is_connected()))
+        let found = self.sessions.find(client);
+        let Some(slot) = found.filter(|s| self.sessions.get(*s).is_some_and(|c| c.is_connected()))
         else {
             return false;
         };
@@ -140,8 +139,8 @@ impl Shard {
         now_ms: u64,
     ) {
         self.cx.now_ms = now_ms;
-        for slot in self.sessions.clients.slots() {
-            let Some(client) = self.sessions.clients.get(slot) else { continue };
+        for slot in self.sessions.slots() {
+            let Some(client) = self.sessions.get(slot) else { continue };
             let Some(link) = client.session.link() else { continue };
             if is_banned(client.name(), client.username.as_deref(), &link.peer) {
                 self.cx.doomed.push((slot, Ended::Banned));
@@ -162,7 +161,7 @@ impl Shard {
 
     /// Ends a connection, and what ends with it.
     pub(crate) fn end(&mut self, slot: u32, ended: Ended) {
-        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         let connection = std::mem::replace(&mut client.connection, NO_CONNECTION);
         let Some(mut link) = client.session.detach() else { return };
         client.session.incoming.note_orphans(connection, &link);
@@ -190,9 +189,9 @@ impl Shard {
         self.cx.effects.closes.push(Close { slot, connection, farewell });
         self.cx.count_end(&ended);
         let scope = self.sessions.scope_of(slot);
-        self.sessions.count_in_space(&self.cx, scope, Quota::Connections, -1);
+        self.cx.count_in_space(scope, Quota::Connections, -1);
         if let Some(turn) = turn {
-            self.sessions.give_turn_back(&self.cx, scope, &turn);
+            self.cx.give_turn_back(scope, &turn);
         }
         self.cx.tell(scope, event);
         self.after_end(slot, &ended);
@@ -202,13 +201,13 @@ impl Shard {
     pub(crate) fn after_end(&mut self, slot: u32, ended: &Ended) {
         let now_ms = self.cx.now_ms;
         self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
-        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         if *ended == Ended::Client(Reason::NORMAL_DISCONNECTION) {
             client.will = None;
             client.recharge();
             self.durable.forget_will(&mut self.sessions, slot);
         }
-        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         if client.session_expiry_secs == 0 {
             self.end_session(slot);
             return;
@@ -225,7 +224,7 @@ impl Shard {
             self.publish_will(slot);
         }
         self.durable.keep_detached(&mut self.sessions, slot, now_ms);
-        self.sessions.arm_timer(slot);
+        self.sessions.arm_timer(&mut self.cx, slot);
     }
 
     /// The session is over: its subscriptions go, its will is due at the latest now
@@ -234,18 +233,18 @@ impl Shard {
         self.publish_will(slot);
         self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
         self.durable.forget_session(&mut self.cx, &mut self.sessions, slot);
-        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         for origin in client.session.outgoing.shared_in_flight() {
             self.cx.tell_home(origin.group, origin.serial, true);
         }
-        self.sessions.tell_news(&mut self.cx, slot);
+        self.sessions.tell_notices(&mut self.cx, slot);
         self.sessions.bury(&mut self.cx, &mut self.durable, &mut self.groups, slot);
     }
 
     pub(crate) fn publish_will(&mut self, slot: u32) {
         let now_ms = self.cx.now_ms;
         let key = self.sessions.key(slot);
-        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         let Some(will) = client.will.take() else { return };
         client.recharge();
         let manner = Manner { qos: will.qos as u8, retain: will.retain };
@@ -280,18 +279,17 @@ impl Shard {
         let now_ms = self.cx.now_ms;
         let mut left = LOOKS_PER_TURN;
         while left > 0
-            && let Some((tick, key)) = self.sessions.wheel.take_due(now_ms)
+            && let Some((tick, key)) = self.cx.timers.take_due(now_ms)
         {
             left = left.saturating_sub(self.on_due(key, tick));
         }
     }
 
-    /// A tick of the wheel has come that a client asked for. Returns what that took, in looks.
+    /// A tick has come that a client asked for. Returns what that took, in looks.
     pub(crate) fn on_due(&mut self, key: u64, tick: u64) -> usize {
         let now_ms = self.cx.now_ms;
-        let Some(slot) = self.sessions.clients.slot_of(SessionKey::from_u64(key)) else { return 1 };
-        let Some(client) = self.sessions.clients.get_mut(slot).filter(|c| c.timer_at == tick)
-        else {
+        let Some(slot) = self.sessions.slot_of(SessionKey::from_u64(key)) else { return 1 };
+        let Some(client) = self.sessions.get_mut(slot).filter(|c| c.timer_at == tick) else {
             return 1;
         };
         client.timer_at = u64::MAX;
@@ -305,17 +303,17 @@ impl Shard {
             looks += LOOKS_PER_END;
             self.end(slot, Ended::KeepAlive);
         }
-        let Some(client) = self.sessions.clients.get(slot) else { return looks };
+        let Some(client) = self.sessions.get(slot) else { return looks };
         if client.credential_due_ms() <= now_ms {
             looks += LOOKS_PER_END;
             self.end(slot, Ended::CredentialExpired);
         }
-        let Some(client) = self.sessions.clients.get(slot) else { return looks };
+        let Some(client) = self.sessions.get(slot) else { return looks };
         if client.will_due_ms() <= now_ms {
             looks += LOOKS_PER_END;
             self.publish_will(slot);
         }
-        let Some(client) = self.sessions.clients.get(slot) else { return looks };
+        let Some(client) = self.sessions.get(slot) else { return looks };
         if client.expires_at_ms <= now_ms {
             looks += LOOKS_PER_END;
             self.cx.metrics.sessions_expired.add(1);
@@ -326,14 +324,14 @@ impl Shard {
             return looks;
         }
         self.durable.forget_old_eras(&mut self.sessions, slot);
-        if let Some(client) = self.sessions.clients.get_mut(slot) {
+        if let Some(client) = self.sessions.get_mut(slot) {
             client.session.shrink();
             if let Some(durable) = &mut client.durable {
                 durable.shrink();
             }
         }
-        self.sessions.tell_news(&mut self.cx, slot);
-        self.sessions.arm_timer(slot);
+        self.sessions.tell_notices(&mut self.cx, slot);
+        self.sessions.arm_timer(&mut self.cx, slot);
         looks
     }
 
@@ -346,8 +344,7 @@ impl Shard {
         now_ms: u64,
     ) {
         self.cx.now_ms = now_ms;
-        let Some(client) =
-            self.sessions.clients.get_mut(slot).filter(|c| c.connection == connection)
+        let Some(client) = self.sessions.get_mut(slot).filter(|c| c.connection == connection)
         else {
             return;
         };
@@ -362,9 +359,7 @@ impl Shard {
                     self.finish();
                     return;
                 }
-                client.grants = client.grants_by(&self.sessions.rules);
-                client.rechecks |= !client.grants.is_open();
-                client.recharge();
+                self.sessions.renew_grants(slot);
                 (Reason::SUCCESS, &[])
             }
             Reauthenticated::Failure(_) => {
@@ -378,13 +373,13 @@ impl Shard {
         if !data.is_empty() {
             properties.push(Property::AuthData(data));
         }
-        let Some(link) = client.session.link_mut() else { return };
+        let Some(link) = self.sessions.link(slot, connection) else { return };
         let owed = link.outbox.len();
         link.write(&Packet::Auth(Auth { reason, properties: properties.as_properties() }));
         self.sessions.mark_dirty(&mut self.cx, slot);
         if matches!(answer, Reauthenticated::Renewed(_)) {
             self.sessions.recheck_receiving(&mut self.cx, &mut self.groups, slot);
-            self.sessions.arm_timer(slot);
+            self.sessions.arm_timer(&mut self.cx, slot);
         }
         // The answer comes after the packets of its turn, and who takes none can ask on and on.
         self.sessions.look_whether_it_reads(&mut self.cx, slot, connection, owed);
@@ -392,21 +387,20 @@ impl Shard {
 
     /// Who has a connection, as long as it is one.
     pub fn who(&self, slot: u32, connection: u64) -> Option<Who<'_>> {
-        let client =
-            self.sessions.clients.get(slot).filter(|client| client.connection == connection)?;
+        let client = self.sessions.get(slot).filter(|client| client.connection == connection)?;
         let peer = &client.session.link()?.peer;
         Some(Who { client: client.name(), username: client.username.as_deref(), peer })
     }
 
     /// The connection that a client has now.
     pub fn connection_of(&self, client: Name<'_>) -> Option<u64> {
-        let client = self.sessions.clients.get(self.sessions.clients.find(client)?)?;
+        let client = self.sessions.get(self.sessions.find(client)?)?;
         Some(client.connection).filter(|connection| *connection != NO_CONNECTION)
     }
 
     /// Publishes the will of a kept session. False: nobody is owed it, or no log can keep it.
     pub(crate) fn publish_kept_will(&mut self, slot: u32, message: &Message) -> bool {
-        let Some(client) = self.sessions.clients.get(slot).sure() else { return false };
+        let Some(client) = self.sessions.get(slot).sure() else { return false };
         let Some(session) = client.durable.as_ref().map(|durable| durable.queue) else {
             return false;
         };
@@ -437,14 +431,13 @@ impl Shard {
         session: QueueNumber,
         message: &Message,
     ) -> Result<(), AppendError> {
-        let slot = self.sessions.clients.find_queue(session);
-        let payer = slot.and_then(|slot| self.sessions.clients.get(slot)?.charged.account());
+        let slot = self.sessions.find_queue(session);
+        let payer = slot.and_then(|slot| self.sessions.get(slot)?.charged.account());
         let Some(store) = &mut self.durable.store else { return Err(AppendError::Closed) };
         let serial = store.take_will(session, message, payer)?;
         // From here on it is one of the messages that wait for others.
-        if let Some(slot) = self.sessions.clients.find_queue(session)
-            && let Some(durable) =
-                self.sessions.clients.get_mut(slot).and_then(|c| c.durable.as_mut())
+        if let Some(slot) = self.sessions.find_queue(session)
+            && let Some(durable) = self.sessions.get_mut(slot).and_then(|c| c.durable.as_mut())
             && let Some(rare) = &mut durable.rare
             && let Some(store) = &mut self.durable.store
         {
@@ -472,7 +465,7 @@ impl Shard {
                 }
                 return;
             }
-            match self.sessions.clients.find_queue(session) {
+            match self.sessions.find_queue(session) {
                 // The will of its next connection had to wait for this one.
                 Some(slot) => {
                     if let Err(error) =
@@ -494,8 +487,8 @@ impl Shard {
     pub fn on_shutdown(&mut self, now_ms: u64) {
         self.cx.now_ms = now_ms;
         self.put_off_no_mail();
-        for slot in self.sessions.clients.slots() {
-            if self.sessions.clients.get(slot).is_some_and(|client| client.session.is_online()) {
+        for slot in self.sessions.slots() {
+            if self.sessions.get(slot).is_some_and(|client| client.session.is_online()) {
                 self.end(slot, Ended::Shutdown);
             }
         }
@@ -504,13 +497,8 @@ impl Shard {
 
     /// New rules; they hold for what comes from now on, also on sessions that are open.
     pub fn set_access(&mut self, rules: impl Into<Rules>) {
-        self.sessions.rules = rules.into();
-        for slot in self.sessions.clients.slots() {
-            if let Some(client) = self.sessions.clients.get_mut(slot) {
-                client.grants = client.grants_by(&self.sessions.rules);
-                client.rechecks = !client.grants.is_open();
-                client.recharge();
-            }
+        self.sessions.set_rules(rules.into());
+        for slot in self.sessions.slots() {
             self.sessions.recheck_receiving(&mut self.cx, &mut self.groups, slot);
         }
     }

@@ -1,17 +1,20 @@
 //! What every part of a shard has at hand.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use codec::Reason;
 use session::Message;
 
-use crate::clients::notices::ShardNews;
+use crate::clients::notices::ShardNotices;
 use crate::command::Publications;
 use crate::flow::Flow;
 use crate::flow::write_order::Dirty;
 use crate::shard::buffers::Buffers;
 use crate::shard::effects::Effects;
-use crate::{Confirm, Ended, Event, Mail, Metrics, Scope, ShardId, Shared};
+use crate::shard::timers::Timers;
+use crate::{Confirm, Ended, Event, Mail, Metrics, Quota, Scope, ShardId, Shared, Space};
 
 /// Which shard this is, what shards share, how much work is left of the present turn, and the
 /// effects so far.
@@ -25,7 +28,7 @@ pub(crate) struct Context {
     pub(crate) now_ms: u64,
     pub(crate) random: u64,
     pub(crate) effects: Effects,
-    pub(crate) news: ShardNews,
+    pub(crate) notices: ShardNotices,
     pub(crate) flow: Flow,
     /// Of operators: publishes that wait for their shards.
     pub(crate) publications: Publications,
@@ -34,6 +37,9 @@ pub(crate) struct Context {
     /// Connections to be ended when the present event is done.
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) buffers: Buffers,
+    pub(crate) timers: Timers,
+    /// Those that a client of this shard has been of.
+    pub(crate) spaces: BTreeMap<Scope, Arc<Space>>,
 }
 
 impl Context {
@@ -44,12 +50,14 @@ impl Context {
             now_ms: 0,
             random: seed | 1,
             effects: Effects::new(id, &shared),
-            news: ShardNews::default(),
+            notices: ShardNotices::default(),
             flow: Flow::new(&shared),
             publications: Publications::default(),
             dirty: Dirty::default(),
             doomed: Vec::new(),
             buffers: Buffers::default(),
+            timers: Timers::default(),
+            spaces: BTreeMap::new(),
             shared,
         }
     }
@@ -70,6 +78,23 @@ impl Context {
 
     pub(crate) fn tell(&mut self, scope: Scope, event: Event) {
         self.effects.tell(scope, event);
+    }
+
+    /// What there is to know of a scope. None: of the first, or of one that is gone.
+    pub(crate) fn space(&mut self, scope: Scope) -> Option<&Space> {
+        if scope.is_first() {
+            return None;
+        }
+        if let Entry::Vacant(vacant) = self.spaces.entry(scope) {
+            vacant.insert(self.shared.spaces.get(scope)?);
+        }
+        self.spaces.get(&scope).map(|space| &**space)
+    }
+
+    pub(crate) fn count_in_space(&mut self, scope: Scope, quota: Quota, more: i64) {
+        if let Some(space) = self.space(scope) {
+            space.add(quota, more);
+        }
     }
 
     /// A random number; xorshift, for choices that need to be spread, not secret.

@@ -186,7 +186,7 @@ impl Shard {
         };
         self.resume_handovers();
         for slot in undetached {
-            if self.sessions.clients.get(slot).is_some_and(|client| !client.is_connected()) {
+            if self.sessions.get(slot).is_some_and(|client| !client.is_connected()) {
                 self.durable.keep_detached(&mut self.sessions, slot, now_ms);
             }
         }
@@ -224,7 +224,7 @@ impl Shard {
                 );
             }
             Promise::Packet { session, connection, packet } => {
-                let Some(slot) = self.sessions.clients.slot_of(session) else { return };
+                let Some(slot) = self.sessions.slot_of(session) else { return };
                 let Some(link) = self.sessions.link(slot, connection) else { return };
                 link.outbox.append(|out| out.extend_from_slice(&packet));
                 link.outbox.note_control();
@@ -251,7 +251,7 @@ impl Shard {
                     );
                 }
                 Promise::Packet { session, connection, .. } => {
-                    if let Some(slot) = self.sessions.clients.slot_of(session)
+                    if let Some(slot) = self.sessions.slot_of(session)
                         && self.sessions.link(slot, connection).is_some()
                     {
                         self.cx.doomed.push((slot, Ended::LogFailed));
@@ -271,8 +271,8 @@ impl Shard {
     pub(crate) fn send_committed(&mut self, session: SessionKey, packet_id: u16) {
         let now_ms = self.cx.now_ms;
         let metrics = &self.cx.metrics;
-        let Some(slot) = self.sessions.clients.slot_of(session) else { return };
-        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(slot) = self.sessions.slot_of(session) else { return };
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         let mut given_up = Vec::new();
         let Client { session, grants, id, username, principal, rechecks, .. } = client;
         let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
@@ -298,8 +298,8 @@ impl Shard {
 
     /// A PUBREC is kept: PUBREL.
     pub(crate) fn release_outgoing(&mut self, session: SessionKey, packet_id: u16) {
-        let Some(slot) = self.sessions.clients.slot_of(session) else { return };
-        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(slot) = self.sessions.slot_of(session) else { return };
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         let (kind, reason) = (AckKind::Pubrec, Reason::SUCCESS);
         let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
         if let Err(violation) = client.session.on_ack(&ack) {
@@ -393,7 +393,7 @@ impl Shard {
             self.sessions.leave_line(session);
         }
         let mut routed = Routed::default();
-        let slot = session.and_then(|session| self.sessions.clients.find_queue(session));
+        let slot = session.and_then(|session| self.sessions.find_queue(session));
         if message.retain() && (is_will || slot.is_some()) {
             self.retained.retain(
                 &mut self.cx,
@@ -490,10 +490,10 @@ impl Shard {
         }
         // It waits for these, and for the line no more. If its connection has ended, what comes
         // again on the next one does.
-        if let Some(slot) = self.sessions.clients.slot_of(confirm.publisher) {
+        if let Some(slot) = self.sessions.slot_of(confirm.publisher) {
             let (awaited, number) = (asked.take_awaited().unwrap_or_default(), confirm.ack_number);
             let is_current = self.sessions.link(slot, confirm.connection).is_some();
-            let Some(client) = self.sessions.clients.get_mut(slot).sure() else { return };
+            let Some(client) = self.sessions.get_mut(slot).sure() else { return };
             let session = &mut client.session;
             match is_current {
                 true => session.await_more(number, &awaited),
@@ -520,7 +520,7 @@ impl Shard {
         }
         let Some(store) = &mut self.durable.store else { return };
         for (session, connection, packet_id) in std::mem::take(&mut store.late_pubrels) {
-            if let Some(slot) = self.sessions.clients.slot_of(session)
+            if let Some(slot) = self.sessions.slot_of(session)
                 && self.sessions.link(slot, connection).is_some()
             {
                 self.sessions.on_pubrel(&mut self.cx, &mut self.durable, slot, packet_id);

@@ -112,8 +112,8 @@ impl Shard {
             Mail::Pull { group } => groups.drain_group(cx, durable, group),
             Mail::Mark { from, bytes } => cx.effects.lanes().note_mark(from, bytes),
             Mail::Taken { by, bytes } => self.on_mail_taken(by, bytes),
-            Mail::Ask { from, number } => cx.send(from, Mail::Heard { by: cx.id, number }),
-            Mail::Heard { by, number } => sessions.on_heard(cx, durable, by, number),
+            Mail::Ask { from, number } => cx.send(from, Mail::Passed { by: cx.id, number }),
+            Mail::Passed { by, number } => sessions.on_barrier_passed(cx, durable, by, number),
             Mail::Hold { subscriber, filter, bytes_min } => {
                 cx.on_hold(subscriber, filter, bytes_min);
             }
@@ -167,8 +167,8 @@ impl Shard {
         is_last: bool,
     ) {
         // The session has ended since it asked.
-        let Some(slot) = self.sessions.clients.slot_of(query.subscriber) else { return };
-        let extras = self.sessions.clients.get(slot).and_then(|client| client.extras.as_ref());
+        let Some(slot) = self.sessions.slot_of(query.subscriber) else { return };
+        let extras = self.sessions.get(slot).and_then(|client| client.extras.as_ref());
         if !extras.is_some_and(|extras| extras.retained_asked.contains(&query.page)) {
             // It has come already.
             return;
@@ -178,7 +178,7 @@ impl Shard {
         for message in messages.iter().filter(|_| is_wanted) {
             self.durable.offer_retained(&mut self.cx, &mut self.sessions, slot, &query, message);
         }
-        let Some(client) = self.sessions.clients.get_mut(slot).sure() else { return };
+        let Some(client) = self.sessions.get_mut(slot).sure() else { return };
         let extras = client.extras();
         extras.retained_asked.retain(|page| *page != query.page);
         if !is_last && is_wanted {

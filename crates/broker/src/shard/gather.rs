@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use session::large_packet_len;
 
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 
 /// What is left of the bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -154,7 +154,7 @@ pub enum Mail {
     /// Say when you have dealt with all mail of mine before this.
     Ask { from: ShardId, number: u64 },
     /// The answer.
-    Heard { by: ShardId, number: u64 },
+    Passed { by: ShardId, number: u64 },
     /// The queue of this subscriber of mine is long: take no publish of QoS 1 or 2 for it whose
     /// payload has so many bytes. The filter is its key.
     Hold { subscriber: SessionKey, filter: Arc<str>, bytes_min: usize },

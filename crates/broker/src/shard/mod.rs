@@ -28,11 +28,11 @@ use std::sync::Arc;
 
 use session::Outbox;
 
-use crate::clients::sessions::Sessions;
+use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::limits::rules::Rules;
-use crate::retained::Home;
+use crate::retained::Retained;
 use crate::shard::context::Context;
 use crate::shard::effects::Effects;
 use crate::{Metrics, ShardId, Shared};
@@ -45,7 +45,7 @@ pub struct Shard {
     pub(crate) cx: Context,
     pub(crate) sessions: Sessions,
     pub(crate) groups: Groups,
-    pub(crate) retained: Home,
+    pub(crate) retained: Retained,
     pub(crate) durable: Durable,
     /// When retained messages and groups are looked through next.
     sweeps_at_ms: u64,
@@ -57,7 +57,7 @@ impl Shard {
         Self {
             sessions: Sessions::new(id, &shared, rules.into(), seed),
             groups: Groups::new(shared.seed),
-            retained: Home::new(),
+            retained: Retained::new(),
             durable: Durable::default(),
             sweeps_at_ms: 0,
             cx: Context::new(id, shared, seed),
@@ -102,6 +102,6 @@ impl Shard {
 
     /// Sessions, with or without a connection; none that has ended.
     pub fn session_count(&self) -> usize {
-        self.sessions.clients.len()
+        self.sessions.len()
     }
 }

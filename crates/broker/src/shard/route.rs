@@ -24,7 +24,7 @@ impl Shard {
         metrics.publishes_received.add(1);
         metrics.publish_bytes_received.add(publish.payload.len() as u64);
         let key = self.sessions.key(slot);
-        let Some(client) = self.sessions.clients.get_mut(slot).sure() else {
+        let Some(client) = self.sessions.get_mut(slot).sure() else {
             return Ok(Pace::default());
         };
         self.cx.flow.work.charge(client.grants.topic_units());
@@ -148,7 +148,7 @@ impl Shard {
         mut asked: Option<&mut Asked>,
     ) {
         // Now it stands in the place of those behind it, until they come again.
-        let durable = self.sessions.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = self.sessions.get(slot).and_then(|client| client.durable.as_ref());
         let own = durable.and_then(|durable| durable.received(publish.packet_id));
         match self.durable.note_sent_again(
             &self.cx,

@@ -18,14 +18,14 @@ impl Shard {
         self.cx.flow.work.end_turn();
         self.retained.give_more_pages(&mut self.cx.effects);
         self.cx.effects.end_turn();
-        self.cx.ask_heard();
+        self.cx.ask_barrier();
     }
 
     /// Publishers that stand in a line though nothing is in their way. None do when all mail is
     /// dealt with. For tests: looks at all that wait.
     pub fn overdue_waits(&self) -> usize {
         let is_there = |(slot, connection): &(u32, u64)| {
-            self.sessions.clients.get(*slot).is_some_and(|client| client.connection == *connection)
+            self.sessions.get(*slot).is_some_and(|client| client.connection == *connection)
         };
         let overdue = self.cx.effects.lanes_read().overdue().chain(self.cx.flow.holds.overdue());
         overdue.filter(is_there).count()
@@ -35,10 +35,9 @@ impl Shard {
     /// and cuts those of the largest holders if that is to be ([`crate::Ledger::cut_largest`]).
     pub fn on_memory_look(&mut self, now_ms: u64) {
         self.cx.now_ms = now_ms;
-        let slots_end = self.sessions.clients.slots_end();
         let is_tight = self.cx.shared.memory_is_tight();
         let looks_max = if is_tight { LOOKS_MAX } else { EARLY_LOOKS_MAX };
-        for slot in self.sessions.greed_walk.next(slots_end, looks_max) {
+        for slot in self.sessions.next_unsent(looks_max) {
             self.look_at_unsent(slot);
         }
         self.finish();
@@ -47,7 +46,7 @@ impl Shard {
     pub(crate) fn look_at_unsent(&mut self, slot: u32) {
         let (is_short, keeps_less) =
             (self.cx.shared.memory_is_short(), self.cx.shared.keeps_less_unsent());
-        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         let bytes = client.unsent_bytes();
         if keeps_less
             && bytes >= UNSENT_BYTES_MAX
@@ -62,12 +61,12 @@ impl Shard {
         };
         if is_short && bytes >= CUT_BYTES_MIN && self.cx.shared.ledger.cuts(account, bytes as u64) {
             let held = account.total();
-            self.cut_greedy(slot, bytes as u64, held);
+            self.disconnect_largest(slot, bytes as u64, held);
         }
     }
 
-    pub(crate) fn cut_greedy(&mut self, slot: u32, bytes: u64, held: u64) {
-        let Some(client) = self.sessions.clients.get_mut(slot) else { return };
+    pub(crate) fn disconnect_largest(&mut self, slot: u32, bytes: u64, held: u64) {
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         let Some(link) = client.session.link_mut() else { return };
         if link.outbox.len() > FAREWELL_BYTES_MAX {
             link.outbox = Outbox::default();
@@ -154,7 +153,7 @@ impl Shard {
     /// clients wait.
     pub fn on_tick_unheard(&mut self, now_ms: u64) {
         self.cx.now_ms = now_ms;
-        self.sessions.clear_remains(&mut self.cx, &mut self.durable, &mut self.groups);
+        self.sessions.clean_up(&mut self.cx, &mut self.durable, &mut self.groups);
         self.read_mail_on();
         self.read_line_on(now_ms);
         self.tick_log();
@@ -164,7 +163,7 @@ impl Shard {
             self.retained.sweep_retained(&self.cx, &mut self.durable);
             self.groups.offer_denied_again(&mut self.cx, &mut self.durable);
             self.groups.drain_groups(&mut self.cx, &mut self.sessions, &mut self.durable);
-            self.cx.tell_shard_news();
+            self.cx.tell_shard_notices();
             self.sessions.look_at_load(&self.cx);
         }
         self.finish();
@@ -172,14 +171,14 @@ impl Shard {
 
     /// When [`Shard::on_tick`] has something to do, in milliseconds, or [`NEVER`].
     pub fn next_deadline_ms(&self) -> u64 {
-        let has_portions = !self.sessions.remains.is_empty() || !self.cx.flow.broadcasts.is_empty();
+        let has_portions = self.sessions.has_cleanup() || !self.cx.flow.broadcasts.is_empty();
         if has_portions || !self.cx.flow.inbox.is_empty() || self.cx.flow.work.has_line() {
             return 0;
         }
         let log = self.durable.store.as_ref().and_then(|store| store.log.next_deadline());
-        let wheel = self.sessions.wheel.next_ms().unwrap_or(NEVER);
-        let news = if self.cx.news.is_empty() { NEVER } else { self.sweeps_at_ms };
-        wheel.min(log.unwrap_or(NEVER)).min(self.cx.flow.holds.look_ms()).min(news)
+        let timers = self.cx.timers.next_ms().unwrap_or(NEVER);
+        let notices = if self.cx.notices.is_empty() { NEVER } else { self.sweeps_at_ms };
+        timers.min(log.unwrap_or(NEVER)).min(self.cx.flow.holds.look_ms()).min(notices)
     }
 
     /// The driver has no room for what comes of a connection, and wants to read nothing before
@@ -199,15 +198,13 @@ impl Shard {
                 .store
                 .as_ref()
                 .map_or(0, |store| store.handovers.waiting_count()),
-            subacks: self.cx.flow.heard.waiting_count(),
+            subacks: self.cx.flow.barrier.waiting_count(),
             lanes: self.cx.effects.lanes_read().waiting_count(),
             holds: self.cx.flow.holds.waiting_count(),
             given_out: self.groups.given_out_count(),
             ..Waits::default()
         };
-        for client in
-            self.sessions.clients.slots().filter_map(|slot| self.sessions.clients.get(slot))
-        {
+        for client in self.sessions.slots().filter_map(|slot| self.sessions.get(slot)) {
             let link = client.session.link();
             waits.acknowledgements += link.map_or(0, |link| link.acks_waiting());
             waits.orphans += client.session.incoming.orphans_len();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// to later costs nothing, the entry fires early and is armed anew. A client has at most one
 /// entry that counts (see `Client::timer_at`), so the size is bounded by clients and re-armings.
 #[derive(Debug, Default)]
-pub(crate) struct Wheel {
+pub(crate) struct Timers {
     slots: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -16,7 +16,7 @@ pub(crate) struct Wheel {
 /// that came in the same second not all are looked at together.
 const TICK_MS: u64 = 125;
 
-impl Wheel {
+impl Timers {
     /// The tick at which a deadline has passed.
     pub(crate) const fn tick_of(deadline_ms: u64) -> u64 {
         deadline_ms.div_ceil(TICK_MS)
@@ -52,9 +52,9 @@ mod tests {
 
     #[test]
     fn entries_come_one_by_one_and_not_before_their_deadline() {
-        let mut wheel = Wheel::default();
+        let mut wheel = Timers::default();
         for (deadline_ms, key) in [(1_000, 1), (1_001, 2), (1_125, 3), (1_126, 4)] {
-            wheel.arm(Wheel::tick_of(deadline_ms), key);
+            wheel.arm(Timers::tick_of(deadline_ms), key);
         }
         assert_eq!(wheel.next_ms(), Some(1_000));
         assert_eq!(wheel.take_due(999), None);

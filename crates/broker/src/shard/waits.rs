@@ -18,7 +18,7 @@ pub struct Waits {
     /// Messages that this shard has taken on, for those that are to have them: the same.
     pub handovers: usize,
     /// SUBACKs, for all shards to know the member of a group:
-    /// [`Mail::Heard`](crate::Mail::Heard).
+    /// [`Mail::Passed`](crate::Mail::Passed).
     pub subacks: usize,
     /// Requests for retained messages: [`Mail::Retained`](crate::Mail::Retained).
     pub pages: usize,
