@@ -203,7 +203,7 @@ impl World {
         let core = &mut self.node.shards[usize::from(pair.1)];
         match sabotage {
             Some(Sabotage::LoseMail) => {}
-            Some(Sabotage::LoseTaken) if matches!(mail, Mail::Taken { .. }) => {}
+            Some(Sabotage::LoseTaken) if matches!(mail, Mail::Grant { .. }) => {}
             Some(Sabotage::LoseGroupDone) if matches!(mail, Mail::GroupDone { .. }) => {}
             Some(Sabotage::DoubleMail) => {
                 core.on_batch(vec![mail.clone(), mail], self.now_ms);
@@ -301,7 +301,7 @@ impl World {
         // A shard hears of the end of its own holds by mail.
         let own = (shard as ShardId, shard as ShardId);
         let mut mail = self.node.mail.get(&own).into_iter().flatten();
-        let knows = !mail.any(|mail| matches!(mail, Mail::LetGo { .. }));
+        let knows = !mail.any(|mail| matches!(mail, Mail::Resume { .. }));
         if knows && self.node.shards[shard].overdue_waits() > 0 {
             let rule = format!("publishers of shard {shard} wait, and nothing is in their way");
             self.broken_rule.get_or_insert(rule);
@@ -478,7 +478,7 @@ const fn is_named_answer(mail: &Mail) -> bool {
         mail,
         Mail::Confirmed { .. }
             | Mail::Retained { .. }
-            | Mail::Heard { .. }
+            | Mail::Passed { .. }
             | Mail::GroupDone { .. }
     )
 }

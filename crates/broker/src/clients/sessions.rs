@@ -54,8 +54,8 @@ impl Sessions {
         client.rechecks &= waits;
         let after = client.session.link().map_or(0, |link| link.outbox.len());
         client.publish_gauge();
-        if !cx.flow.holds.is_empty() {
-            self.look_at_hold(cx, slot);
+        if !cx.flow.pauses.is_empty() {
+            self.check_pause(cx, slot);
         }
         if after > before {
             self.mark_dirty(cx, slot);

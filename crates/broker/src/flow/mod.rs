@@ -1,14 +1,14 @@
 //! When a connection is read, and how much a turn does for it.
 
-pub(crate) mod holds;
-pub(crate) mod lanes;
+pub(crate) mod filter_pauses;
 pub(crate) mod pause;
 pub(crate) mod shortage;
+pub(crate) mod windows;
 pub(crate) mod work;
 pub(crate) mod write_order;
 
 use crate::Shared;
-use crate::flow::holds::Holds;
+use crate::flow::filter_pauses::FilterPauses;
 use crate::flow::work::Work;
 use crate::routing::broadcast::Broadcasts;
 use crate::shard::barrier::Barrier;
@@ -21,7 +21,7 @@ pub(crate) struct Flow {
     /// Mail that waits.
     pub(crate) inbox: Inbox,
     pub(crate) broadcasts: Broadcasts,
-    pub(crate) holds: Holds,
+    pub(crate) pauses: FilterPauses,
     pub(crate) barrier: Barrier,
 }
 
@@ -31,7 +31,7 @@ impl Flow {
             work: Work::new(shared.settings.turn_units),
             inbox: Inbox::default(),
             broadcasts: Broadcasts::default(),
-            holds: Holds::default(),
+            pauses: FilterPauses::default(),
             barrier: Barrier::new(shared.shard_count),
         }
     }

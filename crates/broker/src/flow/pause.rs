@@ -85,13 +85,13 @@ impl Durable {
             sessions.pause(cx, slot, CONGESTION_PAUSE_MS.into());
             return true;
         }
-        if let Some(subscriber) = sessions.holder_of(cx, slot, publish) {
+        if let Some(subscriber) = sessions.pausing_subscriber(cx, slot, publish) {
             sessions.wait_for_subscriber(cx, slot, subscriber);
             return true;
         }
-        match sessions.full_lane_of(cx, slot, (publish, is_alone)) {
+        match sessions.full_window_of(cx, slot, (publish, is_alone)) {
             Some(shard) => {
-                sessions.wait_for_mail(cx, slot, shard);
+                sessions.wait_for_credit(cx, slot, shard);
                 true
             }
             None => false,

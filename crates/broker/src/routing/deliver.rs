@@ -485,7 +485,7 @@ impl Sessions {
         (is_large || pace.is_filling)
             && message.publisher() != self.key(slot).as_u64()
             && (pace.is_filling || self.get(slot).is_some_and(Client::has_long_queue))
-            && self.hold_publishers(cx, slot, message, pace.is_filling)
+            && self.pause_publishers(cx, slot, message, pace.is_filling)
     }
 
     /// Delivers what a publisher gets of its own message. Returns how it keeps pace with that.

@@ -7,7 +7,7 @@ use policy::Principal;
 use session::Outbox;
 
 use crate::clients::client::Pace;
-use crate::flow::lanes::Lanes;
+use crate::flow::windows::CreditWindows;
 use crate::{Answer, Event, Mail, Metrics, Scope, SessionKey, ShardId, Shared};
 
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
@@ -69,7 +69,7 @@ pub struct Effects {
     id: ShardId,
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
-    lanes: Lanes,
+    windows: CreditWindows,
     /// The publisher that was told last in this turn that it is too fast.
     slowed_last: SessionKey,
     /// Emptied batches of mail, for what is sent next.
@@ -88,7 +88,7 @@ impl Effects {
             id,
             shared: shared.clone(),
             metrics: Arc::clone(&shared.metrics[usize::from(id)]),
-            lanes: Lanes::new(shared),
+            windows: CreditWindows::new(shared),
             slowed_last: SessionKey::NOBODY,
             spare_batches: Vec::new(),
         }
@@ -102,12 +102,12 @@ impl Effects {
         &self.shared
     }
 
-    pub(crate) const fn lanes_read(&self) -> &Lanes {
-        &self.lanes
+    pub(crate) const fn windows_read(&self) -> &CreditWindows {
+        &self.windows
     }
 
-    pub(crate) const fn lanes(&mut self) -> &mut Lanes {
-        &mut self.lanes
+    pub(crate) const fn windows(&mut self) -> &mut CreditWindows {
+        &mut self.windows
     }
 
     pub(crate) fn send(&mut self, shard: ShardId, mail: Mail) {
@@ -116,9 +116,9 @@ impl Effects {
         self.mail[usize::from(shard)].push(mail);
         if bytes > 0
             && shard != self.id
-            && let Some(bytes) = self.lanes.add(shard, bytes as u64)
+            && let Some(bytes) = self.windows.add(shard, bytes as u64)
         {
-            self.send(shard, Mail::Mark { from: self.id, bytes });
+            self.send(shard, Mail::AskGrant { from: self.id, bytes });
         }
     }
 
@@ -143,9 +143,9 @@ impl Effects {
     /// All mail of this turn is dealt with: who waits for that is told.
     pub(crate) fn end_turn(&mut self) {
         self.slowed_last = SessionKey::NOBODY;
-        self.lanes.end_turn();
-        while let Some((from, bytes)) = self.lanes.next_mark() {
-            self.send(from, Mail::Taken { by: self.id, bytes });
+        self.windows.end_turn();
+        while let Some((from, bytes)) = self.windows.next_grant() {
+            self.send(from, Mail::Grant { by: self.id, bytes });
         }
     }
 

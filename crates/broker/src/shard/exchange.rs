@@ -110,14 +110,14 @@ impl Shard {
             }
             Mail::Waiting { group, any } => groups.on_waiting(cx, durable, group, any),
             Mail::Pull { group } => groups.drain_group(cx, durable, group),
-            Mail::Mark { from, bytes } => cx.effects.lanes().note_mark(from, bytes),
-            Mail::Taken { by, bytes } => self.on_mail_taken(by, bytes),
+            Mail::AskGrant { from, bytes } => cx.effects.windows().note_asked(from, bytes),
+            Mail::Grant { by, bytes } => self.on_grant(by, bytes),
             Mail::Ask { from, number } => cx.send(from, Mail::Passed { by: cx.id, number }),
             Mail::Passed { by, number } => sessions.on_barrier_passed(cx, durable, by, number),
-            Mail::Hold { subscriber, filter, bytes_min } => {
-                cx.on_hold(subscriber, filter, bytes_min);
+            Mail::Pause { subscriber, filter, bytes_min } => {
+                cx.on_pause(subscriber, filter, bytes_min);
             }
-            Mail::LetGo { subscriber } => self.on_let_go(subscriber),
+            Mail::Resume { subscriber } => self.on_resume(subscriber),
         }
         self.finish();
     }
@@ -131,25 +131,25 @@ impl Shard {
 
     /// Another shard has dealt with mail: publishers that waited for that are read on, as many as
     /// there is room for.
-    pub(crate) fn on_mail_taken(&mut self, by: ShardId, bytes: u64) {
-        self.cx.effects.lanes().take(by, bytes);
-        while let Some((slot, connection)) = self.cx.effects.lanes().next_waiting(by) {
+    pub(crate) fn on_grant(&mut self, by: ShardId, bytes: u64) {
+        self.cx.effects.windows().take(by, bytes);
+        while let Some((slot, connection)) = self.cx.effects.windows().next_waiting(by) {
             self.read_on(slot, connection);
         }
     }
 
-    pub(crate) fn on_let_go(&mut self, subscriber: SessionKey) {
+    pub(crate) fn on_resume(&mut self, subscriber: SessionKey) {
         // One of this shard has ended already, and may have begun anew.
         if subscriber.shard() != self.cx.id {
-            self.cx.flow.holds.end(subscriber);
+            self.cx.flow.pauses.end(subscriber);
         }
-        self.read_held_on();
+        self.read_resumed();
     }
 
     /// Publishers are read on in the order in which they began to wait. One whose next publish is
-    /// for a shard with a full lane waits for that lane.
-    pub(crate) fn read_held_on(&mut self) {
-        while let Some((slot, connection)) = self.cx.flow.holds.next_let_go() {
+    /// for a shard with a full window waits for that window.
+    pub(crate) fn read_resumed(&mut self) {
+        while let Some((slot, connection)) = self.cx.flow.pauses.next_resumed() {
             self.read_on(slot, connection);
         }
     }

@@ -148,18 +148,18 @@ pub enum Mail {
     /// A member can take messages again.
     Pull { group: u64 },
     /// So many bytes of messages have been mailed to you by now, since the start.
-    Mark { from: ShardId, bytes: u64 },
+    AskGrant { from: ShardId, bytes: u64 },
     /// They are dealt with.
-    Taken { by: ShardId, bytes: u64 },
+    Grant { by: ShardId, bytes: u64 },
     /// Say when you have dealt with all mail of mine before this.
     Ask { from: ShardId, number: u64 },
     /// The answer.
     Passed { by: ShardId, number: u64 },
     /// The queue of this subscriber of mine is long: take no publish of QoS 1 or 2 for it whose
     /// payload has so many bytes. The filter is its key.
-    Hold { subscriber: SessionKey, filter: Arc<str>, bytes_min: usize },
+    Pause { subscriber: SessionKey, filter: Arc<str>, bytes_min: usize },
     /// Take them again.
-    LetGo { subscriber: SessionKey },
+    Resume { subscriber: SessionKey },
 }
 
 impl Mail {
@@ -174,7 +174,7 @@ impl Mail {
                 | Self::Park { .. }
                 | Self::GroupDenied { .. }
                 | Self::Seen { .. }
-                | Self::Mark { .. }
+                | Self::AskGrant { .. }
                 | Self::QueryRetained(_)
         )
     }

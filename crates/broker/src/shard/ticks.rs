@@ -27,7 +27,7 @@ impl Shard {
         let is_there = |(slot, connection): &(u32, u64)| {
             self.sessions.get(*slot).is_some_and(|client| client.connection == *connection)
         };
-        let overdue = self.cx.effects.lanes_read().overdue().chain(self.cx.flow.holds.overdue());
+        let overdue = self.cx.effects.windows_read().overdue().chain(self.cx.flow.pauses.overdue());
         overdue.filter(is_there).count()
     }
 
@@ -157,7 +157,7 @@ impl Shard {
         self.read_mail_on();
         self.read_line_on(now_ms);
         self.tick_log();
-        self.sessions.look_at_holds(&mut self.cx);
+        self.sessions.check_pauses(&mut self.cx);
         if self.sweeps_at_ms <= now_ms {
             self.sweeps_at_ms = now_ms + SWEEP_EVERY_MS;
             self.retained.sweep_retained(&self.cx, &mut self.durable);
@@ -178,7 +178,7 @@ impl Shard {
         let log = self.durable.store.as_ref().and_then(|store| store.log.next_deadline());
         let timers = self.cx.timers.next_ms().unwrap_or(NEVER);
         let notices = if self.cx.notices.is_empty() { NEVER } else { self.sweeps_at_ms };
-        timers.min(log.unwrap_or(NEVER)).min(self.cx.flow.holds.look_ms()).min(notices)
+        timers.min(log.unwrap_or(NEVER)).min(self.cx.flow.pauses.look_ms()).min(notices)
     }
 
     /// The driver has no room for what comes of a connection, and wants to read nothing before
@@ -199,8 +199,8 @@ impl Shard {
                 .as_ref()
                 .map_or(0, |store| store.handovers.waiting_count()),
             subacks: self.cx.flow.barrier.waiting_count(),
-            lanes: self.cx.effects.lanes_read().waiting_count(),
-            holds: self.cx.flow.holds.waiting_count(),
+            windows: self.cx.effects.windows_read().waiting_count(),
+            pauses: self.cx.flow.pauses.waiting_count(),
             given_out: self.groups.given_out_count(),
             ..Waits::default()
         };

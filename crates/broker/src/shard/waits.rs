@@ -22,11 +22,11 @@ pub struct Waits {
     pub subacks: usize,
     /// Requests for retained messages: [`Mail::Retained`](crate::Mail::Retained).
     pub pages: usize,
-    /// Publishers, for a shard before which too much lies: [`Mail::Taken`](crate::Mail::Taken).
-    pub lanes: usize,
+    /// Publishers, for a shard before which too much lies: [`Mail::Grant`](crate::Mail::Grant).
+    pub windows: usize,
     /// Publishers, for the subscriber of another shard whose queue is long:
-    /// [`Mail::LetGo`](crate::Mail::LetGo).
-    pub holds: usize,
+    /// [`Mail::Resume`](crate::Mail::Resume).
+    pub pauses: usize,
     /// Messages of groups that have their home here, for the member that was chosen:
     /// [`Mail::GroupDone`](crate::Mail::GroupDone) or
     /// [`Mail::GroupReturned`](crate::Mail::GroupReturned).

@@ -89,7 +89,7 @@ fn turns_beside(flooder_count: usize) -> usize {
         carry_mail(&mut lab);
     }
     let mut acknowledged = pubacks(&mut lab, &publishers);
-    assert!(lab.shards[0].waits().holds > 0, "some wait for the slow subscriber");
+    assert!(lab.shards[0].waits().pauses > 0, "some wait for the slow subscriber");
     for conn in &flooders {
         lab.bytes(*conn, &burst("u", FLOOD));
     }

@@ -1,13 +1,12 @@
-//! Publishers of large messages are held while the queue of a subscriber that reads them is long,
-//! and all publishers while it is half full.
+//! Pauses by filter: publishers of large messages are paused while the queue of a subscriber that
+//! reads them is long, and all publishers while it is half full.
 //!
 //! A thousand publishers need not send more than a message each to fill a queue, before any of them
 //! could be told that it is too fast. So it is not publishers that are told to wait, but shards: a
-//! *hold* names a filter of the subscriber, and a publish of QoS 1 or 2 that it matches is not
+//! pause names a filter of the subscriber, and a publish of QoS 1 or 2 that it matches is not
 //! taken if its payload is large, or, when the queue is half full, in any case. Its publisher is
-//! not read on, and has no answer; what has one is delivered. The shard of the subscriber ends the
-//! hold when the queue is short again, or when the subscriber does not read: such a one holds up
-//! nobody.
+//! not read on, and has no answer; what has one is delivered. The shard of the subscriber resumes
+//! them when the queue is short again, or when the subscriber does not read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,24 +21,24 @@ use crate::shard::context::Context;
 use crate::sure::Sure;
 use crate::{Mail, Name, SessionKey};
 
-/// Filters that are held for at a time. Above it publishers are paused one by one (`pause.rs`).
-const HELD_FILTERS_MAX: usize = 64;
+/// Filters that are paused at a time. Above it publishers are paused one by one (`pause.rs`).
+const PAUSED_FILTERS_MAX: usize = 64;
 
 /// How often a shard looks whether its subscribers still read.
 const LOOK_MS: u64 = 100;
 
 /// Whom this shard does not read, and why.
 #[derive(Debug)]
-pub(crate) struct Holds {
-    list: Vec<Hold>,
+pub(crate) struct FilterPauses {
+    list: Vec<FilterPause>,
     /// When this shard looks at those of its own subscribers.
     look_ms: u64,
 }
 
 #[derive(Debug)]
-struct Hold {
+struct FilterPause {
     subscriber: SessionKey,
-    /// What it subscribed to, as keys. Empty: the hold is over, and who waits is to be read on.
+    /// What it subscribed to, as keys. Empty: the pause is over, and who waits is to be read on.
     filters: Vec<Arc<str>>,
     /// Payloads of fewer bytes do not wait.
     bytes_min: usize,
@@ -47,20 +46,20 @@ struct Hold {
     waiting: VecDeque<(u32, u64)>,
 }
 
-impl Default for Holds {
+impl Default for FilterPauses {
     fn default() -> Self {
         Self { list: Vec::new(), look_ms: NEVER }
     }
 }
 
-impl Hold {
+impl FilterPause {
     fn is_for(&self, topic: &str, payload_bytes: usize) -> bool {
         payload_bytes >= self.bytes_min
             && self.filters.iter().any(|filter| topic::matches(filter, topic))
     }
 }
 
-impl Holds {
+impl FilterPauses {
     pub(crate) const fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -70,19 +69,19 @@ impl Holds {
     }
 
     pub(crate) fn waiting_count(&self) -> usize {
-        self.list.iter().map(|hold| hold.waiting.len()).sum()
+        self.list.iter().map(|pause| pause.waiting.len()).sum()
     }
 
     fn filter_count(&self) -> usize {
-        self.list.iter().map(|hold| hold.filters.len()).sum()
+        self.list.iter().map(|pause| pause.filters.len()).sum()
     }
 
-    fn of(&mut self, subscriber: SessionKey) -> Option<&mut Hold> {
-        self.list.iter_mut().find(|hold| hold.subscriber == subscriber)
+    fn of(&mut self, subscriber: SessionKey) -> Option<&mut FilterPause> {
+        self.list.iter_mut().find(|pause| pause.subscriber == subscriber)
     }
 
     fn are_for(&mut self, subscriber: SessionKey, topic: &str, payload_bytes: usize) -> bool {
-        self.of(subscriber).is_some_and(|hold| hold.is_for(topic, payload_bytes))
+        self.of(subscriber).is_some_and(|pause| pause.is_for(topic, payload_bytes))
     }
 
     /// The subscriber for which a message of this publisher has to wait. Nobody waits for itself.
@@ -92,40 +91,41 @@ impl Holds {
         topic: &str,
         payload_bytes: usize,
     ) -> Option<SessionKey> {
-        let is_it =
-            |hold: &&Hold| hold.subscriber != publisher && hold.is_for(topic, payload_bytes);
-        self.list.iter().find(is_it).map(|hold| hold.subscriber)
+        let is_it = |pause: &&FilterPause| {
+            pause.subscriber != publisher && pause.is_for(topic, payload_bytes)
+        };
+        self.list.iter().find(is_it).map(|pause| pause.subscriber)
     }
 
     /// From now on also for this filter, and for payloads of so many bytes.
     fn begin(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
-        let Some(hold) = self.of(subscriber) else {
+        let Some(pause) = self.of(subscriber) else {
             let (filters, waiting) = (vec![filter], VecDeque::new());
-            return self.list.push(Hold { subscriber, filters, bytes_min, waiting });
+            return self.list.push(FilterPause { subscriber, filters, bytes_min, waiting });
         };
-        let stands = !hold.filters.is_empty();
-        hold.bytes_min = if stands { hold.bytes_min.min(bytes_min) } else { bytes_min };
-        if !hold.filters.contains(&filter) {
-            hold.filters.push(filter);
+        let stands = !pause.filters.is_empty();
+        pause.bytes_min = if stands { pause.bytes_min.min(bytes_min) } else { bytes_min };
+        if !pause.filters.contains(&filter) {
+            pause.filters.push(filter);
         }
     }
 
     pub(crate) fn end(&mut self, subscriber: SessionKey) {
-        if let Some(hold) = self.of(subscriber) {
-            hold.filters.clear();
+        if let Some(pause) = self.of(subscriber) {
+            pause.filters.clear();
         }
     }
 
-    /// Those for whom no hold stands any more.
+    /// Those for whom no pause stands any more.
     pub(crate) fn overdue(&self) -> impl Iterator<Item = (u32, u64)> {
-        let over = self.list.iter().filter(|hold| hold.filters.is_empty());
-        over.flat_map(|hold| hold.waiting.iter().copied())
+        let over = self.list.iter().filter(|pause| pause.filters.is_empty());
+        over.flat_map(|pause| pause.waiting.iter().copied())
     }
 
-    /// The next publisher for whom no hold stands any more.
-    pub(crate) fn next_let_go(&mut self) -> Option<(u32, u64)> {
+    /// The next publisher for whom no pause stands any more.
+    pub(crate) fn next_resumed(&mut self) -> Option<(u32, u64)> {
         loop {
-            let over = self.list.iter().position(|hold| hold.filters.is_empty())?;
+            let over = self.list.iter().position(|pause| pause.filters.is_empty())?;
             let next = self.list[over].waiting.pop_front();
             if next.is_some() {
                 return next;
@@ -137,9 +137,9 @@ impl Holds {
 
 impl Sessions {
     /// A message was offered to a subscriber that reads, and whose queue is long: others like it
-    /// are held, if they are large, or `all` of them. False: that cannot be said of them.
+    /// are paused, if they are large, or `all` of them. False: that cannot be said of them.
     #[cold]
-    pub(crate) fn hold_publishers(
+    pub(crate) fn pause_publishers(
         &mut self,
         cx: &mut Context,
         slot: u32,
@@ -151,48 +151,49 @@ impl Sessions {
         let name = Name::topic_of(message);
         let topic = &*Name::of(message).key();
         let bytes_min = if all { 0 } else { LARGE_BYTES_MIN };
-        if cx.flow.holds.are_for(subscriber, topic, bytes_min) {
+        if cx.flow.pauses.are_for(subscriber, topic, bytes_min) {
             return true;
         }
-        if cx.flow.holds.filter_count() >= HELD_FILTERS_MAX {
+        if cx.flow.pauses.filter_count() >= PAUSED_FILTERS_MAX {
             return false;
         }
         let (index, filters) = self.router.filters_of(name);
         let own = filters.iter().find(|filter| index.subscription(**filter, slot).is_some());
         let filter = own.map(|filter| Arc::<str>::from(index.text(*filter)));
         let Some(filter) = filter.sure() else { return false };
-        cx.send_to_others(&Mail::Hold { subscriber, filter: filter.clone(), bytes_min });
-        cx.flow.holds.begin(subscriber, filter, bytes_min);
-        cx.flow.holds.look_ms = cx.flow.holds.look_ms.min(now_ms + LOOK_MS);
+        cx.send_to_others(&Mail::Pause { subscriber, filter: filter.clone(), bytes_min });
+        cx.flow.pauses.begin(subscriber, filter, bytes_min);
+        cx.flow.pauses.look_ms = cx.flow.pauses.look_ms.min(now_ms + LOOK_MS);
         true
     }
 }
 
 impl Context {
-    pub(crate) fn on_hold(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
-        self.flow.holds.begin(subscriber, filter, bytes_min);
+    pub(crate) fn on_pause(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
+        self.flow.pauses.begin(subscriber, filter, bytes_min);
     }
 }
 
 impl Sessions {
     /// The queue of a subscriber may have become shorter.
-    pub(crate) fn look_at_hold(&self, cx: &mut Context, slot: u32) {
+    pub(crate) fn check_pause(&self, cx: &mut Context, slot: u32) {
         let subscriber = self.key(slot);
-        let is_held_for = cx.flow.holds.of(subscriber).is_some_and(|hold| !hold.filters.is_empty());
-        if is_held_for && self.get(slot).is_none_or(Client::has_short_queue) {
-            cx.end_hold(subscriber);
+        let is_paused_for =
+            cx.flow.pauses.of(subscriber).is_some_and(|pause| !pause.filters.is_empty());
+        if is_paused_for && self.get(slot).is_none_or(Client::has_short_queue) {
+            cx.resume_publishers(subscriber);
         }
     }
 
     /// Lets go whom nobody needs to wait for any more: subscribers are gone, or do not read.
-    pub(crate) fn look_at_holds(&mut self, cx: &mut Context) {
+    pub(crate) fn check_pauses(&mut self, cx: &mut Context) {
         let now_ms = cx.now_ms;
-        if now_ms < cx.flow.holds.look_ms {
+        if now_ms < cx.flow.pauses.look_ms {
             return;
         }
         let mut look_ms = NEVER;
-        let holds = cx.flow.holds.list.iter().filter(|hold| !hold.filters.is_empty());
-        let own = holds.map(|hold| hold.subscriber).filter(|key| key.shard() == cx.id);
+        let pauses = cx.flow.pauses.list.iter().filter(|pause| !pause.filters.is_empty());
+        let own = pauses.map(|pause| pause.subscriber).filter(|key| key.shard() == cx.id);
         for subscriber in own.collect::<Vec<_>>() {
             let slot = self.slot_of(subscriber);
             let client = slot.and_then(|slot| self.get_mut(slot));
@@ -200,36 +201,36 @@ impl Sessions {
                 client.is_some_and(|c| !c.has_short_queue() && c.shortens_queue(now_ms));
             match is_worth_it {
                 true => look_ms = now_ms + LOOK_MS,
-                false => cx.end_hold(subscriber),
+                false => cx.resume_publishers(subscriber),
             }
         }
-        cx.flow.holds.look_ms = look_ms;
+        cx.flow.pauses.look_ms = look_ms;
     }
 }
 
 impl Context {
-    fn end_hold(&mut self, subscriber: SessionKey) {
-        self.flow.holds.end(subscriber);
-        self.send_to_others(&Mail::LetGo { subscriber });
+    fn resume_publishers(&mut self, subscriber: SessionKey) {
+        self.flow.pauses.end(subscriber);
+        self.send_to_others(&Mail::Resume { subscriber });
         // Those of this shard go on when this event is done, as those of others do.
-        self.send(self.id, Mail::LetGo { subscriber });
+        self.send(self.id, Mail::Resume { subscriber });
     }
 }
 
 impl Sessions {
     /// The subscriber with a long queue that this publish has to wait for.
-    pub(crate) fn holder_of(
+    pub(crate) fn pausing_subscriber(
         &self,
         cx: &Context,
         slot: u32,
         publish: &Publish<'_>,
     ) -> Option<SessionKey> {
-        if cx.flow.holds.is_empty() || publish.qos == QoS::AtMostOnce {
+        if cx.flow.pauses.is_empty() || publish.qos == QoS::AtMostOnce {
             return None;
         }
         let client = self.get(slot)?;
         let topic = Name::new(client.scope, topic_of(client, publish)).key();
-        cx.flow.holds.subscriber_of(self.key(slot), &topic, publish.payload.len())
+        cx.flow.pauses.subscriber_of(self.key(slot), &topic, publish.payload.len())
     }
 
     /// Reads nothing from a publisher before the subscriber's queue is short.
@@ -240,9 +241,9 @@ impl Sessions {
         subscriber: SessionKey,
     ) {
         if let Some(connection) = self.stand_in_line(cx, slot)
-            && let Some(hold) = cx.flow.holds.of(subscriber)
+            && let Some(pause) = cx.flow.pauses.of(subscriber)
         {
-            hold.waiting.push_back((slot, connection));
+            pause.waiting.push_back((slot, connection));
             cx.metrics.holds.add(1);
         }
     }
