@@ -92,6 +92,7 @@ pub(crate) struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
+    #[inline(always)]
     pub(crate) fn of(
         version: Version,
         message: &'a Message,
@@ -148,17 +149,23 @@ impl<'a> Layout<'a> {
     }
 
     /// Writes all but a payload that is sent from the message.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(&self, terms: &Terms, (packet_id, dup): (u16, bool), out: &mut Vec<u8>) {
         let copied = self.copied();
         // A new buffer takes the packet in one allocation.
         out.reserve(5 + self.head_len() + copied.len());
-        out.push(0x30 | u8::from(dup) << 3 | (terms.qos as u8) << 1 | u8::from(terms.retain));
-        varint::write(out, self.remaining_len as u32);
+        let first = 0x30 | u8::from(dup) << 3 | (terms.qos as u8) << 1 | u8::from(terms.retain);
+        if self.remaining_len < 0x80 {
+            out.extend_from_slice(&[first, self.remaining_len as u8]);
+        } else {
+            out.push(first);
+            varint::write(out, self.remaining_len as u32);
+        }
         self.write_head(terms, packet_id, out);
         out.extend_from_slice(copied);
     }
 
+    #[inline(always)]
     fn write_head(&self, terms: &Terms, packet_id: u16, out: &mut Vec<u8>) {
         match self.alias {
             AliasUse::Known(_) => out.extend_from_slice(&[0, 0]),
@@ -167,11 +174,16 @@ impl<'a> Layout<'a> {
         if terms.qos != QoS::AtMostOnce {
             out.extend_from_slice(&packet_id.to_be_bytes());
         }
-        if self.version >= Version::V5 {
-            self.write_properties(terms, out);
+        if self.version < Version::V5 {
+            return;
+        }
+        match self.properties_len {
+            0 => out.push(0),
+            _ => self.write_properties(terms, out),
         }
     }
 
+    #[inline(never)]
     fn write_properties(&self, terms: &Terms, out: &mut Vec<u8>) {
         const MESSAGE_EXPIRY: u8 = 0x02;
         const SUBSCRIPTION_ID: u8 = 0x0B;

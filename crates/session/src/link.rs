@@ -490,22 +490,56 @@ impl Link {
         (packet_id, dup): (u16, bool),
         now_ms: u64,
     ) -> bool {
+        if self.aliases_out.is_some() {
+            return self.write_with_alias(message, terms, (packet_id, dup), now_ms);
+        }
+        let layout = Layout::of(self.settings.version, message, terms, AliasUse::Name, now_ms);
+        self.write_layout(&layout, message, terms, (packet_id, dup))
+    }
+
+    /// Out of line, so that what is written without aliases does not ask about them.
+    #[inline(never)]
+    fn write_with_alias(
+        &mut self,
+        message: &Message,
+        terms: &Terms,
+        (packet_id, dup): (u16, bool),
+        now_ms: u64,
+    ) -> bool {
+        let version = self.settings.version;
         let alias = match &self.aliases_out {
             Some(aliases) => aliases.choose(message.topic_on_wire()),
             None => AliasUse::Name,
         };
-        let mut layout = Layout::of(self.settings.version, message, terms, alias, now_ms);
+        let mut layout = Layout::of(version, message, terms, alias, now_ms);
         if self.is_too_large(&layout) && matches!(alias, AliasUse::Set(_)) {
             // The three bytes that set an alias may be those that are too many.
-            layout = Layout::of(self.settings.version, message, terms, AliasUse::Name, now_ms);
+            layout = Layout::of(version, message, terms, AliasUse::Name, now_ms);
         }
-        if self.is_too_large(&layout) {
-            return false;
-        }
-        if let (AliasUse::Set(alias), Some(aliases)) = (layout.alias, &mut self.aliases_out) {
+        let is_written = self.write_layout(&layout, message, terms, (packet_id, dup));
+        if let (true, AliasUse::Set(alias)) = (is_written, layout.alias)
+            && let Some(aliases) = &mut self.aliases_out
+        {
             aliases.remember(layout.topic, alias);
         }
-        self.outbox.append(|out| layout.write(terms, (packet_id, dup), out));
+        is_written
+    }
+
+    #[inline(always)]
+    fn write_layout(
+        &mut self,
+        layout: &Layout<'_>,
+        message: &Message,
+        terms: &Terms,
+        (packet_id, dup): (u16, bool),
+    ) -> bool {
+        if self.is_too_large(layout) {
+            return false;
+        }
+        // Not by a closure, which would be called with all of the layout in memory.
+        let mut end = self.outbox.end();
+        layout.write(terms, (packet_id, dup), end.bytes);
+        end.count();
         if layout.is_spliced() {
             self.outbox.splice_payload(message);
         }

@@ -171,7 +171,7 @@ impl Message {
     }
 
     /// [`Self::topic_on_wire`], [`Self::properties`] and [`Self::payload`] in one look.
-    #[inline]
+    #[inline(always)]
     pub fn parts_on_wire(&self) -> (&[u8], &[u8], &[u8]) {
         match &self.body {
             Body::Small(bytes) => {

@@ -33,6 +33,20 @@ pub struct Outbox {
     len: usize,
 }
 
+/// What is appended through `bytes` belongs to the outbox once it is [counted](End::count).
+pub(crate) struct End<'a> {
+    pub(crate) bytes: &'a mut Vec<u8>,
+    before: usize,
+    len: &'a mut usize,
+}
+
+impl End<'_> {
+    #[inline(always)]
+    pub(crate) fn count(&mut self) {
+        *self.len += self.bytes.len() - std::mem::replace(&mut self.before, self.bytes.len());
+    }
+}
+
 #[derive(Debug)]
 enum Chunk {
     Bytes(Vec<u8>),
@@ -57,14 +71,21 @@ impl Chunk {
 
 impl Outbox {
     /// Appends what `write` puts at the end of the buffer.
+    #[inline]
     pub fn append<R>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        let mut end = self.end();
+        let result = write(end.bytes);
+        end.count();
+        result
+    }
+
+    /// The end of the buffer, to write behind.
+    #[inline(always)]
+    pub(crate) fn end(&mut self) -> End<'_> {
         if self.tail.len() > CHUNK_BYTES - PACKET_BYTES {
             self.begin_chunk();
         }
-        let before = self.tail.len();
-        let result = write(&mut self.tail);
-        self.len += self.tail.len() - before;
-        result
+        End { before: self.tail.len(), bytes: &mut self.tail, len: &mut self.len }
     }
 
     /// A whole packet other than PUBLISH was appended.

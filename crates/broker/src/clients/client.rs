@@ -301,6 +301,7 @@ impl Client {
     }
 
     /// How the client keeps pace with what it has been sent.
+    #[inline(always)]
     pub(crate) fn pace(&mut self, now_ms: u64) -> Pace {
         let backlog = self.backlog();
         let Some(behind_ms) = self.session.behind_ms(backlog, self.long_queue_bytes(), now_ms)
