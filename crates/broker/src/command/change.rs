@@ -9,7 +9,6 @@ use super::{Answer, Publication, Whom};
 use crate::clients::Sessions;
 use crate::clients::client::{Client, address_of};
 use crate::durable::Durable;
-use crate::groups::table::Groups;
 use crate::retained::Retained;
 use crate::routing::asked::Asked;
 use crate::routing::publish::Routed;
@@ -74,14 +73,13 @@ impl Durable {
         &mut self,
         cx: &mut Context,
         sessions: &mut Sessions,
-        groups: &mut Groups,
         retained: &mut Retained,
         message: &Message,
         asked: &mut Asked,
     ) -> Routed {
         let mut routed = Routed::default();
         if message.retain() && message.payload().is_empty() {
-            retained.retain(cx, sessions, self, groups, message, Some(asked), &mut routed);
+            retained.retain(cx, sessions, self, message, Some(asked), &mut routed);
         } else {
             routed.refused = Some(Reason::TOPIC_NAME_INVALID);
         }

@@ -9,6 +9,7 @@ use super::{
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::clients::subscriptions::Listed;
+use crate::durable::Durable;
 use crate::groups::members::Member;
 use crate::groups::table::Group;
 use crate::groups::table::Groups;
@@ -131,6 +132,7 @@ impl Groups {
     pub(crate) fn look_at_groups(
         &self,
         cx: &Context,
+        durable: &Durable,
         within: Option<Scope>,
         from: u32,
         max: u32,
@@ -145,7 +147,7 @@ impl Groups {
                 within.is_none_or(|scope| group.name.scope == scope)
                     && cx.shared.shard_of_group(group.name.key) == cx.id
             });
-            rows.extend(own.map(group_view));
+            rows.extend(own.map(|group| group_view(durable, group)));
             number += 1;
         }
         Page::of(rows, (number < end).then_some(number))
@@ -241,8 +243,8 @@ fn receiving(group: &Group) -> ReceiverView {
     }
 }
 
-fn group_view(group: &Group) -> GroupView {
-    let kept = group.kept.as_ref().map_or(0, |kept| kept.waiting());
+fn group_view(durable: &Durable, group: &Group) -> GroupView {
+    let kept = group.kept.map_or(0, |kept| durable.waiting_count(kept));
     GroupView {
         scope: group.name.scope,
         share: group.name.share.clone(),

@@ -181,7 +181,7 @@ impl Durable {
         let Some(durable) = durable.sure() else { return Ok(Change::Remembered) };
         let fact = Fact::Formerly(Subscribed {
             session: durable.queue,
-            options: super::session::subscribe_options(bits).to_byte(),
+            options: super::kept_sessions::subscribe_options(bits).to_byte(),
             identifier,
             serial: through,
             filter: text,

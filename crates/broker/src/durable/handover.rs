@@ -19,7 +19,6 @@ use super::track::{Place, Track};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
-use crate::groups::table::Groups;
 use crate::journal::{Fact, Origin, QueueId, QueueNumber};
 use crate::retained::Retained;
 use crate::routing::asked::Asked;
@@ -342,7 +341,6 @@ impl Durable {
         &mut self,
         cx: &mut Context,
         sessions: &mut Sessions,
-        groups: &mut Groups,
         retained: &mut Retained,
         message: Message,
         confirm: Option<Confirm>,
@@ -374,7 +372,7 @@ impl Durable {
         if serial != 0 && is_clear {
             // The fact of a clearing does not say where it comes from, and must not undo what comes
             // next. Should there be no room, that finds none either.
-            let _ = self.write_progress_of(sessions, groups, &[QueueId::Seen(source)]);
+            let _ = self.write_progress_of(sessions, &[QueueId::Seen(source)]);
         }
     }
 

@@ -17,7 +17,7 @@ use storage::{Ledger, Position, Record, weight};
 use super::store::message_of;
 use super::texts::Texts;
 use super::track::Place;
-use super::turn::Shares;
+use super::writing::Shares;
 use crate::journal::{
     Fact, GroupOpened, InFlight, Origin, QueueId, QueueNumber, Sent, SessionOpened, Stage,
     StoredMessage, StoredWill, Subscribed,

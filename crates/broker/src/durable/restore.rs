@@ -11,12 +11,12 @@ use topic::FilterId;
 
 use super::eras::is_owed;
 use super::handover::Received;
+use super::kept_sessions::KeptSession;
 use super::replay::Opened;
 use super::replay::{
     FormerFacts, MessageFacts, ProgressFacts, RareFacts, ReceivedFacts, Replay, Restored,
     SessionFacts, Unreadable,
 };
-use super::session::KeptSession;
 use super::store::{Store, Stored};
 use super::track::{Out, Place, Track};
 use crate::clients::Sessions;
@@ -30,7 +30,7 @@ use crate::retained::Retained;
 use crate::routing::deliver::options;
 use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Durability, Limits, Mail, Name, Quota, Scope, ShardId};
+use crate::{Durability, GroupText, Limits, Mail, Name, Quota, Scope, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
@@ -74,7 +74,8 @@ impl Durable {
         let log = Log::open(recovered, settings.clone());
         let mut store = Store::new(log, &settings, cx.shared.shard_count);
         store.continue_from(replay.last_queue, replay.last_serial);
-        store.late_ends = namesakes.into_iter().map(super::ends::End::of_namesake).collect();
+        store.late_ends =
+            namesakes.into_iter().map(super::session_ends::End::of_namesake).collect();
         self.store = Some(Box::new(store));
         Ok(())
     }
@@ -100,14 +101,12 @@ impl Durable {
         self.restore_retained(cx, retained, &mut replay);
         self.restore_own(cx, sessions, &mut replay);
         sessions.mark_topics(cx, &replay);
-        self.restore_messages(cx, sessions, groups, &mut replay, &since);
+        self.restore_messages(cx, sessions, &mut replay, &since);
         for progress in replay.progress.into_values() {
             self.release_place(progress.place);
         }
         self.tell_seen(cx);
-        for group in groups.keys() {
-            groups.tell_waiting(cx, group);
-        }
+        groups.tell_all_waiting(cx, self);
         Ok(Restored {
             sessions: cx.metrics.sessions.value(),
             subscriptions: cx.metrics.subscriptions.value(),
@@ -282,7 +281,12 @@ impl Durable {
                 track.restore_done(*from, *through);
             }
             track.place = progress.place;
-            self.restore_group(cx, sessions, groups, queue, &facts, track);
+            let filter = Name::of_key(&facts.filter);
+            let text = GroupText::new(filter.scope(), &facts.name, filter.text());
+            let name = groups.group_name(cx, text);
+            let Some(store) = self.store.as_mut().sure() else { return };
+            let kept = store.put_group_queue(queue, name.key, facts.place, track);
+            groups.restore_group(sessions, &name, kept, cx.now_ms);
         }
     }
 
@@ -375,7 +379,6 @@ impl Durable {
         &mut self,
         cx: &Context,
         sessions: &mut Sessions,
-        groups: &mut Groups,
         replay: &mut Replay,
         since: &Since,
     ) {
@@ -387,7 +390,8 @@ impl Durable {
             let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
             if facts.expires_at_ms > now_ms {
                 refs += if let Some(queue) = facts.queue {
-                    self.restore_group_message(sessions, groups, serial, queue, facts.place.bytes)
+                    let Some(store) = self.store.as_mut().sure() else { return };
+                    store.restore_group_message(serial, queue, facts.place.bytes)
                 } else {
                     let owed = owed_by_topic[facts.topic as usize].get_or_insert_with(|| {
                         sessions.owed_on(replay.texts.get(facts.topic), since)

@@ -8,12 +8,13 @@ use session::{Account, Held, Message, MessageParts, NEVER};
 use storage::{AppendError, Chunk, CommandId, Kind, Level, Log, Position, Status, weight};
 use topic::FilterId;
 
-use super::ends::{End, Ends};
 use super::handover::{Handovers, SOURCES};
-use super::late::Late;
+use super::kept_groups::KeptGroups;
 use super::lifetimes::second_of;
 use super::line::Line;
+use super::postponed::Late;
 use super::promise::{Promise, Promises};
+use super::session_ends::{End, Ends};
 use super::track::Place;
 use super::will::LateWill;
 use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
@@ -133,8 +134,7 @@ pub(crate) struct Store {
     /// Per filter: the serials that a session on it has yet to get, growing. Filters with none
     /// have no list.
     pub(crate) backlogs: HashMap<FilterId, Backlog, FixedState>,
-    /// The keys of the shared groups with a queue, by queue number.
-    pub(crate) groups: HashMap<QueueNumber, u64, FixedState>,
+    pub(super) groups: KeptGroups,
     /// Queues whose progress goes into the next commit.
     pub(crate) moved: Vec<QueueId>,
     pub(crate) noted: Vec<Noted>,
@@ -206,7 +206,7 @@ impl Store {
             unreadable: Vec::new(),
             unread_tries: HashMap::default(),
             backlogs: HashMap::default(),
-            groups: HashMap::default(),
+            groups: KeptGroups::default(),
             moved: Vec::new(),
             noted: Vec::new(),
             promises: Promises::default(),

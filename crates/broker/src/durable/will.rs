@@ -12,8 +12,8 @@ use codec::QoS;
 use session::{Account, Message, Will};
 use storage::AppendError;
 
-use super::ends::End;
-use super::late::Deletion;
+use super::postponed::Deletion;
+use super::session_ends::End;
 use super::store::{Class, Store};
 use crate::clients::Sessions;
 use crate::durable::Durable;

@@ -48,6 +48,7 @@ impl Groups {
     pub(crate) fn on_group_denied(
         &mut self,
         cx: &mut Context,
+        durable: &mut Durable,
         name: &Arc<GroupName>,
         serial: u64,
         message: Message,
@@ -57,8 +58,8 @@ impl Groups {
         let limits = cx.shared.settings.share_queue;
         let Some(group) = self.get_mut(number).sure() else { return };
         if serial != 0 {
-            if let Some(kept) = &mut group.kept {
-                kept.put_off(serial);
+            if let Some(kept) = group.kept {
+                durable.put_off_denied(kept, serial);
             }
             return;
         }
@@ -74,7 +75,7 @@ impl Groups {
 
     /// The home's side, once a second.
     pub(crate) fn offer_denied_again(&mut self, cx: &mut Context, durable: &mut Durable) {
-        let mut keys = self.with_denied();
+        let mut keys = self.with_denied(durable);
         if keys.is_empty() {
             return;
         }
@@ -83,18 +84,16 @@ impl Groups {
         keys.rotate_left(first);
         let mut left = RETRIES_MAX;
         for key in keys {
-            left -= self.put_back_denied(key, left.min(RETRIES_PER_GROUP_MAX));
+            left -= self.put_back_denied(durable, key, left.min(RETRIES_PER_GROUP_MAX));
             self.drain_group(cx, durable, key);
         }
     }
 
     /// They stand with what waits for a member again.
-    fn put_back_denied(&mut self, key: u64, most: usize) -> usize {
-        let group = self.number(key).and_then(|number| self.get_mut(number));
-        let Some(group) = group.sure() else { return 0 };
+    fn put_back_denied(&mut self, durable: &mut Durable, key: u64, most: usize) -> usize {
+        let Some(group) = self.by_key_mut(key).sure() else { return 0 };
         let count = group.denied.len().min(most);
         group.parked.extend(group.denied.drain(..count));
-        let kept = group.kept.as_mut();
-        count + kept.map_or(0, |kept| kept.put_back(most - count))
+        count + group.kept.map_or(0, |kept| durable.put_back_denied(kept, most - count))
     }
 }

@@ -15,7 +15,7 @@ use topic::FilterId;
 
 use crate::clients::Sessions;
 use crate::clients::subscriptions::Listed;
-use crate::durable::Durable;
+use crate::durable::{Durable, KeptId};
 use crate::flow::work::{GROUP_UNITS, MEMBER_UNITS, MEMBERS_PER_UNIT};
 use crate::groups::group_names::GroupName;
 use crate::groups::members::Member;
@@ -74,13 +74,17 @@ impl Groups {
     }
 
     /// A group that the log knows, before its members are back.
-    pub(crate) fn know_restored_group(
+    pub(crate) fn restore_group(
         &mut self,
         sessions: &mut Sessions,
         name: &Arc<GroupName>,
+        kept: KeptId,
         now_ms: u64,
     ) {
-        self.know_group(sessions, name, now_ms + MEMBERLESS_MS);
+        let number = self.know_group(sessions, name, now_ms + MEMBERLESS_MS);
+        if let Some(group) = self.get_mut(number) {
+            group.kept = Some(kept);
+        }
     }
 
     /// Somebody joined, here or on another shard. True if it was not a member before.
@@ -99,7 +103,7 @@ impl Groups {
             return false;
         }
         // Its shard may never have heard that the queue here is not empty.
-        if group.has_waiting() && shard != cx.id {
+        if group.is_told && shard != cx.id {
             cx.send(shard, Mail::Waiting { group: name.key, any: true });
         }
         true
@@ -186,7 +190,7 @@ impl Groups {
         let (mut parked, mut denied) = (group.parked, group.denied);
         parked.append(&mut denied);
         let lost =
-            parked.len() as u64 + group.kept.map_or(0, |kept| durable.close_group_queue(*kept));
+            parked.len() as u64 + group.kept.map_or(0, |kept| durable.close_group_queue(kept));
         sessions.discard_parked(parked);
         if lost > 0 {
             cx.note_group_dropped(&group.name, lost);
@@ -231,11 +235,16 @@ impl Groups {
             cx.flow.inbox.put_late(Mail::Park { group: name.clone(), message, confirm });
             return;
         }
-        match durable.keep_for_group(cx, self, name, &message, confirm) {
-            Ok(true) => {}
-            Ok(false) => {
-                self.park(cx, sessions, durable, name, message.clone());
-                cx.answer(confirm, codec::Reason::SUCCESS, message);
+        let number = self.number(name.key).filter(|it| durable.group_keeps(self, *it, &message));
+        let Some(group) = number.and_then(|number| self.get_mut(number)) else {
+            self.park(cx, sessions, durable, name, message.clone());
+            return cx.answer(confirm, codec::Reason::SUCCESS, message);
+        };
+        match durable.keep_for_group(cx, group, &message, confirm) {
+            Ok(is_first) => {
+                if is_first {
+                    group.drain(cx, durable);
+                }
             }
             Err(error) if may_pass(&error) && durable.waits_for_disk(cx, confirm) => {
                 cx.flow.inbox.put_late(Mail::Park { group: name.clone(), message, confirm });
@@ -475,56 +484,89 @@ impl Groups {
         self.drain_group(cx, durable, key);
     }
 
+    /// The home's side: deliver what waits as far as members have room.
+    pub(crate) fn drain_group(&mut self, cx: &mut Context, durable: &mut Durable, key: u64) {
+        // The group may have ended while mail for it was on its way.
+        if let Some(group) = self.by_key_mut(key) {
+            group.drain(cx, durable);
+        }
+    }
+
+    /// After a start: tells the other shards for which groups something waits here.
+    pub(crate) fn tell_all_waiting(&mut self, cx: &mut Context, durable: &Durable) {
+        for key in self.keys() {
+            if let Some(group) = self.by_key_mut(key) {
+                group.tell_waiting(cx, durable);
+            }
+        }
+    }
+
+    /// The home's side: a member has acknowledged what the log keeps, or nobody may have it.
+    pub(crate) fn on_group_done(&self, durable: &mut Durable, key: u64, serial: u64) {
+        // As in `drain_group`.
+        if let Some(kept) = self.kept(key) {
+            durable.on_group_done(kept, serial);
+        }
+    }
+
+    /// The home's side: a member could not take what the log keeps, or has ended.
+    pub(crate) fn on_group_returned(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        key: u64,
+        serial: u64,
+    ) {
+        // As in `drain_group`.
+        if let Some(group) = self.by_key_mut(key)
+            && group.kept.is_some_and(|kept| durable.on_group_returned(kept, serial))
+        {
+            group.drain(cx, durable);
+        }
+    }
+}
+
+impl Group {
     /// The home's side: deliver what waits as far as members have room, and tell the other shards
     /// whether something is left.
-    pub(crate) fn drain_group(&mut self, cx: &mut Context, durable: &mut Durable, key: u64) {
-        cx.flow.work.charge(self.member_count(key) / MEMBERS_PER_UNIT);
-        durable.give_out_kept(cx, self, key);
-        self.give_out_parked(cx, key);
-        self.tell_waiting(cx, key);
+    fn drain(&mut self, cx: &mut Context, durable: &mut Durable) {
+        cx.flow.work.charge(self.members.len() / MEMBERS_PER_UNIT);
+        durable.give_out_kept(cx, self);
+        self.give_out_parked(cx);
+        self.tell_waiting(cx, durable);
     }
 
     /// Tells the other shards, once per change, whether something waits here for their members.
-    pub(crate) fn tell_waiting(&mut self, cx: &mut Context, key: u64) {
-        // The group may have ended while mail for it was on its way.
-        let Some(number) = self.number(key) else { return };
-        let Some(group) = self.get_mut(number).sure() else { return };
-        let any = group.has_waiting();
-        if std::mem::replace(&mut group.is_told, any) != any {
-            cx.send_to_others(&Mail::Waiting { group: key, any });
+    fn tell_waiting(&mut self, cx: &mut Context, durable: &Durable) {
+        let any = self.has_waiting(durable);
+        if std::mem::replace(&mut self.is_told, any) != any {
+            cx.send_to_others(&Mail::Waiting { group: self.name.key, any });
         }
     }
 
-    fn give_out_parked(&mut self, cx: &mut Context, key: u64) {
-        let now_ms = cx.now_ms;
+    fn give_out_parked(&mut self, cx: &mut Context) {
         let strategy = cx.shared.settings.share_strategy;
-        // As in `tell_waiting`.
-        let Some(number) = self.number(key) else { return };
         loop {
             let random = cx.next_random();
-            let Some(group) = self.get_mut(number).sure() else { return };
-            let Some(message) = group.parked.front().cloned() else { return };
-            let is_expired = message.is_expired(now_ms);
-            let place = choose(group, strategy, &message, random);
-            if place.is_none() && !is_expired {
+            let Some(message) = self.parked.front().cloned() else { return };
+            let member = self.assign(strategy, &message, random);
+            if member.is_none() && !message.is_expired(cx.now_ms) {
                 return;
             }
-            group.parked.pop_front();
-            group.parked_bytes -= message.heap_bytes() as u64;
-            if place.is_none() {
+            self.parked.pop_front();
+            self.parked_bytes -= message.heap_bytes() as u64;
+            let Some(member) = member else {
                 cx.metrics.dropped_expired.add(1);
-            }
-            if let Some(member) = place.and_then(|place| group.members.at(place)) {
-                member.gauge.assign();
-                let member = member.key;
-                // Hop 1: it comes from the queue, so the rest of the queue does not hold it back.
-                let group = group.name.clone();
-                let mail = Mail::Offer { group, member, message, way: GroupWay::new(1, 0) };
-                cx.send(member.shard(), mail);
-            }
+                continue;
+            };
+            // Hop 1: it comes from the queue, so the rest of the queue does not hold it back.
+            let (group, way) = (self.name.clone(), GroupWay::new(1, 0));
+            cx.send(member.shard(), Mail::Offer { group, member, message, way });
         }
     }
+}
 
+impl Groups {
     /// All groups at home, for members that became free without anybody saying so.
     pub(crate) fn drain_groups(
         &mut self,
@@ -548,7 +590,7 @@ impl Groups {
         key: u64,
         any: bool,
     ) {
-        // As in `tell_waiting`.
+        // As in `drain_group`.
         let Some(number) = self.number(key) else { return };
         if let Some(group) = self.get_mut(number) {
             group.is_waiting = any;
@@ -582,7 +624,7 @@ impl Groups {
         let key = group.name.key;
         let home = cx.shared.shard_of_group(key);
         if home == cx.id {
-            if group.has_waiting() {
+            if group.is_told {
                 self.drain_group(cx, durable, key);
             }
             return;

@@ -10,11 +10,11 @@ use session::Message;
 use slab::Slab;
 use topic::FilterId;
 
-use crate::durable::KeptQueue;
+use crate::durable::{Durable, KeptId};
 use crate::groups::group_names::GroupName;
 use crate::groups::members::Members;
 use crate::sure::Sure;
-use crate::{GroupText, SessionKey, ShareStrategy, Shared};
+use crate::{GroupText, SessionKey, ShareStrategy};
 
 /// How long a full queue is not looked through again for what has expired.
 pub(crate) const EXPIRY_LOOK_MS: u64 = 1000;
@@ -35,9 +35,9 @@ pub(crate) struct Group {
     pub(crate) look_ms: u64,
     /// At home: messages that no member with room may have (`denied.rs`).
     pub(crate) denied: VecDeque<Message>,
-    /// At home: what the log keeps for the group.
-    pub(crate) kept: Option<Box<KeptQueue>>,
-    /// At home: the other shards were told that something waits.
+    /// At home: the queue that the log keeps for the group.
+    pub(crate) kept: Option<KeptId>,
+    /// At home: something waits for a member, and the other shards were told.
     pub(crate) is_told: bool,
     /// Elsewhere: the home has parked messages, so new ones go there, behind them.
     pub(crate) is_waiting: bool,
@@ -83,8 +83,26 @@ impl Group {
     }
 
     /// At home: is there a message that no member could take?
-    pub(crate) fn has_waiting(&self) -> bool {
-        !self.parked.is_empty() || self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
+    pub(crate) fn has_waiting(&self, durable: &Durable) -> bool {
+        !self.parked.is_empty() || self.kept.is_some_and(|kept| durable.has_waiting(kept))
+    }
+
+    /// Can any member take a message now?
+    pub(crate) fn has_room(&self) -> bool {
+        self.members.iter().any(|member| member.gauge.is_available())
+    }
+
+    /// Chooses a member for a message that the home gives out.
+    pub(crate) fn assign(
+        &mut self,
+        strategy: ShareStrategy,
+        message: &Message,
+        random: u64,
+    ) -> Option<SessionKey> {
+        let place = choose(self, strategy, message, random)?;
+        let member = self.members.at(place)?;
+        member.gauge.assign();
+        Some(member.key)
     }
 }
 
@@ -154,65 +172,27 @@ impl Groups {
 
     /// The keys of those at home for which something waits.
     pub(crate) fn waiting(&self) -> Vec<u64> {
-        let waiting = self.places.iter().filter(|(_, group)| group.has_waiting());
+        let waiting = self.places.iter().filter(|(_, group)| group.is_told);
         waiting.map(|(_, group)| group.name.key).collect()
     }
 
     /// The keys of those at home with messages that no member with room may have.
-    pub(crate) fn with_denied(&self) -> Vec<u64> {
+    pub(crate) fn with_denied(&self, durable: &Durable) -> Vec<u64> {
         let has_denied = |group: &&Group| {
-            !group.denied.is_empty() || group.kept.as_ref().is_some_and(|kept| kept.has_denied())
+            !group.denied.is_empty() || group.kept.is_some_and(|kept| durable.has_denied(kept))
         };
         let groups = self.places.iter().map(|(_, group)| group);
         groups.filter(has_denied).map(|group| group.name.key).collect()
     }
 
-    /// Messages that a member was chosen for, of those at home.
-    pub(crate) fn given_out_count(&self) -> usize {
-        let kept = self.places.iter().filter_map(|(_, group)| group.kept.as_ref());
-        kept.map(|kept| kept.given_out()).sum()
-    }
-
-    /// Can any member take a message now?
-    pub(crate) fn has_room(&self, key: u64) -> bool {
-        let group = self.number(key).and_then(|number| self.get(number));
-        group.is_some_and(|group| group.members.iter().any(|m| m.gauge.is_available()))
-    }
-
-    pub(crate) fn member_count(&self, key: u64) -> usize {
-        self.number(key).and_then(|number| self.get(number)).map_or(0, |group| group.members.len())
-    }
-
-    /// Chooses a member for a message that the home gives out.
-    pub(crate) fn choose_for(
-        &mut self,
-        key: u64,
-        message: &Message,
-        random: u64,
-        shared: &Shared,
-    ) -> Option<(Arc<GroupName>, SessionKey)> {
+    pub(crate) fn by_key_mut(&mut self, key: u64) -> Option<&mut Group> {
         let number = self.number(key)?;
-        let group = self.get_mut(number)?;
-        let place = choose(group, shared.settings.share_strategy, message, random)?;
-        let member = group.members.at(place)?;
-        member.gauge.assign();
-        Some((group.name.clone(), member.key))
+        self.get_mut(number)
     }
 
-    /// What the log keeps for a group, at its home.
-    pub(crate) fn kept(&self, key: u64) -> Option<&KeptQueue> {
-        self.get(self.number(key)?)?.kept.as_deref()
-    }
-
-    pub(crate) fn kept_mut(&mut self, key: u64) -> Option<&mut KeptQueue> {
-        let number = self.number(key)?;
-        self.get_mut(number)?.kept.as_deref_mut()
-    }
-
-    pub(crate) fn set_kept(&mut self, key: u64, kept: KeptQueue) {
-        if let Some(group) = self.number(key).and_then(|number| self.get_mut(number)) {
-            group.kept = Some(Box::new(kept));
-        }
+    /// The queue that the log keeps for a group, at its home.
+    pub(crate) fn kept(&self, key: u64) -> Option<KeptId> {
+        self.get(self.number(key)?)?.kept
     }
 
     pub(crate) fn number(&self, key: u64) -> Option<u32> {

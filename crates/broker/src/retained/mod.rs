@@ -8,7 +8,6 @@ mod kept;
 
 use crate::clients::Sessions;
 use crate::durable::Durable;
-use crate::groups::table::Groups;
 use crate::shard::context::Context;
 use std::sync::Arc;
 
@@ -44,14 +43,13 @@ impl Retained {
         cx: &mut Context,
         sessions: &mut Sessions,
         durable: &mut Durable,
-        groups: &mut Groups,
         message: &Message,
         asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
         let home = cx.shared.shard_of_topic(Name::of(message));
         if home == cx.id {
-            return self.retain_at_home(cx, sessions, durable, groups, message, asked, routed);
+            return self.retain_at_home(cx, sessions, durable, message, asked, routed);
         }
         // Its home is asked when it writes the message down, or when the store is about full.
         let is_kept = durable.store.is_some() && message.level() > 0;
@@ -66,7 +64,6 @@ impl Retained {
         cx: &mut Context,
         sessions: &mut Sessions,
         durable: &mut Durable,
-        groups: &mut Groups,
         message: &Message,
         mut asked: Option<&mut Asked>,
         routed: &mut Routed,
@@ -76,7 +73,7 @@ impl Retained {
         if let Some(asked) = asked.as_deref_mut()
             && (is_late || asked.confirm().serial != 0)
         {
-            return self.retain_here(cx, sessions, durable, groups, message, asked);
+            return self.retain_here(cx, sessions, durable, message, asked);
         }
         let payer = sessions.payer_of(message).cloned();
         let confirm = asked.as_deref_mut().map(|asked| asked.ask(Respondent::RETAINED));
@@ -94,17 +91,14 @@ impl Retained {
         cx: &mut Context,
         sessions: &mut Sessions,
         durable: &mut Durable,
-        groups: &mut Groups,
         message: &Message,
         asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
         let home = cx.shared.shard_of_topic(Name::of(message));
         match asked {
-            Some(asked) if home == cx.id => {
-                self.retain_here(cx, sessions, durable, groups, message, asked)
-            }
-            asked => self.retain(cx, sessions, durable, groups, message, asked, routed),
+            Some(asked) if home == cx.id => self.retain_here(cx, sessions, durable, message, asked),
+            asked => self.retain(cx, sessions, durable, message, asked, routed),
         }
     }
 
@@ -113,7 +107,6 @@ impl Retained {
         cx: &mut Context,
         sessions: &mut Sessions,
         durable: &mut Durable,
-        groups: &mut Groups,
         message: &Message,
         asked: &mut Asked,
     ) {
@@ -121,7 +114,6 @@ impl Retained {
         durable.on_retain_mail(
             cx,
             sessions,
-            groups,
             self,
             message.clone(),
             Some(asked.ask(Respondent::RETAINED)),

@@ -3,7 +3,7 @@
 //!
 //! What comes behind such a message from its publisher, or on its topic, waits until all have got
 //! it; who unsubscribes meanwhile gets it first. What durable sessions are owed is in the log at
-//! once (`durable/deliver.rs`), so this is about the others only.
+//! once (`durable/in_flight.rs`), so this is about the others only.
 
 use std::collections::VecDeque;
 

@@ -43,7 +43,8 @@ impl Shard {
                 ))
             }
             Command::Groups { within, from, max } => {
-                Answer::Groups(self.groups.look_at_groups(&self.cx, *within, *from, rows_of(*max)))
+                let Self { cx, groups, durable, .. } = self;
+                Answer::Groups(groups.look_at_groups(cx, durable, *within, *from, rows_of(*max)))
             }
             Command::Members { share, filter, from, max } => {
                 let group = GroupText::new(scope, share, filter);
@@ -147,7 +148,6 @@ impl Shard {
             false => self.durable.clear_unheard(
                 &mut self.cx,
                 &mut self.sessions,
-                &mut self.groups,
                 &mut self.retained,
                 &message,
                 &mut asked,

@@ -11,10 +11,10 @@ use crate::clients::client::Client;
 use crate::clients::notices::Subject;
 use crate::durable::line::{Behind, Waiting};
 use crate::durable::promise::Promise;
-use crate::durable::queue::Queue;
+use crate::durable::queues::Queue;
 use crate::durable::replay::{Replay, Restored, Unreadable};
 use crate::durable::store::Loaded;
-use crate::durable::turn::chunk_is_done;
+use crate::durable::writing::chunk_is_done;
 use crate::journal::QueueId;
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
@@ -98,11 +98,11 @@ impl Shard {
         if self.durable.store.is_none() {
             return;
         }
-        self.durable.reclaim(&mut self.sessions, &mut self.groups, &mut self.retained);
+        self.durable.reclaim(&mut self.sessions, &self.groups, &mut self.retained);
         let is_written = self
             .durable
             .write_in_flight(&mut self.sessions)
-            .and_then(|()| self.durable.write_progress(&mut self.sessions, &mut self.groups));
+            .and_then(|()| self.durable.write_progress(&mut self.sessions));
         let Some(store) = self.durable.store.as_mut().sure() else { return };
         if is_written.is_ok()
             && let Some(chunk) = store.chunk.take_if(chunk_is_done)
@@ -314,7 +314,8 @@ impl Shard {
             match self.durable.queue(&self.sessions, id) {
                 Some(Queue::Handover) => self.resume_handovers(),
                 Some(Queue::Session(slot)) => self.pump(slot),
-                Some(Queue::Group(key)) => {
+                Some(Queue::Group(id)) => {
+                    let Some(key) = self.durable.group_of(id) else { continue };
                     self.groups.drain_group(&mut self.cx, &mut self.durable, key)
                 }
                 // Nothing waits there; or it is gone meanwhile.
@@ -399,7 +400,6 @@ impl Shard {
                 &mut self.cx,
                 &mut self.sessions,
                 &mut self.durable,
-                &mut self.groups,
                 &message,
                 Some(&mut asked),
                 &mut routed,
@@ -460,7 +460,6 @@ impl Shard {
                 &mut self.cx,
                 &mut self.sessions,
                 &mut self.durable,
-                &mut self.groups,
                 &message,
                 asked.as_mut(),
                 &mut routed,
@@ -548,7 +547,6 @@ impl Shard {
                     self.durable.on_retain_mail(
                         &mut self.cx,
                         &mut self.sessions,
-                        &mut self.groups,
                         &mut self.retained,
                         message,
                         confirm,

@@ -78,7 +78,7 @@ impl Shard {
                 sessions.slow_publisher(cx, publisher, pace);
             }
             Mail::Retain { message, confirm, payer } => {
-                durable.on_retain_mail(cx, sessions, groups, retained, message, confirm, payer);
+                durable.on_retain_mail(cx, sessions, retained, message, confirm, payer);
             }
             Mail::QueryRetained(query) => retained.on_query(query, &mut cx.effects),
             Mail::Retained { query, messages, is_last } => {
@@ -101,12 +101,12 @@ impl Shard {
                     store.skip_serials(serial);
                 }
             }
-            Mail::GroupDone { group, serial } => durable.on_group_done(groups, group, serial),
+            Mail::GroupDone { group, serial } => groups.on_group_done(durable, group, serial),
             Mail::GroupReturned { group, serial } => {
-                durable.on_group_returned(cx, groups, group, serial);
+                groups.on_group_returned(cx, durable, group, serial);
             }
             Mail::GroupDenied { group, serial, message } => {
-                groups.on_group_denied(cx, &group, serial, message);
+                groups.on_group_denied(cx, durable, &group, serial, message);
             }
             Mail::Waiting { group, any } => groups.on_waiting(cx, durable, group, any),
             Mail::Pull { group } => groups.drain_group(cx, durable, group),

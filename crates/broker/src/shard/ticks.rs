@@ -201,7 +201,7 @@ impl Shard {
             subacks: self.cx.flow.barrier.waiting_count(),
             windows: self.cx.effects.windows_read().waiting_count(),
             pauses: self.cx.flow.pauses.waiting_count(),
-            given_out: self.groups.given_out_count(),
+            given_out: self.durable.given_out_count(),
             ..Waits::default()
         };
         for client in self.sessions.slots().filter_map(|slot| self.sessions.get(slot)) {

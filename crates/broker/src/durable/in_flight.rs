@@ -9,7 +9,7 @@ use session::{Delivery, Dropped, Message, Offered, Overflow, Terms};
 use storage::Position;
 use topic::{FilterId, Subscription};
 
-use super::eras::{self};
+use super::eras;
 use super::promise::Promise;
 use super::store::{Loaded, Noted};
 use crate::Name;

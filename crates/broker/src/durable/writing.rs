@@ -3,7 +3,7 @@
 
 use storage::{AppendError, Chunk, Fault, FaultKind, Level, Position, Record};
 
-use super::queue::Queue;
+use super::queues::Queue;
 use super::store::{Class, Noted, Store};
 use super::track::{Out, Place};
 use crate::Name;
@@ -85,11 +85,7 @@ impl Durable {
     }
 
     /// Writes how far the queues are that have moved.
-    pub(crate) fn write_progress(
-        &mut self,
-        sessions: &mut Sessions,
-        groups: &mut Groups,
-    ) -> Result<(), AppendError> {
+    pub(crate) fn write_progress(&mut self, sessions: &mut Sessions) -> Result<(), AppendError> {
         let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         if store.moved.is_empty() {
             return Ok(());
@@ -99,7 +95,7 @@ impl Durable {
         moved.dedup();
         let mut rest = moved.as_slice();
         while !rest.is_empty() {
-            match self.write_progress_of(sessions, groups, rest) {
+            match self.write_progress_of(sessions, rest) {
                 Ok(count) => rest = &rest[count..],
                 Err(error) => {
                     if let Some(store) = &mut self.store {
@@ -120,7 +116,6 @@ impl Durable {
     pub(crate) fn write_progress_of(
         &mut self,
         sessions: &mut Sessions,
-        groups: &mut Groups,
         moved: &[QueueId],
     ) -> Result<usize, AppendError> {
         let list_bytes_max = self.store.as_ref().map_or(0, |store| store.list_bytes_max);
@@ -129,7 +124,7 @@ impl Durable {
         let mut count = 0;
         for queue in moved {
             count += 1;
-            if self.push_progress(sessions, groups, *queue, &mut buffer) {
+            if self.push_progress(sessions, *queue, &mut buffer) {
                 written.push(*queue);
             }
             if buffer.len() >= list_bytes_max {
@@ -142,7 +137,7 @@ impl Durable {
         let place = store.append_list(&Fact::Progress(buffer.as_progress()), Level::Disk)?;
         let mut shares = Shares::new(place, written.len());
         for queue in written {
-            let old = self.set_progress_place(sessions, groups, queue, shares.next());
+            let old = self.set_progress_place(sessions, queue, shares.next());
             if let Some(store) = &mut self.store {
                 store.release(old);
             }
@@ -154,7 +149,7 @@ impl Durable {
     pub(crate) fn reclaim(
         &mut self,
         sessions: &mut Sessions,
-        groups: &mut Groups,
+        groups: &Groups,
         retained: &mut Retained,
     ) {
         let Some(store) = self.store.as_mut().sure() else { return };
@@ -178,7 +173,7 @@ impl Durable {
     fn copy_forward(
         &mut self,
         sessions: &mut Sessions,
-        groups: &mut Groups,
+        groups: &Groups,
         retained: &mut Retained,
         record: &Record<'_>,
         fact: &Fact<'_>,
@@ -191,7 +186,7 @@ impl Durable {
             Fact::WillTaken { message, .. } => self.copy_will(record, message),
             Fact::Progress(progress) => {
                 for entry in progress.iter() {
-                    self.rewrite_progress(sessions, groups, entry.queue, record);
+                    self.rewrite_progress(sessions, entry.queue, record);
                 }
                 Ok(())
             }
@@ -287,14 +282,8 @@ impl Durable {
         Ok(())
     }
 
-    fn rewrite_progress(
-        &mut self,
-        sessions: &Sessions,
-        groups: &Groups,
-        queue: QueueId,
-        record: &Record<'_>,
-    ) {
-        let place = self.progress_place(sessions, groups, queue);
+    fn rewrite_progress(&mut self, sessions: &Sessions, queue: QueueId, record: &Record<'_>) {
+        let place = self.progress_place(sessions, queue);
         let Some(store) = self.store.as_mut().sure() else { return };
         if place.is_some_and(|place| place.is_at(record.position)) {
             store.note_moved(queue);
@@ -323,7 +312,7 @@ impl Durable {
     fn copy_placed(
         &mut self,
         sessions: &mut Sessions,
-        groups: &mut Groups,
+        groups: &Groups,
         retained: &mut Retained,
         record: &Record<'_>,
         fact: &Fact<'_>,
@@ -349,7 +338,7 @@ impl Durable {
     fn place_of(
         &mut self,
         sessions: &mut Sessions,
-        groups: &mut Groups,
+        groups: &Groups,
         retained: &mut Retained,
         fact: &Fact<'_>,
     ) -> Option<Place> {
@@ -361,9 +350,9 @@ impl Durable {
 
     /// Of all but retained messages, which lie in a set.
     fn place_of_mut<'a>(
-        &mut self,
+        &'a mut self,
         sessions: &'a mut Sessions,
-        groups: &'a mut Groups,
+        groups: &Groups,
         fact: &Fact<'_>,
     ) -> Option<&'a mut Place> {
         let queue = match *fact {
@@ -377,7 +366,10 @@ impl Durable {
             _ => return None,
         };
         let slot = match self.queue_of(sessions, queue)? {
-            Queue::Group(key) => return groups.kept_mut(key).map(|kept| &mut kept.place),
+            Queue::Group(id) => {
+                let kept = self.store.as_mut()?.groups.get_mut(id);
+                return kept.map(|kept| &mut kept.place);
+            }
             Queue::Session(slot) => slot,
             Queue::Handover | Queue::Seen(_) => return None,
         };

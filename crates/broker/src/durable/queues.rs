@@ -4,11 +4,11 @@
 //! A further kind gets a variant of [`Queue`], and of [`QueueId`] if it has no number of its own.
 //! All else is in this file; what is in its queue and when it moves is its own business.
 
+use super::KeptId;
 use super::store::Seen;
 use super::track::{Place, Track};
 use crate::clients::Sessions;
 use crate::durable::Durable;
-use crate::groups::table::Groups;
 use crate::journal::{ProgressBuf, QueueId, QueueNumber};
 use crate::sure::Sure;
 
@@ -21,8 +21,8 @@ pub(crate) enum Queue {
     Seen(u16),
     /// Of the session in this slot.
     Session(u32),
-    /// Of the shared group with this key.
-    Group(u64),
+    /// Of a shared group.
+    Group(KeptId),
 }
 
 /// How far a queue is.
@@ -62,17 +62,11 @@ impl Durable {
         if let Some(slot) = sessions.find_queue(number) {
             return Some(Queue::Session(slot));
         }
-        let group = self.store.as_ref()?.groups.get(&number)?;
-        Some(Queue::Group(*group))
+        self.store.as_ref()?.groups.find(number).map(Queue::Group)
     }
 
     /// None: the queue is gone.
-    fn reached<'a>(
-        &'a self,
-        sessions: &'a Sessions,
-        groups: &'a Groups,
-        id: QueueId,
-    ) -> Option<Reached<'a>> {
+    fn reached<'a>(&'a self, sessions: &'a Sessions, id: QueueId) -> Option<Reached<'a>> {
         let store = self.store.as_ref()?;
         let track = match self.queue(sessions, id)? {
             Queue::Handover => Some(&store.handovers.track),
@@ -83,7 +77,7 @@ impl Durable {
                 let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
                 durable.map(|durable| &durable.track)
             }
-            Queue::Group(key) => groups.kept(key).map(|kept| &kept.track),
+            Queue::Group(id) => store.groups.get(id).map(|kept| &kept.track),
         };
         track.sure().map(Reached::Track)
     }
@@ -92,22 +86,16 @@ impl Durable {
     pub(crate) fn push_progress(
         &self,
         sessions: &Sessions,
-        groups: &Groups,
         id: QueueId,
         buffer: &mut ProgressBuf,
     ) -> bool {
-        let reached = self.reached(sessions, groups, id);
+        let reached = self.reached(sessions, id);
         reached.inspect(|reached| reached.push_to(id, buffer)).is_some()
     }
 
     /// Where the log says how far the queue is. None: the queue is gone.
-    pub(crate) fn progress_place(
-        &self,
-        sessions: &Sessions,
-        groups: &Groups,
-        id: QueueId,
-    ) -> Option<Place> {
-        self.reached(sessions, groups, id).map(|reached| reached.place())
+    pub(crate) fn progress_place(&self, sessions: &Sessions, id: QueueId) -> Option<Place> {
+        self.reached(sessions, id).map(|reached| reached.place())
     }
 
     /// From now on the log says here how far the queue is. Returns the place that is needed no
@@ -115,7 +103,6 @@ impl Durable {
     pub(crate) fn set_progress_place(
         &mut self,
         sessions: &mut Sessions,
-        groups: &mut Groups,
         id: QueueId,
         place: Place,
     ) -> Place {
@@ -133,7 +120,7 @@ impl Durable {
                     &mut durable.track.place
                 })
             }
-            Queue::Group(key) => groups.kept_mut(key).map(|kept| &mut kept.track.place),
+            Queue::Group(id) => store.groups.get_mut(id).map(|kept| &mut kept.track.place),
         };
         old.map_or(place, |old| std::mem::replace(old, place))
     }

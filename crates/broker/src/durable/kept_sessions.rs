@@ -4,12 +4,12 @@ use codec::{Packet, Reason, SubscribeOptions, Version};
 use session::{NEVER, QueueLimits};
 use storage::{AppendError, Level, Position};
 
-use super::ends::End;
 use super::eras::Eras;
 use super::handover::Received;
-use super::late::{self, Deletion};
 use super::lifetimes::Lifetimes;
+use super::postponed::{self, Deletion};
 use super::promise::Promise;
+use super::session_ends::End;
 use super::store::{Class, level_of};
 use super::track::{Place, Track};
 use crate::clients::Sessions;
@@ -203,7 +203,7 @@ impl Durable {
         // It may not use up what acknowledgements and deletions need.
         let written =
             store.append(Class::Normal, &Fact::SessionOpened(opened), level_of(level as u8));
-        let may_wait = |error: &AppendError| may_wait && late::passes(error);
+        let may_wait = |error: &AppendError| may_wait && postponed::passes(error);
         let place = match &written {
             Err(error) if may_wait(error) => Place::NOWHERE,
             _ => written.clone()?,
@@ -249,7 +249,7 @@ impl Durable {
             }
         }
         match self.write_connect(cx, sessions, slot, version, opened_at_ms, Class::Essential) {
-            Err(error) if late::passes(&error) => {
+            Err(error) if postponed::passes(&error) => {
                 if let Some(store) = &mut self.store {
                     store.late.put_connect(queue, version, opened_at_ms);
                 }
@@ -283,7 +283,7 @@ impl Durable {
         store.release(std::mem::replace(&mut durable.opened, place));
         store.release(std::mem::take(&mut durable.detached));
         if let Err(error) = self.keep_will(sessions, slot, class) {
-            if let Some(store) = self.store.as_mut().filter(|_| late::passes(&error)) {
+            if let Some(store) = self.store.as_mut().filter(|_| postponed::passes(&error)) {
                 store.late.put_will(queue);
             }
             sessions.tell_will_not_kept(cx, slot, error);

@@ -1,0 +1,446 @@
+//! The queues of shared groups with a durable member.
+//!
+//! The group's home keeps each message until a member has acknowledged it, whoever that is. Members
+//! hold what they were given in memory only: after a crash the home gives it out again, which at
+//! least once allows. So shared subscriptions of durable sessions are granted QoS 1 at most.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use session::{Dropped, Message, Overflow};
+use slab::Slab;
+use storage::{AppendError, Level};
+
+use super::promise::Promise;
+use super::store::{Class, Loaded, Store, level_of};
+use super::track::{Place, Track};
+use crate::durable::Durable;
+use crate::groups::group_names::GroupName;
+use crate::groups::table::{EXPIRY_LOOK_MS, Group, Groups};
+use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
+use crate::limits::ledger::NOBODY;
+use crate::routing::deliver::count_dropped;
+use crate::shard::context::Context;
+use crate::sure::Sure;
+use crate::{Confirm, GroupWay, Mail};
+
+/// Bytes of waiting messages that a group keeps in memory beside the log. Policy: later ones are
+/// read back from the disk.
+const MEMORY_BYTES_MAX: usize = 1024 * 1024;
+
+/// The number of a group's queue in memory. A group has it as long as its queue is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptId(u32);
+
+/// One message that waits.
+#[derive(Debug)]
+struct Waiting {
+    serial: u64,
+    bytes: u32,
+    message: Option<Message>,
+}
+
+/// The queue of a group, at its home.
+#[derive(Debug)]
+pub(super) struct KeptQueue {
+    pub(super) number: QueueNumber,
+    /// The key of its group.
+    pub(super) group: u64,
+    pub(super) place: Place,
+    pub(super) track: Track,
+    waiting: VecDeque<Waiting>,
+    bytes: u64,
+    memory_bytes: usize,
+    /// Until then it is not looked through for what has expired.
+    look_ms: u64,
+    /// Given out and come back; they go first.
+    returned: BTreeSet<u64>,
+    /// Given out, and no member with room may have them (`groups/denied.rs`).
+    denied: BTreeSet<u64>,
+}
+
+/// The queues of the groups that have their home here.
+#[derive(Debug, Default)]
+pub(super) struct KeptGroups {
+    queues: Slab<KeptQueue>,
+    by_number: HashMap<QueueNumber, KeptId, FixedState>,
+}
+
+impl KeptGroups {
+    pub(super) fn find(&self, number: QueueNumber) -> Option<KeptId> {
+        self.by_number.get(&number).copied()
+    }
+
+    pub(super) fn get(&self, id: KeptId) -> Option<&KeptQueue> {
+        self.queues.get(id.0 as usize)
+    }
+
+    pub(super) fn get_mut(&mut self, id: KeptId) -> Option<&mut KeptQueue> {
+        self.queues.get_mut(id.0 as usize)
+    }
+
+    fn insert(&mut self, queue: KeptQueue) -> KeptId {
+        let number = queue.number;
+        let id = KeptId(self.queues.insert(queue) as u32);
+        self.by_number.insert(number, id);
+        id
+    }
+
+    fn remove(&mut self, id: KeptId) -> Option<KeptQueue> {
+        let queue = self.queues.try_remove(id.0 as usize)?;
+        self.by_number.remove(&queue.number);
+        Some(queue)
+    }
+}
+
+impl KeptQueue {
+    fn new(number: QueueNumber, group: u64, place: Place, track: Track) -> Self {
+        Self {
+            number,
+            group,
+            place,
+            track,
+            waiting: VecDeque::new(),
+            bytes: 0,
+            memory_bytes: 0,
+            look_ms: 0,
+            returned: BTreeSet::new(),
+            denied: BTreeSet::new(),
+        }
+    }
+
+    /// Messages that a member was chosen for.
+    fn given_out(&self) -> usize {
+        self.track.in_flight().count() - self.returned.len() - self.denied.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.returned.is_empty()
+    }
+
+    fn push(&mut self, serial: u64, bytes: u32, message: Option<Message>) {
+        let message = message.filter(|_| self.memory_bytes < MEMORY_BYTES_MAX);
+        self.memory_bytes += message.as_ref().map_or(0, Message::heap_bytes);
+        self.bytes += u64::from(bytes);
+        self.waiting.push_back(Waiting { serial, bytes, message });
+    }
+
+    fn front(&self) -> Option<(u64, Option<&Message>)> {
+        if let Some(serial) = self.returned.first() {
+            return Some((*serial, None));
+        }
+        self.waiting.front().map(|waiting| (waiting.serial, waiting.message.as_ref()))
+    }
+
+    fn pop_front(&mut self) {
+        if self.returned.pop_first().is_none()
+            && let Some(gone) = self.waiting.pop_front()
+        {
+            self.count_out(&gone);
+        }
+    }
+
+    fn count_out(&mut self, gone: &Waiting) {
+        self.bytes -= u64::from(gone.bytes);
+        self.memory_bytes -= gone.message.as_ref().map_or(0, Message::heap_bytes);
+    }
+
+    /// A message is acknowledged or, `is_unsent`, will never be given out. False: that was known.
+    fn finish(&mut self, serial: u64, is_unsent: bool) -> bool {
+        self.returned.remove(&serial);
+        self.denied.remove(&serial);
+        if self.track.finish(serial).is_some() {
+            return true;
+        }
+        if !is_unsent {
+            return false;
+        }
+        match (self.waiting.front(), self.waiting.back()) {
+            // It was the last of several.
+            (Some(front), Some(back)) if front.serial < serial => {
+                self.track.skip(serial, back.serial);
+            }
+            _ => self.track.pass(serial),
+        }
+        true
+    }
+}
+
+impl Durable {
+    /// Does the group keep this message in a log, at its home?
+    pub(crate) fn group_keeps(&self, groups: &Groups, number: u32, message: &Message) -> bool {
+        self.store.is_some()
+            && message.level() > 0
+            && message.qos() != codec::QoS::AtMostOnce
+            && groups.has_durable_member(number)
+    }
+
+    /// The home's side: writes a message into the group's queue. Returns whether it is the first
+    /// that waits there.
+    pub(crate) fn keep_for_group(
+        &mut self,
+        cx: &mut Context,
+        group: &mut Group,
+        message: &Message,
+        confirm: Option<Confirm>,
+    ) -> Result<bool, AppendError> {
+        let Some(store) = self.store.as_mut().sure() else { return Ok(false) };
+        let id = store.open_group_queue(group)?;
+        let Some(kept) = store.groups.get(id).sure() else { return Ok(false) };
+        let (number, was_empty) = (kept.number, kept.is_empty());
+        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
+        let payer = store.payer(payer, &cx.shared.ledger);
+        let (serial, position) = store.keep_message(message, payer.as_ref(), |message| {
+            Fact::Message(StoredMessage { queue: Some(number), ..message })
+        })?;
+        if let Some(confirm) = confirm {
+            store.promises.push(position, level_of(message.level()), Promise::Confirm(confirm));
+        }
+        let bytes = store.stored(serial).map_or(0, |stored| stored.place.bytes);
+        if let Some(kept) = store.groups.get_mut(id) {
+            kept.push(serial, bytes, Some(message.clone()));
+        }
+        store.drop_group_expired(cx, id);
+        store.drop_group_oldest(cx, &group.name, id);
+        Ok(was_empty)
+    }
+
+    /// The home's side: gives out what waits, as far as members have room.
+    pub(crate) fn give_out_kept(&mut self, cx: &mut Context, group: &mut Group) {
+        let (Some(id), Some(store)) = (group.kept, &mut self.store) else { return };
+        while let Some(kept) = store.groups.get(id).sure()
+            && let Some((serial, message)) = kept.front()
+            && group.has_room()
+        {
+            let loaded = match message.cloned() {
+                Some(message) => Loaded::Ready(message),
+                None => {
+                    let queue = kept.number.into();
+                    store.load(serial, queue)
+                }
+            };
+            let message = match loaded {
+                Loaded::Pending => return,
+                Loaded::Ready(message) if !message.is_expired(cx.now_ms) => message,
+                Loaded::Ready(_) | Loaded::Gone => {
+                    if let Some(kept) = store.groups.get_mut(id) {
+                        kept.pop_front();
+                    }
+                    store.finish_for_group(id, serial, true);
+                    count_dropped(&cx.metrics, Dropped::Expired, 1);
+                    continue;
+                }
+            };
+            let random = cx.next_random();
+            let strategy = cx.shared.settings.share_strategy;
+            let Some(member) = group.assign(strategy, &message, random) else { return };
+            if let Some(kept) = store.groups.get_mut(id) {
+                kept.pop_front();
+                kept.track.hand_out(serial, 0);
+            }
+            let (group, way) = (group.name.clone(), GroupWay::new(1, serial));
+            cx.send(member.shard(), Mail::Offer { group, member, message, way });
+        }
+    }
+
+    /// The home's side: a member has acknowledged, or nobody may have it.
+    pub(crate) fn on_group_done(&mut self, id: KeptId, serial: u64) {
+        if let Some(store) = &mut self.store {
+            store.finish_for_group(id, serial, false);
+        }
+    }
+
+    /// The home's side: a member could not take it, or ended before it acknowledged. True: it is to
+    /// be given out again.
+    pub(crate) fn on_group_returned(&mut self, id: KeptId, serial: u64) -> bool {
+        let Some(kept) = self.kept_group(id) else { return false };
+        let is_out = kept.track.get_mut(serial).is_some();
+        if is_out {
+            kept.returned.insert(serial);
+        }
+        is_out
+    }
+
+    /// The home's side: no member with room may have it, and it is offered again later.
+    pub(crate) fn put_off_denied(&mut self, id: KeptId, serial: u64) {
+        if let Some(kept) = self.kept_group(id)
+            && kept.track.get_mut(serial).is_some()
+        {
+            kept.denied.insert(serial);
+        }
+    }
+
+    /// As many of these as that go to members again. Returns how many.
+    pub(crate) fn put_back_denied(&mut self, id: KeptId, most: usize) -> usize {
+        let Some(kept) = self.kept_group(id) else { return 0 };
+        let count = kept.denied.len().min(most);
+        for _ in 0..count {
+            kept.returned.extend(kept.denied.pop_first());
+        }
+        count
+    }
+
+    pub(crate) fn has_denied(&self, id: KeptId) -> bool {
+        let kept = self.store.as_ref().and_then(|store| store.groups.get(id));
+        kept.is_some_and(|kept| !kept.denied.is_empty())
+    }
+
+    /// Does anything wait for a member?
+    pub(crate) fn has_waiting(&self, id: KeptId) -> bool {
+        let kept = self.store.as_ref().and_then(|store| store.groups.get(id));
+        kept.is_some_and(|kept| !kept.is_empty())
+    }
+
+    /// Messages that are not given out.
+    pub(crate) fn waiting_count(&self, id: KeptId) -> usize {
+        let kept = self.store.as_ref().and_then(|store| store.groups.get(id));
+        kept.map_or(0, |kept| kept.waiting.len() + kept.returned.len() + kept.denied.len())
+    }
+
+    /// Messages of all groups that a member was chosen for.
+    pub(crate) fn given_out_count(&self) -> usize {
+        let queues = self.store.iter().flat_map(|store| &store.groups.queues);
+        queues.map(|(_, kept)| kept.given_out()).sum()
+    }
+
+    /// The group has no member any more: what it kept is lost, and said to be.
+    pub(crate) fn close_group_queue(&mut self, id: KeptId) -> u64 {
+        let Some(store) = self.store.as_mut().sure() else { return 0 };
+        let Some(kept) = store.groups.remove(id).sure() else { return 0 };
+        let mut lost = 0;
+        let given_out = kept.track.in_flight().map(|out| out.serial);
+        for serial in kept.waiting.iter().map(|waiting| waiting.serial).chain(given_out) {
+            store.release_message(serial);
+            lost += 1;
+        }
+        store.release(kept.place);
+        store.release(kept.track.place);
+        // Should it be lost, the group comes back with the next start and is closed then.
+        let closed = Fact::GroupClosed { queue: kept.number };
+        let _ = store.append_deletion(&closed, Level::Fsync);
+        lost
+    }
+
+    fn kept_group(&mut self, id: KeptId) -> Option<&mut KeptQueue> {
+        self.store.as_mut()?.groups.get_mut(id)
+    }
+}
+
+impl Store {
+    fn open_group_queue(&mut self, group: &mut Group) -> Result<KeptId, AppendError> {
+        if let Some(id) = group.kept {
+            return Ok(id);
+        }
+        let (number, from_serial) = (self.new_queue(), self.last_serial());
+        let name = &group.name;
+        let fact = Fact::GroupOpened(GroupOpened {
+            queue: number,
+            from_serial,
+            name: &name.share,
+            filter: &name.filter_name().key(),
+        });
+        let place = self.append(Class::Normal, &fact, Level::Fsync)?;
+        let id = self.put_group_queue(number, name.key, place, Track::starting_at(from_serial));
+        group.kept = Some(id);
+        Ok(id)
+    }
+
+    /// Puts a group's queue where it is found by its number.
+    pub(super) fn put_group_queue(
+        &mut self,
+        number: QueueNumber,
+        group: u64,
+        place: Place,
+        track: Track,
+    ) -> KeptId {
+        self.groups.insert(KeptQueue::new(number, group, place, track))
+    }
+
+    /// What has expired in a full queue takes no room there (MQTT-3.3.2-5).
+    fn drop_group_expired(&mut self, cx: &Context, id: KeptId) {
+        let limits = cx.shared.settings.share_queue;
+        let Some(kept) = self.groups.get(id) else { return };
+        let is_full =
+            kept.waiting.len() > limits.messages_max as usize || kept.bytes > limits.bytes_max;
+        if !is_full || kept.look_ms > cx.now_ms {
+            return;
+        }
+        let is_gone = |waiting: &&Waiting| self.stored(waiting.serial).is_none();
+        let gone: Vec<u64> = kept.waiting.iter().filter(is_gone).map(|it| it.serial).collect();
+        let Some(kept) = self.groups.get_mut(id) else { return };
+        kept.look_ms = cx.now_ms + EXPIRY_LOOK_MS;
+        for waiting in std::mem::take(&mut kept.waiting) {
+            match gone.binary_search(&waiting.serial) {
+                Ok(_) => kept.count_out(&waiting),
+                Err(_) => kept.waiting.push_back(waiting),
+            }
+        }
+        count_dropped(&cx.metrics, Dropped::Expired, gone.len() as u64);
+        for serial in gone {
+            self.finish_for_group(id, serial, true);
+        }
+    }
+
+    /// The limits of a group's queue: the oldest go, as a group has no one publisher to refuse.
+    fn drop_group_oldest(&mut self, cx: &mut Context, name: &Arc<GroupName>, id: KeptId) {
+        let limits = cx.shared.settings.share_queue;
+        let mut dropped = 0;
+        while let Some(kept) = self.groups.get_mut(id)
+            && (kept.waiting.len() > limits.messages_max as usize || kept.bytes > limits.bytes_max)
+        {
+            let gone = match limits.overflow {
+                Overflow::DropOldest => kept.waiting.pop_front(),
+                _ => kept.waiting.pop_back(),
+            };
+            let Some(gone) = gone else { break };
+            kept.count_out(&gone);
+            self.finish_for_group(id, gone.serial, true);
+            dropped += 1;
+        }
+        if dropped > 0 {
+            cx.note_group_dropped(name, dropped);
+        }
+    }
+
+    fn finish_for_group(&mut self, id: KeptId, serial: u64, is_unsent: bool) {
+        // The group may have lost its queue while this was on its way.
+        let Some(kept) = self.groups.get_mut(id) else { return };
+        if kept.finish(serial, is_unsent) {
+            let number = kept.number;
+            self.note_moved(number.into());
+            self.release_message(serial);
+        }
+    }
+
+    /// Lines a message up in the queue of its group. Returns how many need it.
+    pub(super) fn restore_group_message(
+        &mut self,
+        serial: u64,
+        queue: QueueNumber,
+        bytes: u32,
+    ) -> u32 {
+        // Its group was closed.
+        let Some(id) = self.groups.find(queue) else { return 0 };
+        let Some(kept) = self.groups.get_mut(id).sure() else { return 0 };
+        if serial <= kept.track.cursor() || kept.track.contains(serial) {
+            return 0;
+        }
+        kept.push(serial, bytes, None);
+        1
+    }
+}
+
+impl Context {
+    /// The member's side: tells the home that a message is done, or comes back.
+    pub(crate) fn tell_home(&mut self, group: u64, serial: u64, is_done: bool) {
+        if serial == 0 {
+            return;
+        }
+        let mail = match is_done {
+            true => Mail::GroupDone { group, serial },
+            false => Mail::GroupReturned { group, serial },
+        };
+        self.send(self.shared.shard_of_group(group), mail);
+    }
+}
