@@ -105,15 +105,6 @@ pub struct Who<'a> {
 const IDENTITY_BYTES_USUAL: usize = 1024;
 
 impl Sessions {
-    /// May who connects go on with the session, or end it? It has one owner as long as it lasts.
-    pub(crate) fn is_owner(&self, cx: &Context, slot: u32, request: &ConnectRequest) -> bool {
-        let now_ms = cx.now_ms;
-        let Some(client) = self.get(slot) else { return true };
-        let owner = client.username.as_deref();
-        client.expires_at_ms <= now_ms
-            || cx.shared.settings.session_owner.admits(owner, request.proved_username())
-    }
-
     /// Why its namespace does not take a connection: it was closed or deleted while that was on its
     /// way here, or has as much as it may have.
     pub(crate) fn bars(&mut self, cx: &mut Context, request: &ConnectRequest) -> Option<Reason> {
@@ -134,15 +125,6 @@ impl Sessions {
         let lacks_place = !is_connected && space.lacks(Quota::Connections, 1)
             || known.is_none() && space.lacks(Quota::Sessions, 1);
         lacks_place.then_some(Reason::QUOTA_EXCEEDED)
-    }
-
-    fn charge_payer(&mut self, cx: &Context, slot: u32, request: &ConnectRequest) {
-        let Some(payer) = request.payer() else { return };
-        let account = cx.shared.account(&payer);
-        if let Some(client) = self.get_mut(slot) {
-            client.session.outgoing.charge_to(account.clone());
-            client.charged.move_to(account);
-        }
     }
 }
 
@@ -201,12 +183,16 @@ impl Sessions {
         let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
         let username = request.proved_username();
         let grants = request.grants_by(&self.rules);
-        self.charge_payer(cx, slot, &request);
         // Broker time does not go back from one process to the next; a client connects less often
         // than that.
         self.sequence = (self.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
         let sequence = self.sequence;
         let Some(client) = self.get_mut(slot) else { return };
+        if let Some(payer) = request.payer() {
+            let account = cx.shared.account(&payer);
+            client.session.outgoing.charge_to(account.clone());
+            client.charged.move_to(account);
+        }
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
         client.session.attach(settings, rates, cx.shared.seed, now_ms);
         if let Some(link) = client.session.link_mut() {
@@ -226,10 +212,10 @@ impl Sessions {
         // MQTT-3.1.3-9: back before its delay has passed, so the will that there was is not sent.
         let old_will = std::mem::replace(&mut client.will, request.will.clone());
         let kept = durable.keep_session(cx, self, groups, slot, request.version);
-        if let Err(error) = &kept {
-            self.refuse_session(cx, slot, error, session_present, old_will);
-        }
         let Some(client) = self.get_mut(slot) else { return };
+        if let Err(error) = &kept {
+            client.refuse_session(cx, error, session_present, old_will);
+        }
         client.recharge();
         let fits = kept.is_err() || write_connack(client, &request, session_present);
         let event = Event::Connected {
@@ -242,44 +228,17 @@ impl Sessions {
             sequence,
         };
         client.publish_gauge();
-        let scope = client.scope;
-        cx.tell(scope, event);
+        cx.tell(client.scope, event);
         cx.metrics.connections.add(1);
         cx.metrics.connections_opened.add(1);
-        cx.count_in_space(self.scope_of(slot), Quota::Connections, 1);
-        self.mark_dirty(cx, slot);
+        cx.count_in_space(client.scope, Quota::Connections, 1);
+        client.mark_dirty(cx);
         if has_rules {
             self.recheck_receiving(cx, groups, slot);
         }
         if !fits {
             cx.doomed.push((slot, Ended::PacketLimitTooLow));
         }
-    }
-
-    /// The log cannot take a session that is to outlive its connection: no promise is made of it.
-    fn refuse_session(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        error: &storage::AppendError,
-        session_present: bool,
-        old_will: Option<Box<Will>>,
-    ) {
-        let Some(client) = self.get_mut(slot) else { return };
-        client.will = old_will;
-        if !session_present {
-            client.session_expiry_secs = 0;
-        }
-        if let Some(link) = client.session.link_mut() {
-            link.write(&Packet::Connack(Connack {
-                session_present: false,
-                reason: Reason::SERVER_UNAVAILABLE,
-                properties: codec::Properties::EMPTY,
-            }));
-        }
-        let (scope, client_id) = (client.scope, client.id.clone());
-        cx.tell(scope, Event::NotKept { client_id, error: error.clone() });
-        cx.doomed.push((slot, Ended::NotKept));
     }
 }
 
@@ -410,5 +369,36 @@ fn tell_limits(client: &Client, request: &ConnectRequest, properties: &mut Prope
 impl Client {
     pub(crate) const fn is_connected(&self) -> bool {
         self.connection != NO_CONNECTION
+    }
+
+    /// May who connects go on with its session, or end it? It has one owner as long as it lasts.
+    pub(crate) fn is_owner(&self, cx: &Context, request: &ConnectRequest) -> bool {
+        let owner = self.username.as_deref();
+        self.expires_at_ms <= cx.now_ms
+            || cx.shared.settings.session_owner.admits(owner, request.proved_username())
+    }
+
+    /// The log cannot take a session that is to outlive its connection: no promise is made of it.
+    fn refuse_session(
+        &mut self,
+        cx: &mut Context,
+        error: &storage::AppendError,
+        session_present: bool,
+        old_will: Option<Box<Will>>,
+    ) {
+        self.will = old_will;
+        if !session_present {
+            self.session_expiry_secs = 0;
+        }
+        if let Some(link) = self.session.link_mut() {
+            link.write(&Packet::Connack(Connack {
+                session_present: false,
+                reason: Reason::SERVER_UNAVAILABLE,
+                properties: codec::Properties::EMPTY,
+            }));
+        }
+        let event = Event::NotKept { client_id: self.id.clone(), error: error.clone() };
+        cx.tell(self.scope, event);
+        cx.doomed.push((self.key.slot(), Ended::NotKept));
     }
 }

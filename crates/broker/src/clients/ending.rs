@@ -3,7 +3,7 @@
 use codec::{Auth, Connack, Disconnect, Packet, Properties, Property, Reason, Violation};
 use session::Link;
 
-use crate::clients::Sessions;
+use crate::clients::client::Client;
 use crate::flow::work::AUTH_UNITS;
 use crate::shard::context::Context;
 use crate::{Ended, Reauthenticate};
@@ -19,31 +19,59 @@ pub(crate) const LOOKS_PER_TURN: usize = 1_024;
 /// with all that follows.
 pub(crate) const LOOKS_PER_END: usize = 16;
 
-impl Sessions {
+impl Client {
     /// DISCONNECT from the client. Always an end: `Err` carries it to the caller.
-    pub(crate) fn on_disconnect(
-        &mut self,
-        slot: u32,
-        disconnect: &Disconnect<'_>,
-    ) -> Result<(), Ended> {
-        if let Some(client) = self.get_mut(slot) {
-            let expiry = disconnect.properties.iter().find_map(|property| match property {
-                Property::SessionExpirySecs(secs) => Some(secs),
-                _ => None,
-            });
-            if let Some(secs) = expiry {
-                let was_cut = client.limits.session_expiry_max_secs == 0;
-                if client.session_expiry_secs == 0 && secs != 0 && !was_cut {
-                    return Err(Ended::Violation(Violation {
-                        reason: Reason::PROTOCOL_ERROR,
-                        clause: "MQTT-3.14.2-2",
-                        detail: "session expiry at DISCONNECT after none at CONNECT",
-                    }));
-                }
-                client.session_expiry_secs = secs.min(client.limits.session_expiry_max_secs);
+    pub(crate) fn on_disconnect(&mut self, disconnect: &Disconnect<'_>) -> Result<(), Ended> {
+        let expiry = disconnect.properties.iter().find_map(|property| match property {
+            Property::SessionExpirySecs(secs) => Some(secs),
+            _ => None,
+        });
+        if let Some(secs) = expiry {
+            let was_cut = self.limits.session_expiry_max_secs == 0;
+            if self.session_expiry_secs == 0 && secs != 0 && !was_cut {
+                return Err(Ended::Violation(Violation {
+                    reason: Reason::PROTOCOL_ERROR,
+                    clause: "MQTT-3.14.2-2",
+                    detail: "session expiry at DISCONNECT after none at CONNECT",
+                }));
             }
+            self.session_expiry_secs = secs.min(self.limits.session_expiry_max_secs);
         }
         Err(Ended::Client(disconnect.reason))
+    }
+
+    /// AUTH after the CONNECT: re-authentication (section 4.12.1).
+    pub(crate) fn on_auth(&self, cx: &mut Context, auth: &Auth<'_>) -> Result<(), Ended> {
+        // Signatures take longer than digests, and come with more data.
+        cx.flow.work.charge(AUTH_UNITS + auth.properties.raw().len());
+        let method = auth.properties.iter().find_map(|property| match property {
+            Property::AuthMethod(method) => Some(method),
+            _ => None,
+        });
+        let agreed = self.session.link().and_then(|link| link.auth_method());
+        if agreed.is_none() || method != agreed {
+            return Err(Ended::Violation(Violation {
+                reason: Reason::PROTOCOL_ERROR,
+                clause: "MQTT-4.12.1-1",
+                detail: "AUTH with another method than the one of the CONNECT",
+            }));
+        }
+        let data = auth.properties.iter().find_map(|property| match property {
+            Property::AuthData(data) => Some(data),
+            _ => None,
+        });
+        let ask = Reauthenticate {
+            slot: self.key.slot(),
+            connection: self.connection,
+            is_start: auth.reason == Reason::RE_AUTHENTICATE,
+            client_id: self.id.clone(),
+            username: self.login().map(Into::into),
+            provider: self.principal.as_ref().and_then(|principal| principal.provider),
+            method: method.unwrap_or_default().into(),
+            data: data.unwrap_or_default().into(),
+        };
+        cx.effects.reauthentications.push(ask);
+        Ok(())
     }
 }
 
@@ -59,48 +87,6 @@ impl Context {
             Ended::Banned => metrics.banned_cut.add(1),
             _ => {}
         }
-    }
-}
-
-impl Sessions {
-    /// AUTH after the CONNECT: re-authentication (section 4.12.1).
-    pub(crate) fn on_auth(
-        &self,
-        cx: &mut Context,
-        slot: u32,
-        auth: &Auth<'_>,
-    ) -> Result<(), Ended> {
-        // Signatures take longer than digests, and come with more data.
-        cx.flow.work.charge(AUTH_UNITS + auth.properties.raw().len());
-        let Some(client) = self.get(slot) else { return Ok(()) };
-        let method = auth.properties.iter().find_map(|property| match property {
-            Property::AuthMethod(method) => Some(method),
-            _ => None,
-        });
-        let agreed = client.session.link().and_then(|link| link.auth_method());
-        if agreed.is_none() || method != agreed {
-            return Err(Ended::Violation(Violation {
-                reason: Reason::PROTOCOL_ERROR,
-                clause: "MQTT-4.12.1-1",
-                detail: "AUTH with another method than the one of the CONNECT",
-            }));
-        }
-        let data = auth.properties.iter().find_map(|property| match property {
-            Property::AuthData(data) => Some(data),
-            _ => None,
-        });
-        let ask = Reauthenticate {
-            slot,
-            connection: client.connection,
-            is_start: auth.reason == Reason::RE_AUTHENTICATE,
-            client_id: client.id.clone(),
-            username: client.login().map(Into::into),
-            provider: client.principal.as_ref().and_then(|principal| principal.provider),
-            method: method.unwrap_or_default().into(),
-            data: data.unwrap_or_default().into(),
-        };
-        cx.effects.reauthentications.push(ask);
-        Ok(())
     }
 }
 

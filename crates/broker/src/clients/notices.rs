@@ -4,11 +4,9 @@
 use policy::{Action, Manner};
 use session::Dropped;
 
-use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::groups::group_names::GroupName;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Event, Scope};
 
 /// How often somebody is told of.
@@ -86,48 +84,37 @@ impl ShardNotices {
     }
 }
 
-impl Sessions {
-    /// Counts, and tells at once if nothing was told of the client for a second.
-    pub(crate) fn note(&mut self, cx: &mut Context, slot: u32, kind: Kind, topic: &str) {
-        self.note_as(cx, slot, kind, topic, Manner::default());
+impl Client {
+    /// Counts, and tells at once if nothing was told of it for a second.
+    pub(crate) fn note(&mut self, cx: &mut Context, kind: Kind, topic: &str) {
+        self.note_as(cx, kind, topic, Manner::default());
     }
 
     /// The same of something that was wanted in a certain manner.
-    pub(crate) fn note_as(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        kind: Kind,
-        topic: &str,
-        manner: Manner,
-    ) {
-        let now_ms = cx.now_ms;
-        let Some(client) = self.get_mut(slot).sure() else { return };
-        if !client.extras().notices.count(kind) {
-            let (topic, rule) = (topic.into(), rule_of(client, kind, topic, manner));
-            client.extras().notices.items.push(ClientItem { kind, count: 1, topic, rule });
+    pub(crate) fn note_as(&mut self, cx: &mut Context, kind: Kind, topic: &str, manner: Manner) {
+        if !self.extras().notices.count(kind) {
+            let (topic, rule) = (topic.into(), rule_of(self, kind, topic, manner));
+            self.extras().notices.items.push(ClientItem { kind, count: 1, topic, rule });
         }
-        if client.extras().notices.due_ms() <= now_ms {
-            self.tell_notices(cx, slot);
+        if self.extras().notices.due_ms() <= cx.now_ms {
+            self.tell_notices(cx);
         } else {
-            self.arm_timer(cx, slot);
+            self.arm_timer(cx);
         }
     }
 
-    /// Tells what there is of a client.
-    pub(crate) fn tell_notices(&mut self, cx: &mut Context, slot: u32) {
-        let now_ms = cx.now_ms;
-        let Some(client) = self.get_mut(slot).sure() else { return };
-        let Some(extras) = client.extras.as_mut().filter(|extras| !extras.notices.items.is_empty())
+    /// Tells what there is of it.
+    pub(crate) fn tell_notices(&mut self, cx: &mut Context) {
+        let Some(extras) = self.extras.as_mut().filter(|extras| !extras.notices.items.is_empty())
         else {
             return;
         };
-        extras.notices.told_ms = now_ms;
+        extras.notices.told_ms = cx.now_ms;
         let items = std::mem::take(&mut extras.notices.items);
-        let scope = client.scope;
-        let client_id = client.id.clone();
-        let username = client.username.clone();
-        let peer = client.session.link().map_or_else(Box::default, |link| link.peer.clone());
+        let scope = self.scope;
+        let client_id = self.id.clone();
+        let username = self.username.clone();
+        let peer = self.session.link().map_or_else(Box::default, |link| link.peer.clone());
         for ClientItem { kind, count, topic, rule } in items {
             let (client_id, username, peer) = (client_id.clone(), username.clone(), peer.clone());
             let event = match kind {

@@ -2,7 +2,7 @@
 
 use codec::Reason;
 use policy::{Action, Identity};
-use session::{Dropped, Link, Message, NEVER, Respondent};
+use session::{Dropped, Link, Message, NEVER, Origin, Respondent};
 
 use crate::clients::Sessions;
 use crate::clients::client::Client;
@@ -26,40 +26,14 @@ impl Sessions {
         }
         if let Some(client) = self.get_mut(slot) {
             client.session.on_pubrel(packet_id);
+            client.mark_dirty(cx);
         }
-        self.mark_dirty(cx, slot);
     }
 
     /// Moves on what the session itself has: resends and its queue.
     pub(crate) fn pump_session(&mut self, cx: &mut Context, durable: &mut Durable, slot: u32) {
-        let now_ms = cx.now_ms;
-        let metrics = &cx.metrics;
         let Some(client) = self.get_mut(slot).sure() else { return };
-        let mut given_up: Vec<(Dropped, session::Origin)> = Vec::new();
-        let before = client.session.link().map_or(0, |link| link.outbox.len());
-        let Client { session, grants, id, username, principal, rechecks, .. } = client;
-        let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
-        let may_have = |message: &Message| {
-            !*rechecks || grants.allows(identity, Action::Receive, message.topic())
-        };
-        session.pump(now_ms, may_have, |outcome| match outcome {
-            Ok(payload_bytes) => {
-                metrics.publishes_sent.add(1);
-                metrics.publish_bytes_sent.add(payload_bytes as u64);
-            }
-            Err(reason) => given_up.push(reason),
-        });
-        let outgoing = &client.session.outgoing;
-        let waits = outgoing.queued() > 0 || outgoing.has_unsent() || outgoing.is_held();
-        client.rechecks &= waits;
-        let after = client.session.link().map_or(0, |link| link.outbox.len());
-        client.publish_gauge();
-        if !cx.flow.pauses.is_empty() {
-            self.check_pause(cx, slot);
-        }
-        if after > before {
-            self.mark_dirty(cx, slot);
-        }
+        let given_up = client.pump(cx);
         self.note_given_up(cx, durable, slot, given_up);
     }
 
@@ -69,7 +43,7 @@ impl Sessions {
         cx: &mut Context,
         durable: &mut Durable,
         slot: u32,
-        given_up: Vec<(Dropped, session::Origin)>,
+        given_up: Vec<(Dropped, Origin)>,
     ) {
         for (reason, origin) in given_up {
             if reason == Dropped::Denied && durable.release_denied(cx, self, slot, origin) {
@@ -86,8 +60,14 @@ impl Sessions {
     }
 
     pub(crate) fn link(&mut self, slot: u32, connection: u64) -> Option<&mut Link> {
-        let client = self.get_mut(slot).filter(|c| c.connection == connection)?;
-        client.session.link_mut()
+        self.connected(slot, connection)?.session.link_mut()
+    }
+
+    /// Notes that the outbox of a client may have something to write.
+    pub(crate) fn mark_dirty(&mut self, cx: &mut Context, slot: u32) {
+        if let Some(client) = self.get_mut(slot).sure() {
+            client.mark_dirty(cx);
+        }
     }
 
     pub(crate) fn on_confirmed(
@@ -120,8 +100,8 @@ impl Sessions {
             // The publish itself was accepted: a limit on what is retained is not its matter.
             reason = Reason::SUCCESS;
         }
-        let is_current = self.link(slot, confirm.connection).is_some();
         let Some(client) = self.get_mut(slot).sure() else { return };
+        let is_current = client.connection == confirm.connection && client.session.is_online();
         cx.buffers.lend(client);
         let Confirm { connection, ack_number, respondent, .. } = confirm;
         if is_current {
@@ -136,26 +116,58 @@ impl Sessions {
         if client.session.link().is_some_and(Link::has_refused) {
             cx.doomed.push((slot, Ended::Refused));
         }
-        self.mark_dirty(cx, slot);
-    }
-
-    /// Makes sure that the client is looked at when something is due.
-    pub(crate) fn arm_timer(&mut self, cx: &mut Context, slot: u32) {
-        let Some(client) = self.get_mut(slot).sure() else { return };
-        let due_ms = client.next_due_ms();
-        if due_ms == NEVER {
-            return;
-        }
-        let tick = Timers::tick_of(due_ms);
-        if tick < client.timer_at {
-            client.timer_at = tick;
-            cx.timers.arm(tick, client.key.as_u64());
-        }
+        client.mark_dirty(cx);
     }
 
     /// Where what a session names means what it means.
     #[inline]
     pub(crate) fn scope_of(&self, slot: u32) -> Scope {
         self.get(slot).map_or(Scope::FIRST, |client| client.scope)
+    }
+}
+
+impl Client {
+    /// Sends what there is room for. Returns what could not be sent.
+    fn pump(&mut self, cx: &mut Context) -> Vec<(Dropped, Origin)> {
+        let metrics = &cx.metrics;
+        let mut given_up: Vec<(Dropped, Origin)> = Vec::new();
+        let before = self.session.link().map_or(0, |link| link.outbox.len());
+        let Self { session, grants, id, username, principal, rechecks, .. } = self;
+        let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
+        let may_have = |message: &Message| {
+            !*rechecks || grants.allows(identity, Action::Receive, message.topic())
+        };
+        session.pump(cx.now_ms, may_have, |outcome| match outcome {
+            Ok(payload_bytes) => {
+                metrics.publishes_sent.add(1);
+                metrics.publish_bytes_sent.add(payload_bytes as u64);
+            }
+            Err(reason) => given_up.push(reason),
+        });
+        let outgoing = &self.session.outgoing;
+        let waits = outgoing.queued() > 0 || outgoing.has_unsent() || outgoing.is_held();
+        self.rechecks &= waits;
+        let after = self.session.link().map_or(0, |link| link.outbox.len());
+        self.publish_gauge();
+        if !cx.flow.pauses.is_empty() {
+            self.check_pause(cx);
+        }
+        if after > before {
+            self.mark_dirty(cx);
+        }
+        given_up
+    }
+
+    /// Makes sure that it is looked at when something is due.
+    pub(crate) fn arm_timer(&mut self, cx: &mut Context) {
+        let due_ms = self.next_due_ms();
+        if due_ms == NEVER {
+            return;
+        }
+        let tick = Timers::tick_of(due_ms);
+        if tick < self.timer_at {
+            self.timer_at = tick;
+            cx.timers.arm(tick, self.key.as_u64());
+        }
     }
 }

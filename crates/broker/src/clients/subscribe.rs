@@ -9,6 +9,7 @@ use session::Link;
 use topic::{Filter, Subscription};
 
 use crate::clients::Sessions;
+use crate::clients::client::Client;
 use crate::clients::notices::Kind;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Change;
@@ -95,59 +96,31 @@ impl Sessions {
         slot: u32,
         subscribe: &Subscribe<'_>,
     ) -> Result<bool, Ended> {
-        let (done, retained) =
-            self.subscribe_portion(cx, durable, groups, slot, subscribe, false)?;
-        let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
-        for (filter, bits) in retained {
-            self.want_retained(slot, filter, bits, identifier);
-        }
+        let done = self.subscribe_portion(cx, durable, groups, slot, subscribe, false)?;
         Ok(self.put_off(slot, done, subscribe.filters.iter().count()))
     }
 
-    pub(crate) fn subscribe_portion<'a>(
+    pub(crate) fn subscribe_portion(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
         groups: &mut Groups,
         slot: u32,
-        subscribe: &Subscribe<'a>,
+        subscribe: &Subscribe<'_>,
         is_rest: bool,
-    ) -> Result<(Done, Retained<'a>), Ended> {
-        let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
-        let done = self.take_done(slot);
-        let mut portion = cx.portion(done, is_rest);
+    ) -> Result<Done, Ended> {
+        let Some(client) = self.get_mut(slot).sure() else { return Ok(Done::default()) };
+        let identifier = client.subscription_identifier(&subscribe.properties)?;
+        let mut portion = client.portion(cx, is_rest);
         let outcome =
             self.subscribe_all(cx, durable, groups, slot, subscribe, identifier, &mut portion);
-        self.tell_subscriptions(cx, slot, portion.told.take(), true);
-        outcome.map(|()| (portion.done, portion.retained))
-    }
-}
-
-impl Context {
-    fn portion<'a>(&self, done: Done, is_rest: bool) -> Portion<'a> {
-        let told = self.shared.tells_subscriptions().then(Told::default);
-        Portion { done, is_rest, told, ..Portion::default() }
-    }
-}
-
-impl Sessions {
-    /// One event for what one go has taken of a packet.
-    fn tell_subscriptions(&self, cx: &mut Context, slot: u32, told: Option<Told>, are_new: bool) {
-        let Some(filters) = told.filter(|told| told.count > 0) else { return };
-        let Some(client) = self.get(slot) else { return };
-        let (client_id, username) = (client.id.clone(), client.username.clone());
-        let peer = client.session.link().map(|link| link.peer.clone()).unwrap_or_default();
-        let event = match are_new {
-            true => Event::Subscribed { client_id, username, peer, filters },
-            false => Event::Unsubscribed { client_id, username, peer, filters },
-        };
-        cx.tell(self.scope_of(slot), event);
-    }
-
-    /// How far an earlier go has got with the packet.
-    fn take_done(&mut self, slot: u32) -> Done {
-        let extras = self.get_mut(slot).and_then(|client| client.extras.as_mut());
-        extras.and_then(|extras| extras.request.take()).map_or_else(Done::default, |done| *done)
+        let Some(client) = self.get_mut(slot).sure() else { return Ok(portion.done) };
+        client.tell_subscriptions(cx, portion.told, true);
+        outcome?;
+        for (filter, bits) in portion.retained {
+            client.want_retained(filter, bits, identifier);
+        }
+        Ok(portion.done)
     }
 
     /// A go is over that has got so far. Has it got to the last of so many filters?
@@ -175,13 +148,15 @@ impl Sessions {
         let begun = portion.done.reasons.len();
         for (number, (text, options)) in subscribe.filters.iter().enumerate().skip(begun) {
             let may_wait = !portion.is_rest;
-            if may_wait && (cx.flow.work.is_spent() || durable.filter_waits(cx, self, slot, text)) {
+            let Some(client) = self.get_mut(slot).sure() else { return Ok(()) };
+            let one = std::iter::once(text);
+            if may_wait && (cx.flow.work.is_spent() || durable.filters_wait(cx, client, one)) {
                 return Ok(());
             }
+            let qos = options.qos as u8;
             if number >= filters_max {
                 cx.flow.work.charge(1);
-                let refused = (text, options.qos as u8);
-                let reason = self.refuse_filter(cx, slot, refused, Reason::QUOTA_EXCEEDED);
+                let reason = client.refuse_filter(cx, text, qos, Reason::QUOTA_EXCEEDED);
                 portion.done.reasons.push(reason);
                 continue;
             }
@@ -191,8 +166,8 @@ impl Sessions {
             let request = match self.check_filter(cx, groups, slot, text, options, identifier)? {
                 Ok(request) => request,
                 Err(reason) => {
-                    let refused = (text, options.qos as u8);
-                    done.reasons.push(self.refuse_filter(cx, slot, refused, reason));
+                    let Some(client) = self.get_mut(slot).sure() else { return Ok(()) };
+                    done.reasons.push(client.refuse_filter(cx, text, qos, reason));
                     continue;
                 }
             };
@@ -202,7 +177,8 @@ impl Sessions {
                 Ok(position) => done.kept = done.kept.max(position),
                 Err(reason) => {
                     self.take_subscription_back(cx, durable, groups, slot, &request.filter, old);
-                    done.reasons.push(self.suback_code(slot, reason));
+                    let Some(client) = self.get(slot).sure() else { return Ok(()) };
+                    done.reasons.push(client.suback_code(reason));
                     continue;
                 }
             }
@@ -222,48 +198,6 @@ impl Sessions {
             }
         }
         Ok(())
-    }
-
-    /// Counts and tells why a filter is refused; returns what SUBACK says of it.
-    fn refuse_filter(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        (text, qos): (&str, u8),
-        reason: Reason,
-    ) -> u8 {
-        match reason {
-            Reason::NOT_AUTHORIZED => {
-                let manner = Manner { qos, retain: false };
-                self.note_as(cx, slot, Kind::Denied("subscribe"), text, manner);
-            }
-            Reason::QUOTA_EXCEEDED => {
-                cx.metrics.subscriptions_refused.add(1);
-                self.note(cx, slot, Kind::TooMany, text);
-            }
-            _ => {}
-        }
-        self.suback_code(slot, reason)
-    }
-
-    pub(crate) fn subscription_identifier(
-        &self,
-        slot: u32,
-        properties: &Properties<'_>,
-    ) -> Result<u32, Ended> {
-        let identifier = properties.iter().find_map(|property| match property {
-            Property::SubscriptionId(identifier) => Some(identifier),
-            _ => None,
-        });
-        let is_available = self.get(slot).is_none_or(|c| c.limits.subscription_ids_available);
-        if identifier.is_some() && !is_available {
-            return Err(Ended::Violation(Violation {
-                reason: Reason::SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
-                clause: "MQTT-3.2.2-16",
-                detail: "subscription identifier, and this server does not offer them",
-            }));
-        }
-        Ok(identifier.unwrap_or(0))
     }
 
     /// Err outside: the connection ends. Err inside: only this filter is refused.
@@ -314,9 +248,10 @@ impl Sessions {
                     >= limits.shared_subscriptions_per_client_max as usize
             || bytes > limits.subscription_bytes_max.saturating_sub(client.subscription_bytes)
             || client.charged.lacks_room(bytes.into())
-            || cx.shared.memory_is_short() && self.lacks_memory(cx, slot, bytes as usize);
+            || cx.shared.memory_is_short() && client.lacks_memory(cx, bytes as usize);
         let scope = client.scope;
-        if (are_too_many || !scope.is_first()) && !self.is_subscribed(groups, slot, &filter) {
+        if (are_too_many || !scope.is_first()) && self.find_listed(groups, slot, &filter).is_none()
+        {
             let space = cx.shared.spaces.of(scope);
             client.charged.count_refusal(bytes.into());
             if are_too_many || space.is_some_and(|space| space.lacks(Quota::Subscriptions, 1)) {
@@ -326,20 +261,15 @@ impl Sessions {
         Ok(Ok(Request { filter, options, identifier }))
     }
 
-    fn is_subscribed(&self, groups: &Groups, slot: u32, filter: &Filter<'_>) -> bool {
-        self.find_listed(groups, slot, filter).is_some()
-    }
-
     /// The subscription with this filter, as the session lists it.
     fn find_listed(&self, groups: &Groups, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
-        let scope = self.scope_of(slot);
-        let found = self.router.find(Name::new(scope, filter.filter))?;
+        let client = self.get(slot)?;
+        let found = self.router.find(Name::new(client.scope, filter.filter))?;
         let group = match filter.group {
-            Some(name) => groups.find(GroupText::new(scope, name, filter.filter))? + 1,
+            Some(name) => groups.find(GroupText::new(client.scope, name, filter.filter))? + 1,
             None => 0,
         };
-        let wanted = Listed::new(found, group);
-        self.get(slot)?.subscriptions.find(&wanted)
+        client.subscriptions.find(&Listed::new(found, group))
     }
 
     /// The same, by the filter as the client wrote it.
@@ -356,14 +286,14 @@ impl Sessions {
         slot: u32,
         filter: &Filter<'_>,
     ) -> Option<(u8, u32)> {
-        let scope = self.scope_of(slot);
+        let client = self.get(slot)?;
         match filter.group {
             Some(share) => {
-                let group = groups.find(GroupText::new(scope, share, filter.filter))?;
-                groups.member_bits(group, self.key(slot))
+                let group = groups.find(GroupText::new(client.scope, share, filter.filter))?;
+                groups.member_bits(group, client.key)
             }
             None => {
-                let known = self.router.find(Name::new(scope, filter.filter))?;
+                let known = self.router.find(Name::new(client.scope, filter.filter))?;
                 let found = self.router.subscription(known, slot)?;
                 Some((found.options, found.identifier))
             }
@@ -386,7 +316,8 @@ impl Sessions {
             }
             (Some((options, identifier)), None) => {
                 let old = Subscription { subscriber: slot, options, identifier };
-                self.router.subscribe(Name::new(self.scope_of(slot), filter.filter), old);
+                let Some((client, router)) = self.with_index(slot).sure() else { return };
+                router.subscribe(Name::new(client.scope, filter.filter), old);
             }
             (Some((bits, identifier)), Some(share)) => {
                 groups.join_group(cx, self, slot, share, filter.filter, bits, identifier);
@@ -428,22 +359,6 @@ impl Sessions {
         kept.map_err(refused)
     }
 
-    /// The code for a refused filter: 3.1.1 knows one only (MQTT-3.9.3-2).
-    fn suback_code(&self, slot: u32, reason: Reason) -> u8 {
-        if self.is_v5(slot) { reason.0 } else { 0x80 }
-    }
-
-    /// Is the connection gone, and what it has sent before that being handled?
-    pub(crate) fn is_lost(&self, slot: u32) -> bool {
-        let link = self.get(slot).and_then(|client| client.session.link());
-        link.is_some_and(|link| link.is_lost)
-    }
-
-    fn is_v5(&self, slot: u32) -> bool {
-        let link = self.get(slot).and_then(|client| client.session.link());
-        link.is_some_and(Link::is_v5)
-    }
-
     pub(crate) fn subscribe(
         &mut self,
         cx: &mut Context,
@@ -451,84 +366,33 @@ impl Sessions {
         slot: u32,
         request: &Request<'_>,
     ) -> Granted {
-        let Some(client) = self.get(slot).sure() else { return Granted::default() };
-        let mut qos = request.options.qos.min(client.limits.qos_max);
-        let is_durable = client.durable.is_some();
-        if is_durable && request.filter.group.is_some() {
-            // What a group keeps is given out again after a crash: at least once, not exactly.
-            qos = qos.min(codec::QoS::AtLeastOnce);
-        }
-        let mut bits = qos as u8;
-        if request.options.no_local {
-            bits |= options::NO_LOCAL;
-        }
-        if request.options.retain_as_published {
-            bits |= options::RETAIN_AS_PUBLISHED;
-        }
-        if !client.grants.covers(client.identity(), request.filter.filter) {
-            bits |= options::CHECK_RECEIVE;
-        }
-        let rejects = client.limits.queue.overflow == session::Overflow::Reject;
-        if rejects && qos != codec::QoS::AtMostOnce {
-            bits |= options::PROMISES;
-        }
-        if is_durable && qos != codec::QoS::AtMostOnce {
-            bits |= options::DURABLE | options::PROMISES;
-        }
-        let is_new = match request.filter.group {
-            None => self.subscribe_plain(slot, request, bits),
-            Some(name) => self.subscribe_shared(cx, groups, slot, name, request, bits),
+        let Request { filter, identifier, .. } = request;
+        let Some((client, router)) = self.with_index(slot).sure() else {
+            return Granted::default();
         };
-        if is_new {
-            cx.metrics.subscriptions.add(1);
-            cx.metrics.shared_subscriptions.add(request.filter.group.is_some().into());
-            cx.count_in_space(self.scope_of(slot), Quota::Subscriptions, 1);
-            if let Some(client) = self.get_mut(slot) {
-                let bytes = bytes_of(&request.filter, cx.shared.shard_count);
-                client.subscription_bytes = client.subscription_bytes.saturating_add(bytes);
-                client.recharge();
+        let (qos, bits) = client.grant(request);
+        let (listed, is_new) = match filter.group {
+            None => {
+                let (options, identifier) = (bits, *identifier);
+                let subscription = Subscription { subscriber: slot, options, identifier };
+                let name = Name::new(client.scope, filter.filter);
+                let subscribed = router.subscribe(name, subscription);
+                (Listed::new(subscribed.filter, 0), subscribed.is_new_subscription)
             }
-        }
-        Granted { qos: qos as u8, is_new, bits }
-    }
-
-    /// Returns whether the subscription is new.
-    fn subscribe_plain(&mut self, slot: u32, request: &Request<'_>, bits: u8) -> bool {
-        let filter = request.filter.filter;
-        let subscription =
-            Subscription { subscriber: slot, options: bits, identifier: request.identifier };
-        let filter = Name::new(self.scope_of(slot), filter);
-        let subscribed = self.router.subscribe(filter, subscription);
-        if subscribed.is_new_subscription
-            && let Some(client) = self.get_mut(slot)
-        {
-            client.subscriptions.add(Listed::new(subscribed.filter, 0));
-        }
-        subscribed.is_new_subscription
-    }
-
-    fn subscribe_shared(
-        &mut self,
-        cx: &mut Context,
-        groups: &mut Groups,
-        slot: u32,
-        name: &str,
-        request: &Request<'_>,
-        bits: u8,
-    ) -> bool {
-        let (listed, is_new) = groups.join_group(
-            cx,
-            self,
-            slot,
-            name,
-            request.filter.filter,
-            bits,
-            request.identifier,
-        );
+            Some(share) => {
+                groups.join_group(cx, self, slot, share, filter.filter, bits, *identifier)
+            }
+        };
         if is_new && let Some(client) = self.get_mut(slot) {
             client.subscriptions.add(listed);
+            let bytes = bytes_of(filter, cx.shared.shard_count);
+            client.subscription_bytes = client.subscription_bytes.saturating_add(bytes);
+            client.recharge();
+            cx.metrics.subscriptions.add(1);
+            cx.metrics.shared_subscriptions.add(listed.is_shared().into());
+            cx.count_in_space(client.scope, Quota::Subscriptions, 1);
         }
-        is_new
+        Granted { qos: qos as u8, is_new, bits }
     }
 
     pub(crate) fn on_unsubscribe(
@@ -539,7 +403,7 @@ impl Sessions {
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<(), Ended> {
-        let is_rest = !self.is_lost(slot);
+        let is_rest = self.get(slot).is_some_and(|client| !client.is_lost());
         let done = self.unsubscribe_portion(cx, durable, groups, slot, unsubscribe, is_rest)?;
         let unsuback = Unsuback {
             packet_id: unsubscribe.packet_id,
@@ -547,7 +411,9 @@ impl Sessions {
             reasons: &done.reasons,
         };
         durable.answer_when_kept(cx, self, slot, done.kept, &Packet::Unsuback(unsuback));
-        self.drop_extras_if_unused(slot);
+        if let Some(client) = self.get_mut(slot) {
+            client.drop_extras_if_unused();
+        }
         Ok(())
     }
 
@@ -576,11 +442,13 @@ impl Sessions {
         if !cx.flow.broadcasts.is_empty() {
             self.finish_broadcasts_to(cx, durable, slot);
         }
-        let done = self.take_done(slot);
-        let mut portion = cx.portion(done, is_rest);
+        let Some(client) = self.get_mut(slot).sure() else { return Ok(Done::default()) };
+        let mut portion = client.portion(cx, is_rest);
         let outcome = self.unsubscribe_all(cx, durable, groups, slot, unsubscribe, &mut portion);
         durable.let_pending_go(cx, self, slot, portion.before.unwrap_or_default());
-        self.tell_subscriptions(cx, slot, portion.told.take(), false);
+        if let Some(client) = self.get(slot) {
+            client.tell_subscriptions(cx, portion.told, false);
+        }
         outcome.map(|()| portion.done)
     }
 
@@ -606,7 +474,9 @@ impl Sessions {
             if let Some(listed) = listed {
                 match durable.drop_subscription(self, slot, listed, text) {
                     Ok(position) => done.kept = done.kept.max(position),
-                    Err(_) if !self.is_v5(slot) => return Err(Ended::LogFailed),
+                    Err(_) if self.get(slot).is_none_or(|client| !client.is_v5()) => {
+                        return Err(Ended::LogFailed);
+                    }
                     Err(_) => {
                         // An UNSUBACK has no word for a lack of room (section 3.11.3).
                         done.reasons.push(Reason::IMPLEMENTATION_SPECIFIC_ERROR.0);
@@ -622,17 +492,14 @@ impl Sessions {
             let reason = match is_over {
                 // Also one that was subscribed when longer ones were taken.
                 true => Reason::SUCCESS,
-                false if self.is_within_limits(slot, text) => Reason::NO_SUBSCRIPTION_EXISTED,
+                false if self.get(slot).is_some_and(|client| client.takes_filter(text)) => {
+                    Reason::NO_SUBSCRIPTION_EXISTED
+                }
                 false => Reason::TOPIC_FILTER_INVALID,
             };
             done.reasons.push(reason.0);
         }
         Ok(())
-    }
-
-    fn is_within_limits(&self, slot: u32, text: &str) -> bool {
-        let client = self.get(slot);
-        client.is_some_and(|client| topic::parse_filter(text, &client.limits.topic).is_ok())
     }
 
     fn unsubscribe(
@@ -644,20 +511,19 @@ impl Sessions {
         filter: &Filter<'_>,
     ) -> bool {
         let Some(listed) = self.find_listed(groups, slot, filter) else { return false };
-        let shards = cx.shared.shard_count;
         if let Some(client) = self.get_mut(slot) {
             client.subscriptions.remove(&listed);
             if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
                 extras.retained_wanted.remove(filter.filter);
                 extras.retained_next.retain(|query| *query.filter != *filter.filter);
             }
-            let bytes = bytes_of(filter, shards);
+            let bytes = bytes_of(filter, cx.shared.shard_count);
             client.subscription_bytes = client.subscription_bytes.saturating_sub(bytes);
             client.recharge();
+            cx.count_in_space(client.scope, Quota::Subscriptions, -1);
         }
         cx.metrics.subscriptions.sub(1);
         cx.metrics.shared_subscriptions.sub(listed.is_shared().into());
-        cx.count_in_space(self.scope_of(slot), Quota::Subscriptions, -1);
         if !listed.is_shared() {
             durable.forget_eras_of(self, slot, listed.filter);
         }
@@ -715,6 +581,98 @@ impl Sessions {
                 self.router.subscribe(name, subscription);
             }
         }
+    }
+}
+
+impl Client {
+    /// How far an earlier go has got with the packet that comes next.
+    fn portion<'a>(&mut self, cx: &Context, is_rest: bool) -> Portion<'a> {
+        let done = self.extras.as_mut().and_then(|extras| extras.request.take());
+        let told = cx.shared.tells_subscriptions().then(Told::default);
+        Portion { done: *done.unwrap_or_default(), is_rest, told, ..Portion::default() }
+    }
+
+    /// One event for what one go has taken of a packet.
+    fn tell_subscriptions(&self, cx: &mut Context, told: Option<Told>, are_new: bool) {
+        let Some(filters) = told.filter(|told| told.count > 0) else { return };
+        let (client_id, username) = (self.id.clone(), self.username.clone());
+        let peer = self.session.link().map(|link| link.peer.clone()).unwrap_or_default();
+        let event = match are_new {
+            true => Event::Subscribed { client_id, username, peer, filters },
+            false => Event::Unsubscribed { client_id, username, peer, filters },
+        };
+        cx.tell(self.scope, event);
+    }
+
+    /// Counts and tells why a filter is refused; returns what SUBACK says of it.
+    fn refuse_filter(&mut self, cx: &mut Context, text: &str, qos: u8, reason: Reason) -> u8 {
+        match reason {
+            Reason::NOT_AUTHORIZED => {
+                let manner = Manner { qos, retain: false };
+                self.note_as(cx, Kind::Denied("subscribe"), text, manner);
+            }
+            Reason::QUOTA_EXCEEDED => {
+                cx.metrics.subscriptions_refused.add(1);
+                self.note(cx, Kind::TooMany, text);
+            }
+            _ => {}
+        }
+        self.suback_code(reason)
+    }
+
+    /// The code for a refused filter: 3.1.1 knows one only (MQTT-3.9.3-2).
+    fn suback_code(&self, reason: Reason) -> u8 {
+        if self.is_v5() { reason.0 } else { 0x80 }
+    }
+
+    fn subscription_identifier(&self, properties: &Properties<'_>) -> Result<u32, Ended> {
+        let identifier = properties.iter().find_map(|property| match property {
+            Property::SubscriptionId(identifier) => Some(identifier),
+            _ => None,
+        });
+        if identifier.is_some() && !self.limits.subscription_ids_available {
+            return Err(Ended::Violation(Violation {
+                reason: Reason::SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+                clause: "MQTT-3.2.2-16",
+                detail: "subscription identifier, and this server does not offer them",
+            }));
+        }
+        Ok(identifier.unwrap_or(0))
+    }
+
+    /// The QoS and the option bits that a subscription gets.
+    fn grant(&self, request: &Request<'_>) -> (codec::QoS, u8) {
+        let mut qos = request.options.qos.min(self.limits.qos_max);
+        let is_durable = self.durable.is_some();
+        if is_durable && request.filter.group.is_some() {
+            // What a group keeps is given out again after a crash: at least once, not exactly.
+            qos = qos.min(codec::QoS::AtLeastOnce);
+        }
+        let is_acked = qos != codec::QoS::AtMostOnce;
+        let rejects = self.limits.queue.overflow == session::Overflow::Reject;
+        let covers = self.grants.covers(self.identity(), request.filter.filter);
+        let flags = [
+            (options::NO_LOCAL, request.options.no_local),
+            (options::RETAIN_AS_PUBLISHED, request.options.retain_as_published),
+            (options::CHECK_RECEIVE, !covers),
+            (options::PROMISES, is_acked && (rejects || is_durable)),
+            (options::DURABLE, is_acked && is_durable),
+        ];
+        let bits = flags.iter().filter(|(_, is_set)| *is_set).fold(0, |bits, (bit, _)| bits | bit);
+        (qos, qos as u8 | bits)
+    }
+
+    /// Is the connection gone, and what it has sent before that being handled?
+    pub(crate) fn is_lost(&self) -> bool {
+        self.session.link().is_some_and(|link| link.is_lost)
+    }
+
+    fn is_v5(&self) -> bool {
+        self.session.link().is_some_and(Link::is_v5)
+    }
+
+    fn takes_filter(&self, text: &str) -> bool {
+        topic::parse_filter(text, &self.limits.topic).is_ok()
     }
 }
 

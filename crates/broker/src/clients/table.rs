@@ -118,6 +118,17 @@ impl Sessions {
         (is_same && place.client.is_some()).then(|| key.slot())
     }
 
+    /// The client of a key of this shard, if its session still exists.
+    pub(crate) fn at(&mut self, key: SessionKey) -> Option<&mut Client> {
+        let slot = self.slot_of(key)?;
+        self.get_mut(slot)
+    }
+
+    /// A client, as long as it has this connection.
+    pub(crate) fn connected(&mut self, slot: u32, connection: u64) -> Option<&mut Client> {
+        self.get_mut(slot).filter(|client| client.connection == connection)
+    }
+
     /// Who pays for a message of a client of this shard.
     pub(crate) fn payer_of(&self, message: &Message) -> Option<&Arc<Account>> {
         let publisher = self.slot_of(SessionKey::from_u64(message.publisher()))?;

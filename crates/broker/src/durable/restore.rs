@@ -181,7 +181,9 @@ impl Durable {
             )?;
         }
         self.restore_eras(sessions, groups, slot, formerly, progress.floor);
-        sessions.arm_timer(cx, slot);
+        if let Some(client) = sessions.get_mut(slot) {
+            client.arm_timer(cx);
+        }
         Ok(())
     }
 }

@@ -174,18 +174,18 @@ impl Context {
     }
 }
 
-impl Sessions {
-    /// The queue of a subscriber may have become shorter.
-    pub(crate) fn check_pause(&self, cx: &mut Context, slot: u32) {
-        let subscriber = self.key(slot);
-        let is_paused_for =
-            cx.flow.pauses.of(subscriber).is_some_and(|pause| !pause.filters.is_empty());
-        if is_paused_for && self.get(slot).is_none_or(Client::has_short_queue) {
-            cx.resume_publishers(subscriber);
+impl Client {
+    /// Its queue may have become shorter.
+    pub(crate) fn check_pause(&self, cx: &mut Context) {
+        let pause = cx.flow.pauses.of(self.key);
+        if pause.is_some_and(|pause| !pause.filters.is_empty()) && self.has_short_queue() {
+            cx.resume_publishers(self.key);
         }
     }
+}
 
-    /// Lets go whom nobody needs to wait for any more: subscribers are gone, or do not read.
+impl Sessions {
+    /// Ends pauses that nobody needs any more: subscribers are gone, or do not read.
     pub(crate) fn check_pauses(&mut self, cx: &mut Context) {
         let now_ms = cx.now_ms;
         if now_ms < cx.flow.pauses.look_ms {
@@ -195,8 +195,7 @@ impl Sessions {
         let pauses = cx.flow.pauses.list.iter().filter(|pause| !pause.filters.is_empty());
         let own = pauses.map(|pause| pause.subscriber).filter(|key| key.shard() == cx.id);
         for subscriber in own.collect::<Vec<_>>() {
-            let slot = self.slot_of(subscriber);
-            let client = slot.and_then(|slot| self.get_mut(slot));
+            let client = self.at(subscriber);
             let is_worth_it =
                 client.is_some_and(|c| !c.has_short_queue() && c.shortens_queue(now_ms));
             match is_worth_it {
@@ -217,33 +216,26 @@ impl Context {
     }
 }
 
-impl Sessions {
+impl Client {
     /// The subscriber with a long queue that this publish has to wait for.
     pub(crate) fn pausing_subscriber(
         &self,
         cx: &Context,
-        slot: u32,
         publish: &Publish<'_>,
     ) -> Option<SessionKey> {
-        if cx.flow.pauses.is_empty() || publish.qos == QoS::AtMostOnce {
+        if publish.qos == QoS::AtMostOnce {
             return None;
         }
-        let client = self.get(slot)?;
-        let topic = Name::new(client.scope, topic_of(client, publish)).key();
-        cx.flow.pauses.subscriber_of(self.key(slot), &topic, publish.payload.len())
+        let topic = Name::new(self.scope, topic_of(self, publish)).key();
+        cx.flow.pauses.subscriber_of(self.key, &topic, publish.payload.len())
     }
 
     /// Reads nothing from a publisher before the subscriber's queue is short.
-    pub(crate) fn wait_for_subscriber(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        subscriber: SessionKey,
-    ) {
-        if let Some(connection) = self.stand_in_line(cx, slot)
+    pub(crate) fn wait_for_subscriber(&mut self, cx: &mut Context, subscriber: SessionKey) {
+        if self.stand_in_line(cx)
             && let Some(pause) = cx.flow.pauses.of(subscriber)
         {
-            pause.waiting.push_back((slot, connection));
+            pause.waiting.push_back((self.key.slot(), self.connection));
             cx.metrics.holds.add(1);
         }
     }

@@ -4,7 +4,6 @@
 //! What waits to be written to a connection is not charged as it comes, which would cost every
 //! message: it is counted by a walk over the clients, while memory is short.
 
-use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::shard::context::Context;
 
@@ -26,28 +25,23 @@ const SLOWED_MS: u64 = 100;
 /// has not read it until now.
 pub(crate) const FAREWELL_BYTES_MAX: usize = 4 * 1024;
 
-impl Sessions {
-    /// Is so much more to be refused to a client, because memory is short?
-    #[cold]
-    pub(crate) fn lacks_memory(&self, cx: &Context, slot: u32, more: usize) -> bool {
-        let ledger = &cx.shared.ledger;
-        self.get(slot).is_none_or(|c| c.charged.lacks_memory(ledger, more as u64))
-    }
-
-    /// Memory gets short, and a client has published: is it one of those who hold most?
-    #[cold]
-    pub(crate) fn slow_largest(&mut self, cx: &mut Context, slot: u32) -> bool {
-        let ledger = &cx.shared.ledger;
-        let Some(client) = self.get_mut(slot) else { return false };
-        if !client.charged.lacks_memory(ledger, 0) {
-            return false;
-        }
-        self.pause(cx, slot, SLOWED_MS);
-        true
-    }
-}
-
 impl Client {
+    /// Is so much more to be refused to it, because memory is short?
+    #[cold]
+    pub(crate) fn lacks_memory(&self, cx: &Context, more: usize) -> bool {
+        self.charged.lacks_memory(&cx.shared.ledger, more as u64)
+    }
+
+    /// Memory gets short, and it has published: is it one of the largest consumers?
+    #[cold]
+    pub(crate) fn slow_largest(&mut self, cx: &mut Context) -> bool {
+        let lacks = self.charged.lacks_memory(&cx.shared.ledger, 0);
+        if lacks {
+            self.pause(cx, SLOWED_MS);
+        }
+        lacks
+    }
+
     /// What its connection makes the broker hold.
     pub(crate) fn unsent_bytes(&self) -> usize {
         let link = self.session.link();

@@ -14,9 +14,9 @@ use codec::Publish;
 use session::Wait;
 
 use crate::clients::Sessions;
+use crate::clients::client::Client;
 use crate::routing::capacity::topic_of;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Name, ShardId, Shared};
 
 /// Requests for a grant within one window.
@@ -165,19 +165,20 @@ impl Sessions {
             && cx.effects.windows().lets_pass(full, slot);
         (full != 0 && !passes).then(|| full.trailing_zeros() as ShardId)
     }
+}
 
+impl Client {
     /// Reads nothing from a publisher before the shard has dealt with more of its mail.
-    pub(crate) fn wait_for_credit(&mut self, cx: &mut Context, slot: u32, shard: ShardId) {
-        if let Some(connection) = self.stand_in_line(cx, slot) {
-            cx.effects.windows().wait(shard, slot, connection);
+    pub(crate) fn wait_for_credit(&mut self, cx: &mut Context, shard: ShardId) {
+        if self.stand_in_line(cx) {
+            cx.effects.windows().wait(shard, self.key.slot(), self.connection);
             cx.metrics.mail_waits.add(1);
         }
     }
 
-    /// Reads nothing from a connection before it is [read on](Shard::read_on). Some: it is to be
-    /// put into the line; None: it stands in one.
-    pub(crate) fn stand_in_line(&mut self, cx: &mut Context, slot: u32) -> Option<u64> {
-        let connection = self.get(slot).sure()?.connection;
-        self.change_gate(cx, slot, |gate| gate.shut(Wait::InLine)).then_some(connection)
+    /// Reads nothing from its connection before that is [read on](Shard::read_on). True: it is to
+    /// be put into the line; else it stands in one.
+    pub(crate) fn stand_in_line(&mut self, cx: &mut Context) -> bool {
+        self.change_gate(cx, |gate| gate.shut(Wait::InLine))
     }
 }

@@ -12,7 +12,7 @@ use codec::Packet;
 use session::Wait;
 
 use crate::Mail;
-use crate::clients::Sessions;
+use crate::clients::client::Client;
 use crate::flow::write_order::BROADCAST_MIN;
 use crate::shard::context::Context;
 
@@ -229,47 +229,40 @@ impl Work {
     }
 }
 
-impl Sessions {
-    /// Reads nothing more from a client before those that wait have had their part.
-    pub(crate) fn wait_for_turn(&mut self, cx: &mut Context, slot: u32) {
-        if let Some(connection) = self.stand_in_line(cx, slot) {
-            cx.flow.work.line.push_back((slot, connection));
+impl Client {
+    /// Reads nothing more from it before those that wait have had their part.
+    pub(crate) fn wait_for_turn(&mut self, cx: &mut Context) {
+        if self.stand_in_line(cx) {
+            cx.flow.work.line.push_back((self.key.slot(), self.connection));
             cx.metrics.work_waits.add(1);
         }
     }
 
-    /// Do the access rules of the client make a short request a costly one?
-    pub(crate) fn checks_much(&self, cx: &Context, slot: u32, packet: &Packet<'_>) -> bool {
+    /// Do its access rules make a short request a costly one?
+    pub(crate) fn checks_much(&self, cx: &Context, packet: &Packet<'_>) -> bool {
         let Packet::Subscribe(subscribe) = packet else { return false };
-        let units = self.get(slot).map_or(0, |client| client.grants.filter_units());
+        let units = self.grants.filter_units();
         units > 0 && units * subscribe.filters.iter().count() >= cx.flow.work.heavy_units()
     }
 
-    /// A client was told more while it had not taken what it was sent before: it is not read until
-    /// it has. `owed` are the bytes that waited for it before it asked.
+    /// It was sent more while it had not taken what it was sent before: it is not read until it
+    /// has. `owed` are the bytes that waited for it before it asked.
     #[cold]
-    pub(crate) fn look_whether_it_reads(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        connection: u64,
-        owed: usize,
-    ) {
-        // Its packets have ended the connection.
-        let Some(link) = self.link(slot, connection) else { return };
-        if link.note_answers(owed) && self.change_gate(cx, slot, |gate| gate.shut(Wait::ToBeRead)) {
+    pub(crate) fn look_whether_it_reads(&mut self, cx: &mut Context, owed: usize) {
+        // Its packets may have ended the connection.
+        let Some(link) = self.session.link_mut() else { return };
+        if link.note_answers(owed) && self.change_gate(cx, |gate| gate.shut(Wait::ToBeRead)) {
             cx.metrics.unread_waits.add(1);
         }
     }
 
     /// A client that was not read because it did not read has taken something.
     #[cold]
-    pub(crate) fn read_on_if_it_reads(&mut self, cx: &mut Context, slot: u32, connection: u64) {
-        let now_ms = cx.now_ms;
-        let Some(link) = self.link(slot, connection) else { return };
-        link.last_packet_ms = now_ms;
+    pub(crate) fn read_on_if_it_reads(&mut self, cx: &mut Context) {
+        let Some(link) = self.session.link_mut() else { return };
+        link.last_packet_ms = cx.now_ms;
         if link.outbox.len() <= link.settings().outbox_bytes_max as usize / 2 {
-            self.change_gate(cx, slot, |gate| gate.open(Wait::ToBeRead));
+            self.change_gate(cx, |gate| gate.open(Wait::ToBeRead));
         }
     }
 }

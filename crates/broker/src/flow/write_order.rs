@@ -9,9 +9,8 @@ use std::collections::VecDeque;
 
 use session::Dirt;
 
-use crate::clients::Sessions;
+use crate::clients::client::Client;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 
 /// A message for more clients of one shard is a broadcast.
 pub const BROADCAST_MIN: usize = 128;
@@ -69,25 +68,22 @@ impl Dirty {
     }
 }
 
-impl Sessions {
-    /// Takes the mark of a connection; false if it has none.
-    pub(crate) fn unmark(&mut self, slot: u32, connection: u64) -> bool {
-        // The connection has ended since.
-        let Some(link) = self.link(slot, connection) else { return false };
+impl Client {
+    /// Takes the mark of its connection; false if it has none.
+    pub(crate) fn unmark(&mut self) -> bool {
+        let Some(link) = self.session.link_mut() else { return false };
         std::mem::replace(&mut link.dirty, Dirt::Clean) != Dirt::Clean
     }
 
-    /// Notes that the outbox of a client may have something to write.
-    pub(crate) fn mark_dirty(&mut self, cx: &mut Context, slot: u32) {
+    /// Notes that its outbox may have something to write.
+    pub(crate) fn mark_dirty(&mut self, cx: &mut Context) {
         let dirt = cx.dirty.dirt;
-        let Some(client) = self.get_mut(slot).sure() else { return };
-        let connection = client.connection;
-        let Some(link) = client.session.link_mut().filter(|link| link.dirty < dirt) else { return };
+        let Some(link) = self.session.link_mut().filter(|link| link.dirty < dirt) else { return };
         link.dirty = dirt;
         let queue = match dirt {
             Dirt::Urgent => &mut cx.dirty.urgent,
             Dirt::SetApart | Dirt::Clean => &mut cx.dirty.broadcast,
         };
-        queue.push_back((slot, connection));
+        queue.push_back((self.key.slot(), self.connection));
     }
 }

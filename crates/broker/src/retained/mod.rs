@@ -19,7 +19,7 @@ use home::PAGE_MESSAGES;
 pub(crate) use home::Retained;
 use kept::Kept;
 
-use crate::clients::client::{Extras, Wanted};
+use crate::clients::client::{Client, Extras, Wanted};
 use crate::clients::notices::Subject;
 use crate::durable::{Class, Deletion, Place, Promise, level_of, noted, unlogged};
 use crate::journal::{Fact, Origin, StoredMessage};
@@ -309,30 +309,17 @@ impl Retained {
     }
 }
 
-impl Sessions {
-    /// The retained messages of a new subscription are to be sent, once there is room for them
-    /// ([`Shard::ask_next_page`]).
-    pub(crate) fn want_retained(&mut self, slot: u32, filter: &str, bits: u8, identifier: u32) {
-        let Some(client) = self.get_mut(slot).sure() else { return };
-        let wanted = Wanted { options: bits, identifier };
-        client.extras().retained_wanted.insert(filter.into(), wanted);
-    }
-}
-
 impl Retained {
     /// Asks for the retained messages of a filter from the beginning.
     fn ask_retained(
         &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
+        client: &mut Client,
         filter: &str,
         wanted: Wanted,
     ) {
-        let subscriber = sessions.key(slot);
         let Wanted { options: bits, identifier } = wanted;
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
-        let scope = client.scope;
+        let (subscriber, scope) = (client.key, client.scope);
         let extras = client.extras();
         extras.retained_asks = extras.retained_asks.wrapping_add(1);
         let query = RetainedQuery {
@@ -348,22 +335,15 @@ impl Retained {
         };
         if has_wildcard(filter) {
             for home in 0..cx.shared.shard_count {
-                self.ask_page(cx, sessions, slot, RetainedQuery { home, ..query.clone() });
+                self.ask_page(cx, client, RetainedQuery { home, ..query.clone() });
             }
         } else {
             let home = cx.shared.shard_of_topic(Name::new(scope, filter));
-            self.ask_page(cx, sessions, slot, RetainedQuery { home, ..query });
+            self.ask_page(cx, client, RetainedQuery { home, ..query });
         }
     }
 
-    fn ask_page(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
-        mut query: RetainedQuery,
-    ) {
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
+    fn ask_page(&mut self, cx: &mut Context, client: &mut Client, mut query: RetainedQuery) {
         query.page = self.next_page();
         client.extras().retained_asked.push(query.page);
         cx.send(query.home, Mail::QueryRetained(Box::new(query)));
@@ -423,8 +403,7 @@ impl Durable {
 
 impl Retained {
     /// Asks for further pages while the subscriber has room.
-    pub(crate) fn ask_next_page(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
+    pub(crate) fn ask_next_page(&mut self, cx: &mut Context, client: &mut Client) {
         let is_calm = client
             .session
             .link()
@@ -437,31 +416,36 @@ impl Retained {
             return;
         }
         if let Some(query) = extras.retained_next.pop() {
-            return self.ask_page(cx, sessions, slot, query);
+            return self.ask_page(cx, client, query);
         }
-        while let Some((filter, wanted)) = sessions.next_wanted(slot) {
-            self.ask_retained(cx, sessions, slot, &filter, wanted);
+        while let Some((filter, wanted)) = client.next_wanted() {
+            self.ask_retained(cx, client, &filter, wanted);
         }
-        sessions.drop_extras_if_unused(slot);
+        client.drop_extras_if_unused();
     }
 }
 
-impl Sessions {
+impl Client {
+    /// The retained messages of a new subscription are to be sent, once there is room for them
+    /// ([`Shard::ask_next_page`]).
+    pub(crate) fn want_retained(&mut self, filter: &str, bits: u8, identifier: u32) {
+        let wanted = Wanted { options: bits, identifier };
+        self.extras().retained_wanted.insert(filter.into(), wanted);
+    }
+
     /// The next filter whose retained messages may be asked for: one after the other, as each can
     /// be all there are. Those of a single topic go in portions of a page.
-    fn next_wanted(&mut self, slot: u32) -> Option<(Box<str>, Wanted)> {
-        let extras = self.get_mut(slot)?.extras.as_mut()?;
+    fn next_wanted(&mut self) -> Option<(Box<str>, Wanted)> {
+        let extras = self.extras.as_mut()?;
         let under_way = extras.retained_under_way();
         let first = extras.retained_wanted.first_entry()?;
         let is_one = !has_wildcard(first.key());
         (under_way == 0 || is_one && under_way < PAGE_MESSAGES).then(|| first.remove_entry())
     }
 
-    pub(crate) fn drop_extras_if_unused(&mut self, slot: u32) {
-        if let Some(client) = self.get_mut(slot)
-            && client.extras.as_deref().is_some_and(Extras::are_unused)
-        {
-            client.extras = None;
+    pub(crate) fn drop_extras_if_unused(&mut self) {
+        if self.extras.as_deref().is_some_and(Extras::are_unused) {
+            self.extras = None;
         }
     }
 }

@@ -193,7 +193,9 @@ impl Sessions {
         match publisher {
             _ if pace.pause_ms == 0 || publisher == SessionKey::NOBODY => {}
             publisher if publisher.shard() == cx.id => {
-                self.slow_publisher(cx, publisher, pace);
+                if let Some(client) = self.at(publisher) {
+                    client.hold_up(cx, pace, false);
+                }
             }
             publisher => cx.effects.slow_down(publisher, pace),
         }

@@ -571,7 +571,9 @@ impl Sessions {
         if reason == Dropped::Offline {
             return;
         }
-        self.note(cx, slot, Kind::Dropped(reason), "");
+        if let Some(client) = self.get_mut(slot).sure() {
+            client.note(cx, Kind::Dropped(reason), "");
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::routing::router::Audience;
 use crate::shard::OwnMemory;
 use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, Limits, Mail, Name, SessionKey, Settings, WhenFull};
+use crate::{Confirm, Ended, Limits, Mail, Name, Settings, WhenFull};
 
 /// What became of a message on its way.
 #[derive(Debug, Default)]
@@ -273,7 +273,9 @@ impl Sessions {
     ) -> Result<Pace, Ended> {
         cx.metrics.publishes_denied.add(1);
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
-        self.note_as(cx, slot, Kind::Denied("publish"), topic, manner);
+        if let Some(client) = self.get_mut(slot).sure() {
+            client.note_as(cx, Kind::Denied("publish"), topic, manner);
+        }
         let reason = self.reason_for(slot, Reason::NOT_AUTHORIZED);
         self.answer_publish(cx, slot, publish, reason, None);
         Ok(Pace::default())
@@ -319,7 +321,9 @@ impl Sessions {
     /// Counts a message that its publisher is told to be refused, and tells who it was.
     pub(crate) fn note_refused(&mut self, cx: &mut Context, slot: u32, message: &Message) {
         cx.metrics.publishes_refused.add(1);
-        self.note(cx, slot, Kind::Refused, message.topic());
+        if let Some(client) = self.get_mut(slot).sure() {
+            client.note(cx, Kind::Refused, message.topic());
+        }
     }
 
     fn reason_for(&self, slot: u32, reason: Reason) -> Reason {
@@ -549,7 +553,6 @@ pub(crate) fn check(
     publish: &Publish<'_>,
     (buffer, memory): (&mut codec::PropertyBuf, OwnMemory<'_>),
     settings: Option<&Settings>,
-    key: SessionKey,
     now_ms: u64,
 ) -> Result<Checked, Ended> {
     check_offered(client, publish).map_err(Ended::Violation)?;
@@ -590,7 +593,7 @@ pub(crate) fn check(
         expires_at_ms: limits
             .message_expiry_secs(publishing.message_expiry_secs)
             .map_or(NEVER, |secs| now_ms + u64::from(secs) * 1000),
-        publisher: key.as_u64(),
+        publisher: client.key.as_u64(),
         level: match settings {
             Some(settings) => settings.level_of(topic, limits.durability),
             None => 0,

@@ -6,7 +6,7 @@ use codec::{AckKind, Packet, Reason, Sender, Subscribe, Violation};
 use session::{Acked, NEVER, Wait, large_packet_len};
 
 use crate::clients::client::{Client, Pace};
-use crate::flow::pause::Taken;
+use crate::flow::pause::{CONGESTION_PAUSE_MS, Taken};
 use crate::flow::work::{OUTBOX_BYTES_LEAST, REQUEST_BYTES_MAX};
 use crate::shard::gather::{Input, OwnMemory, Rest};
 use crate::sure::Sure;
@@ -27,7 +27,9 @@ impl Shard {
         }
         let owed = link.outbox.len();
         if has_to_wait && (link.asks_for_much || bytes.len() > REQUEST_BYTES_MAX) {
-            self.sessions.wait_for_turn(&mut self.cx, slot);
+            if let Some(client) = self.sessions.get_mut(slot) {
+                client.wait_for_turn(&mut self.cx);
+            }
             return self.sessions.put_aside(slot, connection, bytes);
         }
         let rest = if link.inbox.is_empty() {
@@ -36,8 +38,10 @@ impl Shard {
         } else {
             self.on_more_bytes(slot, connection, bytes)
         };
-        if owed >= OUTBOX_BYTES_LEAST {
-            self.sessions.look_whether_it_reads(&mut self.cx, slot, connection, owed);
+        if owed >= OUTBOX_BYTES_LEAST
+            && let Some(client) = self.sessions.connected(slot, connection)
+        {
+            client.look_whether_it_reads(&mut self.cx, owed);
         }
         self.finish();
         rest
@@ -95,15 +99,22 @@ impl Shard {
             // The rest waits until the subscriber has caught up.
             if pace.pause_ms > 0 && may_wait {
                 let is_burst = taken.is_burst(bytes);
-                if self.sessions.hold_up(&mut self.cx, slot, pace.as_next_door(), is_burst) {
+                let client = self.sessions.get_mut(slot);
+                let pace = pace.as_next_door();
+                if client.is_some_and(|client| client.hold_up(&mut self.cx, pace, is_burst)) {
                     taken.is_paused = true;
                     break;
                 }
             }
         }
         let is_burst = taken.is_burst(bytes);
-        taken.is_paused |=
-            self.sessions.note_taken(&mut self.cx, slot, connection, &taken, is_burst);
+        self.cx.count_taken(&taken);
+        match self.sessions.connected(slot, connection) {
+            Some(client) => taken.is_paused |= client.note_taken(&mut self.cx, &taken, is_burst),
+            None => {
+                self.cx.flow.work.end();
+            }
+        }
         taken
     }
 
@@ -121,7 +132,11 @@ impl Shard {
             Packet::Publish(publish) => {
                 let publish = (publish, packet_len == bytes);
                 may_wait && durable.has_to_come_later(cx, sessions, groups, slot, publish)
-                    || sessions.waits_for_space(cx, slot, (packet_len, may_wait))
+                    // Each session has told its namespace of itself.
+                    || !cx.spaces.is_empty()
+                        && sessions
+                            .get_mut(slot)
+                            .is_some_and(|client| client.waits_in_space(cx, packet_len, may_wait))
             }
             Packet::Subscribe(_) | Packet::Unsubscribe(_) => {
                 may_wait && self.goes_on_later(slot, (packet, packet_len))
@@ -153,15 +168,24 @@ impl Shard {
                 unsubscribe,
             )?,
             Packet::Pingreq => {
-                if let Some(client) = self.sessions.get_mut(slot)
-                    && let Some(link) = client.session.link_mut()
-                {
+                let Some(client) = self.sessions.get_mut(slot).sure() else {
+                    return Ok(Pace::default());
+                };
+                if let Some(link) = client.session.link_mut() {
                     link.write(&Packet::Pingresp);
                 }
-                self.sessions.mark_dirty(&mut self.cx, slot);
+                client.mark_dirty(&mut self.cx);
             }
-            Packet::Disconnect(disconnect) => self.sessions.on_disconnect(slot, disconnect)?,
-            Packet::Auth(auth) => self.sessions.on_auth(&mut self.cx, slot, auth)?,
+            Packet::Disconnect(disconnect) => {
+                if let Some(client) = self.sessions.get_mut(slot).sure() {
+                    client.on_disconnect(disconnect)?;
+                }
+            }
+            Packet::Auth(auth) => {
+                if let Some(client) = self.sessions.get_mut(slot).sure() {
+                    client.on_auth(&mut self.cx, auth)?;
+                }
+            }
             Packet::Connect(_) => {
                 return Err(Ended::Violation(Violation {
                     reason: Reason::PROTOCOL_ERROR,
@@ -198,9 +222,7 @@ impl Shard {
                 }
                 self.pump(slot);
             }
-            Acked::Release | Acked::Unknown | Acked::Mismatch => {
-                self.sessions.mark_dirty(&mut self.cx, slot)
-            }
+            Acked::Release | Acked::Unknown | Acked::Mismatch => client.mark_dirty(&mut self.cx),
         }
         Ok(())
     }
@@ -257,10 +279,12 @@ impl Shard {
         slot: u32,
         (packet, packet_len): (&Packet<'_>, usize),
     ) -> bool {
-        let is_large =
-            packet_len > REQUEST_BYTES_MAX || self.sessions.checks_much(&self.cx, slot, packet);
+        let Some(client) = self.sessions.get_mut(slot).sure() else { return false };
+        let is_large = packet_len > REQUEST_BYTES_MAX || client.checks_much(&self.cx, packet);
         let outcome = match packet {
-            Packet::Subscribe(_) if self.sessions.waits_for_barrier(&mut self.cx, slot) => {
+            // Very many SUBSCRIBEs wait until other shards have acknowledged them.
+            Packet::Subscribe(_) if self.cx.flow.barrier.is_full() => {
+                client.pause(&mut self.cx, CONGESTION_PAUSE_MS.into());
                 return true;
             }
             Packet::Subscribe(subscribe) if is_large => self.sessions.subscribe_some(
@@ -271,12 +295,8 @@ impl Shard {
                 subscribe,
             ),
             Packet::Subscribe(subscribe) => {
-                return self.durable.subscribes_later(
-                    &mut self.cx,
-                    &mut self.sessions,
-                    slot,
-                    subscribe,
-                );
+                let filters = subscribe.filters.iter().map(|(filter, _)| filter);
+                return self.durable.filters_wait(&mut self.cx, client, filters);
             }
             Packet::Unsubscribe(unsubscribe) if is_large => self.sessions.unsubscribe_some(
                 &mut self.cx,
@@ -311,8 +331,8 @@ impl Shard {
         slot: u32,
         subscribe: &Subscribe<'_>,
     ) -> Result<(), Ended> {
-        let is_rest = !self.sessions.is_lost(slot);
-        let (done, retained) = self.sessions.subscribe_portion(
+        let is_rest = self.sessions.get(slot).is_some_and(|client| !client.is_lost());
+        let done = self.sessions.subscribe_portion(
             &mut self.cx,
             &mut self.durable,
             &mut self.groups,
@@ -322,10 +342,6 @@ impl Shard {
         )?;
         let packet_id = subscribe.packet_id;
         self.sessions.answer_subscribe(&mut self.cx, &mut self.durable, slot, packet_id, done);
-        let identifier = self.sessions.subscription_identifier(slot, &subscribe.properties)?;
-        for (filter, bits) in retained {
-            self.sessions.want_retained(slot, filter, bits, identifier);
-        }
         self.pump(slot);
         Ok(())
     }
@@ -353,8 +369,8 @@ impl Shard {
             self.sessions.pump_session(&mut self.cx, &mut self.durable, slot);
         }
         self.durable.pump_backlog(&mut self.cx, &mut self.sessions, slot);
-        if self.sessions.get(slot).is_some_and(|client| client.extras.is_some()) {
-            self.retained.ask_next_page(&mut self.cx, &mut self.sessions, slot);
+        if let Some(client) = self.sessions.get_mut(slot).filter(|client| client.extras.is_some()) {
+            self.retained.ask_next_page(&mut self.cx, client);
         }
         self.groups.pull_for(&mut self.cx, &self.sessions, &mut self.durable, slot);
     }
@@ -391,7 +407,7 @@ impl Shard {
             self.cx.metrics.controls_sent.add(u64::from(controls));
         }
         if waits_to_be_read {
-            self.sessions.read_on_if_it_reads(&mut self.cx, slot, connection);
+            client.read_on_if_it_reads(&mut self.cx);
         }
         if waits && is_empty {
             self.pump(slot);
@@ -412,9 +428,10 @@ impl Shard {
             self.on_bytes(slot, connection, &[], now_ms);
         }
         // Else it waits again, and the driver knows.
-        if self.sessions.link(slot, connection).is_some_and(|link| link.gate.reads_at_ms() != NEVER)
+        if let Some(client) = self.sessions.connected(slot, connection)
+            && client.session.link().is_some_and(|link| link.gate.reads_at_ms() != NEVER)
         {
-            self.sessions.change_gate(&mut self.cx, slot, |_| ());
+            client.change_gate(&mut self.cx, |_| ());
         }
     }
 }

@@ -38,7 +38,8 @@ impl Shard {
         }
         let existing = self.sessions.find(request.name());
         if let Some(slot) = existing {
-            if !self.sessions.is_owner(&self.cx, slot, &request) {
+            let client = self.sessions.get(slot);
+            if client.is_some_and(|client| !client.is_owner(&self.cx, &request)) {
                 return Err(self.cx.refuse_stranger(request));
             }
             self.take_over(slot, request.clean_start);
@@ -69,7 +70,9 @@ impl Shard {
             self.durable.wait_for_ends(&mut self.sessions, slot);
             self.pump(slot);
         }
-        self.sessions.arm_timer(&mut self.cx, slot);
+        if let Some(client) = self.sessions.get_mut(slot) {
+            client.arm_timer(&mut self.cx);
+        }
         self.finish();
         Ok(slot)
     }
@@ -110,7 +113,10 @@ impl Shard {
         link.is_lost = true;
         link.gate.open(Wait::InLine);
         if has_no_more && link.asks_for_much && !link.inbox.is_empty() {
-            return self.sessions.wait_for_turn(&mut self.cx, slot);
+            if let Some(client) = self.sessions.get_mut(slot) {
+                client.wait_for_turn(&mut self.cx);
+            }
+            return;
         }
         self.on_bytes(slot, connection, &[], now_ms);
         let Some(link) = self.sessions.link(slot, connection) else { return };
@@ -186,9 +192,9 @@ impl Shard {
             ended: ended.clone(),
             session_expiry_secs: client.session_expiry_secs,
         };
+        let scope = client.scope;
         self.cx.effects.closes.push(Close { slot, connection, farewell });
         self.cx.count_end(&ended);
-        let scope = self.sessions.scope_of(slot);
         self.cx.count_in_space(scope, Quota::Connections, -1);
         if let Some(turn) = turn {
             self.cx.give_turn_back(scope, &turn);
@@ -224,7 +230,9 @@ impl Shard {
             self.publish_will(slot);
         }
         self.durable.keep_detached(&mut self.sessions, slot, now_ms);
-        self.sessions.arm_timer(&mut self.cx, slot);
+        if let Some(client) = self.sessions.get_mut(slot) {
+            client.arm_timer(&mut self.cx);
+        }
     }
 
     /// The session is over: its subscriptions go, its will is due at the latest now
@@ -234,23 +242,23 @@ impl Shard {
         self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
         self.durable.forget_session(&mut self.cx, &mut self.sessions, slot);
         let Some(client) = self.sessions.get_mut(slot) else { return };
+        client.tell_notices(&mut self.cx);
         for origin in client.session.outgoing.shared_in_flight() {
             self.cx.tell_home(origin.group, origin.serial, true);
         }
-        self.sessions.tell_notices(&mut self.cx, slot);
         self.sessions.bury(&mut self.cx, &mut self.durable, &mut self.groups, slot);
     }
 
     pub(crate) fn publish_will(&mut self, slot: u32) {
         let now_ms = self.cx.now_ms;
-        let key = self.sessions.key(slot);
         let Some(client) = self.sessions.get_mut(slot) else { return };
+        let key = client.key;
         let Some(will) = client.will.take() else { return };
         client.recharge();
         let manner = Manner { qos: will.qos as u8, retain: will.retain };
         if !client.grants.allows_as(client.identity(), Action::Publish, &will.topic, manner) {
             self.cx.metrics.publishes_denied.add(1);
-            self.sessions.note_as(&mut self.cx, slot, Kind::Denied("will"), &will.topic, manner);
+            client.note_as(&mut self.cx, Kind::Denied("will"), &will.topic, manner);
             self.durable.forget_will(&mut self.sessions, slot);
             return;
         }
@@ -265,7 +273,9 @@ impl Shard {
         let is_unkept =
             self.sessions.lacks_share_for(&mut self.cx, &self.durable, &self.groups, &message);
         if is_unkept {
-            self.sessions.note(&mut self.cx, slot, Kind::Refused, message.topic());
+            if let Some(client) = self.sessions.get_mut(slot) {
+                client.note(&mut self.cx, Kind::Refused, message.topic());
+            }
             message = Message::new(&session::MessageParts { level: 0, ..parts });
         }
         if is_unkept || !self.publish_kept_will(slot, &message) {
@@ -329,9 +339,9 @@ impl Shard {
             if let Some(durable) = &mut client.durable {
                 durable.shrink();
             }
+            client.tell_notices(&mut self.cx);
+            client.arm_timer(&mut self.cx);
         }
-        self.sessions.tell_notices(&mut self.cx, slot);
-        self.sessions.arm_timer(&mut self.cx, slot);
         looks
     }
 
@@ -373,16 +383,17 @@ impl Shard {
         if !data.is_empty() {
             properties.push(Property::AuthData(data));
         }
-        let Some(link) = self.sessions.link(slot, connection) else { return };
+        let Some(client) = self.sessions.get_mut(slot) else { return };
+        let Some(link) = client.session.link_mut() else { return };
         let owed = link.outbox.len();
         link.write(&Packet::Auth(Auth { reason, properties: properties.as_properties() }));
-        self.sessions.mark_dirty(&mut self.cx, slot);
+        client.mark_dirty(&mut self.cx);
+        client.arm_timer(&mut self.cx);
+        // The answer comes after the packets of its turn, and who takes none can ask on and on.
+        client.look_whether_it_reads(&mut self.cx, owed);
         if matches!(answer, Reauthenticated::Renewed(_)) {
             self.sessions.recheck_receiving(&mut self.cx, &mut self.groups, slot);
-            self.sessions.arm_timer(&mut self.cx, slot);
         }
-        // The answer comes after the packets of its turn, and who takes none can ask on and on.
-        self.sessions.look_whether_it_reads(&mut self.cx, slot, connection, owed);
     }
 
     /// Who has a connection, as long as it is one.

@@ -75,7 +75,9 @@ impl Shard {
             }
             Mail::Congested { publisher, pause_ms, is_urgent } => {
                 let pace = Pace { pause_ms, is_urgent, is_filling: false };
-                sessions.slow_publisher(cx, publisher, pace);
+                if let Some(client) = sessions.at(publisher) {
+                    client.hold_up(cx, pace, false);
+                }
             }
             Mail::Retain { message, confirm, payer } => {
                 durable.on_retain_mail(cx, sessions, retained, message, confirm, payer);
@@ -188,6 +190,6 @@ impl Shard {
         if extras.retained_asked.is_empty() && extras.retained_next.is_empty() {
             extras.retained_fresh = Vec::new();
         }
-        self.retained.ask_next_page(&mut self.cx, &mut self.sessions, slot);
+        self.retained.ask_next_page(&mut self.cx, client);
     }
 }

@@ -23,14 +23,13 @@ impl Shard {
         let metrics = &self.cx.metrics;
         metrics.publishes_received.add(1);
         metrics.publish_bytes_received.add(publish.payload.len() as u64);
-        let key = self.sessions.key(slot);
         let Some(client) = self.sessions.get_mut(slot).sure() else {
             return Ok(Pace::default());
         };
         self.cx.flow.work.charge(client.grants.topic_units());
         let settings = self.durable.store.as_ref().map(|_| &self.cx.shared.settings);
         let buffers = (self.cx.buffers.properties(), memory);
-        let checked = check(client, publish, buffers, settings, key, now_ms)?;
+        let checked = check(client, publish, buffers, settings, now_ms)?;
         let message = match checked {
             Checked::Accept(message) => message,
             Checked::Repeat(retained) => {
@@ -46,7 +45,7 @@ impl Shard {
         };
         if self.cx.shared.memory_is_short()
             && !frees_room(&message)
-            && self.sessions.lacks_memory(&self.cx, slot, message.heap_bytes())
+            && client.lacks_memory(&self.cx, message.heap_bytes())
         {
             let reason = Reason::QUOTA_EXCEEDED;
             return self.sessions.refuse_publish(&mut self.cx, slot, publish, &message, reason);

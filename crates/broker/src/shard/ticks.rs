@@ -2,6 +2,7 @@
 
 use session::{NEVER, Outbox};
 
+use crate::clients::client::Client;
 use crate::flow::shortage::{
     CUT_BYTES_MIN, EARLY_LOOKS_MAX, FAREWELL_BYTES_MAX, LOOKS_MAX, UNSENT_BYTES_MAX,
 };
@@ -80,8 +81,7 @@ impl Shard {
             held,
         };
         self.cx.metrics.memory_cuts.add(1);
-        let scope = self.sessions.scope_of(slot);
-        self.cx.tell(scope, event);
+        self.cx.tell(client.scope, event);
         self.end(slot, Ended::Greedy);
     }
 
@@ -121,7 +121,8 @@ impl Shard {
     pub fn take_dirty(&mut self) -> Option<(u32, u64)> {
         loop {
             let (slot, connection) = self.cx.dirty.next()?;
-            if self.sessions.unmark(slot, connection) {
+            let client = self.sessions.connected(slot, connection);
+            if client.is_some_and(Client::unmark) {
                 return Some((slot, connection));
             }
         }
@@ -131,7 +132,8 @@ impl Shard {
     pub fn take_urgent(&mut self) -> Option<(u32, u64)> {
         loop {
             let (slot, connection) = self.cx.dirty.next_urgent()?;
-            if self.sessions.unmark(slot, connection) {
+            let client = self.sessions.connected(slot, connection);
+            if client.is_some_and(Client::unmark) {
                 return Some((slot, connection));
             }
         }
@@ -184,8 +186,8 @@ impl Shard {
     /// The driver has no room for what comes of a connection, and wants to read nothing before
     /// then.
     pub fn pause_until(&mut self, slot: u32, connection: u64, until_ms: u64) {
-        if self.sessions.link(slot, connection).is_some() {
-            self.sessions.shut_until(&mut self.cx, slot, until_ms);
+        if let Some(client) = self.sessions.connected(slot, connection) {
+            client.shut_until(&mut self.cx, until_ms);
         }
     }
 
