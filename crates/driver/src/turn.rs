@@ -308,6 +308,24 @@ impl<H: Host> Driver<H> {
         self.connections.len()
     }
 
+    #[cfg(feature = "testing")]
+    pub fn shards_mut(&mut self) -> &mut [Shard] {
+        &mut self.shards
+    }
+
+    /// The slot of the connection with this number, in the shard that has it.
+    #[cfg(feature = "testing")]
+    pub fn slot_of(&self, number: u64) -> Option<u32> {
+        let connection = self.connections.get(key_of(number))?;
+        (connection.number == number).then_some(connection.slot)
+    }
+
+    /// Is mail under way between its own shards?
+    #[cfg(feature = "testing")]
+    pub fn has_local_mail(&self) -> bool {
+        !self.local_mail.is_empty()
+    }
+
     /// A planted bug: numbers that were given are given again.
     #[cfg(feature = "testing")]
     pub fn forget_numbers(&mut self) {

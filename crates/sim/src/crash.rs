@@ -1,8 +1,9 @@
 //! The ends of a broker, its starts, and what else befalls it in a durable world.
 
-use broker::{Durability, Replay, ShardId, settle};
+use broker::{Durability, Replay, Shard, ShardId, settle};
+use driver::Item;
 use storage::testing::Crash;
-use storage::{Recovered, Status};
+use storage::{Command, Recovered, Status};
 
 use crate::damage::Damage;
 use crate::disks::SYNC_INTERVAL_MS;
@@ -106,12 +107,12 @@ impl World {
             return self.crash(end);
         }
         match self.random.below(100) {
-            0..=29 => {
-                let shard = self.random.below(self.node.shards.len());
-                self.turn(shard as ShardId);
+            0..=19 => {
+                let index = self.random.below(self.node.drivers.len());
+                self.turn(index)?;
             }
-            30..=74 => self.step_disks(),
-            75..=97 => self.tell_one(),
+            20..=69 => self.step_disks(),
+            70..=97 => drop(self.tell_one()?),
             98 => {
                 if let Some(set_by_ms) = self.wall.may_be_set(self.now_ms) {
                     self.note(|| format!("the wall clock is set by {set_by_ms} ms"));
@@ -131,16 +132,13 @@ impl World {
         Ok(())
     }
 
-    /// The end of a shard's turn: what it has for the disk.
-    fn turn(&mut self, shard: ShardId) -> bool {
-        let Some(disks) = &mut self.disks else { return false };
-        let mut commands = Vec::new();
-        let core = &mut self.node.shards[usize::from(shard)];
-        core.take_disk_commands(&mut commands, self.now_ms);
-        let is_busy = !commands.is_empty();
-        commands.into_iter().for_each(|command| disks.submit(shard, command));
-        self.collect(shard);
-        is_busy
+    /// What logs have for their disks.
+    pub(crate) fn submit(&mut self, commands: Vec<(ShardId, Command)>) {
+        if self.cluster.is_some() {
+            return self.submit_to_cluster(commands);
+        }
+        let Some(disks) = &mut self.disks else { return };
+        commands.into_iter().for_each(|(shard, command)| disks.submit(shard, command));
     }
 
     fn step_disks(&mut self) {
@@ -149,54 +147,45 @@ impl World {
         }
     }
 
-    /// A shard hears what its disk has done.
-    fn tell_one(&mut self) {
-        let Some(disks) = &mut self.disks else { return };
-        let Some((shard, completion)) = disks.next_completion() else { return };
-        let core = &mut self.node.shards[usize::from(shard)];
-        let was = core.log_status();
-        core.on_disk(completion, self.now_ms);
-        let is = core.log_status();
+    /// A shard hears what its disk has done. False: no disk has done anything.
+    fn tell_one(&mut self) -> Result<bool, String> {
+        let Some(disks) = &mut self.disks else { return Ok(false) };
+        let Some((shard, completion)) = disks.next_completion() else { return Ok(false) };
+        let was = self.node.shard(shard).log_status();
+        self.node.put(shard, Item::Disk(shard, Box::new(completion)));
+        self.turn_if_awake(self.node.driver_of(shard))?;
+        let is = self.node.shard(shard).log_status();
         if was != is {
             self.toll.logs_poisoned += u64::from(matches!(is, Some(Status::Poisoned(_))));
             self.toll.logs_full += u64::from(matches!(is, Some(Status::Full(_))));
             self.note(|| format!("the log of shard {shard} is {is:?}"));
         }
-        self.collect(shard);
+        Ok(true)
     }
 
     /// Until no disk has anything to do, but not for ever.
     /// True: some had.
-    pub(crate) fn work_disks(&mut self) -> bool {
+    pub(crate) fn work_disks(&mut self) -> Result<bool, String> {
         if self.cluster.is_some() {
             return self.work_cluster();
         }
         let mut has_worked = false;
         for _ in 0..WORK_ROUNDS_MAX {
-            let mut is_busy = false;
-            for shard in 0..self.node.shards.len() {
-                is_busy |= self.turn(shard as ShardId);
-            }
-            let Some(disks) = &mut self.disks else { return has_worked };
-            has_worked |= is_busy || !disks.is_idle();
+            let Some(disks) = self.disks.as_mut().filter(|disks| !disks.is_idle()) else { break };
             disks.work();
-            while self.disks.as_ref().is_some_and(|disks| !disks.is_idle()) {
-                self.tell_one();
-            }
-            if !is_busy {
-                break;
-            }
+            while self.tell_one()? {}
+            has_worked = true;
         }
-        has_worked
+        Ok(has_worked)
     }
 
     fn is_poisoned(&self) -> bool {
-        let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
+        let mut statuses = self.node.shards().map(Shard::log_status);
         statuses.any(|status| matches!(status, Some(Status::Poisoned(_))))
     }
 
     pub(crate) fn has_full_log(&self) -> bool {
-        let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
+        let mut statuses = self.node.shards().map(Shard::log_status);
         let fills = self.cluster.as_ref().map_or(self.calamities.fills, |it| it.plan.fills);
         fills && statuses.any(|status| matches!(status, Some(Status::Full(_))))
     }
@@ -256,7 +245,7 @@ impl World {
         let took_less = self.calamities.may_refuse() || self.is_poisoned();
         let has_synced = match end {
             End::Orderly => self.shut_down()?,
-            _ => self.random.chance(40) && self.let_sync(),
+            _ => self.random.chance(40) && self.let_sync()?,
         };
         self.cut_all_connections()?;
         let crash = if end == End::Power { Crash::Power } else { Crash::Kill };
@@ -295,33 +284,27 @@ impl World {
 
     /// What was on its way to the clients still comes, in part.
     fn cut_all_connections(&mut self) -> Result<(), String> {
-        for client in &mut self.clients {
-            if let Some(wire) = &mut client.wire {
-                let arrived = self.random.below(wire.to_client.len() + 1);
-                wire.to_client.truncate(arrived);
-            }
-            client.read(&mut self.oracle)?;
-            client.lose_wire(&mut self.oracle);
-        }
+        (0..self.clients.len()).try_for_each(|who| self.lose_process(who))?;
         self.mob.lose_connections();
         Ok(())
     }
 
     /// In order: everybody is told, and the logs are closed. True: all that was kept is synced.
     fn shut_down(&mut self) -> Result<bool, String> {
-        for shard in 0..self.node.shards.len() {
-            self.node.shards[shard].on_shutdown(self.now_ms);
-            self.collect(shard as ShardId);
-        }
-        self.let_move();
-        self.node.shards.iter_mut().for_each(|shard| shard.close_log());
+        self.node.put_to_all(|| Item::Shutdown);
+        self.let_move()?;
+        self.node.put_to_all(|| Item::CloseLogs);
         for _ in 0..WORK_ROUNDS_MAX {
-            self.let_move();
-            let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
-            if statuses.all(|status| matches!(status, None | Some(Status::Closed))) {
+            self.let_move()?;
+            let is_closed =
+                |shard: &Shard| matches!(shard.log_status(), None | Some(Status::Closed));
+            if self.node.shards().all(is_closed) {
                 return Ok(true);
             }
-            self.pass_time(100);
+            if self.is_poisoned() {
+                break;
+            }
+            self.pass_time(100)?;
         }
         match self.calamities.may_refuse() {
             true => Ok(false),
@@ -329,41 +312,40 @@ impl World {
         }
     }
 
-    /// Mail and disks, until nothing moves. True: something did.
-    pub(crate) fn let_move(&mut self) -> bool {
-        let mut has_moved = self.work_disks();
+    /// Turns, mail and disks, until nothing moves. True: something did.
+    pub(crate) fn let_move(&mut self) -> Result<bool, String> {
+        let (mut has_moved, mut empty_rounds) = (false, 0);
         for _ in 0..WORK_ROUNDS_MAX {
+            let takes_turns = self.turn_all()?;
+            has_moved |= takes_turns;
+            let mut moves = false;
             while !self.node.mail.is_empty() {
-                self.carry_mail();
-                self.work_disks();
-                has_moved = true;
+                self.carry_mail()?;
+                moves = true;
             }
-            // What a turn was not enough for is done in the next.
-            let mut shards = 0..self.node.shards.len();
-            if shards.all(|shard| self.node.shards[shard].next_deadline_ms() > 0) {
+            moves |= self.work_disks()?;
+            empty_rounds = if moves { 0 } else { empty_rounds + 1 };
+            if !moves && (!takes_turns || empty_rounds == EMPTY_ROUNDS_MAX) {
                 break;
             }
-            (0..self.node.shards.len()).for_each(|shard| self.end_turn(shard));
-            self.tick();
-            has_moved = true;
+            has_moved |= moves;
         }
-        has_moved
+        Ok(has_moved)
     }
 
     /// Nobody does anything for longer than the interval of syncs. True: so all is synced, also
     /// what came of timers meanwhile.
-    fn let_sync(&mut self) -> bool {
+    fn let_sync(&mut self) -> Result<bool, String> {
         let mut calm_rounds = 0;
         for _ in 0..SYNC_ROUNDS_MAX {
-            calm_rounds = if self.let_move() { 0 } else { calm_rounds + 1 };
+            calm_rounds = if self.let_move()? { 0 } else { calm_rounds + 1 };
             if calm_rounds == 2 {
                 break;
             }
-            self.now_ms += u64::from(SYNC_INTERVAL_MS);
-            self.tick();
+            self.pass_ms(u64::from(SYNC_INTERVAL_MS))?;
         }
-        let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
-        calm_rounds == 2 && statuses.all(|status| matches!(status, None | Some(Status::Ready)))
+        let mut statuses = self.node.shards().map(Shard::log_status);
+        Ok(calm_rounds == 2 && statuses.all(|status| matches!(status, None | Some(Status::Ready))))
     }
 
     /// A new process, from what the disks hold. Without disks there is nothing to do.
@@ -372,6 +354,7 @@ impl World {
             return self.start_cluster();
         }
         let Some(disks) = &self.disks else {
+            self.begin_drivers()?;
             self.node.sabotage = self.options.sabotage;
             return Ok(());
         };
@@ -401,7 +384,7 @@ impl World {
         }
         let forgets = self.options.sabotage == Some(Sabotage::ForgetClock);
         let begin_ms = self.wall.begin(self.now_ms, forgets);
-        let shard_count = self.node.shards.len() as ShardId;
+        let shard_count = self.node.shard_count();
         self.new_node(shard_count);
         for shard in 0..shard_count {
             let Some(disks) = &mut self.disks else { return Ok(true) };
@@ -414,11 +397,16 @@ impl World {
             let late_ms = begin_ms as i64 - self.now_ms as i64;
             return Err(format!("a clock that was set makes {late_ms} ms pass"));
         }
-        settle(&mut self.node.shards, self.now_ms);
-        for shard in 0..shard_count {
-            self.collect(shard);
-        }
+        self.begin_drivers()?;
         self.make_ready()
+    }
+
+    /// What logs have said is settled, and the drivers begin.
+    pub(crate) fn begin_drivers(&mut self) -> Result<(), String> {
+        settle(&mut self.node.unborn, self.now_ms);
+        self.clock.advance_to(self.now_ms);
+        self.node.begin(self.mob.random.next());
+        (0..self.node.drivers.len()).try_for_each(|index| self.turn_for_mail(index))
     }
 
     pub(crate) fn open_log(
@@ -429,7 +417,7 @@ impl World {
         replay: Replay,
         begin_ms: u64,
     ) -> Result<(), String> {
-        let core = &mut self.node.shards[usize::from(shard)];
+        let core = self.node.shard(shard);
         let restored = core
             .open_log(recovered, settings, replay, &self.limits, begin_ms)
             .map_err(|malformed| malformed.to_string())?;
@@ -440,7 +428,7 @@ impl World {
     fn make_ready(&mut self) -> Result<bool, String> {
         let may_end = self.calamities.crash_percent > 0;
         for round in 0..READY_ROUNDS_MAX {
-            if self.node.shards.iter().all(|shard| shard.log_is_ready()) {
+            if self.node.shards().all(Shard::log_is_ready) {
                 return Ok(true);
             }
             if self.is_poisoned() || (may_end && self.random.below(1000) == 0) {
@@ -448,12 +436,12 @@ impl World {
             }
             match self.random.below(4) {
                 0 => {
-                    let shard = self.random.below(self.node.shards.len());
-                    self.turn(shard as ShardId);
+                    let index = self.random.below(self.node.drivers.len());
+                    self.turn(index)?;
                 }
                 1 => self.step_disks(),
-                2 => self.tell_one(),
-                _ => self.carry_mail(),
+                2 => drop(self.tell_one()?),
+                _ => self.carry_mail()?,
             }
             if round % 100 == 99 {
                 self.now_ms += 50;
@@ -466,7 +454,7 @@ impl World {
                 disks.heal();
             }
         }
-        let statuses: Vec<_> = self.node.shards.iter().map(|shard| shard.log_status()).collect();
+        let statuses: Vec<_> = self.node.shards().map(Shard::log_status).collect();
         Err(format!("the broker does not become ready: {statuses:?}"))
     }
 
@@ -495,6 +483,9 @@ impl World {
 const DOWN_MS: [u64; 5] = [0, 100, 3000, 40_000, 400_000];
 
 const WORK_ROUNDS_MAX: usize = 1000;
+
+/// Rounds in which drivers only take turns: what is due in this millisecond is done by then.
+const EMPTY_ROUNDS_MAX: usize = 40;
 
 /// Rounds of [`SYNC_INTERVAL_MS`] in which all has to be synced.
 const SYNC_ROUNDS_MAX: usize = 20;

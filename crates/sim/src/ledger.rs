@@ -3,6 +3,7 @@
 use broker::command::Publication;
 use broker::{Answer, Command, Durability, Scope, ShardId};
 use codec::QoS;
+use driver::{Asked, Item};
 use session::Held;
 
 use crate::world::World;
@@ -45,14 +46,14 @@ impl World {
     pub(crate) fn judge_ledger(&mut self) -> Result<(), String> {
         let ids: Vec<String> = self.clients.iter().map(|client| client.id.clone()).collect();
         for id in ids {
-            self.command(self.shard_of(&id), &Command::Purge(id.as_str().into()));
+            self.command(self.shard_of(&id), Command::Purge(id.as_str().into()))?;
         }
-        self.let_move();
+        self.let_move()?;
         for _ in 0..CLEAR_ROUNDS_MAX {
             if !self.clear_some_retained()? {
                 break;
             }
-            self.let_move();
+            self.let_move()?;
         }
         let shared = &self.node.shared;
         for held in Held::ALL {
@@ -81,48 +82,44 @@ impl World {
     }
 
     /// Asks a shard, and returns what it answers at once.
-    pub(crate) fn command(&mut self, shard: ShardId, command: &Command) -> Option<Answer> {
+    pub(crate) fn command(
+        &mut self,
+        shard: ShardId,
+        command: Command,
+    ) -> Result<Option<Answer>, String> {
         self.command_in(Scope::FIRST, shard, command)
     }
 
-    fn command_in(&mut self, scope: Scope, shard: ShardId, command: &Command) -> Option<Answer> {
-        self.tickets += 1;
-        self.command_by(self.tickets, scope, shard, command)
-    }
-
-    /// `ticket`: nobody waits for an answer to it.
-    pub(crate) fn command_by(
+    pub(crate) fn command_in(
         &mut self,
-        ticket: u32,
         scope: Scope,
         shard: ShardId,
-        command: &Command,
-    ) -> Option<Answer> {
-        self.asking = ticket;
-        let core = &mut self.node.shards[usize::from(shard)];
-        core.on_command(ticket, scope, command, self.now_ms);
-        let is_it = |(of, _): &(u32, Answer)| *of == ticket;
-        let answers = &mut core.effects_mut().answers;
-        let answer = answers.iter().position(is_it).map(|at| answers.remove(at).1);
-        self.collect(shard);
-        answer
+        command: Command,
+    ) -> Result<Option<Answer>, String> {
+        self.asked += 1;
+        (self.asking, self.answer) = (self.asked, None);
+        let asked = Asked { shard, scope, command, answer: self.asked };
+        self.node.put(shard, Item::Command(Box::new(asked)));
+        self.take_turn(self.node.driver_of(shard), None)?;
+        self.asking = 0;
+        Ok(self.answer.take())
     }
 
     /// False: there was nothing any more.
     fn clear_some_retained(&mut self) -> Result<bool, String> {
         let mut any = false;
         let scopes = [Scope::FIRST, self.mob.scope];
-        let shards = 0..self.node.shards.len() as ShardId;
+        let shards = 0..self.node.shard_count();
         for (shard, scope) in shards.flat_map(|shard| scopes.map(|scope| (shard, scope))) {
             let page = Command::Retained { filter: "#".into(), after: None, max: 100 };
-            let answer = self.command_in(scope, shard, &page);
+            let answer = self.command_in(scope, shard, page)?;
             let Some(Answer::Retained { messages, .. }) = answer else {
                 return Err("a page of retained messages is not answered".into());
             };
             for message in messages {
                 any = true;
                 let clearing = Command::Publish(clearing(message.topic()));
-                self.command_in(scope, shard, &clearing);
+                self.command_in(scope, shard, clearing)?;
             }
         }
         Ok(any)

@@ -1,14 +1,16 @@
-//! The deterministic simulator: the second driver of the broker's shards.
+//! The deterministic simulator.
 //!
 //! A whole broker, its network and its clients run on one thread from one seed: bytes arrive in any
-//! pieces, mail between shards is delayed, connections break in the middle of packets, clients are
-//! slow, take over and come back. In durable worlds the shards have logs on simulated disks, and
-//! the broker ends at any moment. The [`Oracle`](oracle::Oracle) knows what the standards promise
+//! pieces, mail between drivers is delayed, connections break in the middle of packets, clients are
+//! slow, take over and come back. The shards are driven by the drivers of the server (`driver`), on
+//! hosts in memory: each takes a turn when something has woken it. In durable worlds the shards have
+//! logs on simulated disks, and the broker ends at any moment. The [`Oracle`](oracle::Oracle) knows what the standards promise
 //! and judges what the clients saw. A seed that fails can be run again as often as needed.
 //!
 //! It does **not** know: real sockets, clocks, threads, files.
 //!
-//! Start reading at [`run`]; what only durable worlds have is in `crash.rs` and `disks.rs`.
+//! Start reading at [`run`]; the drivers are in `node.rs`, what comes of their turns in `network.rs`,
+//! what only durable worlds have in `crash.rs` and `disks.rs`.
 //!
 //! Invariant: the same seed and options give the same world, step by step.
 
@@ -19,9 +21,9 @@ mod cluster;
 mod crash;
 mod damage;
 mod disks;
-mod driven;
 mod hostile;
 mod ledger;
+mod lines;
 mod many;
 mod network;
 mod node;
@@ -29,6 +31,7 @@ pub mod oracle;
 mod policy;
 mod random;
 mod sabotage;
+mod silence;
 mod stranger;
 mod trace;
 mod wall;
@@ -36,7 +39,7 @@ mod world;
 
 pub use self::cluster::Toll as ClusterToll;
 pub use crash::Toll;
-pub use driven::Toll as DrivenToll;
 pub use many::run_many;
+pub use node::Turns;
 pub use sabotage::{Sabotage, fact};
 pub use world::{Failure, Options, Report, run};

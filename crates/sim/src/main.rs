@@ -14,9 +14,10 @@ const USAGE: &str =
   sim 0 10000 --durable     many, with disks and crashes
   sim 0 10000 --hostile     many, with clients that do their worst
   sim 0 10000 --policy      many, with access rules and credentials that change
-  sim 0 10000 --driven      many, driven by the code that drives the server
+  sim 0 10000 --driven      many, with aliases, keep-alives and little room for packets
   sim 0 10000 --cluster     many, with several nodes and a simulated engine
   sim 0 10000 --answer-twice          many, with answers that come again
+  sim 0 10000 --driven --durable      kinds go together; --cluster goes with --driven only
   sim 17 --durable --trace 900    with more of its history
   sim 0 10000 --durable --all     go on after failures, and tell each in one line";
 
@@ -103,20 +104,15 @@ fn number<N: FromStr>(what: &str, text: Option<String>) -> Result<N, String> {
 
 /// Worlds that do not exist are refused: a flag without effect would look like a proof.
 fn check(options: &Options) -> Result<(), String> {
-    let of_other_worlds = [
-        ("--durable", options.durable),
-        ("--hostile", options.hostile),
-        ("--policy", options.policy),
+    let beside_cluster = [
+        ("--durable", options.durable, "its nodes have logs and crash already"),
+        ("--hostile", options.hostile, "hostile clients know one broker only"),
+        ("--policy", options.policy, "operators know one broker only"),
     ];
-    if let Some((flag, _)) = of_other_worlds.iter().find(|(_, is_on)| *is_on && options.driven) {
-        return Err(format!("--driven cannot be combined with {flag}: run each by itself"));
-    }
-    let beside_cluster = [of_other_worlds.as_slice(), &[("--driven", options.driven)]].concat();
-    if let Some((flag, _)) = beside_cluster.iter().find(|(_, is_on)| *is_on && options.cluster) {
-        return Err(format!("--cluster cannot be combined with {flag}: run each by itself"));
-    }
-    if options.sabotage.is_some() && options.driven {
-        return Err("--driven cannot be combined with --answer-twice: run each by itself".into());
+    if let Some((flag, _, why)) = beside_cluster.iter().find(|it| it.1 && options.cluster) {
+        return Err(format!(
+            "--cluster cannot be combined with {flag}: {why}. Valid: --cluster [--driven]"
+        ));
     }
     if options.calm && !options.durable {
         return Err("--calm needs --durable: only worlds with disks crash".into());
@@ -138,18 +134,19 @@ mod tests {
             let options = parsed(line).map(|found| found.options);
             assert!(options.is_ok_and(|o| o.durable && o.hostile && o.policy), "{line}");
         }
+        for line in ["7 --cluster --driven", "7 --driven --answer-twice --cluster"] {
+            let options = parsed(line).map(|found| found.options);
+            assert!(options.is_ok_and(|o| o.cluster && o.driven), "{line}");
+        }
     }
 
     #[test]
     fn what_has_no_effect_is_refused() {
         let refused = [
-            ("1 --driven --durable", "--durable"),
-            ("1 --hostile --driven", "--hostile"),
-            ("1 --driven --policy", "--policy"),
             ("1 --calm", "--durable"),
-            ("1 --cluster --durable", "--durable"),
-            ("1 --driven --answer-twice", "--answer-twice"),
-            ("1 --driven --cluster", "--driven"),
+            ("1 --cluster --durable", "--cluster [--driven]"),
+            ("1 --hostile --cluster", "hostile clients know one broker only"),
+            ("1 --cluster --policy", "--policy"),
             ("1 --durabel", "--durabel"),
             ("1 2 3", "3 numbers"),
             ("--trace", "--trace"),

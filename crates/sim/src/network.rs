@@ -1,177 +1,31 @@
-//! What moves between clients and shards: bytes, mail, and the ends of connections.
+//! What moves between drivers, and what comes of their turns: mail, events, answers, commands for
+//! disks.
 
 use std::collections::VecDeque;
 
-use broker::admission::{Admission, admit};
-use broker::{Answer, Close, Ended, Event, Mail, Shard, ShardId};
+use broker::{Ended, Event, Mail, ShardId};
 use codec::{QoS, Reason};
-use session::{Dropped, Message, NEVER};
+use driver::Item;
+use driver::testing::{PipeEnd, Told};
+use session::{Dropped, Message};
 use storage::{AppendError, Status};
 
-use crate::ledger::HONEST_ADDRESS;
-use crate::node::Place;
-use crate::oracle::Payload;
 use crate::sabotage::Sabotage;
 use crate::world::World;
 
 impl World {
-    pub(crate) fn connect(&mut self, who: usize) {
-        // Taking over a connection that works is rarer than coming back.
-        let may_take_over = self.random.chance(15) && self.random.chance(self.unrest_percent);
-        if self.clients[who].wire.is_some() && !may_take_over {
-            return;
-        }
-        self.arrive(who);
-    }
-
-    fn arrive(&mut self, who: usize) {
-        self.switch_to_client(who);
-        if let Some(arrival) = self.clients[who].wire.as_ref().map(|wire| wire.arrival) {
-            self.node.door.remove(&arrival);
-        }
-        self.arrivals += 1;
-        let arrival = self.arrivals;
-        self.clients[who].connect(arrival, &mut self.oracle);
-        self.note(|| format!("client {who} connects, arrival {arrival}"));
-        self.choose_node_of(who);
-    }
-
-    /// Some bytes of the client reach the broker.
-    pub(crate) fn carry_to_broker(&mut self, who: usize) {
-        let Some(wire) = &mut self.clients[who].wire else { return };
-        if wire.to_broker.is_empty() || !self.reach_node_of(who) {
-            return;
-        }
-        let Some(wire) = &mut self.clients[who].wire else { return };
-        let count = 1 + self.random.below(wire.to_broker.len());
-        let bytes: Vec<u8> = wire.to_broker.drain(..count).collect();
-        let arrival = wire.arrival;
-        match wire.place {
-            Some(Place { shard, slot, connection }) => {
-                self.carry_mail_to(shard);
-                let core = &mut self.node.shards[usize::from(shard)];
-                core.on_bytes(slot, connection, &bytes, self.now_ms);
-                self.collect(shard);
-            }
-            None => self.knock(who, arrival, &bytes),
-        }
-    }
-
-    /// Bytes of a connection that is not admitted.
-    fn knock(&mut self, who: usize, arrival: u32, bytes: &[u8]) {
-        let waiting = self.node.door.entry(arrival).or_default();
-        waiting.extend_from_slice(bytes);
-        let Admission::Connect(credentials, len) =
-            admit(waiting, &self.limits, "sim", || "assigned".into())
-        else {
-            return;
-        };
-        let rest = waiting.split_off(len);
-        self.node.door.remove(&arrival);
-        let shard = self.node.shared.shard_of_client(credentials.request.name());
-        let now_ms = self.now_ms;
-        let mut request = credentials.request;
-        request.origin = HONEST_ADDRESS.into();
-        if self.steering.is_banned(who) {
-            self.note(|| format!("client {who} is banned, and not admitted"));
-            self.clients[who].lose_wire(&mut self.oracle);
-            return;
-        }
-        self.show_credential(who, &mut request);
-        let client = &mut self.clients[who];
-        let is_clean = request.clean_start;
-        client.fate.on_admitted(arrival, is_clean, client.expiry_secs, now_ms);
-        self.oracle.on_will_admitted(client.number, arrival, is_clean);
-        self.admitting_clean = Some(is_clean);
-        if self.node.sabotage == Some(Sabotage::LoseSession) && self.random.chance(10) {
-            request.clean_start = true;
-        }
-        let sabotage = self.options.sabotage;
-        let worker = self.node.worker(shard);
-        worker.close_some(&mut self.random);
-        let connection = worker.open(sabotage);
-        let core = &mut self.node.shards[usize::from(shard)];
-        let refused = |core: &Shard| core.log_stats().map_or(0, |stats| stats.refused_full);
-        let refused_before = refused(core);
-        let Ok(slot) = core.on_connect(connection, request, now_ms) else {
-            let rule = format!("client {who} is kept from its own session");
-            self.broken_rule.get_or_insert(rule);
-            return;
-        };
-        let is_unwritten = refused(core) > refused_before;
-        if is_unwritten && self.clients[who].fate.expects_session() {
-            self.toll.resumed_unwritten += 1;
-        }
-        core.on_bytes(slot, connection, &rest, now_ms);
-        let place = Place { shard, slot, connection };
-        self.node.connections.insert(place, arrival);
-        if let Some(wire) = &mut self.clients[who].wire {
-            wire.place = Some(place);
-        }
-        self.note(|| format!("arrival {arrival} of client {who} is connection {connection}"));
-        self.collect(shard);
-        self.admitting_clean = None;
-        self.oracle.rights.settle();
-    }
-
-    /// Some bytes of the outbox reach the client, if the shard said that there are any.
-    pub(crate) fn carry_to_client(&mut self, who: usize) {
-        let Some(place) = self.place(who) else { return };
-        if self.clients[who].is_deaf || !self.reach_node_of(who) {
-            return;
-        }
-        if !self.node.dirty.contains(&place) {
-            return;
-        }
-        let core = &mut self.node.shards[usize::from(place.shard)];
-        let Some(outbox) = core.outbox(place.slot, place.connection) else { return };
-        let bytes: Vec<u8> = outbox.slices().flatten().copied().collect();
-        if bytes.is_empty() {
-            self.node.dirty.remove(&place);
-            return;
-        }
-        let count = 1 + self.random.below(bytes.len());
-        if count == bytes.len() {
-            self.node.dirty.remove(&place);
-        }
-        core.on_written(place.slot, place.connection, count, self.now_ms);
-        if let Some(wire) = &mut self.clients[who].wire {
-            wire.to_client.extend_from_slice(&bytes[..count]);
-        }
-        self.collect(place.shard);
-    }
-
-    fn place(&self, who: usize) -> Option<Place> {
-        self.clients[who].wire.as_ref()?.place
-    }
-
-    /// A client reads what has come.
-    ///
-    /// One that has just been told that its old session is gone may find it back if the power
-    /// goes in this moment.
-    pub(crate) fn read(&mut self, who: usize) -> Result<(), String> {
-        if self.clients[who].is_deaf {
-            return Ok(());
-        }
-        let began_anew = self.clients[who].fate.begins_anew;
-        self.clients[who].read(&mut self.oracle)?;
-        if began_anew && !self.clients[who].fate.begins_anew {
-            return self.crash_at_once();
-        }
-        Ok(())
-    }
-
-    /// One item of mail arrives, from any pair of shards, in the order of that pair.
-    pub(crate) fn carry_mail(&mut self) {
+    /// One item of mail arrives, from any driver for any shard, in the order of these two.
+    pub(crate) fn carry_mail(&mut self) -> Result<(), String> {
         let pairs: Vec<_> = self.node.mail.keys().copied().collect();
         if pairs.is_empty() {
-            return;
+            return Ok(());
         }
         let pair = pairs[self.random.below(pairs.len())];
         self.carry_mail_of(pair);
+        self.turn_if_awake(self.node.driver_of(pair.1))
     }
 
-    fn carry_mail_of(&mut self, pair: (ShardId, ShardId)) {
+    fn carry_mail_of(&mut self, pair: (usize, ShardId)) {
         let keeps_back = self.keeps_back(pair);
         let Some(queue) = self.node.mail.get_mut(&pair) else { return };
         if keeps_back && self.random.chance(95) {
@@ -195,34 +49,27 @@ impl World {
         if queue.is_empty() {
             self.node.mail.remove(&pair);
         }
-        if let Mail::Confirmed { refused: Some(message), .. } = &mail
-            && let Some(payload) = Payload::from_bytes(message.payload())
-        {
-            self.oracle.on_place_refused(message.topic(), payload);
-        }
-        let core = &mut self.node.shards[usize::from(pair.1)];
-        match sabotage {
-            Some(Sabotage::LoseMail) => {}
-            Some(Sabotage::LoseTaken) if matches!(mail, Mail::Grant { .. }) => {}
-            Some(Sabotage::LoseGroupDone) if matches!(mail, Mail::GroupDone { .. }) => {}
-            Some(Sabotage::DoubleMail) => {
-                core.on_batch(vec![mail.clone(), mail], self.now_ms);
-            }
-            _ => core.on_batch(vec![mail], self.now_ms),
-        }
-        self.collect(pair.1);
+        let mails = match sabotage {
+            Some(Sabotage::LoseMail) => return,
+            Some(Sabotage::LoseTaken) if matches!(mail, Mail::Grant { .. }) => return,
+            Some(Sabotage::LoseGroupDone) if matches!(mail, Mail::GroupDone { .. }) => return,
+            Some(Sabotage::DoubleMail) => vec![mail.clone(), mail],
+            _ => vec![mail],
+        };
+        self.node.put(pair.1, Item::Mail(pair.1, mails));
     }
 
     /// A planted bug: what stands behind the news of a member goes first.
-    fn keeps_back(&self, pair: (ShardId, ShardId)) -> bool {
+    fn keeps_back(&self, pair: (usize, ShardId)) -> bool {
         let next = self.node.mail.get(&pair).and_then(VecDeque::front);
         self.node.sabotage == Some(Sabotage::HearEarly) && matches!(next, Some(Mail::Join { .. }))
     }
 
-    /// A driver's duty: mail that was sent before bytes came is delivered before them, so that what
-    /// a client says because of what it has seen does not come before that.
-    pub(crate) fn carry_mail_to(&mut self, shard: ShardId) {
-        let pairs: Vec<_> = self.node.mail.keys().filter(|(_, to)| *to == shard).copied().collect();
+    /// Mail that was sent before bytes came is there before them, so that what a client says
+    /// because of what it has seen does not come before that.
+    pub(crate) fn carry_mail_to(&mut self, index: usize) {
+        let is_for = |(_, to): &&(usize, ShardId)| self.node.driver_of(*to) == index;
+        let pairs: Vec<_> = self.node.mail.keys().filter(is_for).copied().collect();
         for pair in pairs {
             while self.node.mail.contains_key(&pair) && !self.keeps_back(pair) {
                 self.carry_mail_of(pair);
@@ -230,245 +77,277 @@ impl World {
         }
     }
 
-    /// The network connection breaks; the broker learns of it later, or when it is taken over.
-    pub(crate) fn break_connection(&mut self, who: usize) {
-        self.switch_to_client(who);
-        if let Some(place) = self.place(who) {
-            self.node.broken.push(place);
+    /// A driver takes a turn if it is awake.
+    pub(crate) fn turn(&mut self, index: usize) -> Result<bool, String> {
+        self.node.shut(!self.may_write());
+        self.clock.advance_to(self.now_ms);
+        if !self.node.is_awake(index)? {
+            return Ok(false);
         }
-        if let Some(wire) = self.clients[who].lose_wire(&mut self.oracle) {
-            self.node.door.remove(&wire.arrival);
-            self.note(|| format!("arrival {} of client {who} breaks", wire.arrival));
+        self.take_turn(index, None)?;
+        Ok(true)
+    }
+
+    /// A driver takes a turn. `only`: it is told of this socket.
+    pub(crate) fn take_turn(&mut self, index: usize, only: Option<&PipeEnd>) -> Result<(), String> {
+        self.carry_mail_to(index);
+        self.node.shut(!self.may_write());
+        self.clock.advance_to(self.now_ms);
+        self.forget_dirty(index);
+        self.node.turn(index, only, &mut self.random, &mut self.turns);
+        self.end_turn(index)
+    }
+
+    /// A turn without a look at the sockets, for what has come to a driver, or has come of what was
+    /// asked of one of its shards.
+    pub(crate) fn turn_for_mail(&mut self, index: usize) -> Result<(), String> {
+        self.node.shut(!self.may_write());
+        self.clock.advance_to(self.now_ms);
+        self.forget_dirty(index);
+        self.node.turn_for_mail(index);
+        self.end_turn(index)
+    }
+
+    /// For what was put into the mailbox of a driver, which wakes it.
+    pub(crate) fn turn_if_awake(&mut self, index: usize) -> Result<(), String> {
+        if self.node.is_awake(index)? { self.turn_for_mail(index) } else { Ok(()) }
+    }
+
+    pub(crate) fn turn_for(&mut self, shard: ShardId) -> Result<(), String> {
+        self.turn_for_mail(self.node.driver_of(shard))
+    }
+
+    /// All drivers that are awake take a turn. True: there were some.
+    pub(crate) fn turn_all(&mut self) -> Result<bool, String> {
+        let mut has_moved = false;
+        for index in 0..self.node.drivers.len() {
+            has_moved |= self.turn(index)?;
+        }
+        Ok(has_moved)
+    }
+
+    /// A planted bug: a shard has something to write, and nobody hears of it.
+    fn forget_dirty(&mut self, index: usize) {
+        if self.node.sabotage == Some(Sabotage::ForgetDirty) && self.random.chance(20) {
+            for shard in self.node.drivers[index].driver.shards_mut() {
+                while shard.take_urgent().is_some() {}
+            }
         }
     }
 
-    /// A client loses its connection and is back at once, with all that it has to say: what the
-    /// connection before has asked for may still be on its way to a disk, or to another shard.
-    pub(crate) fn come_back(&mut self, who: usize) -> Result<(), String> {
-        self.break_connection(who);
-        if self.random.chance(70) && self.is_current_running() {
-            // Else the broker sees it when it is taken over.
-            while !self.node.broken.is_empty() {
-                self.notice_broken();
+    fn end_turn(&mut self, index: usize) -> Result<(), String> {
+        self.now_ms = self.clock.now_ms();
+        self.hear(index)?;
+        self.judge_waits(index)
+    }
+
+    /// Nobody waits for what is over, whatever others wait for.
+    fn judge_waits(&mut self, index: usize) -> Result<(), String> {
+        let Some(driven) = self.node.drivers.get(index) else { return Ok(()) };
+        // A shard hears of the end of its own holds by mail.
+        if driven.driver.has_local_mail() {
+            return Ok(());
+        }
+        let mut shards = driven.driver.shards().iter();
+        match shards.find(|shard| shard.overdue_waits() > 0) {
+            Some(shard) => {
+                Err(format!("publishers of shard {} wait, and nothing is in their way", shard.id()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What has come of a turn. What a broker says that serves nobody any more counts for nothing.
+    fn hear(&mut self, index: usize) -> Result<(), String> {
+        let told = std::mem::take(&mut *self.node.drivers[index].told.borrow_mut());
+        let Told { events, answers, commands, asks } = told;
+        self.judge_asks(&asks)?;
+        self.submit(commands);
+        if self.is_current_valid() {
+            self.hear_of_connections(index, &events)?;
+            for (now_ms, event) in &events {
+                self.oracle.now_ms = *now_ms;
+                self.hear_of(event)?;
             }
         }
-        self.arrive(who);
-        while self.clients[who].wire.as_ref().is_some_and(|wire| !wire.to_broker.is_empty()) {
-            self.carry_to_broker(who);
-            self.carry_to_client(who);
-            self.read(who)?;
-            if !self.may_reach_node_of(who) {
-                break;
+        self.oracle.now_ms = self.now_ms;
+        for (asker, answer) in answers {
+            match asker == self.asking {
+                true => self.answer = Some(answer),
+                false => self.on_answer(asker, &answer),
             }
         }
         Ok(())
     }
 
-    pub(crate) fn notice_broken(&mut self) {
-        if self.node.broken.is_empty() {
-            return;
-        }
-        let index = self.random.below(self.node.broken.len());
-        let place = self.node.broken.swap_remove(index);
-        let core = &mut self.node.shards[usize::from(place.shard)];
-        core.on_closed(place.slot, place.connection, self.now_ms);
-        self.collect(place.shard);
-    }
-
-    /// Publishers that had to wait for a slow subscriber are read on.
-    pub(crate) fn read_on(&mut self) {
-        for (shard, connection) in std::mem::take(&mut self.node.paused) {
-            let mut places = self.node.connections.keys();
-            let place = places.find(|p| p.shard == shard && p.connection == connection);
-            if let Some(slot) = place.map(|place| place.slot) {
-                self.carry_mail_to(shard);
-                let core = &mut self.node.shards[usize::from(shard)];
-                core.on_bytes(slot, connection, &[], self.now_ms);
-                self.collect(shard);
-            }
-        }
-    }
-
-    /// A turn of a shard is over.
-    pub(crate) fn end_turn(&mut self, shard: usize) {
-        self.node.shards[shard].end_turn();
-        self.collect(shard as ShardId);
-        self.judge_waits(shard);
-    }
-
-    /// Nobody waits for what is over, whatever others wait for.
-    fn judge_waits(&mut self, shard: usize) {
-        // A shard hears of the end of its own holds by mail.
-        let own = (shard as ShardId, shard as ShardId);
-        let mut mail = self.node.mail.get(&own).into_iter().flatten();
-        let knows = !mail.any(|mail| matches!(mail, Mail::Resume { .. }));
-        if knows && self.node.shards[shard].overdue_waits() > 0 {
-            let rule = format!("publishers of shard {shard} wait, and nothing is in their way");
-            self.broken_rule.get_or_insert(rule);
-        }
-    }
-
-    /// Carries out the effects of a shard.
-    pub(crate) fn collect(&mut self, shard: ShardId) {
-        let is_valid = self.is_current_valid();
-        let core = &mut self.node.shards[usize::from(shard)];
-        while let Some((slot, connection)) = core.take_dirty() {
-            let forgets = self.node.sabotage == Some(Sabotage::ForgetDirty);
-            if !forgets || !self.random.chance(20) {
-                self.node.dirty.insert(Place { shard, slot, connection });
-            }
-        }
-        for (to, mails) in core.effects_mut().mail.iter_mut().enumerate() {
-            if !mails.is_empty() {
-                let queue = self.node.mail.entry((shard, to as ShardId)).or_default();
-                queue.extend(mails.drain(..));
-            }
-        }
-        let (mut ends, mut refused, mut drops) = (Vec::new(), Vec::new(), Vec::new());
-        for (_, event) in core.effects_mut().events.drain(..) {
+    fn hear_of_connections(&mut self, index: usize, events: &[(u64, Event)]) -> Result<(), String> {
+        let shards = self.node.drivers[index].driver.shards().iter();
+        let refused = shards.filter_map(|shard| Some(shard.log_stats()?.refused_full)).sum::<u64>();
+        self.is_unwritten = refused > self.node.refused_full[index];
+        self.node.refused_full[index] = refused;
+        for (place, (now_ms, event)) in events.iter().enumerate() {
+            self.oracle.now_ms = *now_ms;
             match event {
-                Event::Disconnected { client_id, ended, .. } => ends.push((client_id, ended)),
-                _ if !is_valid => {}
-                Event::WillNotKept { client_id, .. } => {
-                    let client = self.clients.iter().find(|client| *client.id == *client_id);
-                    client.into_iter().for_each(|c| self.oracle.on_will_not_kept(c.number));
-                }
-                Event::NotKept { client_id, error } => refused.push((client_id, error)),
-                Event::Refused { client_id, topic, .. } => {
-                    self.oracle.trace.note(|| format!("{client_id} is refused on {topic}"));
-                }
-                Event::RetainedRefused { topic, count } => {
-                    self.oracle.trace.note(|| format!("{count} not retained, as on {topic}"));
-                }
-                Event::Dropped { client_id, reason, count } => {
-                    drops.push((client_id, reason, count));
-                }
-                Event::GroupDropped { group, count } if group.starts_with("$share/s/g/") => {
-                    self.honest_dropped += count;
+                Event::Connected { peer, .. } => self.on_open(peer, *now_ms),
+                Event::Disconnected { client_id, peer, ended, .. } => {
+                    let next = events[place..].iter().find_map(|(_, event)| match event {
+                        Event::Connected { client_id: next, peer, .. } if next == client_id => {
+                            Some(peer)
+                        }
+                        _ => None,
+                    });
+                    self.on_end(peer, ended, next.map(|peer| &**peer), *now_ms)?;
                 }
                 _ => {}
             }
+            self.oracle.rights.settle();
         }
-        for (connection, until_ms) in core.effects_mut().pauses.drain(..) {
-            if until_ms == NEVER {
-                self.node.held.insert((shard, connection));
-            } else {
-                self.node.held.remove(&(shard, connection));
-                self.node.paused.push((shard, connection));
+        Ok(())
+    }
+
+    fn hear_of(&mut self, event: &Event) -> Result<(), String> {
+        match event {
+            Event::WillNotKept { client_id, .. } => {
+                let client = self.clients.iter().find(|client| *client.id == **client_id);
+                client.into_iter().for_each(|c| self.oracle.on_will_not_kept(c.number));
             }
-        }
-        let (closes, mut answers) = (std::mem::take(&mut core.effects_mut().closes), Vec::new());
-        if self.steering.is_on() {
-            let is_late = |(ticket, _): &(u32, Answer)| *ticket != self.asking;
-            answers.extend(core.effects_mut().answers.extract_if(.., |a| is_late(a)));
-        }
-        let is_full = matches!(core.log_status(), Some(Status::Full(_)));
-        refused.iter().for_each(|(client_id, error)| self.judge_refusal(client_id, error, is_full));
-        drops.iter().for_each(|drop| self.judge_drop(drop));
-        answers.iter().for_each(|(ticket, answer)| self.on_answer(*ticket, answer));
-        for (close, (client_id, ended)) in closes.iter().zip(ends) {
-            let place = Place { shard, slot: close.slot, connection: close.connection };
-            let Some(arrival) = self.node.connections.remove(&place) else {
-                self.broken_rule.get_or_insert(format!("{place:?} is closed, and is none"));
-                continue;
-            };
-            if is_valid {
-                self.judge_end(arrival, &client_id, &ended);
-                self.end_will(arrival, &client_id, &ended);
+            Event::NotKept { client_id, error } => return self.judge_refusal(client_id, error),
+            Event::Refused { client_id, topic, .. } => {
+                self.oracle.trace.note(|| format!("{client_id} is refused on {topic}"));
             }
-            self.on_close(place, arrival, close);
+            Event::RetainedRefused { topic, count } => {
+                self.oracle.trace.note(|| format!("{count} not retained, as on {topic}"));
+            }
+            Event::Dropped { client_id, reason, count } => {
+                return self.judge_drop(client_id, *reason, *count);
+            }
+            Event::GroupDropped { group, count } if group.starts_with("$share/s/g/") => {
+                self.honest_dropped += count;
+            }
+            _ => {}
         }
+        Ok(())
     }
 
     /// A session that is kept takes no room that it has not, so only a log that is out of service
     /// is a reason to refuse it. A new one may be refused for a full disk, too.
-    fn judge_refusal(&mut self, client_id: &str, error: &AppendError, is_full: bool) {
+    fn judge_refusal(&mut self, client_id: &str, error: &AppendError) -> Result<(), String> {
         let lacks_room = matches!(error, AppendError::Full(_) | AppendError::Backlog { .. });
-        let mut clients = self.clients.iter();
-        let client = clients.find(|client| *client.id == *client_id);
-        let is_known = client.is_some_and(|client| client.fate.expects_session());
-        if lacks_room && (is_known || !is_full) {
-            let kind = if is_known { "that is kept" } else { "for which there is room" };
-            let rule = format!("{client_id}: a session {kind} is refused: {error}");
-            self.broken_rule.get_or_insert(rule);
+        let Some(client) = self.clients.iter().find(|client| *client.id == *client_id) else {
+            return Ok(());
+        };
+        let is_known = client.fate.expects_session();
+        let shard = self.node.shared.shard_of_client(broker::Name::first(client_id));
+        let is_full = matches!(self.node.shard(shard).log_status(), Some(Status::Full(_)));
+        if !lacks_room || (!is_known && is_full) {
+            return Ok(());
         }
+        let kind = if is_known { "that is kept" } else { "for which there is room" };
+        Err(format!("{client_id}: a session {kind} is refused: {error}"))
     }
 
     /// Of what is for honest ones only, and where nothing else has a limit, nothing is dropped
     /// because others have taken the room.
-    fn judge_drop(&mut self, (client_id, reason, count): &(Box<str>, Dropped, u64)) {
+    fn judge_drop(&mut self, client_id: &str, reason: Dropped, count: u64) -> Result<(), String> {
         self.oracle.trace.note(|| format!("{count} for {client_id} dropped: {reason:?}"));
-        let is_honest = self.clients.iter().any(|client| *client.id == **client_id);
+        let is_honest = self.clients.iter().any(|client| *client.id == *client_id);
         if !is_honest || !matches!(reason, Dropped::QueueFull | Dropped::Unlogged) {
-            return;
+            return Ok(());
         }
         self.honest_dropped += count;
-        if *reason == Dropped::QueueFull && self.mob.is_there() {
-            self.broken_rule.get_or_insert(format!("{count} messages of {client_id} find no room"));
+        match reason == Dropped::QueueFull && self.mob.is_there() {
+            true => Err(format!("{count} messages of {client_id} find no room")),
+            false => Ok(()),
+        }
+    }
+
+    /// A shard has taken a connection on.
+    fn on_open(&mut self, peer: &str, now_ms: u64) {
+        let Ok(arrival) = peer.parse::<u32>() else { return };
+        let Some(admitted) = self.node.admitted.get_mut(&arrival) else { return };
+        if std::mem::replace(&mut admitted.is_open, true) {
+            return;
+        }
+        let (who, is_clean, expires_ms) = (admitted.who, admitted.is_clean, admitted.expires_ms);
+        let person = admitted.person.clone();
+        self.note(|| format!("arrival {arrival} of client {who} is open"));
+        let place = self.node.place_of(broker::Name::first(&self.clients[who].id));
+        let client = &mut self.clients[who];
+        let number = client.number;
+        client.fate.on_admitted(arrival, is_clean, client.expiry_secs, now_ms);
+        let resumes = client.fate.expects_session();
+        self.toll.resumed_unwritten += u64::from(self.is_unwritten && resumes);
+        match client.wire.as_mut().filter(|wire| wire.arrival == arrival) {
+            Some(wire) => wire.place = Some(place),
+            // It has gone meanwhile, and knows nothing of this.
+            None => client.fate.on_lost(false, now_ms),
+        }
+        if let Some(person) = person {
+            self.note_expiry(who, expires_ms);
+            self.oracle.on_person(number, place.shard, person, true);
+        }
+        self.oracle.on_will_admitted(number, arrival, is_clean);
+    }
+
+    /// A shard has ended a connection. `next`: who connected behind that.
+    fn on_end(
+        &mut self,
+        peer: &str,
+        ended: &Ended,
+        next: Option<&str>,
+        now_ms: u64,
+    ) -> Result<(), String> {
+        let Ok(arrival) = peer.parse::<u32>() else { return Ok(()) };
+        self.note(|| format!("arrival {arrival} ends: {ended:?}"));
+        let who = self.node.admitted.get(&arrival).map(|admitted| admitted.who);
+        let mut next_is_clean = who.filter(|_| self.purging == who).map(|_| true);
+        if *ended == Ended::TakenOver
+            && let Some(next) = next
+        {
+            self.on_open(next, now_ms);
+            let next = next.parse().ok().and_then(|next: u32| self.node.admitted.get(&next));
+            next_is_clean = next_is_clean.or(next.map(|next| next.is_clean));
+        }
+        self.end_will(arrival, ended, next_is_clean);
+        self.turns.keep_alive_cuts += u64::from(*ended == Ended::KeepAlive);
+        self.turns.crowded += u64::from(*ended == Ended::Crowded);
+        let Some(admitted) = self.node.admitted.remove(&arrival) else { return Ok(()) };
+        self.clients[admitted.who].fate.on_closed(arrival, now_ms);
+        let rightly = self.may_end(admitted.who, arrival, ended);
+        if let Some(line) = self.lines.get_mut(&admitted.who).filter(|it| it.arrival == arrival) {
+            line.closed_ms = Some(now_ms);
+        }
+        match rightly {
+            true => Ok(()),
+            false => Err(format!("{} is cut: {ended:?}", self.clients[admitted.who].id)),
         }
     }
 
     /// Who keeps to the rules and within its share is not cut.
-    /// What is left of a connection that its client has lost cannot wait, and is sent again.
-    fn judge_end(&mut self, arrival: u32, client_id: &str, ended: &Ended) {
-        let terms = &self.oracle.terms;
-        let is_wrong = match ended {
-            Ended::Client(_) | Ended::Network | Ended::TakenOver | Ended::Shutdown => false,
-            Ended::NotKept | Ended::LogFailed | Ended::Refused => !terms.may_refuse,
-            Ended::QueueFull => !terms.is_lossy,
-            _ => true,
+    fn may_end(&self, who: usize, arrival: u32, ended: &Ended) -> bool {
+        let (terms, client) = (&self.oracle.terms, &self.clients[who]);
+        let may = match ended {
+            Ended::Client(_) | Ended::Network | Ended::TakenOver | Ended::Shutdown => true,
+            Ended::NotKept | Ended::LogFailed | Ended::Refused => terms.may_refuse,
+            Ended::QueueFull => terms.is_lossy,
+            Ended::Crowded => self.room_is_tight,
+            Ended::KeepAlive => self.has_been_silent(who),
+            _ => false,
         };
-        let who = self.clients.iter().position(|client| *client.id == *client_id);
-        let Some(who) = who.filter(|_| is_wrong && !self.is_over) else { return };
-        let wire = self.clients[who].wire.as_ref();
-        if wire.is_none_or(|wire| wire.arrival != arrival) {
-            return;
-        }
-        if !self.steering.ends(who, ended, self.now_ms) {
-            self.broken_rule.get_or_insert(format!("{client_id} is cut: {ended:?}"));
-        }
+        let is_there = client.wire.as_ref().is_some_and(|wire| wire.arrival == arrival);
+        may || self.is_over || !is_there || self.steering.ends(who, ended, self.now_ms)
     }
 
     /// What a connection's end is to its will.
-    fn end_will(&mut self, arrival: u32, client_id: &str, ended: &Ended) {
+    fn end_will(&mut self, arrival: u32, ended: &Ended, next_is_clean: Option<bool>) {
         if *ended == Ended::NotKept {
-            let client = self.clients.iter().find(|client| *client.id == *client_id);
-            client.into_iter().for_each(|client| self.oracle.on_will_unsure(client.number));
+            if let Some(admitted) = self.node.admitted.get(&arrival) {
+                self.oracle.on_will_unsure(self.clients[admitted.who].number);
+            }
             return;
         }
         let is_goodbye = *ended == Ended::Client(Reason::NORMAL_DISCONNECTION);
-        let next = match self.purging {
-            true => Some(true),
-            false => self.admitting_clean.filter(|_| *ended == Ended::TakenOver),
-        };
-        self.oracle.on_will_ended(arrival, is_goodbye, next);
-    }
-
-    /// The broker has ended a connection.
-    fn on_close(&mut self, place: Place, arrival: u32, close: &Close) {
-        let Place { shard, connection, .. } = place;
-        self.node.dirty.remove(&place);
-        self.node.broken.retain(|broken| *broken != place);
-        self.node.held.remove(&(shard, connection));
-        self.node.paused.retain(|paused| *paused != (shard, connection));
-        self.node.worker(shard).close_later(connection);
-        self.on_close_of_hostile(arrival, close);
-        let (is_valid, may_write) = (self.is_current_valid(), self.may_write());
-        for client in &mut self.clients {
-            if is_valid {
-                client.fate.on_closed(arrival, self.now_ms);
-            }
-            let wire = client.wire.as_mut().filter(|wire| wire.arrival == arrival);
-            let Some(wire) = wire else { continue };
-            // What was written last may still be read, or be lost with the connection.
-            if self.random.chance(70) && may_write {
-                wire.to_client.extend(close.farewell.slices().flatten());
-                if let Err(rule) = client.read(&mut self.oracle) {
-                    self.broken_rule.get_or_insert(rule);
-                }
-            }
-            client.lose_wire(&mut self.oracle);
-        }
+        self.oracle.on_will_ended(arrival, is_goodbye, next_is_clean);
     }
 }
 

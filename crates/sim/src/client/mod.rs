@@ -137,7 +137,11 @@ impl ModelClient {
     /// What it waits for.
     pub fn unrest(&self) -> String {
         let Self { publishing, subscribing, owed, wire, .. } = self;
-        format!("{publishing:?}, {subscribing:?}, owes {owed:?}, {wire:?}")
+        let wire = wire.as_ref().map(|wire| {
+            let (to_broker, to_client) = (wire.to_broker.len(), wire.to_client.len());
+            format!("arrival {}, {to_broker} bytes to send, {to_client} to read", wire.arrival)
+        });
+        format!("{wire:?}, owes {owed:?}, {subscribing:?}, {publishing:?}")
     }
 
     /// Opens a connection; whatever was under way on an old one is lost with it.

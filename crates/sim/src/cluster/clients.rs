@@ -25,7 +25,7 @@ impl World {
             wire.member = member;
         }
         if !is_up {
-            self.clients[who].lose_wire(&mut self.oracle);
+            self.lose(who);
         }
     }
 
@@ -60,7 +60,7 @@ impl World {
         if is_closed && wire.place.is_none() {
             cluster.toll.refused_by_standby += u64::from(!node.has_logs);
             self.note(|| format!("client {who} is refused by a node that does not serve"));
-            self.clients[who].lose_wire(&mut self.oracle);
+            self.lose(who);
         }
         false
     }

@@ -18,7 +18,10 @@ mod setup;
 mod takeover;
 mod toll;
 
+use std::rc::Rc;
+
 use cluster::Role;
+use driver::testing::Clock;
 
 use crate::node::Node;
 use crate::random::Random;
@@ -63,6 +66,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn new(
         shards: broker::ShardId,
+        clock: &Rc<Clock>,
         settings: &broker::Settings,
         sabotage: Option<Sabotage>,
         random: &mut Random,
@@ -77,7 +81,7 @@ impl Cluster {
             ..storage::Settings::with_segment_bytes(segment_bytes)
         };
         let member = |number: usize, own: &mut Random| {
-            let idle = Node::new(settings, shards, own.next(), &policy::Access::default());
+            let idle = Node::new(settings, shards, own.next(), &policy::Access::default(), clock);
             Member::new(number, shards, &log, idle, sabotage, own)
         };
         let members = (0..count).map(|number| member(number, &mut own)).collect();

@@ -1,6 +1,7 @@
 //! What moves in a cluster: requests, answers, messages of streams, commands of logs, time.
 
 use cluster::{Effect, Role, ShardId};
+use driver::Item;
 use storage::{Command, Completion, Outcome, Status};
 
 use super::Cluster;
@@ -14,8 +15,8 @@ impl World {
         match self.random.below(100) {
             0..=29 => self.step_engine(),
             30..=49 => self.deliver_one(),
-            50..=69 => self.hand_over_commands(),
-            70..=95 => self.tell_one_of_cluster(),
+            50..=69 => self.turn_of_cluster()?,
+            70..=95 => self.tell_one_of_cluster()?,
             96 => self.change_file(),
             _ => self.befall()?,
         }
@@ -98,28 +99,24 @@ impl World {
         true
     }
 
-    /// The end of a shard's turn: what its log has for the engine.
-    fn hand_over_commands(&mut self) {
+    /// A driver of any running broker takes a turn.
+    fn turn_of_cluster(&mut self) -> Result<(), String> {
         if self.choose_member() {
-            let shard = self.random.below(self.node.shards.len());
-            self.hand_over_commands_of(shard as ShardId);
+            let index = self.random.below(self.node.drivers.len());
+            self.turn(index)?;
         }
+        Ok(())
     }
 
-    /// Of the current broker. True: there were some.
-    pub(crate) fn hand_over_commands_of(&mut self, shard: ShardId) -> bool {
-        let mut commands = Vec::new();
-        let core = &mut self.node.shards[usize::from(shard)];
-        core.take_disk_commands(&mut commands, self.now_ms);
-        let is_busy = !commands.is_empty();
-        self.collect(shard);
+    /// What logs of the current broker have for the engine.
+    pub(crate) fn submit_to_cluster(&mut self, commands: Vec<(ShardId, Command)>) {
         let now_ms = self.now_ms;
-        let Some(cluster) = &mut self.cluster else { return false };
+        let Some(cluster) = self.cluster.as_mut().filter(|_| !commands.is_empty()) else { return };
         let member = cluster.current;
         let node = &mut cluster.members[member];
         let now_ms = node.clock.read(now_ms);
-        let Some(agent) = &mut node.agent else { return false };
-        for command in commands {
+        let Some(agent) = &mut node.agent else { return };
+        for (shard, command) in commands {
             if let Command::Commit { id, steps, .. } = &command
                 && cluster.sabotage == Some(Sabotage::CommitBeforeQuorum)
             {
@@ -131,27 +128,30 @@ impl World {
             agent.submit(shard, command, now_ms);
         }
         self.carry_out(member);
-        is_busy
     }
 
     /// A shard hears what became of its commands.
-    pub(crate) fn tell_one_of_cluster(&mut self) {
+    pub(crate) fn tell_one_of_cluster(&mut self) -> Result<(), String> {
         if !self.choose_member() {
-            return;
+            return Ok(());
         }
-        let Some(cluster) = &mut self.cluster else { return };
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
         let node = &mut cluster.members[cluster.current];
         if node.completions.is_empty() {
-            return;
+            return Ok(());
         }
         // In the order of each shard.
         let shards: Vec<ShardId> = node.completions.iter().map(|(shard, _)| *shard).collect();
         let shard = shards[cluster.random.below(shards.len())];
         let place = shards.iter().position(|it| *it == shard).unwrap_or(0);
-        let Some((shard, completion)) = node.completions.remove(place) else { return };
-        let core = &mut self.node.shards[usize::from(shard)];
-        core.on_disk(completion, self.now_ms);
-        self.collect(shard);
+        let Some((shard, completion)) = node.completions.remove(place) else { return Ok(()) };
+        self.tell(shard, completion)
+    }
+
+    /// A shard of the current broker hears it.
+    fn tell(&mut self, shard: ShardId, completion: Completion) -> Result<(), String> {
+        self.node.put(shard, Item::Disk(shard, Box::new(completion)));
+        self.turn_if_awake(self.node.driver_of(shard))
     }
 
     /// Carries out what a node wants done.
@@ -241,8 +241,7 @@ impl World {
             }
             self.look_at_members()?;
         }
-        self.tick();
-        Ok(())
+        self.tick()
     }
 
     /// Each running node does what is due.
@@ -267,8 +266,8 @@ impl World {
         }
     }
 
-    /// The shards of all running brokers are told what time it is.
-    pub(crate) fn tick_cluster(&mut self) {
+    /// The drivers of all running brokers take the turns for which it is time.
+    pub(crate) fn tick_cluster(&mut self) -> Result<(), String> {
         let count = self.cluster.as_ref().map_or(0, |cluster| cluster.members.len());
         for member in 0..count {
             let has_logs =
@@ -277,58 +276,46 @@ impl World {
                 continue;
             }
             self.switch_to(member);
-            for shard in 0..self.node.shards.len() {
-                self.node.shards[shard].on_tick(self.now_ms);
-                self.collect(shard as ShardId);
-            }
+            self.turn_all()?;
+            self.turn_all()?;
         }
+        Ok(())
     }
 
     /// Until nothing is under way between logs and engine, but not for ever. True: something was.
-    pub(crate) fn work_cluster(&mut self) -> bool {
+    pub(crate) fn work_cluster(&mut self) -> Result<bool, String> {
         let mut has_worked = false;
         for _ in 0..WORK_ROUNDS_MAX {
-            let mut is_busy = false;
-            let Some(cluster) = &self.cluster else { return has_worked };
+            let Some(cluster) = &self.cluster else { return Ok(has_worked) };
             let Some(open) = cluster.serving.filter(|it| cluster.members[*it].has_logs) else {
-                return has_worked;
+                return Ok(has_worked);
             };
             self.switch_to(open);
-            for shard in 0..self.node.shards.len() {
-                is_busy |= self.hand_over_commands_of(shard as ShardId);
-            }
+            let is_busy = self.turn_all()?;
             for _ in 0..WORK_STEPS {
                 self.step_engine();
                 self.deliver_one();
             }
-            while self.cluster.as_ref().is_some_and(|it| !it.members[open].completions.is_empty()) {
-                self.tell_completions_of(open);
+            while let Some((shard, completion)) =
+                self.cluster.as_mut().and_then(|it| it.members[open].completions.pop_front())
+            {
+                self.tell(shard, completion)?;
             }
             let is_idle = self
                 .cluster
                 .as_ref()
                 .is_some_and(|it| it.members[open].is_idle() && it.engine.is_idle());
-            has_worked |= is_busy || !is_idle;
+            has_worked |= !is_idle;
             if !is_busy && is_idle {
                 break;
             }
         }
-        has_worked
-    }
-
-    fn tell_completions_of(&mut self, member: usize) {
-        self.switch_to(member);
-        let Some(cluster) = &mut self.cluster else { return };
-        let Some((shard, completion)) = cluster.members[member].completions.pop_front() else {
-            return;
-        };
-        self.node.shards[usize::from(shard)].on_disk(completion, self.now_ms);
-        self.collect(shard);
+        Ok(has_worked)
     }
 
     /// Whether a log of the current broker is out of service.
     pub(crate) fn is_current_poisoned(&self) -> bool {
-        let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
+        let mut statuses = self.node.shards().map(broker::Shard::log_status);
         statuses.any(|status| matches!(status, Some(Status::Poisoned(_))))
     }
 }

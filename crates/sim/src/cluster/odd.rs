@@ -207,7 +207,7 @@ impl World {
                 }
             }
             self.pass_cluster_time(100)?;
-            self.work_cluster();
+            self.work_cluster()?;
             let Some(cluster) = &self.cluster else { return Ok(()) };
             let serves = |number: usize| cluster.serving == Some(number);
             let follows = |it: &Member| {

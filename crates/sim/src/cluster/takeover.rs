@@ -1,7 +1,8 @@
 //! The lives of nodes: starts, takeovers, ends.
 
-use broker::{Durability, ShardId, settle};
+use broker::{Durability, Shard, ShardId};
 use cluster::{Body, Role};
+use driver::Item;
 use storage::Status;
 use storage::testing::Crash;
 
@@ -69,7 +70,7 @@ impl World {
                 return Ok(());
             }
             self.pass_cluster_time(100)?;
-            self.work_cluster();
+            self.work_cluster()?;
             self.look_at_members()?;
         }
         Err(format!("no node comes to serve: {}", self.standing()))
@@ -94,8 +95,8 @@ impl World {
             };
             let (role, streams) = (agent.role(), agent.streams().collect::<Vec<_>>());
             let logs: Vec<Option<Status>> = match cluster.current == number {
-                true => self.node.shards.iter().map(|shard| shard.log_status()).collect(),
-                false => member.broker.shards.iter().map(|shard| shard.log_status()).collect(),
+                true => self.node.shards().map(Shard::log_status).collect(),
+                false => member.broker.shards().map(Shard::log_status).collect(),
             };
             lines.push(format!("node {number}: {role:?}, {streams:?}, {logs:?}"));
         }
@@ -120,8 +121,8 @@ impl World {
         crash: Option<Crash>,
     ) -> Result<(), String> {
         self.cut_connections_of(member)?;
-        let shards = self.node.shards.len() as ShardId;
-        let idle = Node::new(&self.settings, shards, self.random.next(), &self.access());
+        let (shards, seed) = (self.node.shard_count(), self.random.next());
+        let idle = Node::new(&self.settings, shards, seed, &self.access(), &self.clock);
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         cluster.engine.forget(member);
         cluster.members[member].end(idle);
@@ -136,14 +137,10 @@ impl World {
 
     /// What was on its way to the clients still comes, in part.
     fn cut_connections_of(&mut self, member: usize) -> Result<(), String> {
-        for client in &mut self.clients {
-            let Some(wire) = client.wire.as_mut().filter(|wire| wire.member == member) else {
-                continue;
-            };
-            let arrived = self.random.below(wire.to_client.len() + 1);
-            wire.to_client.truncate(arrived);
-            client.read(&mut self.oracle)?;
-            client.lose_wire(&mut self.oracle);
+        for who in 0..self.clients.len() {
+            if self.clients[who].wire.as_ref().is_some_and(|wire| wire.member == member) {
+                self.lose_process(who)?;
+            }
         }
         Ok(())
     }
@@ -175,7 +172,7 @@ impl World {
                 self.open_logs(number)?;
             }
             self.look_at_log(number)?;
-            self.leave(number);
+            self.leave(number)?;
             self.end_of_calamity(number)?;
         }
         Ok(())
@@ -204,19 +201,15 @@ impl World {
         let took_less = std::mem::replace(&mut cluster.may_have_refused, cluster.plan.fills);
         self.note(|| format!("node {member} opens the logs"));
         self.forget_node_before(member, has_closed, took_less);
-        let shards = self.node.shards.len() as ShardId;
+        let shards = self.node.shard_count();
         self.new_node(shards);
         for shard in 0..shards {
             self.open_log_of_copy(member, shard)?;
         }
-        settle(&mut self.node.shards, self.now_ms);
         if let Some(cluster) = &mut self.cluster {
             cluster.members[member].has_logs = true;
         }
-        for shard in 0..shards {
-            self.collect(shard);
-        }
-        Ok(())
+        self.begin_drivers()
     }
 
     /// Whoever served before does so no longer: what it had not committed may be gone.
@@ -263,7 +256,7 @@ impl World {
         if self.is_current_poisoned() {
             return self.lose_role(number);
         }
-        let is_ready = self.node.shards.iter().all(|shard| shard.log_is_ready());
+        let is_ready = self.node.shards().all(Shard::log_is_ready);
         let is_full = self.has_full_log();
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         cluster.toll.full_logs += u64::from(is_full);
@@ -283,35 +276,34 @@ impl World {
     }
 
     /// Who was asked to give its role back closes its logs, and then does.
-    fn leave(&mut self, number: usize) {
-        let Some(cluster) = &mut self.cluster else { return };
+    fn leave(&mut self, number: usize) -> Result<(), String> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
         let node = &cluster.members[number];
-        let Some(successor) = node.leaving.clone() else { return };
+        let Some(successor) = node.leaving.clone() else { return Ok(()) };
         if !node.is_running() || !node.is_ready {
-            return;
+            return Ok(());
         }
         let has_shut_down = node.has_shut_down;
         self.switch_to(number);
         if !has_shut_down {
             self.note(|| format!("node {number} is leaving, to {successor:?}"));
-            for shard in 0..self.node.shards.len() {
-                self.node.shards[shard].on_shutdown(self.now_ms);
-                self.collect(shard as ShardId);
-            }
+            self.node.put_to_all(|| Item::Shutdown);
+            self.turn_all()?;
         }
-        let has_mail = !self.node.mail.is_empty();
-        if !has_mail {
-            self.node.shards.iter_mut().for_each(|shard| shard.close_log());
+        if self.node.mail.is_empty() {
+            self.node.put_to_all(|| Item::CloseLogs);
+            self.turn_all()?;
         }
-        let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
-        let is_closed = statuses.all(|status| matches!(status, Some(Status::Closed)));
-        let Some(cluster) = &mut self.cluster else { return };
+        let closed = Some(Status::Closed);
+        let is_closed = self.node.shards().all(|shard| shard.log_status() == closed);
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
         let node = &mut cluster.members[number];
         node.has_shut_down = true;
         if is_closed && let Some(agent) = &mut node.agent {
             agent.release(successor);
             self.carry_out(number);
         }
+        Ok(())
     }
 }
 

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use broker::{Limits, Scope, Settings, Shared};
 use codec::Version;
+use driver::testing::PipeEnd;
 use policy::{Access, Permission, Rule, Who};
 use session::{Account, Overflow, QueueLimits};
 
-use crate::node::Place;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use kinds::Kind;
@@ -26,7 +26,7 @@ use pressure::Pressure;
 /// All of them, and what the broker is made to feel.
 #[derive(Debug)]
 pub(crate) struct Mob {
-    pub(super) random: Random,
+    pub(crate) random: Random,
     pub(super) members: Vec<Hostile>,
     /// That of the honest ones, or a namespace of their own.
     pub(crate) scope: Scope,
@@ -45,6 +45,8 @@ pub(crate) struct Mob {
     pub(super) refused: u64,
     /// They do nothing more.
     pub(super) has_left: bool,
+    /// Ends of connections that they have taken over.
+    pub(super) left_behind: Vec<PipeEnd>,
 }
 
 #[derive(Debug)]
@@ -67,9 +69,11 @@ pub(super) struct Hostile {
 /// Its end of a connection that was admitted.
 #[derive(Debug)]
 pub(super) struct Wire {
-    arrival: u32,
-    place: Place,
+    pipe: PipeEnd,
+    client_id: String,
     account: String,
+    /// A CONNACK has come.
+    is_answered: bool,
     to_broker: Vec<u8>,
     /// The beginning of a packet of the broker's.
     unread: Vec<u8>,
@@ -123,6 +127,7 @@ impl Mob {
             has_small_logs,
             refused: 0,
             has_left: !is_there,
+            left_behind: Vec::new(),
         }
     }
 
@@ -187,15 +192,10 @@ impl Mob {
         accounts
     }
 
-    /// Whose connection is this?
-    pub(super) fn member_of(&self, arrival: u32) -> Option<usize> {
-        let is_it = |member: &Hostile| member.wire.as_ref().is_some_and(|w| w.arrival == arrival);
-        self.members.iter().position(is_it)
-    }
-
     /// The process of the broker has ended.
     pub(crate) fn lose_connections(&mut self) {
         self.members.iter_mut().for_each(|member| member.wire = None);
+        self.left_behind.clear();
         self.pressure = Pressure::default();
     }
 }

@@ -1,21 +1,22 @@
 //! How they come, send, read and go; and what is seen of it.
 
 use broker::admission::{Admission, admit};
-use broker::{Close, ConnectRequest, Memory, Reauthenticated, ShardId};
+use broker::{ConnectRequest, Memory, Name, ShardId};
 use codec::{
     Ack, Connect, Packet, Properties, Property, PropertyBuf, Reason, Sender, Version, Will,
 };
 use codec::{QoS, decode};
+use driver::testing::{Flaws, Pipe};
+use driver::{Handover, Item};
 use policy::Access;
 use session::Held;
 
 use super::kinds::{FILTERS_PER_PACKET, Kind, LARGE_BYTES, METHOD};
 use super::pressure::Pressure;
 use super::{Hostile, Wire};
-use crate::node::Place;
 use crate::oracle::Payload;
 use crate::sabotage::Sabotage;
-use crate::world::World;
+use crate::world::{World, pick};
 
 /// A worker reads no more of a connection at a time.
 pub(crate) const BYTES_PER_READ_MAX: usize = 16 * 1024;
@@ -63,8 +64,8 @@ impl World {
                 }
             }
             Some(Sabotage::OpenAccess) => {
-                let shard = self.mob.random.below(self.node.shards.len());
-                self.node.shards[shard].set_access(Access::open());
+                let shard = self.mob.random.below(usize::from(self.node.shard_count()));
+                self.node.shard(shard as ShardId).set_access(Access::open());
             }
             _ => {}
         }
@@ -77,7 +78,7 @@ impl World {
         if mob.random.chance(member.kind.breaks_percent()) {
             if member.kind == Kind::Taker && mob.random.chance(70) {
                 // Over the connection that it has.
-                member.wire = None;
+                mob.left_behind.extend(member.wire.take().map(|wire| wire.pipe));
                 return self.connect_hostile(who);
             }
             self.break_hostile(who);
@@ -98,7 +99,7 @@ impl World {
         if let Some(wire) = self.mob.members[who].wire.take()
             && self.options.sabotage != Some(Sabotage::ForgetBroken)
         {
-            self.node.broken.push(wire.place);
+            self.node.broken.push(wire.pipe);
         }
     }
 
@@ -106,33 +107,20 @@ impl World {
         let Some(request) = self.request_of_hostile(who) else {
             return Err("a sound CONNECT is not admitted".into());
         };
-        let version = request.version;
         let account = self.mob.account_of(request.username.as_deref().unwrap_or_default());
         let shard = self.node.shared.shard_of_client(request.name());
-        let worker = self.node.worker(shard);
-        worker.close_some(&mut self.mob.random);
-        let connection = worker.open(None);
-        let core = &mut self.node.shards[usize::from(shard)];
-        let outcome = core.on_connect(connection, request, self.now_ms);
-        self.arrivals += 1;
-        let (arrival, name) = (self.arrivals, self.mob.members[who].name());
-        match outcome {
-            Ok(slot) => {
-                let place = Place { shard, slot, connection };
-                self.node.connections.insert(place, arrival);
-                let (to_broker, unread) = (Vec::new(), Vec::new());
-                let wire = Wire { arrival, place, account, to_broker, unread };
-                let member = &mut self.mob.members[who];
-                (member.wire, member.tail_bytes) = (Some(wire), 0);
-                self.note(|| format!("{name} connects, arrival {arrival}, {place:?}"));
-            }
-            Err(answer) => {
-                self.node.worker(shard).close_later(connection);
-                self.note(|| format!("{name} is refused"));
-                judge_refusal(&answer, version).map_err(|rule| format!("{name}: {rule}"))?;
-            }
-        }
-        self.collect(shard);
+        let room = pick(&[40, 400, 4_000], &mut self.mob.random);
+        let (socket, pipe) = Pipe::new(room, 0, Flaws::default());
+        let client_id = request.client_id.to_string();
+        let (to_broker, unread, is_answered) = (Vec::new(), Vec::new(), false);
+        let wire = Wire { pipe, client_id, account, is_answered, to_broker, unread };
+        let member = &mut self.mob.members[who];
+        (member.wire, member.tail_bytes) = (Some(wire), 0);
+        let name = member.name();
+        self.note(|| format!("{name} connects"));
+        let (rest, permit, charge) = (Vec::new(), (), ());
+        let handover = Handover { socket, shard, request, rest, permit, charge };
+        self.node.put(shard, Item::Connection(Box::new(handover)));
         Ok(())
     }
 
@@ -182,34 +170,27 @@ impl World {
         }
     }
 
-    /// What one of them has written reaches the broker, which reads nothing of who has to wait.
+    /// What one of them has written reaches the broker, in a turn that is told of nobody else.
     fn carry_from_hostile(&mut self, who: usize) -> Result<(), String> {
-        let Some(place) = self.place_of_hostile(who) else { return Ok(()) };
-        let key = (place.shard, place.connection);
-        if self.node.held.contains(&key) || self.node.paused.contains(&key) {
-            return Ok(());
-        }
-        self.carry_mail_to(place.shard);
         let mob = &mut self.mob;
         let Some(wire) = &mut mob.members[who].wire else { return Ok(()) };
-        if wire.to_broker.is_empty() {
+        if wire.to_broker.is_empty() || wire.pipe.under_way().0 > 0 {
+            // It has to wait.
             return Ok(());
         }
         let len = wire.to_broker.len().min(BYTES_PER_READ_MAX);
         let count = if mob.random.chance(60) { len } else { 1 + mob.random.below(len) };
         let bytes: Vec<u8> = wire.to_broker.drain(..count).collect();
-        let before = Seen::of(self, place.shard);
-        let core = &mut self.node.shards[usize::from(place.shard)];
-        core.on_bytes(place.slot, place.connection, &bytes, self.now_ms);
-        let after = Seen::of(self, place.shard);
-        self.judge_work(who, &before, &after)?;
-        self.answer_authentication(place.shard)?;
-        self.collect(place.shard);
-        Ok(())
-    }
-
-    fn place_of_hostile(&self, who: usize) -> Option<Place> {
-        self.mob.members[who].wire.as_ref().map(|wire| wire.place)
+        wire.pipe.send(&bytes);
+        let pipe = wire.pipe.clone();
+        let shard = self.node.shared.shard_of_client(Name::new(mob.scope, &wire.client_id));
+        let index = self.node.driver_of(shard);
+        self.carry_mail_to(index);
+        self.turn_for_mail(index)?;
+        let before = Seen::of(self, shard);
+        self.take_turn(index, Some(&pipe))?;
+        let after = Seen::of(self, shard);
+        self.judge_work(who, &before, &after)
     }
 
     /// What came of one read is bounded by the budget of work.
@@ -220,12 +201,14 @@ impl World {
             Kind::Flooder => {
                 let packets = after.packets - before.packets;
                 let deliveries = after.deliveries - before.deliveries;
-                (units + FAN_OUT_MAX + packets, "deliveries", deliveries)
+                // Clients have so much in a turn, and mail has.
+                (2 * units + FAN_OUT_MAX + packets, "deliveries", deliveries)
             }
             // Those of one packet at the least, if it is the rest of one.
             Kind::Subscriber if FILTERS_PER_PACKET as u64 * FILTER_UNITS > units => {
                 let filters = after.subscriptions.saturating_sub(before.subscriptions);
-                (units / FILTER_UNITS + 1, "filters", filters)
+                let packets = after.packets - before.packets;
+                (units / FILTER_UNITS + packets + 1, "filters", filters)
             }
             _ => return Ok(()),
         };
@@ -237,11 +220,11 @@ impl World {
 
     /// What waits for one that does not read has a limit, and so has what it may ask for then.
     fn judge_outbox(&mut self, who: usize) -> Result<(), String> {
-        let Some(place) = self.place_of_hostile(who) else { return Ok(()) };
+        let Some(wire) = &self.mob.members[who].wire else { return Ok(()) };
+        let place = self.node.place_of(Name::new(self.mob.scope, &wire.client_id));
         let again = usize::from(self.mob.limits.in_flight_max) * LARGE_BYTES;
         let max = self.mob.outbox_bytes_max as usize + OUTBOX_BYTES_BEYOND + again;
-        let core = &mut self.node.shards[usize::from(place.shard)];
-        let unsent = core.outbox(place.slot, place.connection).map_or(0, |outbox| outbox.len());
+        let unsent = self.node.unsent(place);
         match unsent > max {
             true => Err(format!(
                 "{}: {unsent} bytes wait to be read, of {max}",
@@ -251,57 +234,31 @@ impl World {
         }
     }
 
-    /// The back-end says yes, no, or go on.
-    fn answer_authentication(&mut self, shard: ShardId) -> Result<(), String> {
-        let core = &mut self.node.shards[usize::from(shard)];
-        for ask in std::mem::take(&mut core.effects_mut().reauthentications) {
-            let answer = match self.mob.random.below(10) {
-                0 => Reauthenticated::Failure(Reason::NOT_AUTHORIZED),
-                1..=4 => Reauthenticated::Continue(b"and then?".to_vec()),
-                _ => Reauthenticated::Success(Vec::new()),
-            };
-            if ask.method.as_ref() != METHOD || !ask.client_id.starts_with('h') {
-                return Err(format!("{} authenticates for a hostile one", ask.client_id));
-            }
-            core.on_reauthenticated(ask.slot, ask.connection, &answer, self.now_ms);
+    /// Nobody else authenticates anew.
+    pub(crate) fn judge_asks(&self, asks: &[(Box<str>, Box<str>)]) -> Result<(), String> {
+        let is_wrong = |(client_id, method): &&(Box<str>, Box<str>)| {
+            **method != *METHOD || !client_id.starts_with('h')
+        };
+        match asks.iter().find(is_wrong) {
+            Some((client_id, _)) => Err(format!("{client_id} authenticates for a hostile one")),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn read_hostile(&mut self, who: usize) -> Result<(), String> {
-        let Some(place) = self.place_of_hostile(who) else { return Ok(()) };
-        let member = &mut self.mob.members[who];
-        if !member.kind.reads() {
+        let mob = &mut self.mob;
+        let member = &mut mob.members[who];
+        let Some(wire) = &member.wire else { return Ok(()) };
+        if wire.pipe.is_over() && (wire.pipe.under_way().1 == 0 || !member.kind.reads()) {
+            wire.pipe.finish();
+            member.wire = None;
             return Ok(());
         }
-        let core = &mut self.node.shards[usize::from(place.shard)];
-        let Some(outbox) = core.outbox(place.slot, place.connection) else { return Ok(()) };
-        let bytes: Vec<u8> = outbox.slices().flatten().copied().collect();
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let count = 1 + self.mob.random.below(bytes.len());
-        core.on_written(place.slot, place.connection, count, self.now_ms);
-        let told = self.mob.members[who].read(&bytes[..count]);
-        self.collect(place.shard);
-        self.mob.refused += told?;
-        Ok(())
-    }
-
-    /// The broker has ended a connection of theirs.
-    pub(crate) fn on_close_of_hostile(&mut self, arrival: u32, close: &Close) {
-        let Some(who) = self.mob.member_of(arrival) else { return };
-        let member = &mut self.mob.members[who];
-        let farewell: Vec<u8> = close.farewell.slices().flatten().copied().collect();
         if member.kind.reads() {
-            match member.read(&farewell) {
-                Ok(refused) => self.mob.refused += refused,
-                Err(rule) => {
-                    self.broken_rule.get_or_insert(rule);
-                }
-            }
+            let bytes = wire.pipe.take(1 + mob.random.below(2000));
+            mob.refused += member.read(&bytes)?;
         }
-        self.mob.members[who].wire = None;
+        Ok(())
     }
 
     /// They go, all of them, and do not come back.
@@ -310,9 +267,7 @@ impl World {
         self.mob.pressure = Pressure::default();
         self.node.shared.set_memory(Memory::Enough);
         (0..self.mob.members.len()).for_each(|who| self.break_hostile(who));
-        while !self.node.broken.is_empty() {
-            self.notice_broken();
-        }
+        self.node.broken.append(&mut self.mob.left_behind);
     }
 }
 
@@ -347,6 +302,11 @@ impl Hostile {
                     }
                     let is_refusal = |ack: &Ack<'_>| ack.reason == Reason::QUOTA_EXCEEDED;
                     refused += u64::from(matches!(&packet, Packet::Ack(ack) if is_refusal(ack)));
+                    if let Some(wire) = &mut self.wire
+                        && !std::mem::replace(&mut wire.is_answered, true)
+                    {
+                        judge_first(&packet).map_err(|rule| format!("{name}: {rule}"))?;
+                    }
                     rest = &rest[len..];
                 }
                 Ok(None) => break,
@@ -360,15 +320,13 @@ impl Hostile {
     }
 }
 
-/// Who is refused is told why, and no more.
-fn judge_refusal(answer: &[u8], version: Version) -> Result<(), String> {
-    match decode(answer, version, Sender::Server, u32::MAX) {
-        Ok(Some((Packet::Connack(connack), len)))
-            if len == answer.len() && connack.reason.is_error() && !connack.session_present =>
-        {
+/// The first packet is a CONNACK, and who is refused has no session.
+fn judge_first(packet: &Packet<'_>) -> Result<(), String> {
+    match packet {
+        Packet::Connack(connack) if !connack.reason.is_error() || !connack.session_present => {
             Ok(())
         }
-        other => Err(format!("refused with {other:?}")),
+        other => Err(format!("answered with {other:?}")),
     }
 }
 

@@ -3,9 +3,11 @@
 //! How much is left is always some more than any honest user holds, or all of them where they are
 //! one namespace of two: they keep within their share, whatever the hostile ones do.
 
-use broker::{Memory, ShardId};
+use broker::{Memory, Name};
+use driver::Item;
 use session::Held;
 
+use super::Wire;
 use crate::sabotage::Sabotage;
 use crate::world::World;
 
@@ -49,10 +51,7 @@ impl World {
                 Ok(())
             }
             Memory::Short if self.mob.random.chance(20) => self.cut_all_greedy(),
-            _ => {
-                self.look_at_memory();
-                Ok(())
-            }
+            _ => self.look_at_memory(),
         }
     }
 
@@ -81,7 +80,7 @@ impl World {
         }
     }
 
-    fn look_at_memory(&mut self) {
+    fn look_at_memory(&mut self) -> Result<(), String> {
         let ledger = &self.node.shared.ledger;
         if self.mob.pressure.level == Memory::Short {
             match self.node.sabotage {
@@ -89,10 +88,8 @@ impl World {
                 _ => ledger.cut_largest(ledger.bytes(Held::Unsent) / 2 + 1),
             }
         }
-        for shard in 0..self.node.shards.len() {
-            self.node.shards[shard].on_memory_look(self.now_ms);
-            self.collect(shard as ShardId);
-        }
+        self.node.put_to_all(|| Item::MemoryLook);
+        (0..self.node.drivers.len()).try_for_each(|index| self.turn_if_awake(index))
     }
 
     /// So much has to be freed that none is spared who holds more than it leaves to others.
@@ -100,7 +97,7 @@ impl World {
         for _ in 0..CUT_ROUNDS {
             // What honest users hold is counted anew by each look.
             self.tell_memory_left();
-            self.look_at_memory();
+            self.look_at_memory()?;
         }
         let ledger = &self.node.shared.ledger;
         let most = ledger
@@ -120,15 +117,12 @@ impl World {
         for who in 0..self.mob.members.len() {
             let member = &self.mob.members[who];
             let name = member.name();
-            let Some(wire) = member.wire.as_ref().filter(|wire| greedy.contains(&wire.account))
-            else {
-                continue;
-            };
-            let unfinished = member.tail_bytes.saturating_sub(wire.to_broker.len());
-            let place = wire.place;
-            let core = &mut self.node.shards[usize::from(place.shard)];
-            let outbox = core.outbox(place.slot, place.connection);
-            let unsent = outbox.map_or(0, |outbox| outbox.len()) + unfinished;
+            let is_meant = |wire: &&Wire| greedy.contains(&wire.account) && !wire.pipe.is_over();
+            let Some(wire) = member.wire.as_ref().filter(is_meant) else { continue };
+            let unread = wire.to_broker.len() + wire.pipe.under_way().0;
+            let unfinished = member.tail_bytes.saturating_sub(unread);
+            let place = self.node.place_of(Name::new(self.mob.scope, &wire.client_id));
+            let unsent = self.node.unsent(place) + unfinished;
             if unsent >= CUT_BYTES_MIN {
                 return Err(format!(
                     "{name} holds most, {unsent} bytes in one connection, and is spared"

@@ -56,8 +56,6 @@ pub struct Terms {
     pub may_refuse: bool,
     /// Logs may be out of service, and refuse what takes no room, too.
     pub may_fail: bool,
-    /// Only full queues refuse, and each refusal is seen when it is mailed.
-    pub sees_refusals: bool,
     /// What the listener keeps firmly.
     pub level: Durability,
     /// A filter whose messages are kept otherwise.
@@ -262,17 +260,8 @@ impl Oracle {
         if self.terms.may_refuse
             && let Some(message) = self.messages.get_mut(&id)
         {
-            message.may_repeat |= !self.terms.sees_refusals;
-            self.retained.on_maybe_refused(&publish.topic, publish.payload.sequence);
-        }
-    }
-
-    /// Some place refuses a message that others may have taken: it reaches them again when it is
-    /// sent again.
-    pub fn on_place_refused(&mut self, topic: &str, payload: Payload) {
-        self.trace.note(|| format!("refused somewhere: {payload:?} on {topic}"));
-        if let Some(message) = self.messages.get_mut(&(topic.to_owned(), payload)) {
             message.may_repeat = true;
+            self.retained.on_maybe_refused(&publish.topic, publish.payload.sequence);
         }
     }
 

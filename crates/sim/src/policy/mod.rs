@@ -9,7 +9,7 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use broker::command::Publication;
-use broker::{Answer, Command, ConnectRequest, Ended, Name, Reauthenticated, Scope, ShardId};
+use broker::{Answer, Command, ConnectRequest, Ended, Name, Reauthenticated, ShardId};
 use codec::{QoS, Reason, Version};
 use policy::Access;
 use policy::Principal;
@@ -41,14 +41,12 @@ pub(crate) struct Steering {
 /// Operators publish under numbers from this one on: each message is in no order with others.
 const OPERATORS: u32 = 900;
 
-/// More publishes of operators than this never wait for their answers.
-pub(crate) const PUBLISHES_OF_OPERATORS_MAX: u32 = 1_000;
-
 /// Of a hundred steps of the world, those in which something is steered.
 const STEPS_PERCENT: usize = 3;
 
-/// After the end of its credential a connection may be there until the next look.
-const EXPIRY_SLACK_MS: u64 = 2000;
+/// After the end of its credential a connection may be there until the next look, which waits for
+/// what clients said while the process stood still (`driver`, as time passes in leaps here).
+const EXPIRY_SLACK_MS: u64 = 5000;
 
 impl Steering {
     pub(crate) fn new(is_on: bool, seed: u64) -> Self {
@@ -68,12 +66,6 @@ impl Steering {
 
     pub(crate) const fn is_on(&self) -> bool {
         self.is_on
-    }
-
-    /// The ticket of the next publish: as in the server, that of an answered one is given again.
-    fn free_ticket(&self) -> Option<u32> {
-        let is_free = |ticket: &u32| !self.publications.contains_key(ticket);
-        (1..PUBLISHES_OF_OPERATORS_MAX).find(is_free)
     }
 
     /// None: it would be retained where an earlier one may still become so.
@@ -130,7 +122,8 @@ impl World {
     /// The rules that there are from the beginning.
     pub(crate) fn set_first_policy(&mut self) {
         let access = self.access();
-        self.node.shards.iter_mut().for_each(|shard| shard.set_access(access.clone()));
+        let shards = 0..self.node.shard_count();
+        shards.for_each(|shard| self.node.shard(shard).set_access(access.clone()));
     }
 
     /// A new process has the newest rules.
@@ -140,8 +133,8 @@ impl World {
         }
         self.steering.untold.clear();
         self.steering.publications.clear();
-        for shard in 0..self.node.shards.len() {
-            self.oracle.on_policy(shard as ShardId, self.steering.policy.clone());
+        for shard in 0..self.node.shard_count() {
+            self.oracle.on_policy(shard, self.steering.policy.clone());
         }
     }
 
@@ -152,7 +145,7 @@ impl World {
         }
         self.judge_credentials()?;
         if !self.steering.untold.is_empty() && self.steering.random.chance(20) {
-            self.tell_policy();
+            self.tell_policy()?;
         }
         if !self.steering.random.chance(STEPS_PERCENT) {
             return Ok(());
@@ -163,11 +156,11 @@ impl World {
                 let policy = Policy::choose(&mut self.steering.random);
                 self.change_policy(policy);
             }
-            2..=4 => self.renew(who),
-            5 => self.kick(who),
-            6 => self.ban_or_pardon(who),
-            7 => self.purge(who),
-            _ => self.publish_as_operator(),
+            2..=4 => self.renew(who)?,
+            5 => self.kick(who)?,
+            6 => self.ban_or_pardon(who)?,
+            7 => self.purge(who)?,
+            _ => self.publish_as_operator()?,
         }
         Ok(())
     }
@@ -175,11 +168,11 @@ impl World {
     fn change_policy(&mut self, policy: Policy) {
         self.note(|| format!("new rules: {policy:?}"));
         self.steering.policy = policy;
-        self.steering.untold = (0..self.node.shards.len() as ShardId).collect();
+        self.steering.untold = (0..self.node.shard_count()).collect();
     }
 
     /// One of the shards hears of the newest rules.
-    fn tell_policy(&mut self) {
+    fn tell_policy(&mut self) -> Result<(), String> {
         let steering = &mut self.steering;
         let shard = steering.untold.swap_remove(steering.random.below(steering.untold.len()));
         for who in 0..self.clients.len() {
@@ -187,28 +180,32 @@ impl World {
         }
         if self.node.sabotage != Some(Sabotage::KeepOldRules) {
             let access = self.access();
-            self.node.shards[usize::from(shard)].set_access(access);
+            self.node.shard(shard).set_access(access);
         }
         self.note(|| format!("shard {shard} has the new rules"));
         self.oracle.on_policy(shard, self.steering.policy.clone());
-        self.collect(shard);
+        self.turn_for(shard)
     }
 
     /// What is written to a client by now was written by the rules of until now.
     fn note_written(&mut self, who: usize) {
         let Some(wire) = &self.clients[who].wire else { return };
         let Some(place) = wire.place else { return };
-        let core = &mut self.node.shards[usize::from(place.shard)];
-        // Also what may not be told yet.
-        let unsent = core.outbox(place.slot, place.connection).map_or(0, |outbox| outbox.len());
+        // Also what may not be told yet, and what is on its way.
+        let on_its_way = self.lines.get(&who).map_or(0, |line| line.pipe.unread());
+        let unsent = self.node.unsent(place) + on_its_way;
         let until = wire.read_bytes + (wire.to_client.len() + unsent) as u64;
         self.oracle.on_written_so_far(self.clients[who].number, until);
     }
 
-    /// A client is about to be admitted: who is it?
-    pub(crate) fn show_credential(&mut self, who: usize, request: &mut ConnectRequest) {
+    /// A client is about to be admitted: who is it, and until when?
+    pub(crate) fn show_credential(
+        &mut self,
+        who: usize,
+        request: &mut ConnectRequest,
+    ) -> (Option<Person>, Option<u64>) {
         if !self.steering.is_on {
-            return;
+            return (None, None);
         }
         let random = &mut self.steering.random;
         let person = Person::choose(self.clients[who].username.clone(), random);
@@ -222,12 +219,10 @@ impl World {
             ..Principal::default()
         };
         request.principal = Some(Box::new(principal));
-        self.note_expiry(who, expires_at_ms);
-        let shard = self.node.shared.shard_of_client(request.name());
-        self.oracle.on_person(self.clients[who].number, shard, person, true);
+        (Some(person), expires_at_ms)
     }
 
-    fn note_expiry(&mut self, who: usize, expires_at_ms: Option<u64>) {
+    pub(crate) fn note_expiry(&mut self, who: usize, expires_at_ms: Option<u64>) {
         match expires_at_ms {
             Some(at_ms) => self.steering.expires_ms.insert(who, at_ms),
             None => self.steering.expires_ms.remove(&who),
@@ -235,12 +230,12 @@ impl World {
     }
 
     /// A client authenticates anew, and is something else by then.
-    fn renew(&mut self, who: usize) {
-        let Some(wire) = &self.clients[who].wire else { return };
+    fn renew(&mut self, who: usize) -> Result<(), String> {
+        let Some(wire) = &self.clients[who].wire else { return Ok(()) };
         let is_there = wire.is_acknowledged && self.clients[who].version == Version::V5;
-        let Some(place) = wire.place.filter(|_| is_there) else { return };
-        if self.node.broken.contains(&place) || !self.node.connections.contains_key(&place) {
-            return;
+        let Some(place) = wire.place.filter(|_| is_there) else { return Ok(()) };
+        if !self.node.admitted.contains_key(&wire.arrival) {
+            return Ok(());
         }
         self.note_written(who);
         let random = &mut self.steering.random;
@@ -251,27 +246,32 @@ impl World {
         self.note_expiry(who, expires_at_ms);
         let answer = Reauthenticated::Renewed(Box::new(principal));
         if self.node.sabotage != Some(Sabotage::KeepOldPrincipal) {
-            let core = &mut self.node.shards[usize::from(place.shard)];
+            let core = self.node.shard(place.shard);
             core.on_reauthenticated(place.slot, place.connection, &answer, self.now_ms);
         }
         self.oracle.on_person(self.clients[who].number, place.shard, person, false);
-        self.collect(place.shard);
+        self.turn_for(place.shard)
     }
 
     fn shard_of_client(&self, who: usize) -> ShardId {
         self.node.shared.shard_of_client(Name::first(&self.clients[who].id))
     }
 
-    fn kick(&mut self, who: usize) {
+    fn kick(&mut self, who: usize) -> Result<(), String> {
         self.note(|| format!("an operator ends the connection of client {who}"));
         let command = Command::Kick(self.clients[who].id.as_str().into());
-        self.command(self.shard_of_client(who), &command);
+        self.command(self.shard_of_client(who), command).map(drop)
     }
 
     /// Who is banned is cut, and not admitted again before that is taken back.
-    fn ban_or_pardon(&mut self, who: usize) {
+    fn ban_or_pardon(&mut self, who: usize) -> Result<(), String> {
         if self.steering.banned.remove(&who) {
-            return self.note(|| format!("client {who} is banned no more"));
+            self.note(|| format!("client {who} is banned no more"));
+            return Ok(());
+        }
+        if self.node.admitted.values().any(|admitted| admitted.who == who && !admitted.is_open) {
+            // In the server it is looked at again when it is opened.
+            return Ok(());
         }
         self.note(|| format!("client {who} is banned"));
         self.steering.banned.insert(who);
@@ -280,37 +280,41 @@ impl World {
         let (shard, now_ms) = (self.shard_of_client(who), self.now_ms);
         if self.node.sabotage != Some(Sabotage::KeepBanned) {
             let id = self.clients[who].id.clone();
-            let core = &mut self.node.shards[usize::from(shard)];
-            core.on_bans(|client, _, _| client.text() == id, now_ms);
-            self.collect(shard);
+            self.node.shard(shard).on_bans(|client, _, _| client.text() == id, now_ms);
+            self.turn_for(shard)?;
         }
+        Ok(())
     }
 
     /// An operator ends a session, with all that waits for it.
-    fn purge(&mut self, who: usize) {
+    fn purge(&mut self, who: usize) -> Result<(), String> {
         if self.clients[who].number == GROUP_KEEPER || !self.clients[who].is_persistent() {
-            return;
+            return Ok(());
         }
         self.note(|| format!("an operator ends the session of client {who}"));
-        self.purging = true;
+        self.purging = Some(who);
         let command = Command::Purge(self.clients[who].id.as_str().into());
         let answer = match self.node.sabotage {
             Some(Sabotage::ForgetPurge) => Some(Answer::Done(true)),
-            _ => self.command(self.shard_of_client(who), &command),
+            _ => self.command(self.shard_of_client(who), command)?,
         };
-        self.purging = false;
+        self.purging = None;
         if !matches!(answer, Some(Answer::Done(true))) {
-            return;
+            return Ok(());
+        }
+        if self.clients[who].wire.as_ref().is_some_and(|wire| wire.place.is_some()) {
+            // What it reads from now on is of no session.
+            self.lose_process(who)?;
         }
         let number = self.clients[who].number;
         self.oracle.on_purged(number);
         self.clients[who].fate.on_purged();
         self.oracle.on_session_start(number);
+        Ok(())
     }
 
-    fn publish_as_operator(&mut self) {
-        let Some(ticket) = self.steering.free_ticket() else { return };
-        let Some(publish) = self.steering.draft() else { return };
+    fn publish_as_operator(&mut self) -> Result<(), String> {
+        let Some(publish) = self.steering.draft() else { return Ok(()) };
         // As in the server: what is published on one topic goes through one shard.
         let shard = self.node.shared.shard_of_topic(Name::first(&publish.topic));
         let command = Command::Publish(Publication {
@@ -323,21 +327,23 @@ impl World {
             durability: self.limits.durability,
         });
         self.oracle.on_sent(&publish);
-        self.steering.publications.insert(ticket, publish);
-        let answer = match self.command_by(ticket, Scope::FIRST, shard, &command) {
+        let asker = self.asked + 1;
+        self.steering.publications.insert(asker, publish);
+        let answer = match self.command(shard, command)? {
             None if self.node.sabotage == Some(Sabotage::AnswerOperatorEarly) => {
                 Some(Answer::Published(Reason::SUCCESS))
             }
             answer => answer,
         };
         if let Some(answer) = answer {
-            self.on_answer(ticket, &answer);
+            self.on_answer(asker, &answer);
         }
+        Ok(())
     }
 
     /// A command is answered: a publish that is accepted is a promise.
-    pub(crate) fn on_answer(&mut self, ticket: u32, answer: &Answer) {
-        let Some(publish) = self.steering.publications.remove(&ticket) else { return };
+    pub(crate) fn on_answer(&mut self, asker: u32, answer: &Answer) {
+        let Some(publish) = self.steering.publications.remove(&asker) else { return };
         match answer {
             Answer::Published(reason) if !reason.is_error() => {
                 self.oracle.on_acknowledged(&publish);
@@ -355,8 +361,8 @@ impl World {
     fn judge_credentials(&self) -> Result<(), String> {
         for (who, expires_ms) in &self.steering.expires_ms {
             let wire = self.clients[*who].wire.as_ref();
-            let Some(place) = wire.and_then(|wire| wire.place) else { continue };
-            let is_open = self.node.connections.contains_key(&place);
+            let Some(wire) = wire.filter(|wire| wire.place.is_some()) else { continue };
+            let is_open = self.node.admitted.contains_key(&wire.arrival);
             if is_open && self.looked_ms > expires_ms + EXPIRY_SLACK_MS {
                 return Err(format!("client {who} is connected after its credential has ended"));
             }
@@ -370,12 +376,13 @@ impl World {
     }
 
     /// From here on everybody may do everything.
-    pub(crate) fn end_steering(&mut self) {
+    pub(crate) fn end_steering(&mut self) -> Result<(), String> {
         if self.steering.is_on {
             self.change_policy(Policy::open());
             while !self.steering.untold.is_empty() {
-                self.tell_policy();
+                self.tell_policy()?;
             }
         }
+        Ok(())
     }
 }
