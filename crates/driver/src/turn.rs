@@ -320,6 +320,16 @@ impl<H: Host> Driver<H> {
         (connection.number == number).then_some(connection.slot)
     }
 
+    /// Bytes of the farewell of this connection, with all that its shard had for it.
+    #[cfg(feature = "testing")]
+    pub fn farewell_len(&self, number: u64) -> usize {
+        let known = self.connections.get(key_of(number)).filter(|known| known.number == number);
+        match known.map(|known| &known.state) {
+            Some(State::Leaving { farewell, .. }) => farewell.len(),
+            _ => 0,
+        }
+    }
+
     /// Is mail under way between its own shards?
     #[cfg(feature = "testing")]
     pub fn has_local_mail(&self) -> bool {

@@ -7,9 +7,10 @@ use storage::{Command, Recovered, Status};
 
 use crate::damage::Damage;
 use crate::disks::SYNC_INTERVAL_MS;
+use crate::oracle::Terms;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
-use crate::world::World;
+use crate::world::{Options, World};
 
 /// What may happen in a world, as its seed has it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,7 +56,11 @@ enum End {
 }
 
 impl Calamities {
-    pub(crate) fn new(sabotage: Option<Sabotage>, random: &mut Random) -> Self {
+    pub(crate) fn new(options: Options, random: &mut Random) -> Self {
+        if options.calm {
+            return Self::default();
+        }
+        let sabotage = options.sabotage;
         let crash_percent = [5, 20, 100][random.below(3)];
         let is_calm = sabotage.is_some();
         Self {
@@ -66,8 +71,9 @@ impl Calamities {
         }
     }
 
-    pub(crate) const fn may_fail(&self) -> bool {
-        self.fails
+    pub(crate) const fn put_into(&self, terms: &mut Terms) {
+        terms.may_refuse |= self.may_refuse();
+        terms.may_fail = self.fails;
     }
 
     /// May the broker say that it cannot keep something?

@@ -14,6 +14,16 @@ pub(crate) const HONEST_ADDRESS: &str = "10.1.1.1";
 /// Rounds in which everything that was retained has to be gone.
 const CLEAR_ROUNDS_MAX: usize = 1000;
 
+/// Commands that operators give to shards.
+#[derive(Default)]
+pub(crate) struct Asking {
+    /// How many there were. Each has its number.
+    pub(crate) count: u32,
+    /// The one that is being given, and its answer.
+    pub(crate) now: Option<u32>,
+    pub(crate) answer: Option<Answer>,
+}
+
 impl World {
     /// The accounts of those who keep to the rules; `without a name` is what a start makes of those
     /// who have none.
@@ -96,13 +106,14 @@ impl World {
         shard: ShardId,
         command: Command,
     ) -> Result<Option<Answer>, String> {
-        self.asked += 1;
-        (self.asking, self.answer) = (self.asked, None);
-        let asked = Asked { shard, scope, command, answer: self.asked };
+        self.asking.count += 1;
+        let asker = self.asking.count;
+        (self.asking.now, self.asking.answer) = (Some(asker), None);
+        let asked = Asked { shard, scope, command, answer: asker };
         self.node.put(shard, Item::Command(Box::new(asked)));
         self.take_turn(self.node.driver_of(shard), None)?;
-        self.asking = 0;
-        Ok(self.answer.take())
+        self.asking.now = None;
+        Ok(self.asking.answer.take())
     }
 
     /// False: there was nothing any more.

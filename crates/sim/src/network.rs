@@ -93,7 +93,6 @@ impl World {
         self.carry_mail_to(index);
         self.node.shut(!self.may_write());
         self.clock.advance_to(self.now_ms);
-        self.forget_dirty(index);
         self.node.turn(index, only, &mut self.random, &mut self.turns);
         self.end_turn(index)
     }
@@ -103,7 +102,6 @@ impl World {
     pub(crate) fn turn_for_mail(&mut self, index: usize) -> Result<(), String> {
         self.node.shut(!self.may_write());
         self.clock.advance_to(self.now_ms);
-        self.forget_dirty(index);
         self.node.turn_for_mail(index);
         self.end_turn(index)
     }
@@ -124,15 +122,6 @@ impl World {
             has_moved |= self.turn(index)?;
         }
         Ok(has_moved)
-    }
-
-    /// A planted bug: a shard has something to write, and nobody hears of it.
-    fn forget_dirty(&mut self, index: usize) {
-        if self.node.sabotage == Some(Sabotage::ForgetDirty) && self.random.chance(20) {
-            for shard in self.node.drivers[index].driver.shards_mut() {
-                while shard.take_urgent().is_some() {}
-            }
-        }
     }
 
     fn end_turn(&mut self, index: usize) -> Result<(), String> {
@@ -172,8 +161,8 @@ impl World {
         }
         self.oracle.now_ms = self.now_ms;
         for (asker, answer) in answers {
-            match asker == self.asking {
-                true => self.answer = Some(answer),
+            match self.asking.now == Some(asker) {
+                true => self.asking.answer = Some(answer),
                 false => self.on_answer(asker, &answer),
             }
         }
@@ -183,7 +172,7 @@ impl World {
     fn hear_of_connections(&mut self, index: usize, events: &[(u64, Event)]) -> Result<(), String> {
         let shards = self.node.drivers[index].driver.shards().iter();
         let refused = shards.filter_map(|shard| Some(shard.log_stats()?.refused_full)).sum::<u64>();
-        self.is_unwritten = refused > self.node.refused_full[index];
+        self.node.is_unwritten = refused > self.node.refused_full[index];
         self.node.refused_full[index] = refused;
         for (place, (now_ms, event)) in events.iter().enumerate() {
             self.oracle.now_ms = *now_ms;
@@ -276,7 +265,7 @@ impl World {
         let number = client.number;
         client.fate.on_admitted(arrival, is_clean, client.expiry_secs, now_ms);
         let resumes = client.fate.expects_session();
-        self.toll.resumed_unwritten += u64::from(self.is_unwritten && resumes);
+        self.toll.resumed_unwritten += u64::from(self.node.is_unwritten && resumes);
         match client.wire.as_mut().filter(|wire| wire.arrival == arrival) {
             Some(wire) => wire.place = Some(place),
             // It has gone meanwhile, and knows nothing of this.

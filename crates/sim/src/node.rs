@@ -94,6 +94,8 @@ pub(crate) struct Node {
     pub(crate) broken: Vec<PipeEnd>,
     /// Refusals of full logs that were heard of, by driver.
     pub(crate) refused_full: Vec<u64>,
+    /// There was one in the latest turn.
+    pub(crate) is_unwritten: bool,
     /// What is wrong with it.
     pub(crate) sabotage: Option<Sabotage>,
 }
@@ -123,6 +125,7 @@ impl Node {
             admitted: BTreeMap::new(),
             broken: Vec::new(),
             refused_full: vec![0; driver_count],
+            is_unwritten: false,
             sabotage: None,
         }
     }
@@ -197,8 +200,10 @@ impl Node {
 
     /// What the broker has for a connection, and its socket has not taken.
     pub(crate) fn unsent(&mut self, place: Place) -> usize {
+        let farewell =
+            self.drivers[self.driver_of(place.shard)].driver.farewell_len(place.connection);
         let outbox = self.shard(place.shard).outbox(place.slot, place.connection);
-        outbox.map_or(0, |outbox| outbox.len())
+        outbox.map_or(0, |outbox| outbox.len()) + farewell
     }
 
     /// For the driver that has the shard.

@@ -31,7 +31,6 @@ pub enum Sabotage {
     LoseTaken,
     /// The home of a group is not told that a member has acknowledged a message.
     LoseGroupDone,
-    ForgetDirty,
     LoseSession,
     /// Connections have the numbers of those before them.
     ReuseNumbers,

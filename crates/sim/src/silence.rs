@@ -18,7 +18,13 @@ const SLACK_MS: u64 = 2500;
 /// Time passes in pieces, so that nobody is silent who does not want to be.
 const PIECE_MS: u64 = 1000;
 
-pub(crate) fn dress(client: &mut ModelClient, random: &mut Random) {
+pub(crate) fn dress(limits: &mut Limits, clients: &mut [ModelClient], random: &mut Random) {
+    limits.alias_in_max = pick(&[0, 1, 3, 30], random);
+    limits.alias_out_max = pick(&[0, 1, 3, 30], random);
+    clients.iter_mut().for_each(|client| dress_one(client, random));
+}
+
+fn dress_one(client: &mut ModelClient, random: &mut Random) {
     if client.version == Version::V311 && !client.is_persistent() && random.chance(40) {
         client.version = Version::V31;
     }
@@ -26,11 +32,6 @@ pub(crate) fn dress(client: &mut ModelClient, random: &mut Random) {
         client.alias_max = pick(&[0, 0, 1, 3, 30], random);
     }
     client.keep_alive_secs = pick(&[0, 5, 30], random);
-}
-
-pub(crate) fn allow_aliases(limits: &mut Limits, random: &mut Random) {
-    limits.alias_in_max = pick(&[0, 1, 3, 30], random);
-    limits.alias_out_max = pick(&[0, 1, 3, 30], random);
 }
 
 impl World {

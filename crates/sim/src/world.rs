@@ -5,9 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{
-    Answer, Durability, Limits, Settings, Shard, ShardId, ShareStrategy, TURN_UNITS, WhenFull,
-};
+use broker::{Durability, Limits, Settings, Shard, ShardId, ShareStrategy, TURN_UNITS, WhenFull};
 use codec::{QoS, Version};
 use driver::testing::Clock;
 use session::{Overflow, QueueLimits};
@@ -17,13 +15,14 @@ use crate::cluster::Cluster;
 use crate::crash::{Calamities, Toll};
 use crate::disks::Disks;
 use crate::hostile::Mob;
+use crate::ledger::Asking;
 use crate::lines::Line;
 use crate::node::{Node, Turns};
 use crate::oracle::{GROUP_KEEPER, Oracle, Terms};
 use crate::policy::Steering;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
-use crate::silence::{allow_aliases, dress};
+use crate::silence::dress;
 use crate::wall::Wall;
 
 /// Rounds in which the world has to come to rest at the end.
@@ -31,6 +30,12 @@ const REST_ROUNDS_MAX: usize = 5000;
 
 /// Of these, those in which clients take what they get as slowly as before.
 const NARROW_ROUNDS: usize = 50;
+
+/// Turns of a driver for which no time passes: by then it has heard of all that was ready.
+const TURNS_PER_LOOK: usize = 8;
+
+/// A driver that runs looks at the time as often.
+const PIECE_MS: u64 = 1000;
 
 /// Shards look through their groups and what is retained as often.
 const SWEEP_MS: u64 = 1000;
@@ -196,13 +201,7 @@ pub(crate) struct World {
     pub(crate) purging: Option<usize>,
     /// When the shards were last told what time it is.
     pub(crate) looked_ms: u64,
-    /// Commands of operators so far.
-    pub(crate) asked: u32,
-    /// The number of the command that is being given, and its answer.
-    pub(crate) asking: u32,
-    pub(crate) answer: Option<Answer>,
-    /// A full log has just refused something.
-    pub(crate) is_unwritten: bool,
+    pub(crate) asking: Asking,
     /// The world is at its end: from now on an operator tidies up.
     pub(crate) is_over: bool,
     /// Who comes back while a disk is full.
@@ -226,13 +225,9 @@ impl World {
         let (mut padding_max, mut unrest_percent) = (0, 100);
         if options.durable {
             disks = Some(Disks::new(shard_count, options.sabotage, &mut random, &mut crowd));
-            calamities = Calamities::new(options.sabotage, &mut random);
-            if options.calm {
-                calamities = Calamities::default();
-            }
+            calamities = Calamities::new(options, &mut random);
             (padding_max, unrest_percent) = moods(&mut random);
-            terms.may_refuse |= calamities.may_refuse();
-            terms.may_fail = calamities.may_fail();
+            calamities.put_into(&mut terms);
             set_levels(&mut settings, &mut limits, &mut terms, &mut random);
         }
         if options.cluster {
@@ -244,21 +239,14 @@ impl World {
         }
         let mut clients = new_clients(seed, options.durable || options.cluster, &mut random);
         speak_of_refusals(&mut clients, &settings);
-        let mut room_is_tight = false;
+        let room_is_tight = options.driven && random.chance(20);
         if options.driven {
-            allow_aliases(&mut limits, &mut random);
-            clients.iter_mut().for_each(|client| dress(client, &mut random));
-            room_is_tight = random.chance(20);
+            dress(&mut limits, &mut clients, &mut random);
             padding_max = padding_max.max(pick(&[0, 300, 6000], &mut random));
         }
         let mut mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
-        if options.hostile {
-            let small = disks.as_mut().filter(|_| mob.has_small_logs);
-            share_out(&mut settings, small, padding_max);
-        }
-        if options.sabotage == Some(Sabotage::IgnoreBudget) {
-            settings.turn_units = u32::MAX;
-        }
+        let small = disks.as_mut().filter(|_| mob.has_small_logs);
+        share_out(options, &mut settings, small, padding_max);
         let steering = Steering::new(options.policy, seed);
         let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
         oracle.rights = steering.rights(shard_count);
@@ -291,10 +279,7 @@ impl World {
             steering,
             purging: None,
             looked_ms: BEGIN_MS,
-            asked: 0,
-            asking: 0,
-            answer: None,
-            is_unwritten: false,
+            asking: Asking::default(),
             is_over: false,
             crowd,
             padding_max,
@@ -461,17 +446,25 @@ impl World {
         self.pass_ms(ms)
     }
 
-    /// Time passes. Who promised not to be silent is not.
+    /// Time passes. Who promised not to be silent is not. Sometimes the process stands still
+    /// meanwhile.
     pub(crate) fn pass_ms(&mut self, ms: u64) -> Result<(), String> {
-        self.keep_alive(ms);
         if self.cluster.is_some() {
+            self.keep_alive(ms);
             return self.pass_cluster_time(ms);
         }
-        self.now_ms += ms;
-        self.tick()
+        let piece_ms = if self.random.chance(20) { ms } else { PIECE_MS };
+        let ends_ms = self.now_ms + ms;
+        while self.now_ms < ends_ms {
+            let next_ms = ends_ms.min(self.now_ms + piece_ms);
+            self.keep_alive(next_ms - self.now_ms);
+            self.now_ms = next_ms;
+            self.tick()?;
+        }
+        Ok(())
     }
 
-    /// Those whose time comes take their turns. Timers of clients wait for a second one: what they
+    /// Those whose time comes take their turns. Timers of clients wait for later ones: what clients
     /// said meanwhile comes first.
     pub(crate) fn tick(&mut self) -> Result<(), String> {
         self.oracle.now_ms = self.now_ms;
@@ -479,8 +472,16 @@ impl World {
         if self.cluster.is_some() {
             return self.tick_cluster();
         }
-        self.turn_all()?;
-        self.turn_all().map(drop)
+        self.turn_until_heard()
+    }
+
+    pub(crate) fn turn_until_heard(&mut self) -> Result<(), String> {
+        for _ in 0..TURNS_PER_LOOK {
+            if !self.turn_all()? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Everybody comes back, listens and acknowledges until nothing moves any more.
@@ -666,7 +667,18 @@ const SMALL_MAIL_BYTES: u64 = 5_000;
 
 /// Room for all, of which the hostile ones take what they can: all who keep to the rules need less
 /// than an eighth of it.
-fn share_out(settings: &mut Settings, small: Option<&mut Disks>, padding_max: usize) {
+fn share_out(
+    options: Options,
+    settings: &mut Settings,
+    small: Option<&mut Disks>,
+    padding_max: usize,
+) {
+    if options.sabotage == Some(Sabotage::IgnoreBudget) {
+        settings.turn_units = u32::MAX;
+    }
+    if !options.hostile {
+        return;
+    }
     if let Some(disks) = small {
         disks.make_logs_small(padding_max);
         // What is under way between shards was admitted before the logs got short.
@@ -793,7 +805,7 @@ fn read_retained(client: &mut ModelClient, random: &mut Random) {
 const fn room_bytes(is_tight: bool, is_hostile: bool) -> u64 {
     match (is_tight, is_hostile) {
         (false, _) => 1 << 30,
-        (true, false) => 64 * 1024,
+        (true, false) => 40 * 1024,
         (true, true) => 512 * 1024,
     }
 }

@@ -34,10 +34,31 @@ fn a_full_queue_refuses_the_publisher() {
 
 #[test]
 fn one_seed_is_one_world() {
-    let once = run(7, Options::default()).expect("it keeps its promises");
-    let again = run(7, Options::default()).expect("it keeps its promises");
-    assert_eq!((once.received, once.takeovers), (again.received, again.takeovers));
-    assert!(once.received > 0);
+    let plain = Options::default();
+    let kinds = [
+        plain,
+        Options { hostile: true, ..plain },
+        Options { policy: true, driven: true, ..plain },
+        Options { driven: true, hostile: true, policy: true, ..Options::durable() },
+        Options { driven: true, ..Options::cluster() },
+    ];
+    for options in kinds {
+        let run = || run(7, options).expect("it keeps its promises");
+        let (once, again) = (run(), run());
+        // Of the turns alone there are hundreds.
+        assert_eq!(format!("{once:?}"), format!("{again:?}"), "{options:?}");
+        assert!(once.received > 0 && once.driven.turns > 100);
+    }
+}
+
+/// What a server has at once: these worlds are not the sum of the others.
+#[test]
+fn kinds_go_together() {
+    let driven = Options { driven: true, ..Options::default() };
+    run_all(0, 100, Options { hostile: true, policy: true, ..driven });
+    run_all(0, 100, Options { driven: true, ..Options::durable() });
+    run_all(0, 50, Options { driven: true, hostile: true, policy: true, ..Options::durable() });
+    run_all(0, 50, Options { driven: true, ..Options::cluster() });
 }
 
 #[test]
@@ -78,11 +99,6 @@ fn the_oracle_sees_a_publisher_that_is_never_read_on() {
 #[test]
 fn the_oracle_sees_a_suback_that_other_shards_have_not_heard_of() {
     is_caught(Sabotage::HearEarly);
-}
-
-#[test]
-fn the_oracle_sees_a_forgotten_connection() {
-    is_caught(Sabotage::ForgetDirty);
 }
 
 #[test]

@@ -276,8 +276,7 @@ impl World {
                 continue;
             }
             self.switch_to(member);
-            self.turn_all()?;
-            self.turn_all()?;
+            self.turn_until_heard()?;
         }
         Ok(())
     }

@@ -327,7 +327,7 @@ impl World {
             durability: self.limits.durability,
         });
         self.oracle.on_sent(&publish);
-        let asker = self.asked + 1;
+        let asker = self.asking.count + 1;
         self.steering.publications.insert(asker, publish);
         let answer = match self.command(shard, command)? {
             None if self.node.sabotage == Some(Sabotage::AnswerOperatorEarly) => {
