@@ -128,15 +128,18 @@ impl Oracle {
     }
 
     /// From here on the broker may grant less. What it has acknowledged before to the publisher is
-    /// owed as it was, if a log keeps it; else it may be on its way to the subscriber's shard.
+    /// owed as it was, if a log keeps it; else it may be on its way to the subscriber's shard. So
+    /// may a will, which is acknowledged to nobody: a message has the QoS that the subscription has
+    /// when it reaches it (MQTT-3.8.4-8), and this SUBSCRIBE may be ahead of it.
     pub fn on_subscribing(&mut self, session: u32, filter: &str, qos: QoS, is_kept: bool) {
         self.trace.note(|| format!("session {session} asks for {filter} ({qos:?})"));
         if !self.session(session).on_subscribing(filter, qos) {
             return;
         }
-        for ((topic, _), message) in &mut self.messages {
+        for ((topic, payload), message) in &mut self.messages {
             let is_accepted = is_kept
                 && message.acknowledged_ms.is_some()
+                && !self.wills.has(topic, *payload)
                 && self.terms.level_of(topic) != Durability::Memory;
             if let Some(owed) = message.owed.get_mut(&session).filter(|_| !is_accepted)
                 && topic::matches(filter, topic)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use codec::QoS;
 
-use super::{Message, MessageId, Oracle};
+use super::{Message, MessageId, Oracle, Payload};
 use crate::client::OwnedPublish;
 
 /// The wills of all connections, by the number of the connection.
@@ -49,6 +49,12 @@ enum State {
     Published,
     /// It may come.
     Open,
+}
+
+impl Wills {
+    pub(super) fn has(&self, topic: &str, payload: Payload) -> bool {
+        self.by_id.contains_key(&(topic.to_owned(), payload))
+    }
 }
 
 const NOT_ADMITTED: &str = "its CONNECT never came";
@@ -304,5 +310,43 @@ impl Oracle {
             message.is_some_and(|m| m.owed.values().any(|qos| *qos > QoS::AtMostOnce))
         });
         owed.count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Terms;
+    use super::*;
+
+    const READER: u32 = 1;
+
+    /// A will of QoS 2 is published for a session that has its topic at QoS 2.
+    fn with_will() -> Oracle {
+        let mut oracle = Oracle::new(Terms::default(), 0, 10);
+        oracle.on_session_start(READER);
+        oracle.on_subscribing(READER, "w/#", QoS::ExactlyOnce, true);
+        oracle.on_subscribed(READER, "w/#");
+        let offer = Offer { client: 2, connection: 7, is_kept: false, delay_ms: 0 };
+        let payload = Payload { publisher: 2, sequence: 1 };
+        let (topic, qos, retain, is_clear) = ("w/2".to_owned(), QoS::ExactlyOnce, false, false);
+        let (expiry_secs, padding) = (None, 0);
+        let will = OwnedPublish { topic, qos, retain, is_clear, expiry_secs, payload, padding };
+        oracle.on_will_offered(offer, &will);
+        oracle.on_will_admitted(2, 7, true);
+        oracle.on_will_ended(7, false, None);
+        oracle
+    }
+
+    #[test]
+    fn a_will_that_does_not_come_is_seen() {
+        assert!(with_will().judge().is_err_and(|rule| rule.contains("never got")));
+    }
+
+    /// The will may be on its way, and reach the subscription when it has the new QoS.
+    #[test]
+    fn mqtt_3_8_4_8_a_subscribe_for_less_may_be_ahead_of_a_will() {
+        let mut oracle = with_will();
+        oracle.on_subscribing(READER, "w/#", QoS::AtMostOnce, true);
+        assert_eq!(oracle.judge(), Ok(()));
     }
 }
