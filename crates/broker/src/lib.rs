@@ -36,7 +36,7 @@ pub use clients::client::{CLIENT_BYTES, Gauge};
 pub use clients::connect::{ConnectRequest, Who};
 pub use command::{Answer, Command};
 pub use durable::{Replay, Restored, Unreadable, settle};
-pub use flow::write_order::BROADCAST_MIN;
+pub use flow::BROADCAST_MIN;
 pub use groups::group_names::GroupName;
 pub use groups::members::Member;
 pub use limits::ledger::{Holder, Ledger};

@@ -13,8 +13,8 @@ use crate::clients::notices::ClientNotices;
 use crate::clients::subscribe::Done;
 use crate::clients::subscriptions::Subscriptions;
 use crate::durable::KeptSession;
-use crate::flow::pause::{
-    CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN,
+use crate::flow::{
+    DRAIN_BYTES_PER_MS, LARGE_PART, LONG_QUEUE_BYTES, MESSAGE_BYTES_MIN, PAUSE_MS, URGENT_PAUSE_MS,
 };
 use crate::limits::ledger::Charged;
 use crate::limits::rules::Rules;
@@ -80,12 +80,6 @@ pub(crate) fn will_bytes(will: Option<&Will>) -> usize {
         size_of::<Will>() + will.topic.len() + will.properties.len() + will.payload.len()
     })
 }
-
-/// A queue is on the way to its limit once this part of it is full: an eighth.
-const OVERRUN_PART: u32 = 8;
-
-/// It is in any case with so many bytes.
-const OVERRUN_BYTES: u64 = 16 * 1024 * 1024;
 
 /// What only few sessions need.
 #[derive(Debug, Default)]
@@ -156,8 +150,8 @@ impl Pace {
     /// For a publisher on the same shard: it is stopped after each message, so it need not wait
     /// longer for what it sent before it was told.
     pub(crate) const fn as_next_door(mut self) -> Self {
-        if !self.is_urgent && self.pause_ms > CONGESTION_PAUSE_MS {
-            self.pause_ms = CONGESTION_PAUSE_MS;
+        if !self.is_urgent && self.pause_ms > *PAUSE_MS.start() {
+            self.pause_ms = *PAUSE_MS.start();
         }
         self
     }
@@ -311,8 +305,8 @@ impl Client {
         let overrun_ms = self.overrun_ms(backlog);
         let is_urgent = overrun_ms > 0;
         let (least_ms, most_ms) = match is_urgent {
-            true => (overrun_ms, OVERRUN_MS_MAX),
-            false => (CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX),
+            true => (overrun_ms, *URGENT_PAUSE_MS.end()),
+            false => PAUSE_MS.into_inner(),
         };
         // As long again as it has been behind: twice as long each time that this does not help.
         let pause_ms = (behind_ms as u32).clamp(least_ms, most_ms);
@@ -340,7 +334,7 @@ impl Client {
     }
 
     fn calm_queue_messages(&self) -> usize {
-        (self.limits.queue.messages_max / OVERRUN_PART) as usize
+        (self.limits.queue.messages_max / LARGE_PART) as usize
     }
 
     fn calm_queue_bytes(&self) -> u64 {
@@ -348,22 +342,21 @@ impl Client {
     }
 
     fn long_queue_bytes(&self) -> u64 {
-        (self.limits.queue.bytes_max / u64::from(OVERRUN_PART)).min(OVERRUN_BYTES)
+        (self.limits.queue.bytes_max / u64::from(LARGE_PART)).min(LONG_QUEUE_BYTES)
     }
 
     /// How long the queue takes at a rate that few clients reach, if it is on the way to its limit,
     /// in messages or bytes; else 0.
     fn overrun_ms(&self, backlog: usize) -> u32 {
-        const MESSAGES_PER_MS: usize = 1_000;
-        const BYTES_PER_MS: u64 = 256 * 1024;
         let messages = self.session.outgoing.queued() + backlog;
         let bytes = self.session.outgoing.queued_bytes();
         let is_calm = messages <= self.calm_queue_messages() && bytes <= self.long_queue_bytes();
         if is_calm {
             return 0;
         }
-        let drain_ms = (messages / MESSAGES_PER_MS) as u64 + bytes / BYTES_PER_MS;
-        drain_ms.clamp(u64::from(OVERRUN_MS_MIN), u64::from(OVERRUN_MS_MAX)) as u32
+        let drain_ms = ((messages * MESSAGE_BYTES_MIN) as u64 + bytes) / DRAIN_BYTES_PER_MS;
+        let (least_ms, most_ms) = URGENT_PAUSE_MS.into_inner();
+        drain_ms.clamp(least_ms.into(), most_ms.into()) as u32
     }
 
     /// Is its queue, in messages or bytes?

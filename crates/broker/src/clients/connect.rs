@@ -188,11 +188,7 @@ impl Sessions {
         self.sequence = (self.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
         let sequence = self.sequence;
         let Some(client) = self.get_mut(slot) else { return };
-        if let Some(payer) = request.payer() {
-            let account = cx.shared.account(&payer);
-            client.session.outgoing.charge_to(account.clone());
-            client.charged.move_to(account);
-        }
+        client.charge_payer(cx, &request);
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
         client.session.attach(settings, rates, cx.shared.seed, now_ms);
         if let Some(link) = client.session.link_mut() {
@@ -376,6 +372,14 @@ impl Client {
         let owner = self.username.as_deref();
         self.expires_at_ms <= cx.now_ms
             || cx.shared.settings.session_owner.admits(owner, request.proved_username())
+    }
+
+    fn charge_payer(&mut self, cx: &Context, request: &ConnectRequest) {
+        if let Some(payer) = request.payer() {
+            let account = cx.shared.account(&payer);
+            self.session.outgoing.charge_to(account.clone());
+            self.charged.move_to(account);
+        }
     }
 
     /// The log cannot take a session that is to outlive its connection: no promise is made of it.

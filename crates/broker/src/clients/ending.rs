@@ -4,7 +4,7 @@ use codec::{Auth, Connack, Disconnect, Packet, Properties, Property, Reason, Vio
 use session::Link;
 
 use crate::clients::client::Client;
-use crate::flow::work::AUTH_UNITS;
+use crate::flow::work::Task;
 use crate::shard::context::Context;
 use crate::{Ended, Reauthenticate};
 
@@ -42,8 +42,7 @@ impl Client {
 
     /// AUTH after the CONNECT: re-authentication (section 4.12.1).
     pub(crate) fn on_auth(&self, cx: &mut Context, auth: &Auth<'_>) -> Result<(), Ended> {
-        // Signatures take longer than digests, and come with more data.
-        cx.flow.work.charge(AUTH_UNITS + auth.properties.raw().len());
+        cx.flow.work.charge_for(Task::Auth(auth.properties.raw().len()));
         let method = auth.properties.iter().find_map(|property| match property {
             Property::AuthMethod(method) => Some(method),
             _ => None,

@@ -18,8 +18,9 @@ pub(crate) struct LoadWalk {
 }
 
 impl Sessions {
-    /// The slots whose unsent bytes are to be counted now.
-    pub(crate) fn next_unsent(&mut self, looks_max: u32) -> Range<u32> {
+    /// The slots whose unsent bytes are to be counted now: some 2 ms if it is urgent.
+    pub(crate) fn next_unsent(&mut self, is_urgent: bool) -> Range<u32> {
+        let looks_max = if is_urgent { 4 * LOOKS_MAX } else { LOOKS_MAX };
         let slots_end = self.slots_end();
         let begin = if self.next_unsent < slots_end { self.next_unsent } else { 0 };
         self.next_unsent = slots_end.min(begin.saturating_add(looks_max));

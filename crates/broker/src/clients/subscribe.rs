@@ -14,6 +14,7 @@ use crate::clients::notices::Kind;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Change;
 use crate::durable::Durable;
+use crate::flow::work::Task;
 use crate::groups::table::Groups;
 use crate::routing::deliver::options;
 use crate::shard::context::Context;
@@ -160,7 +161,7 @@ impl Sessions {
                 portion.done.reasons.push(reason);
                 continue;
             }
-            cx.flow.work.charge_filter(text);
+            cx.flow.work.charge_for(Task::Filter(text.len()));
             cx.flow.work.charge(rules_units);
             let done = &mut portion.done;
             let request = match self.check_filter(cx, groups, slot, text, options, identifier)? {
@@ -466,7 +467,7 @@ impl Sessions {
             if cx.flow.work.is_spent() && !portion.is_rest {
                 return Ok(());
             }
-            cx.flow.work.charge_filter(text);
+            cx.flow.work.charge_for(Task::Filter(text.len()));
             let done = &mut portion.done;
             let filter = topic::parse_filter(text, &UNLIMITED)
                 .map_err(|error| not_well_formed(error.clause()))?;

@@ -12,7 +12,7 @@ use crate::Name;
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
-use crate::flow::work::PENDING_PER_UNIT;
+use crate::flow::work::Task;
 use crate::routing::deliver::options;
 use crate::shard::context::Context;
 use crate::sure::Sure;
@@ -117,7 +117,7 @@ impl Durable {
         }
         rare.lifetimes.forget(second);
         let pending = self.all_pending(sessions, slot);
-        cx.flow.work.charge(pending.len() / PENDING_PER_UNIT);
+        cx.flow.work.charge_for(Task::Pending(pending.len()));
         let Some(store) = &self.store else { return };
         let live = pending.into_iter().filter_map(|serial| store.bytes_of(serial));
         let (count, bytes) = live.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
@@ -284,7 +284,7 @@ impl Durable {
         if before.is_empty() {
             return;
         }
-        cx.flow.work.charge(before.len() / PENDING_PER_UNIT);
+        cx.flow.work.charge_for(Task::Pending(before.len()));
         let after = self.all_pending(sessions, slot);
         let mut bytes_gone = 0;
         let mut count = 0;

@@ -16,7 +16,7 @@ use crate::Name;
 use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
 use crate::durable::Durable;
-use crate::flow::pause::CONGESTION_PAUSE_MS;
+use crate::flow::PAUSE_MS;
 use crate::journal::{Fact, Stage, StoredMessage};
 use crate::limits::ledger::NOBODY;
 use crate::routing::deliver::{Keeping, Traits, may_receive, options, terms_of};
@@ -501,7 +501,7 @@ impl Durable {
     pub(crate) fn pace_of_disk(&self) -> Pace {
         match &self.store {
             Some(store) if store.is_behind() => {
-                Pace { pause_ms: CONGESTION_PAUSE_MS, ..Pace::default() }
+                Pace { pause_ms: *PAUSE_MS.start(), ..Pace::default() }
             }
             _ => Pace::default(),
         }

@@ -124,7 +124,6 @@ impl Durable {
         limits: &Arc<Limits>,
         since: &mut Since,
     ) -> Result<(), Unreadable> {
-        let now_ms = cx.now_ms;
         let Found { queue, mut facts, progress } = found;
         let Some(opened) = facts.opened.take().sure() else { return Ok(()) };
         let mut rare = facts.take_rare();
@@ -144,7 +143,7 @@ impl Durable {
             // It was connected when the broker ended: its time begins now.
             other => {
                 self.release_place(other.map(|(_, _, place)| place).unwrap_or_default());
-                (now_ms, opened.expiry_secs)
+                (cx.now_ms, opened.expiry_secs)
             }
         };
         client.session_expiry_secs = expiry_secs;

@@ -16,16 +16,11 @@ use session::{LARGE_BYTES_MIN, Message, NEVER};
 
 use crate::clients::Sessions;
 use crate::clients::client::Client;
+use crate::flow::{RECHECK_MS, SCANNED_MAX};
 use crate::routing::capacity::topic_of;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 use crate::{Mail, Name, SessionKey};
-
-/// Filters that are paused at a time. Above it publishers are paused one by one (`pause.rs`).
-const PAUSED_FILTERS_MAX: usize = 64;
-
-/// How often a shard looks whether its subscribers still read.
-const LOOK_MS: u64 = 100;
 
 /// Whom this shard does not read, and why.
 #[derive(Debug)]
@@ -154,7 +149,7 @@ impl Sessions {
         if cx.flow.pauses.are_for(subscriber, topic, bytes_min) {
             return true;
         }
-        if cx.flow.pauses.filter_count() >= PAUSED_FILTERS_MAX {
+        if cx.flow.pauses.filter_count() >= SCANNED_MAX {
             return false;
         }
         let (index, filters) = self.router.filters_of(name);
@@ -163,7 +158,7 @@ impl Sessions {
         let Some(filter) = filter.sure() else { return false };
         cx.send_to_others(&Mail::Pause { subscriber, filter: filter.clone(), bytes_min });
         cx.flow.pauses.begin(subscriber, filter, bytes_min);
-        cx.flow.pauses.look_ms = cx.flow.pauses.look_ms.min(now_ms + LOOK_MS);
+        cx.flow.pauses.look_ms = cx.flow.pauses.look_ms.min(now_ms + RECHECK_MS);
         true
     }
 }
@@ -199,7 +194,7 @@ impl Sessions {
             let is_worth_it =
                 client.is_some_and(|c| !c.has_short_queue() && c.shortens_queue(now_ms));
             match is_worth_it {
-                true => look_ms = now_ms + LOOK_MS,
+                true => look_ms = now_ms + RECHECK_MS,
                 false => cx.resume_publishers(subscriber),
             }
         }

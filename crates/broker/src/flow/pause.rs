@@ -6,31 +6,11 @@ use session::{Gate, Message, Turn};
 use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
 use crate::durable::Durable;
+use crate::flow::{BURST_BYTES, BURST_MESSAGES, PAUSE_MS, RECHECK_MS};
 use crate::groups::table::Groups;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 use crate::{Quota, Scope, SessionKey, ShardId, Space};
-
-/// How long a publisher waits for a slow subscriber before it is read on.
-pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
-
-/// The longest such wait, while the queue of the subscriber is not on the way to its limit.
-pub(crate) const CONGESTION_PAUSE_MS_MAX: u32 = 64;
-
-/// How long publishers wait at first, and at most, for one whose queue is.
-pub(crate) const OVERRUN_MS_MIN: u32 = 8;
-pub(crate) const OVERRUN_MS_MAX: u32 = 512;
-
-/// A publisher that sends so many messages, or bytes, in one go sends all it can: it waits for
-/// subscribers that are behind.
-const BURST_MESSAGES: u64 = 8;
-const BURST_BYTES: usize = 16 * 1024;
-
-/// Who waits for its namespace is looked at again after so long: its limits may have changed.
-const SPACE_LOOK_MS: u64 = 10_000;
-
-/// How long a publisher waits for space on the disk before it is looked at again.
-pub(crate) const FULL_PAUSE_MS: u64 = 100;
 
 /// What a fact of a subscription adds to its filter at the most.
 const FACT_BYTES_MAX: usize = 64;
@@ -103,7 +83,7 @@ impl Durable {
             return Some(Later::Ms(pause_ms));
         }
         if self.line_is_full_for(sessions, slot, publish) {
-            return Some(Later::Ms(CONGESTION_PAUSE_MS.into()));
+            return Some(Later::Ms((*PAUSE_MS.start()).into()));
         }
         if !cx.flow.pauses.is_empty()
             && let Some(subscriber) = sessions.get(slot)?.pausing_subscriber(cx, publish)
@@ -126,7 +106,7 @@ impl Durable {
         };
         let waits = store.would_wait(filters.map(|filter| filter.len() + FACT_BYTES_MAX).sum(), 1);
         if waits {
-            client.pause(cx, CONGESTION_PAUSE_MS.into());
+            client.pause(cx, (*PAUSE_MS.start()).into());
         }
         waits
     }
@@ -193,7 +173,7 @@ impl Client {
                 link.take_turn();
                 return false;
             }
-            self.shut_until(cx, at_ms.min(now_ms + SPACE_LOOK_MS));
+            self.shut_until(cx, at_ms.min(now_ms + 100 * RECHECK_MS));
             return true;
         }
         let bytes = packet_len as u64;
@@ -208,7 +188,7 @@ impl Client {
         space.note_refused(quota);
         let at_ms = own.unwrap_or(until).max(until);
         link.wait_for_turn(Turn { at_ms, bytes });
-        self.shut_until(cx, at_ms.min(now_ms + SPACE_LOOK_MS));
+        self.shut_until(cx, at_ms.min(now_ms + 100 * RECHECK_MS));
         true
     }
 

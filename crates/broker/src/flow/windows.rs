@@ -15,16 +15,10 @@ use session::Wait;
 
 use crate::clients::Sessions;
 use crate::clients::client::Client;
+use crate::flow::{GRANTS_PER_WINDOW, SCANNED_MAX, SMALL_BYTES_MAX};
 use crate::routing::capacity::topic_of;
 use crate::shard::context::Context;
 use crate::{Name, ShardId, Shared};
-
-/// Requests for a grant within one window.
-const GRANTS_PER_WINDOW: u64 = 4;
-
-/// Messages that a shard may send in a turn past those that wait, and the largest of them.
-const PASSING_MAX: usize = 64;
-const PASSING_BYTES_MAX: usize = 4 * 1024;
 
 /// The windows from one shard to the others.
 #[derive(Debug)]
@@ -89,7 +83,7 @@ impl CreditWindows {
             let window = &self.windows[shard];
             full & 1 << shard != 0 && window.sent_bytes - window.granted_bytes >= 2 * self.bytes_max
         };
-        let may = self.passed.len() < PASSING_MAX
+        let may = self.passed.len() < SCANNED_MAX
             && !self.passed.contains(&slot)
             && !(0..self.windows.len()).any(is_over);
         if may {
@@ -161,7 +155,7 @@ impl Sessions {
         router.keep(audience);
         let passes = full != 0
             && is_alone
-            && publish.payload.len() <= PASSING_BYTES_MAX
+            && publish.payload.len() <= SMALL_BYTES_MAX
             && cx.effects.windows().lets_pass(full, slot);
         (full != 0 && !passes).then(|| full.trailing_zeros() as ShardId)
     }

@@ -13,47 +13,44 @@ use session::Wait;
 
 use crate::Mail;
 use crate::clients::client::Client;
-use crate::flow::write_order::BROADCAST_MIN;
+use crate::flow::{BROADCAST_MIN, LARGE_PART, LIGHT_UNITS};
 use crate::shard::context::Context;
 
-/// Who takes such a part of a turn in a go asks for much.
-const HEAVY_PART: u32 = 8;
+/// What is charged, beside deliveries, with its number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Task {
+    /// A filter of a SUBSCRIBE or UNSUBSCRIBE, of so many bytes.
+    Filter(usize),
+    /// An AUTH with so many bytes. Signatures take longer than digests, and come with more data.
+    Auth(usize),
+    /// A shared group that gets a message.
+    Group,
+    /// Groups whose members are gone, and that are passed over.
+    EmptyGroups(usize),
+    /// A member joins a group, or leaves it: so many shards are told.
+    Membership(u16),
+    /// Members of a group that are asked whether they can take a message.
+    Members(usize),
+    /// Steps of a long walk through the wildcard filters.
+    Steps(usize),
+    /// Messages that wait in the log for a session and are looked at.
+    Pending(usize),
+}
 
-/// Who takes less asks for little, however many do.
-const LIGHT_UNITS: u32 = 50;
-
-/// Larger requests are handled in portions. Who brings more at a time waits once nothing is left of
-/// a turn, also one of whom nothing is known: attackers may come with a new connection each time.
-pub(crate) const REQUEST_BYTES_MAX: usize = 4 * 1024;
-
-/// What a filter of a SUBSCRIBE or UNSUBSCRIBE takes, beside its length.
-const FILTER_UNITS: usize = 20;
-const FILTER_BYTES_PER_UNIT: usize = 16;
-
-/// What an AUTH takes: some digests.
-pub(crate) const AUTH_UNITS: usize = 100;
-
-/// What a shared group takes that gets a message.
-pub(crate) const GROUP_UNITS: usize = 10;
-
-/// Groups whose members are gone, and that are passed over, for one unit.
-pub(crate) const GROUPS_OVER_PER_UNIT: usize = 2;
-
-/// What a shard takes that hears of a member that joins a group, or leaves it. Who asks for that
-/// is charged for all shards.
-pub(crate) const MEMBER_UNITS: usize = 20;
-
-/// Members of a group that are asked whether they can take a message, for one unit.
-pub(crate) const MEMBERS_PER_UNIT: usize = 16;
-
-/// Steps of a long walk through the wildcard filters, for one unit.
-pub(crate) const STEPS_PER_UNIT: usize = 4;
-
-/// Messages that wait in the log for a session and are looked at, for one unit.
-pub(crate) const PENDING_PER_UNIT: usize = 4;
-
-/// An outbox with less is nobody's concern; no limit is below it.
-pub(crate) const OUTBOX_BYTES_LEAST: usize = 1024;
+impl Task {
+    /// In units of work.
+    const fn units(self) -> usize {
+        match self {
+            Self::Filter(bytes) => 20 + bytes / 16,
+            Self::Auth(bytes) => 100 + bytes,
+            Self::Group => 10,
+            Self::EmptyGroups(count) => count / 2,
+            Self::Membership(shards) => 20 * shards as usize,
+            Self::Members(count) => count / 16,
+            Self::Steps(count) | Self::Pending(count) => count / 4,
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Work {
@@ -97,8 +94,9 @@ impl Work {
         self.go = self.go.saturating_add(units as u32);
     }
 
-    pub(crate) const fn charge_filter(&mut self, filter: &str) {
-        self.charge(FILTER_UNITS + filter.len() / FILTER_BYTES_PER_UNIT);
+    #[inline]
+    pub(crate) const fn charge_for(&mut self, task: Task) {
+        self.charge(task.units());
     }
 
     pub(crate) const fn units_max(&self) -> usize {
@@ -107,7 +105,7 @@ impl Work {
 
     /// Who takes as much in a go asks for much.
     const fn heavy_units(&self) -> usize {
-        (self.units_max / HEAVY_PART) as usize
+        (self.units_max / LARGE_PART) as usize
     }
 
     /// Is the go over?
@@ -123,14 +121,14 @@ impl Work {
 
     /// The go of a client is over. Does it ask for much?
     pub(crate) const fn end(&mut self) -> bool {
-        if self.go < LIGHT_UNITS && self.go < self.units_max / HEAVY_PART {
+        if self.go < LIGHT_UNITS && self.go < self.units_max / LARGE_PART {
             return false;
         }
         self.end_costly()
     }
 
     const fn end_costly(&mut self) -> bool {
-        let is_heavy = self.go >= self.units_max / HEAVY_PART
+        let is_heavy = self.go >= self.units_max / LARGE_PART
             || self.light >= self.units_max && self.go >= LIGHT_UNITS;
         let sum = if is_heavy { &mut self.heavy } else { &mut self.light };
         *sum = sum.saturating_add(self.go);

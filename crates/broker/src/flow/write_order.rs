@@ -10,16 +10,8 @@ use std::collections::VecDeque;
 use session::Dirt;
 
 use crate::clients::client::Client;
+use crate::flow::{BURST_BYTES, MESSAGE_BYTES_MIN};
 use crate::shard::context::Context;
-
-/// A message for more clients of one shard is a broadcast.
-pub const BROADCAST_MIN: usize = 128;
-
-/// What broadcasts may put into an outbox before all of the first one is written. Policy: those
-/// that come then wait; if one cannot, what is unwritten gets urgent.
-const GATHERED_BYTES_MAX: usize = 16 << 10;
-/// What a message counts at least: 64 of them may gather.
-const GATHERED_BYTES_MIN: usize = 256;
 
 /// Slot and connection of each. Who was set apart and has got urgent since stands in both.
 #[derive(Debug, Default)]
@@ -42,7 +34,7 @@ impl Dirty {
         if self.broadcast.is_empty() {
             self.gathered_bytes = 0;
         }
-        self.gathered_bytes += bytes.max(GATHERED_BYTES_MIN);
+        self.gathered_bytes += bytes.max(MESSAGE_BYTES_MIN);
         self.dirt = Dirt::SetApart;
     }
 
@@ -52,7 +44,7 @@ impl Dirty {
 
     /// Has the next broadcast to wait until the outboxes are written?
     pub(crate) fn has_gathered(&self) -> bool {
-        self.gathered_bytes >= GATHERED_BYTES_MAX && !self.broadcast.is_empty()
+        self.gathered_bytes >= BURST_BYTES && !self.broadcast.is_empty()
     }
 
     pub(crate) fn next_urgent(&mut self) -> Option<(u32, u64)> {

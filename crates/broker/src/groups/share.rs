@@ -16,7 +16,7 @@ use topic::FilterId;
 use crate::clients::Sessions;
 use crate::clients::subscriptions::Listed;
 use crate::durable::{Durable, KeptId};
-use crate::flow::work::{GROUP_UNITS, MEMBER_UNITS, MEMBERS_PER_UNIT};
+use crate::flow::work::Task;
 use crate::groups::group_names::GroupName;
 use crate::groups::members::Member;
 use crate::groups::table::Groups;
@@ -45,7 +45,7 @@ impl Groups {
         bits: u8,
         identifier: u32,
     ) -> (Listed, bool) {
-        cx.flow.work.charge(MEMBER_UNITS * usize::from(cx.shared.shard_count));
+        cx.flow.work.charge_for(Task::Membership(cx.shared.shard_count));
         let name = self.group_name(cx, GroupText::new(sessions.scope_of(slot), share, filter));
         let key = name.key;
         let member_key = sessions.key(slot);
@@ -144,7 +144,7 @@ impl Groups {
     ) {
         let Some(group) = self.get(number).sure() else { return };
         let key = group.name.key;
-        cx.flow.work.charge(MEMBER_UNITS * usize::from(cx.shared.shard_count));
+        cx.flow.work.charge_for(Task::Membership(cx.shared.shard_count));
         cx.send_to_others(&Mail::Leave { group: key, member });
         self.remove_member(cx, sessions, durable, number, member);
     }
@@ -207,7 +207,7 @@ impl Groups {
         message: &Message,
         asked: Option<&mut Asked>,
     ) {
-        cx.flow.work.charge(GROUP_UNITS);
+        cx.flow.work.charge_for(Task::Group);
         if !Scope::of(message).is_first() {
             cx.charge_sent(message, 1);
         }
@@ -530,7 +530,7 @@ impl Group {
     /// The home's side: deliver what waits as far as members have room, and tell the other shards
     /// whether something is left.
     fn drain(&mut self, cx: &mut Context, durable: &mut Durable) {
-        cx.flow.work.charge(self.members.len() / MEMBERS_PER_UNIT);
+        cx.flow.work.charge_for(Task::Members(self.members.len()));
         durable.give_out_kept(cx, self);
         self.give_out_parked(cx);
         self.tell_waiting(cx, durable);

@@ -14,16 +14,13 @@ use topic::Subscription;
 use crate::clients::Sessions;
 use crate::clients::client::Pace;
 use crate::durable::Durable;
+use crate::flow::UNFINISHED_MAX;
 use crate::routing::capacity::topic_of;
 use crate::routing::deliver::Keeping;
 use crate::routing::deliver::options::CHECK_RECEIVE;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 use crate::{Mail, Name, SessionKey};
-
-/// Broadcasts of a shard that have not reached everybody. Policy: the oldest reaches all others at
-/// once when one more begins.
-const UNFINISHED_MAX: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct Broadcasts {

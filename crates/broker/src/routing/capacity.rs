@@ -7,7 +7,7 @@ use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
 use crate::durable::PAYER_BYTES_MAX;
-use crate::flow::pause::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
+use crate::flow::{PAUSE_MS, RECHECK_MS};
 use crate::groups::table::Groups;
 use crate::shard::context::Context;
 use crate::sure::Sure;
@@ -157,9 +157,9 @@ impl Sessions {
         }
         let keepers = self.keepers(cx, groups, slot, publish);
         if keepers & full != 0 {
-            return Some(FULL_PAUSE_MS);
+            return Some(RECHECK_MS);
         }
-        (keepers & behind != 0).then_some(u64::from(CONGESTION_PAUSE_MS))
+        (keepers & behind != 0).then_some(u64::from(*PAUSE_MS.start()))
     }
 
     /// The shards that may have to write this publish down, a bit for each.

@@ -10,7 +10,7 @@ use crate::clients::client::{Client, Pace};
 use crate::clients::notices::Kind;
 use crate::durable::Durable;
 use crate::durable::{Promise, level_of};
-use crate::flow::work::GROUPS_OVER_PER_UNIT;
+use crate::flow::work::Task;
 use crate::groups::table::Groups;
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
@@ -438,7 +438,7 @@ impl Sessions {
             routed.matched = true;
             groups.deliver_to_group(cx, self, durable, *group, message, asked.as_deref_mut());
         }
-        cx.flow.work.charge(over / GROUPS_OVER_PER_UNIT);
+        cx.flow.work.charge_for(Task::EmptyGroups(over));
     }
 
     pub(crate) fn route_to_others(

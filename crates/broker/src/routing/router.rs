@@ -10,7 +10,7 @@ use topic::{
     Unsubscribed,
 };
 
-use crate::flow::work::{STEPS_PER_UNIT, Work};
+use crate::flow::work::{Task, Work};
 use crate::{Name, ShardId, Shared};
 
 /// The subscriptions of a shard, and its claims in the interest summary that all share.
@@ -100,7 +100,7 @@ impl Audience {
             self.index_version = index.version();
             let steps = index.take_long_walks();
             if steps > 0 {
-                work.charge(steps / STEPS_PER_UNIT);
+                work.charge_for(Task::Steps(steps));
             }
         }
     }

@@ -6,8 +6,9 @@ use codec::{AckKind, Packet, Reason, Sender, Subscribe, Violation};
 use session::{Acked, NEVER, Wait, large_packet_len};
 
 use crate::clients::client::{Client, Pace};
-use crate::flow::pause::{CONGESTION_PAUSE_MS, Taken};
-use crate::flow::work::{OUTBOX_BYTES_LEAST, REQUEST_BYTES_MAX};
+use crate::flow::pause::Taken;
+use crate::flow::{PAUSE_MS, SMALL_BYTES_MAX};
+use crate::limits::settings::OUTBOX_BYTES_MIN;
 use crate::shard::gather::{Input, OwnMemory, Rest};
 use crate::sure::Sure;
 use crate::{Ended, Shard};
@@ -26,7 +27,7 @@ impl Shard {
             link.last_packet_ms = now_ms;
         }
         let owed = link.outbox.len();
-        if has_to_wait && (link.asks_for_much || bytes.len() > REQUEST_BYTES_MAX) {
+        if has_to_wait && (link.asks_for_much || bytes.len() > SMALL_BYTES_MAX) {
             if let Some(client) = self.sessions.get_mut(slot) {
                 client.wait_for_turn(&mut self.cx);
             }
@@ -38,7 +39,7 @@ impl Shard {
         } else {
             self.on_more_bytes(slot, connection, bytes)
         };
-        if owed >= OUTBOX_BYTES_LEAST
+        if owed >= OUTBOX_BYTES_MIN
             && let Some(client) = self.sessions.connected(slot, connection)
         {
             client.look_whether_it_reads(&mut self.cx, owed);
@@ -280,11 +281,11 @@ impl Shard {
         (packet, packet_len): (&Packet<'_>, usize),
     ) -> bool {
         let Some(client) = self.sessions.get_mut(slot).sure() else { return false };
-        let is_large = packet_len > REQUEST_BYTES_MAX || client.checks_much(&self.cx, packet);
+        let is_large = packet_len > SMALL_BYTES_MAX || client.checks_much(&self.cx, packet);
         let outcome = match packet {
             // Very many SUBSCRIBEs wait until other shards have acknowledged them.
             Packet::Subscribe(_) if self.cx.flow.barrier.is_full() => {
-                client.pause(&mut self.cx, CONGESTION_PAUSE_MS.into());
+                client.pause(&mut self.cx, (*PAUSE_MS.start()).into());
                 return true;
             }
             Packet::Subscribe(subscribe) if is_large => self.sessions.subscribe_some(

@@ -3,9 +3,7 @@
 use session::{NEVER, Outbox};
 
 use crate::clients::client::Client;
-use crate::flow::shortage::{
-    CUT_BYTES_MIN, EARLY_LOOKS_MAX, FAREWELL_BYTES_MAX, LOOKS_MAX, UNSENT_BYTES_MAX,
-};
+use crate::flow::{BURST_BYTES, SMALL_BYTES_MAX, UNSENT_BYTES_MAX};
 use crate::shard::waits::Waits;
 use crate::{Ended, Event, Shard};
 
@@ -37,8 +35,7 @@ impl Shard {
     pub fn on_memory_look(&mut self, now_ms: u64) {
         self.cx.now_ms = now_ms;
         let is_tight = self.cx.shared.memory_is_tight();
-        let looks_max = if is_tight { LOOKS_MAX } else { EARLY_LOOKS_MAX };
-        for slot in self.sessions.next_unsent(looks_max) {
+        for slot in self.sessions.next_unsent(is_tight) {
             self.look_at_unsent(slot);
         }
         self.finish();
@@ -60,7 +57,7 @@ impl Shard {
         let Some(account) = client.charged.account().filter(|_| client.is_connected()) else {
             return;
         };
-        if is_short && bytes >= CUT_BYTES_MIN && self.cx.shared.ledger.cuts(account, bytes as u64) {
+        if is_short && bytes >= BURST_BYTES && self.cx.shared.ledger.cuts(account, bytes as u64) {
             let held = account.total();
             self.disconnect_largest(slot, bytes as u64, held);
         }
@@ -69,7 +66,7 @@ impl Shard {
     pub(crate) fn disconnect_largest(&mut self, slot: u32, bytes: u64, held: u64) {
         let Some(client) = self.sessions.get_mut(slot) else { return };
         let Some(link) = client.session.link_mut() else { return };
-        if link.outbox.len() > FAREWELL_BYTES_MAX {
+        if link.outbox.len() > SMALL_BYTES_MAX {
             link.outbox = Outbox::default();
             link.is_lost = true;
         }
