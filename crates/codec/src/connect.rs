@@ -140,7 +140,7 @@ impl<'a> Will<'a> {
             return Err(reader.fail(&rules::WILL_QOS_3));
         };
         let properties = Properties::read(reader, Place::Will)?;
-        let topic = reader.topic(&rules::WILL_TOPIC_WILDCARD)?;
+        let topic = reader.topic(&rules::WILL_TOPIC_WILDCARD, "")?;
         if topic.is_empty() {
             return Err(reader.fail(&rules::TOPIC_EMPTY));
         }

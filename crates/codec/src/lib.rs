@@ -42,7 +42,7 @@ pub use ack::{Ack, AckKind};
 pub use connect::{Connack, Connect, Will};
 pub use disconnect::{Auth, Disconnect};
 pub use outside::{check_name, check_publish_properties};
-pub use packet::{Packet, decode, packet_len};
+pub use packet::{Packet, decode, decode_behind, packet_len};
 pub use properties::{Properties, Property, PropertyBuf, PropertyIter};
 pub use publish::Publish;
 pub use reason::Reason;

@@ -41,6 +41,19 @@ pub fn decode(
     sender: Sender,
     packet_bytes_max: u32,
 ) -> Result<Option<(Packet<'_>, usize)>, Violation> {
+    decode_behind("", bytes, version, sender, packet_bytes_max)
+}
+
+/// [`decode`] for a packet behind another one. `known`: the topic of a PUBLISH that was decoded
+/// before it. Publishers send many messages on one topic, and the same bytes are not checked twice.
+#[inline]
+pub fn decode_behind<'a>(
+    known: &'a str,
+    bytes: &'a [u8],
+    version: Version,
+    sender: Sender,
+    packet_bytes_max: u32,
+) -> Result<Option<(Packet<'a>, usize)>, Violation> {
     let Some(header) = Header::read(bytes, version, sender, packet_bytes_max)? else {
         return Ok(None);
     };
@@ -51,7 +64,8 @@ pub fn decode(
     let reader = Reader::new(body, version);
     match (header.kind, header.kind.ack()) {
         (Kind::Publish, _) => {
-            Ok(Some((Packet::Publish(Publish::read(reader, header.flags, sender)?), taken)))
+            let publish = Publish::read(reader, header.flags, sender, known)?;
+            Ok(Some((Packet::Publish(publish), taken)))
         }
         (_, Some(ack)) => Ok(Some((Packet::Ack(Ack::read(reader, ack)?), taken))),
         _ => Ok(Some((read_other(&header, body, version, sender)?, taken))),

@@ -25,10 +25,11 @@ impl<'a> Publish<'a> {
         mut reader: Reader<'a>,
         flags: u8,
         sender: Sender,
+        known: &'a str,
     ) -> Result<Self, Violation> {
         // The header was checked: QoS is not 3.
         let qos = QoS::from_bits(flags >> 1).unwrap_or(QoS::AtMostOnce);
-        let topic = reader.topic(&rules::PUBLISH_WILDCARD)?;
+        let topic = reader.topic(&rules::PUBLISH_WILDCARD, known)?;
         let packet_id = if qos == QoS::AtMostOnce { 0 } else { packet_id(&mut reader)? };
         let properties = Properties::read(&mut reader, Place::Publish(sender))?;
         if topic.is_empty() && properties.topic_alias().is_none() {
@@ -112,3 +113,35 @@ fn packet_id(reader: &mut Reader<'_>) -> Result<u16, Violation> {
 
 const DUP: u8 = 0b1000;
 const RETAIN: u8 = 0b0001;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Packet, decode, decode_behind};
+
+    fn packet(topic: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0x30, topic.len() as u8 + 3, 0, topic.len() as u8];
+        bytes.extend_from_slice(topic);
+        bytes.push(b'p');
+        bytes
+    }
+
+    #[test]
+    fn a_known_topic_changes_nothing_about_what_is_read() {
+        let is_valid = |topic: &[u8], known: &str| {
+            let bytes = packet(topic);
+            let alone = decode(&bytes, Version::V311, Sender::Client, 100);
+            let behind = decode_behind(known, &bytes, Version::V311, Sender::Client, 100);
+            assert_eq!(behind, alone, "{topic:?} behind {known:?}");
+            alone.is_ok()
+        };
+        for known in ["", "a", "a/b", "a/c", "a/\u{FC}"] {
+            for topic in [&b"a"[..], b"a/b", b"a/\xC3\xBC"] {
+                assert!(is_valid(topic, known));
+            }
+            for topic in [&b""[..], b"a/+", b"a/\xFF", b"a/\xC3"] {
+                assert!(!is_valid(topic, known));
+            }
+        }
+    }
+}

@@ -41,7 +41,7 @@ pub use gate::{Gate, Wait};
 pub use incoming::Incoming;
 pub use layout::Template;
 pub use link::{Dirt, Link, LinkSettings, PendingAck, Publishing, Rates, Turn, large_packet_len};
-pub use message::{LARGE_BYTES_MIN, Message, MessageParts, NEVER};
+pub use message::{LARGE_BYTES_MIN, Message, MessageParts, NEVER, Traits};
 pub use outbox::{Outbox, SPLICE_BYTES_MIN};
 pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing, Terms, UNLOGGED};
 pub use session::{Dropped, Inbound, Offered, Overflow, QueueLimits, Session};

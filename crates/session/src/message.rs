@@ -72,6 +72,16 @@ pub struct MessageParts<'a> {
     pub scope: u16,
 }
 
+/// Of a [`Message`]: see the methods of these names.
+#[derive(Clone, Copy, Debug)]
+pub struct Traits {
+    pub publisher: u64,
+    pub qos: QoS,
+    pub retain: bool,
+    pub scope: u16,
+    pub payload_bytes: usize,
+}
+
 impl Message {
     /// What [`Self::heap_bytes`] counts beside topic, properties and payload of a small message:
     /// the two counters of the allocation, and the head.
@@ -160,6 +170,22 @@ impl Message {
 
     pub fn payload(&self) -> &[u8] {
         self.parts_on_wire().2
+    }
+
+    /// What is asked for each of many receivers, in one look.
+    #[inline]
+    pub fn traits(&self) -> Traits {
+        let head = self.head();
+        Traits {
+            publisher: u64::from_le_bytes(field(head, PUBLISHER)),
+            qos: QoS::from_bits(head[QOS]).unwrap_or(QoS::AtMostOnce),
+            retain: head[RETAIN_AND_LEVEL] & 1 != 0,
+            scope: u16::from_le_bytes(field(head, SCOPE)),
+            payload_bytes: match &self.body {
+                Body::Small(bytes) => bytes.len() - HEAD_BYTES - front_len(head),
+                Body::Large(large) => large.packet.len() - large.payload_at,
+            },
+        }
     }
 
     /// Bytes of the payload.

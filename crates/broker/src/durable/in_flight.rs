@@ -19,7 +19,7 @@ use crate::durable::Durable;
 use crate::flow::PAUSE_MS;
 use crate::journal::{Fact, Stage, StoredMessage};
 use crate::limits::ledger::NOBODY;
-use crate::routing::deliver::{Keeping, Traits, may_receive, options, terms_of};
+use crate::routing::deliver::{Keeping, may_receive, options, terms_of};
 use crate::shard::context::Context;
 use crate::sure::Sure;
 
@@ -319,7 +319,7 @@ impl Durable {
     ) -> Option<Delivery> {
         let own = sessions.own_subscriptions(slot, serial, Name::of(message));
         let client = sessions.get(slot)?;
-        let mut terms = terms_of((message, Traits::of(message)), &own, false, client)?;
+        let mut terms = terms_of((message, message.traits()), &own, false, client)?;
         if self.store.as_ref().is_some_and(|store| store.is_unwritten(serial)) {
             terms.qos = terms.qos.min(QoS::AtLeastOnce);
         }

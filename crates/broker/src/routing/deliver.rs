@@ -4,6 +4,7 @@ use codec::{QoS, Reason};
 use policy::Action;
 use session::{
     Delivery, Dropped, Identifiers, LARGE_BYTES_MIN, Link, Message, Offered, Template, Terms,
+    Traits,
 };
 use topic::Subscription;
 
@@ -101,28 +102,6 @@ pub(crate) struct Delivered {
 pub(crate) struct OwnCopy {
     slot: u32,
     terms: Terms,
-}
-
-/// What is asked of a message for each of its subscribers, looked up once.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Traits {
-    publisher: u64,
-    qos: QoS,
-    retain: bool,
-    payload_bytes: usize,
-    scope: Scope,
-}
-
-impl Traits {
-    pub(crate) fn of(message: &Message) -> Self {
-        Self {
-            publisher: message.publisher(),
-            qos: message.qos(),
-            retain: message.retain(),
-            payload_bytes: message.payload_len(),
-            scope: Scope::of(message),
-        }
-    }
 }
 
 /// How a message that durable sessions are owed comes into the log.
@@ -227,7 +206,7 @@ impl Sessions {
             true => self.at_once(cx, durable, message, found, serial),
             false => found,
         };
-        let traits = Traits::of(message);
+        let traits = message.traits();
         let mut fan_out = FanOut::default();
         if all > 1 {
             fan_out.template = Some(cx.buffers.take_template());
@@ -242,7 +221,7 @@ impl Sessions {
             cx.dirty.end_broadcast();
             cx.buffers.keep_template(template);
         }
-        if !traits.scope.is_first() && !is_late {
+        if !Scope::new(traits.scope).is_first() && !is_late {
             cx.charge_sent(message, all as u64);
         }
         durable.end_delivery(self, message, keeping, serial, fan_out.is_left_behind);
@@ -330,7 +309,7 @@ impl Sessions {
         message: &Message,
         found: &[Subscription],
     ) -> bool {
-        let traits = Traits::of(message);
+        let traits = message.traits();
         let kept =
             |subscription: &&Subscription| options::qos(subscription.options) != QoS::AtMostOnce;
         traits.qos != QoS::AtMostOnce

@@ -54,6 +54,8 @@ impl Shard {
         self.cx.flow.work.begin();
         let mut taken = Taken::default();
         let mut is_over = false;
+        // Of the latest PUBLISH.
+        let mut topic = "";
         while taken.bytes < bytes.len() && !is_over && !self.cx.flow.work.is_spent() {
             let Some(client) = self.sessions.get(slot).filter(|c| c.connection == connection)
             else {
@@ -69,7 +71,9 @@ impl Shard {
             let may_wait = !link.is_lost;
             let packet_bytes_max = client.limits.packet_bytes_max;
             let rest = &bytes[taken.bytes..];
-            let decoded = codec::decode(rest, link.version(), Sender::Client, packet_bytes_max);
+            let version = link.version();
+            let decoded =
+                codec::decode_behind(topic, rest, version, Sender::Client, packet_bytes_max);
             // By reference: a packet is large to move.
             let (packet, packet_len) = match &decoded {
                 Ok(Some((packet, packet_len))) => (packet, *packet_len),
@@ -84,6 +88,9 @@ impl Shard {
             };
             if self.comes_later(slot, (packet, packet_len), may_wait, bytes.len()) {
                 break;
+            }
+            if let Packet::Publish(publish) = packet {
+                topic = publish.topic;
             }
             taken.count(packet, packet_len);
             let pace = match self.on_packet(slot, packet, memory) {
