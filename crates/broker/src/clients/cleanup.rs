@@ -153,9 +153,7 @@ impl Sessions {
     ) -> usize {
         for left in (1..=count).rev() {
             let Some(one) = leaving.next() else { return left };
-            if let Some(store) = &mut durable.store {
-                store.release(one.place);
-            }
+            durable.release_place(one.place);
             self.let_go(cx, durable, groups, slot, one);
         }
         0

@@ -337,7 +337,7 @@ impl Sessions {
         granted: Granted,
         identifier: u32,
     ) -> Result<Option<storage::Position>, Reason> {
-        if durable.store.is_none() {
+        if !durable.has_log() {
             return Ok(None);
         }
         let Some(listed) = self.listed_of(groups, slot, text) else { return Ok(None) };

@@ -95,10 +95,7 @@ impl Durable {
         let now_ms = cx.now_ms;
         let Publication { topic, properties, payload, qos, retain, expiry_secs, durability } =
             publication;
-        let level = match self.store {
-            Some(_) => cx.shared.settings.level_of(topic, *durability),
-            None => 0,
-        };
+        let level = self.level_of(cx, topic, *durability);
         Message::new(&MessageParts {
             topic,
             properties,

@@ -106,7 +106,7 @@ impl Durable {
     /// What has just been counted in has to be in the lists.
     pub(crate) fn drop_expired_in_log(&self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
         let Some(second) = self.store.as_ref().map(|store| store.expired_through) else { return };
-        let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = sessions.kept_mut(slot);
         let Some(durable) = durable.filter(|durable| durable.is_behind) else { return };
         let Some(rare) = &mut durable.rare else { return };
         let over = rare.lifetimes.over(second);
@@ -121,7 +121,7 @@ impl Durable {
         let Some(store) = &self.store else { return };
         let live = pending.into_iter().filter_map(|serial| store.bytes_of(serial));
         let (count, bytes) = live.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
-        let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = sessions.kept_mut(slot);
         let Some(durable) = durable else { return };
         let expired = durable.queued.saturating_sub(count);
         (durable.queued, durable.queued_bytes) = (count, bytes);
@@ -201,13 +201,13 @@ impl Durable {
     /// The serial whose turn comes next. They are looked up a batch at a time: what comes meanwhile
     /// is behind them all.
     fn take_pending(&self, sessions: &mut Sessions, slot: u32) -> Option<u64> {
-        let durable = sessions.get_mut(slot)?.durable.as_mut()?;
+        let durable = sessions.kept_mut(slot)?;
         let next = durable.rare.as_mut().and_then(|rare| rare.upcoming.pop_front());
         if next.is_some() || !durable.is_behind {
             return next;
         }
         let serials = self.pending(sessions, slot, BATCH_SERIALS);
-        let durable = sessions.get_mut(slot)?.durable.as_mut()?;
+        let durable = sessions.kept_mut(slot)?;
         let upcoming = &mut durable.rare().upcoming;
         upcoming.extend(serials);
         upcoming.pop_front()
@@ -221,7 +221,7 @@ impl Durable {
         slot: u32,
         serial: u64,
     ) -> bool {
-        let queue = sessions.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
+        let queue = sessions.kept(slot).map(|d| d.queue);
         let (Some(store), Some(queue)) = (self.store.as_mut().sure(), queue.sure()) else {
             return false;
         };
@@ -298,7 +298,7 @@ impl Durable {
                 store.release_message(serial);
             }
         }
-        if let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        if let Some(durable) = sessions.kept_mut(slot) {
             durable.count_out(count, bytes_gone);
         }
     }
@@ -320,14 +320,14 @@ impl Sessions {
     }
 
     fn put_back_pending(&mut self, slot: u32, serial: u64) {
-        if let Some(durable) = self.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        if let Some(durable) = self.kept_mut(slot) {
             durable.rare().upcoming.push_front(serial);
         }
     }
 
     /// What the session listens to has changed: its next serials are looked up anew.
     pub(crate) fn forget_upcoming(&mut self, slot: u32) {
-        let durable = self.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = self.kept_mut(slot);
         if let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) {
             rare.upcoming = VecDeque::new();
         }

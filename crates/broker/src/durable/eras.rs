@@ -123,7 +123,7 @@ pub(crate) enum Change {
 
 impl Sessions {
     pub(super) fn eras_of(&self, slot: u32, filter: FilterId) -> &[Era] {
-        let durable = self.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = self.kept(slot);
         let rare = durable.and_then(|durable| durable.rare.as_ref());
         rare.map_or(&[], |rare| rare.eras.of(filter))
     }
@@ -133,7 +133,7 @@ impl Durable {
     /// The newest serial, if the session is owed any up to that.
     fn owed_through(&self, sessions: &mut Sessions, slot: u32) -> Option<u64> {
         let last_serial = self.store.as_ref()?.last_serial();
-        let durable = sessions.get_mut(slot)?.durable.as_mut()?;
+        let durable = sessions.kept_mut(slot)?;
         if !durable.is_behind {
             durable.track.advance(last_serial);
         }
@@ -145,7 +145,7 @@ impl Durable {
         sessions.forget_upcoming(slot);
         let Some(through) = self.owed_through(sessions, slot) else { return };
         self.forget_old_eras(sessions, slot);
-        if let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        if let Some(durable) = sessions.kept_mut(slot) {
             durable.rare().eras.begin(filter, through);
         }
     }
@@ -177,7 +177,7 @@ impl Durable {
             return Ok(Change::TooMany);
         }
         let Some(store) = self.store.as_mut().sure() else { return Ok(Change::Remembered) };
-        let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = sessions.kept_mut(slot);
         let Some(durable) = durable.sure() else { return Ok(Change::Remembered) };
         let fact = Fact::Formerly(Subscribed {
             session: durable.queue,
@@ -193,7 +193,7 @@ impl Durable {
 
     /// Nothing is owed any more by what was replaced so long ago.
     pub(crate) fn forget_old_eras(&mut self, sessions: &mut Sessions, slot: u32) {
-        let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = sessions.kept(slot);
         let Some(floor) = durable.map(|durable| durable.track.floor()) else { return };
         self.forget_eras(sessions, slot, |era| era.through <= floor);
     }
@@ -204,7 +204,7 @@ impl Durable {
     }
 
     fn forget_eras(&mut self, sessions: &mut Sessions, slot: u32, is_over: impl Fn(&Era) -> bool) {
-        let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = sessions.kept_mut(slot);
         let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { return };
         if rare.eras.is_empty() {
             return;

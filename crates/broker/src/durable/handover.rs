@@ -12,19 +12,23 @@ use std::sync::Arc;
 use codec::Reason;
 use foldhash::fast::FixedState;
 use session::{Account, Awaited, Message, Respondent};
-use storage::{AppendError, Position};
+use storage::{AppendError, Position, Status};
 
-use super::store::{Class, level_of};
+use super::promise::Promise;
+use super::store::{Class, Loaded, level_of};
 use super::track::{Place, Track};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
+use crate::groups::table::Groups;
 use crate::journal::{Fact, Origin, QueueId, QueueNumber};
+use crate::limits::ledger::NOBODY;
 use crate::retained::Retained;
 use crate::routing::asked::Asked;
+use crate::routing::publish::Routed;
 use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, Mail, Name};
+use crate::{Confirm, Mail, Name, SessionKey, WhenFull};
 
 /// A message that is not yet known to be held by all who owe it.
 #[derive(Debug)]
@@ -165,7 +169,7 @@ impl Durable {
         confirm: Option<Confirm>,
     ) -> Result<u64, AppendError> {
         let level = level_of(message.level());
-        let session = sessions.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
+        let session = sessions.kept(slot).map(|d| d.queue);
         let (Some(session), Some(store)) = (session.sure(), self.store.as_mut().sure()) else {
             return Err(AppendError::Closed);
         };
@@ -190,13 +194,104 @@ impl Durable {
         store.line.push_taken(serial, position, level);
         sessions.enter_line(cx, slot, Name::of(message));
         let topic_mark = Some(cx.topic_mark(Name::of(message)));
-        if let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        if let Some(durable) = sessions.kept_mut(slot) {
             let (place, is_undone, is_released) = (Place::default(), false, false);
             let received =
                 Received { packet_id, serial, place, topic_mark, is_undone, is_released };
             durable.rare().received.push(received);
         }
         Ok(serial)
+    }
+
+    /// After a start: what may not have been passed on is passed on again. True:
+    /// that is done.
+    pub(crate) fn resume_handovers(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Retained,
+    ) -> bool {
+        let Some(store) = self.store.as_mut().filter(|store| store.handovers.is_resuming) else {
+            return false;
+        };
+        for serial in store.handovers.serials() {
+            let Some(store) = self.store.as_mut().sure() else { return false };
+            let Some(handover) = store.handovers.get(serial) else { continue };
+            if handover.message.is_some() || !handover.awaited.is_empty() {
+                continue;
+            }
+            match store.load(serial, QueueId::Handover) {
+                Loaded::Ready(message) => {
+                    if let Some(handover) = store.handovers.get_mut(serial) {
+                        handover.message = Some(message);
+                    }
+                    self.pass_on_taken(cx, sessions, groups, retained, serial);
+                }
+                // Serials are passed on in their order: none overtakes one that is still read.
+                Loaded::Pending => return false,
+                Loaded::Gone => {
+                    if let Some(handover) = store.handovers.get_mut(serial) {
+                        handover.awaited.insert(Respondent::ASKING);
+                        let session = handover.session;
+                        sessions.leave_line(session);
+                    }
+                    self.on_handed_over(cx, sessions, serial, Respondent::ASKING);
+                }
+            }
+        }
+        if let Some(store) = &mut self.store {
+            store.handovers.is_resuming = false;
+        }
+        true
+    }
+
+    /// The retained store, the groups and the other shards get it. The record of a QoS 2 publish is
+    /// committed.
+    ///
+    /// What is retained is what was acknowledged last: if its session was given up, nobody is told
+    /// any more that such a publish is kept, so it must not replace what was said since.
+    pub(super) fn pass_on_taken(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Retained,
+        serial: u64,
+    ) {
+        let Some(store) = self.store.as_mut().sure() else { return };
+        let payer = store.stored(serial).map_or(NOBODY, |stored| stored.payer);
+        let Some(handover) = store.handovers.get_mut(serial).sure() else { return };
+        let Some(message) = handover.message.take().sure() else { return };
+        let (session, is_will) = (handover.session, handover.is_will);
+        let was_in_line = std::mem::take(&mut handover.is_in_line);
+        let mut asked = Asked::new(Confirm {
+            publisher: SessionKey::new(cx.id, 0, 0),
+            connection: crate::NO_CONNECTION,
+            ack_number: 0,
+            packet_id: 0,
+            respondent: Respondent::ASKING,
+            serial,
+            is_will,
+            payer,
+            is_again: false,
+        });
+        handover.awaited.insert(Respondent::ASKING);
+        if was_in_line {
+            sessions.leave_line(session);
+        }
+        let mut routed = Routed::default();
+        let slot = session.and_then(|session| sessions.find_queue(session));
+        if message.retain() && (is_will || slot.is_some()) {
+            retained.retain(cx, sessions, self, &message, Some(&mut asked), &mut routed);
+        }
+        sessions.route_onward(cx, self, groups, &message, Some(&mut asked), &mut routed);
+        if let Some(store) = &mut self.store
+            && let Some(handover) = store.handovers.get_mut(serial)
+        {
+            handover.awaited.extend(&asked.take_awaited().unwrap_or_default());
+        }
+        self.on_handed_over(cx, sessions, serial, Respondent::ASKING);
     }
 
     /// One more holds the message. After the last of them this may be said again.
@@ -282,6 +377,27 @@ impl Durable {
         Ok(newest.filter(|position| !store.log.is_committed(*position, level)))
     }
 
+    /// The acknowledgement waits for what the log is told of those that the message has replaced.
+    pub(crate) fn await_undone(
+        &mut self,
+        undone: Option<Position>,
+        message: &Message,
+        asked: Option<&mut Asked>,
+    ) {
+        if let (Some(position), Some(asked)) = (undone, asked) {
+            let confirm = asked.ask(Respondent::UNDONE);
+            self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+        }
+    }
+
+    /// A QoS 2 publish comes again while the first has not reached everybody: this connection waits
+    /// for it, too.
+    pub(crate) fn await_handover(&mut self, serial: u64, asked: &mut Asked) {
+        if let Some(store) = &mut self.store {
+            store.handovers.await_again(serial, asked);
+        }
+    }
+
     /// A PUBREL is committed: the packet id means nothing any more.
     pub(crate) fn forget_received(
         &mut self,
@@ -306,6 +422,16 @@ impl Durable {
         } else {
             store.unpin_message(serial);
         }
+    }
+
+    /// Is mail that found no room in the log kept until there is?
+    pub(crate) fn waits_for_disk(&self, cx: &Context, confirm: Option<Confirm>) -> bool {
+        let Some(confirm) = confirm else { return false };
+        let status = self.status_of_log();
+        let is_poisoned = status.as_ref().is_some_and(Status::is_out_of_service);
+        let is_full = matches!(status, Some(Status::Full(_)));
+        let waits = !is_full || cx.shared.settings.when_full == WhenFull::Wait;
+        confirm.serial != 0 || !is_poisoned && (waits || confirm.is_again)
     }
 
     /// Mail of a serial that this shard has had: nothing is to be done for it again.
@@ -346,8 +472,8 @@ impl Durable {
         confirm: Option<Confirm>,
         payer: Option<Arc<Account>>,
     ) {
-        if confirm.is_some() && cx.flow.inbox.has_late() {
-            cx.flow.inbox.put_late(Mail::Retain { message, confirm, payer });
+        if confirm.is_some() && self.has_late_mail() {
+            self.put_off_mail(Mail::Retain { message, confirm, payer });
             return;
         }
         let serial = confirm.map_or(0, |confirm| confirm.serial);
@@ -361,7 +487,7 @@ impl Durable {
         match retained.keep_retained(cx, self, &message, confirm, payer.as_ref()) {
             // One that was taken on, and one that only has to wait for the next segment.
             Err(_) if has_room && confirm.is_some() && self.waits_for_disk(cx, confirm) => {
-                cx.flow.inbox.put_late(Mail::Retain { message, confirm, payer });
+                self.put_off_mail(Mail::Retain { message, confirm, payer });
                 return;
             }
             Err(reason) => cx.answer(confirm, reason, message),

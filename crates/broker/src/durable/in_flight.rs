@@ -10,6 +10,7 @@ use storage::Position;
 use topic::{FilterId, Subscription};
 
 use super::eras;
+use super::postponed::Postponed;
 use super::promise::Promise;
 use super::store::{Loaded, Noted};
 use crate::Name;
@@ -180,7 +181,7 @@ impl Durable {
 
     /// A durable session is not owed a message that others on its filter are.
     pub(crate) fn pass_over(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) {
-        let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()).sure() else {
+        let Some(durable) = sessions.kept_mut(slot).sure() else {
             return;
         };
         if durable.is_behind {
@@ -261,7 +262,7 @@ impl Durable {
     /// after.
     pub(super) fn count_out(&self, sessions: &mut Sessions, slot: u32, serial: u64) -> bool {
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
-        let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = sessions.kept_mut(slot);
         if let (Some(durable), Some(bytes)) = (durable, bytes) {
             durable.count_out(1, bytes);
         }
@@ -269,7 +270,7 @@ impl Durable {
     }
 
     pub(super) fn pass_now(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) {
-        if let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        if let Some(durable) = sessions.kept_mut(slot) {
             durable.track.pass(serial);
         }
         self.note_moved(sessions, slot);
@@ -277,7 +278,7 @@ impl Durable {
 
     /// A delivery is complete.
     pub(crate) fn finish_delivery(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) {
-        let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()).sure() else {
+        let Some(durable) = sessions.kept_mut(slot).sure() else {
             return;
         };
         let Some(out) = durable.track.finish(serial) else { return };
@@ -299,7 +300,7 @@ impl Durable {
 
     /// The progress of the session goes into the next commit.
     pub(crate) fn note_moved(&mut self, sessions: &mut Sessions, slot: u32) {
-        let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()).sure() else {
+        let Some(durable) = sessions.kept_mut(slot).sure() else {
             return;
         };
         if !std::mem::replace(&mut durable.is_moved, true)
@@ -396,7 +397,7 @@ impl Durable {
 impl Sessions {
     /// The QoS at which the client has seen the delivery, or may have.
     fn begun_qos(&mut self, slot: u32, serial: u64) -> QoS {
-        let durable = self.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = self.kept_mut(slot);
         let out = durable.and_then(|durable| durable.track.get_mut(serial));
         match out.map(|out| out.stage) {
             Some(Stage::AwaitsPubrec | Stage::AwaitsPubcomp) => QoS::ExactlyOnce,
@@ -491,7 +492,9 @@ impl Durable {
                 let promise = Promise::Released { session, connection, packet_id, serial };
                 store.promises.push(position, level, promise);
             }
-            Err(_) => store.late_pubrels.push((session, connection, packet_id)),
+            Err(_) => {
+                store.postponed.push(Postponed::Pubrel { session, connection, packet_id });
+            }
         }
         true
     }

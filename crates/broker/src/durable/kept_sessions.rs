@@ -7,7 +7,7 @@ use storage::{AppendError, Level, Position};
 use super::eras::Eras;
 use super::handover::Received;
 use super::lifetimes::Lifetimes;
-use super::postponed::{self, Deletion};
+use super::postponed::{self, Postponed, Unwritten};
 use super::promise::Promise;
 use super::session_ends::End;
 use super::store::{Class, level_of};
@@ -65,6 +65,14 @@ pub(crate) struct Rare {
     pub(crate) upcoming: std::collections::VecDeque<u64>,
     /// Of what waits, and was not there when the queue was counted anew or may expire later.
     pub(crate) lifetimes: Lifetimes,
+    /// A connection that the log has yet to be told of (`postponed.rs`).
+    pub(super) unwritten: Option<Unwritten>,
+    /// UNSUBSCRIBEs that the log has yet to be told of.
+    pub(super) unwritten_unsubscribes: u32,
+    /// The log has yet to be told of its will.
+    pub(super) owes_will: bool,
+    /// Its last will is due, and has yet to be taken.
+    pub(super) has_due_will: bool,
 }
 
 impl KeptSession {
@@ -110,6 +118,28 @@ impl KeptSession {
     /// Is there no room for one more delivery of so many bytes?
     pub(crate) const fn is_full(&self, bytes: u64, limits: &QueueLimits) -> bool {
         self.queued >= limits.messages_max || self.queued_bytes + bytes > limits.bytes_max
+    }
+
+    /// Is a will of it written down?
+    pub(super) fn has_will(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.will.is_some())
+    }
+
+    /// Has its last will yet to be taken?
+    pub(super) fn has_due_will(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.has_due_will)
+    }
+
+    /// The connection that the log has yet to be told of.
+    fn unwritten(&self) -> Option<Unwritten> {
+        self.rare.as_ref()?.unwritten
+    }
+
+    /// Has the log yet to be told something that an answer to this session would promise?
+    fn is_ahead_of_log(&self) -> bool {
+        self.rare
+            .as_ref()
+            .is_some_and(|rare| rare.unwritten.is_some() || rare.unwritten_unsubscribes > 0)
     }
 
     /// The serial from which a filter of the session counts: what is done is done, however often
@@ -170,6 +200,9 @@ impl Rare {
             && self.in_line.is_empty()
             && self.upcoming.is_empty()
             && self.lifetimes.is_empty()
+            && self.unwritten.is_none()
+            && self.unwritten_unsubscribes == 0
+            && !(self.owes_will || self.has_due_will)
     }
 }
 
@@ -215,9 +248,9 @@ impl Durable {
         match written.and_then(|_| self.keep_will(sessions, slot, Class::Normal)) {
             // The next segment is being made. The CONNACK promises nothing, and all else waits.
             Err(error) if may_wait(&error) => {
-                if let Some(store) = &mut self.store {
-                    store.late.put_new(queue, version, now_ms);
-                }
+                let (opened_at_ms, detached_ms, is_new) = (now_ms, None, true);
+                let unwritten = Unwritten { version, opened_at_ms, detached_ms, is_new };
+                self.put_off_connect(sessions, slot, unwritten);
             }
             other => other?,
         }
@@ -239,20 +272,20 @@ impl Durable {
         let Some(durable) = client.durable.as_mut().sure() else { return Ok(()) };
         durable.set_level(client.limits.durability.max(Durability::Disk));
         durable.told_ms = now_ms.max(durable.told_ms + 1);
-        let (queue, opened_at_ms) = (durable.queue, durable.told_ms);
-        if let Some(store) = &mut self.store {
-            let is_new = store.late.is_new(queue);
-            store.late.forget_session(queue);
-            if is_new {
-                store.late.put_new(queue, version, opened_at_ms);
-                return Ok(());
-            }
+        let (opened_at_ms, detached_ms) = (durable.told_ms, None);
+        let is_new = durable.unwritten().is_some_and(|unwritten| unwritten.is_new);
+        let connect = Unwritten { version, opened_at_ms, detached_ms, is_new };
+        if is_new {
+            self.put_off_connect(sessions, slot, connect);
+            return Ok(());
         }
-        match self.write_connect(cx, sessions, slot, version, opened_at_ms, Class::Essential) {
+        // What was to be said of the connection before is void.
+        if let Some(rare) = &mut durable.rare {
+            (rare.unwritten, rare.owes_will) = (None, false);
+        }
+        match self.write_connect(cx, sessions, slot, connect, Class::Essential) {
             Err(error) if postponed::passes(&error) => {
-                if let Some(store) = &mut self.store {
-                    store.late.put_connect(queue, version, opened_at_ms);
-                }
+                self.put_off_connect(sessions, slot, connect);
                 if sessions.get(slot).is_some_and(|client| client.will.is_some()) {
                     sessions.tell_will_not_kept(cx, slot, error);
                 }
@@ -263,13 +296,12 @@ impl Durable {
     }
 
     /// Writes that a connection has opened a session that is kept, and its will.
-    pub(crate) fn write_connect(
+    pub(super) fn write_connect(
         &mut self,
         cx: &mut Context,
         sessions: &mut Sessions,
         slot: u32,
-        version: Version,
-        opened_at_ms: u64,
+        connect: Unwritten,
         class: Class,
     ) -> Result<(), AppendError> {
         let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
@@ -277,14 +309,15 @@ impl Durable {
         let Some(durable) = client.durable.as_ref().sure() else { return Ok(()) };
         let (queue, level) = (durable.queue, durable.log_level());
         let client_key = client.name().key();
+        let Unwritten { version, opened_at_ms, .. } = connect;
         let opened = session_opened(client, &client_key, queue, version, opened_at_ms);
         let place = store.append(class, &Fact::SessionOpened(opened), level)?;
         let Some(durable) = client.durable.as_mut().sure() else { return Ok(()) };
         store.release(std::mem::replace(&mut durable.opened, place));
         store.release(std::mem::take(&mut durable.detached));
         if let Err(error) = self.keep_will(sessions, slot, class) {
-            if let Some(store) = self.store.as_mut().filter(|_| postponed::passes(&error)) {
-                store.late.put_will(queue);
+            if postponed::passes(&error) {
+                self.put_off_will(sessions, slot);
             }
             sessions.tell_will_not_kept(cx, slot, error);
         }
@@ -393,22 +426,22 @@ impl Durable {
     /// Err: it cannot be written down and will not be, so it would come back with the next start.
     pub(crate) fn drop_subscription(
         &mut self,
-        sessions: &Sessions,
+        sessions: &mut Sessions,
         slot: u32,
         listed: Listed,
         filter: &str,
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
-        let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
-        let Some(durable) = durable else { return Ok(None) };
+        let Some(durable) = sessions.kept_mut(slot) else { return Ok(None) };
         let (session, level) = (durable.queue, durable.log_level());
         let written = store.append_deletion(&Fact::Unsubscribed { session, filter }, level);
         let position = match written {
             Ok(position) => Some(position),
             Err(error) => {
                 let filter = filter.into();
-                let late = || Deletion::Unsubscribed { session, level, filter };
-                store.late.put_off(error, late)?;
+                let late = || Postponed::Unsubscribed { session, level, filter };
+                store.postponed.put_off(error, late)?;
+                durable.rare().unwritten_unsubscribes += 1;
                 None
             }
         };
@@ -433,16 +466,16 @@ impl Durable {
         let durable = client.durable.as_ref();
         let level = durable.map(|durable| durable.log_level());
         let position = position.max(durable.and_then(|durable| durable.told_at()));
-        let queue = durable.map(|durable| durable.queue);
+        let is_ahead = durable.is_some_and(|durable| durable.is_ahead_of_log());
+        let unwritten = durable.and_then(|durable| durable.unwritten());
+        let is_of_new = unwritten.is_some_and(|unwritten| unwritten.is_new);
         let Some(link) = client.session.link_mut().sure() else { return };
-        if let (Some(queue), Some(store)) = (queue, &mut self.store)
-            && store.late.concerns(queue)
-            && !is_refusal(packet)
-        {
+        if let Some(store) = self.store.as_mut().filter(|_| is_ahead && !is_refusal(packet)) {
             let mut bytes = Vec::new();
             packet.encode(link.version(), &mut bytes);
             let packet = bytes.into();
-            if !store.late.push_answer(queue, Deletion::Answer { session, connection, packet }) {
+            let answer = Postponed::Answer { session, connection, packet, is_of_new };
+            if !store.postponed.push_deletion(answer) {
                 cx.doomed.push((slot, Ended::LogFailed));
             }
             return;
@@ -479,7 +512,8 @@ impl Durable {
         let Some(durable) = &mut client.durable else { return };
         durable.shrink();
         let session = durable.queue;
-        if store.late.note_detached(session, now_ms) {
+        if let Some(unwritten) = durable.rare.as_mut().and_then(|rare| rare.unwritten.as_mut()) {
+            unwritten.detached_ms = Some(now_ms);
             return;
         }
         durable.told_ms = now_ms.max(durable.told_ms + 1);
@@ -506,6 +540,7 @@ impl Durable {
         for place in [durable.opened, durable.detached, durable.track.place] {
             store.release(place);
         }
+        let has_due_will = durable.has_due_will();
         if let Some(rare) = durable.rare.take() {
             store.release(rare.will);
             rare.eras.into_places().for_each(|place| store.release(place));
@@ -517,18 +552,37 @@ impl Durable {
                 }
             }
         }
-        store.late.forget_session(durable.queue);
-        let mut end =
-            End { queue: durable.queue, level: durable.highest_level(), awaited_by: Some(client) };
-        if store.late_wills.contains_key(&end.queue) && !store.is_ready() {
-            end.awaited_by = None;
-        }
-        if let Some(client) = end.awaited_by {
+        // Behind its last will nobody waits where the log has no room.
+        let is_awaited = !has_due_will || store.is_ready();
+        let awaited_by = is_awaited.then_some(client);
+        let end = End { queue: durable.queue, level: durable.highest_level(), awaited_by };
+        if is_awaited {
             store.ends.begin(client);
         }
-        if !store.end_waits_for_will(end) {
-            self.end_queue(cx, sessions, end);
+        match has_due_will {
+            true => store.postponed.push(Postponed::End(end)),
+            false => self.end_queue(cx, sessions, end),
         }
+    }
+}
+
+impl Sessions {
+    /// What is kept of the session in this slot, if it is.
+    pub(crate) fn kept(&self, slot: u32) -> Option<&KeptSession> {
+        self.get(slot)?.durable.as_deref()
+    }
+
+    pub(crate) fn kept_mut(&mut self, slot: u32) -> Option<&mut KeptSession> {
+        self.get_mut(slot)?.durable.as_deref_mut()
+    }
+
+    /// The kept session with this queue, if it is still there.
+    pub(super) fn kept_of(&self, queue: QueueNumber) -> Option<&KeptSession> {
+        self.kept(self.find_queue(queue)?)
+    }
+
+    pub(super) fn kept_of_mut(&mut self, queue: QueueNumber) -> Option<&mut KeptSession> {
+        self.kept_mut(self.find_queue(queue)?)
     }
 }
 

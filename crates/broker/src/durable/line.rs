@@ -8,15 +8,18 @@
 
 use std::collections::VecDeque;
 
-use codec::Publish;
+use codec::{Publish, Reason};
 use foldhash::fast::FixedState;
 use session::{Message, Respondent};
 use storage::{Level, Log, Position};
 
 use crate::clients::Sessions;
 use crate::durable::Durable;
+use crate::groups::table::Groups;
 use crate::journal::QueueNumber;
+use crate::retained::Retained;
 use crate::routing::asked::Asked;
+use crate::routing::publish::Routed;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 use crate::{Confirm, Name};
@@ -106,7 +109,7 @@ impl Durable {
 impl Sessions {
     #[inline(never)]
     fn would_overtake_in_line(&self, cx: &Context, slot: u32, message: &Message) -> bool {
-        let durable = self.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = self.kept(slot);
         durable.and_then(|durable| durable.rare.as_ref()).is_some_and(|rare| {
             !rare.in_line.is_empty() && rare.in_line.contains(&cx.topic_mark(Name::of(message)))
         })
@@ -124,7 +127,7 @@ impl Sessions {
     /// Something of the session on this topic is in the line.
     pub(crate) fn enter_line(&mut self, cx: &Context, slot: u32, topic: Name<'_>) {
         let mark = cx.topic_mark(topic);
-        if let Some(durable) = self.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+        if let Some(durable) = self.kept_mut(slot) {
             durable.rare().in_line.push_back(mark);
         }
     }
@@ -150,13 +153,98 @@ impl Durable {
         asked: Option<&mut Asked>,
         is_for_store_only: bool,
     ) {
-        let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = sessions.kept(slot);
         let Some(session) = durable.map(|durable| durable.queue).sure() else { return };
         sessions.enter_line(cx, slot, Name::of(message));
         let Some(store) = self.store.as_mut().sure() else { return };
         let message = message.clone();
         let confirm = asked.map(|asked| asked.ask(Respondent::LINE));
         store.line.push_behind(Behind { session, message, confirm, is_for_store_only });
+    }
+
+    /// What can go on does.
+    pub(crate) fn pass_on_line(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Retained,
+    ) {
+        while let Some(store) = self.store.as_mut().filter(|s| !s.handovers.is_resuming)
+            && let Some(waiting) = store.line.next(&store.log)
+        {
+            match waiting {
+                Waiting::Taken { serial, .. } | Waiting::Will { serial } => {
+                    self.pass_on_taken(cx, sessions, groups, retained, serial);
+                }
+                Waiting::Behind(behind) => {
+                    self.pass_on_behind(cx, sessions, groups, retained, *behind)
+                }
+            }
+        }
+    }
+
+    /// The log is out of service: what it should have kept is refused, and holds up nobody.
+    pub(super) fn break_line(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Retained,
+    ) {
+        while let Some(store) = &mut self.store
+            && let Some(waiting) = store.line.pop()
+        {
+            match waiting {
+                Waiting::Taken { serial, .. } => self.refuse_taken(cx, sessions, serial),
+                Waiting::Will { serial } => {
+                    self.pass_on_taken(cx, sessions, groups, retained, serial)
+                }
+                Waiting::Behind(behind) => {
+                    self.pass_on_behind(cx, sessions, groups, retained, *behind)
+                }
+            }
+        }
+    }
+
+    fn pass_on_behind(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Retained,
+        behind: Behind,
+    ) {
+        let Behind { session, message, confirm, is_for_store_only } = behind;
+        sessions.leave_line(Some(session));
+        let mut routed = Routed::default();
+        let mut asked = confirm.map(Asked::new);
+        if message.retain() {
+            retained.retain_patiently(cx, sessions, self, &message, asked.as_mut(), &mut routed);
+        }
+        let is_refused = routed.refused.is_some() && confirm.is_some();
+        if !is_for_store_only && !is_refused {
+            sessions.route_onward(cx, self, groups, &message, asked.as_mut(), &mut routed);
+        }
+        let (Some(confirm), Some(mut asked)) = (confirm, asked) else { return };
+        if let Some(reason) = routed.refused {
+            sessions.on_confirmed(cx, self, confirm, reason, Some(&message));
+            return;
+        }
+        // It waits for these, and for the line no more. If its connection has ended, what comes
+        // again on the next one does.
+        if let Some(slot) = sessions.slot_of(confirm.publisher) {
+            let (awaited, number) = (asked.take_awaited().unwrap_or_default(), confirm.ack_number);
+            let is_current = sessions.link(slot, confirm.connection).is_some();
+            let Some(client) = sessions.get_mut(slot).sure() else { return };
+            let session = &mut client.session;
+            match is_current {
+                true => session.await_more(number, &awaited),
+                false => session.incoming.await_more((confirm.connection, number), &awaited),
+            }
+        }
+        // Says nothing of whether anybody subscribes.
+        sessions.on_confirmed(cx, self, confirm, Reason::NO_MATCHING_SUBSCRIBERS, None);
     }
 
     /// Lines a will up, if it would overtake anything. Subscribers here have it.
@@ -191,7 +279,7 @@ impl Durable {
         let is_full =
             self.store.as_ref().is_some_and(|store| store.line.behind_bytes > BEHIND_BYTES_MAX);
         let has_any = || {
-            let durable = sessions.get(slot)?.durable.as_ref()?;
+            let durable = sessions.kept(slot)?;
             Some(!durable.rare.as_ref()?.in_line.is_empty())
         };
         is_full && publish.qos != codec::QoS::ExactlyOnce && has_any().unwrap_or_default()

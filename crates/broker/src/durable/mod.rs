@@ -33,38 +33,151 @@ pub(crate) mod promise;
 pub(crate) mod queues;
 pub(crate) mod replay;
 pub(crate) mod restore;
+mod retained_facts;
 pub(crate) mod session_ends;
-pub(crate) mod store;
+mod store;
 mod texts;
 mod track;
 mod unlogged;
 pub(crate) mod will;
 pub(crate) mod writing;
 
-use storage::Status;
+use storage::{Completion, Log, Status};
 
 pub(crate) use eras::Change;
 pub(crate) use kept_groups::KeptId;
 pub(crate) use kept_sessions::KeptSession;
-pub(crate) use postponed::Deletion;
 pub(crate) use promise::Promise;
 pub use replay::{Replay, Restored, Unreadable};
-pub(crate) use store::{Class, PAYER_BYTES_MAX, Store, level_of, noted};
+use store::Store;
+pub(crate) use store::{PAYER_BYTES_MAX, level_of};
 pub(crate) use track::Place;
 pub(crate) use unlogged::unlogged;
 
-use crate::Shard;
+use crate::clients::Sessions;
+use crate::clients::notices::Subject;
+use crate::groups::table::Groups;
+use crate::journal::QueueId;
+use crate::retained::Retained;
+use crate::shard::context::Context;
+use crate::shard::shared::LogState;
+use crate::sure::Sure;
+use crate::{Durability, Shard};
 
 /// What a shard keeps across a start: its log, if it has one.
 #[derive(Debug, Default)]
 pub(crate) struct Durable {
-    pub(crate) store: Option<Box<Store>>,
+    store: Option<Box<Store>>,
 }
 
 impl Durable {
     /// The key of the group whose queue this is.
     pub(crate) fn group_of(&self, id: KeptId) -> Option<u64> {
         self.store.as_ref()?.groups.get(id).map(|kept| kept.group)
+    }
+
+    /// Is anything kept across a start?
+    #[inline]
+    pub(crate) const fn has_log(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// At which level a message of a client is kept.
+    pub(crate) fn level_of(&self, cx: &Context, topic: &str, durability: Durability) -> u8 {
+        match self.store {
+            Some(_) => cx.shared.settings.level_of(topic, durability),
+            None => 0,
+        }
+    }
+
+    /// The log, for the driver.
+    pub(crate) fn log(&self) -> Option<&Log> {
+        self.store.as_ref().map(|store| &store.log)
+    }
+
+    pub(crate) fn log_mut(&mut self) -> Option<&mut Log> {
+        self.store.as_mut().map(|store| &mut store.log)
+    }
+
+    /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
+    pub(crate) fn would_wait(&self, bytes: usize, records: usize) -> bool {
+        self.store.as_ref().is_some_and(|store| store.would_wait(bytes, records))
+    }
+
+    /// Another shard has had serials up to this one from here.
+    pub(crate) fn skip_serials(&mut self, serial: u64) {
+        if let Some(store) = &mut self.store {
+            store.skip_serials(serial);
+        }
+    }
+
+    /// Messages that were taken on, and have yet to reach somebody.
+    pub(crate) fn handover_count(&self) -> usize {
+        self.store.as_ref().map_or(0, |store| store.handovers.waiting_count())
+    }
+
+    /// The disk has carried out a command. Returns the queues that may go on.
+    pub(crate) fn on_completed(
+        &mut self,
+        cx: &mut Context,
+        completion: Completion,
+    ) -> Vec<QueueId> {
+        let Some(store) = self.store.as_mut().sure() else { return Vec::new() };
+        let read_back = store.log.on_completed(completion);
+        let mut waiters = store.take_retry();
+        let Some(read_back) = read_back else { return waiters };
+        let chunk = match read_back.result {
+            Ok(chunk) => Some(chunk),
+            Err(fault) => {
+                cx.note_of_shard(Subject::LogUnreadable(fault), 1);
+                None
+            }
+        };
+        match store.on_read(read_back.id, chunk) {
+            Ok(served) => waiters.extend(served),
+            Err(position) => cx.tell_damaged(position),
+        }
+        waiters
+    }
+
+    /// Time has passed. Returns the queues that may try again.
+    pub(crate) fn on_tick(&mut self, now_ms: u64) -> Vec<QueueId> {
+        let Some(store) = &mut self.store else { return Vec::new() };
+        store.log.on_tick(now_ms);
+        store.expire_messages(now_ms);
+        let mut waiters = store.take_retry();
+        waiters.extend(store.take_unreadable());
+        waiters
+    }
+
+    /// Looks at the state of the log, and does once what follows from a change of it. True: it has
+    /// changed.
+    pub(crate) fn note_status(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Retained,
+    ) -> bool {
+        let Some(store) = &mut self.store else { return false };
+        let status = store.log.status();
+        let state = LogState {
+            full: matches!(status, Status::Full(_)),
+            poisoned: status.is_out_of_service(),
+            behind: store.is_behind(),
+            space: store.space_left(),
+        };
+        cx.shared.set_log_state(cx.id, state);
+        if status == store.told {
+            return false;
+        }
+        store.told = status;
+        if state.poisoned {
+            self.break_promises(cx, sessions, groups, retained);
+        } else if state.full {
+            self.wait_for_no_end(cx, sessions);
+        }
+        true
     }
 
     pub(crate) fn status_of_log(&self) -> Option<Status> {

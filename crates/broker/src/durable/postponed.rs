@@ -1,61 +1,57 @@
-//! What found no room in the log, and is written when there is some.
+//! What found no room in the log, and is written when there is some: one list, in its order.
 //!
 //! Whoever frees memory or disk is never refused for lack of room: a session that is kept is
 //! resumed though the log cannot be told, and what is given up is so at once. What the log lacks is
 //! remembered here and tried again whenever a disk has done something. Until then a crash finds
 //! what was before, so the answers that say otherwise wait; and nothing that takes room is written
 //! first, so that the facts of a log stand in the order in which they came about.
+//!
+//! A further kind gets a variant of [`Postponed`], and an arm of [`Durable::try_again`], which puts
+//! it back if there is no room again.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use codec::{Reason, Version};
+use session::Message;
 use storage::{AppendError, Level, Position};
 
 use super::promise::Promise;
+use super::session_ends::End;
 use super::store::Class;
 use crate::clients::Sessions;
 use crate::durable::Durable;
+use crate::groups::table::Groups;
 use crate::journal::{Fact, QueueNumber};
+use crate::retained::Retained;
 use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, SessionKey};
+use crate::{Confirm, Mail, Name, SessionKey};
 
 /// Bytes of deletions, and of answers that wait for them. Policy: above it, what is given up is
-/// refused like what needs room, and who waits for such an answer is cut off.
+/// refused like what needs room, and who waits for such an answer is cut off. All else is bounded
+/// by what it is of: kept sessions, and what clients may have in flight.
 const DELETION_BYTES_MAX: usize = 1024 * 1024;
 
 /// What a fact adds to its texts at the most, and some more.
 const FACT_BYTES_MAX: usize = 128;
 
-/// What a shard's log has yet to be told.
-#[derive(Debug, Default)]
-pub(crate) struct Late {
-    /// By the queues of their sessions. Bounded: one for each session that is kept.
-    connects: BTreeMap<QueueNumber, LateConnect>,
-    /// Those of sessions that the log has never heard of, and their answers. They wait behind all
-    /// else, as they take room. Bounded: a new session is refused where the disk is full.
-    news: BTreeMap<QueueNumber, LateConnect>,
-    answers: Vec<Deletion>,
-    /// Sessions that are written and whose will is not. Bounded in the same way.
-    wills: BTreeSet<QueueNumber>,
-    deletions: VecDeque<Deletion>,
-    deletion_bytes: usize,
-    /// Where the deletion stands that was written last.
-    written: Option<Position>,
-}
-
-/// A connection has opened a session that is kept.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LateConnect {
-    pub(crate) version: Version,
-    pub(crate) opened_at_ms: u64,
-    /// The connection has ended meanwhile.
-    detached_ms: Option<u64>,
-}
-
-/// A fact that takes others away, or what its commit allows.
+/// What the log has yet to be told, or what its commit allows.
 #[derive(Debug)]
-pub(crate) enum Deletion {
+pub(super) enum Postponed {
+    /// A connection has opened a session: its [`Unwritten`] says how.
+    Connect(QueueNumber),
+    /// The same of a session that the log has never heard of, which takes room.
+    NewSession(QueueNumber),
+    /// The session is written, and the will of its last CONNECT is not.
+    Will(QueueNumber),
+    /// A will that is due. The end of its session, if that has ended, stands behind it.
+    DueWill {
+        session: QueueNumber,
+        message: Message,
+    },
+    /// A session was connected when the broker ended.
+    Detached(QueueNumber),
+    End(End),
     Unsubscribed {
         session: QueueNumber,
         level: Level,
@@ -66,214 +62,280 @@ pub(crate) enum Deletion {
         level: Level,
         confirm: Option<Confirm>,
     },
-    WillCleared {
-        session: QueueNumber,
-    },
+    WillCleared(QueueNumber),
     /// A packet that says that all before it are written, and what its session's CONNECT told.
     Answer {
         session: SessionKey,
         connection: u64,
         packet: Box<[u8]>,
+        is_of_new: bool,
     },
+    /// A PUBREL, and the connection that waits for its PUBCOMP.
+    Pubrel {
+        session: SessionKey,
+        connection: u64,
+        packet_id: u16,
+    },
+    /// A message of another shard, with those behind it that ask for an answer.
+    Mail(Mail),
 }
 
-impl Late {
-    /// Is there anything that has to be written before what takes room?
-    #[inline]
-    pub(crate) fn goes_first(&self) -> bool {
-        !self.connects.is_empty() || !self.deletions.is_empty() || !self.news.is_empty()
-    }
-
-    /// Has the log yet to be told something that an answer to this session would promise?
-    pub(crate) fn concerns(&self, queue: QueueNumber) -> bool {
-        let mut deletions = self.deletions.iter();
-        self.connects.contains_key(&queue)
-            || self.is_new(queue)
-            || deletions
-                .any(|it| matches!(it, Deletion::Unsubscribed { session, .. } if *session == queue))
-    }
-
-    pub(crate) fn put_connect(&mut self, queue: QueueNumber, version: Version, opened_at_ms: u64) {
-        self.connects.insert(queue, LateConnect { version, opened_at_ms, detached_ms: None });
-    }
-
-    /// The same of a session that the log has never heard of.
-    pub(crate) fn put_new(&mut self, queue: QueueNumber, version: Version, opened_at_ms: u64) {
-        self.news.insert(queue, LateConnect { version, opened_at_ms, detached_ms: None });
-    }
-
-    /// Has the log never heard of the session?
-    pub(crate) fn is_new(&self, queue: QueueNumber) -> bool {
-        self.news.contains_key(&queue)
-    }
-
-    /// The connection that the log does not know of has ended. False: it knows.
-    pub(crate) fn note_detached(&mut self, queue: QueueNumber, now_ms: u64) -> bool {
-        let connect = self.connects.get_mut(&queue).or_else(|| self.news.get_mut(&queue));
-        connect.map(|connect| connect.detached_ms = Some(now_ms)).is_some()
-    }
-
-    pub(crate) fn put_will(&mut self, queue: QueueNumber) {
-        self.wills.insert(queue);
-    }
-
-    /// What was to be said of a connection of the session, or of its end, is void.
-    pub(crate) fn forget_session(&mut self, queue: QueueNumber) {
-        self.connects.remove(&queue);
-        self.news.remove(&queue);
-        self.wills.remove(&queue);
-    }
-
-    /// The will of the session is what is written now.
-    pub(crate) fn forget_will(&mut self, queue: QueueNumber) {
-        self.wills.remove(&queue);
-        let Self { deletions, deletion_bytes, .. } = self;
-        deletions.retain(|it| {
-            let clears_it = matches!(it, Deletion::WillCleared { session } if *session == queue);
-            *deletion_bytes -= if clears_it { it.bytes() } else { 0 };
-            !clears_it
-        });
-    }
-
-    /// Puts a deletion off that the log refused with this error. Err: that cannot be helped.
-    pub(crate) fn put_off(
-        &mut self,
-        error: AppendError,
-        deletion: impl FnOnce() -> Deletion,
-    ) -> Result<(), AppendError> {
-        if !passes(&error) || !self.push(deletion()) {
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    /// Puts an answer to the client of this queue off. False: there are too many.
-    pub(crate) fn push_answer(&mut self, queue: QueueNumber, answer: Deletion) -> bool {
-        if !self.is_new(queue) {
-            return self.push(answer);
-        }
-        self.has_room_for(&answer) && {
-            self.answers.push(answer);
-            true
-        }
-    }
-
-    /// False: there are too many.
-    fn push(&mut self, deletion: Deletion) -> bool {
-        self.has_room_for(&deletion) && {
-            self.deletions.push_back(deletion);
-            true
-        }
-    }
-
-    fn has_room_for(&mut self, deletion: &Deletion) -> bool {
-        let has_room = self.deletion_bytes <= DELETION_BYTES_MAX;
-        self.deletion_bytes += if has_room { deletion.bytes() } else { 0 };
-        has_room
-    }
-
-    fn pop(&mut self) -> Option<Deletion> {
-        let deletion = self.deletions.pop_front()?;
-        self.deletion_bytes -= deletion.bytes();
-        Some(deletion)
-    }
+/// A connection of a kept session that the log does not know of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unwritten {
+    pub(super) version: Version,
+    pub(super) opened_at_ms: u64,
+    /// The connection has ended meanwhile.
+    pub(super) detached_ms: Option<u64>,
+    /// The log has never heard of the session.
+    pub(super) is_new: bool,
 }
 
-impl Deletion {
-    fn bytes(&self) -> usize {
+/// What a shard's log has yet to be told.
+#[derive(Debug, Default)]
+pub(super) struct PostponedFacts {
+    /// What takes no room in the end. It is not behind what does, as that may free none for long.
+    freeing: VecDeque<Postponed>,
+    taking: VecDeque<Postponed>,
+    deletion_bytes: usize,
+    /// Those that have to be written before what takes room.
+    first: usize,
+    mails: usize,
+    /// Where the deletion stands that was written last.
+    written: Option<Position>,
+}
+
+impl Postponed {
+    const fn takes_room(&self) -> bool {
+        match self {
+            Self::NewSession(_) | Self::Mail(_) => true,
+            Self::Answer { is_of_new, .. } => *is_of_new,
+            _ => false,
+        }
+    }
+
+    const fn goes_first(&self) -> bool {
+        matches!(
+            self,
+            Self::Connect(_)
+                | Self::NewSession(_)
+                | Self::Unsubscribed { .. }
+                | Self::RetainedCleared { .. }
+                | Self::WillCleared(_)
+                | Self::Answer { .. }
+        )
+    }
+
+    /// What counts for [`DELETION_BYTES_MAX`].
+    fn deletion_bytes(&self) -> usize {
         let text = match self {
             Self::Unsubscribed { filter, .. } => filter.len(),
             Self::RetainedCleared { topic, .. } => topic.len(),
-            Self::WillCleared { .. } => 0,
+            Self::WillCleared(_) => 0,
             Self::Answer { packet, .. } => packet.len(),
+            _ => return 0,
         };
         size_of::<Self>() + text
     }
+}
 
-    fn fact(&self) -> Option<(Fact<'_>, Level)> {
-        match self {
-            Self::Unsubscribed { session, level, filter } => {
-                Some((Fact::Unsubscribed { session: *session, filter }, *level))
-            }
-            Self::RetainedCleared { topic, .. } => {
-                Some((Fact::RetainedCleared { topic }, Level::Fsync))
-            }
-            Self::WillCleared { session } => {
-                Some((Fact::WillCleared { session: *session }, Level::Disk))
-            }
-            Self::Answer { .. } => None,
+impl PostponedFacts {
+    /// Is there anything that has to be written before what takes room?
+    #[inline]
+    pub(super) const fn goes_first(&self) -> bool {
+        self.first > 0
+    }
+
+    fn is_empty(&self) -> bool {
+        self.freeing.is_empty() && self.taking.is_empty()
+    }
+
+    pub(super) fn push(&mut self, fact: Postponed) {
+        self.enter(fact, VecDeque::push_back);
+    }
+
+    fn enter(&mut self, fact: Postponed, put: fn(&mut VecDeque<Postponed>, Postponed)) {
+        self.deletion_bytes += fact.deletion_bytes();
+        self.first += usize::from(fact.goes_first());
+        self.mails += usize::from(matches!(fact, Postponed::Mail(_)));
+        put(if fact.takes_room() { &mut self.taking } else { &mut self.freeing }, fact);
+    }
+
+    fn pop(&mut self) -> Option<Postponed> {
+        let fact = self.freeing.pop_front().or_else(|| self.taking.pop_front())?;
+        self.deletion_bytes -= fact.deletion_bytes();
+        self.first -= usize::from(fact.goes_first());
+        self.mails -= usize::from(matches!(fact, Postponed::Mail(_)));
+        Some(fact)
+    }
+
+    /// False: there are too many.
+    pub(super) fn push_deletion(&mut self, deletion: Postponed) -> bool {
+        let has_room = self.deletion_bytes <= DELETION_BYTES_MAX;
+        if has_room {
+            self.push(deletion);
         }
+        has_room
+    }
+
+    /// Puts a deletion off that the log refused with this error. Err: that cannot be helped.
+    pub(super) fn put_off(
+        &mut self,
+        error: AppendError,
+        deletion: impl FnOnce() -> Postponed,
+    ) -> Result<(), AppendError> {
+        match passes(&error) && self.push_deletion(deletion()) {
+            true => Ok(()),
+            false => Err(error),
+        }
+    }
+
+    /// Ends of sessions that find no room.
+    pub(super) fn ends(&mut self) -> impl Iterator<Item = &mut End> {
+        self.freeing.iter_mut().filter_map(|fact| match fact {
+            Postponed::End(end) => Some(end),
+            _ => None,
+        })
+    }
+
+    /// These stand behind what was put off since they were taken out.
+    fn append(&mut self, mut behind: Self) {
+        let Self { freeing, taking, written, .. } = std::mem::take(self);
+        let ahead = freeing.into_iter().rev().chain(taking.into_iter().rev());
+        ahead.for_each(|fact| behind.enter(fact, VecDeque::push_front));
+        behind.written = behind.written.max(written);
+        *self = behind;
     }
 }
 
 impl Durable {
-    /// Tries to write what found no room before.
-    pub(crate) fn try_late(&mut self, cx: &mut Context, sessions: &mut Sessions) {
-        if self.try_late_connects(cx, sessions) && self.try_deletions(sessions) {
-            self.try_unkept_wills(sessions);
-            self.try_new_sessions(cx, sessions);
+    /// Is there mail that what comes from now on must not overtake in the log?
+    pub(crate) fn has_late_mail(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.postponed.mails > 0)
+    }
+
+    pub(crate) fn put_off_mail(&mut self, mail: Mail) {
+        if let Some(store) = self.store.as_mut().sure() {
+            store.postponed.push(Postponed::Mail(mail));
         }
     }
 
-    /// False: some have to wait on.
-    fn try_late_connects(&mut self, cx: &mut Context, sessions: &mut Sessions) -> bool {
-        while let Some(store) = &mut self.store
-            && let Some((queue, connect)) = store.late.connects.pop_first()
-        {
-            let Some(slot) = sessions.find_queue(queue) else { continue };
-            match self.write_late(cx, sessions, slot, connect, Class::Essential) {
-                Ok(()) => {}
-                Err(error) if passes(&error) => {
-                    if let Some(store) = &mut self.store {
-                        store.late.connects.insert(queue, connect);
-                    }
-                    return false;
-                }
-                // Nothing is promised any more.
-                Err(_) => {}
-            }
-        }
-        true
+    /// Does a retained message on the topic still wait for room in the log? Who waits for an answer
+    /// stands behind it, and nobody overtakes it.
+    pub(crate) fn has_late_retained(&self, topic: Name<'_>) -> bool {
+        let Some(store) = self.store.as_ref().filter(|store| store.postponed.mails > 0) else {
+            return false;
+        };
+        store.postponed.taking.iter().any(|fact| match fact {
+            Postponed::Mail(Mail::Retain { message, .. }) => Name::of(message) == topic,
+            _ => false,
+        })
     }
 
-    fn write_late(
+    /// Tries to write what found no room before, in its order, until there is none again.
+    pub(crate) fn write_postponed(
         &mut self,
         cx: &mut Context,
         sessions: &mut Sessions,
-        slot: u32,
-        connect: LateConnect,
-        class: Class,
-    ) -> Result<(), AppendError> {
-        let LateConnect { version, opened_at_ms, detached_ms } = connect;
-        self.write_connect(cx, sessions, slot, version, opened_at_ms, class)?;
-        if let Some(at_ms) = detached_ms {
-            self.keep_detached(sessions, slot, at_ms);
+        groups: &mut Groups,
+        retained: &mut Retained,
+    ) {
+        let Some(store) = self.store.as_mut().filter(|it| !it.postponed.is_empty()) else { return };
+        let mut rest = std::mem::take(&mut store.postponed);
+        store.postponed.written = rest.written;
+        while self.store.as_ref().is_some_and(|store| store.postponed.is_empty())
+            && let Some(fact) = rest.pop()
+        {
+            self.try_again(cx, sessions, groups, retained, fact);
         }
-        Ok(())
+        if let Some(store) = &mut self.store {
+            store.postponed.append(rest);
+        }
     }
 
-    /// Sessions that the log has never heard of take room like all that is new.
-    fn try_new_sessions(&mut self, cx: &mut Context, sessions: &mut Sessions) {
-        let Some(store) = self.store.as_mut().filter(|store| !store.late.news.is_empty()) else {
+    fn try_again(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Retained,
+        fact: Postponed,
+    ) {
+        match fact {
+            Postponed::Connect(queue) | Postponed::NewSession(queue) => {
+                self.try_connect(cx, sessions, queue);
+            }
+            Postponed::Will(queue) => self.try_will(sessions, queue),
+            Postponed::DueWill { session, message } => {
+                self.try_due_will(cx, sessions, groups, retained, session, message);
+            }
+            Postponed::Detached(queue) => {
+                if let Some(slot) = sessions.find_queue(queue)
+                    && sessions.get(slot).is_some_and(|client| !client.is_connected())
+                {
+                    self.keep_detached(sessions, slot, cx.now_ms);
+                }
+            }
+            Postponed::End(end) => self.end_queue(cx, sessions, end),
+            Postponed::Pubrel { session, connection, packet_id } => {
+                if let Some(slot) = sessions.slot_of(session)
+                    && sessions.link(slot, connection).is_some()
+                {
+                    sessions.on_pubrel(cx, self, slot, packet_id);
+                }
+            }
+            Postponed::Mail(Mail::Publish { message, confirm, payer }) => {
+                sessions.on_publish_mail(cx, self, message, confirm, payer);
+            }
+            Postponed::Mail(Mail::Retain { message, confirm, payer }) => {
+                self.on_retain_mail(cx, sessions, retained, message, confirm, payer);
+            }
+            Postponed::Mail(Mail::Park { group, message, confirm }) => {
+                groups.on_park(cx, sessions, self, &group, message, confirm);
+            }
+            Postponed::Mail(_) => {}
+            Postponed::Answer { session, connection, packet, .. } => {
+                self.promise_answer(sessions, session, connection, packet);
+            }
+            deletion => self.try_deletion(sessions, deletion),
+        }
+    }
+
+    fn try_connect(&mut self, cx: &mut Context, sessions: &mut Sessions, queue: QueueNumber) {
+        let Some(slot) = sessions.find_queue(queue) else { return };
+        let rare = sessions.kept_mut(slot).and_then(|durable| durable.rare.as_mut());
+        // It is void, or was written with a later connection.
+        let Some(connect) = rare.and_then(|rare| rare.unwritten.take()) else { return };
+        let class = if connect.is_new { Class::Normal } else { Class::Essential };
+        let written = match connect.is_new && !self.has_room_for_new(sessions, slot) {
+            true => Err(AppendError::Backlog { bytes: 0 }),
+            false => self.write_connect(cx, sessions, slot, connect, class),
+        };
+        match (written, connect.detached_ms) {
+            (Ok(()), Some(at_ms)) => self.keep_detached(sessions, slot, at_ms),
+            (Ok(()), None) => {}
+            (Err(error), _) if passes(&error) => self.put_off_connect(sessions, slot, connect),
+            // Nothing is promised any more.
+            (Err(_), _) => {}
+        }
+    }
+
+    /// The log is told of the connection later.
+    pub(super) fn put_off_connect(
+        &mut self,
+        sessions: &mut Sessions,
+        slot: u32,
+        connect: Unwritten,
+    ) {
+        let durable = sessions.kept_mut(slot);
+        let (Some(durable), Some(store)) = (durable.sure(), self.store.as_mut().sure()) else {
             return;
         };
-        let mut news = std::mem::take(&mut store.late.news);
-        while let Some((queue, connect)) = news.pop_first() {
-            let Some(slot) = sessions.find_queue(queue) else { continue };
-            let is_written = match self.has_room_for_new(sessions, slot) {
-                true => self.write_late(cx, sessions, slot, connect, Class::Normal),
-                false => Err(AppendError::Backlog { bytes: 0 }),
-            };
-            if is_written.is_err_and(|error| passes(&error)) {
-                news.insert(queue, connect);
-                break;
-            }
-        }
-        let Some(store) = self.store.as_mut().sure() else { return };
-        store.late.news = news;
-        if store.late.news.is_empty() {
-            store.late.deletions.extend(std::mem::take(&mut store.late.answers));
-            self.try_deletions(sessions);
+        if durable.rare().unwritten.replace(connect).is_none() {
+            store.postponed.push(match connect.is_new {
+                true => Postponed::NewSession(durable.queue),
+                false => Postponed::Connect(durable.queue),
+            });
         }
     }
 
@@ -291,74 +353,92 @@ impl Durable {
         !store.log.would_wait(bytes, 1)
     }
 
-    /// False: some have to wait on.
-    fn try_deletions(&mut self, sessions: &Sessions) -> bool {
-        while let Some(store) = &mut self.store
-            && let Some(deletion) = store.late.pop()
+    fn try_will(&mut self, sessions: &mut Sessions, queue: QueueNumber) {
+        let Some(slot) = sessions.find_queue(queue) else { return };
+        let durable = sessions.kept_mut(slot);
+        let rare = durable.and_then(|durable| durable.rare.as_mut());
+        if rare.is_some_and(|rare| std::mem::take(&mut rare.owes_will))
+            && self.keep_will(sessions, slot, Class::Essential).is_err_and(|error| passes(&error))
         {
-            if let Some((fact, level)) = deletion.fact() {
-                let Ok(position) = store.append_deletion(&fact, level) else {
-                    store.late.deletion_bytes += deletion.bytes();
-                    store.late.deletions.push_front(deletion);
-                    return false;
-                };
-                store.late.written = Some(position);
-            }
-            let written = store.late.written;
-            match deletion {
-                Deletion::RetainedCleared { confirm: Some(confirm), level, .. } => {
-                    if let Some(position) = written {
-                        self.promise(position, level, Promise::Confirm(confirm));
-                    }
-                }
-                Deletion::Answer { session, connection, packet } => {
-                    let slot = sessions.slot_of(session);
-                    let client = slot.and_then(|slot| sessions.get(slot));
-                    let Some(durable) = client.and_then(|client| client.durable.as_ref()) else {
-                        continue;
-                    };
-                    let (level, told_at) = (durable.log_level(), durable.told_at());
-                    if let Some(position) = written.max(told_at) {
-                        let promise = Promise::Packet { session, connection, packet };
-                        self.promise(position, level, promise);
-                    }
-                }
-                _ => {}
-            }
-        }
-        true
-    }
-
-    fn try_unkept_wills(&mut self, sessions: &mut Sessions) {
-        while let Some(store) = &mut self.store
-            && let Some(queue) = store.late.wills.pop_first()
-        {
-            let Some(slot) = sessions.find_queue(queue) else { continue };
-            if self.keep_will(sessions, slot, Class::Essential).is_err_and(|error| passes(&error)) {
-                if let Some(store) = &mut self.store {
-                    store.late.wills.insert(queue);
-                }
-                return;
-            }
+            self.put_off_will(sessions, slot);
         }
     }
 
-    /// The log is out of service: what waits for it never gets a success.
-    pub(crate) fn break_late(&mut self, cx: &mut Context, sessions: &mut Sessions) {
+    /// The will of the session is written later.
+    pub(super) fn put_off_will(&mut self, sessions: &mut Sessions, slot: u32) {
+        let durable = sessions.kept_mut(slot);
+        if let (Some(durable), Some(store)) = (durable, &mut self.store)
+            && !std::mem::replace(&mut durable.rare().owes_will, true)
+        {
+            store.postponed.push(Postponed::Will(durable.queue));
+        }
+    }
+
+    fn try_deletion(&mut self, sessions: &mut Sessions, deletion: Postponed) {
+        let Some(store) = self.store.as_mut().sure() else { return };
+        let written = match &deletion {
+            Postponed::Unsubscribed { session, level, filter } => {
+                store.append_deletion(&Fact::Unsubscribed { session: *session, filter }, *level)
+            }
+            Postponed::RetainedCleared { topic, .. } => {
+                store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync)
+            }
+            Postponed::WillCleared(session) => {
+                // What is written now is another one.
+                if sessions.kept_of(*session).is_none_or(|durable| durable.has_will()) {
+                    return;
+                }
+                store.append_deletion(&Fact::WillCleared { session: *session }, Level::Disk)
+            }
+            _ => return,
+        };
+        let Ok(position) = written else { return store.postponed.push(deletion) };
+        store.postponed.written = Some(position);
+        match deletion {
+            Postponed::RetainedCleared { confirm: Some(confirm), level, .. } => {
+                store.promises.push(position, level, Promise::Confirm(confirm));
+            }
+            Postponed::Unsubscribed { session, .. } => {
+                if let Some(durable) = sessions.kept_of_mut(session) {
+                    let unsubscribed = &mut durable.rare().unwritten_unsubscribes;
+                    *unsubscribed = unsubscribed.saturating_sub(1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// All before it is written: it leaves with the commit.
+    fn promise_answer(
+        &mut self,
+        sessions: &Sessions,
+        session: SessionKey,
+        connection: u64,
+        packet: Box<[u8]>,
+    ) {
+        let slot = sessions.slot_of(session);
+        let durable = slot.and_then(|slot| sessions.kept(slot));
+        let (Some(durable), Some(store)) = (durable, &mut self.store) else { return };
+        if let Some(position) = store.postponed.written.max(durable.told_at()) {
+            let promise = Promise::Packet { session, connection, packet };
+            store.promises.push(position, durable.log_level(), promise);
+        }
+    }
+
+    /// The log is out of service: what waits for it never gets a success. Mail is refused as it is
+    /// tried again.
+    pub(super) fn break_postponed(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = &mut self.store else { return };
-        let late = std::mem::take(&mut store.late);
-        for deletion in late.deletions.into_iter().chain(late.answers) {
-            match deletion {
-                Deletion::RetainedCleared { confirm: Some(confirm), .. } => {
+        let PostponedFacts { freeing, taking, .. } = std::mem::take(&mut store.postponed);
+        for fact in freeing.into_iter().chain(taking) {
+            match fact {
+                Postponed::RetainedCleared { confirm: Some(confirm), .. } => {
                     self.confirm(cx, sessions, confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
                 }
-                Deletion::Answer { session, connection, .. } => {
-                    if let Some(slot) = sessions.slot_of(session)
-                        && sessions.link(slot, connection).is_some()
-                    {
-                        cx.doomed.push((slot, Ended::LogFailed));
-                    }
+                Postponed::Answer { session, connection, .. } => {
+                    sessions.doom(cx, session, connection);
                 }
+                Postponed::Mail(mail) => self.put_off_mail(mail),
                 _ => {}
             }
         }
@@ -366,6 +446,6 @@ impl Durable {
 }
 
 /// Will the log take it later?
-pub(crate) const fn passes(error: &AppendError) -> bool {
+pub(super) const fn passes(error: &AppendError) -> bool {
     matches!(error, AppendError::Full(_) | AppendError::Backlog { .. })
 }

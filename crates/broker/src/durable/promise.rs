@@ -2,13 +2,18 @@
 
 use std::collections::VecDeque;
 
-use codec::Reason;
+use codec::{Ack, AckKind, Properties, Reason};
+use policy::{Action, Identity};
+use session::Message;
 use storage::{Level, Log, Position};
 
 use crate::clients::Sessions;
+use crate::clients::client::Client;
 use crate::durable::Durable;
+use crate::groups::table::Groups;
+use crate::retained::Retained;
 use crate::shard::context::Context;
-use crate::{Confirm, Mail, SessionKey};
+use crate::{Confirm, Ended, Mail, SessionKey};
 
 /// What may be done once a fact is committed.
 #[derive(Clone, Debug)]
@@ -72,6 +77,106 @@ impl Durable {
         }
     }
 
+    /// The next promise that can be kept.
+    pub(crate) fn next_promise(&mut self) -> Option<Promise> {
+        let store = self.store.as_mut()?;
+        store.promises.next(&store.log)
+    }
+
+    /// Some: what waits for this session may go on.
+    pub(crate) fn keep_promise(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        promise: Promise,
+    ) -> Option<u32> {
+        match promise {
+            Promise::Confirm(confirm) => self.confirm(cx, sessions, confirm, Reason::SUCCESS),
+            Promise::Send { session, packet_id } => {
+                return self.send_committed(cx, sessions, session, packet_id);
+            }
+            Promise::Received { session, packet_id } => {
+                sessions.release_outgoing(cx, session, packet_id);
+            }
+            Promise::Released { session, connection, packet_id, serial } => {
+                self.complete_incoming(cx, sessions, session, connection, packet_id, serial);
+            }
+            Promise::Packet { session, connection, packet } => {
+                let slot = sessions.slot_of(session)?;
+                let link = sessions.link(slot, connection)?;
+                link.outbox.append(|out| out.extend_from_slice(&packet));
+                link.outbox.note_control();
+                sessions.mark_dirty(cx, slot);
+            }
+            Promise::SessionEnded { client } => self.finish_end(cx, sessions, client),
+        }
+        None
+    }
+
+    /// The log is out of service: what waits for it never gets a success.
+    pub(super) fn break_promises(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Retained,
+    ) {
+        while let Some(store) = &mut self.store
+            && let Some(promise) = store.promises.next_broken()
+        {
+            match promise {
+                Promise::Confirm(confirm) => {
+                    self.confirm(cx, sessions, confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
+                }
+                Promise::Packet { session, connection, .. } => {
+                    sessions.doom(cx, session, connection);
+                }
+                // Half of a QoS 2 exchange: the client repeats its part with its next connection.
+                Promise::Send { .. } | Promise::Received { .. } | Promise::Released { .. } => {}
+                Promise::SessionEnded { .. } => {}
+            }
+        }
+        self.break_ends(cx, sessions);
+        self.break_postponed(cx, sessions);
+        self.break_line(cx, sessions, groups, retained);
+    }
+
+    /// The packet id of a QoS 2 delivery is kept: it may leave, and what was held behind it. Some:
+    /// the session has to go on by itself.
+    fn send_committed(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        session: SessionKey,
+        packet_id: u16,
+    ) -> Option<u32> {
+        let now_ms = cx.now_ms;
+        let metrics = &cx.metrics;
+        let slot = sessions.slot_of(session)?;
+        let client = sessions.get_mut(slot)?;
+        let mut given_up = Vec::new();
+        let Client { session, grants, id, username, principal, rechecks, .. } = client;
+        let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
+        let may_have = |message: &Message| {
+            !*rechecks || grants.allows(identity, Action::Receive, message.topic())
+        };
+        let is_of_this_link =
+            session.commit(packet_id, now_ms, may_have, |outcome| match outcome {
+                Ok(payload_bytes) => {
+                    metrics.publishes_sent.add(1);
+                    metrics.publish_bytes_sent.add(payload_bytes as u64);
+                }
+                Err(reason) => given_up.push(reason),
+            });
+        sessions.mark_dirty(cx, slot);
+        if is_of_this_link && given_up.is_empty() {
+            return None;
+        }
+        sessions.note_given_up(cx, self, slot, given_up);
+        // What belongs to an earlier link leaves with the resends.
+        Some(slot)
+    }
+
     /// Answers for one place of a publish, here or on another shard.
     pub(crate) fn confirm(
         &mut self,
@@ -100,7 +205,7 @@ impl Durable {
     ) {
         let Some(slot) = sessions.slot_of(session) else { return };
         self.forget_received(sessions, slot, packet_id, serial);
-        let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = sessions.kept(slot);
         if durable.is_some_and(|durable| durable.received(packet_id).is_some()) {
             // A repeated PUBREL: the packet id has a new publish by now.
             return;
@@ -113,5 +218,19 @@ impl Durable {
             // The next connection asks for itself, and may use the packet id for something else.
             client.session.incoming.release(packet_id);
         }
+    }
+}
+
+impl Sessions {
+    /// A PUBREC is kept: PUBREL.
+    fn release_outgoing(&mut self, cx: &mut Context, session: SessionKey, packet_id: u16) {
+        let Some(slot) = self.slot_of(session) else { return };
+        let Some(client) = self.get_mut(slot) else { return };
+        let (kind, reason) = (AckKind::Pubrec, Reason::SUCCESS);
+        let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
+        if let Err(violation) = client.session.on_ack(&ack) {
+            cx.doomed.push((slot, Ended::Violation(violation)));
+        }
+        self.mark_dirty(cx, slot);
     }
 }

@@ -74,7 +74,7 @@ impl Durable {
                 return store.seen.get(usize::from(source)).sure().map(Reached::Serial);
             }
             Queue::Session(slot) => {
-                let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
+                let durable = sessions.kept(slot);
                 durable.map(|durable| &durable.track)
             }
             Queue::Group(id) => store.groups.get(id).map(|kept| &kept.track),
@@ -114,7 +114,7 @@ impl Durable {
                 store.seen.get_mut(usize::from(source)).map(|seen| &mut seen.place)
             }
             Queue::Session(slot) => {
-                let durable = sessions.get_mut(slot).and_then(|c| c.durable.as_mut());
+                let durable = sessions.kept_mut(slot);
                 durable.map(|durable| {
                     durable.is_moved = false;
                     &mut durable.track.place

@@ -12,11 +12,13 @@ use topic::FilterId;
 use super::eras::is_owed;
 use super::handover::Received;
 use super::kept_sessions::KeptSession;
+use super::postponed::Postponed;
 use super::replay::Opened;
 use super::replay::{
     FormerFacts, MessageFacts, ProgressFacts, RareFacts, ReceivedFacts, Replay, Restored,
     SessionFacts, Unreadable,
 };
+use super::session_ends::End;
 use super::store::{Store, Stored};
 use super::track::{Out, Place, Track};
 use crate::clients::Sessions;
@@ -74,8 +76,9 @@ impl Durable {
         let log = Log::open(recovered, settings.clone());
         let mut store = Store::new(log, &settings, cx.shared.shard_count);
         store.continue_from(replay.last_queue, replay.last_serial);
-        store.late_ends =
-            namesakes.into_iter().map(super::session_ends::End::of_namesake).collect();
+        for end in namesakes.into_iter().map(End::of_namesake) {
+            store.postponed.push(Postponed::End(end));
+        }
         self.store = Some(Box::new(store));
         Ok(())
     }
@@ -166,7 +169,7 @@ impl Durable {
         cx.metrics.sessions.add(1);
         cx.count_in_space(scope, Quota::Sessions, 1);
         if let Some(store) = self.store.as_mut().filter(|_| is_undetached) {
-            store.undetached.push(slot);
+            store.postponed.push(Postponed::Detached(queue));
         }
         for (filter, subscribed) in facts.subscriptions.into_iter() {
             groups.restore_subscription(
@@ -258,7 +261,7 @@ impl Durable {
         for ((filter, through), (asked, identifier, place)) in formerly {
             let listed = sessions.listed_of(groups, slot, &filter).filter(|_| through > floor);
             let asked = codec::SubscribeOptions::from_byte(asked);
-            let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
+            let durable = sessions.kept_mut(slot);
             let (Some(listed), Some(asked), Some(durable)) = (listed, asked, durable) else {
                 self.release_place(place);
                 continue;
@@ -413,7 +416,7 @@ impl Durable {
         }
         self.catch_up_idle(sessions);
         for (&(slot, filter), &serial) in since {
-            let durable = sessions.get_mut(slot).and_then(|c| c.durable.as_mut());
+            let durable = sessions.kept_mut(slot);
             if let Some(durable) = durable.filter(|durable| durable.is_behind) {
                 durable.rare().eras.begin(filter, serial);
             }
@@ -425,7 +428,7 @@ impl Durable {
         let Some(store) = self.store.as_ref().sure() else { return };
         let last_serial = store.last_serial();
         for slot in sessions.slots() {
-            let durable = sessions.get_mut(slot).and_then(|c| c.durable.as_mut());
+            let durable = sessions.kept_mut(slot);
             if let Some(durable) = durable.filter(|durable| !durable.is_behind) {
                 durable.track.advance(last_serial);
             }
@@ -437,14 +440,14 @@ impl Sessions {
     /// The topics of QoS 2 publishes that are not released, as far as their messages are known.
     pub(crate) fn mark_topics(&mut self, cx: &Context, replay: &Replay) {
         for slot in self.slots() {
-            let durable = self.get(slot).and_then(|client| client.durable.as_ref());
+            let durable = self.kept(slot);
             let Some(rare) = durable.and_then(|durable| durable.rare.as_ref()) else { continue };
             let topic_of = |received: &Received| {
                 let facts = replay.messages.get(&received.serial)?;
                 Some(cx.topic_mark(Name::of_key(replay.texts.get(facts.topic))))
             };
             let marks: Vec<Option<u64>> = rare.received.iter().map(topic_of).collect();
-            let durable = self.get_mut(slot).and_then(|client| client.durable.as_mut());
+            let durable = self.kept_mut(slot);
             let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { continue };
             for (received, mark) in rare.received.iter_mut().zip(marks) {
                 received.topic_mark = mark;
@@ -460,7 +463,7 @@ impl Sessions {
             needs.entry(*serial).or_default().0 += 1;
         }
         for slot in self.slots() {
-            let durable = self.get(slot).and_then(|client| client.durable.as_ref());
+            let durable = self.kept(slot);
             let Some(durable) = durable else { continue };
             for out in durable.track.in_flight() {
                 let need = needs.entry(out.serial).or_default();
@@ -489,7 +492,7 @@ impl Sessions {
             }
         }
         owed.retain(|(slot, filter, _, is_durable)| {
-            let durable = self.get(*slot).and_then(|client| client.durable.as_ref());
+            let durable = self.kept(*slot);
             let rare = durable.and_then(|durable| durable.rare.as_ref());
             *is_durable || rare.is_some_and(|rare| !rare.eras.of(*filter).is_empty())
         });
@@ -510,7 +513,7 @@ impl Durable {
     ) -> u32 {
         let (mut count, mut last) = (0, None);
         for (slot, filter, from, is_durable) in owed {
-            let durable = sessions.get_mut(*slot).and_then(|c| c.durable.as_mut());
+            let durable = sessions.kept_mut(*slot);
             let (Some(durable), Some(store)) = (durable, &mut self.store) else { continue };
             let eras = durable.rare.as_ref().map_or(&[][..], |rare| rare.eras.of(*filter));
             let is_owed = serial > *from
@@ -575,6 +578,7 @@ impl Durable {
         }
     }
 
+    /// The fact at this place is needed no more.
     pub(crate) fn release_place(&mut self, place: Place) {
         if let Some(store) = &mut self.store {
             store.release(place);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use storage::{AppendError, Level, Status};
 
+use super::postponed::Postponed;
 use super::promise::Promise;
 use crate::clients::Sessions;
 use crate::durable::Durable;
@@ -93,25 +94,12 @@ impl Durable {
             }
             (Ok(_), None) => {}
             // The next file is being made: it is tried again as soon as that is there.
-            (Err(AppendError::Backlog { .. }), _) => store.late_ends.push(end),
+            (Err(AppendError::Backlog { .. }), _) => store.postponed.push(Postponed::End(end)),
             (Err(_), awaited_by) => {
-                store.late_ends.push(End { awaited_by: None, ..end });
+                store.postponed.push(Postponed::End(End { awaited_by: None, ..end }));
                 if let Some(client) = awaited_by {
                     self.finish_end(cx, sessions, client);
                 }
-            }
-        }
-    }
-
-    /// Tries again to write ends for which there was no room.
-    pub(crate) fn try_late_ends(&mut self, cx: &mut Context, sessions: &mut Sessions) {
-        while let Some(store) = &mut self.store
-            && let Some(end) = store.late_ends.pop()
-        {
-            let late = store.late_ends.len();
-            self.end_queue(cx, sessions, end);
-            if self.store.as_ref().is_some_and(|store| store.late_ends.len() > late) {
-                return;
             }
         }
     }
@@ -120,7 +108,7 @@ impl Durable {
     pub(crate) fn wait_for_no_end(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = &mut self.store else { return };
         let late: Vec<u64> =
-            store.late_ends.iter_mut().filter_map(|end| end.awaited_by.take()).collect();
+            store.postponed.ends().filter_map(|end| end.awaited_by.take()).collect();
         let waiting: Vec<_> =
             store.ends.under_way.values_mut().filter_map(|it| it.waits.take()).collect();
         late.into_iter().for_each(|client| self.finish_end(cx, sessions, client));
@@ -145,6 +133,15 @@ impl Sessions {
         link.is_told_nothing = false;
         self.mark_dirty(cx, slot);
     }
+
+    /// The connection waits for a log that is out of service.
+    pub(super) fn doom(&mut self, cx: &mut Context, session: SessionKey, connection: u64) {
+        if let Some(slot) = self.slot_of(session)
+            && self.link(slot, connection).is_some()
+        {
+            cx.doomed.push((slot, Ended::LogFailed));
+        }
+    }
 }
 
 impl Durable {
@@ -152,11 +149,8 @@ impl Durable {
     pub(crate) fn break_ends(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = &mut self.store else { return };
         for under_way in std::mem::take(&mut store.ends.under_way).into_values() {
-            if let Some((session, connection)) = under_way.waits
-                && let Some(slot) = sessions.slot_of(session)
-                && sessions.link(slot, connection).is_some()
-            {
-                cx.doomed.push((slot, Ended::LogFailed));
+            if let Some((session, connection)) = under_way.waits {
+                sessions.doom(cx, session, connection);
             }
         }
     }

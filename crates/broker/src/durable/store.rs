@@ -12,17 +12,16 @@ use super::handover::{Handovers, SOURCES};
 use super::kept_groups::KeptGroups;
 use super::lifetimes::second_of;
 use super::line::Line;
-use super::postponed::Late;
+use super::postponed::PostponedFacts;
 use super::promise::{Promise, Promises};
-use super::session_ends::{End, Ends};
+use super::session_ends::Ends;
 use super::track::Place;
-use super::will::LateWill;
 use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
 use crate::limits::ledger::{Ledger, NOBODY, Payers};
 use crate::routing::capacity::frees_room;
 use crate::shard::shared::LogSpace;
 use crate::sure::Sure;
-use crate::{Durability, Name, SessionKey, ShardId};
+use crate::{Durability, Name, ShardId};
 
 /// Bytes of messages read back from the disk and kept for those that asked. Policy: they are
 /// forgotten, the oldest first, before more are read.
@@ -159,18 +158,8 @@ pub(crate) struct Store {
     buffer: Vec<u8>,
     /// Larger lists are written as several.
     pub(crate) list_bytes_max: usize,
-    /// Sessions that were connected when the broker ended: what is written of them says that they
-    /// still are.
-    pub(crate) undetached: Vec<u32>,
-    pub(crate) late: Late,
-    pub(crate) ends: Ends,
-    /// Sessions whose end found no room in the log.
-    pub(crate) late_ends: Vec<End>,
-    /// By the queues of their sessions.
-    pub(crate) late_wills: BTreeMap<QueueNumber, LateWill>,
-    /// PUBRELs that found no room: session, connection, packet id. Bounded by what the clients may
-    /// have in flight.
-    pub(crate) late_pubrels: Vec<(SessionKey, u64, u16)>,
+    pub(super) postponed: PostponedFacts,
+    pub(super) ends: Ends,
     /// The state that was told last.
     pub(crate) told: Status,
 }
@@ -221,12 +210,8 @@ impl Store {
             chunk: None,
             buffer: Vec::new(),
             list_bytes_max: LIST_BYTES_MAX.min(settings.record_bytes_max as usize / 2),
-            undetached: Vec::new(),
-            late: Late::default(),
+            postponed: PostponedFacts::default(),
             ends: Ends::default(),
-            late_ends: Vec::new(),
-            late_wills: BTreeMap::new(),
-            late_pubrels: Vec::new(),
             told: Status::Opening,
         }
     }
@@ -270,7 +255,7 @@ impl Store {
         fact: &Fact<'_>,
         level: Level,
     ) -> Result<Place, AppendError> {
-        if class == Class::Normal && self.late.goes_first() {
+        if class == Class::Normal && self.postponed.goes_first() {
             return Err(AppendError::Backlog { bytes: self.log.stats().pending_bytes });
         }
         self.buffer.clear();
@@ -605,7 +590,7 @@ impl Store {
 
     /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
     pub(crate) fn would_wait(&self, bytes: usize, records: usize) -> bool {
-        self.log.would_wait(bytes, records) || self.late.goes_first() && self.is_ready()
+        self.log.would_wait(bytes, records) || self.postponed.goes_first() && self.is_ready()
     }
 
     /// May what finds no room now find some when the next segment is there?

@@ -109,7 +109,7 @@ impl Durable {
     pub(crate) fn note_over(&mut self, sessions: &Sessions, slot: u32, out: &Out) {
         let Some(store) = self.store.as_mut().sure() else { return };
         store.release(out.place);
-        let durable = sessions.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = sessions.kept(slot);
         let Some(durable) = durable.sure() else { return };
         store.noted.push(Noted {
             slot,

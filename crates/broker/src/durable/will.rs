@@ -6,30 +6,20 @@
 //! publishes with its next connection overtakes it, and stays in the log until every place that
 //! owes it has it in its own. What a crash finds between is passed on again after the start.
 
-use std::sync::Arc;
-
 use codec::QoS;
-use session::{Account, Message, Will};
+use session::{Message, Will};
 use storage::AppendError;
 
-use super::postponed::Deletion;
-use super::session_ends::End;
-use super::store::{Class, Store};
+use super::postponed::Postponed;
+use super::store::Class;
 use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::journal::{Fact, QueueNumber, StoredWill};
+use crate::retained::Retained;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 use crate::{Event, Name};
-
-/// A will that is due, and cannot be written down yet. Bounded: one for each session that is kept.
-#[derive(Debug)]
-pub(crate) struct LateWill {
-    pub(crate) message: Message,
-    /// The end of its session, which is written down when the will is.
-    pub(crate) end: Option<End>,
-}
 
 impl Durable {
     /// Writes the will down that the session has, instead of the one it had.
@@ -52,13 +42,14 @@ impl Durable {
         };
         // The one that is written down is still owed: what came later has to wait behind it, and a
         // crash may come first.
-        if let Some(late) = store.late_wills.get(&durable.queue) {
-            return Err(AppendError::Backlog { bytes: late.message.heap_bytes() });
+        if durable.has_due_will() {
+            return Err(AppendError::Backlog { bytes: store.log.stats().pending_bytes });
         }
         let fact = Fact::Will(stored_will(will, durable.queue));
         let place = store.append(class, &fact, durable.log_level())?;
-        store.late.forget_will(durable.queue);
-        let old = std::mem::replace(&mut durable.rare().will, place);
+        let rare = durable.rare();
+        rare.owes_will = false;
+        let old = std::mem::replace(&mut rare.will, place);
         store.release(old);
         Ok(())
     }
@@ -70,14 +61,112 @@ impl Durable {
         let Some(durable) = &mut client.durable else { return };
         let (session, level) = (durable.queue, durable.log_level());
         let Some(rare) = &mut durable.rare else { return };
-        if !rare.will.is_some() || store.late_wills.contains_key(&session) {
+        if !rare.will.is_some() || rare.has_due_will {
             return;
         }
         store.release(std::mem::take(&mut rare.will));
         // Unless it finds room in the end, the will is published after the next start.
         if let Err(error) = store.append_deletion(&Fact::WillCleared { session }, level) {
-            let _ = store.late.put_off(error, || Deletion::WillCleared { session });
+            let _ = store.postponed.put_off(error, || Postponed::WillCleared(session));
         }
+    }
+}
+
+impl Durable {
+    /// Publishes the will of a kept session. False: nobody is owed it, or no log can keep it.
+    pub(crate) fn publish_kept_will(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Retained,
+        slot: u32,
+        message: &Message,
+    ) -> bool {
+        let Some(durable) = sessions.kept(slot).filter(|durable| !durable.has_due_will()) else {
+            return false;
+        };
+        let queue = durable.queue;
+        if !groups.is_owed_will(sessions, message) {
+            return false;
+        }
+        let Some(store) = self.store.as_ref().sure() else { return false };
+        if !store.handovers.is_resuming {
+            match self.take_will(cx, sessions, groups, retained, queue, message) {
+                Ok(()) => return true,
+                Err(AppendError::Full(_) | AppendError::Backlog { .. }) => {}
+                Err(_) => return false,
+            }
+        }
+        if let Some(durable) = sessions.kept_mut(slot) {
+            durable.rare().has_due_will = true;
+        }
+        self.put_off_due_will(queue, message.clone());
+        true
+    }
+
+    fn put_off_due_will(&mut self, session: QueueNumber, message: Message) {
+        if let Some(store) = &mut self.store {
+            store.postponed.push(Postponed::DueWill { session, message });
+        }
+    }
+
+    /// A will that could not be written down is tried again.
+    pub(super) fn try_due_will(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Retained,
+        session: QueueNumber,
+        message: Message,
+    ) {
+        let Some(store) = self.store.as_ref().sure() else { return };
+        if store.handovers.is_resuming
+            || self.take_will(cx, sessions, groups, retained, session, &message).is_err()
+        {
+            return self.put_off_due_will(session, message);
+        }
+        // The will of its next connection had to wait for this one.
+        let Some(slot) = sessions.find_queue(session) else { return };
+        if let Some(durable) = sessions.kept_mut(slot) {
+            durable.rare().has_due_will = false;
+        }
+        if let Err(error) = self.keep_will(sessions, slot, Class::Essential) {
+            sessions.tell_will_not_kept(cx, slot, error);
+        }
+    }
+
+    /// Makes a will a message of this shard, and sends it on its way.
+    fn take_will(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        groups: &mut Groups,
+        retained: &mut Retained,
+        session: QueueNumber,
+        message: &Message,
+    ) -> Result<(), AppendError> {
+        let slot = sessions.find_queue(session);
+        let client = slot.and_then(|slot| sessions.get_mut(slot));
+        let Some(store) = &mut self.store else { return Err(AppendError::Closed) };
+        let payer = client.as_ref().and_then(|client| client.charged.account());
+        // It may use the reserve: the will goes for it, and what it takes is given back soon.
+        let (serial, _) = store.keep_message_as(Class::Essential, message, payer, |message| {
+            Fact::WillTaken { session: Some(session), message }
+        })?;
+        store.handovers.begin_will(serial, session, message);
+        // From here on it is one of the messages that wait for others.
+        let durable = client.and_then(|client| client.durable.as_mut());
+        if let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) {
+            store.release(std::mem::take(&mut rare.will));
+        }
+        let delivered = sessions.deliver_kept(cx, self, message, serial);
+        sessions.deliver_own(cx, self, message, delivered.own);
+        if !self.will_waits_in_line(cx, sessions, session, serial, message) {
+            self.pass_on_taken(cx, sessions, groups, retained, serial);
+        }
+        Ok(())
     }
 }
 
@@ -98,30 +187,6 @@ impl Sessions {
         let Some(client) = self.get(slot).sure() else { return };
         let (scope, client_id) = (client.scope, client.id.clone());
         cx.tell(scope, Event::WillNotKept { client_id, error });
-    }
-}
-
-impl Store {
-    /// Writes a will as the next message, which takes it away from its session.
-    ///
-    /// It may use the reserve: the will goes for it, and what it takes is given back soon.
-    pub(crate) fn take_will(
-        &mut self,
-        session: QueueNumber,
-        message: &Message,
-        payer: Option<&Arc<Account>>,
-    ) -> Result<u64, AppendError> {
-        let (serial, _) = self.keep_message_as(Class::Essential, message, payer, |message| {
-            Fact::WillTaken { session: Some(session), message }
-        })?;
-        self.handovers.begin_will(serial, session, message);
-        Ok(serial)
-    }
-
-    /// The session is over. True: its end has to wait until its will is written down.
-    pub(crate) fn end_waits_for_will(&mut self, end: End) -> bool {
-        let late = self.late_wills.get_mut(&end.queue);
-        late.map(|late| late.end = Some(end)).is_some()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The end of a turn: what has piled up is written as lists, space is reclaimed, the disk gets its
 //! commands.
 
-use storage::{AppendError, Chunk, Fault, FaultKind, Level, Position, Record};
+use storage::{AppendError, Chunk, Command, Fault, FaultKind, Level, Position, Record};
 
 use super::queues::Queue;
 use super::store::{Class, Noted, Store};
@@ -17,7 +17,7 @@ use crate::shard::context::Context;
 use crate::sure::Sure;
 
 impl Context {
-    pub(crate) fn tell_damaged(&mut self, position: Position) {
+    pub(super) fn tell_damaged(&mut self, position: Position) {
         let detail = format!("the record at {position} is not what was written");
         let fault = Fault { kind: FaultKind::Io, detail };
         self.note_of_shard(Subject::LogUnreadable(fault), 1);
@@ -25,8 +25,28 @@ impl Context {
 }
 
 impl Durable {
+    /// Moves what the disk has to do to the end of `out`.
+    pub(crate) fn take_commands(
+        &mut self,
+        sessions: &mut Sessions,
+        groups: &Groups,
+        retained: &mut Retained,
+        out: &mut Vec<Command>,
+    ) {
+        self.reclaim(sessions, groups, retained);
+        let is_written =
+            self.write_in_flight(sessions).and_then(|()| self.write_progress(sessions));
+        let Some(store) = self.store.as_mut().sure() else { return };
+        if is_written.is_ok()
+            && let Some(chunk) = store.chunk.take_if(chunk_is_done)
+        {
+            store.log.reclaimed(chunk);
+        }
+        store.log.take_commands(out);
+    }
+
     /// Writes which deliveries have got packet ids.
-    pub(crate) fn write_in_flight(&mut self, sessions: &mut Sessions) -> Result<(), AppendError> {
+    fn write_in_flight(&mut self, sessions: &mut Sessions) -> Result<(), AppendError> {
         while let Some(store) = &mut self.store
             && !store.noted.is_empty()
         {
@@ -73,7 +93,7 @@ impl Durable {
         serial: u64,
         share: Place,
     ) {
-        let durable = sessions.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let durable = sessions.kept_mut(slot);
         let out = durable
             .filter(|durable| durable.queue == queue)
             .and_then(|durable| durable.track.get_mut(serial));
@@ -85,7 +105,7 @@ impl Durable {
     }
 
     /// Writes how far the queues are that have moved.
-    pub(crate) fn write_progress(&mut self, sessions: &mut Sessions) -> Result<(), AppendError> {
+    fn write_progress(&mut self, sessions: &mut Sessions) -> Result<(), AppendError> {
         let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         if store.moved.is_empty() {
             return Ok(());
@@ -113,7 +133,7 @@ impl Durable {
     }
 
     /// Writes one list of the first of these queues. Returns how many it has dealt with.
-    pub(crate) fn write_progress_of(
+    pub(super) fn write_progress_of(
         &mut self,
         sessions: &mut Sessions,
         moved: &[QueueId],
@@ -146,12 +166,7 @@ impl Durable {
     }
 
     /// Writes what is still needed of the oldest segment to the end of the log.
-    pub(crate) fn reclaim(
-        &mut self,
-        sessions: &mut Sessions,
-        groups: &Groups,
-        retained: &mut Retained,
-    ) {
+    fn reclaim(&mut self, sessions: &mut Sessions, groups: &Groups, retained: &mut Retained) {
         let Some(store) = self.store.as_mut().sure() else { return };
         if store.chunk.is_none() {
             store.chunk = store.log.reclaim();
@@ -234,7 +249,7 @@ impl Durable {
             return Ok(());
         };
         if let Some(Queue::Session(slot)) = queue
-            && let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut())
+            && let Some(durable) = sessions.kept_mut(slot)
             && let Some(received) = durable.rare().received.iter_mut().find(|received| {
                 received.packet_id == packet_id
                     && received.serial == serial
@@ -294,7 +309,7 @@ impl Durable {
         // The session has ended.
         let Some(Queue::Session(slot)) = self.queue_of(sessions, sent.session) else { return };
         let Some(store) = self.store.as_mut().sure() else { return };
-        let Some(durable) = sessions.get_mut(slot).and_then(|c| c.durable.as_mut()).sure() else {
+        let Some(durable) = sessions.kept_mut(slot).sure() else {
             return;
         };
         // The delivery is complete.
@@ -381,11 +396,11 @@ impl Durable {
         if let Fact::Formerly(formerly) = fact {
             self.forget_old_eras(sessions, slot);
             let filter = sessions.listed_of(groups, slot, formerly.filter)?.filter;
-            let durable = sessions.get_mut(slot)?.durable.as_mut()?;
+            let durable = sessions.kept_mut(slot)?;
             let eras = &mut durable.rare.as_mut()?.eras;
             return eras.place_mut(filter, formerly.serial);
         }
-        let durable = sessions.get_mut(slot)?.durable.as_mut()?;
+        let durable = sessions.kept_mut(slot)?;
         match *fact {
             Fact::SessionOpened(_) => Some(&mut durable.opened),
             Fact::SessionDetached { .. } => Some(&mut durable.detached),
@@ -426,7 +441,7 @@ impl Noted {
 }
 
 /// Has every record of the chunk been dealt with?
-pub(crate) fn chunk_is_done(chunk: &mut Chunk) -> bool {
+fn chunk_is_done(chunk: &mut Chunk) -> bool {
     if chunk.next().is_some() {
         // It was put back before, and is so again.
         chunk.put_back();

@@ -101,10 +101,8 @@ impl Durable {
         client: &mut Client,
         filters: impl Iterator<Item = &'a str>,
     ) -> bool {
-        let Some(store) = self.store.as_ref().filter(|_| client.durable.is_some()) else {
-            return false;
-        };
-        let waits = store.would_wait(filters.map(|filter| filter.len() + FACT_BYTES_MAX).sum(), 1);
+        let waits = client.durable.is_some()
+            && self.would_wait(filters.map(|filter| filter.len() + FACT_BYTES_MAX).sum(), 1);
         if waits {
             client.pause(cx, (*PAUSE_MS.start()).into());
         }

@@ -231,8 +231,8 @@ impl Groups {
         message: Message,
         confirm: Option<Confirm>,
     ) {
-        if confirm.is_some() && cx.flow.inbox.has_late() {
-            cx.flow.inbox.put_late(Mail::Park { group: name.clone(), message, confirm });
+        if confirm.is_some() && durable.has_late_mail() {
+            durable.put_off_mail(Mail::Park { group: name.clone(), message, confirm });
             return;
         }
         let number = self.number(name.key).filter(|it| durable.group_keeps(self, *it, &message));
@@ -247,7 +247,7 @@ impl Groups {
                 }
             }
             Err(error) if may_pass(&error) && durable.waits_for_disk(cx, confirm) => {
-                cx.flow.inbox.put_late(Mail::Park { group: name.clone(), message, confirm });
+                durable.put_off_mail(Mail::Park { group: name.clone(), message, confirm });
             }
             Err(error) => {
                 if confirm.is_none() {

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use codec::{QoS, Reason};
 use session::{Account, Delivery, Message, Respondent, Terms};
-use storage::Level;
 
 use home::PAGE_MESSAGES;
 pub(crate) use home::Retained;
@@ -21,13 +20,12 @@ use kept::Kept;
 
 use crate::clients::client::{Client, Extras, Wanted};
 use crate::clients::notices::Subject;
-use crate::durable::{Class, Deletion, Place, Promise, level_of, noted, unlogged};
-use crate::journal::{Fact, Origin, StoredMessage};
+use crate::durable::{Place, unlogged};
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
 use crate::routing::capacity::frees_room;
 use crate::routing::deliver::{identifiers_of, options};
-use crate::routing::publish::Routed;
+use crate::routing::publish::{Routed, reason_of};
 use crate::sure::Sure;
 use crate::{Confirm, Mail, Name, RetainedQuery, Scope};
 use policy::Action;
@@ -52,7 +50,7 @@ impl Retained {
             return self.retain_at_home(cx, sessions, durable, message, asked, routed);
         }
         // Its home is asked when it writes the message down, or when the store is about full.
-        let is_kept = durable.store.is_some() && message.level() > 0;
+        let is_kept = durable.has_log() && message.level() > 0;
         let asked = asked.filter(|_| is_kept || sessions.lacks_room_to_retain(cx, message));
         let confirm = asked.map(|asked| asked.ask(Respondent::RETAINED));
         let payer = sessions.payer_of(message).cloned();
@@ -69,7 +67,7 @@ impl Retained {
         routed: &mut Routed,
     ) {
         // What stands before it here must not be overtaken.
-        let is_late = cx.flow.inbox.has_late();
+        let is_late = durable.has_late_mail();
         if let Some(asked) = asked.as_deref_mut()
             && (is_late || asked.confirm().serial != 0)
         {
@@ -136,7 +134,7 @@ impl Retained {
             return self.clear_retained(cx, durable, message, confirm);
         }
         if !self.has_room_to_retain(cx, message, payer)
-            || cx.flow.inbox.has_late_retained(Name::of(message))
+            || durable.has_late_retained(Name::of(message))
         {
             cx.metrics.retained_refused.add(1);
             let subject =
@@ -146,10 +144,13 @@ impl Retained {
         }
         let place = match durable.write_retained(cx, message, confirm, payer) {
             Ok(place) => place,
-            Err(error) => return Err(crate::routing::publish::reason_of(&error)),
+            Err(error) => return Err(reason_of(&error)),
         };
         if let Some(old) = self.insert(message, place, payer, &cx.effects) {
-            durable.unwrite_retained(&Name::of(message).key(), old, place.is_some());
+            match place.is_some() {
+                true => durable.release_place(old),
+                false => durable.unwrite_retained(message, old),
+            }
         }
         Ok(place.is_some() && confirm.is_some())
     }
@@ -199,89 +200,14 @@ impl Retained {
         message: &Message,
         confirm: Option<Confirm>,
     ) -> Result<bool, Reason> {
-        let topic = &*Name::of(message).key();
         let is_written = self.place_of(Name::of(message)).is_some_and(Place::is_some);
-        let is_kept = is_written || message.level() > 0;
-        let level = level_of(message.level());
-        let mut answers_later = false;
-        if let Some(store) = durable.store.as_mut().filter(|_| is_kept) {
-            answers_later = confirm.is_some();
-            match store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync) {
-                Ok(position) => {
-                    if let Some(confirm) = confirm {
-                        store.promises.push(position, level, Promise::Confirm(confirm));
-                    }
-                }
-                // Mail with a serial waits as such, so that it is not known before it is written.
-                Err(error) if confirm.is_some_and(|confirm| confirm.serial != 0) => {
-                    return Err(crate::routing::publish::reason_of(&error));
-                }
-                Err(error) => {
-                    let topic = topic.into();
-                    let late = || Deletion::RetainedCleared { topic, level, confirm };
-                    let put_off = store.late.put_off(error, late);
-                    put_off.map_err(|error| crate::routing::publish::reason_of(&error))?;
-                }
-            }
-        }
+        let answers_later = durable
+            .clear_retained(message, is_written, confirm)
+            .map_err(|error| reason_of(&error))?;
         if let Some(old) = self.remove(Name::of(message), &cx.effects) {
-            durable.unwrite_retained(topic, old, true);
+            durable.release_place(old);
         }
         Ok(answers_later)
-    }
-}
-
-impl Durable {
-    /// Writes a retained message into the log, if it is to be.
-    fn write_retained(
-        &mut self,
-        cx: &Context,
-        message: &Message,
-        confirm: Option<Confirm>,
-        payer: Option<&Arc<Account>>,
-    ) -> Result<Place, storage::AppendError> {
-        let level = level_of(message.level());
-        // So that its repetition after a crash is known, and replaces nothing that came since.
-        let taken = confirm.filter(|confirm| confirm.serial != 0);
-        let origin = taken
-            .map(|confirm| Origin { source: cx.source_of(confirm, 1), serial: confirm.serial });
-        let Some(store) = self.store.as_mut().filter(|_| message.level() > 0) else {
-            return Ok(Place::NOWHERE);
-        };
-        let topic = Name::of(message).key();
-        let fact = Fact::Retained(StoredMessage {
-            serial: 0,
-            origin,
-            queue: None,
-            qos: message.qos(),
-            retain: true,
-            expires_at_ms: message.expires_at_ms(),
-            payer: noted(payer),
-            topic: &topic,
-            properties: message.properties(),
-            payload: message.payload(),
-        });
-        let place = store.append(Class::Normal, &fact, level)?;
-        if let Some(confirm) = confirm {
-            store.promises.push(place.position(), level, Promise::Confirm(confirm));
-        }
-        Ok(place)
-    }
-
-    /// What is written of a topic, by its key, is void. Unless something is written of it since,
-    /// that is said.
-    fn unwrite_retained(&mut self, topic: &str, place: Place, is_superseded: bool) {
-        let Some(store) = self.store.as_mut().filter(|_| place.is_some()) else { return };
-        store.release(place);
-        if !is_superseded {
-            // Unless it finds room in the end, the old one is back after a start.
-            let fact = Fact::RetainedCleared { topic };
-            if let Err(error) = store.append_deletion(&fact, Level::Fsync) {
-                let (topic, level, confirm) = (topic.into(), Level::Fsync, None);
-                let late = || Deletion::RetainedCleared { topic, level, confirm };
-                let _ = store.late.put_off(error, late);
-            }
-        }
     }
 }
 
@@ -303,7 +229,7 @@ impl Retained {
         for message in self.look_for_expired(now_ms) {
             if let Some(old) = self.remove(Name::of(&message), &cx.effects) {
                 // It is expired in the next life, too, so nothing has to say so.
-                durable.unwrite_retained(&Name::of(&message).key(), old, true);
+                durable.release_place(old);
             }
         }
     }

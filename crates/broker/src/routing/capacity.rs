@@ -28,7 +28,9 @@ impl Sessions {
         message: &Message,
         here: u64,
     ) -> Option<Reason> {
-        durable.store.as_ref()?;
+        if !durable.has_log() {
+            return None;
+        }
         self.lacks_log_for(cx, groups, message, here)
     }
 
@@ -91,11 +93,11 @@ impl Sessions {
         will: &Message,
     ) -> bool {
         let tight = cx.shared.logs().tight;
-        if durable.store.is_some() && self.is_over_log_limit(will) {
+        if durable.has_log() && self.is_over_log_limit(will) {
             self.count_log_refusal(will);
             return true;
         }
-        if durable.store.is_none() || tight == 0 || will.level() == 0 || frees_room(will) {
+        if !durable.has_log() || tight == 0 || will.level() == 0 || frees_room(will) {
             return false;
         }
         let bytes = will.heap_bytes() as u64;
@@ -135,7 +137,9 @@ impl Sessions {
         slot: u32,
         publish: &Publish<'_>,
     ) -> Option<u64> {
-        let store = durable.store.as_ref().filter(|_| publish.qos != QoS::AtMostOnce)?;
+        if publish.qos == QoS::AtMostOnce || !durable.has_log() {
+            return None;
+        }
         let client = self.get(slot).sure()?;
         let topic = topic_of(client, publish);
         let properties = publish.properties.raw().len();
@@ -151,7 +155,7 @@ impl Sessions {
             _ => 0,
         };
         let full = if cx.waits_when_full() && !is_clear { logs.full | lacking } else { 0 };
-        let behind = logs.behind | u64::from(store.would_wait(bytes, records)) << cx.id;
+        let behind = logs.behind | u64::from(durable.would_wait(bytes, records)) << cx.id;
         if full | behind == 0 {
             return None;
         }

@@ -19,7 +19,7 @@ use crate::routing::router::Audience;
 use crate::shard::OwnMemory;
 use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, Limits, Mail, Name, Settings, WhenFull};
+use crate::{Confirm, Ended, Limits, Mail, Name, Settings};
 
 /// What became of a message on its way.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Sessions {
     /// What no log keeps is refused by none: it waits for nobody, and a repetition is known at
     /// once.
     pub(crate) fn is_awaited(&self, cx: &Context, durable: &Durable, message: &Message) -> bool {
-        durable.store.is_none()
+        !durable.has_log()
             || message.level() > 0
             || cx.shared.settings.rejects
             || self.lacks_room_to_retain(cx, message)
@@ -163,24 +163,7 @@ impl Sessions {
         client.session.owe_kept_answer(publish.packet_id, awaited);
         self.mark_dirty(cx, slot);
     }
-}
 
-impl Durable {
-    /// The acknowledgement waits for what the log is told of those that the message has replaced.
-    pub(crate) fn await_undone(
-        &mut self,
-        undone: Option<storage::Position>,
-        message: &Message,
-        asked: Option<&mut Asked>,
-    ) {
-        if let (Some(position), Some(asked)) = (undone, asked) {
-            let confirm = asked.ask(Respondent::UNDONE);
-            self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
-        }
-    }
-}
-
-impl Sessions {
     /// A QoS 2 publish comes again while the first has not reached everybody: this connection
     /// waits for it, too.
     pub(crate) fn await_handover(
@@ -192,8 +175,8 @@ impl Sessions {
     ) {
         let kept = self.get(slot).and_then(|client| client.durable.as_ref());
         let serial = kept.and_then(|kept| kept.received(publish.packet_id)).map(|r| r.serial);
-        if let (Some(serial), Some(store)) = (serial, &mut durable.store) {
-            store.handovers.await_again(serial, asked);
+        if let Some(serial) = serial {
+            durable.await_handover(serial, asked);
         }
     }
 
@@ -473,8 +456,8 @@ impl Sessions {
         confirm: Option<Confirm>,
         payer: u32,
     ) {
-        if confirm.is_some() && cx.flow.inbox.has_late() {
-            cx.flow.inbox.put_late(Mail::Publish { message, confirm, payer });
+        if confirm.is_some() && durable.has_late_mail() {
+            durable.put_off_mail(Mail::Publish { message, confirm, payer });
             return;
         }
         if durable.is_repetition(cx, confirm) {
@@ -484,7 +467,7 @@ impl Sessions {
         let delivered = self.deliver_mailed(cx, durable, &message, confirm, payer);
         match (delivered.refused, delivered.kept, confirm) {
             (Some(_), _, Some(_)) if delivered.lacks_log && durable.waits_for_disk(cx, confirm) => {
-                cx.flow.inbox.put_late(Mail::Publish { message, confirm, payer });
+                durable.put_off_mail(Mail::Publish { message, confirm, payer });
             }
             (Some(reason), _, _) => cx.answer(confirm, reason, message),
             (None, Some(position), Some(confirm)) => {
@@ -494,18 +477,6 @@ impl Sessions {
             (None, ..) if delivered.matched => cx.answer(confirm, Reason::SUCCESS, message),
             (None, ..) => cx.answer(confirm, Reason::NO_MATCHING_SUBSCRIBERS, message),
         }
-    }
-}
-
-impl Durable {
-    /// Is mail that found no room in the log kept until there is?
-    pub(crate) fn waits_for_disk(&self, cx: &Context, confirm: Option<Confirm>) -> bool {
-        let Some(confirm) = confirm else { return false };
-        let status = self.status_of_log();
-        let is_poisoned = status.as_ref().is_some_and(storage::Status::is_out_of_service);
-        let is_full = matches!(status, Some(storage::Status::Full(_)));
-        let waits = !is_full || cx.shared.settings.when_full == WhenFull::Wait;
-        confirm.serial != 0 || !is_poisoned && (waits || confirm.is_again)
     }
 }
 

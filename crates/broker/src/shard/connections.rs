@@ -3,7 +3,6 @@
 use codec::{Auth, Packet, Property, PropertyBuf, Reason};
 use policy::{Action, Manner};
 use session::{Link, Message, NEVER, Outbox, Wait};
-use storage::AppendError;
 
 use crate::clients::client::Client;
 use crate::clients::connect::{ConnectRequest, Who};
@@ -11,11 +10,7 @@ use crate::clients::ending::{
     LOOKS_PER_END, LOOKS_PER_TURN, NEVER_EXPIRES, tells_client, write_farewell,
 };
 use crate::clients::notices::Kind;
-use crate::durable::store::Class;
-use crate::durable::will::LateWill;
-use crate::journal::QueueNumber;
 use crate::limits::rules::Rules;
-use crate::sure::Sure;
 use crate::{
     Close, Ended, Event, NO_CONNECTION, Name, Quota, Reauthenticated, SessionKey, Shard, admission,
 };
@@ -262,10 +257,7 @@ impl Shard {
             self.durable.forget_will(&mut self.sessions, slot);
             return;
         }
-        let level = match self.durable.store {
-            Some(_) => self.cx.shared.settings.level_of(&will.topic, client.limits.durability),
-            None => 0,
-        };
+        let level = self.durable.level_of(&self.cx, &will.topic, client.limits.durability);
         let parts = will.parts(key.as_u64(), client.scope.number(), level, now_ms);
         let mut message = Message::new(&parts);
         self.cx.metrics.wills.add(1);
@@ -278,7 +270,8 @@ impl Shard {
             }
             message = Message::new(&session::MessageParts { level: 0, ..parts });
         }
-        if is_unkept || !self.publish_kept_will(slot, &message) {
+        let Self { cx, sessions, durable, groups, retained, .. } = self;
+        if is_unkept || !durable.publish_kept_will(cx, sessions, groups, retained, slot, &message) {
             self.route_will(slot, &message);
             self.durable.forget_will(&mut self.sessions, slot);
         }
@@ -407,90 +400,6 @@ impl Shard {
     pub fn connection_of(&self, client: Name<'_>) -> Option<u64> {
         let client = self.sessions.get(self.sessions.find(client)?)?;
         Some(client.connection).filter(|connection| *connection != NO_CONNECTION)
-    }
-
-    /// Publishes the will of a kept session. False: nobody is owed it, or no log can keep it.
-    pub(crate) fn publish_kept_will(&mut self, slot: u32, message: &Message) -> bool {
-        let Some(client) = self.sessions.get(slot).sure() else { return false };
-        let Some(session) = client.durable.as_ref().map(|durable| durable.queue) else {
-            return false;
-        };
-        if !self.groups.is_owed_will(&mut self.sessions, message) {
-            return false;
-        }
-        let Some(store) = &mut self.durable.store else { return false };
-        if store.late_wills.contains_key(&session) {
-            return false;
-        }
-        if !store.handovers.is_resuming {
-            match self.take_will(session, message) {
-                Ok(()) => return true,
-                Err(AppendError::Full(_) | AppendError::Backlog { .. }) => {}
-                Err(_) => return false,
-            }
-        }
-        if let Some(store) = &mut self.durable.store {
-            let late = LateWill { message: message.clone(), end: None };
-            store.late_wills.insert(session, late);
-        }
-        true
-    }
-
-    /// Makes a will a message of this shard, and sends it on its way.
-    pub(crate) fn take_will(
-        &mut self,
-        session: QueueNumber,
-        message: &Message,
-    ) -> Result<(), AppendError> {
-        let slot = self.sessions.find_queue(session);
-        let payer = slot.and_then(|slot| self.sessions.get(slot)?.charged.account());
-        let Some(store) = &mut self.durable.store else { return Err(AppendError::Closed) };
-        let serial = store.take_will(session, message, payer)?;
-        // From here on it is one of the messages that wait for others.
-        if let Some(slot) = self.sessions.find_queue(session)
-            && let Some(durable) = self.sessions.get_mut(slot).and_then(|c| c.durable.as_mut())
-            && let Some(rare) = &mut durable.rare
-            && let Some(store) = &mut self.durable.store
-        {
-            store.release(std::mem::take(&mut rare.will));
-        }
-        let delivered =
-            self.sessions.deliver_kept(&mut self.cx, &mut self.durable, message, serial);
-        self.sessions.deliver_own(&mut self.cx, &mut self.durable, message, delivered.own);
-        if !self.durable.will_waits_in_line(&self.cx, &mut self.sessions, session, serial, message)
-        {
-            self.pass_on_taken(serial);
-        }
-        Ok(())
-    }
-
-    /// Wills that could not be written down are tried again.
-    pub(crate) fn try_late_wills(&mut self) {
-        while let Some(store) =
-            self.durable.store.as_mut().filter(|store| !store.handovers.is_resuming)
-            && let Some((session, late)) = store.late_wills.pop_first()
-        {
-            if self.take_will(session, &late.message).is_err() {
-                if let Some(store) = &mut self.durable.store {
-                    store.late_wills.insert(session, late);
-                }
-                return;
-            }
-            match self.sessions.find_queue(session) {
-                // The will of its next connection had to wait for this one.
-                Some(slot) => {
-                    if let Err(error) =
-                        self.durable.keep_will(&mut self.sessions, slot, Class::Essential)
-                    {
-                        self.sessions.tell_will_not_kept(&mut self.cx, slot, error);
-                    }
-                }
-                None => late
-                    .end
-                    .into_iter()
-                    .for_each(|end| self.durable.end_queue(&mut self.cx, &mut self.sessions, end)),
-            }
-        }
     }
 
     /// Closes all connections, with a reason for those that can be told. Wills with a delay wait,

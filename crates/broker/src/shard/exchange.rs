@@ -99,9 +99,7 @@ impl Shard {
                 groups.on_park(cx, sessions, durable, &group, message, confirm);
             }
             Mail::Seen { serial } => {
-                if let Some(store) = &mut durable.store {
-                    store.skip_serials(serial);
-                }
+                durable.skip_serials(serial);
             }
             Mail::GroupDone { group, serial } => groups.on_group_done(durable, group, serial),
             Mail::GroupReturned { group, serial } => {

@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use session::Message;
 
-use crate::{Mail, Name, SessionKey};
+use crate::{Mail, SessionKey};
 
 /// Places for mail that waits which are kept ready.
 const MAIL_KEPT: usize = 1_024;
@@ -18,9 +18,6 @@ pub(crate) struct Inbox {
     /// Mail that waits for a broadcast, and what must not overtake it. It came before what is
     /// unread, as far as that keeps an order.
     held: Line,
-    /// Mail for which the log had no room; it is tried again in its order. Bounded by the receive
-    /// maxima of the publishers, whose acknowledgements wait for it.
-    late: Vec<Mail>,
 }
 
 /// Mail in its order.
@@ -68,28 +65,6 @@ impl Inbox {
     /// May this go before what is unread?
     pub(crate) fn may_pass(&self, mail: &Mail) -> bool {
         self.unread.may_be_passed_by(mail)
-    }
-
-    /// Is there mail that what comes from now on must not overtake in the log?
-    pub(crate) fn has_late(&self) -> bool {
-        !self.late.is_empty()
-    }
-
-    pub(crate) fn put_late(&mut self, mail: Mail) {
-        self.late.push(mail);
-    }
-
-    pub(crate) fn take_late(&mut self) -> Vec<Mail> {
-        std::mem::take(&mut self.late)
-    }
-
-    /// Does a retained message on the topic still wait for room in the log? Who waits for an answer
-    /// stands behind it, and nobody overtakes it.
-    pub(crate) fn has_late_retained(&self, topic: Name<'_>) -> bool {
-        self.late.iter().any(|mail| match mail {
-            Mail::Retain { message, .. } => Name::of(message) == topic,
-            _ => false,
-        })
     }
 }
 

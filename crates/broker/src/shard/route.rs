@@ -27,7 +27,7 @@ impl Shard {
             return Ok(Pace::default());
         };
         self.cx.flow.work.charge(client.grants.topic_units());
-        let settings = self.durable.store.as_ref().map(|_| &self.cx.shared.settings);
+        let settings = self.durable.has_log().then_some(&self.cx.shared.settings);
         let buffers = (self.cx.buffers.properties(), memory);
         let checked = check(client, publish, buffers, settings, now_ms)?;
         let message = match checked {

@@ -1,6 +1,7 @@
 //! The turns of the driver: deadlines, and what was left for later turns.
 
 use session::{NEVER, Outbox};
+use storage::Log;
 
 use crate::clients::client::Client;
 use crate::flow::{BURST_BYTES, SMALL_BYTES_MAX, UNSENT_BYTES_MAX};
@@ -174,7 +175,7 @@ impl Shard {
         if has_portions || !self.cx.flow.inbox.is_empty() || self.cx.flow.work.has_line() {
             return 0;
         }
-        let log = self.durable.store.as_ref().and_then(|store| store.log.next_deadline());
+        let log = self.durable.log().and_then(Log::next_deadline);
         let timers = self.cx.timers.next_ms().unwrap_or(NEVER);
         let notices = if self.cx.notices.is_empty() { NEVER } else { self.sweeps_at_ms };
         timers.min(log.unwrap_or(NEVER)).min(self.cx.flow.pauses.look_ms()).min(notices)
@@ -192,11 +193,7 @@ impl Shard {
     pub fn waits(&self) -> Waits {
         let mut waits = Waits {
             publications: self.cx.publications.len(),
-            handovers: self
-                .durable
-                .store
-                .as_ref()
-                .map_or(0, |store| store.handovers.waiting_count()),
+            handovers: self.durable.handover_count(),
             subacks: self.cx.flow.barrier.waiting_count(),
             windows: self.cx.effects.windows_read().waiting_count(),
             pauses: self.cx.flow.pauses.waiting_count(),

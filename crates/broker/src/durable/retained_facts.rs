@@ -1,0 +1,96 @@
+//! What the log is told of retained messages.
+
+use std::sync::Arc;
+
+use session::{Account, Message};
+use storage::{AppendError, Level};
+
+use super::postponed::Postponed;
+use super::promise::Promise;
+use super::store::{Class, level_of, noted};
+use super::track::Place;
+use crate::durable::Durable;
+use crate::journal::{Fact, Origin, StoredMessage};
+use crate::shard::context::Context;
+use crate::{Confirm, Name};
+
+impl Durable {
+    /// Writes a retained message into the log, if it is to be.
+    pub(crate) fn write_retained(
+        &mut self,
+        cx: &Context,
+        message: &Message,
+        confirm: Option<Confirm>,
+        payer: Option<&Arc<Account>>,
+    ) -> Result<Place, AppendError> {
+        let level = level_of(message.level());
+        // So that its repetition after a crash is known, and replaces nothing that came since.
+        let taken = confirm.filter(|confirm| confirm.serial != 0);
+        let origin = taken
+            .map(|confirm| Origin { source: cx.source_of(confirm, 1), serial: confirm.serial });
+        let Some(store) = self.store.as_mut().filter(|_| message.level() > 0) else {
+            return Ok(Place::NOWHERE);
+        };
+        let topic = Name::of(message).key();
+        let fact = Fact::Retained(StoredMessage {
+            serial: 0,
+            origin,
+            queue: None,
+            qos: message.qos(),
+            retain: true,
+            expires_at_ms: message.expires_at_ms(),
+            payer: noted(payer),
+            topic: &topic,
+            properties: message.properties(),
+            payload: message.payload(),
+        });
+        let place = store.append(Class::Normal, &fact, level)?;
+        if let Some(confirm) = confirm {
+            store.promises.push(place.position(), level, Promise::Confirm(confirm));
+        }
+        Ok(place)
+    }
+
+    /// A topic is cleared. True: `confirm` is answered when that is written down.
+    ///
+    /// Where there is nothing to clear, the acknowledgement waits for the log all the same: what is
+    /// repeated here may not be committed yet.
+    pub(crate) fn clear_retained(
+        &mut self,
+        message: &Message,
+        is_written: bool,
+        confirm: Option<Confirm>,
+    ) -> Result<bool, AppendError> {
+        let level = level_of(message.level());
+        let is_kept = is_written || message.level() > 0;
+        let Some(store) = self.store.as_mut().filter(|_| is_kept) else { return Ok(false) };
+        let topic = &*Name::of(message).key();
+        match (store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync), confirm) {
+            (Ok(position), Some(confirm)) => {
+                store.promises.push(position, level, Promise::Confirm(confirm));
+            }
+            (Ok(_), None) => {}
+            // Mail with a serial waits as such, so that it is not known before it is written.
+            (Err(error), Some(confirm)) if confirm.serial != 0 => return Err(error),
+            (Err(error), confirm) => {
+                let topic = topic.into();
+                let late = || Postponed::RetainedCleared { topic, level, confirm };
+                store.postponed.put_off(error, late)?;
+            }
+        }
+        Ok(confirm.is_some())
+    }
+
+    /// What is written of the topic of this message is void, and the message is not written.
+    pub(crate) fn unwrite_retained(&mut self, message: &Message, place: Place) {
+        let Some(store) = self.store.as_mut().filter(|_| place.is_some()) else { return };
+        store.release(place);
+        let topic = &*Name::of(message).key();
+        // Unless it finds room in the end, the old one is back after a start.
+        if let Err(error) = store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync) {
+            let (topic, level, confirm) = (topic.into(), Level::Fsync, None);
+            let late = || Postponed::RetainedCleared { topic, level, confirm };
+            let _ = store.postponed.put_off(error, late);
+        }
+    }
+}
