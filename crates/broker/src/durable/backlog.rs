@@ -42,11 +42,15 @@ impl Durable {
         let is_full = self.is_backlog_full(cx, sessions, slot, bytes);
         let Some(client) = sessions.get_mut(slot).sure() else { return false };
         let limits = client.limits.queue;
-        let Some(durable) = client.durable.as_mut().sure() else { return false };
+        let (Some(durable), Some(store)) =
+            (client.durable.as_mut().sure(), self.store.as_mut().sure())
+        else {
+            return false;
+        };
         let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
         if is_full && (limits.overflow != Overflow::DropOldest || !fits_at_all) {
-            self.pass_over(sessions, slot, serial);
-            self.release_message(serial);
+            store.pass_over(durable, serial);
+            store.release_message(serial);
             let offered = match limits.overflow {
                 Overflow::Disconnect => Offered::Disconnect,
                 Overflow::Reject => Offered::Refused,
@@ -74,11 +78,12 @@ impl Durable {
             if !is_full {
                 return;
             }
-            let Some(serial) = self.take_pending(sessions, slot) else {
+            let Some(serial) = self.take_pending(sessions, slot) else { return };
+            let (Some(durable), Some(store)) = (sessions.kept_mut(slot), &mut self.store) else {
                 return;
             };
-            let was_live = self.leave_queue(sessions, slot, serial);
-            self.release_message(serial);
+            let was_live = store.leave_queue(durable, serial);
+            store.release_message(serial);
             if was_live {
                 sessions.note_dropped(cx, slot, Dropped::QueueFull);
             }
@@ -147,9 +152,7 @@ impl Durable {
     /// What the session's turn comes for next: at most `count` serials, growing.
     fn pending(&self, sessions: &Sessions, slot: u32, count: usize) -> Vec<u64> {
         let mut serials = Vec::new();
-        let (Some(store), Some(client)) = (&self.store, sessions.get(slot)) else {
-            return serials;
-        };
+        let (Some(store), Some(client)) = (&self.store, sessions.get(slot)) else { return serials };
         let Some(durable) = client.durable.as_ref().filter(|durable| durable.is_behind) else {
             return serials;
         };
@@ -221,32 +224,33 @@ impl Durable {
         slot: u32,
         serial: u64,
     ) -> bool {
-        let queue = sessions.kept(slot).map(|d| d.queue);
-        let (Some(store), Some(queue)) = (self.store.as_mut().sure(), queue.sure()) else {
+        let (Some(store), Some(durable)) =
+            (self.store.as_mut().sure(), sessions.kept_mut(slot).sure())
+        else {
             return false;
         };
-        match store.load(serial, queue.into()) {
-            Loaded::Pending => false,
+        let message = match store.load(serial, durable.queue.into()) {
+            Loaded::Pending => return false,
             Loaded::Gone => {
-                self.leave_queue(sessions, slot, serial);
+                store.leave_queue(durable, serial);
                 self.drop_expired_in_log(cx, sessions, slot);
-                true
+                return true;
             }
-            Loaded::Ready(message) => {
-                self.count_out(sessions, slot, serial);
-                match self.delivery_of(sessions, slot, serial, &message) {
-                    Some(delivery) => self.hand_out(cx, sessions, slot, delivery),
-                    None => {
-                        if sessions.has_lost_right(slot, serial, &message) {
-                            sessions.note_dropped(cx, slot, Dropped::Denied);
-                        }
-                        self.pass_now(sessions, slot, serial);
-                        self.release_message(serial);
-                    }
-                }
-                true
-            }
+            Loaded::Ready(message) => message,
+        };
+        store.count_out(durable, serial);
+        if let Some(delivery) = self.delivery_of(sessions, slot, serial, &message) {
+            self.hand_out(cx, sessions, slot, delivery);
+            return true;
         }
+        if sessions.has_lost_right(slot, serial, &message) {
+            sessions.note_dropped(cx, slot, Dropped::Denied);
+        }
+        if let (Some(store), Some(durable)) = (&mut self.store, sessions.kept_mut(slot)) {
+            store.pass_now(durable, serial);
+            store.release_message(serial);
+        }
+        true
     }
 
     /// Nothing waits for the session any more.
@@ -327,9 +331,8 @@ impl Sessions {
 
     /// What the session listens to has changed: its next serials are looked up anew.
     pub(crate) fn forget_upcoming(&mut self, slot: u32) {
-        let durable = self.kept_mut(slot);
-        if let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) {
-            rare.upcoming = VecDeque::new();
+        if let Some(durable) = self.kept_mut(slot) {
+            durable.forget_upcoming();
         }
     }
 }

@@ -7,14 +7,14 @@
 use storage::AppendError;
 use topic::{FilterId, Subscription};
 
-use super::store::Class;
+use super::kept_sessions::KeptSession;
+use super::store::{Class, Store};
 use super::track::Place;
 use crate::clients::Sessions;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Durable;
 use crate::journal::{Fact, Subscribed};
 use crate::routing::deliver::options;
-use crate::sure::Sure;
 
 /// Changes of one filter that are remembered at the same time. Policy: a SUBSCRIBE that would be
 /// one more is refused until the client has acknowledged what it is owed by the oldest.
@@ -123,29 +123,19 @@ pub(crate) enum Change {
 
 impl Sessions {
     pub(super) fn eras_of(&self, slot: u32, filter: FilterId) -> &[Era] {
-        let durable = self.kept(slot);
-        let rare = durable.and_then(|durable| durable.rare.as_ref());
-        rare.map_or(&[], |rare| rare.eras.of(filter))
+        self.kept(slot).map_or(&[], |durable| durable.eras_of(filter))
     }
 }
 
 impl Durable {
-    /// The newest serial, if the session is owed any up to that.
-    fn owed_through(&self, sessions: &mut Sessions, slot: u32) -> Option<u64> {
-        let last_serial = self.store.as_ref()?.last_serial();
-        let durable = sessions.kept_mut(slot)?;
-        if !durable.is_behind {
-            durable.track.advance(last_serial);
-        }
-        (durable.track.floor() < last_serial).then_some(last_serial)
-    }
-
     /// A filter is the session's from now on: what came before is none of its business.
     pub(crate) fn begin_filter(&mut self, sessions: &mut Sessions, slot: u32, filter: FilterId) {
-        sessions.forget_upcoming(slot);
-        let Some(through) = self.owed_through(sessions, slot) else { return };
-        self.forget_old_eras(sessions, slot);
-        if let Some(durable) = sessions.kept_mut(slot) {
+        let (Some(durable), Some(store)) = (sessions.kept_mut(slot), &mut self.store) else {
+            return;
+        };
+        durable.forget_upcoming();
+        if let Some(through) = store.owed_through(durable) {
+            store.forget_old_eras(durable);
             durable.rare().eras.begin(filter, through);
         }
     }
@@ -163,12 +153,13 @@ impl Durable {
         if listed.is_shared() {
             return Ok(Change::Remembered);
         }
-        sessions.forget_upcoming(slot);
-        let Some(through) = self.owed_through(sessions, slot) else {
+        let (Some(durable), Some(store)) = (sessions.kept_mut(slot), &mut self.store) else {
             return Ok(Change::Remembered);
         };
-        self.forget_old_eras(sessions, slot);
-        let eras = sessions.eras_of(slot, listed.filter);
+        durable.forget_upcoming();
+        let Some(through) = store.owed_through(durable) else { return Ok(Change::Remembered) };
+        store.forget_old_eras(durable);
+        let eras = durable.eras_of(listed.filter);
         if eras.last().is_some_and(|era| era.through >= through) {
             // Nothing has come by it.
             return Ok(Change::Remembered);
@@ -176,9 +167,6 @@ impl Durable {
         if eras.len() >= CHANGES_PER_FILTER_MAX {
             return Ok(Change::TooMany);
         }
-        let Some(store) = self.store.as_mut().sure() else { return Ok(Change::Remembered) };
-        let durable = sessions.kept_mut(slot);
-        let Some(durable) = durable.sure() else { return Ok(Change::Remembered) };
         let fact = Fact::Formerly(Subscribed {
             session: durable.queue,
             options: super::kept_sessions::subscribe_options(bits).to_byte(),
@@ -191,27 +179,38 @@ impl Durable {
         Ok(Change::Remembered)
     }
 
-    /// Nothing is owed any more by what was replaced so long ago.
-    pub(crate) fn forget_old_eras(&mut self, sessions: &mut Sessions, slot: u32) {
-        let durable = sessions.kept(slot);
-        let Some(floor) = durable.map(|durable| durable.track.floor()) else { return };
-        self.forget_eras(sessions, slot, |era| era.through <= floor);
-    }
-
     /// The session has given the filter up.
     pub(crate) fn forget_eras_of(&mut self, sessions: &mut Sessions, slot: u32, filter: FilterId) {
-        self.forget_eras(sessions, slot, |era| era.filter == filter);
+        if let (Some(durable), Some(store)) = (sessions.kept_mut(slot), &mut self.store) {
+            store.forget_eras(durable, |era| era.filter == filter);
+        }
+    }
+}
+
+impl KeptSession {
+    pub(super) fn eras_of(&self, filter: FilterId) -> &[Era] {
+        self.rare.as_ref().map_or(&[], |rare| rare.eras.of(filter))
+    }
+}
+
+impl Store {
+    /// The newest serial, if the session is owed any up to that.
+    fn owed_through(&self, durable: &mut KeptSession) -> Option<u64> {
+        let last_serial = self.last_serial();
+        if !durable.is_behind {
+            durable.track.advance(last_serial);
+        }
+        (durable.track.floor() < last_serial).then_some(last_serial)
     }
 
-    fn forget_eras(&mut self, sessions: &mut Sessions, slot: u32, is_over: impl Fn(&Era) -> bool) {
-        let durable = sessions.kept_mut(slot);
-        let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { return };
-        if rare.eras.is_empty() {
-            return;
-        }
-        let places = rare.eras.take(is_over);
-        if let Some(store) = &mut self.store {
-            places.into_iter().for_each(|place| store.release(place));
-        }
+    /// Nothing is owed any more by what was replaced so long ago.
+    pub(super) fn forget_old_eras(&mut self, durable: &mut KeptSession) {
+        let floor = durable.track.floor();
+        self.forget_eras(durable, |era| era.through <= floor);
+    }
+
+    fn forget_eras(&mut self, durable: &mut KeptSession, is_over: impl Fn(&Era) -> bool) {
+        let Some(rare) = durable.rare.as_mut().filter(|rare| !rare.eras.is_empty()) else { return };
+        rare.eras.take(is_over).into_iter().for_each(|place| self.release(place));
     }
 }

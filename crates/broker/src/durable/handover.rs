@@ -498,7 +498,9 @@ impl Durable {
         if serial != 0 && is_clear {
             // The fact of a clearing does not say where it comes from, and must not undo what comes
             // next. Should there be no room, that finds none either.
-            let _ = self.write_progress_of(sessions, &[QueueId::Seen(source)]);
+            if let Some(store) = &mut self.store {
+                let _ = store.write_progress_of(sessions, &[QueueId::Seen(source)]);
+            }
         }
     }
 

@@ -10,9 +10,10 @@ use storage::Position;
 use topic::{FilterId, Subscription};
 
 use super::eras;
+use super::kept_sessions::KeptSession;
 use super::postponed::Postponed;
 use super::promise::Promise;
-use super::store::{Loaded, Noted};
+use super::store::{Loaded, Noted, Store};
 use crate::Name;
 use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
@@ -134,8 +135,9 @@ impl Durable {
         if is_left_behind {
             self.leave_behind(sessions, Name::topic_of(message), serial);
         }
-        if matches!(keeping, Keeping::New { .. }) {
-            self.release_message(serial);
+        if let Some(store) = self.store.as_mut().filter(|_| matches!(keeping, Keeping::New { .. }))
+        {
+            store.release_message(serial);
         }
     }
 
@@ -156,7 +158,9 @@ impl Durable {
         if is_left_behind {
             self.leave_behind(sessions, Name::topic_of(message), serial);
         }
-        self.release_message(serial);
+        if let Some(store) = &mut self.store {
+            store.release_message(serial);
+        }
     }
 
     /// A durable session is owed a message that is in the log. True: it cannot take it now, so that
@@ -181,15 +185,11 @@ impl Durable {
 
     /// A durable session is not owed a message that others on its filter are.
     pub(crate) fn pass_over(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) {
-        let Some(durable) = sessions.kept_mut(slot).sure() else {
-            return;
-        };
-        if durable.is_behind {
-            durable.track.skip(serial, durable.last_queued);
-        } else {
-            durable.track.pass(serial);
+        if let (Some(store), Some(durable)) =
+            (self.store.as_mut().sure(), sessions.kept_mut(slot).sure())
+        {
+            store.pass_over(durable, serial);
         }
-        self.note_moved(sessions, slot);
     }
 
     /// Puts a delivery in flight; the window is open.
@@ -218,95 +218,59 @@ impl Durable {
             let limits = client.limits.queue;
             (client.session.offer(&message, terms, &limits, None, now_ms), packet_id)
         };
-        let Some(durable) = client.durable.as_mut().sure() else { return };
+        let (Some(durable), Some(store)) =
+            (client.durable.as_mut().sure(), self.store.as_mut().sure())
+        else {
+            return;
+        };
         if matches!(offered, Offered::Dropped(_)) {
-            durable.track.pass(serial);
-            self.release_message(serial);
-            self.note_moved(sessions, slot);
+            store.pass_now(durable, serial);
+            store.release_message(serial);
         } else {
             let stage = if is_uncommitted { Stage::AwaitsPubrec } else { Stage::AwaitsPuback };
             durable.track.hand_out_at(serial, packet_id, stage);
             let then = is_uncommitted.then_some(Promise::Send { session, packet_id });
             let (queue, level) = (durable.queue, durable.log_level());
-            if let Some(store) = &mut self.store {
-                store.pin_in_flight(serial);
-                // A packet id whose message goes with the process means nothing without it.
-                if !store.is_unwritten(serial) {
-                    let is_aside = false;
-                    store.noted.push(Noted {
-                        slot,
-                        queue,
-                        serial,
-                        packet_id,
-                        stage,
-                        is_aside,
-                        level,
-                        then,
-                    });
-                }
+            store.pin_in_flight(serial);
+            // A packet id whose message goes with the process means nothing without it.
+            if !store.is_unwritten(serial) {
+                let is_aside = false;
+                store.noted.push(Noted {
+                    slot,
+                    queue,
+                    serial,
+                    packet_id,
+                    stage,
+                    is_aside,
+                    level,
+                    then,
+                });
             }
         }
         sessions.after_offer(cx, slot, payload_bytes, offered);
     }
 
-    /// The session's turn has come for a serial of which it is owed nothing more. False: its
-    /// message has expired.
-    pub(super) fn leave_queue(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) -> bool {
-        let was_live = self.count_out(sessions, slot, serial);
-        self.pass_now(sessions, slot, serial);
-        was_live
-    }
-
-    /// Counts a serial out of the queue of a session. False: its message has expired, and stays
-    /// counted until all is counted anew: nobody knows of one alone whether that was before or
-    /// after.
-    pub(super) fn count_out(&self, sessions: &mut Sessions, slot: u32, serial: u64) -> bool {
-        let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
-        let durable = sessions.kept_mut(slot);
-        if let (Some(durable), Some(bytes)) = (durable, bytes) {
-            durable.count_out(1, bytes);
-        }
-        bytes.is_some()
-    }
-
-    pub(super) fn pass_now(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) {
-        if let Some(durable) = sessions.kept_mut(slot) {
-            durable.track.pass(serial);
-        }
-        self.note_moved(sessions, slot);
-    }
-
     /// A delivery is complete.
     pub(crate) fn finish_delivery(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) {
-        let Some(durable) = sessions.kept_mut(slot).sure() else {
-            return;
-        };
+        let durable = sessions.kept_mut(slot).sure();
+        let (Some(durable), Some(store)) = (durable, self.store.as_mut().sure()) else { return };
         let Some(out) = durable.track.finish(serial) else { return };
+        store.release(out.place);
         if out.is_aside {
-            return self.note_over(sessions, slot, &out);
-        }
-        self.note_moved(sessions, slot);
-        if let Some(store) = &mut self.store {
-            store.release(out.place);
+            // Its packet id means nothing any more.
+            store.noted.push(Noted {
+                slot,
+                queue: durable.queue,
+                serial: out.serial,
+                packet_id: out.packet_id,
+                stage: Stage::Over,
+                is_aside: true,
+                level: durable.log_level(),
+                then: None,
+            });
+        } else {
+            store.note_session_moved(durable);
             store.unpin_message(serial);
-        }
-    }
-
-    pub(super) fn release_message(&mut self, serial: u64) {
-        if let Some(store) = &mut self.store {
-            store.release_message(serial);
-        }
-    }
-
-    /// The progress of the session goes into the next commit.
-    pub(crate) fn note_moved(&mut self, sessions: &mut Sessions, slot: u32) {
-        let Some(durable) = sessions.kept_mut(slot).sure() else {
-            return;
-        };
-        if !std::mem::replace(&mut durable.is_moved, true)
-            && let Some(store) = &mut self.store
-        {
-            store.note_moved(durable.queue.into());
         }
     }
 
@@ -326,6 +290,49 @@ impl Durable {
         }
         let is_kept = terms.qos != QoS::AtMostOnce;
         is_kept.then(|| Delivery { message: message.clone(), terms: Terms { serial, ..terms } })
+    }
+}
+
+impl Store {
+    /// The session is not owed a message, whose turn comes when it comes for those before it.
+    pub(super) fn pass_over(&mut self, durable: &mut KeptSession, serial: u64) {
+        if durable.is_behind {
+            durable.track.skip(serial, durable.last_queued);
+        } else {
+            durable.track.pass(serial);
+        }
+        self.note_session_moved(durable);
+    }
+
+    /// The session's turn has come for a serial of which it is owed nothing more. False: its
+    /// message has expired.
+    pub(super) fn leave_queue(&mut self, durable: &mut KeptSession, serial: u64) -> bool {
+        let was_live = self.count_out(durable, serial);
+        self.pass_now(durable, serial);
+        was_live
+    }
+
+    /// Counts a serial out of the queue of a session. False: its message has expired, and stays
+    /// counted until all is counted anew: nobody knows of one alone whether that was before or
+    /// after.
+    pub(super) fn count_out(&self, durable: &mut KeptSession, serial: u64) -> bool {
+        let bytes = self.bytes_of(serial);
+        if let Some(bytes) = bytes {
+            durable.count_out(1, bytes);
+        }
+        bytes.is_some()
+    }
+
+    pub(super) fn pass_now(&mut self, durable: &mut KeptSession, serial: u64) {
+        durable.track.pass(serial);
+        self.note_session_moved(durable);
+    }
+
+    /// The progress of the session goes into the next commit.
+    pub(super) fn note_session_moved(&mut self, durable: &mut KeptSession) {
+        if !std::mem::replace(&mut durable.is_moved, true) {
+            self.note_moved(durable.queue.into());
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the log is told of a session: that it is there, its subscriptions, its will, its end.
 
+use std::collections::VecDeque;
+
 use codec::{Packet, Reason, SubscribeOptions, Version};
 use session::{NEVER, QueueLimits};
 use storage::{AppendError, Level, Position};
@@ -60,9 +62,9 @@ pub(crate) struct Rare {
     pub(crate) eras: Eras,
     /// A mark for the topic of each publish of the client that is in the [`super::line`], in order.
     /// Bounded as that is.
-    pub(crate) in_line: std::collections::VecDeque<u64>,
+    pub(crate) in_line: VecDeque<u64>,
     /// The serials whose turn comes next, looked up already.
-    pub(crate) upcoming: std::collections::VecDeque<u64>,
+    pub(crate) upcoming: VecDeque<u64>,
     /// Of what waits, and was not there when the queue was counted anew or may expire later.
     pub(crate) lifetimes: Lifetimes,
     /// A connection that the log has yet to be told of (`postponed.rs`).
@@ -106,6 +108,13 @@ impl KeptSession {
         self.queued_bytes += bytes;
         if expires_at_ms != NEVER {
             self.rare().lifetimes.add(expires_at_ms, bytes, now_ms);
+        }
+    }
+
+    /// What the session listens to has changed: its next serials are looked up anew.
+    pub(super) fn forget_upcoming(&mut self) {
+        if let Some(rare) = &mut self.rare {
+            rare.upcoming = VecDeque::new();
         }
     }
 
@@ -184,7 +193,7 @@ impl KeptSession {
         received.iter().find(|received| received.packet_id == packet_id).copied()
     }
 
-    pub(crate) fn shrink(&mut self) {
+    fn shrink(&mut self) {
         self.track.shrink();
         if self.rare.as_ref().is_some_and(|rare| rare.is_empty()) {
             self.rare = None;
@@ -503,13 +512,21 @@ impl Durable {
         self.promise(position, level, promise);
     }
 
+    /// Nothing has come for a while: gives back what is not needed any more.
+    pub(crate) fn shrink_session(&mut self, kept: &mut KeptSession) {
+        if let Some(store) = &mut self.store {
+            store.forget_old_eras(kept);
+        }
+        kept.shrink();
+    }
+
     /// The connection has ended: from now on the session's expiry runs.
     pub(crate) fn keep_detached(&mut self, sessions: &mut Sessions, slot: u32, now_ms: u64) {
-        self.forget_old_eras(sessions, slot);
         let Some(store) = &mut self.store else { return };
         let Some(client) = sessions.get_mut(slot).sure() else { return };
         let expiry_secs = client.session_expiry_secs;
         let Some(durable) = &mut client.durable else { return };
+        store.forget_old_eras(durable);
         durable.shrink();
         let session = durable.queue;
         if let Some(unwritten) = durable.rare.as_mut().and_then(|rare| rare.unwritten.as_mut()) {

@@ -5,7 +5,7 @@
 //! All else is in this file; what is in its queue and when it moves is its own business.
 
 use super::KeptId;
-use super::store::Seen;
+use super::store::{Seen, Store};
 use super::track::{Place, Track};
 use crate::clients::Sessions;
 use crate::durable::Durable;
@@ -50,6 +50,13 @@ impl Reached<'_> {
 impl Durable {
     /// The queue that the log means. None: it is gone.
     pub(crate) fn queue(&self, sessions: &Sessions, id: QueueId) -> Option<Queue> {
+        self.store.as_ref()?.queue(sessions, id)
+    }
+}
+
+impl Store {
+    /// The queue that the log means. None: it is gone.
+    pub(super) fn queue(&self, sessions: &Sessions, id: QueueId) -> Option<Queue> {
         match id {
             QueueId::Handover => Some(Queue::Handover),
             QueueId::Seen(source) => Some(Queue::Seen(source)),
@@ -58,32 +65,31 @@ impl Durable {
     }
 
     /// The queue of the session or group with this number. None: that is gone.
-    pub(crate) fn queue_of(&self, sessions: &Sessions, number: QueueNumber) -> Option<Queue> {
+    pub(super) fn queue_of(&self, sessions: &Sessions, number: QueueNumber) -> Option<Queue> {
         if let Some(slot) = sessions.find_queue(number) {
             return Some(Queue::Session(slot));
         }
-        self.store.as_ref()?.groups.find(number).map(Queue::Group)
+        self.groups.find(number).map(Queue::Group)
     }
 
     /// None: the queue is gone.
     fn reached<'a>(&'a self, sessions: &'a Sessions, id: QueueId) -> Option<Reached<'a>> {
-        let store = self.store.as_ref()?;
         let track = match self.queue(sessions, id)? {
-            Queue::Handover => Some(&store.handovers.track),
+            Queue::Handover => Some(&self.handovers.track),
             Queue::Seen(source) => {
-                return store.seen.get(usize::from(source)).sure().map(Reached::Serial);
+                return self.seen.get(usize::from(source)).sure().map(Reached::Serial);
             }
             Queue::Session(slot) => {
                 let durable = sessions.kept(slot);
                 durable.map(|durable| &durable.track)
             }
-            Queue::Group(id) => store.groups.get(id).map(|kept| &kept.track),
+            Queue::Group(id) => self.groups.get(id).map(|kept| &kept.track),
         };
         track.sure().map(Reached::Track)
     }
 
     /// Says in a list how far the queue is. False: it is gone.
-    pub(crate) fn push_progress(
+    pub(super) fn push_progress(
         &self,
         sessions: &Sessions,
         id: QueueId,
@@ -94,24 +100,23 @@ impl Durable {
     }
 
     /// Where the log says how far the queue is. None: the queue is gone.
-    pub(crate) fn progress_place(&self, sessions: &Sessions, id: QueueId) -> Option<Place> {
+    pub(super) fn progress_place(&self, sessions: &Sessions, id: QueueId) -> Option<Place> {
         self.reached(sessions, id).map(|reached| reached.place())
     }
 
     /// From now on the log says here how far the queue is. Returns the place that is needed no
     /// more: where it said so before, or this one, if the queue is gone.
-    pub(crate) fn set_progress_place(
+    pub(super) fn set_progress_place(
         &mut self,
         sessions: &mut Sessions,
         id: QueueId,
         place: Place,
     ) -> Place {
         let Some(queue) = self.queue(sessions, id) else { return place };
-        let Some(store) = self.store.as_mut().sure() else { return place };
         let old = match queue {
-            Queue::Handover => Some(&mut store.handovers.track.place),
+            Queue::Handover => Some(&mut self.handovers.track.place),
             Queue::Seen(source) => {
-                store.seen.get_mut(usize::from(source)).map(|seen| &mut seen.place)
+                self.seen.get_mut(usize::from(source)).map(|seen| &mut seen.place)
             }
             Queue::Session(slot) => {
                 let durable = sessions.kept_mut(slot);
@@ -120,7 +125,7 @@ impl Durable {
                     &mut durable.track.place
                 })
             }
-            Queue::Group(id) => store.groups.get_mut(id).map(|kept| &mut kept.track.place),
+            Queue::Group(id) => self.groups.get_mut(id).map(|kept| &mut kept.track.place),
         };
         old.map_or(place, |old| std::mem::replace(old, place))
     }

@@ -93,32 +93,43 @@ impl Durable {
         mut replay: Replay,
         limits: &Arc<Limits>,
     ) -> Result<Restored, Unreadable> {
+        let Some(store) = self.store.as_mut().sure() else { return Ok(Restored::default()) };
         let mut since = Since::default();
         sessions.reserve(replay.sessions.len());
         for (queue, facts) in std::mem::take(&mut replay.sessions) {
             let progress = replay.progress.remove(&QueueId::Owned(queue)).unwrap_or_default();
             let found = Found { queue, facts: *facts, progress };
-            self.restore_session(cx, sessions, groups, found, limits, &mut since)?;
+            store.restore_session(cx, sessions, groups, found, limits, &mut since)?;
         }
-        self.restore_groups(cx, sessions, groups, &mut replay);
-        self.restore_retained(cx, retained, &mut replay);
-        self.restore_own(cx, sessions, &mut replay);
+        store.restore_groups(cx, sessions, groups, &mut replay);
+        store.restore_retained(cx, retained, &mut replay);
+        store.restore_own(cx, sessions, &mut replay);
         sessions.mark_topics(cx, &replay);
-        self.restore_messages(cx, sessions, &mut replay, &since);
+        store.restore_messages(cx, sessions, &mut replay, &since);
         for progress in replay.progress.into_values() {
-            self.release_place(progress.place);
+            store.release(progress.place);
         }
-        self.tell_seen(cx);
+        store.tell_seen(cx);
+        let messages = store.message_count() as u64;
         groups.tell_all_waiting(cx, self);
         Ok(Restored {
             sessions: cx.metrics.sessions.value(),
             subscriptions: cx.metrics.subscriptions.value(),
             retained: cx.metrics.retained.value(),
-            messages: self.store.as_ref().map_or(0, |store| store.message_count() as u64),
+            messages,
         })
     }
 
-    pub(crate) fn restore_session(
+    /// The fact at this place is needed no more.
+    pub(crate) fn release_place(&mut self, place: Place) {
+        if let Some(store) = &mut self.store {
+            store.release(place);
+        }
+    }
+}
+
+impl Store {
+    fn restore_session(
         &mut self,
         cx: &mut Context,
         sessions: &mut Sessions,
@@ -145,7 +156,7 @@ impl Durable {
             }
             // It was connected when the broker ended: its time begins now.
             other => {
-                self.release_place(other.map(|(_, _, place)| place).unwrap_or_default());
+                self.release(other.map(|(_, _, place)| place).unwrap_or_default());
                 (cx.now_ms, opened.expiry_secs)
             }
         };
@@ -168,8 +179,8 @@ impl Durable {
         sessions.set_durable(slot, durable);
         cx.metrics.sessions.add(1);
         cx.count_in_space(scope, Quota::Sessions, 1);
-        if let Some(store) = self.store.as_mut().filter(|_| is_undetached) {
-            store.postponed.push(Postponed::Detached(queue));
+        if is_undetached {
+            self.postponed.push(Postponed::Detached(queue));
         }
         for (filter, subscribed) in facts.subscriptions.into_iter() {
             groups.restore_subscription(
@@ -248,7 +259,7 @@ impl Groups {
     }
 }
 
-impl Durable {
+impl Store {
     /// What subscriptions were before, as far as something may be owed by that.
     fn restore_eras(
         &mut self,
@@ -263,7 +274,7 @@ impl Durable {
             let asked = codec::SubscribeOptions::from_byte(asked);
             let durable = sessions.kept_mut(slot);
             let (Some(listed), Some(asked), Some(durable)) = (listed, asked, durable) else {
-                self.release_place(place);
+                self.release(place);
                 continue;
             };
             let bits = options::of_kept(asked);
@@ -271,7 +282,7 @@ impl Durable {
         }
     }
 
-    pub(crate) fn restore_groups(
+    fn restore_groups(
         &mut self,
         cx: &Context,
         sessions: &mut Sessions,
@@ -288,17 +299,15 @@ impl Durable {
             let filter = Name::of_key(&facts.filter);
             let text = GroupText::new(filter.scope(), &facts.name, filter.text());
             let name = groups.group_name(cx, text);
-            let Some(store) = self.store.as_mut().sure() else { return };
-            let kept = store.put_group_queue(queue, name.key, facts.place, track);
+            let kept = self.put_group_queue(queue, name.key, facts.place, track);
             groups.restore_group(sessions, &name, kept, cx.now_ms);
         }
     }
 
     /// Tells the other shards which of their serials have come here.
-    pub(crate) fn tell_seen(&self, cx: &mut Context) {
-        let seen = self.store.as_ref().map(|store| store.seen.clone()).unwrap_or_default();
+    fn tell_seen(&self, cx: &mut Context) {
         let shard_count = usize::from(cx.shared.shard_count);
-        for (index, seen) in seen.iter().enumerate() {
+        for (index, seen) in self.seen.iter().enumerate() {
             let shard = (index % shard_count) as ShardId;
             if seen.serial > 0 && shard != cx.id {
                 cx.send(shard, Mail::Seen { serial: seen.serial });
@@ -306,17 +315,12 @@ impl Durable {
         }
     }
 
-    pub(crate) fn restore_retained(
-        &mut self,
-        cx: &Context,
-        retained: &mut Retained,
-        replay: &mut Replay,
-    ) {
+    fn restore_retained(&mut self, cx: &Context, retained: &mut Retained, replay: &mut Replay) {
         let now_ms = cx.now_ms;
         let mut payers = Accounts::new();
         for facts in std::mem::take(&mut replay.retained).into_values() {
             if facts.message.is_expired(now_ms) {
-                self.release_place(facts.place);
+                self.release(facts.place);
             } else {
                 let payer = cx.account_of(facts.payer, replay, &mut payers);
                 retained.insert_retained(cx, &facts.message, facts.place, payer);
@@ -339,15 +343,9 @@ impl Context {
     }
 }
 
-impl Durable {
+impl Store {
     /// What the shard itself has taken on and had from others.
-    pub(crate) fn restore_own(
-        &mut self,
-        cx: &Context,
-        sessions: &mut Sessions,
-        replay: &mut Replay,
-    ) {
-        let Some(store) = self.store.as_mut().sure() else { return };
+    fn restore_own(&mut self, cx: &Context, sessions: &mut Sessions, replay: &mut Replay) {
         let handed_over = replay.progress.remove(&QueueId::Handover).unwrap_or_default();
         let is_done = |serial: &u64| {
             let mut runs = handed_over.above.iter();
@@ -356,13 +354,13 @@ impl Durable {
         };
         let messages = &replay.messages;
         replay.taken.retain(|serial, _| !is_done(serial) && messages.contains_key(serial));
-        store.handovers.track = Track::starting_at(handed_over.floor);
-        store.handovers.track.place = handed_over.place;
+        self.handovers.track = Track::starting_at(handed_over.floor);
+        self.handovers.track.place = handed_over.place;
         for (serial, (session, is_will)) in &replay.taken {
-            store.handovers.restore(*serial, *session, *is_will);
+            self.handovers.restore(*serial, *session, *is_will);
         }
-        store.handovers.track.advance(replay.last_serial);
-        for (source, seen) in store.seen.iter_mut().enumerate() {
+        self.handovers.track.advance(replay.last_serial);
+        for (source, seen) in self.seen.iter_mut().enumerate() {
             let source = source as u16;
             let progress = replay.progress.remove(&QueueId::Seen(source)).unwrap_or_default();
             let newest = replay.seen.get(&source).copied().unwrap_or_default();
@@ -379,7 +377,7 @@ impl Durable {
     }
 
     /// Counts who needs each message, and lines up what waits.
-    pub(crate) fn restore_messages(
+    fn restore_messages(
         &mut self,
         cx: &Context,
         sessions: &mut Sessions,
@@ -394,8 +392,7 @@ impl Durable {
             let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
             if facts.expires_at_ms > now_ms {
                 refs += if let Some(queue) = facts.queue {
-                    let Some(store) = self.store.as_mut().sure() else { return };
-                    store.restore_group_message(serial, queue, facts.place.bytes)
+                    self.restore_group_message(serial, queue, facts.place.bytes)
                 } else {
                     let owed = owed_by_topic[facts.topic as usize].get_or_insert_with(|| {
                         sessions.owed_on(replay.texts.get(facts.topic), since)
@@ -404,15 +401,13 @@ impl Durable {
                 };
             }
             if refs == 0 {
-                self.release_place(facts.place);
+                self.release(facts.place);
                 continue;
             }
             let payer = cx.account_of(facts.payer, replay, &mut payers);
-            if let Some(store) = &mut self.store {
-                let stored = Stored { place: facts.place, refs, pins, payer: NOBODY };
-                store.restore_message(serial, stored, payer);
-                store.note_expiry(serial, facts.expires_at_ms);
-            }
+            let stored = Stored { place: facts.place, refs, pins, payer: NOBODY };
+            self.restore_message(serial, stored, payer);
+            self.note_expiry(serial, facts.expires_at_ms);
         }
         self.catch_up_idle(sessions);
         for (&(slot, filter), &serial) in since {
@@ -425,8 +420,7 @@ impl Durable {
 
     /// Sessions for which nothing waits have had all there is, whatever others are still owed.
     fn catch_up_idle(&self, sessions: &mut Sessions) {
-        let Some(store) = self.store.as_ref().sure() else { return };
-        let last_serial = store.last_serial();
+        let last_serial = self.last_serial();
         for slot in sessions.slots() {
             let durable = sessions.kept_mut(slot);
             if let Some(durable) = durable.filter(|durable| !durable.is_behind) {
@@ -438,7 +432,7 @@ impl Durable {
 
 impl Sessions {
     /// The topics of QoS 2 publishes that are not released, as far as their messages are known.
-    pub(crate) fn mark_topics(&mut self, cx: &Context, replay: &Replay) {
+    fn mark_topics(&mut self, cx: &Context, replay: &Replay) {
         for slot in self.slots() {
             let durable = self.kept(slot);
             let Some(rare) = durable.and_then(|durable| durable.rare.as_ref()) else { continue };
@@ -501,7 +495,7 @@ impl Sessions {
     }
 }
 
-impl Durable {
+impl Store {
     /// Puts a message into the backlogs of those who have not had it. Returns how many they are.
     fn line_up(
         &mut self,
@@ -514,7 +508,7 @@ impl Durable {
         let (mut count, mut last) = (0, None);
         for (slot, filter, from, is_durable) in owed {
             let durable = sessions.kept_mut(*slot);
-            let (Some(durable), Some(store)) = (durable, &mut self.store) else { continue };
+            let Some(durable) = durable else { continue };
             let eras = durable.rare.as_ref().map_or(&[][..], |rare| rare.eras.of(*filter));
             let is_owed = serial > *from
                 && is_owed(eras, serial, *is_durable)
@@ -523,7 +517,7 @@ impl Durable {
             if !is_owed {
                 continue;
             }
-            let list = &mut store.backlogs.entry(*filter).or_default().serials;
+            let list = &mut self.backlogs.entry(*filter).or_default().serials;
             if list.back() != Some(&serial) {
                 list.push_back(serial);
             }
@@ -553,7 +547,7 @@ impl Durable {
             let is_done =
                 !is_aside && (sent.serial <= progress.floor || durable.track.contains(sent.serial));
             if is_done || sent.packet_id == 0 {
-                self.release_place(place);
+                self.release(place);
                 continue;
             }
             let (serial, packet_id, stage) = (sent.serial, sent.packet_id, sent.stage);
@@ -575,13 +569,6 @@ impl Durable {
             let received =
                 Received { packet_id, serial, place, topic_mark, is_undone, is_released };
             durable.rare().received.push(received);
-        }
-    }
-
-    /// The fact at this place is needed no more.
-    pub(crate) fn release_place(&mut self, place: Place) {
-        if let Some(store) = &mut self.store {
-            store.release(place);
         }
     }
 }

@@ -104,24 +104,6 @@ impl Durable {
             _ => None,
         }
     }
-
-    /// Such a delivery is complete, or given up: its packet id means nothing any more.
-    pub(crate) fn note_over(&mut self, sessions: &Sessions, slot: u32, out: &Out) {
-        let Some(store) = self.store.as_mut().sure() else { return };
-        store.release(out.place);
-        let durable = sessions.kept(slot);
-        let Some(durable) = durable.sure() else { return };
-        store.noted.push(Noted {
-            slot,
-            queue: durable.queue,
-            serial: out.serial,
-            packet_id: out.packet_id,
-            stage: Stage::Over,
-            is_aside: true,
-            level: durable.log_level(),
-            then: None,
-        });
-    }
 }
 
 /// The terms of a delivery that waits for its turn in the queue of a session.

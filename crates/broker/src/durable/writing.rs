@@ -33,10 +33,10 @@ impl Durable {
         retained: &mut Retained,
         out: &mut Vec<Command>,
     ) {
-        self.reclaim(sessions, groups, retained);
-        let is_written =
-            self.write_in_flight(sessions).and_then(|()| self.write_progress(sessions));
         let Some(store) = self.store.as_mut().sure() else { return };
+        store.reclaim(sessions, groups, retained);
+        let is_written =
+            store.write_in_flight(sessions).and_then(|()| store.write_progress(sessions));
         if is_written.is_ok()
             && let Some(chunk) = store.chunk.take_if(chunk_is_done)
         {
@@ -44,27 +44,27 @@ impl Durable {
         }
         store.log.take_commands(out);
     }
+}
 
+impl Store {
     /// Writes which deliveries have got packet ids.
     fn write_in_flight(&mut self, sessions: &mut Sessions) -> Result<(), AppendError> {
-        while let Some(store) = &mut self.store
-            && !store.noted.is_empty()
-        {
-            let mut buffer = InFlightBuf::for_entries(store.noted.len(), store.list_bytes_max);
+        while !self.noted.is_empty() {
+            let mut buffer = InFlightBuf::for_entries(self.noted.len(), self.list_bytes_max);
             let mut count = 0;
-            for noted in &store.noted {
+            for noted in &self.noted {
                 buffer.push(noted.sent());
                 count += 1;
-                if buffer.len() >= store.list_bytes_max {
+                if buffer.len() >= self.list_bytes_max {
                     break;
                 }
             }
-            let awaited = store.noted[..count].iter().filter(|noted| noted.then.is_some());
+            let awaited = self.noted[..count].iter().filter(|noted| noted.then.is_some());
             let level = awaited.map(|noted| noted.level).max().unwrap_or(Level::Disk);
             let fact = Fact::InFlight(buffer.as_in_flight());
-            let place = store.append_list(&fact, level)?;
-            let rest = store.noted.split_off(count);
-            let mut written = std::mem::replace(&mut store.noted, rest);
+            let place = self.append_list(&fact, level)?;
+            let rest = self.noted.split_off(count);
+            let mut written = std::mem::replace(&mut self.noted, rest);
             let mut shares = Shares::new(place, count);
             for noted in written.drain(..) {
                 self.place_in_flight(
@@ -75,12 +75,10 @@ impl Durable {
                     shares.next(),
                 );
                 if let (Some(promise), true) = (noted.then, place.is_some()) {
-                    self.promise(place.position(), level, promise);
+                    self.promises.push(place.position(), level, promise);
                 }
             }
-            if let Some(store) = &mut self.store {
-                use_again(written, &mut store.noted);
-            }
+            use_again(written, &mut self.noted);
         }
         Ok(())
     }
@@ -97,20 +95,18 @@ impl Durable {
         let out = durable
             .filter(|durable| durable.queue == queue)
             .and_then(|durable| durable.track.get_mut(serial));
-        let Some(store) = self.store.as_mut().sure() else { return };
         match out {
-            Some(out) => store.release(std::mem::replace(&mut out.place, share)),
-            None => store.release(share),
+            Some(out) => self.release(std::mem::replace(&mut out.place, share)),
+            None => self.release(share),
         }
     }
 
     /// Writes how far the queues are that have moved.
     fn write_progress(&mut self, sessions: &mut Sessions) -> Result<(), AppendError> {
-        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
-        if store.moved.is_empty() {
+        if self.moved.is_empty() {
             return Ok(());
         }
-        let mut moved = std::mem::take(&mut store.moved);
+        let mut moved = std::mem::take(&mut self.moved);
         moved.sort_unstable();
         moved.dedup();
         let mut rest = moved.as_slice();
@@ -118,17 +114,13 @@ impl Durable {
             match self.write_progress_of(sessions, rest) {
                 Ok(count) => rest = &rest[count..],
                 Err(error) => {
-                    if let Some(store) = &mut self.store {
-                        store.moved = rest.to_vec();
-                    }
+                    self.moved = rest.to_vec();
                     return Err(error);
                 }
             }
         }
         moved.clear();
-        if let Some(store) = &mut self.store {
-            use_again(moved, &mut store.moved);
-        }
+        use_again(moved, &mut self.moved);
         Ok(())
     }
 
@@ -138,7 +130,6 @@ impl Durable {
         sessions: &mut Sessions,
         moved: &[QueueId],
     ) -> Result<usize, AppendError> {
-        let list_bytes_max = self.store.as_ref().map_or(0, |store| store.list_bytes_max);
         let mut buffer = ProgressBuf::default();
         let mut written = Vec::new();
         let mut count = 0;
@@ -147,31 +138,33 @@ impl Durable {
             if self.push_progress(sessions, *queue, &mut buffer) {
                 written.push(*queue);
             }
-            if buffer.len() >= list_bytes_max {
+            if buffer.len() >= self.list_bytes_max {
                 break;
             }
         }
-        let Some(store) = self.store.as_mut().filter(|_| !written.is_empty()) else {
+        if written.is_empty() {
             return Ok(count);
-        };
-        let place = store.append_list(&Fact::Progress(buffer.as_progress()), Level::Disk)?;
+        }
+        let place = self.append_list(&Fact::Progress(buffer.as_progress()), Level::Disk)?;
         let mut shares = Shares::new(place, written.len());
         for queue in written {
             let old = self.set_progress_place(sessions, queue, shares.next());
-            if let Some(store) = &mut self.store {
-                store.release(old);
-            }
+            self.release(old);
         }
         Ok(count)
     }
 
     /// Writes what is still needed of the oldest segment to the end of the log.
-    fn reclaim(&mut self, sessions: &mut Sessions, groups: &Groups, retained: &mut Retained) {
-        let Some(store) = self.store.as_mut().sure() else { return };
-        if store.chunk.is_none() {
-            store.chunk = store.log.reclaim();
+    pub(super) fn reclaim(
+        &mut self,
+        sessions: &mut Sessions,
+        groups: &Groups,
+        retained: &mut Retained,
+    ) {
+        if self.chunk.is_none() {
+            self.chunk = self.log.reclaim();
         }
-        let Some(mut chunk) = store.chunk.take() else { return };
+        let Some(mut chunk) = self.chunk.take() else { return };
         while let Some(record) = chunk.next() {
             let Ok(fact) = Fact::decode(record.kind.get(), record.bytes) else { continue };
             if self.copy_forward(sessions, groups, retained, &record, &fact).is_err() {
@@ -179,9 +172,7 @@ impl Durable {
                 break;
             }
         }
-        if let Some(store) = &mut self.store {
-            store.chunk = Some(chunk);
-        }
+        self.chunk = Some(chunk);
     }
 
     /// Appends a record again if it still says something.
@@ -223,12 +214,11 @@ impl Durable {
     }
 
     fn copy_message(&mut self, record: &Record<'_>, serial: u64) -> Result<(), AppendError> {
-        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         let is_current =
-            store.stored(serial).is_some_and(|stored| stored.place.is_at(record.position));
+            self.stored(serial).is_some_and(|stored| stored.place.is_at(record.position));
         if is_current {
-            let place = store.append_raw(record.kind, record.bytes)?;
-            store.move_message(serial, place);
+            let place = self.append_raw(record.kind, record.bytes)?;
+            self.move_message(serial, place);
         }
         Ok(())
     }
@@ -243,9 +233,8 @@ impl Durable {
         serial: u64,
     ) -> Result<(), AppendError> {
         let queue = self.queue_of(sessions, session);
-        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         // It was let go of, or has a newer record.
-        let Some(stored) = store.stored(serial).filter(|s| s.place.is_at(record.position)) else {
+        let Some(stored) = self.stored(serial).filter(|s| s.place.is_at(record.position)) else {
             return Ok(());
         };
         if let Some(Queue::Session(slot)) = queue
@@ -259,20 +248,20 @@ impl Durable {
         {
             if stored.refs == 1 {
                 let fact = Fact::Received { session, packet_id, serial };
-                received.place = store.append(Class::Copy, &fact, Level::Disk)?;
-                store.unpin_message(serial);
+                received.place = self.append(Class::Copy, &fact, Level::Disk)?;
+                self.unpin_message(serial);
                 return Ok(());
             }
-            let place = store.append_raw(record.kind, record.bytes)?;
-            store.move_message(serial, place);
+            let place = self.append_raw(record.kind, record.bytes)?;
+            self.move_message(serial, place);
             return Ok(());
         }
         // The packet id is released, or stands by itself: it is a message like others.
         let Ok(Fact::Taken { message, .. }) = Fact::decode(record.kind.get(), record.bytes) else {
             return Ok(());
         };
-        let place = store.append(Class::Copy, &Fact::Message(message), Level::Disk)?;
-        store.move_message(serial, place);
+        let place = self.append(Class::Copy, &Fact::Message(message), Level::Disk)?;
+        self.move_message(serial, place);
         Ok(())
     }
 
@@ -283,35 +272,30 @@ impl Durable {
         record: &Record<'_>,
         message: StoredMessage<'_>,
     ) -> Result<(), AppendError> {
-        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         let serial = message.serial;
-        if !store.stored(serial).is_some_and(|stored| stored.place.is_at(record.position)) {
+        if !self.stored(serial).is_some_and(|stored| stored.place.is_at(record.position)) {
             return Ok(());
         }
-        let fact = match store.handovers.is_under_way(serial) {
+        let fact = match self.handovers.is_under_way(serial) {
             true => Fact::WillTaken { session: None, message },
             false => Fact::Message(message),
         };
-        let place = store.append(Class::Copy, &fact, Level::Disk)?;
-        store.move_message(serial, place);
+        let place = self.append(Class::Copy, &fact, Level::Disk)?;
+        self.move_message(serial, place);
         Ok(())
     }
 
     fn rewrite_progress(&mut self, sessions: &Sessions, queue: QueueId, record: &Record<'_>) {
         let place = self.progress_place(sessions, queue);
-        let Some(store) = self.store.as_mut().sure() else { return };
         if place.is_some_and(|place| place.is_at(record.position)) {
-            store.note_moved(queue);
+            self.note_moved(queue);
         }
     }
 
     fn rewrite_in_flight(&mut self, sessions: &mut Sessions, sent: Sent, record: &Record<'_>) {
         // The session has ended.
         let Some(Queue::Session(slot)) = self.queue_of(sessions, sent.session) else { return };
-        let Some(store) = self.store.as_mut().sure() else { return };
-        let Some(durable) = sessions.kept_mut(slot).sure() else {
-            return;
-        };
+        let Some(durable) = sessions.kept_mut(slot).sure() else { return };
         // The delivery is complete.
         let Some(out) = durable.track.get_mut(sent.serial) else { return };
         if !out.place.is_at(record.position) {
@@ -320,7 +304,7 @@ impl Durable {
         let (queue, serial) = (sent.session, sent.serial);
         let Out { packet_id, stage, is_aside, .. } = *out;
         let (level, then) = (Level::Disk, None);
-        store.noted.push(Noted { slot, queue, serial, packet_id, stage, is_aside, level, then });
+        self.noted.push(Noted { slot, queue, serial, packet_id, stage, is_aside, level, then });
     }
 
     /// Facts that stand by themselves, each remembered with its place.
@@ -339,8 +323,7 @@ impl Durable {
         else {
             return Ok(());
         };
-        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
-        let copied = store.append_raw(record.kind, record.bytes)?;
+        let copied = self.append_raw(record.kind, record.bytes)?;
         debug_assert_eq!(copied.bytes, place.bytes, "a copy weighs what its original did");
         if let Fact::Retained(message) = fact {
             retained.set_place(Name::of_key(message.topic), copied);
@@ -382,7 +365,7 @@ impl Durable {
         };
         let slot = match self.queue_of(sessions, queue)? {
             Queue::Group(id) => {
-                let kept = self.store.as_mut()?.groups.get_mut(id);
+                let kept = self.groups.get_mut(id);
                 return kept.map(|kept| &mut kept.place);
             }
             Queue::Session(slot) => slot,
@@ -394,7 +377,7 @@ impl Durable {
             return client.subscriptions.place_mut(&listed);
         }
         if let Fact::Formerly(formerly) = fact {
-            self.forget_old_eras(sessions, slot);
+            self.forget_old_eras(sessions.kept_mut(slot)?);
             let filter = sessions.listed_of(groups, slot, formerly.filter)?.filter;
             let durable = sessions.kept_mut(slot)?;
             let eras = &mut durable.rare.as_mut()?.eras;
@@ -415,9 +398,7 @@ impl Durable {
             _ => None,
         }
     }
-}
 
-impl Store {
     /// Writes a list. While a segment is emptied, lists may use what is kept free for that. A log
     /// out of service swallows them: what waits for them waits for ever.
     fn append_list(&mut self, fact: &Fact<'_>, level: Level) -> Result<Place, AppendError> {

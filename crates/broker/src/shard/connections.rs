@@ -326,11 +326,10 @@ impl Shard {
             self.end_session(slot);
             return looks;
         }
-        self.durable.forget_old_eras(&mut self.sessions, slot);
         if let Some(client) = self.sessions.get_mut(slot) {
             client.session.shrink();
-            if let Some(durable) = &mut client.durable {
-                durable.shrink();
+            if let Some(kept) = &mut client.durable {
+                self.durable.shrink_session(kept);
             }
             client.tell_notices(&mut self.cx);
             client.arm_timer(&mut self.cx);
