@@ -117,7 +117,7 @@ const RETAIN: u8 = 0b0001;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Packet, decode, decode_behind};
+    use crate::{decode, decode_behind};
 
     fn packet(topic: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0x30, topic.len() as u8 + 3, 0, topic.len() as u8];
