@@ -219,7 +219,7 @@ impl Driver {
     fn post(&mut self) {
         for shard in &mut self.shards {
             for to in 0..SHARDS {
-                let mails = shard.take_batch(to);
+                let mails = shard.effects_mut().take_batch(to);
                 if !mails.is_empty() {
                     self.mailboxes[usize::from(to) % self.mailboxes.len()].put(to, mails);
                 }

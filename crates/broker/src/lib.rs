@@ -37,6 +37,7 @@ pub use clients::connect::{ConnectRequest, Who};
 pub use command::{Answer, Command};
 pub use durable::{Replay, Restored, Unreadable, settle};
 pub use flow::BROADCAST_MIN;
+pub use flow::work::Work;
 pub use groups::group_names::GroupName;
 pub use groups::members::Member;
 pub use limits::ledger::{Holder, Ledger};

@@ -418,7 +418,9 @@ impl<H: Host> Driver<H> {
                     shard.on_shutdown(now_ms);
                 }
             }
-            Item::CloseLogs => self.shards.iter_mut().for_each(Shard::close_log),
+            Item::CloseLogs => {
+                self.shards.iter_mut().filter_map(Shard::log_mut).for_each(|log| log.close());
+            }
             Item::Order(order) => self.host.on_order(order, &mut self.shards, now_ms),
         }
     }
@@ -572,10 +574,10 @@ impl<H: Host> Driver<H> {
     /// How long did the work take that was done since the turn began? The next ones have as much as
     /// fits.
     fn measure_work(&mut self, began: Instant) {
-        let used = self.shards.iter().map(|shard| u64::from(shard.turn_units_used())).sum();
+        let used = self.shards.iter().map(|shard| u64::from(shard.work().used())).sum();
         if used >= UNITS_MEASURED_MIN {
             let units = self.work_pace.units(used, self.took_since(began), self.shards.len());
-            self.shards.iter_mut().for_each(|shard| shard.set_turn_units(units));
+            self.shards.iter_mut().for_each(|shard| shard.work_mut().set_units(units));
         }
     }
 
@@ -583,7 +585,7 @@ impl<H: Host> Driver<H> {
         let workers = self.mailboxes.len();
         for shard in &mut self.shards {
             for to in 0..shard.effects().mail.len() {
-                let mails = shard.take_batch(to as ShardId);
+                let mails = shard.effects_mut().take_batch(to as ShardId);
                 if mails.is_empty() {
                     continue;
                 }

@@ -3,7 +3,7 @@
 use broker::{Durability, Replay, Shard, ShardId, settle};
 use driver::Item;
 use storage::testing::Crash;
-use storage::{Command, Recovered, Status};
+use storage::{Command, Log, Recovered, Status};
 
 use crate::damage::Damage;
 use crate::disks::SYNC_INTERVAL_MS;
@@ -434,7 +434,7 @@ impl World {
     fn make_ready(&mut self) -> Result<bool, String> {
         let may_end = self.calamities.crash_percent > 0;
         for round in 0..READY_ROUNDS_MAX {
-            if self.node.shards().all(Shard::log_is_ready) {
+            if self.node.shards().all(|shard| shard.log().is_none_or(Log::is_ready)) {
                 return Ok(true);
             }
             if self.is_poisoned() || (may_end && self.random.below(1000) == 0) {

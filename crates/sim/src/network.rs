@@ -171,7 +171,8 @@ impl World {
 
     fn hear_of_connections(&mut self, index: usize, events: &[(u64, Event)]) -> Result<(), String> {
         let shards = self.node.drivers[index].driver.shards().iter();
-        let refused = shards.filter_map(|shard| Some(shard.log_stats()?.refused_full)).sum::<u64>();
+        let refused =
+            shards.filter_map(|shard| Some(shard.log()?.stats().refused_full)).sum::<u64>();
         self.node.is_unwritten = refused > self.node.refused_full[index];
         self.node.refused_full[index] = refused;
         for (place, (now_ms, event)) in events.iter().enumerate() {

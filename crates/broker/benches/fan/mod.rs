@@ -54,7 +54,7 @@ impl Fan {
             self.shard.on_written(slot, conn, len, self.now_ms);
         }
         // As a driver has many messages in a turn.
-        if self.subscribers.len() > 1 && self.shard.turn_units_used() > UNITS_PER_TURN {
+        if self.subscribers.len() > 1 && self.shard.work().used() > UNITS_PER_TURN {
             self.shard.end_turn();
         }
         if self.qos == 0 {

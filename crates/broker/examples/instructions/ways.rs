@@ -184,7 +184,7 @@ impl Way {
         let count = self.shards.len();
         let mut has_mail = false;
         for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
-            let mails = self.shards[from].take_batch(to as ShardId);
+            let mails = self.shards[from].effects_mut().take_batch(to as ShardId);
             if !mails.is_empty() {
                 has_mail = true;
                 self.shards[to].on_batch(mails, self.now_ms);

@@ -4,8 +4,11 @@
 //! What waits to be written to a connection is not charged as it comes, which would cost every
 //! message: it is counted by a walk over the clients, while memory is short.
 
+use session::Outbox;
+
+use crate::Event;
 use crate::clients::client::Client;
-use crate::flow::RECHECK_MS;
+use crate::flow::{BURST_BYTES, RECHECK_MS, SMALL_BYTES_MAX, UNSENT_BYTES_MAX};
 use crate::shard::context::Context;
 
 impl Client {
@@ -23,6 +26,40 @@ impl Client {
             self.pause(cx, RECHECK_MS);
         }
         lacks
+    }
+
+    /// Counts what its connection holds. True: it is one of the largest holders while
+    /// memory is short, and its connection is to be ended ([`crate::Ledger::cut_largest`]).
+    pub(crate) fn is_to_be_cut(&mut self, cx: &mut Context) -> bool {
+        let bytes = self.unsent_bytes();
+        if cx.shared.keeps_less_unsent()
+            && bytes >= UNSENT_BYTES_MAX
+            && let Some(link) = self.session.link_mut()
+        {
+            let max = link.settings().outbox_bytes_max.min(UNSENT_BYTES_MAX as u32);
+            link.set_outbox_bytes_max(max);
+        }
+        self.charged.set_unsent(u32::try_from(bytes).unwrap_or(u32::MAX));
+        let is_large = cx.shared.memory_is_short() && bytes >= BURST_BYTES;
+        let Some(account) = self.charged.account().filter(|_| is_large) else { return false };
+        let Some(link) = self.session.link_mut() else { return false };
+        if !cx.shared.ledger.cuts(account, bytes as u64) {
+            return false;
+        }
+        let event = Event::Cut {
+            client_id: self.id.clone(),
+            username: self.username.clone(),
+            peer: link.peer.clone(),
+            bytes: bytes as u64,
+            held: account.total(),
+        };
+        if link.outbox.len() > SMALL_BYTES_MAX {
+            link.outbox = Outbox::default();
+            link.is_lost = true;
+        }
+        cx.metrics.memory_cuts.add(1);
+        cx.tell(self.scope, event);
+        true
     }
 
     /// What its connection makes the broker hold.

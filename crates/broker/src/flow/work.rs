@@ -52,8 +52,9 @@ impl Task {
     }
 }
 
+/// What was asked for in this turn, and who waits for the next.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub struct Work {
     /// What one client gets in a turn, and all that wait for more together; and what mail gets.
     /// One message may take it beyond that. See [`crate::Settings::turn_units`].
     units_max: u32,
@@ -114,8 +115,9 @@ impl Work {
         self.go >= self.units_max
     }
 
-    /// Have those that ask for much had their part of the turn?
-    pub(crate) const fn has_no_more(&self) -> bool {
+    /// Have those that ask for much had their part of the turn? Then nobody who may be one of them
+    /// is to be let in with it.
+    pub const fn has_no_more(&self) -> bool {
         self.heavy >= self.units_max
     }
 
@@ -151,8 +153,8 @@ impl Work {
         !self.line.is_empty()
     }
 
-    /// So far in this turn.
-    pub(crate) const fn used(&self) -> u32 {
+    /// The units that those who ask for much, and mail, have used up so far in this turn.
+    pub const fn used(&self) -> u32 {
         let of_clients = self.heavy.saturating_add(self.light);
         let of_mail = self.mail.saturating_add(self.passing);
         of_clients.saturating_add(of_mail).saturating_add(self.broadcasts)
@@ -208,7 +210,8 @@ impl Work {
         self.is_stopping = true;
     }
 
-    pub(crate) const fn set_units(&mut self, units: u32) {
+    /// The driver knows how long they take: from now on a turn has so many for each of them.
+    pub const fn set_units(&mut self, units: u32) {
         self.units_max = units;
     }
 

@@ -156,7 +156,6 @@ impl Groups {
         durable: &mut Durable,
         key: u64,
         member: SessionKey,
-        _now_ms: u64,
     ) {
         if let Some(number) = self.number(key) {
             self.remove_member(cx, sessions, durable, number, member);

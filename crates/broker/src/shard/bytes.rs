@@ -49,18 +49,14 @@ impl Shard {
     }
 
     /// Handles the whole packets at the front of the bytes.
-    pub(crate) fn on_packets(&mut self, slot: u32, connection: u64, input: Input<'_>) -> Taken {
+    pub(super) fn on_packets(&mut self, slot: u32, connection: u64, input: Input<'_>) -> Taken {
         let Input { bytes, memory } = input;
         self.cx.flow.work.begin();
         let mut taken = Taken::default();
-        let mut is_over = false;
         // Of the latest PUBLISH.
         let mut topic = "";
-        while taken.bytes < bytes.len() && !is_over && !self.cx.flow.work.is_spent() {
-            let Some(client) = self.sessions.get(slot).filter(|c| c.connection == connection)
-            else {
-                break;
-            };
+        while taken.bytes < bytes.len() && !self.cx.flow.work.is_spent() {
+            let Some(client) = self.sessions.connected(slot, connection) else { break };
             let Some(link) = client.session.link() else { break };
             if link.is_refusing() {
                 // It is sent again with the next connection, like all behind what was refused.
@@ -77,12 +73,10 @@ impl Shard {
             // By reference: a packet is large to move.
             let (packet, packet_len) = match &decoded {
                 Ok(Some((packet, packet_len))) => (packet, *packet_len),
-                Ok(None) => {
-                    self.end_if_too_long(slot, rest);
-                    break;
-                }
-                Err(violation) => {
-                    self.end(slot, Ended::Violation(*violation));
+                Ok(None) | Err(_) => {
+                    let too_long = || client.limits.too_long_request(rest);
+                    let violation = decoded.as_ref().err().copied().or_else(too_long);
+                    violation.into_iter().for_each(|v| self.end(slot, Ended::Violation(v)));
                     break;
                 }
             };
@@ -97,8 +91,8 @@ impl Shard {
                 Ok(pace) => pace,
                 Err(ended) => {
                     self.end(slot, ended);
-                    is_over = true;
-                    Pace::default()
+                    self.finish();
+                    break;
                 }
             };
             if !self.cx.doomed.is_empty() {
@@ -106,23 +100,21 @@ impl Shard {
             }
             // The rest waits until the subscriber has caught up.
             if pace.pause_ms > 0 && may_wait {
-                let is_burst = taken.is_burst(bytes);
+                let (pace, is_burst) = (pace.as_next_door(), taken.is_burst(bytes));
                 let client = self.sessions.get_mut(slot);
-                let pace = pace.as_next_door();
                 if client.is_some_and(|client| client.hold_up(&mut self.cx, pace, is_burst)) {
                     taken.is_paused = true;
                     break;
                 }
             }
         }
-        let is_burst = taken.is_burst(bytes);
         self.cx.count_taken(&taken);
-        match self.sessions.connected(slot, connection) {
-            Some(client) => taken.is_paused |= client.note_taken(&mut self.cx, &taken, is_burst),
-            None => {
-                self.cx.flow.work.end();
-            }
-        }
+        let Some(client) = self.sessions.connected(slot, connection) else {
+            self.cx.flow.work.end();
+            return taken;
+        };
+        let is_burst = taken.is_burst(bytes);
+        taken.is_paused |= client.note_taken(&mut self.cx, &taken, is_burst);
         taken
     }
 
@@ -155,7 +147,7 @@ impl Shard {
 
     /// Returns how the slowest subscriber keeps pace, if it is a PUBLISH.
     #[inline(always)]
-    pub(crate) fn on_packet(
+    pub(super) fn on_packet(
         &mut self,
         slot: u32,
         packet: &Packet<'_>,
@@ -212,7 +204,7 @@ impl Shard {
         Ok(Pace::default())
     }
 
-    pub(crate) fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>) -> Result<(), Ended> {
+    pub(super) fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>) -> Result<(), Ended> {
         if ack.kind == AckKind::Pubrec
             && !ack.reason.is_error()
             && self.durable.keep_pubrec(&mut self.sessions, slot, ack)
@@ -237,7 +229,7 @@ impl Shard {
 
     /// More of what was put aside. A large packet gets just what it lacks, so that its memory can
     /// become the message's.
-    pub(crate) fn on_more_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8]) -> Rest {
+    pub(super) fn on_more_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8]) -> Rest {
         let Some(link) = self.sessions.link(slot, connection) else { return Rest::Nothing };
         let arrived = link.inbox.len();
         let large_len = large_packet_len(&link.inbox);
@@ -248,20 +240,11 @@ impl Shard {
             return Rest::of(link.gathers());
         }
         let inbox = std::mem::take(&mut link.inbox);
-        if large_len == Some(inbox.len()) {
-            return self.on_large_packet(slot, connection, (inbox, rest));
+        if large_len != Some(inbox.len()) {
+            let taken = self.on_packets(slot, connection, Input::of(&inbox));
+            return self.sessions.put_back(slot, connection, inbox, taken.bytes);
         }
-        let taken = self.on_packets(slot, connection, Input::of(&inbox));
-        self.sessions.put_back(slot, connection, inbox, taken.bytes)
-    }
-
-    /// Handles a packet that has its memory for itself, then the bytes behind it.
-    pub(crate) fn on_large_packet(
-        &mut self,
-        slot: u32,
-        connection: u64,
-        (inbox, rest): (Vec<u8>, &[u8]),
-    ) -> Rest {
+        // It has its memory for itself.
         let packet = Arc::new(inbox);
         let input = Input { bytes: &packet, memory: Some(&packet) };
         let taken = self.on_packets(slot, connection, input);
@@ -282,7 +265,7 @@ impl Shard {
 
     /// Does this request take more than one go? Then so much of it was done as one may take, and
     /// the packet stays where it is. True also if that has ended the connection.
-    pub(crate) fn goes_on_later(
+    pub(super) fn goes_on_later(
         &mut self,
         slot: u32,
         (packet, packet_len): (&Packet<'_>, usize),
@@ -324,17 +307,7 @@ impl Shard {
         }
     }
 
-    /// A packet is under way of which no more than `bytes` have come: it may be too long for what
-    /// it is.
-    #[cold]
-    pub(crate) fn end_if_too_long(&mut self, slot: u32, bytes: &[u8]) {
-        let Some(client) = self.sessions.get(slot).sure() else { return };
-        if let Some(violation) = client.limits.too_long_request(bytes) {
-            self.end(slot, Ended::Violation(violation));
-        }
-    }
-
-    pub(crate) fn on_subscribe(
+    pub(super) fn on_subscribe(
         &mut self,
         slot: u32,
         subscribe: &Subscribe<'_>,
@@ -362,25 +335,22 @@ impl Shard {
 
     /// Moves on what waits for a session: resends, its queue, pages of retained messages, the
     /// queues of its shared groups.
-    #[inline]
-    pub(crate) fn pump(&mut self, slot: u32) {
-        if self.sessions.get(slot).is_some_and(Client::may_have_waiting) {
-            self.pump_waiting(slot);
+    pub(super) fn pump(&mut self, slot: u32) {
+        if !self.sessions.get(slot).is_some_and(Client::may_have_waiting) {
+            return;
         }
-    }
-
-    pub(crate) fn pump_waiting(&mut self, slot: u32) {
-        self.sessions.pump_session(&mut self.cx, &mut self.durable, slot);
-        while self.durable.supply_in_flight(&mut self.cx, &mut self.sessions, slot)
-            || self.durable.hand_out_unlogged(&mut self.cx, &mut self.sessions, slot)
+        let Self { cx, sessions, durable, groups, retained, .. } = self;
+        sessions.pump_session(cx, durable, slot);
+        while durable.supply_in_flight(cx, sessions, slot)
+            || durable.hand_out_unlogged(cx, sessions, slot)
         {
-            self.sessions.pump_session(&mut self.cx, &mut self.durable, slot);
+            sessions.pump_session(cx, durable, slot);
         }
-        self.durable.pump_backlog(&mut self.cx, &mut self.sessions, slot);
-        if let Some(client) = self.sessions.get_mut(slot).filter(|client| client.extras.is_some()) {
-            self.retained.ask_next_page(&mut self.cx, client);
+        durable.pump_backlog(cx, sessions, slot);
+        if let Some(client) = sessions.get_mut(slot).filter(|client| client.extras.is_some()) {
+            retained.ask_next_page(cx, client);
         }
-        self.groups.pull_for(&mut self.cx, &self.sessions, &mut self.durable, slot);
+        groups.pull_for(cx, sessions, durable, slot);
     }
 
     /// The driver has written `count` bytes of the outbox.
@@ -423,7 +393,7 @@ impl Shard {
         self.finish();
     }
 
-    pub(crate) fn read_on(&mut self, slot: u32, connection: u64) {
+    pub(super) fn read_on(&mut self, slot: u32, connection: u64) {
         let now_ms = self.cx.now_ms;
         // The connection has ended while it waited.
         let Some(link) = self.sessions.link(slot, connection) else { return };

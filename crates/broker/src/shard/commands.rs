@@ -105,7 +105,7 @@ impl Shard {
 
     /// Looks at a page of sessions, of all scopes. Who connects from now on is the driver's to keep
     /// out.
-    pub(crate) fn end_banned(
+    pub(super) fn end_banned(
         &mut self,
         from: u32,
         within: Option<Scope>,
@@ -124,7 +124,7 @@ impl Shard {
         (looks_end < end).then_some(looks_end)
     }
 
-    pub(crate) fn on_publication(&mut self, ticket: u32, scope: Scope, publication: &Publication) {
+    pub(super) fn on_publication(&mut self, ticket: u32, scope: Scope, publication: &Publication) {
         let message = self.durable.message_of(&self.cx, scope, publication);
         let is_short = self.cx.shared.memory_is_short() && !frees_room(&message);
         if is_short || self.cx.publications.len() >= PUBLICATIONS_MAX {
@@ -168,7 +168,7 @@ impl Shard {
     }
 
     /// Ends the connections of a scope, of those sessions that have places from `from` on.
-    pub(crate) fn cut_off(&mut self, scope: Scope, from: u32) -> Swept {
+    pub(super) fn cut_off(&mut self, scope: Scope, from: u32) -> Swept {
         let (slots, swept) = self.sessions.slots_of(scope, from, Client::is_connected);
         for slot in slots {
             self.end(slot, Ended::Administrative);
@@ -178,7 +178,7 @@ impl Shard {
 
     /// Deletes what a scope has: its sessions, with what waits for them, and without their wills,
     /// then its retained messages.
-    pub(crate) fn empty(&mut self, scope: Scope, from: u32) -> Swept {
+    pub(super) fn empty(&mut self, scope: Scope, from: u32) -> Swept {
         let (slots, mut swept) = self.sessions.slots_of(scope, from, |_| true);
         for slot in slots {
             self.delete_session(slot);
@@ -192,7 +192,7 @@ impl Shard {
         swept
     }
 
-    pub(crate) fn delete_session(&mut self, slot: u32) {
+    pub(super) fn delete_session(&mut self, slot: u32) {
         if let Some(client) = self.sessions.get_mut(slot) {
             client.will = None;
         }

@@ -6,9 +6,7 @@ use session::{Link, Message, NEVER, Outbox, Wait};
 
 use crate::clients::client::Client;
 use crate::clients::connect::{ConnectRequest, Who};
-use crate::clients::ending::{
-    LOOKS_PER_END, LOOKS_PER_TURN, NEVER_EXPIRES, tells_client, write_farewell,
-};
+use crate::clients::ending::{LOOKS_PER_END, NEVER_EXPIRES, tells_client, write_farewell};
 use crate::clients::notices::Kind;
 use crate::limits::rules::Rules;
 use crate::{
@@ -37,7 +35,20 @@ impl Shard {
             if client.is_some_and(|client| !client.is_owner(&self.cx, &request)) {
                 return Err(self.cx.refuse_stranger(request));
             }
-            self.take_over(slot, request.clean_start);
+            if self.sessions.get(slot).is_some_and(|client| client.session.is_online()) {
+                self.cx.metrics.takeovers.add(1);
+                self.end(slot, Ended::TakenOver);
+            }
+            // The connection may have ended the session already.
+            match self.sessions.get(slot) {
+                // Its time may have come before anybody looked: right after a start, or between
+                // two ticks.
+                Some(client) if request.clean_start || client.expires_at_ms <= now_ms => {
+                    self.end_session(slot);
+                }
+                Some(client) if client.will_due_ms() <= now_ms => self.publish_will(slot),
+                _ => {}
+            }
         }
         let (slot, session_present) = match self.sessions.find(request.name()) {
             Some(slot) => (slot, true),
@@ -72,24 +83,6 @@ impl Shard {
         Ok(slot)
     }
 
-    /// The session of this client id exists: cut its connection, and end it if so asked.
-    pub(crate) fn take_over(&mut self, slot: u32, clean_start: bool) {
-        let now_ms = self.cx.now_ms;
-        let Some(client) = self.sessions.get_mut(slot) else { return };
-        if client.session.is_online() {
-            self.cx.metrics.takeovers.add(1);
-            self.end(slot, Ended::TakenOver);
-        }
-        // The connection may have ended the session already.
-        let Some(client) = self.sessions.get_mut(slot) else { return };
-        // Its time may have come before anybody looked: right after a start, or between two ticks.
-        if clean_start || client.expires_at_ms <= now_ms {
-            self.end_session(slot);
-        } else if client.will_due_ms() <= now_ms {
-            self.publish_will(slot);
-        }
-    }
-
     /// The network connection is gone.
     pub fn on_closed(&mut self, slot: u32, connection: u64, now_ms: u64) {
         self.cx.now_ms = now_ms;
@@ -101,7 +94,7 @@ impl Shard {
 
     /// What was put aside while the client had to wait came before the end, its DISCONNECT too. It
     /// may take some turns.
-    pub(crate) fn end_lost(&mut self, slot: u32, connection: u64) {
+    pub(super) fn end_lost(&mut self, slot: u32, connection: u64) {
         let now_ms = self.cx.now_ms;
         let has_no_more = self.cx.flow.work.has_no_more();
         let Some(link) = self.sessions.link(slot, connection) else { return };
@@ -161,7 +154,7 @@ impl Shard {
     }
 
     /// Ends a connection, and what ends with it.
-    pub(crate) fn end(&mut self, slot: u32, ended: Ended) {
+    pub(super) fn end(&mut self, slot: u32, ended: Ended) {
         let Some(client) = self.sessions.get_mut(slot) else { return };
         let connection = std::mem::replace(&mut client.connection, NO_CONNECTION);
         let Some(mut link) = client.session.detach() else { return };
@@ -195,15 +188,11 @@ impl Shard {
             self.cx.give_turn_back(scope, &turn);
         }
         self.cx.tell(scope, event);
-        self.after_end(slot, &ended);
-    }
-
-    /// The fate of will and session (MQTT-3.1.2-8, MQTT-3.1.2-10, section 4.1).
-    pub(crate) fn after_end(&mut self, slot: u32, ended: &Ended) {
+        // The fate of will and session (MQTT-3.1.2-8, MQTT-3.1.2-10, section 4.1).
         let now_ms = self.cx.now_ms;
         self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
         let Some(client) = self.sessions.get_mut(slot) else { return };
-        if *ended == Ended::Client(Reason::NORMAL_DISCONNECTION) {
+        if ended == Ended::Client(Reason::NORMAL_DISCONNECTION) {
             client.will = None;
             client.recharge();
             self.durable.forget_will(&mut self.sessions, slot);
@@ -232,7 +221,7 @@ impl Shard {
 
     /// The session is over: its subscriptions go, its will is due at the latest now
     /// (MQTT-3.1.3.2-2).
-    pub(crate) fn end_session(&mut self, slot: u32) {
+    pub(super) fn end_session(&mut self, slot: u32) {
         self.publish_will(slot);
         self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
         self.durable.forget_session(&mut self.cx, &mut self.sessions, slot);
@@ -244,7 +233,7 @@ impl Shard {
         self.sessions.bury(&mut self.cx, &mut self.durable, &mut self.groups, slot);
     }
 
-    pub(crate) fn publish_will(&mut self, slot: u32) {
+    pub(super) fn publish_will(&mut self, slot: u32) {
         let now_ms = self.cx.now_ms;
         let Some(client) = self.sessions.get_mut(slot) else { return };
         let key = client.key;
@@ -272,24 +261,14 @@ impl Shard {
         }
         let Self { cx, sessions, durable, groups, retained, .. } = self;
         if is_unkept || !durable.publish_kept_will(cx, sessions, groups, retained, slot, &message) {
-            self.route_will(slot, &message);
+            let routed = self.route_in_turn(slot, &message, None);
+            self.sessions.deliver_own(&mut self.cx, &mut self.durable, &message, routed.own);
             self.durable.forget_will(&mut self.sessions, slot);
         }
     }
 
-    /// Looks at clients whose time has come, as many as one turn may. The others are late.
-    pub(crate) fn fire_timers(&mut self) {
-        let now_ms = self.cx.now_ms;
-        let mut left = LOOKS_PER_TURN;
-        while left > 0
-            && let Some((tick, key)) = self.cx.timers.take_due(now_ms)
-        {
-            left = left.saturating_sub(self.on_due(key, tick));
-        }
-    }
-
-    /// A tick has come that a client asked for. Returns what that took, in looks.
-    pub(crate) fn on_due(&mut self, key: u64, tick: u64) -> usize {
+    /// A tick of the wheel has come that a client asked for. Returns what that took, in looks.
+    pub(super) fn on_due(&mut self, key: u64, tick: u64) -> usize {
         let now_ms = self.cx.now_ms;
         let Some(slot) = self.sessions.slot_of(SessionKey::from_u64(key)) else { return 1 };
         let Some(client) = self.sessions.get_mut(slot).filter(|c| c.timer_at == tick) else {
@@ -405,7 +384,10 @@ impl Shard {
     /// others are published.
     pub fn on_shutdown(&mut self, now_ms: u64) {
         self.cx.now_ms = now_ms;
-        self.put_off_no_mail();
+        // From now on mail is dealt with as it comes, and first what has waited.
+        self.cx.flow.work.stop();
+        self.sessions.finish_broadcasts(&mut self.cx, &mut self.durable);
+        self.read_mail_on();
         for slot in self.sessions.slots() {
             if self.sessions.get(slot).is_some_and(|client| client.session.is_online()) {
                 self.end(slot, Ended::Shutdown);

@@ -15,50 +15,21 @@ impl Shard {
         self.durable.log().map(Log::status)
     }
 
-    /// Sizes and counters of the log.
-    pub fn log_stats(&self) -> Option<storage::Stats> {
-        self.durable.log().map(Log::stats)
+    /// The log, to look at. No connection may come before it is [ready](Log::is_ready).
+    pub fn log(&self) -> Option<&Log> {
+        self.durable.log()
     }
 
-    /// Where reclaiming found that the medium does not hold what was written, if it did.
-    pub fn log_damage(&self) -> Option<storage::Position> {
-        self.durable.log()?.damaged()
-    }
-
-    /// What recovery found is durable, so connections may come. True without a log.
-    pub fn log_is_ready(&self) -> bool {
-        self.durable.log().is_none_or(Log::is_ready)
-    }
-
-    /// Ends the log in order: complete when [`Shard::log_status`] is `Closed`, or the log is out
-    /// of service.
-    pub fn close_log(&mut self) {
-        if let Some(log) = self.durable.log_mut() {
-            log.close();
-        }
-    }
-
-    /// Keeps the log's files as they are, for a backup, until as many [`Shard::unpin_log`].
-    /// Returns what belongs to the backup: segment numbers and how many bytes of each, and the
-    /// content of the manifest.
-    pub fn pin_log(&mut self) -> (Vec<(u32, u64)>, Option<Vec<u8>>) {
-        let Some(log) = self.durable.log_mut() else { return Default::default() };
-        log.pin();
-        (log.written_files(), log.manifest())
-    }
-
-    /// Ends a [`Shard::pin_log`].
-    pub fn unpin_log(&mut self) {
-        if let Some(log) = self.durable.log_mut() {
-            log.unpin();
-        }
+    /// The log, to be closed, or pinned for a backup. Only the shard appends to it.
+    pub fn log_mut(&mut self) -> Option<&mut Log> {
+        self.durable.log_mut()
     }
 
     /// Joins the shard's log and rebuilds the state that it holds. `limits` hold for restored
     /// sessions until their clients connect again.
     ///
     /// Call [`crate::settle`] when all shards have done so, and carry out disk commands until
-    /// [`Shard::log_is_ready`], before the first connection.
+    /// the log is [ready](Log::is_ready), before the first connection.
     ///
     /// # Errors
     ///
@@ -101,7 +72,7 @@ impl Shard {
     }
 
     /// Time has passed for the log and for the messages in it.
-    pub(crate) fn tick_log(&mut self) {
+    pub(super) fn tick_log(&mut self) {
         if self.durable.has_log() {
             let waiters = self.durable.on_tick(self.cx.now_ms);
             self.resume_queues(waiters);

@@ -162,7 +162,8 @@ impl Effects {
         self.pauses.push((connection, until_ms));
     }
 
-    pub(crate) fn take_batch(&mut self, shard: ShardId) -> Vec<Mail> {
+    /// Takes the mail for a shard, to be handed to its [`crate::Shard::on_batch`].
+    pub fn take_batch(&mut self, shard: ShardId) -> Vec<Mail> {
         let mails = &mut self.mail[usize::from(shard)];
         if mails.is_empty() {
             return Vec::new();

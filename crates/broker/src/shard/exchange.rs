@@ -4,7 +4,7 @@ use session::Message;
 
 use crate::clients::client::Pace;
 use crate::sure::Sure;
-use crate::{Mail, RetainedQuery, SessionKey, Shard, ShardId};
+use crate::{Mail, RetainedQuery, Shard};
 
 impl Shard {
     /// A batch of mail from a shard. It is kept, emptied, for mail that goes out.
@@ -18,7 +18,11 @@ impl Shard {
             if !is_late || !mail.keeps_order() {
                 self.on_mail(mail, now_ms);
             } else if !is_held_up && self.cx.lets_pass(&mail) {
-                self.let_pass(mail);
+                // A message of somebody who has none among what is unread does not wait for those
+                // who have many there, or costly ones.
+                let of_mail = self.cx.flow.work.begin_passing();
+                self.on_mail(mail, now_ms);
+                self.cx.flow.work.end_passing(of_mail);
             } else {
                 self.cx.flow.inbox.push_unread(mail);
             }
@@ -27,18 +31,8 @@ impl Shard {
         self.cx.effects.keep_batch(mails);
     }
 
-    /// A message of somebody who has none among what is unread does not wait for those who have
-    /// many there, or costly ones.
-    #[cold]
-    pub(crate) fn let_pass(&mut self, mail: Mail) {
-        let now_ms = self.cx.now_ms;
-        let of_mail = self.cx.flow.work.begin_passing();
-        self.on_mail(mail, now_ms);
-        self.cx.flow.work.end_passing(of_mail);
-    }
-
     /// Goes on with mail for which a turn was not enough, or that waited for a broadcast.
-    pub(crate) fn read_mail_on(&mut self) {
+    pub(super) fn read_mail_on(&mut self) {
         let now_ms = self.cx.now_ms;
         if self.cx.flow.inbox.is_empty() {
             return;
@@ -83,15 +77,11 @@ impl Shard {
                 durable.on_retain_mail(cx, sessions, retained, message, confirm, payer);
             }
             Mail::QueryRetained(query) => retained.on_query(query, &mut cx.effects),
-            Mail::Retained { query, messages, is_last } => {
-                self.on_retained_page(*query, &messages, is_last);
+            Mail::Retained { query, messages: page, is_last: ends } => {
+                self.on_retained_page(*query, &page, ends)
             }
-            Mail::Join { group, member } => {
-                groups.on_join(cx, sessions, &group, member);
-            }
-            Mail::Leave { group, member } => {
-                groups.on_leave(cx, sessions, durable, group, member, now_ms)
-            }
+            Mail::Join { group, member } => drop(groups.on_join(cx, sessions, &group, member)),
+            Mail::Leave { group, member } => groups.on_leave(cx, sessions, durable, group, member),
             Mail::Offer { group, member, message, way } => {
                 groups.on_offer(cx, sessions, durable, &group, member, message, way);
             }
@@ -111,61 +101,34 @@ impl Shard {
             Mail::Waiting { group, any } => groups.on_waiting(cx, durable, group, any),
             Mail::Pull { group } => groups.drain_group(cx, durable, group),
             Mail::AskGrant { from, bytes } => cx.effects.windows().note_asked(from, bytes),
-            Mail::Grant { by, bytes } => self.on_grant(by, bytes),
+            // Publishers that waited for that are read on, as many as there is room for.
+            Mail::Grant { by, bytes } => {
+                cx.effects.windows().take(by, bytes);
+                while let Some((slot, connection)) = self.cx.effects.windows().next_waiting(by) {
+                    self.read_on(slot, connection);
+                }
+            }
             Mail::Ask { from, number } => cx.send(from, Mail::Passed { by: cx.id, number }),
             Mail::Passed { by, number } => sessions.on_barrier_passed(cx, durable, by, number),
-            Mail::Pause { subscriber, filter, bytes_min } => {
-                cx.on_pause(subscriber, filter, bytes_min);
+            Mail::Pause { subscriber, filter, bytes_min: bytes } => {
+                cx.on_pause(subscriber, filter, bytes)
             }
-            Mail::Resume { subscriber } => self.on_resume(subscriber),
+            Mail::Resume { subscriber } => {
+                // One of this shard has ended already, and may have begun anew.
+                if subscriber.shard() != cx.id {
+                    cx.flow.pauses.end(subscriber);
+                }
+                // One whose next publish is for a shard with a full window waits for that window.
+                while let Some((slot, connection)) = self.cx.flow.pauses.next_resumed() {
+                    self.read_on(slot, connection);
+                }
+            }
         }
         self.finish();
     }
 
-    /// From now on mail is dealt with as it comes, and first what has waited.
-    pub(crate) fn put_off_no_mail(&mut self) {
-        self.cx.flow.work.stop();
-        self.sessions.finish_broadcasts(&mut self.cx, &mut self.durable);
-        self.read_mail_on();
-    }
-
-    /// Another shard has dealt with mail: publishers that waited for that are read on, as many as
-    /// there is room for.
-    pub(crate) fn on_grant(&mut self, by: ShardId, bytes: u64) {
-        self.cx.effects.windows().take(by, bytes);
-        while let Some((slot, connection)) = self.cx.effects.windows().next_waiting(by) {
-            self.read_on(slot, connection);
-        }
-    }
-
-    pub(crate) fn on_resume(&mut self, subscriber: SessionKey) {
-        // One of this shard has ended already, and may have begun anew.
-        if subscriber.shard() != self.cx.id {
-            self.cx.flow.pauses.end(subscriber);
-        }
-        self.read_resumed();
-    }
-
-    /// Publishers are read on in the order in which they began to wait. One whose next publish is
-    /// for a shard with a full window waits for that window.
-    pub(crate) fn read_resumed(&mut self) {
-        while let Some((slot, connection)) = self.cx.flow.pauses.next_resumed() {
-            self.read_on(slot, connection);
-        }
-    }
-
-    /// Takes the mail for a shard, to be handed to its [`Shard::on_batch`].
-    pub fn take_batch(&mut self, shard: ShardId) -> Vec<Mail> {
-        self.cx.effects.take_batch(shard)
-    }
-
     /// The subscriber's side: deliver the page, and go on when there is room.
-    pub(crate) fn on_retained_page(
-        &mut self,
-        query: RetainedQuery,
-        messages: &[Message],
-        is_last: bool,
-    ) {
+    fn on_retained_page(&mut self, query: RetainedQuery, messages: &[Message], is_last: bool) {
         // The session has ended since it asked.
         let Some(slot) = self.sessions.slot_of(query.subscriber) else { return };
         let extras = self.sessions.get(slot).and_then(|client| client.extras.as_ref());

@@ -42,11 +42,11 @@ use crate::{Metrics, ShardId, Shared};
 /// One thread drives it. Between two calls the driver drains [`Shard::effects`].
 #[derive(Debug)]
 pub struct Shard {
-    pub(crate) cx: Context,
-    pub(crate) sessions: Sessions,
-    pub(crate) groups: Groups,
-    pub(crate) retained: Retained,
-    pub(crate) durable: Durable,
+    cx: Context,
+    sessions: Sessions,
+    groups: Groups,
+    retained: Retained,
+    durable: Durable,
     /// When retained messages and groups are looked through next.
     sweeps_at_ms: u64,
 }
@@ -94,7 +94,7 @@ impl Shard {
     }
 
     /// Ends the connections that were found to be at their end while something else went on.
-    pub(crate) fn finish(&mut self) {
+    fn finish(&mut self) {
         while let Some((slot, ended)) = self.cx.doomed.pop() {
             self.end(slot, ended);
         }

@@ -13,7 +13,7 @@ use crate::{Ended, Name, Shard};
 
 impl Shard {
     /// Returns how the slowest subscriber keeps pace.
-    pub(crate) fn on_publish(
+    pub(super) fn on_publish(
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
@@ -68,7 +68,7 @@ impl Shard {
 
     /// The way of a PUBLISH that goes to everybody at once.
     #[inline(always)]
-    pub(crate) fn publish_now(
+    pub(super) fn publish_now(
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
@@ -116,7 +116,7 @@ impl Shard {
     }
 
     /// A publish that was accepted comes again. Some: it is retained, too, as that may be undone.
-    pub(crate) fn on_repeat(
+    pub(super) fn on_repeat(
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
@@ -139,7 +139,7 @@ impl Shard {
 
     /// A retained publish of QoS 2 is repeated behind one of QoS 1 that may be older than it, and
     /// has replaced it: it is retained anew, and nobody gets it twice.
-    pub(crate) fn retain_again(
+    pub(super) fn retain_again(
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
@@ -180,15 +180,9 @@ impl Shard {
         );
     }
 
-    /// Sends a will on its way that no log keeps.
-    pub(crate) fn route_will(&mut self, slot: u32, message: &Message) {
-        let routed = self.route_in_turn(slot, message, None);
-        self.sessions.deliver_own(&mut self.cx, &mut self.durable, message, routed.own);
-    }
-
     /// Sends a message of a client on its way, not before older ones of its topic.
     #[inline(always)]
-    pub(crate) fn route_in_turn(
+    pub(super) fn route_in_turn(
         &mut self,
         slot: u32,
         message: &Message,
@@ -209,7 +203,7 @@ impl Shard {
 
     /// Sends a message on its way: to the retained store, the subscribers here, the shared groups
     /// and the shards that may want it.
-    pub(crate) fn route(&mut self, message: &Message, mut asked: Option<&mut Asked>) -> Routed {
+    pub(super) fn route(&mut self, message: &Message, mut asked: Option<&mut Asked>) -> Routed {
         if asked.is_some()
             && let Some(reason) =
                 self.sessions.lacks_disk_for(&mut self.cx, &self.durable, &self.groups, message, 0)

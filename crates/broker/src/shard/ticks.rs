@@ -1,12 +1,13 @@
 //! The turns of the driver: deadlines, and what was left for later turns.
 
-use session::{NEVER, Outbox};
+use session::NEVER;
 use storage::Log;
 
 use crate::clients::client::Client;
-use crate::flow::{BURST_BYTES, SMALL_BYTES_MAX, UNSENT_BYTES_MAX};
+use crate::clients::ending::LOOKS_PER_TURN;
+use crate::flow::work::Work;
 use crate::shard::waits::Waits;
-use crate::{Ended, Event, Shard};
+use crate::{Ended, Shard};
 
 /// How often expired retained messages are looked for, and groups that nobody speaks of.
 const SWEEP_EVERY_MS: u64 = 1000;
@@ -37,66 +38,21 @@ impl Shard {
         self.cx.now_ms = now_ms;
         let is_tight = self.cx.shared.memory_is_tight();
         for slot in self.sessions.next_unsent(is_tight) {
-            self.look_at_unsent(slot);
+            let Some(client) = self.sessions.get_mut(slot) else { continue };
+            if client.is_to_be_cut(&mut self.cx) {
+                self.end(slot, Ended::Greedy);
+            }
         }
         self.finish();
     }
 
-    pub(crate) fn look_at_unsent(&mut self, slot: u32) {
-        let (is_short, keeps_less) =
-            (self.cx.shared.memory_is_short(), self.cx.shared.keeps_less_unsent());
-        let Some(client) = self.sessions.get_mut(slot) else { return };
-        let bytes = client.unsent_bytes();
-        if keeps_less
-            && bytes >= UNSENT_BYTES_MAX
-            && let Some(link) = client.session.link_mut()
-        {
-            let max = link.settings().outbox_bytes_max.min(UNSENT_BYTES_MAX as u32);
-            link.set_outbox_bytes_max(max);
-        }
-        client.charged.set_unsent(u32::try_from(bytes).unwrap_or(u32::MAX));
-        let Some(account) = client.charged.account().filter(|_| client.is_connected()) else {
-            return;
-        };
-        if is_short && bytes >= BURST_BYTES && self.cx.shared.ledger.cuts(account, bytes as u64) {
-            let held = account.total();
-            self.disconnect_largest(slot, bytes as u64, held);
-        }
+    /// What clients and mail have used up of this turn.
+    pub const fn work(&self) -> &Work {
+        &self.cx.flow.work
     }
 
-    pub(crate) fn disconnect_largest(&mut self, slot: u32, bytes: u64, held: u64) {
-        let Some(client) = self.sessions.get_mut(slot) else { return };
-        let Some(link) = client.session.link_mut() else { return };
-        if link.outbox.len() > SMALL_BYTES_MAX {
-            link.outbox = Outbox::default();
-            link.is_lost = true;
-        }
-        let event = Event::Cut {
-            client_id: client.id.clone(),
-            username: client.username.clone(),
-            peer: link.peer.clone(),
-            bytes,
-            held,
-        };
-        self.cx.metrics.memory_cuts.add(1);
-        self.cx.tell(client.scope, event);
-        self.end(slot, Ended::Greedy);
-    }
-
-    /// The units of work that those who ask for much, and mail, have used up in this turn.
-    pub const fn turn_units_used(&self) -> u32 {
-        self.cx.flow.work.used()
-    }
-
-    /// Have those that ask for much had their part of this turn? Then nobody who may be one of them
-    /// is to be let in with it.
-    pub const fn turn_is_spent(&self) -> bool {
-        self.cx.flow.work.has_no_more()
-    }
-
-    /// The driver knows how long they take: from now on a turn has so many for each of them.
-    pub const fn set_turn_units(&mut self, units: u32) {
-        self.cx.flow.work.set_units(units);
+    pub const fn work_mut(&mut self) -> &mut Work {
+        &mut self.cx.flow.work
     }
 
     /// Goes on with messages that have not reached everybody, and with clients that wait for their
@@ -145,7 +101,13 @@ impl Shard {
     /// Time has passed, or a turn was not enough for what has ended. Once a second at least.
     pub fn on_tick(&mut self, now_ms: u64) {
         self.cx.now_ms = now_ms;
-        self.fire_timers();
+        // Of the clients whose time has come, as many as one turn may. The others are late.
+        let mut left = LOOKS_PER_TURN;
+        while left > 0
+            && let Some((tick, key)) = self.cx.timers.take_due(now_ms)
+        {
+            left = left.saturating_sub(self.on_due(key, tick));
+        }
         self.on_tick_unheard(now_ms);
     }
 

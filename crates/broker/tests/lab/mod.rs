@@ -20,8 +20,8 @@ use policy::Access;
 use policy::{Permission, Rule, Who};
 
 use session::{Overflow, QueueLimits};
-use storage::Identity;
 use storage::testing::{Crash, SimDisk};
+use storage::{Identity, Log};
 
 /// Rounds of mail after which shards that still write to each other are taken to go in circles.
 const ROUNDS_MAX: usize = 10_000;
@@ -190,14 +190,15 @@ impl Lab {
                 .expect("records of this version");
             assert_eq!(found, expected);
             let sizes = |shard: &Shard| {
-                let stats = shard.log_stats().expect("a log");
+                let stats = shard.log().expect("a log").stats();
                 (stats.live_bytes, stats.used_bytes, stats.segments)
             };
             assert_eq!(sizes(shard), sizes(&other));
         }
         broker::settle(&mut self.shards, self.now_ms);
         self.settle();
-        assert!(self.shards.iter().all(Shard::log_is_ready), "the logs are open");
+        let are_ready = self.shards.iter().all(|shard| shard.log().is_none_or(Log::is_ready));
+        assert!(are_ready, "the logs are open");
     }
 
     /// Lets the disks do what they were told; false if there was nothing.
@@ -225,7 +226,7 @@ impl Lab {
     /// Fills segments of the first shard with what is replaced at once, so that all before it is
     /// copied forward and its space comes back.
     pub(crate) fn turn_the_log_over(&mut self) {
-        let reclaimed = |lab: &Self| lab.shards[0].log_stats().map(|s| s.segments_reclaimed);
+        let reclaimed = |lab: &Self| lab.shards[0].log().map(|log| log.stats().segments_reclaimed);
         let (before, topic) = (reclaimed(self), self.topic_on(0, "busy"));
         let busy = self.open(persistent("busy"));
         for _ in 0..100 {

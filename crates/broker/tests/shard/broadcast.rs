@@ -106,7 +106,7 @@ fn mail_behind_it_keeps_its_order() {
         let payload = number.to_string();
         lab.send_only(publisher, &publish("all/a", payload.as_bytes(), 0, 0));
     }
-    let mail = lab.shards[0].take_batch(1);
+    let mail = lab.shards[0].effects_mut().take_batch(1);
     assert!(mail.iter().any(|mail| matches!(mail, Mail::Publish { .. })));
     lab.shards[1].on_batch(mail, lab.now_ms);
     assert_eq!(lab.total(|metrics| &metrics.broadcasts_put_off), 1, "the others are not read");
@@ -132,7 +132,7 @@ fn mail_of_others_does_not_wait_behind_what_it_holds_up() {
     for _ in 0..OTHERS {
         lab.send_only(other, &publish("else", b"else", 0, 0));
     }
-    let mail = lab.shards[0].take_batch(1);
+    let mail = lab.shards[0].effects_mut().take_batch(1);
     lab.shards[1].on_batch(mail, lab.now_ms);
     lab.flush();
     assert!(lab.payloads(reader).len() < OTHERS, "more than a turn has time for");

@@ -234,7 +234,7 @@ fn an_end_that_waits_for_the_next_file_of_the_log_is_waited_for() {
         let conn = lab.connect(ConnectRequest { will, ..persistent("busy") });
         lab.cut(conn);
     }
-    let written = |lab: &Lab| lab.shards[0].log_stats().expect("a log").records_appended;
+    let written = |lab: &Lab| lab.shards[0].log().expect("a log").stats().records_appended;
     let before = written(&lab);
     let conn = lab.connect(anew("client"));
     assert_eq!(written(&lab), before, "the log has no room");

@@ -261,7 +261,7 @@ fn a_queue_is_looked_through_for_its_own_messages_and_when_it_is_full() {
     // Of the turn that takes one more.
     let units = |lab: &mut Lab| {
         lab.send_only(publisher, &crate::lab::publish("t", b"x", 1, 1));
-        let units = lab.shards[0].turn_units_used();
+        let units = lab.shards[0].work().used();
         lab.settle();
         lab.take_all(publisher);
         units

@@ -44,8 +44,12 @@ fn fill(lab: &mut Lab, publisher: Conn) {
     panic!("the disk is never full");
 }
 
+fn damage(lab: &Lab) -> Option<storage::Position> {
+    lab.shards[0].log()?.damaged()
+}
+
 fn refused(lab: &Lab) -> u64 {
-    lab.shards[0].log_stats().expect("a log").refused_full
+    lab.shards[0].log().expect("a log").stats().refused_full
 }
 
 fn make_room(lab: &mut Lab) {
@@ -304,17 +308,17 @@ fn a_medium_that_does_not_give_back_what_was_written_is_noticed_when_space_is_re
     lab.cut(away);
     let oldest = lab.disks[0].files()[0].number;
     lab.disks[0].flip_bit(oldest, 4096 + 100, 0);
-    assert_eq!(lab.shards[0].log_damage(), None);
+    assert_eq!(damage(&lab), None);
     let publisher = lab.open(request("publisher"));
     for number in 0..1000 {
         // What replaces the one before is soon most of the log.
         lab.send(publisher, &retained("r", &[number as u8; 4000], 1, 1));
-        if lab.shards[0].log_damage().is_some() {
+        if damage(&lab).is_some() {
             break;
         }
     }
-    assert_eq!(lab.shards[0].log_damage().map(|at| at.segment()), Some(oldest));
-    assert!(lab.shards[0].log_stats().expect("a log").is_damaged);
+    assert_eq!(damage(&lab).map(|at| at.segment()), Some(oldest));
+    assert!(lab.shards[0].log().expect("a log").stats().is_damaged);
 }
 
 #[test]
@@ -324,16 +328,16 @@ fn space_that_could_not_be_read_for_a_moment_comes_back_later() {
     let keep = |lab: &mut Lab, topic: &str| lab.send(publisher, &retained(topic, &[1; 4000], 1, 1));
     keep(&mut lab, "stays");
     lab.disks[0].faults.fail_reads = true;
-    while lab.shards[0].log_damage().is_none() {
+    while damage(&lab).is_none() {
         keep(&mut lab, "r");
     }
-    let before = lab.shards[0].log_stats().expect("a log");
+    let before = lab.shards[0].log().expect("a log").stats();
     lab.pass_secs(30);
-    assert!(lab.shards[0].log_damage().is_some(), "it is tried again in vain");
+    assert!(damage(&lab).is_some(), "it is tried again in vain");
     lab.disks[0].faults.fail_reads = false;
     lab.pass_secs(30);
-    assert_eq!(lab.shards[0].log_damage(), None);
-    let after = lab.shards[0].log_stats().expect("a log");
+    assert_eq!(damage(&lab), None);
+    let after = lab.shards[0].log().expect("a log").stats();
     assert!(after.segments_reclaimed > before.segments_reclaimed, "{after:?}");
     lab.crash(Crash::Power);
     let reader = lab.open(request("reader"));
@@ -350,10 +354,10 @@ fn without_segment() -> Lab {
     let publisher = lab.open(request("publisher"));
     lab.disks_stand_still = true;
     for number in 0..1000 {
-        let before = lab.shards[0].log_stats().expect("a log").bytes_appended;
+        let before = lab.shards[0].log().expect("a log").stats().bytes_appended;
         lab.publish(publisher, "a/a", &[b'x'; 4000], 1, number + 1);
         lab.open(persistent(&format!("filler-{number}")));
-        if lab.shards[0].log_stats().expect("a log").bytes_appended == before {
+        if lab.shards[0].log().expect("a log").stats().bytes_appended == before {
             break;
         }
     }

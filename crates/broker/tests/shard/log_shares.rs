@@ -304,7 +304,7 @@ fn wills_do_not_get_around_the_share_of_who_leaves_them() {
     let Town { mut lab, eve, anna } = town(Settings::default());
     fill_up(&mut lab, eve);
     let live = |lab: &Lab| -> u64 {
-        let stats = lab.shards.iter().filter_map(|shard| shard.log_stats());
+        let stats = lab.shards.iter().filter_map(|shard| Some(shard.log()?.stats()));
         stats.map(|stats| stats.live_bytes).sum()
     };
     let before = live(&lab);

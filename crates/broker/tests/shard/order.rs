@@ -468,9 +468,9 @@ fn send_each(lab: &mut Lab, publisher: Conn, qos: &[u8], from: u16) {
 fn fill(lab: &mut Lab) {
     let filler = lab.open(request("filler"));
     for number in 1..100 {
-        let before = lab.shards[0].log_stats().expect("a log").bytes_appended;
+        let before = lab.shards[0].log().expect("a log").stats().bytes_appended;
         lab.publish(filler, "other", &[b'x'; 4000], 1, number);
-        let after = lab.shards[0].log_stats().expect("a log").bytes_appended;
+        let after = lab.shards[0].log().expect("a log").stats().bytes_appended;
         let is_ready = lab.shards[0].log_status() == Some(Status::Ready);
         if !is_ready || lab.disks_stand_still && before == after {
             return;

@@ -141,7 +141,7 @@ fn packet_ids_of_retained_messages_are_written_as_they_are_sent_and_not_the_mess
     retain(&mut lab, 1000, &[b'x'; 1000]);
     let slow = || with_limits(persistent("subscriber"), window(10));
     let subscriber = lab.open(slow());
-    let written = |lab: &Lab| lab.shards[0].log_stats().map_or(0, |stats| stats.bytes_appended);
+    let written = |lab: &Lab| lab.shards[0].log().map_or(0, |log| log.stats().bytes_appended);
     let before = written(&lab);
     let first = subscribe(&mut lab, subscriber);
     assert_eq!(first.len(), 10);

@@ -728,7 +728,7 @@ fn mail_of_first(lab: &mut Lab) -> Vec<Mail> {
         lab.flush();
         let has_read_on = lab.read_on();
         lab.shards[0].on_tick(lab.now_ms);
-        let more = lab.shards[0].take_batch(1);
+        let more = lab.shards[0].effects_mut().take_batch(1);
         if more.is_empty() && !has_read_on && lab.shards[0].next_deadline_ms() != 0 {
             return mails;
         }

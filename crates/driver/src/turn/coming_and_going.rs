@@ -31,10 +31,10 @@ impl<H: Host> Driver<H> {
         for left in (0..ARRIVALS_PER_TURN).rev() {
             let Some(handover) = self.arrivals.pop(left == 0) else { break };
             let place = usize::from(handover.shard) / self.mailboxes.len();
-            let was_spent = self.shards[place].turn_is_spent();
+            let was_spent = self.shards[place].work().has_no_more();
             self.on_connection(handover);
             // What came behind its CONNECT was much. If nothing was left before, it waits.
-            if !was_spent && self.shards[place].turn_is_spent() {
+            if !was_spent && self.shards[place].work().has_no_more() {
                 break;
             }
         }

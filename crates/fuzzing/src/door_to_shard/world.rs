@@ -317,7 +317,7 @@ impl World {
     pub(super) fn carry_mail(&mut self, from: usize, to: usize) -> bool {
         let from = from % self.shards.len();
         let to = to % self.shards.len();
-        let mails = self.shards[from].take_batch(to as u16);
+        let mails = self.shards[from].effects_mut().take_batch(to as u16);
         let any = !mails.is_empty();
         self.shards[to].on_batch(mails, self.now_ms);
         self.collect();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use broker::{Shard, ShardId};
-use storage::{Command, CommandId, Completion, Fault, Outcome, Position, Stats, Status};
+use storage::{Command, CommandId, Completion, Fault, Log, Outcome, Position, Stats, Status};
 
 use super::mailbox::{Item, Mailbox};
 use super::timing::Timing;
@@ -184,9 +184,13 @@ impl Logs {
             let state = LogState::of(&status);
             let has_changed = std::mem::replace(&mut self.seen[place], state) != state;
             self.told[place].look(shard.id(), &status, now_ms);
-            self.told[place].look_at_damage(shard.id(), shard.log_damage());
+            self.told[place].look_at_damage(shard.id(), shard.log().and_then(|log| log.damaged()));
             if has_changed || shows_figures {
-                self.board.show(shard.id(), state, &shard.log_stats().unwrap_or_default());
+                self.board.show(
+                    shard.id(),
+                    state,
+                    &shard.log().map(Log::stats).unwrap_or_default(),
+                );
             }
         }
         if !self.is_open {
@@ -207,7 +211,7 @@ impl Logs {
         });
         let opened = match failed {
             Some(fault) => Err(fault),
-            None if shards.iter().all(Shard::log_is_ready) => Ok(()),
+            None if shards.iter().all(|shard| shard.log().is_none_or(Log::is_ready)) => Ok(()),
             None => return,
         };
         self.is_open = true;

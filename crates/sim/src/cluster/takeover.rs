@@ -3,8 +3,8 @@
 use broker::{Durability, Shard, ShardId};
 use cluster::{Body, Role};
 use driver::Item;
-use storage::Status;
 use storage::testing::Crash;
+use storage::{Log, Status};
 
 use super::Cluster;
 use crate::node::Node;
@@ -256,7 +256,7 @@ impl World {
         if self.is_current_poisoned() {
             return self.lose_role(number);
         }
-        let is_ready = self.node.shards().all(Shard::log_is_ready);
+        let is_ready = self.node.shards().all(|shard| shard.log().is_none_or(Log::is_ready));
         let is_full = self.has_full_log();
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         cluster.toll.full_logs += u64::from(is_full);

@@ -15,6 +15,7 @@ use codec::Reason;
 use driver::{Charge, Host, Origin, Read, Socket, Waker};
 use mio::{Interest, Poll, Registry, Token};
 use net::Stream;
+use storage::Log;
 use tokio::sync::oneshot;
 
 use crate::auth::Authenticator;
@@ -218,7 +219,7 @@ impl Host for Os {
         match order {
             Order::Bans { listed, ends } => self.on_bans(listed, ends, shards, now_ms),
             Order::Pin(answer) => pin_logs(shards, &answer),
-            Order::Unpin => shards.iter_mut().for_each(Shard::unpin_log),
+            Order::Unpin => shards.iter_mut().filter_map(Shard::log_mut).for_each(Log::unpin),
             Order::Purge => memory::purge_if_asked(),
         }
     }
@@ -244,8 +245,13 @@ impl Host for Os {
 fn pin_logs(shards: &mut [Shard], answer: &Sender<Pinned>) {
     for shard in shards {
         // Who asked may be gone; it takes its pin back all the same.
-        let (segments, manifest) = shard.pin_log();
-        let _ = answer.send(Pinned { shard: shard.id(), segments, manifest });
+        let id = shard.id();
+        let (mut segments, mut manifest) = (Vec::new(), None);
+        if let Some(log) = shard.log_mut() {
+            log.pin();
+            (segments, manifest) = (log.written_files(), log.manifest());
+        }
+        let _ = answer.send(Pinned { shard: id, segments, manifest });
     }
 }
 
