@@ -266,9 +266,9 @@ fn check_manifests(
         for other in ours.filter(|other| !allowed.contains(*other)) {
             faults.push(format!("{}: {name} may not use {other}", file.path));
         }
-        let heading = |line: &str| line.starts_with('#') && line.contains(&format!("`{name}`"));
-        if !architecture.lines().any(heading) {
-            faults.push(format!("ARCHITECTURE.md: no heading for crate `{name}`"));
+        let row = format!("| `{name}` |");
+        if !architecture.lines().any(|line| line.starts_with(&row)) {
+            faults.push(format!("ARCHITECTURE.md: no row for crate `{name}`"));
         }
         let all = manifest.dependencies.keys().chain(manifest.dev_dependencies.keys());
         for dependency in all.filter(|dependency| !is_ours(dependency)) {
