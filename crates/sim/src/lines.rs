@@ -4,10 +4,11 @@ use broker::admission::{Admission, admit};
 use driver::testing::{Flaws, Pipe, PipeEnd};
 use driver::{Handover, Item};
 
+use crate::dice::pick;
 use crate::ledger::HONEST_ADDRESS;
 use crate::node::Admitted;
 use crate::sabotage::Sabotage;
-use crate::world::{World, pick};
+use crate::world::World;
 
 /// A client's end of a connection.
 pub(crate) struct Line {

@@ -6,8 +6,9 @@ use codec::Version;
 use driver::testing::PipeEnd;
 
 use crate::client::ModelClient;
+use crate::dice::pick;
 use crate::random::Random;
-use crate::world::{World, pick};
+use crate::world::World;
 
 /// After so long a farewell is given up, and its connection closed.
 const PARTING_MS: u64 = 10_000;

@@ -5,20 +5,24 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Durability, Limits, Settings, Shard, ShardId, ShareStrategy, TURN_UNITS, WhenFull};
+use broker::{Limits, Settings, Shard, ShardId};
 use codec::{QoS, Version};
 use driver::testing::Clock;
-use session::{Overflow, QueueLimits};
+use session::Overflow;
 
-use crate::client::{Draft, Habit, ModelClient, NEVER_SECS};
+use crate::client::{Draft, ModelClient};
 use crate::cluster::Cluster;
 use crate::crash::{Calamities, Toll};
+use crate::dice::{
+    BEGIN_MS, PARTING_MS, moods, new_clients, new_settings, new_terms, pick, room_bytes,
+    set_levels, set_levels_of_cluster, share_out, speak_of_refusals,
+};
 use crate::disks::Disks;
 use crate::hostile::Mob;
 use crate::ledger::Asking;
 use crate::lines::Line;
 use crate::node::{Node, Turns};
-use crate::oracle::{GROUP_KEEPER, Oracle, Terms};
+use crate::oracle::{GROUP_KEEPER, Oracle};
 use crate::policy::Steering;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
@@ -219,8 +223,7 @@ impl World {
         let (mut random, mut crowd) = (Random::new(seed), Random::new(seed ^ (1 << 62)));
         let shard_count = 1 + random.below(5) as u16;
         let (mut settings, mut limits) = new_settings(options, &mut random, &mut crowd);
-        let mut terms = new_terms(options);
-        let clock = Clock::new(BEGIN_MS);
+        let (mut terms, clock) = (new_terms(options), Clock::new(BEGIN_MS));
         let (mut disks, mut cluster, mut calamities) = (None, None, Calamities::default());
         let (mut padding_max, mut unrest_percent) = (0, 100);
         if options.durable {
@@ -245,8 +248,7 @@ impl World {
             padding_max = padding_max.max(pick(&[0, 300, 6000], &mut random));
         }
         let mut mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
-        let small = disks.as_mut().filter(|_| mob.has_small_logs);
-        share_out(options, &mut settings, small, padding_max);
+        share_out(options, &mut settings, disks.as_mut(), mob.has_small_logs, padding_max);
         let steering = Steering::new(options.policy, seed);
         let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
         oracle.rights = steering.rights(shard_count);
@@ -622,217 +624,3 @@ impl World {
         Ok(())
     }
 }
-
-pub(crate) fn new_settings(
-    options: Options,
-    random: &mut Random,
-    crowd: &mut Random,
-) -> (Settings, Limits) {
-    let settings = Settings {
-        share_strategy: pick(&STRATEGIES, random),
-        rejects: options.overflow == Some(Overflow::Reject),
-        // From less than a message to more than there is.
-        mail_bytes_max: pick(&[50, 500, 5_000, 500_000], random),
-        // Most have more than anybody asks for.
-        turn_units: pick(&[1, 3, 30, TURN_UNITS, TURN_UNITS, TURN_UNITS], crowd),
-        ..Settings::default()
-    };
-    let mut limits = Limits {
-        in_flight_max: 1 + random.below(20) as u16,
-        outbox_bytes_max: 200 + random.below(2000) as u32,
-        ..Limits::default()
-    };
-    if let Some(overflow) = options.overflow {
-        limits.queue = small_queue(overflow);
-    }
-    (settings, limits)
-}
-
-pub(crate) fn new_terms(options: Options) -> Terms {
-    Terms {
-        is_lossy: options.overflow.is_some(),
-        may_refuse: options.overflow == Some(Overflow::Reject),
-        ..Terms::default()
-    }
-}
-
-fn small_queue(overflow: Overflow) -> QueueLimits {
-    // Who is cut off for what is retained would come back for it for ever.
-    let messages_max = if overflow == Overflow::Disconnect { RETAINED_MAX } else { 5 };
-    QueueLimits { messages_max, bytes_max: 10_000, overflow, keeps_qos0: false }
-}
-
-/// Mail before a shard, where logs are small.
-const SMALL_MAIL_BYTES: u64 = 5_000;
-
-/// Room for all, of which the hostile ones take what they can: all who keep to the rules need less
-/// than an eighth of it.
-fn share_out(
-    options: Options,
-    settings: &mut Settings,
-    small: Option<&mut Disks>,
-    padding_max: usize,
-) {
-    if options.sabotage == Some(Sabotage::IgnoreBudget) {
-        settings.turn_units = u32::MAX;
-    }
-    if !options.hostile {
-        return;
-    }
-    if let Some(disks) = small {
-        disks.make_logs_small(padding_max);
-        // What is under way between shards was admitted before the logs got short.
-        settings.mail_bytes_max = settings.mail_bytes_max.min(SMALL_MAIL_BYTES);
-    }
-    let largest = 1_000 + padding_max as u64;
-    settings.sessions_bytes_max = 8 * HONEST_SESSIONS_BYTES;
-    settings.retained_bytes_max = 8 * 2 * u64::from(RETAINED_MAX) * largest;
-}
-
-/// How firmly things are kept in a durable world.
-fn set_levels(
-    settings: &mut Settings,
-    limits: &mut Limits,
-    terms: &mut Terms,
-    random: &mut Random,
-) {
-    limits.durability = if random.chance(70) { Durability::Fsync } else { Durability::Disk };
-    if random.chance(50) {
-        settings.when_full = WhenFull::Wait;
-    }
-    if random.chance(30) {
-        let levels = [Durability::Memory, Durability::Disk, Durability::Fsync];
-        let level = pick(&levels, random);
-        settings.topic_durability.push((ODD_TOPICS.into(), level));
-        terms.topic_level = Some((ODD_TOPICS, level));
-    }
-    terms.level = limits.durability;
-}
-
-/// Bytes of the largest messages, and how often clients come and go.
-fn moods(random: &mut Random) -> (usize, usize) {
-    let padding_max = pick(&[0, 300, 3000, 8000], random);
-    (padding_max, pick(&[5, 20, 100], random))
-}
-
-/// In a cluster what is promised at all is promised by a quorum.
-fn set_levels_of_cluster(
-    settings: &mut Settings,
-    limits: &mut Limits,
-    terms: &mut Terms,
-    random: &mut Random,
-) {
-    set_levels(settings, limits, terms, random);
-    let level = pick(&[Durability::Fsync, Durability::Quorum], random);
-    (limits.durability, terms.level) = (level, level);
-    if terms.topic_level.is_some() {
-        let levels = [Durability::Memory, Durability::Disk, Durability::Fsync, Durability::Quorum];
-        let level = pick(&levels, random);
-        settings.topic_durability = vec![(ODD_TOPICS.into(), level)];
-        terms.topic_level = Some((ODD_TOPICS, level));
-    }
-}
-
-/// Refusing a 3.1.1 publisher means to cut it: it comes back with the same message before it
-/// acknowledges what fills its own queue, and so on for ever.
-fn speak_of_refusals(clients: &mut [ModelClient], settings: &Settings) {
-    let rejected = clients.iter_mut().filter(|_| settings.rejects);
-    rejected.for_each(|client| client.version = Version::V5);
-}
-
-pub(crate) fn new_clients(seed: u64, is_durable: bool, random: &mut Random) -> Vec<ModelClient> {
-    let mut clients: Vec<ModelClient> =
-        (0..3 + random.below(8) as u32).map(|n| new_client(n, is_durable, random)).collect();
-    clients.iter_mut().for_each(|client| leave_wills(client, random));
-    let mut readers = Random::new(seed ^ (1 << 61));
-    for client in clients.iter_mut().filter(|_| is_durable) {
-        read_retained(client, &mut readers);
-    }
-    clients
-}
-
-fn new_client(number: u32, is_durable: bool, random: &mut Random) -> ModelClient {
-    let version = if random.chance(50) { Version::V5 } else { Version::V311 };
-    let is_persistent = number == GROUP_KEEPER || random.chance(60);
-    let expiry_secs = match (is_persistent, version) {
-        (false, _) => 0,
-        (true, Version::V5) if number != GROUP_KEEPER && random.chance(30) => {
-            pick(&[5, 30, 300], random)
-        }
-        (true, _) => NEVER_SECS,
-    };
-    let receive_max = [1, 2, 10, 1000][random.below(4)];
-    let mut client = ModelClient::new(number, version, expiry_secs, receive_max);
-    let mut filters = vec![("t/#", QoS::ExactlyOnce), ("t/+/1", QoS::AtLeastOnce)];
-    filters.push(("t/0/0", QoS::AtMostOnce));
-    filters.push(("t/1/1", QoS::ExactlyOnce));
-    let mut wants_any = false;
-    for (filter, qos) in filters {
-        if random.chance(50) {
-            client.want(filter, qos);
-            wants_any = true;
-        }
-    }
-    if number == GROUP_KEEPER || random.chance(40) {
-        client.want("$share/s/g/#", QoS::AtLeastOnce);
-        wants_any = true;
-    }
-    if !wants_any || (is_durable && random.chance(20)) {
-        client.want("t/+/+", QoS::ExactlyOnce);
-    }
-    client
-}
-
-/// Some clients leave a will with each connection, and some watch for them.
-fn leave_wills(client: &mut ModelClient, random: &mut Random) {
-    if random.chance(60) {
-        client.habit = Some(Habit::new(client.number, client.version, random));
-    }
-    if random.chance(50) {
-        client.want("w/#", QoS::ExactlyOnce);
-    }
-}
-
-/// Some clients want what is retained, too, and what was with each SUBSCRIBE.
-fn read_retained(client: &mut ModelClient, random: &mut Random) {
-    if random.chance(30) {
-        client.want("r/#", QoS::ExactlyOnce);
-    }
-}
-
-/// For packets under way. Where there is little of it, the share of one user is little more than
-/// the largest packet.
-const fn room_bytes(is_tight: bool, is_hostile: bool) -> u64 {
-    match (is_tight, is_hostile) {
-        (false, _) => 1 << 30,
-        (true, false) => 40 * 1024,
-        (true, true) => 512 * 1024,
-    }
-}
-
-pub(crate) fn pick<T: Copy>(choices: &[T], random: &mut Random) -> T {
-    choices[random.below(choices.len())]
-}
-
-pub(crate) const BEGIN_MS: u64 = 1_700_000_000_000;
-
-/// Each client has one topic on which it retains.
-const RETAINED_MAX: u32 = 10;
-
-/// What the sessions of all honest clients may count for.
-const HONEST_SESSIONS_BYTES: u64 = 64 * 1024;
-
-/// After so long no session of a hostile client is left.
-const PARTING_MS: u64 = 60_000;
-
-/// Messages that durable worlds may keep at a level of their own.
-const ODD_TOPICS: &str = "t/+/2";
-
-const STRATEGIES: [ShareStrategy; 6] = [
-    ShareStrategy::Random,
-    ShareStrategy::RoundRobin,
-    ShareStrategy::LeastInFlight,
-    ShareStrategy::Sticky,
-    ShareStrategy::HashClient,
-    ShareStrategy::HashTopic,
-];

@@ -302,8 +302,7 @@ impl Default for Settings {
 /// the caches hold. More makes turns longer, and what lies in mailboxes is memory.
 pub const MAIL_BYTES_MAX: u64 = 768 * 1024;
 
-/// No [`Limits::outbox_bytes_max`](crate::Limits::outbox_bytes_max) is below it: an outbox with less
-/// is not full.
+/// No [`Limits::outbox_bytes_max`] is below it: an outbox with less is not full.
 pub(crate) const OUTBOX_BYTES_MIN: usize = 1024;
 
 /// The default of [`Settings::turn_units`]: some 3 ms.

@@ -6,9 +6,9 @@ use std::fmt;
 use codec::{Ack, AckKind, Packet, Property, PropertyBuf, Publish, QoS, Reason, Version};
 
 use super::{ModelClient, Sequences};
+use crate::dice::pick;
 use crate::oracle::{Oracle, Payload};
 use crate::random::Random;
-use crate::world::pick;
 
 /// Publishes under way, of QoS 1 and 2: well below the broker's receive maximum.
 const IN_FLIGHT_MAX: usize = 20;

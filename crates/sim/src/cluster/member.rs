@@ -102,8 +102,7 @@ impl Member {
         if sabotage == Some(Sabotage::DriftAway) {
             rate = if random.chance(50) { 50 } else { 1000 };
         }
-        let clock =
-            Clock { begin_ms: crate::world::BEGIN_MS, offset_ms: random.next() >> 30, rate };
+        let clock = Clock { begin_ms: crate::dice::BEGIN_MS, offset_ms: random.next() >> 30, rate };
         let copies = (0..shards).map(|it| Copy::new(it, shards, log.clone(), random.next()));
         Self {
             number,

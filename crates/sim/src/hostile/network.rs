@@ -14,9 +14,10 @@ use session::Held;
 use super::kinds::{FILTERS_PER_PACKET, Kind, LARGE_BYTES, METHOD};
 use super::pressure::Pressure;
 use super::{Hostile, Wire};
+use crate::dice::pick;
 use crate::oracle::Payload;
 use crate::sabotage::Sabotage;
-use crate::world::{World, pick};
+use crate::world::World;
 
 /// A worker reads no more of a connection at a time.
 pub(crate) const BYTES_PER_READ_MAX: usize = 16 * 1024;
