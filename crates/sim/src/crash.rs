@@ -411,6 +411,9 @@ impl World {
     pub(crate) fn begin_drivers(&mut self) -> Result<(), String> {
         settle(&mut self.node.unborn, self.now_ms);
         self.clock.advance_to(self.now_ms);
+        if self.options.sabotage == Some(Sabotage::CouplePauses) {
+            self.node.unborn.iter_mut().for_each(Shard::couple_pauses);
+        }
         self.node.begin(self.mob.random.next());
         (0..self.node.drivers.len()).try_for_each(|index| self.turn_for_mail(index))
     }

@@ -2,6 +2,7 @@
 
 use crate::client::{Habit, ModelClient, NEVER_SECS};
 use crate::disks::Disks;
+use crate::hostile::Mob;
 use crate::oracle::{GROUP_KEEPER, Terms};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
@@ -49,6 +50,9 @@ pub(crate) fn small_queue(overflow: Overflow) -> QueueLimits {
     QueueLimits { messages_max, bytes_max: 10_000, overflow, keeps_qos0: false }
 }
 
+/// Mail before a shard, where others flood it.
+const FLOODED_MAIL_BYTES: u64 = 2_000;
+
 /// Mail before a shard, where logs are small.
 pub(crate) const SMALL_MAIL_BYTES: u64 = 5_000;
 
@@ -58,7 +62,7 @@ pub(crate) fn share_out(
     options: Options,
     settings: &mut Settings,
     disks: Option<&mut Disks>,
-    has_small_logs: bool,
+    mob: &Mob,
     padding_max: usize,
 ) {
     if options.sabotage == Some(Sabotage::IgnoreBudget) {
@@ -67,7 +71,10 @@ pub(crate) fn share_out(
     if !options.hostile {
         return;
     }
-    if let Some(disks) = disks.filter(|_| has_small_logs) {
+    if mob.has_floods {
+        settings.mail_bytes_max = settings.mail_bytes_max.min(FLOODED_MAIL_BYTES);
+    }
+    if let Some(disks) = disks.filter(|_| mob.has_small_logs) {
         disks.make_logs_small(padding_max);
         // What is under way between shards was admitted before the logs got short.
         settings.mail_bytes_max = settings.mail_bytes_max.min(SMALL_MAIL_BYTES);

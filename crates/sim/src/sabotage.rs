@@ -42,6 +42,8 @@ pub enum Sabotage {
     RefuseAll,
     /// Users of a namespace share by themselves, not as its users.
     ForgetNamespaces,
+    /// Publishers whose pause is over are read on only while no credit window is full.
+    CouplePauses,
     /// One client may ask for as much as it likes.
     IgnoreBudget,
     /// The access rules of a shard are lost.

@@ -248,7 +248,7 @@ impl World {
             padding_max = padding_max.max(pick(&[0, 300, 6000], &mut random));
         }
         let mut mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
-        share_out(options, &mut settings, disks.as_mut(), mob.has_small_logs, padding_max);
+        share_out(options, &mut settings, disks.as_mut(), &mob, padding_max);
         let steering = Steering::new(options.policy, seed);
         let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
         oracle.rights = steering.rights(shard_count);

@@ -149,6 +149,11 @@ fn the_oracle_sees_work_without_a_budget() {
 }
 
 #[test]
+fn the_oracle_sees_publishers_that_wait_for_what_others_flood() {
+    is_caught_beside_the_hostile(Sabotage::CouplePauses);
+}
+
+#[test]
 fn the_oracle_sees_rules_that_are_lost() {
     is_caught_beside_the_hostile(Sabotage::OpenAccess);
 }

@@ -28,6 +28,9 @@ pub(crate) struct FilterPauses {
     list: Vec<FilterPause>,
     /// When this shard looks at those of its own subscribers.
     look_ms: u64,
+    /// Planted: see [`crate::Shard::couple_pauses`].
+    #[cfg(feature = "testing")]
+    pub(crate) is_coupled: bool,
 }
 
 #[derive(Debug)]
@@ -43,7 +46,12 @@ struct FilterPause {
 
 impl Default for FilterPauses {
     fn default() -> Self {
-        Self { list: Vec::new(), look_ms: NEVER }
+        Self {
+            list: Vec::new(),
+            look_ms: NEVER,
+            #[cfg(feature = "testing")]
+            is_coupled: false,
+        }
     }
 }
 
@@ -117,8 +125,7 @@ impl FilterPauses {
         over.flat_map(|pause| pause.waiting.iter().copied())
     }
 
-    /// The next publisher for whom no pause stands any more.
-    pub(crate) fn next_resumed(&mut self) -> Option<(u32, u64)> {
+    fn next_resumed(&mut self) -> Option<(u32, u64)> {
         loop {
             let over = self.list.iter().position(|pause| pause.filters.is_empty())?;
             let next = self.list[over].waiting.pop_front();
@@ -127,6 +134,17 @@ impl FilterPauses {
             }
             self.list.swap_remove(over);
         }
+    }
+}
+
+impl Context {
+    /// The next publisher for whom no pause stands any more.
+    pub(crate) fn next_resumed(&mut self) -> Option<(u32, u64)> {
+        #[cfg(feature = "testing")]
+        if self.flow.pauses.is_coupled && self.effects.windows_read().is_any_full() {
+            return None;
+        }
+        self.flow.pauses.next_resumed()
     }
 }
 

@@ -113,6 +113,11 @@ impl CreditWindows {
         self.windows[usize::from(shard)].waiting.push_back((slot, connection));
     }
 
+    #[cfg(feature = "testing")]
+    pub(crate) const fn is_any_full(&self) -> bool {
+        self.full != 0
+    }
+
     pub(crate) fn waiting_count(&self) -> usize {
         self.windows.iter().map(|window| window.waiting.len()).sum()
     }

@@ -39,6 +39,8 @@ pub(crate) struct Mob {
     /// What one client may ask for in a turn, whatever the broker makes of it.
     pub(super) turn_units: u32,
     pressure: Pressure,
+    /// Some of them flood without end, and others write to queues that are long.
+    pub(crate) has_floods: bool,
     /// The logs have no more room than they may fill.
     pub(crate) has_small_logs: bool,
     /// Publishes of theirs that were answered with a refusal for want of room.
@@ -90,7 +92,8 @@ impl Mob {
         let mut random = Random::new(seed ^ (1 << 60));
         let count = if is_there { 2 + random.below(5) as u32 } else { 0 };
         let is_tenant = is_there && !has_policy && random.chance(40);
-        let is_guarded = is_there && !has_policy && !is_tenant && random.chance(60);
+        let has_floods = is_there && !has_policy && random.chance(25);
+        let is_guarded = is_there && !has_policy && !is_tenant && !has_floods && random.chance(60);
         let one = |number| Hostile::new(number, (is_guarded, is_tenant), &mut random);
         let mut members: Vec<Hostile> = (0..count).map(one).collect();
         let outbox_bytes_max = [500, 2_000, 200_000][random.below(3)];
@@ -99,6 +102,10 @@ impl Mob {
             if has_small_logs { (5_000, 8 << 20) } else { (200, 150_000) };
         for member in members.iter_mut().skip(1).filter(|_| has_small_logs) {
             member.kind = Kind::Ghost;
+        }
+        for member in members.iter_mut().filter(|_| has_floods) {
+            // Who subscribes to everything has its session on one shard, who floods on another.
+            member.kind = if member.number % 2 == 0 { Kind::Ghost } else { Kind::Flooder };
         }
         let limits = Limits {
             packet_bytes_max: 64 * 1024,
@@ -124,6 +131,7 @@ impl Mob {
             outbox_bytes_max,
             turn_units: settings.turn_units,
             pressure: Pressure::default(),
+            has_floods,
             has_small_logs,
             refused: 0,
             has_left: !is_there,

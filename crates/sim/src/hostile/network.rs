@@ -174,7 +174,12 @@ impl World {
     /// What one of them has written reaches the broker, in a turn that is told of nobody else.
     fn carry_from_hostile(&mut self, who: usize) -> Result<(), String> {
         let mob = &mut self.mob;
-        let Some(wire) = &mut mob.members[who].wire else { return Ok(()) };
+        let member = &mut mob.members[who];
+        if mob.has_floods && member.kind == Kind::Flooder && member.wants_more() {
+            let bytes = member.write(member.version(), &mut mob.random);
+            member.wire.iter_mut().for_each(|wire| wire.to_broker.extend(&bytes));
+        }
+        let Some(wire) = &mut member.wire else { return Ok(()) };
         if wire.to_broker.is_empty() || wire.pipe.under_way().0 > 0 {
             // It has to wait.
             return Ok(());
@@ -202,8 +207,8 @@ impl World {
             Kind::Flooder => {
                 let packets = after.packets - before.packets;
                 let deliveries = after.deliveries - before.deliveries;
-                // Clients have so much in a turn, and mail has.
-                (2 * units + FAN_OUT_MAX + packets, "deliveries", deliveries)
+                // Clients have so much in a turn, and mail has; a message may take it beyond.
+                (2 * (units + FAN_OUT_MAX) + packets, "deliveries", deliveries)
             }
             // Those of one packet at the least, if it is the rest of one.
             Kind::Subscriber if FILTERS_PER_PACKET as u64 * FILTER_UNITS > units => {
@@ -273,6 +278,11 @@ impl World {
 }
 
 impl Hostile {
+    /// It has sent all that it had written.
+    fn wants_more(&self) -> bool {
+        self.wire.as_ref().is_some_and(|wire| wire.to_broker.is_empty())
+    }
+
     pub(super) fn name(&self) -> String {
         format!("hostile {} ({:?})", self.number, self.kind)
     }

@@ -3,7 +3,7 @@
 //! How much is left is always some more than any honest user holds, or all of them where they are
 //! one namespace of two: they keep within their share, whatever the hostile ones do.
 
-use broker::{Memory, Name};
+use broker::{Memory, NO_CONNECTION, Name};
 use driver::Item;
 use session::Held;
 
@@ -122,6 +122,10 @@ impl World {
             let unread = wire.to_broker.len() + wire.pipe.under_way().0;
             let unfinished = member.tail_bytes.saturating_sub(unread);
             let place = self.node.place_of(Name::new(self.mob.scope, &wire.client_id));
+            if place.connection == NO_CONNECTION {
+                // It was told to go, and has not read that yet.
+                continue;
+            }
             let unsent = self.node.unsent(place) + unfinished;
             if unsent >= CUT_BYTES_MIN {
                 return Err(format!(

@@ -344,7 +344,7 @@ mod tests {
 
     /// The will may be on its way, and reach the subscription when it has the new QoS.
     #[test]
-    fn mqtt_3_8_4_8_a_subscribe_for_less_may_be_ahead_of_a_will() {
+    fn a_subscribe_for_less_may_be_ahead_of_a_will() {
         let mut oracle = with_will();
         oracle.on_subscribing(READER, "w/#", QoS::AtMostOnce, true);
         assert_eq!(oracle.judge(), Ok(()));
