@@ -29,7 +29,9 @@ WAYS = [
     ("QoS 1, kept group", "kept_group-1"),
 ]
 HOUSE = re.compile(r"^<?&?(mut )?(broker|codec|policy|session|storage|topic)::")
-LOOK_UPS = re.compile(r"::Clients::(get|get_mut)$")
+LOOK_UPS = re.compile(
+    r"clients::(table::<impl broker::clients::Sessions>|table::Clients)::(get|get_mut)$"
+)
 
 
 def build():
