@@ -356,8 +356,10 @@ impl Durable {
     fn try_will(&mut self, sessions: &mut Sessions, queue: QueueNumber) {
         let Some(slot) = sessions.find_queue(queue) else { return };
         let durable = sessions.kept_mut(slot);
-        let rare = durable.and_then(|durable| durable.rare.as_mut());
-        if rare.is_some_and(|rare| std::mem::take(&mut rare.owes_will))
+        let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { return };
+        // Behind a will that is due, which brings it along: it may stand anywhere in the list.
+        if std::mem::take(&mut rare.owes_will)
+            && !rare.has_due_will
             && self.keep_will(sessions, slot, Class::Essential).is_err_and(|error| passes(&error))
         {
             self.put_off_will(sessions, slot);

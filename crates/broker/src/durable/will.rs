@@ -10,7 +10,7 @@ use codec::QoS;
 use session::{Message, Will};
 use storage::AppendError;
 
-use super::postponed::Postponed;
+use super::postponed::{self, Postponed};
 use super::store::Class;
 use crate::clients::Sessions;
 use crate::durable::Durable;
@@ -133,6 +133,9 @@ impl Durable {
             durable.rare().has_due_will = false;
         }
         if let Err(error) = self.keep_will(sessions, slot, Class::Essential) {
+            if postponed::passes(&error) {
+                self.put_off_will(sessions, slot);
+            }
             sessions.tell_will_not_kept(cx, slot, error);
         }
     }

@@ -254,6 +254,36 @@ fn a_will_that_was_withdrawn_on_a_full_disk_stays_withdrawn() {
 }
 
 #[test]
+fn a_will_that_is_due_before_it_is_written_does_not_block_the_log() {
+    let mut lab = Lab::durable(1);
+    for (id, filter) in [("watches", "w/#"), ("away", "a/#")] {
+        let conn = lab.open(persistent(id));
+        lab.subscribe(conn, filter, 1);
+        lab.cut(conn);
+    }
+    let ids: Vec<String> = (0..12).map(|who| format!("dies-{who}")).collect();
+    for id in &ids {
+        let conn = lab.open(persistent(id));
+        lab.cut(conn);
+    }
+    let publisher = lab.open(request("publisher"));
+    fill(&mut lab, publisher);
+    // Sooner or later what is left has room for a CONNECT, and not for its will.
+    for id in &ids {
+        let mut large = will("w/w").expect("a will");
+        large.payload = [b'w'; 12_000].into();
+        let conn = lab.open(ConnectRequest { will: Some(large), ..persistent(id) });
+        lab.cut(conn);
+        lab.open(ConnectRequest { will: will("w/w"), ..persistent(id) });
+    }
+    make_room(&mut lab);
+    lab.publish(publisher, "a/a", b"again", 1, 1);
+    assert_eq!(lab.take(publisher), Some(Got::Ack(AckKind::Puback, 1, Reason::SUCCESS)));
+    let watches = lab.open(persistent("watches"));
+    assert_eq!(read_all(&mut lab, watches).len(), ids.len());
+}
+
+#[test]
 fn more_than_can_be_put_off_is_refused() {
     let (mut lab, publisher) = brimful(|lab| {
         let conn = lab.open(persistent("leaves"));
