@@ -18,6 +18,9 @@ from ports import defaults_taken
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / "tests/e2e/.venv/bin"
 QUELEA = ROOT / "target/debug/quelea"
+PYTEST = [str(VENV / "python"), "-m", "pytest", "-q"]
+# End-to-end tests wait most of the time: three files at once keep two cores busy.
+PROCESSES = ["-n", "3", "--dist", "loadfile"]
 
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed")
 PYTEST_RESULT = re.compile(r"(\d+) (passed|failed|errors?)\b")
@@ -69,13 +72,13 @@ def count_nothing(_line):
 SUITES = [
     ("build", ["cargo", "test", "--workspace", "--no-run"], count_nothing),
     ("unit", ["cargo", "test", "--workspace", "--no-fail-fast"], count_cargo),
-    ("e2e", [str(VENV / "python"), "-m", "pytest", "-q", "tests/e2e"], count_pytest),
+    ("e2e", [*PYTEST, *PROCESSES, "--durations=10", "tests/e2e"], count_pytest),
     (
         "e2e-js",
         ["node", "--test", "--test-reporter=tap", "tests/e2e/mqttjs.test.js"],
         count_node,
     ),
-    ("tools", [str(VENV / "python"), "-m", "pytest", "-q", "tests/tools"], count_pytest),
+    ("tools", [*PYTEST, "tests/tools"], count_pytest),
     # Three brokers on three NATS servers; `make cluster-test` is the long form.
     ("cluster", ["python3", "tests/cluster/rounds.py", "--short"], count_cluster),
     # The hot path in instructions, against the committed baseline: see its own help.
