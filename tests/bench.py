@@ -96,6 +96,10 @@ MAX_1 = Row("MAX-1", file("max"), ("--set", "qos=1"), about="100 pairs flat out,
 MAX_0 = Row("MAX-0", file("max"), ("--set", "qos=0"), about="100 pairs flat out, QoS 0")
 ONE_1 = Row("ONE-1", file("one"), about="one pair flat out, QoS 1")
 
+# 2,000 messages per second into kept sessions.
+DELAYED = ("quelea-memory", "quelea", "quelea-delayed", "mosquitto-durable")
+D_PACED = Row("D-PACED", file("cluster-cost"), paced=True, brokers=DELAYED)
+
 PEERS = ["quelea", "mosquitto", "rumqttd", "rmqttd", "nats"]
 PEERS += ["mochi", "hivemq", "rabbitmq", "aedes"]
 KEEPERS = ["quelea-memory", "quelea-disk", "quelea"]
@@ -199,7 +203,9 @@ SUITES = {
         duration="4s",
     ),
     "durable": Suite(
-        plain("D-1-16B", "D-1-1K", "D-1-8K", "D-2", "D-3", "D-4"), KEEPERS, "quelea-memory"
+        [*plain("D-1-16B", "D-1-1K", "D-1-8K", "D-2", "D-3", "D-4"), D_PACED],
+        KEEPERS,
+        "quelea-memory",
     ),
 }
 

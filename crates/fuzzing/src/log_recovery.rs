@@ -87,7 +87,7 @@ fn repair(mut disk: SimDisk) {
 fn drive(log: &mut Log, disk: &mut SimDisk, reached: impl Fn(&Log) -> bool) -> bool {
     for now_ms in 0..1000 {
         let mut commands = Vec::new();
-        log.take_commands(&mut commands);
+        log.take_commands(&mut commands, now_ms * 100);
         commands.into_iter().for_each(|command| disk.submit(command));
         if reached(log) {
             return true;

@@ -166,9 +166,10 @@ impl Bench {
 
     /// Commands out, completions in; waits for one when no more may be appended.
     fn turn(&mut self, level: Level) -> Result<()> {
-        self.log.on_tick(self.begun.elapsed().as_millis() as u64);
+        let now_ms = self.begun.elapsed().as_millis() as u64;
+        self.log.on_tick(now_ms);
         let mut commands = Vec::new();
-        self.log.take_commands(&mut commands);
+        self.log.take_commands(&mut commands, now_ms);
         for command in commands {
             self.note(&command);
             if let Err(completion) = self.disk.submit(command) {

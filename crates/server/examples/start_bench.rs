@@ -123,9 +123,10 @@ impl Writer {
 
     /// Commands out, and at least one completion in.
     fn turn(&mut self) -> Result<()> {
-        self.log.on_tick(self.begun.elapsed().as_millis() as u64);
+        let now_ms = self.begun.elapsed().as_millis() as u64;
+        self.log.on_tick(now_ms);
         let mut commands = Vec::new();
-        self.log.take_commands(&mut commands);
+        self.log.take_commands(&mut commands, now_ms);
         for command in commands {
             if let Err(completion) = self.disk.submit(command) {
                 bail!("the disk thread ended: {completion:?}");

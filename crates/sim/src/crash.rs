@@ -318,7 +318,8 @@ impl World {
         }
     }
 
-    /// Turns, mail and disks, until nothing moves. True: something did.
+    /// Turns, mail and disks, until nothing moves. Only for commits that are delayed does time
+    /// pass. True: something moved.
     pub(crate) fn let_move(&mut self) -> Result<bool, String> {
         let (mut has_moved, mut empty_rounds) = (false, 0);
         for _ in 0..WORK_ROUNDS_MAX {
@@ -330,6 +331,10 @@ impl World {
                 moves = true;
             }
             moves |= self.work_disks()?;
+            if !moves && self.node.delays_commit() {
+                self.pass_ms(1)?;
+                moves = true;
+            }
             empty_rounds = if moves { 0 } else { empty_rounds + 1 };
             if !moves && (!takes_turns || empty_rounds == EMPTY_ROUNDS_MAX) {
                 break;

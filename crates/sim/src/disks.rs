@@ -30,7 +30,7 @@ pub(crate) struct Disks {
 pub(crate) type Found = (Position, Kind, Vec<u8>);
 
 impl Disks {
-    /// `thrift`: how much of a log is left to what frees more than it takes.
+    /// `thrift`: how much of a log is left to what frees more than it takes, and how commits wait.
     pub(crate) fn new(
         shards: ShardId,
         sabotage: Option<Sabotage>,
@@ -49,6 +49,7 @@ impl Disks {
         };
         let mut settings = Settings {
             slack_segments: random.below(3) as u32,
+            commit_delay_ms: COMMIT_DELAY_MS[thrift.below(COMMIT_DELAY_MS.len())],
             sync_interval_ms: SYNC_INTERVAL_MS,
             retry_ms: 200,
             ..Settings::with_segment_bytes(SEGMENT_BYTES << random.below(2))
@@ -288,3 +289,6 @@ const LOG_LAST_PART: u64 = 16;
 
 /// What is kept at level `disk` is synced after so long.
 pub(crate) const SYNC_INTERVAL_MS: u32 = 500;
+
+/// Most worlds have none, as most brokers.
+pub(crate) const COMMIT_DELAY_MS: [u32; 4] = [0, 0, 2, 20];

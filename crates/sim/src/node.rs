@@ -310,6 +310,11 @@ impl Node {
         items.into_iter().for_each(|item| mailbox.put(item));
     }
 
+    /// Records wait for others to share a commit with.
+    pub(crate) fn delays_commit(&self) -> bool {
+        self.shards().filter_map(Shard::log).any(storage::Log::delays_commit)
+    }
+
     /// Is nothing left that somebody waits for?
     pub(crate) fn is_quiet(&self) -> bool {
         let is_quiet =

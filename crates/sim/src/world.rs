@@ -555,6 +555,7 @@ impl World {
             && self.lines.values().all(is_still)
             && self.is_node_quiet()
             && self.disks.as_ref().is_none_or(Disks::is_idle)
+            && !self.node.delays_commit()
     }
 
     /// Who does not read keeps nobody else from coming to rest.

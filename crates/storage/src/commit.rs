@@ -28,6 +28,8 @@ pub(crate) struct Commit {
     /// Since when there have been records of level `disk` that nobody asked to sync.
     unsynced_since: Option<u64>,
     last_append_ms: u64,
+    /// Since when there have been records that no commit has, if they may wait for others.
+    delayed_since: Option<u64>,
     retry_at: Option<u64>,
     /// Why the last commit could not be carried out for now.
     pub(crate) unavailable: Option<Fault>,
@@ -53,9 +55,14 @@ impl Commit {
             claimed: Position::default(),
             unsynced_since: None,
             last_append_ms: 0,
+            delayed_since: None,
             retry_at: None,
             unavailable: None,
         }
+    }
+
+    pub(crate) fn is_delayed(&self) -> bool {
+        self.delayed_since.is_some()
     }
 
     pub(crate) fn note_append(&mut self, level: Level, position: Position, now_ms: u64) {
@@ -71,11 +78,13 @@ impl Commit {
 }
 
 impl Log {
-    pub(crate) fn plan_commit(&mut self) {
+    pub(crate) fn plan_commit(&mut self, now_ms: u64) {
         let waits = self.commit.retry_at.is_some_and(|at| at > self.now_ms);
-        if self.poison.is_some() || waits || !self.may_form_group() {
+        let delays = self.delays_records(now_ms);
+        if self.poison.is_some() || waits || !self.may_form_group() || delays {
             return;
         }
+        self.commit.delayed_since = None;
         self.commit.retry_at = None;
         self.close_batches();
         let mut steps: Vec<Step> = self.queue.drain(..).collect();
@@ -97,6 +106,18 @@ impl Log {
         self.commit.in_flight.push_back(Group { id, steps: steps.clone(), bytes });
         let resume = std::mem::take(&mut self.commit.resume);
         self.commands.push(Command::Commit { id, steps, resume });
+    }
+
+    /// Whether the next commit waits for more records. Only records may be late: what a log needs
+    /// to open, to go on in the next segment or to close is not delayed.
+    fn delays_records(&mut self, now_ms: u64) -> bool {
+        let delay = u64::from(self.settings.commit_delay_ms);
+        let has_records_only = self.open.is_some() && self.queue.is_empty() && !self.upkeep.is_due;
+        if delay == 0 || self.phase != Phase::Running || !has_records_only {
+            return false;
+        }
+        let since = *self.commit.delayed_since.get_or_insert(now_ms);
+        now_ms < since + delay
     }
 
     /// Whether the disk has nothing to do, or will have soon and there is much to do.
@@ -220,7 +241,7 @@ impl Log {
     }
 
     pub(crate) fn on_tick_commit(&mut self) {
-        let Some(deadline) = self.commit_deadline() else { return };
+        let Some(deadline) = self.idle_deadline() else { return };
         if deadline > self.now_ms || !self.commit.in_flight.is_empty() {
             return;
         }
@@ -233,6 +254,16 @@ impl Log {
 
     /// None while the disk is at it: when it is done, somebody looks again.
     pub(crate) fn commit_deadline(&self) -> Option<u64> {
+        let delay = u64::from(self.settings.commit_delay_ms);
+        let delayed = self.commit.delayed_since.map(|since| since + delay);
+        let may_go = self.commit.in_flight.is_empty() && self.commit.retry_at.is_none();
+        let delayed = delayed.filter(|_| may_go);
+        self.idle_deadline().into_iter().chain(delayed).min()
+    }
+
+    /// When a quiet log has to sync records of level `disk`, to state that its records are durable,
+    /// or to try again.
+    fn idle_deadline(&self) -> Option<u64> {
         if !self.commit.in_flight.is_empty() {
             return None;
         }

@@ -343,12 +343,12 @@ impl Log {
     }
 
     /// Moves everything the disk has to do now to the end of `out`. Call it once per turn, so that
-    /// all appends of a turn share a write.
-    pub fn take_commands(&mut self, out: &mut Vec<Command>) {
+    /// all appends of a turn share a write, and at [`Log::next_deadline`].
+    pub fn take_commands(&mut self, out: &mut Vec<Command>, now_ms: u64) {
         self.plan_reads();
         self.plan_reclaim();
         self.plan_space();
-        self.plan_commit();
+        self.plan_commit(now_ms);
         out.append(&mut self.commands);
     }
 
@@ -382,6 +382,11 @@ impl Log {
         let space = [self.space.deadline(self.commit.synced), self.reclaim_deadline()];
         let reads = self.reads.iter().filter_map(|reading| reading.retry_at);
         commit.into_iter().chain(space).flatten().chain(reads).min()
+    }
+
+    /// Whether records wait for others to share a commit with, see [`Settings::commit_delay_ms`].
+    pub fn delays_commit(&self) -> bool {
+        self.commit.is_delayed() && self.poison.is_none()
     }
 
     /// Makes everything appended so far durable, whatever its level.

@@ -35,6 +35,9 @@ pub struct Settings {
     pub reclaim_chunk_bytes: u32,
     /// Milliseconds until a command that failed for lack of space is tried again. Default 1000.
     pub retry_ms: u32,
+    /// Milliseconds that records may wait for others to share their commit with, while the disk is
+    /// idle. A full batch does not wait. Default 0: no record waits.
+    pub commit_delay_ms: u32,
     /// Milliseconds after which records of level `disk` are synced too. Default 1000.
     pub sync_interval_ms: u32,
     /// Bytes that the manifest is ahead of what is written, at least. Default 64 KiB.
@@ -60,6 +63,7 @@ impl Default for Settings {
             reclaim_bytes_per_sec: 8 * MIB,
             reclaim_chunk_bytes: MIB,
             retry_ms: 1000,
+            commit_delay_ms: 0,
             sync_interval_ms: 1000,
             manifest_ahead_bytes: 64 * KIB,
             manifest_interval_ms: 60_000,

@@ -393,6 +393,6 @@ fn a_log_of_which_nothing_was_seen_is_a_new_one() {
     assert_eq!((follow.end(), follow.oldest()), (Position::default(), 0));
     let mut log = Log::open(follow.finish(IDENTITY), settings());
     let mut commands = Vec::new();
-    log.take_commands(&mut commands);
+    log.take_commands(&mut commands, 0);
     assert!(matches!(commands[..], [storage::Command::Create { segment: 1, .. }]));
 }

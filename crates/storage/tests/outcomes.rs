@@ -76,7 +76,7 @@ fn without_a_quorum_appends_are_taken_until_the_backlog_is_full() {
     model.tick(u64::from(settings().retry_ms));
     rest(&mut model);
     let mut commands = Vec::new();
-    model.log.take_commands(&mut commands);
+    model.log.take_commands(&mut commands, model.now_ms);
     assert!(commands.is_empty(), "{commands:?}");
     let deadline = model.log.next_deadline().expect("it is tried again");
     assert!(deadline > model.now_ms && deadline <= model.now_ms + u64::from(settings().retry_ms));
@@ -160,7 +160,7 @@ fn a_fenced_log_never_writes_again() {
         for _ in 0..100 {
             model.tick(100);
             let mut commands = Vec::new();
-            model.log.take_commands(&mut commands);
+            model.log.take_commands(&mut commands, model.now_ms);
             let writes = |command: &Command| !matches!(command, Command::Read { .. });
             assert!(!commands.iter().any(writes), "seed {seed}: {commands:?}");
         }

@@ -32,6 +32,7 @@ impl Durable {
         groups: &Groups,
         retained: &mut Retained,
         out: &mut Vec<Command>,
+        now_ms: u64,
     ) {
         let Some(store) = self.store.as_mut().sure() else { return };
         store.reclaim(sessions, groups, retained);
@@ -42,7 +43,7 @@ impl Durable {
         {
             store.log.reclaimed(chunk);
         }
-        store.log.take_commands(out);
+        store.log.take_commands(out, now_ms);
     }
 }
 

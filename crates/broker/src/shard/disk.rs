@@ -54,7 +54,7 @@ impl Shard {
         self.cx.now_ms = now_ms;
         if self.durable.has_log() {
             let Self { sessions, durable, groups, retained, .. } = self;
-            durable.take_commands(sessions, groups, retained, out);
+            durable.take_commands(sessions, groups, retained, out, now_ms);
             self.note_log_status();
             self.finish();
         }

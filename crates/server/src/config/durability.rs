@@ -22,6 +22,7 @@ pub struct DurabilityConfig {
     pub segment_bytes: u32,
     /// Resolved. 0: no limit.
     log_bytes_max: u64,
+    commit_delay_ms: u32,
     space_percent: u32,
     reclaim_percent: u32,
     reclaim_bytes_per_sec: u32,
@@ -47,10 +48,11 @@ impl DurabilityConfig {
     }
 
     /// What has to be the same on all nodes of a cluster. The size of the log is not: unless it is
-    /// configured, it follows from the disk of each machine.
+    /// configured, it follows from the disk of each machine. The delay of commits may change from
+    /// node to node, in a rolling restart for one.
     #[must_use]
     pub(crate) fn of_cluster(&self) -> Self {
-        Self { log_bytes_max: AUTO, ..self.clone() }
+        Self { log_bytes_max: AUTO, commit_delay_ms: 0, ..self.clone() }
     }
 
     /// The sizes of one shard's log among those of so many shards.
@@ -71,6 +73,7 @@ impl DurabilityConfig {
                 0 | AUTO => u64::MAX,
                 all => all / u64::from(shards),
             },
+            commit_delay_ms: self.commit_delay_ms,
             space_percent: self.space_percent,
             reclaim_percent: self.reclaim_percent,
             reclaim_bytes_per_sec: self.reclaim_bytes_per_sec,
@@ -110,6 +113,7 @@ pub(super) fn lower(
             bytes => bytes,
         },
         log_bytes_max: raw.log_bytes_max,
+        commit_delay_ms: raw.commit_delay_ms,
         space_percent: raw.space_percent,
         reclaim_percent: raw.reclaim_percent,
         reclaim_bytes_per_sec: raw.reclaim_bytes_per_sec,
@@ -259,6 +263,7 @@ mod tests {
             level_max: DurabilityLevel::Fsync,
             segment_bytes,
             log_bytes_max,
+            commit_delay_ms: 0,
             space_percent: 10,
             reclaim_percent: 50,
             reclaim_bytes_per_sec: 1 << 20,

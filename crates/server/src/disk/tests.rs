@@ -49,7 +49,7 @@ impl Driven {
         let mut reads = Vec::new();
         while !reached(&self.log) || !reads.is_empty() {
             let mut commands = Vec::new();
-            self.log.take_commands(&mut commands);
+            self.log.take_commands(&mut commands, 0);
             for command in commands {
                 self.disk.submit(command).unwrap();
             }

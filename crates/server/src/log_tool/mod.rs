@@ -469,7 +469,7 @@ pub(crate) mod tests {
         let mut appended = 0;
         loop {
             let mut commands = Vec::new();
-            log.take_commands(&mut commands);
+            log.take_commands(&mut commands, 0);
             commands.into_iter().for_each(|command| disk.submit(command).unwrap());
             log.on_completed(completions.recv().unwrap());
             match log.status() {

@@ -23,6 +23,7 @@ use std::rc::Rc;
 use cluster::Role;
 use driver::testing::Clock;
 
+use crate::disks::{COMMIT_DELAY_MS, SYNC_INTERVAL_MS};
 use crate::node::Node;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
@@ -76,7 +77,8 @@ impl Cluster {
         let segment_bytes = SEGMENT_BYTES << own.below(2);
         let log = storage::Settings {
             slack_segments: own.below(3) as u32,
-            sync_interval_ms: crate::disks::SYNC_INTERVAL_MS,
+            commit_delay_ms: COMMIT_DELAY_MS[random.below(COMMIT_DELAY_MS.len())],
+            sync_interval_ms: SYNC_INTERVAL_MS,
             retry_ms: 200,
             ..storage::Settings::with_segment_bytes(segment_bytes)
         };

@@ -7,6 +7,7 @@ use cluster::{Facts, Misfit, Peers, Record};
 
 use super::Cluster;
 use super::member::Member;
+use crate::disks::COMMIT_DELAY_MS;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::world::World;
@@ -46,6 +47,7 @@ impl Setup {
         self.log.slack_segments = random.below(4) as u32;
         self.log.retry_ms = RETRY_MS[random.below(RETRY_MS.len())];
         self.log.batch_bytes_max = BATCH_BYTES_MAX[random.below(BATCH_BYTES_MAX.len())];
+        self.log.commit_delay_ms = COMMIT_DELAY_MS[random.below(COMMIT_DELAY_MS.len())];
         self.is_new = true;
     }
 

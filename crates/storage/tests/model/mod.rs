@@ -152,7 +152,7 @@ impl Model {
     pub(crate) fn turn(&mut self) {
         self.copy_forward();
         let mut commands = Vec::new();
-        self.log.take_commands(&mut commands);
+        self.log.take_commands(&mut commands, self.now_ms);
         commands.into_iter().for_each(|command: Command| self.disk.submit(command));
     }
 
