@@ -538,8 +538,8 @@ settings! {
         /// wait there, users (or addresses) that have more there than what is left are refused.
         log_bytes_max: u64 =
             bytes(256 << 10, AUTO / 2).or("auto", AUTO).or("unlimited", 0), "auto";
-        /// How many milliseconds a commit of the log waits for more messages to share it with, while
-        /// the disk is idle. A busy broker then spends less CPU and disk work on each message, and
+        /// How many milliseconds a commit of the log waits for more messages, while the disk is
+        /// idle. A busy broker then spends less CPU and disk work on each message, and
         /// acknowledges it later by up to this time. 0: commits do not wait.
         commit_delay_ms: u32 = count(0, 1_000), "0";
         /// Space is reclaimed once a log takes more than this many per cent of the bytes that are
