@@ -71,7 +71,7 @@ def count_nothing(_line):
 # in one go: another selection of packages or targets would have other features, and compile again.
 SUITES = [
     ("build", ["cargo", "test", "--workspace", "--no-run"], count_nothing),
-    ("unit", ["cargo", "test", "--workspace", "--no-fail-fast"], count_cargo),
+    ("unit", ["python3", "tests/units.py"], count_cargo),
     ("e2e", [*PYTEST, *PROCESSES, "--durations=10", "tests/e2e"], count_pytest),
     (
         "e2e-js",
