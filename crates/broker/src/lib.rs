@@ -6,8 +6,8 @@
 //! after the door has admitted them ([`admission`]).
 //!
 //! It does **not** know: async, sockets, clocks, threads, files. Time is an argument in
-//! milliseconds since the Unix epoch that never goes back. Two drivers exist: the server's workers
-//! and the simulator.
+//! milliseconds since the Unix epoch that never goes back. The crate `driver` drives shards; the
+//! server and the simulator are its hosts.
 //!
 //! Start reading at [`Shard::on_bytes`]; a message's way is `routing/publish.rs`, then
 //! `routing/deliver.rs`, on another shard after `Mail::Publish`.

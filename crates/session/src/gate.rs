@@ -1,6 +1,6 @@
 //! Whether a connection is read, and why not.
 //!
-//! Each reason is given and taken back by one place in the broker. A connection is read when it has
+//! Each reason is given by one function of the broker. A connection is read when it has
 //! none, and its time has come.
 
 use crate::NEVER;

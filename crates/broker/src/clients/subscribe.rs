@@ -418,7 +418,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// As many filters as one go takes. True: what is left is for [`Shard::on_unsubscribe`].
+    /// As many filters as one go takes. True: what is left is for [`Sessions::on_unsubscribe`].
     pub(crate) fn unsubscribe_some(
         &mut self,
         cx: &mut Context,

@@ -164,7 +164,7 @@ impl Durable {
     }
 
     /// A durable session is owed a message that is in the log. True: it cannot take it now, so that
-    /// the message is to be [left behind](Shard::leave_behind).
+    /// the message is to be [left behind](Durable::leave_behind).
     pub(crate) fn owe(
         &mut self,
         cx: &mut Context,

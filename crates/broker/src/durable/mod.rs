@@ -1,6 +1,6 @@
 //! Durable sessions: a shard's log, what is written into it, and what is rebuilt from it.
 //!
-//! Start reading at [`Shard::take_disk_commands`] (`writing.rs`) for the flow, then
+//! Start reading at [`Durable::take_commands`] (`writing.rs`) for the flow, then
 //!
 //! - `store.rs`: the log with its tables: where each message stands, who needs it,
 //! - `queues.rs`: the kinds of queues, and how far each is,
@@ -12,6 +12,8 @@
 //! - `eras.rs`: what subscriptions were when older messages came,
 //! - `unlogged.rs`: those of which the log knows the packet id only,
 //! - `promise.rs`: acknowledgements and packets that wait for a commit,
+//! - `line.rs`: what of one publisher waits for a commit, in its order,
+//! - `track.rs`: where the messages of one queue are that are given out,
 //! - `handover.rs`: QoS 2 publishes on their way to other shards,
 //! - `kept_groups.rs`: the queues of shared groups,
 //! - `postponed.rs`: what found no room in the log,

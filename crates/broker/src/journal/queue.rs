@@ -20,7 +20,7 @@ pub(super) const NOBODYS: Malformed = Malformed("a number is no session's and no
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct QueueNumber(NonZeroU64);
 
-/// A queue as the log names it. Whose it is in the shard, `Shard::queue` says.
+/// A queue as the log names it. `Durable::queue` says whose it is in the shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum QueueId {
     /// What the shard has taken on and not yet passed to others.

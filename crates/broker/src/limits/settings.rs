@@ -54,7 +54,7 @@ pub struct Limits {
     pub will_bytes_max: u32,
     /// Of a publish: refused with 0x97. Of a will: CONNACK 0x95.
     pub properties_bytes_max: u32,
-    /// Of the subscriptions of one client, as `Shard::subscribe` counts them: SUBACK 0x97.
+    /// Of the subscriptions of one client, as `check_filter` counts them: SUBACK 0x97.
     pub subscription_bytes_max: u32,
     /// More subscriptions: SUBACK 0x97.
     pub subscriptions_per_client_max: u32,

@@ -353,7 +353,7 @@ impl Retained {
 
 impl Client {
     /// The retained messages of a new subscription are to be sent, once there is room for them
-    /// ([`Shard::ask_next_page`]).
+    /// ([`Retained::ask_next_page`]).
     pub(crate) fn want_retained(&mut self, filter: &str, bits: u8, identifier: u32) {
         let wanted = Wanted { options: bits, identifier };
         self.extras().retained_wanted.insert(filter.into(), wanted);

@@ -92,7 +92,7 @@ pub(crate) struct Delivered {
     pub(crate) kept: Option<storage::Position>,
     /// Of the slowest subscriber.
     pub(crate) pace: Pace,
-    /// What its publisher gets of it, to be [delivered](Shard::deliver_own) when it is answered:
+    /// What its publisher gets of it, to be [delivered](Sessions::deliver_own) when it is answered:
     /// many clients wait for the acknowledgement before they look at anything else.
     pub(crate) own: Option<Box<OwnCopy>>,
 }

@@ -133,7 +133,7 @@ pub enum Mail {
     Leave { group: u64, member: SessionKey },
     /// The sender's group chose a session of yours.
     Offer { group: Arc<GroupName>, member: SessionKey, message: Message, way: GroupWay },
-    /// No member could take it: you are the group's home, keep it.
+    /// You are the home of the group: keep it, as no member could take it, or the log keeps all.
     Park { group: Arc<GroupName>, message: Message, confirm: Option<Confirm> },
     /// The group's home has messages waiting, or none any more.
     Waiting { group: u64, any: bool },
