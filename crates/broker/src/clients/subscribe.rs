@@ -12,7 +12,6 @@ use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::clients::notices::Kind;
 use crate::clients::subscriptions::Listed;
-use crate::durable::Change;
 use crate::durable::Durable;
 use crate::flow::work::Task;
 use crate::groups::table::Groups;
@@ -151,7 +150,7 @@ impl Sessions {
             let may_wait = !portion.is_rest;
             let Some(client) = self.get_mut(slot).sure() else { return Ok(()) };
             let one = std::iter::once(text);
-            if may_wait && (cx.flow.work.is_spent() || durable.filters_wait(cx, client, one)) {
+            if may_wait && (cx.flow.work.is_spent() || client.filters_wait(cx, durable, one)) {
                 return Ok(());
             }
             let qos = options.qos as u8;
@@ -341,23 +340,7 @@ impl Sessions {
             return Ok(None);
         }
         let Some(listed) = self.listed_of(groups, slot, text) else { return Ok(None) };
-        if old == Some((granted.bits, identifier)) && listed.place.is_some() {
-            // It is written as it is; perhaps not committed yet.
-            return Ok(Some(listed.place.position()));
-        }
-        let refused = |error| crate::routing::publish::reason_of(&error);
-        match old {
-            None if !listed.is_shared() => durable.begin_filter(self, slot, listed.filter),
-            None => {}
-            Some(old) => {
-                match durable.change_filter(self, slot, listed, text, old).map_err(refused)? {
-                    Change::Remembered => {}
-                    Change::TooMany => return Err(Reason::QUOTA_EXCEEDED),
-                }
-            }
-        }
-        let kept = durable.keep_subscription(self, slot, listed, text, (granted.bits, identifier));
-        kept.map_err(refused)
+        durable.keep_granted(self, slot, listed, text, old, (granted.bits, identifier))
     }
 
     pub(crate) fn subscribe(

@@ -66,36 +66,32 @@ impl Whom {
     }
 }
 
-impl Durable {
+impl Retained {
     /// Clears what an older version retained on a topic that no client may publish to. Nobody hears
     /// of it: some clients end their connection over such a name.
     pub(crate) fn clear_unheard(
         &mut self,
         cx: &mut Context,
         sessions: &mut Sessions,
-        retained: &mut Retained,
+        durable: &mut Durable,
         message: &Message,
         asked: &mut Asked,
     ) -> Routed {
         let mut routed = Routed::default();
         if message.retain() && message.payload().is_empty() {
-            retained.retain(cx, sessions, self, message, Some(asked), &mut routed);
+            self.retain(cx, sessions, durable, message, Some(asked), &mut routed);
         } else {
             routed.refused = Some(Reason::TOPIC_NAME_INVALID);
         }
         routed
     }
+}
 
-    pub(crate) fn message_of(
-        &self,
-        cx: &Context,
-        scope: Scope,
-        publication: &Publication,
-    ) -> Message {
+impl Publication {
+    pub(crate) fn message(&self, cx: &Context, durable: &Durable, scope: Scope) -> Message {
         let now_ms = cx.now_ms;
-        let Publication { topic, properties, payload, qos, retain, expiry_secs, durability } =
-            publication;
-        let level = self.level_of(cx, topic, *durability);
+        let Self { topic, properties, payload, qos, retain, expiry_secs, durability } = self;
+        let level = durable.level_of(cx, topic, *durability);
         Message::new(&MessageParts {
             topic,
             properties,

@@ -35,20 +35,20 @@ impl Sessions {
     }
 }
 
-impl Durable {
+impl Retained {
     /// A page of those that have their home here. What finds no room in the log to say so is found
     /// again.
     pub(crate) fn clear_some_retained(
         &mut self,
         cx: &mut Context,
-        retained: &mut Retained,
+        durable: &mut Durable,
         scope: Scope,
     ) -> u32 {
         let mut messages = Vec::new();
         for filter in scope.filters() {
             let rest = (PAGE_ROWS as usize).saturating_sub(messages.len());
             if rest > 0 {
-                messages.extend(retained.page_of_key(&filter, rest));
+                messages.extend(self.page_of_key(&filter, rest));
             }
         }
         for message in &messages {
@@ -64,7 +64,7 @@ impl Durable {
                 level: message.level(),
                 scope: scope.number(),
             });
-            let _ = retained.keep_retained(cx, self, &nothing, None, None);
+            let _ = self.keep_retained(cx, durable, &nothing, None, None);
         }
         messages.len() as u32
     }

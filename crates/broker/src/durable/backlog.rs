@@ -134,7 +134,7 @@ impl Durable {
     }
 
     /// Puts a serial into the backlogs of the filters that match the topic.
-    pub(crate) fn leave_behind(
+    pub(super) fn leave_behind(
         &mut self,
         sessions: &mut Sessions,
         topic: Name<'_, [u8]>,
@@ -330,7 +330,7 @@ impl Sessions {
     }
 
     /// What the session listens to has changed: its next serials are looked up anew.
-    pub(crate) fn forget_upcoming(&mut self, slot: u32) {
+    pub(super) fn forget_upcoming(&mut self, slot: u32) {
         if let Some(durable) = self.kept_mut(slot) {
             durable.forget_upcoming();
         }

@@ -22,7 +22,7 @@ const CHANGES_PER_FILTER_MAX: usize = 8;
 
 /// What a filter of a session was up to a serial.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Era {
+pub(super) struct Era {
     filter: FilterId,
     through: u64,
     /// Option bits of the index and identifier. None: it was not subscribed.
@@ -32,7 +32,7 @@ pub(crate) struct Era {
 
 /// By filter and serial.
 #[derive(Debug, Default)]
-pub(crate) struct Eras(Vec<Era>);
+pub(super) struct Eras(Vec<Era>);
 
 impl Eras {
     pub(crate) const fn is_empty(&self) -> bool {
@@ -46,7 +46,7 @@ impl Eras {
     }
 
     /// The filter was not subscribed up to this serial.
-    pub(crate) fn not_before(&self, filter: FilterId) -> u64 {
+    pub(super) fn not_before(&self, filter: FilterId) -> u64 {
         let first = self.of(filter).first().filter(|era| era.subscribed.is_none());
         first.map_or(0, |era| era.through)
     }
@@ -129,7 +129,7 @@ impl Sessions {
 
 impl Durable {
     /// A filter is the session's from now on: what came before is none of its business.
-    pub(crate) fn begin_filter(&mut self, sessions: &mut Sessions, slot: u32, filter: FilterId) {
+    pub(super) fn begin_filter(&mut self, sessions: &mut Sessions, slot: u32, filter: FilterId) {
         let (Some(durable), Some(store)) = (sessions.kept_mut(slot), &mut self.store) else {
             return;
         };
@@ -141,7 +141,7 @@ impl Durable {
     }
 
     /// A subscription gets other options from now on: what came before is owed by the `old` ones.
-    pub(crate) fn change_filter(
+    pub(super) fn change_filter(
         &mut self,
         sessions: &mut Sessions,
         slot: u32,

@@ -9,7 +9,7 @@ use super::replay::{MessageFacts, Replay, SessionFacts};
 
 impl Replay {
     /// Segments below `oldest` are given back.
-    pub(crate) fn forget_before(&mut self, oldest: u32) {
+    pub(super) fn forget_before(&mut self, oldest: u32) {
         if oldest <= self.oldest {
             return;
         }

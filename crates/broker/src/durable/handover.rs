@@ -36,7 +36,7 @@ pub(crate) struct Handover {
     /// The queue number of its session, if the log tells.
     pub(crate) session: Option<QueueNumber>,
     /// It waits in the line of what is passed on.
-    pub(crate) is_in_line: bool,
+    pub(super) is_in_line: bool,
     /// The acknowledgement that waits for it, if its connection still does.
     pub(crate) confirm: Option<Confirm>,
     /// None after a start, until the disk has given it.
@@ -70,11 +70,11 @@ pub(crate) const SOURCES: usize = 4;
 /// All of them. Bounded by the receive maxima of the publishers, and for wills by what the log has
 /// room for.
 #[derive(Debug, Default)]
-pub(crate) struct Handovers {
+pub(super) struct Handovers {
     by_serial: HashMap<u64, Handover, FixedState>,
-    pub(crate) track: Track,
+    pub(super) track: Track,
     /// After a start, until all that were under way are passed on again: new ones wait behind them.
-    pub(crate) is_resuming: bool,
+    pub(super) is_resuming: bool,
 }
 
 /// A QoS 2 packet id between PUBLISH and PUBREL.
@@ -85,12 +85,12 @@ pub(crate) struct Received {
     /// Where it stands by itself; else the record of its message tells.
     pub(crate) place: Place,
     /// None: it is of an earlier life.
-    pub(crate) topic_mark: Option<u64>,
+    pub(super) topic_mark: Option<u64>,
     /// An older retained publish of its client and topic has come again since: should it come
     /// again, too, it is retained anew.
     pub(crate) is_undone: bool,
     /// Its PUBREL is written down: a copy of this fact would outlive that.
-    pub(crate) is_released: bool,
+    pub(super) is_released: bool,
 }
 
 impl Handovers {
@@ -113,7 +113,7 @@ impl Handovers {
     }
 
     /// A will has become a message.
-    pub(crate) fn begin_will(&mut self, serial: u64, session: QueueNumber, message: &Message) {
+    pub(super) fn begin_will(&mut self, serial: u64, session: QueueNumber, message: &Message) {
         let handover = Handover {
             session: Some(session),
             is_in_line: false,
@@ -127,7 +127,7 @@ impl Handovers {
     }
 
     /// It is passed on when its turn has come.
-    pub(crate) fn note_in_line(&mut self, serial: u64) {
+    pub(super) fn note_in_line(&mut self, serial: u64) {
         if let Some(handover) = self.by_serial.get_mut(&serial) {
             handover.is_in_line = true;
         }
@@ -139,12 +139,12 @@ impl Handovers {
     }
 
     /// Has it yet to reach somebody?
-    pub(crate) fn is_under_way(&self, serial: u64) -> bool {
+    pub(super) fn is_under_way(&self, serial: u64) -> bool {
         self.by_serial.contains_key(&serial)
     }
 
     /// A repetition of the publish waits, instead of the connection that is gone.
-    pub(crate) fn await_again(&mut self, serial: u64, asked: &mut Asked) {
+    pub(super) fn await_again(&mut self, serial: u64, asked: &mut Asked) {
         if let Some(handover) = self.by_serial.get_mut(&serial) {
             handover.confirm = Some(asked.ask(Respondent::HANDOVER));
         }
@@ -317,7 +317,7 @@ impl Durable {
     }
 
     /// The record of a publish that was taken on never gets to the disk: its publisher is told.
-    pub(crate) fn refuse_taken(&mut self, cx: &mut Context, sessions: &mut Sessions, serial: u64) {
+    pub(super) fn refuse_taken(&mut self, cx: &mut Context, sessions: &mut Sessions, serial: u64) {
         let Some(store) = self.store.as_mut().sure() else { return };
         let Some(handover) = store.handovers.by_serial.remove(&serial).sure() else { return };
         store.handovers.track.finish(serial);
@@ -399,7 +399,7 @@ impl Durable {
     }
 
     /// A PUBREL is committed: the packet id means nothing any more.
-    pub(crate) fn forget_received(
+    pub(super) fn forget_received(
         &mut self,
         sessions: &mut Sessions,
         slot: u32,
@@ -455,7 +455,7 @@ impl Context {
     }
 
     /// The number of one of the [`SOURCES`]. `step` 1: of what is to be retained.
-    pub(crate) fn source_of(&self, confirm: Confirm, step: u16) -> u16 {
+    pub(super) fn source_of(&self, confirm: Confirm, step: u16) -> u16 {
         let kind = 2 * u16::from(confirm.is_will) + step;
         kind * self.shared.shard_count + confirm.publisher.shard()
     }

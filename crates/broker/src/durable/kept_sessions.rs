@@ -6,7 +6,7 @@ use codec::{Packet, Reason, SubscribeOptions, Version};
 use session::{NEVER, QueueLimits};
 use storage::{AppendError, Level, Position};
 
-use super::eras::Eras;
+use super::eras::{Change, Eras};
 use super::handover::Received;
 use super::lifetimes::Lifetimes;
 use super::postponed::{self, Postponed, Unwritten};
@@ -21,6 +21,7 @@ use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::journal::{Fact, QueueNumber, SessionOpened, Subscribed};
 use crate::routing::deliver::options;
+use crate::routing::publish::reason_of;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 use crate::{Durability, Ended, Name};
@@ -30,18 +31,18 @@ use crate::{Durability, Ended, Name};
 pub(crate) struct KeptSession {
     /// Its queue number.
     pub(crate) queue: QueueNumber,
-    pub(crate) track: Track,
+    pub(super) track: Track,
     pub(crate) opened: Place,
     /// Present while it has no connection.
     pub(crate) detached: Place,
-    pub(crate) rare: Option<Box<Rare>>,
+    pub(super) rare: Option<Box<Rare>>,
     /// Deliveries that wait in the log, and their bytes. What expires there is counted until the
     /// queue is counted anew, or the session has caught up: by so much it has expired as is counted
     /// then and is not there.
     pub(crate) queued: u32,
     pub(crate) queued_bytes: u64,
     /// The last that has to wait.
-    pub(crate) last_queued: u64,
+    pub(super) last_queued: u64,
     /// The time of the newest fact about its connection, in milliseconds: times grow, so that the
     /// order of the facts shows however they are copied.
     pub(crate) told_ms: u64,
@@ -50,23 +51,23 @@ pub(crate) struct KeptSession {
     was_synced: bool,
     pub(crate) is_behind: bool,
     /// Its progress goes into the next commit.
-    pub(crate) is_moved: bool,
+    pub(super) is_moved: bool,
 }
 
 /// What only few durable sessions have.
 #[derive(Debug, Default)]
-pub(crate) struct Rare {
+pub(super) struct Rare {
     pub(crate) will: Place,
     /// Bounded by the receive maximum.
     pub(crate) received: Vec<Received>,
-    pub(crate) eras: Eras,
+    pub(super) eras: Eras,
     /// A mark for the topic of each publish of the client that is in the [`super::line`], in order.
     /// Bounded as that is.
-    pub(crate) in_line: VecDeque<u64>,
+    pub(super) in_line: VecDeque<u64>,
     /// The serials whose turn comes next, looked up already.
-    pub(crate) upcoming: VecDeque<u64>,
+    pub(super) upcoming: VecDeque<u64>,
     /// Of what waits, and was not there when the queue was counted anew or may expire later.
-    pub(crate) lifetimes: Lifetimes,
+    pub(super) lifetimes: Lifetimes,
     /// A connection that the log has yet to be told of (`postponed.rs`).
     pub(super) unwritten: Option<Unwritten>,
     /// UNSUBSCRIBEs that the log has yet to be told of.
@@ -96,12 +97,12 @@ impl KeptSession {
         }
     }
 
-    pub(crate) fn rare(&mut self) -> &mut Rare {
+    pub(super) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
 
     /// A delivery waits.
-    pub(crate) fn count_in(&mut self, serial: u64, bytes: u64, expires_at_ms: u64, now_ms: u64) {
+    pub(super) fn count_in(&mut self, serial: u64, bytes: u64, expires_at_ms: u64, now_ms: u64) {
         self.is_behind = true;
         self.last_queued = serial;
         self.queued += 1;
@@ -119,7 +120,7 @@ impl KeptSession {
     }
 
     /// Deliveries wait no more.
-    pub(crate) const fn count_out(&mut self, count: u32, bytes: u64) {
+    pub(super) const fn count_out(&mut self, count: u32, bytes: u64) {
         self.queued = self.queued.saturating_sub(count);
         self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
     }
@@ -159,13 +160,13 @@ impl KeptSession {
     }
 
     /// Where the newest stands that its last CONNECT has told of it.
-    pub(crate) fn told_at(&self) -> Option<Position> {
+    pub(super) fn told_at(&self) -> Option<Position> {
         let will = self.rare.as_ref().map(|rare| rare.will);
         let places = [Some(self.opened), will].into_iter().flatten();
         places.filter(|place| place.is_some()).map(|place| place.position()).max()
     }
 
-    pub(crate) const fn log_level(&self) -> Level {
+    pub(super) const fn log_level(&self) -> Level {
         match self.level {
             Durability::Memory | Durability::Disk => Level::Disk,
             Durability::Fsync | Durability::Quorum => Level::Fsync,
@@ -183,7 +184,7 @@ impl KeptSession {
     }
 
     /// At which level it was kept before a start, nobody knows.
-    pub(crate) const fn note_restored(&mut self) {
+    pub(super) const fn note_restored(&mut self) {
         self.was_synced = true;
     }
 
@@ -393,7 +394,7 @@ impl Sessions {
 
 impl Groups {
     /// The filter as the client wrote it.
-    pub(crate) fn filter_text(&self, sessions: &Sessions, listed: Listed) -> String {
+    pub(super) fn filter_text(&self, sessions: &Sessions, listed: Listed) -> String {
         let filter = sessions.router.text(listed.filter);
         match listed.group.checked_sub(1).and_then(|group| self.name(group)) {
             Some(name) => format!("$share/{}/{}", name.share, name.filter),
@@ -403,8 +404,37 @@ impl Groups {
 }
 
 impl Durable {
+    /// Writes down what a session has been granted, instead of what it had. Returns what its SUBACK
+    /// has to wait for.
+    pub(crate) fn keep_granted(
+        &mut self,
+        sessions: &mut Sessions,
+        slot: u32,
+        listed: Listed,
+        text: &str,
+        old: Option<(u8, u32)>,
+        granted: (u8, u32),
+    ) -> Result<Option<Position>, Reason> {
+        if old == Some(granted) && listed.place.is_some() {
+            // It is written as it is; perhaps not committed yet.
+            return Ok(Some(listed.place.position()));
+        }
+        match old {
+            None if !listed.is_shared() => self.begin_filter(sessions, slot, listed.filter),
+            None => {}
+            Some(old) => {
+                let changed = self.change_filter(sessions, slot, listed, text, old);
+                if changed.map_err(|error| reason_of(&error))? == Change::TooMany {
+                    return Err(Reason::QUOTA_EXCEEDED);
+                }
+            }
+        }
+        let kept = self.keep_subscription(sessions, slot, listed, text, granted);
+        kept.map_err(|error| reason_of(&error))
+    }
+
     /// Writes a subscription down. Returns where it stands; none if the session is not durable.
-    pub(crate) fn keep_subscription(
+    pub(super) fn keep_subscription(
         &mut self,
         sessions: &mut Sessions,
         slot: u32,
@@ -589,7 +619,7 @@ impl Sessions {
         self.get(slot)?.durable.as_deref()
     }
 
-    pub(crate) fn kept_mut(&mut self, slot: u32) -> Option<&mut KeptSession> {
+    pub(super) fn kept_mut(&mut self, slot: u32) -> Option<&mut KeptSession> {
         self.get_mut(slot)?.durable.as_deref_mut()
     }
 

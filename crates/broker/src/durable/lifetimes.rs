@@ -12,11 +12,11 @@ const LATE_PART: u64 = 16;
 /// Bounded: it holds up to twice [`LATE_PART`] entries for each doubling of the lifetimes. What has
 /// been handed out meanwhile stays in it: it says how much may have expired, not how much has.
 #[derive(Debug, Default)]
-pub(crate) struct Lifetimes(BTreeMap<u64, Amount>);
+pub(super) struct Lifetimes(BTreeMap<u64, Amount>);
 
 /// Messages and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Amount {
+pub(super) struct Amount {
     pub(crate) messages: u32,
     pub(crate) bytes: u64,
 }
@@ -56,7 +56,7 @@ impl Lifetimes {
 }
 
 /// The second with which a message has expired.
-pub(crate) const fn second_of(expires_at_ms: u64) -> u64 {
+pub(super) const fn second_of(expires_at_ms: u64) -> u64 {
     expires_at_ms / 1000 + 1
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Line {
 }
 
 #[derive(Debug)]
-pub(crate) enum Waiting {
+pub(super) enum Waiting {
     /// It was taken on, and goes on when its record is committed.
     Taken {
         serial: u64,
@@ -54,17 +54,17 @@ pub(crate) enum Waiting {
 
 /// A publish that goes on behind others of its client and topic.
 #[derive(Debug)]
-pub(crate) struct Behind {
+pub(super) struct Behind {
     /// The queue number of its session.
     pub(crate) session: QueueNumber,
     pub(crate) message: Message,
     pub(crate) confirm: Option<Confirm>,
     /// All others have it.
-    pub(crate) is_for_store_only: bool,
+    pub(super) is_for_store_only: bool,
 }
 
 impl Line {
-    pub(crate) fn push_taken(&mut self, serial: u64, position: Position, level: Level) {
+    pub(super) fn push_taken(&mut self, serial: u64, position: Position, level: Level) {
         self.waiting.push_back(Waiting::Taken { serial, position, level });
     }
 
@@ -74,14 +74,14 @@ impl Line {
     }
 
     /// The next one, if it can go on.
-    pub(crate) fn next(&mut self, log: &Log) -> Option<Waiting> {
+    pub(super) fn next(&mut self, log: &Log) -> Option<Waiting> {
         match self.waiting.front()? {
             Waiting::Taken { position, level, .. } if !log.is_committed(*position, *level) => None,
             _ => self.pop(),
         }
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Waiting> {
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
         let waiting = self.waiting.pop_front()?;
         match &waiting {
             Waiting::Taken { .. } => {}
@@ -118,14 +118,14 @@ impl Sessions {
 
 impl Context {
     /// Stands for a topic. Should two have the same, one waits for the other.
-    pub(crate) fn topic_mark(&self, topic: Name<'_>) -> u64 {
+    pub(super) fn topic_mark(&self, topic: Name<'_>) -> u64 {
         topic.hash(&FixedState::with_seed(self.shared.seed))
     }
 }
 
 impl Sessions {
     /// Something of the session on this topic is in the line.
-    pub(crate) fn enter_line(&mut self, cx: &Context, slot: u32, topic: Name<'_>) {
+    pub(super) fn enter_line(&mut self, cx: &Context, slot: u32, topic: Name<'_>) {
         let mark = cx.topic_mark(topic);
         if let Some(durable) = self.kept_mut(slot) {
             durable.rare().in_line.push_back(mark);
@@ -133,7 +133,7 @@ impl Sessions {
     }
 
     /// What the session had in the line first goes on.
-    pub(crate) fn leave_line(&mut self, session: Option<QueueNumber>) {
+    pub(super) fn leave_line(&mut self, session: Option<QueueNumber>) {
         let slot = session.and_then(|session| self.find_queue(session));
         let client = slot.and_then(|slot| self.get_mut(slot));
         if let Some(rare) = client.and_then(|c| c.durable.as_mut()).and_then(|d| d.rare.as_mut()) {
@@ -248,7 +248,7 @@ impl Durable {
     }
 
     /// Lines a will up, if it would overtake anything. Subscribers here have it.
-    pub(crate) fn will_waits_in_line(
+    pub(super) fn will_waits_in_line(
         &mut self,
         cx: &Context,
         sessions: &mut Sessions,

@@ -16,7 +16,8 @@
 //! - `track.rs`: where the messages of one queue are that are given out,
 //! - `handover.rs`: QoS 2 publishes on their way to other shards,
 //! - `kept_groups.rs`: the queues of shared groups,
-//! - `postponed.rs`: what found no room in the log,
+//! - `retained_facts.rs`: what is written of retained messages,
+//! - `postponed.rs`: what found no room in the log, in one list,
 //! - `replay.rs` and `restore.rs`: from the log back to the state.
 //!
 //! `docs/internals/durable-sessions.md` says why it is so.
@@ -46,7 +47,6 @@ pub(crate) mod writing;
 
 use storage::{Completion, Log, Status};
 
-pub(crate) use eras::Change;
 pub(crate) use kept_groups::KeptId;
 pub(crate) use kept_sessions::KeptSession;
 pub(crate) use promise::Promise;
@@ -182,7 +182,7 @@ impl Durable {
         true
     }
 
-    pub(crate) fn status_of_log(&self) -> Option<Status> {
+    fn status_of_log(&self) -> Option<Status> {
         self.store.as_ref().map(|store| store.log.status())
     }
 }

@@ -36,7 +36,7 @@ pub(crate) enum Promise {
 ///
 /// Bounded by what the clients may have unacknowledged: each promise is one packet of theirs.
 #[derive(Debug, Default)]
-pub(crate) struct Promises {
+pub(super) struct Promises {
     disk: VecDeque<(Position, Promise)>,
     fsync: VecDeque<(Position, Promise)>,
 }
@@ -64,7 +64,7 @@ impl Promises {
         next.map(|(_, promise)| promise)
     }
 
-    pub(crate) fn next_broken(&mut self) -> Option<Promise> {
+    pub(super) fn next_broken(&mut self) -> Option<Promise> {
         let broken = self.disk.pop_front().or_else(|| self.fsync.pop_front());
         broken.map(|(_, promise)| promise)
     }
@@ -194,7 +194,7 @@ impl Durable {
     }
 
     /// A PUBREL is kept: PUBCOMP.
-    pub(crate) fn complete_incoming(
+    pub(super) fn complete_incoming(
         &mut self,
         cx: &mut Context,
         sessions: &mut Sessions,

@@ -205,7 +205,7 @@ impl Replay {
     }
 
     /// Drops what was said of sessions that were never opened, or have ended.
-    pub(crate) fn drop_unopened(&mut self, ledger: &mut Ledger) {
+    pub(super) fn drop_unopened(&mut self, ledger: &mut Ledger) {
         let progress = &mut self.progress;
         self.sessions.retain(|queue, facts| {
             if facts.opened.is_none() {
@@ -222,7 +222,7 @@ impl Replay {
 
     /// Of several sessions of one client id the last opened is the one: the end of the others found
     /// no room in the log. Returns those that have to be ended.
-    pub(crate) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<QueueNumber> {
+    pub(super) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<QueueNumber> {
         let mut newest: HashMap<Box<str>, QueueNumber, FixedState> =
             HashMap::with_hasher(self.hasher.clone());
         let mut namesakes = Vec::new();

@@ -48,7 +48,7 @@ type Accounts = BTreeMap<u32, Arc<Account>>;
 type Since = HashMap<(u32, FilterId), u64, FixedState>;
 
 /// A session as it was found.
-pub(crate) struct Found {
+pub(super) struct Found {
     queue: QueueNumber,
     facts: SessionFacts,
     progress: ProgressFacts,

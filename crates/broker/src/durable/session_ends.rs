@@ -19,16 +19,16 @@ use crate::{Ended, SessionKey};
 
 /// The end of a kept session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
+pub(super) struct End {
     pub(crate) queue: QueueNumber,
     pub(crate) level: Level,
     /// The hash of its client id, if who has it next waits for the commit.
-    pub(crate) awaited_by: Option<u64>,
+    pub(super) awaited_by: Option<u64>,
 }
 
 impl End {
     /// Of an older session than the one that was found with the same client id.
-    pub(crate) const fn of_namesake(queue: QueueNumber) -> Self {
+    pub(super) const fn of_namesake(queue: QueueNumber) -> Self {
         Self { queue, level: Level::Disk, awaited_by: None }
     }
 }
@@ -85,7 +85,7 @@ impl Durable {
     }
 
     /// Writes down that a session has ended, now or when there is room for it.
-    pub(crate) fn end_queue(&mut self, cx: &mut Context, sessions: &mut Sessions, end: End) {
+    pub(super) fn end_queue(&mut self, cx: &mut Context, sessions: &mut Sessions, end: End) {
         let Some(store) = &mut self.store else { return };
         let ended = Fact::SessionEnded { session: end.queue };
         match (store.append_deletion(&ended, end.level), end.awaited_by) {
@@ -105,7 +105,7 @@ impl Durable {
     }
 
     /// The log takes nothing any more for want of room: nobody waits for it.
-    pub(crate) fn wait_for_no_end(&mut self, cx: &mut Context, sessions: &mut Sessions) {
+    pub(super) fn wait_for_no_end(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = &mut self.store else { return };
         let late: Vec<u64> =
             store.postponed.ends().filter_map(|end| end.awaited_by.take()).collect();
@@ -118,7 +118,7 @@ impl Durable {
     }
 
     /// What the client is told may leave, once none of its ends is under way.
-    pub(crate) fn finish_end(&mut self, cx: &mut Context, sessions: &mut Sessions, client: u64) {
+    pub(super) fn finish_end(&mut self, cx: &mut Context, sessions: &mut Sessions, client: u64) {
         let Some(store) = &mut self.store else { return };
         if let Some((session, connection)) = store.ends.finish(client) {
             sessions.open_outbox(cx, session, connection);
@@ -146,7 +146,7 @@ impl Sessions {
 
 impl Durable {
     /// The log is out of service: the ends are never committed.
-    pub(crate) fn break_ends(&mut self, cx: &mut Context, sessions: &mut Sessions) {
+    pub(super) fn break_ends(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = &mut self.store else { return };
         for under_way in std::mem::take(&mut store.ends.under_way).into_values() {
             if let Some((session, connection)) = under_way.waits {

@@ -54,9 +54,9 @@ const UNREAD_TRIES_MAX: u8 = 5;
 pub(crate) struct Stored {
     pub(crate) place: Place,
     /// Sessions, groups, handovers and unreleased packet ids that need it.
-    pub(crate) refs: u32,
+    pub(super) refs: u32,
     /// Those of them for which its record matters even when it has expired.
-    pub(crate) pins: u32,
+    pub(super) pins: u32,
     /// Who pays for its place in the log, by the number of the account.
     pub(crate) payer: u32,
 }
@@ -70,14 +70,14 @@ pub(crate) struct Seen {
 
 /// A delivery whose in-flight fact is in the making.
 #[derive(Clone, Debug)]
-pub(crate) struct Noted {
+pub(super) struct Noted {
     pub(crate) slot: u32,
     pub(crate) queue: QueueNumber,
     pub(crate) serial: u64,
     pub(crate) packet_id: u16,
     pub(crate) stage: Stage,
     /// Its message is not in the log.
-    pub(crate) is_aside: bool,
+    pub(super) is_aside: bool,
     /// How firmly the fact has to be kept for that.
     pub(crate) level: Level,
     /// What may go on when the fact is on disk.
@@ -95,7 +95,7 @@ pub(crate) struct Backlog {
 
 /// A read under way, and the queues that wait for it.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(super) struct Reading {
     id: CommandId,
     serial: u64,
     position: Position,
@@ -105,7 +105,7 @@ pub(crate) struct Reading {
 
 /// What became of a request for a message.
 #[derive(Debug)]
-pub(crate) enum Loaded {
+pub(super) enum Loaded {
     Ready(Message),
     /// It will be told when it has come.
     Pending,
@@ -114,7 +114,7 @@ pub(crate) enum Loaded {
 }
 
 /// A shard's log with its tables.
-pub(crate) struct Store {
+pub(super) struct Store {
     pub(crate) log: Log,
     last_queue: Option<QueueNumber>,
     last_serial: u64,
@@ -129,10 +129,10 @@ pub(crate) struct Store {
     /// many as there are messages.
     expiry_count: usize,
     /// What expired up to this second is gone.
-    pub(crate) expired_through: u64,
+    pub(super) expired_through: u64,
     /// Per filter: the serials that a session on it has yet to get, growing. Filters with none
     /// have no list.
-    pub(crate) backlogs: HashMap<FilterId, Backlog, FixedState>,
+    pub(super) backlogs: HashMap<FilterId, Backlog, FixedState>,
     pub(super) groups: KeptGroups,
     /// Queues whose progress goes into the next commit.
     pub(crate) moved: Vec<QueueId>,
@@ -152,12 +152,12 @@ pub(crate) struct Store {
     /// How often each message could not be read.
     unread_tries: HashMap<u64, u8, FixedState>,
     /// Queues to be tried again once the disk has done something.
-    pub(crate) retry: VecDeque<QueueId>,
+    pub(super) retry: VecDeque<QueueId>,
     /// What reclaiming has read and could not be dealt with whole yet.
-    pub(crate) chunk: Option<Chunk>,
+    pub(super) chunk: Option<Chunk>,
     buffer: Vec<u8>,
     /// Larger lists are written as several.
-    pub(crate) list_bytes_max: usize,
+    pub(super) list_bytes_max: usize,
     pub(super) postponed: PostponedFacts,
     pub(super) ends: Ends,
     /// The state that was told last.
@@ -172,7 +172,7 @@ impl std::fmt::Debug for Store {
 
 /// How far down a fact may use up the free space of a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(super) enum Class {
     Normal,
     /// It frees more than it takes.
     Essential,
@@ -217,7 +217,7 @@ impl Store {
     }
 
     /// Goes on behind what the log knows.
-    pub(crate) fn continue_from(&mut self, last_queue: Option<QueueNumber>, last_serial: u64) {
+    pub(super) fn continue_from(&mut self, last_queue: Option<QueueNumber>, last_serial: u64) {
         self.last_queue = last_queue;
         self.last_serial = last_serial;
     }
@@ -230,20 +230,20 @@ impl Store {
     }
 
     /// A serial for what is in flight and not in the log.
-    pub(crate) const fn new_serial(&mut self) -> u64 {
+    pub(super) const fn new_serial(&mut self) -> u64 {
         self.last_serial += 1;
         self.last_serial
     }
 
-    pub(crate) const fn last_serial(&self) -> u64 {
+    pub(super) const fn last_serial(&self) -> u64 {
         self.last_serial
     }
 
-    pub(crate) fn message_count(&self) -> usize {
+    pub(super) fn message_count(&self) -> usize {
         self.messages.len()
     }
 
-    pub(crate) const fn new_queue(&mut self) -> QueueNumber {
+    pub(super) const fn new_queue(&mut self) -> QueueNumber {
         let queue = QueueNumber::after(self.last_queue);
         self.last_queue = Some(queue);
         queue
@@ -271,14 +271,14 @@ impl Store {
     }
 
     /// Writes a fact again, as it stood in the log.
-    pub(crate) fn append_raw(&mut self, kind: Kind, bytes: &[u8]) -> Result<Place, AppendError> {
+    pub(super) fn append_raw(&mut self, kind: Kind, bytes: &[u8]) -> Result<Place, AppendError> {
         let position = self.log.append_copy(kind, &[bytes])?;
         Ok(Place::new(position, weight(bytes.len()) as u32))
     }
 
     /// Writes a fact that takes others away. It is needed no more once it is written: what it
     /// deletes is gone before its own segment has its turn.
-    pub(crate) fn append_deletion(
+    pub(super) fn append_deletion(
         &mut self,
         fact: &Fact<'_>,
         level: Level,
@@ -296,7 +296,7 @@ impl Store {
 
     /// Writes a message as the next serial; it begins with one reference. `payer`: of its place in
     /// the log, as long as it is needed there.
-    pub(crate) fn keep_message(
+    pub(super) fn keep_message(
         &mut self,
         message: &Message,
         payer: Option<&Arc<Account>>,
@@ -307,7 +307,7 @@ impl Store {
         self.keep_message_as(class, message, payer, make)
     }
 
-    pub(crate) fn keep_message_as(
+    pub(super) fn keep_message_as(
         &mut self,
         class: Class,
         message: &Message,
@@ -332,7 +332,7 @@ impl Store {
 
     /// What is left for messages, if it gets short: before reclaiming has to hurry, and all wait
     /// for it, or until it has caught up.
-    pub(crate) fn space_left(&self) -> Option<LogSpace> {
+    pub(super) fn space_left(&self) -> Option<LogSpace> {
         let most = self.log.live_bytes_max()?;
         let unreclaimed = self.log.bytes_left()?;
         let left = most.saturating_sub(self.log.live_bytes()).min(unreclaimed);
@@ -340,7 +340,7 @@ impl Store {
     }
 
     /// Takes a message up as the next serial without writing it; it begins with one reference.
-    pub(crate) fn add_unwritten(&mut self, message: &Message) -> u64 {
+    pub(super) fn add_unwritten(&mut self, message: &Message) -> u64 {
         self.last_serial += 1;
         let serial = self.last_serial;
         let place = Place::NOWHERE;
@@ -351,7 +351,7 @@ impl Store {
     }
 
     /// Is this message lost with the process?
-    pub(crate) fn is_unwritten(&self, serial: u64) -> bool {
+    pub(super) fn is_unwritten(&self, serial: u64) -> bool {
         !self.unwritten.is_empty() && self.unwritten.contains_key(&serial)
     }
 
@@ -364,7 +364,7 @@ impl Store {
         })
     }
 
-    pub(crate) fn note_expiry(&mut self, serial: u64, expires_at_ms: u64) {
+    pub(super) fn note_expiry(&mut self, serial: u64, expires_at_ms: u64) {
         if expires_at_ms != NEVER {
             self.expiries.entry(second_of(expires_at_ms)).or_default().push(serial);
             self.expiry_count += 1;
@@ -383,7 +383,7 @@ impl Store {
         self.expiry_count = self.expiries.values().map(Vec::len).sum();
     }
 
-    pub(crate) fn restore_message(
+    pub(super) fn restore_message(
         &mut self,
         serial: u64,
         stored: Stored,
@@ -398,21 +398,21 @@ impl Store {
         self.messages.get(&serial).copied()
     }
 
-    pub(crate) fn move_message(&mut self, serial: u64, place: Place) {
+    pub(super) fn move_message(&mut self, serial: u64, place: Place) {
         if let Some(stored) = self.messages.get_mut(&serial) {
             self.payers.change(stored.payer, stored.place.bytes.into(), place.bytes.into());
             stored.place = place;
         }
     }
 
-    pub(crate) fn need_message(&mut self, serial: u64) {
+    pub(super) fn need_message(&mut self, serial: u64) {
         if let Some(stored) = self.messages.get_mut(&serial) {
             stored.refs += 1;
         }
     }
 
     /// Somebody needs the record of the message, whether or not the message expires.
-    pub(crate) fn pin_message(&mut self, serial: u64) {
+    pub(super) fn pin_message(&mut self, serial: u64) {
         if let Some(stored) = self.messages.get_mut(&serial) {
             stored.refs += 1;
             stored.pins += 1;
@@ -421,13 +421,13 @@ impl Store {
 
     /// What is on its way to a client is completed, whether or not it expires: its packet id stays
     /// with it (MQTT-4.3.3-13).
-    pub(crate) fn pin_in_flight(&mut self, serial: u64) {
+    pub(super) fn pin_in_flight(&mut self, serial: u64) {
         if let Some(stored) = self.messages.get_mut(&serial) {
             stored.pins += 1;
         }
     }
 
-    pub(crate) fn unpin_message(&mut self, serial: u64) {
+    pub(super) fn unpin_message(&mut self, serial: u64) {
         if let Some(stored) = self.messages.get_mut(&serial) {
             stored.pins = stored.pins.saturating_sub(1);
         }
@@ -435,7 +435,7 @@ impl Store {
     }
 
     /// Somebody needs the message no more.
-    pub(crate) fn release_message(&mut self, serial: u64) {
+    pub(super) fn release_message(&mut self, serial: u64) {
         // It has expired meanwhile, whoever needed it.
         let Some(stored) = self.messages.get_mut(&serial) else { return };
         stored.refs -= 1;
@@ -444,7 +444,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn drop_message(&mut self, serial: u64) {
+    pub(super) fn drop_message(&mut self, serial: u64) {
         if let Some(stored) = self.messages.remove(&serial) {
             self.payers.release(stored.payer, stored.place.bytes.into());
             self.release(stored.place);
@@ -463,7 +463,7 @@ impl Store {
     }
 
     /// Lets go of the messages that have expired.
-    pub(crate) fn expire_messages(&mut self, now_ms: u64) {
+    pub(super) fn expire_messages(&mut self, now_ms: u64) {
         self.expired_through = self.expired_through.max(now_ms / 1000);
         while let Some(entry) = self.expiries.first_entry()
             && *entry.key() <= self.expired_through
@@ -519,20 +519,20 @@ impl Store {
     }
 
     /// Some of those who are to be tried again.
-    pub(crate) fn take_retry(&mut self) -> Vec<QueueId> {
+    pub(super) fn take_retry(&mut self) -> Vec<QueueId> {
         let count = self.retry.len().min(READINGS_MAX);
         self.retry.drain(..count).collect()
     }
 
     /// Those who wait for what could not be read may try again.
-    pub(crate) fn take_unreadable(&mut self) -> Vec<QueueId> {
+    pub(super) fn take_unreadable(&mut self) -> Vec<QueueId> {
         std::mem::take(&mut self.unreadable)
     }
 
     /// A read has come back: keeps what is in it, and returns who waited for it. If what was asked
     /// for is not in it, they have to wait for the next tick; when a record is damaged for good,
     /// its message is given up. Err: the place of such a record.
-    pub(crate) fn on_read(
+    pub(super) fn on_read(
         &mut self,
         id: CommandId,
         chunk: Option<Chunk>,
@@ -584,7 +584,7 @@ impl Store {
         Err(reading.position)
     }
 
-    pub(crate) fn note_moved(&mut self, queue: QueueId) {
+    pub(super) fn note_moved(&mut self, queue: QueueId) {
         self.moved.push(queue);
     }
 
@@ -604,7 +604,7 @@ impl Store {
     }
 
     /// Adds a serial to the backlog of a filter.
-    pub(crate) fn push_backlog(&mut self, filter: FilterId, serial: u64) {
+    pub(super) fn push_backlog(&mut self, filter: FilterId, serial: u64) {
         let messages = &self.messages;
         let backlog = self.backlogs.entry(filter).or_default();
         let serials = &mut backlog.serials;
@@ -621,7 +621,7 @@ impl Store {
     }
 
     /// Takes the dead front off a backlog, and the backlog away if nothing is left.
-    pub(crate) fn prune_backlog(&mut self, filter: FilterId) {
+    pub(super) fn prune_backlog(&mut self, filter: FilterId) {
         let messages = &self.messages;
         let Some(backlog) = self.backlogs.get_mut(&filter) else { return };
         while backlog.serials.front().is_some_and(|front| !messages.contains_key(front)) {
@@ -665,7 +665,7 @@ fn stored_message<'a>(
 }
 
 /// A message as it was kept. Who published it is forgotten: No Local was settled when it came.
-pub(crate) fn message_of(stored: &StoredMessage<'_>) -> Message {
+pub(super) fn message_of(stored: &StoredMessage<'_>) -> Message {
     let topic = Name::of_key(stored.topic);
     Message::new(&MessageParts {
         topic: topic.text(),

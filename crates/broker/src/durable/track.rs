@@ -37,7 +37,7 @@ impl Place {
         self.bytes > 0
     }
 
-    pub(crate) fn is_at(self, position: Position) -> bool {
+    pub(super) fn is_at(self, position: Position) -> bool {
         self.bytes > 0 && self.position() == position
     }
 }
@@ -54,7 +54,7 @@ pub(crate) struct Out {
     pub(crate) stage: Stage,
     is_done: bool,
     /// It came from no queue: no progress tells of it.
-    pub(crate) is_aside: bool,
+    pub(super) is_aside: bool,
 }
 
 impl Out {
@@ -96,7 +96,7 @@ struct Outs {
 /// up to the cursor is done that is not in flight. Above the cursor, where messages wait, runs are
 /// as many as those at the most.
 #[derive(Debug, Default)]
-pub(crate) struct Track {
+pub(super) struct Track {
     /// Everything up to this serial was handed out or passed over.
     cursor: u64,
     /// Absent while there has been no traffic for a while.
@@ -106,11 +106,11 @@ pub(crate) struct Track {
 }
 
 impl Track {
-    pub(crate) fn starting_at(cursor: u64) -> Self {
+    pub(super) fn starting_at(cursor: u64) -> Self {
         Self { cursor, ..Self::default() }
     }
 
-    pub(crate) const fn cursor(&self) -> u64 {
+    pub(super) const fn cursor(&self) -> u64 {
         self.cursor
     }
 
@@ -148,11 +148,11 @@ impl Track {
     }
 
     /// The message is on its way.
-    pub(crate) fn hand_out(&mut self, serial: u64, packet_id: u16) {
+    pub(super) fn hand_out(&mut self, serial: u64, packet_id: u16) {
         self.hand_out_at(serial, packet_id, Stage::AwaitsPuback);
     }
 
-    pub(crate) fn hand_out_at(&mut self, serial: u64, packet_id: u16, stage: Stage) {
+    pub(super) fn hand_out_at(&mut self, serial: u64, packet_id: u16, stage: Stage) {
         self.insert(Out { stage, ..Out::in_flight(serial, packet_id) });
         self.cursor = self.cursor.max(serial);
         self.join_below_cursor();
@@ -169,7 +169,7 @@ impl Track {
     }
 
     /// Puts back a run that was done when the broker ended.
-    pub(crate) fn restore_done(&mut self, from: u64, through: u64) {
+    pub(super) fn restore_done(&mut self, from: u64, through: u64) {
         self.insert(Out::done(from, through));
     }
 

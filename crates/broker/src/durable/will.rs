@@ -25,7 +25,7 @@ impl Durable {
     /// Writes the will down that the session has, instead of the one it had.
     ///
     /// In one record, so that a crash finds one of the two.
-    pub(crate) fn keep_will(
+    pub(super) fn keep_will(
         &mut self,
         sessions: &mut Sessions,
         slot: u32,
@@ -175,7 +175,7 @@ impl Durable {
 
 impl Groups {
     /// Is somebody owed this will who would lose it with the process?
-    pub(crate) fn is_owed_will(&self, sessions: &mut Sessions, message: &Message) -> bool {
+    pub(super) fn is_owed_will(&self, sessions: &mut Sessions, message: &Message) -> bool {
         message.level() > 0
             && (message.retain()
                 || message.qos() > QoS::AtMostOnce
@@ -186,7 +186,7 @@ impl Groups {
 
 impl Sessions {
     /// The will lives as long as the process, like that of a clean session.
-    pub(crate) fn tell_will_not_kept(&self, cx: &mut Context, slot: u32, error: AppendError) {
+    pub(super) fn tell_will_not_kept(&self, cx: &mut Context, slot: u32, error: AppendError) {
         let Some(client) = self.get(slot).sure() else { return };
         let (scope, client_id) = (client.scope, client.id.clone());
         cx.tell(scope, Event::WillNotKept { client_id, error });

@@ -434,7 +434,7 @@ fn chunk_is_done(chunk: &mut Chunk) -> bool {
 
 /// A list's weight in the log, in parts for its entries.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub(super) struct Shares {
     place: Place,
     rest: u32,
     each: u32,

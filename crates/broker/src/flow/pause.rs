@@ -50,67 +50,67 @@ pub(crate) enum Later {
     Credit(ShardId),
 }
 
-impl Durable {
+impl Sessions {
     /// Can this publish not be taken now, because the disk is behind, or because much mail lies
     /// before a shard that may want it? Then its publisher waits.
     pub(crate) fn has_to_come_later(
-        &self,
+        &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
+        durable: &Durable,
         groups: &Groups,
         slot: u32,
         publish: (&Publish<'_>, bool),
     ) -> bool {
-        let Some(later) = self.why_later(cx, sessions, groups, slot, publish) else { return false };
-        if let Some(client) = sessions.get_mut(slot).sure() {
+        let Some(later) = self.why_later(cx, durable, groups, slot, publish) else { return false };
+        if let Some(client) = self.get_mut(slot).sure() {
             client.wait(cx, later);
         }
         true
     }
 
     fn why_later(
-        &self,
+        &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
+        durable: &Durable,
         groups: &Groups,
         slot: u32,
         (publish, is_alone): (&Publish<'_>, bool),
     ) -> Option<Later> {
-        if !cx.flow.broadcasts.is_empty() && sessions.waits_for_broadcast(cx, slot, publish) {
+        if !cx.flow.broadcasts.is_empty() && self.waits_for_broadcast(cx, slot, publish) {
             return Some(Later::Turn);
         }
-        if let Some(pause_ms) = sessions.wait_for_disk_ms(cx, self, groups, slot, publish) {
+        if let Some(pause_ms) = self.wait_for_disk_ms(cx, durable, groups, slot, publish) {
             return Some(Later::Ms(pause_ms));
         }
-        if self.line_is_full_for(sessions, slot, publish) {
+        if durable.line_is_full_for(self, slot, publish) {
             return Some(Later::Ms((*PAUSE_MS.start()).into()));
         }
         if !cx.flow.pauses.is_empty()
-            && let Some(subscriber) = sessions.get(slot)?.pausing_subscriber(cx, publish)
+            && let Some(subscriber) = self.get(slot)?.pausing_subscriber(cx, publish)
         {
             return Some(Later::Subscriber(subscriber));
         }
-        sessions.full_window_of(cx, slot, (publish, is_alone)).map(Later::Credit)
-    }
-
-    /// Has the log of a kept session no room for these filters yet, though its disk has? It waits
-    /// for the next segment like a publish, and is refused on a full disk only.
-    pub(crate) fn filters_wait<'a>(
-        &self,
-        cx: &mut Context,
-        client: &mut Client,
-        filters: impl Iterator<Item = &'a str>,
-    ) -> bool {
-        let waits = client.durable.is_some()
-            && self.would_wait(filters.map(|filter| filter.len() + FACT_BYTES_MAX).sum(), 1);
-        if waits {
-            client.pause(cx, (*PAUSE_MS.start()).into());
-        }
-        waits
+        self.full_window_of(cx, slot, (publish, is_alone)).map(Later::Credit)
     }
 }
 
 impl Client {
+    /// Has the log of a kept session no room for these filters yet, though its disk has? It waits
+    /// for the next segment like a publish, and is refused on a full disk only.
+    pub(crate) fn filters_wait<'a>(
+        &mut self,
+        cx: &mut Context,
+        durable: &Durable,
+        filters: impl Iterator<Item = &'a str>,
+    ) -> bool {
+        let waits = self.durable.is_some()
+            && durable.would_wait(filters.map(|filter| filter.len() + FACT_BYTES_MAX).sum(), 1);
+        if waits {
+            self.pause(cx, (*PAUSE_MS.start()).into());
+        }
+        waits
+    }
+
     fn wait(&mut self, cx: &mut Context, later: Later) {
         match later {
             Later::Turn => self.wait_for_turn(cx),

@@ -276,17 +276,17 @@ impl Retained {
     }
 }
 
-impl Durable {
+impl Sessions {
     pub(crate) fn offer_retained(
         &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
+        durable: &mut Durable,
         slot: u32,
         query: &RetainedQuery,
         message: &Message,
     ) {
         let now_ms = cx.now_ms;
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).sure() else { return };
         if message.is_expired(now_ms) {
             return;
         }
@@ -313,17 +313,17 @@ impl Durable {
             retain: true,
         };
         let mut terms = terms;
-        if sessions.logs_packet_id(slot, terms.qos) {
+        if self.logs_packet_id(slot, terms.qos) {
             terms = unlogged(terms);
-            if sessions.get(slot).is_some_and(|client| client.session.has_window()) {
+            if self.get(slot).is_some_and(|client| client.session.has_window()) {
                 let message = message.clone();
-                return self.hand_out_aside(cx, sessions, slot, Delivery { message, terms });
+                return durable.hand_out_aside(cx, self, slot, Delivery { message, terms });
             }
         }
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).sure() else { return };
         let limits = client.limits.queue;
         let offered = client.session.offer_patiently(message, terms, &limits, now_ms);
-        sessions.after_offer(cx, slot, message.payload().len(), offered);
+        self.after_offer(cx, slot, message.payload().len(), offered);
     }
 }
 

@@ -131,7 +131,7 @@ impl Shard {
         match packet {
             Packet::Publish(publish) => {
                 let publish = (publish, packet_len == bytes);
-                may_wait && durable.has_to_come_later(cx, sessions, groups, slot, publish)
+                may_wait && sessions.has_to_come_later(cx, durable, groups, slot, publish)
                     // Each session has told its namespace of itself.
                     || !cx.spaces.is_empty()
                         && sessions
@@ -287,7 +287,7 @@ impl Shard {
             ),
             Packet::Subscribe(subscribe) => {
                 let filters = subscribe.filters.iter().map(|(filter, _)| filter);
-                return self.durable.filters_wait(&mut self.cx, client, filters);
+                return client.filters_wait(&mut self.cx, &self.durable, filters);
             }
             Packet::Unsubscribe(unsubscribe) if is_large => self.sessions.unsubscribe_some(
                 &mut self.cx,

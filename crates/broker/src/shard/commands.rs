@@ -125,7 +125,7 @@ impl Shard {
     }
 
     pub(super) fn on_publication(&mut self, ticket: u32, scope: Scope, publication: &Publication) {
-        let message = self.durable.message_of(&self.cx, scope, publication);
+        let message = publication.message(&self.cx, &self.durable, scope);
         let is_short = self.cx.shared.memory_is_short() && !frees_room(&message);
         if is_short || self.cx.publications.len() >= PUBLICATIONS_MAX {
             let answer = Answer::Published(Reason::QUOTA_EXCEEDED);
@@ -145,10 +145,10 @@ impl Shard {
         });
         let routed = match crate::names::topics::is_published(&publication.topic) {
             true => self.route(&message, Some(&mut asked)),
-            false => self.durable.clear_unheard(
+            false => self.retained.clear_unheard(
                 &mut self.cx,
                 &mut self.sessions,
-                &mut self.retained,
+                &mut self.durable,
                 &message,
                 &mut asked,
             ),
@@ -184,7 +184,7 @@ impl Shard {
             self.delete_session(slot);
         }
         if swept.next.is_none() {
-            let cleared = self.durable.clear_some_retained(&mut self.cx, &mut self.retained, scope);
+            let cleared = self.retained.clear_some_retained(&mut self.cx, &mut self.durable, scope);
             swept.found += cleared;
             // There may be more: the places of sessions are all looked at by now.
             swept.next = (cleared > 0).then(|| self.sessions.slots_end());

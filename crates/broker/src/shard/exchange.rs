@@ -146,7 +146,7 @@ impl Shard {
         // Nothing is added for a filter that was given up since (MQTT-3.10.4-2).
         let is_wanted = self.sessions.listed_of(&self.groups, slot, &query.filter).is_some();
         for message in messages.iter().filter(|_| is_wanted) {
-            self.durable.offer_retained(&mut self.cx, &mut self.sessions, slot, &query, message);
+            self.sessions.offer_retained(&mut self.cx, &mut self.durable, slot, &query, message);
         }
         let Some(client) = self.sessions.get_mut(slot).sure() else { return };
         let extras = client.extras();
