@@ -194,6 +194,16 @@ impl KeptSession {
         received.iter().find(|received| received.packet_id == packet_id).copied()
     }
 
+    /// The same, if the record of its message alone tells of it.
+    pub(super) fn received_with(&mut self, packet_id: u16, serial: u64) -> Option<&mut Received> {
+        self.rare.as_mut()?.received.iter_mut().find(|received| {
+            received.packet_id == packet_id
+                && received.serial == serial
+                && !received.place.is_some()
+                && !received.is_released
+        })
+    }
+
     fn shrink(&mut self) {
         self.track.shrink();
         if self.rare.as_ref().is_some_and(|rare| rare.is_empty()) {

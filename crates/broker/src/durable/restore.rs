@@ -24,6 +24,7 @@ use super::track::{Out, Place, Track};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::clients::connect::{payer_name, user_account};
+use crate::clients::subscriptions::Listed;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
@@ -183,15 +184,13 @@ impl Store {
             self.postponed.push(Postponed::Detached(queue));
         }
         for (filter, subscribed) in facts.subscriptions.into_iter() {
-            groups.restore_subscription(
-                cx,
-                sessions,
-                slot,
-                &filter,
-                &subscribed,
-                since,
-                progress.floor,
-            )?;
+            let listed = groups.restore_subscription(cx, sessions, slot, &filter, &subscribed)?;
+            let from_serial = subscribed.from_serial;
+            if let Some(listed) =
+                listed.filter(|it| !it.is_shared() && from_serial > progress.floor)
+            {
+                since.insert((slot, listed.filter), from_serial);
+            }
         }
         self.restore_eras(sessions, groups, slot, formerly, progress.floor);
         if let Some(client) = sessions.get_mut(slot) {
@@ -229,9 +228,7 @@ impl Groups {
         slot: u32,
         filter: &str,
         facts: &super::replay::SubscribedFacts,
-        since: &mut Since,
-        floor: u64,
-    ) -> Result<(), Unreadable> {
+    ) -> Result<Option<Listed>, Unreadable> {
         let parsed = topic::parse_filter(filter, &crate::clients::subscribe::UNLIMITED);
         let asked = codec::SubscribeOptions::from_byte(facts.options);
         let (Ok(parsed), Some(asked)) = (parsed, asked) else {
@@ -247,15 +244,12 @@ impl Groups {
             identifier: facts.identifier,
         };
         sessions.subscribe(cx, self, slot, &request);
-        let Some(listed) = sessions.listed_of(self, slot, filter).sure() else { return Ok(()) };
+        let Some(listed) = sessions.listed_of(self, slot, filter).sure() else { return Ok(None) };
         let client = sessions.get_mut(slot);
         if let Some(place) = client.and_then(|client| client.subscriptions.place_mut(&listed)) {
             *place = facts.place;
         }
-        if facts.from_serial > floor && listed.group == 0 {
-            since.insert((slot, listed.filter), facts.from_serial);
-        }
-        Ok(())
+        Ok(Some(listed))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::clients::Sessions;
 use crate::clients::notices::Subject;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
-use crate::journal::{Fact, InFlightBuf, ProgressBuf, QueueId, QueueNumber, Sent, StoredMessage};
+use crate::journal::{Fact, InFlightBuf, ProgressBuf, QueueId, QueueNumber, Sent};
 use crate::retained::Retained;
 use crate::shard::context::Context;
 use crate::sure::Sure;
@@ -68,13 +68,13 @@ impl Store {
             let mut written = std::mem::replace(&mut self.noted, rest);
             let mut shares = Shares::new(place, count);
             for noted in written.drain(..) {
-                self.place_in_flight(
-                    sessions,
-                    noted.slot,
-                    noted.queue,
-                    noted.serial,
-                    shares.next(),
-                );
+                let kept = sessions.kept_mut(noted.slot).filter(|kept| kept.queue == noted.queue);
+                let out = kept.and_then(|kept| kept.track.get_mut(noted.serial));
+                let share = shares.next();
+                self.release(match out {
+                    Some(out) => std::mem::replace(&mut out.place, share),
+                    None => share,
+                });
                 if let (Some(promise), true) = (noted.then, place.is_some()) {
                     self.promises.push(place.position(), level, promise);
                 }
@@ -82,24 +82,6 @@ impl Store {
             use_again(written, &mut self.noted);
         }
         Ok(())
-    }
-
-    fn place_in_flight(
-        &mut self,
-        sessions: &mut Sessions,
-        slot: u32,
-        queue: QueueNumber,
-        serial: u64,
-        share: Place,
-    ) {
-        let durable = sessions.kept_mut(slot);
-        let out = durable
-            .filter(|durable| durable.queue == queue)
-            .and_then(|durable| durable.track.get_mut(serial));
-        match out {
-            Some(out) => self.release(std::mem::replace(&mut out.place, share)),
-            None => self.release(share),
-        }
     }
 
     /// Writes how far the queues are that have moved.
@@ -186,14 +168,17 @@ impl Store {
         fact: &Fact<'_>,
     ) -> Result<(), AppendError> {
         match *fact {
-            Fact::Message(message) => self.copy_message(record, message.serial),
-            Fact::Taken { session, packet_id, message } => {
-                self.copy_taken(sessions, record, session, packet_id, message.serial)
+            Fact::Message(message)
+            | Fact::Taken { message, .. }
+            | Fact::WillTaken { message, .. } => {
+                self.copy_message(sessions, record, fact, message.serial)
             }
-            Fact::WillTaken { message, .. } => self.copy_will(record, message),
             Fact::Progress(progress) => {
                 for entry in progress.iter() {
-                    self.rewrite_progress(sessions, entry.queue, record);
+                    let place = self.progress_place(sessions, entry.queue);
+                    if place.is_some_and(|place| place.is_at(record.position)) {
+                        self.note_moved(entry.queue);
+                    }
                 }
                 Ok(())
             }
@@ -214,83 +199,46 @@ impl Store {
         }
     }
 
-    fn copy_message(&mut self, record: &Record<'_>, serial: u64) -> Result<(), AppendError> {
-        let is_current =
-            self.stored(serial).is_some_and(|stored| stored.place.is_at(record.position));
-        if is_current {
-            let place = self.append_raw(record.kind, record.bytes)?;
-            self.move_message(serial, place);
-        }
-        Ok(())
-    }
-
-    /// A packet id that alone needs the record is written without the message.
-    fn copy_taken(
+    /// Appends a message again, unless it was let go of or has a newer record.
+    fn copy_message(
         &mut self,
         sessions: &mut Sessions,
         record: &Record<'_>,
-        session: QueueNumber,
-        packet_id: u16,
+        fact: &Fact<'_>,
         serial: u64,
     ) -> Result<(), AppendError> {
-        let queue = self.queue_of(sessions, session);
-        // It was let go of, or has a newer record.
         let Some(stored) = self.stored(serial).filter(|s| s.place.is_at(record.position)) else {
             return Ok(());
         };
-        if let Some(Queue::Session(slot)) = queue
-            && let Some(durable) = sessions.kept_mut(slot)
-            && let Some(received) = durable.rare().received.iter_mut().find(|received| {
-                received.packet_id == packet_id
-                    && received.serial == serial
-                    && !received.place.is_some()
-                    && !received.is_released
-            })
-        {
-            if stored.refs == 1 {
-                let fact = Fact::Received { session, packet_id, serial };
-                received.place = self.append(Class::Copy, &fact, Level::Disk)?;
-                self.unpin_message(serial);
-                return Ok(());
+        let place = match *fact {
+            Fact::Taken { session, packet_id, message } => {
+                let kept = sessions.kept_of_mut(session);
+                match kept.and_then(|kept| kept.received_with(packet_id, serial)) {
+                    // A packet id that alone needs the record is written without the message.
+                    Some(received) if stored.refs == 1 => {
+                        let fact = Fact::Received { session, packet_id, serial };
+                        received.place = self.append(Class::Copy, &fact, Level::Disk)?;
+                        self.unpin_message(serial);
+                        return Ok(());
+                    }
+                    Some(_) => self.append_raw(record.kind, record.bytes)?,
+                    // The packet id is released, or stands by itself: it is a message like others.
+                    None => self.append(Class::Copy, &Fact::Message(message), Level::Disk)?,
+                }
             }
-            let place = self.append_raw(record.kind, record.bytes)?;
-            self.move_message(serial, place);
-            return Ok(());
-        }
-        // The packet id is released, or stands by itself: it is a message like others.
-        let Ok(Fact::Taken { message, .. }) = Fact::decode(record.kind.get(), record.bytes) else {
-            return Ok(());
+            // A will that all have who owe it is a message like others. The session may have
+            // another one by now.
+            Fact::WillTaken { message, .. } => {
+                let fact = match self.handovers.is_under_way(serial) {
+                    true => Fact::WillTaken { session: None, message },
+                    false => Fact::Message(message),
+                };
+                self.append(Class::Copy, &fact, Level::Disk)?
+            }
+            _ => self.append_raw(record.kind, record.bytes)?,
         };
-        let place = self.append(Class::Copy, &Fact::Message(message), Level::Disk)?;
         self.move_message(serial, place);
         Ok(())
-    }
-
-    /// A will that all have who owe it is a message like others. The session may have another one
-    /// by now.
-    fn copy_will(
-        &mut self,
-        record: &Record<'_>,
-        message: StoredMessage<'_>,
-    ) -> Result<(), AppendError> {
-        let serial = message.serial;
-        if !self.stored(serial).is_some_and(|stored| stored.place.is_at(record.position)) {
-            return Ok(());
-        }
-        let fact = match self.handovers.is_under_way(serial) {
-            true => Fact::WillTaken { session: None, message },
-            false => Fact::Message(message),
-        };
-        let place = self.append(Class::Copy, &fact, Level::Disk)?;
-        self.move_message(serial, place);
-        Ok(())
-    }
-
-    fn rewrite_progress(&mut self, sessions: &Sessions, queue: QueueId, record: &Record<'_>) {
-        let place = self.progress_place(sessions, queue);
-        if place.is_some_and(|place| place.is_at(record.position)) {
-            self.note_moved(queue);
-        }
     }
 
     fn rewrite_in_flight(&mut self, sessions: &mut Sessions, sent: Sent, record: &Record<'_>) {
