@@ -12,6 +12,7 @@ import argparse
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -29,8 +30,10 @@ WAYS = [
     ("QoS 1, kept group", "kept_group-1"),
 ]
 HOUSE = re.compile(r"^<?&?(mut )?(broker|codec|policy|session|storage|topic)::")
+# Where clients are looked up.
+SLOTS = "crates/broker/src/clients/slots.rs"
 LOOK_UPS = re.compile(
-    r"clients::(table::<impl broker::clients::Sessions>|table::Clients)::(get|get_mut)$"
+    r"clients::slots::<impl broker::clients::Sessions>::(get|get_mut)$"
 )
 
 
@@ -81,6 +84,8 @@ def main():
     for title, work in WAYS:
         calls = per_message(work)
         looks = sum(count for name, count in calls.items() if LOOK_UPS.search(name))
+        if looks == 0:
+            sys.exit(f"{title}: no look-up of a client was counted: LOOK_UPS must name {SLOTS}")
         print(f"| {title} | {len(calls)} | {sum(calls.values()):,.0f} | {looks:.0f} |")
 
 

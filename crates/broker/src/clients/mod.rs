@@ -8,9 +8,9 @@ pub(crate) mod ending;
 pub(crate) mod load;
 pub(crate) mod notices;
 pub(crate) mod sessions;
+pub(crate) mod slots;
 pub(crate) mod subscribe;
 pub(crate) mod subscriptions;
-pub(crate) mod table;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -20,8 +20,10 @@ use crate::clients::client::Client;
 use crate::clients::load::LoadWalk;
 use std::sync::Arc;
 
+use crate::groups::table::Groups;
 use crate::limits::rules::Rules;
 use crate::routing::router::Router;
+use crate::shard::context::Context;
 use crate::{ShardId, Shared};
 
 /// The sessions of a shard, their connections, and the index of what they subscribe to.
@@ -70,20 +72,21 @@ impl Sessions {
     }
 
     /// From now on these rules hold.
-    pub(crate) fn set_rules(&mut self, rules: Rules) {
+    pub(crate) fn set_rules(&mut self, cx: &mut Context, groups: &mut Groups, rules: Rules) {
         self.rules = rules;
         for slot in self.slots() {
-            self.renew_grants(slot);
+            self.renew_grants(cx, groups, slot);
         }
     }
 
     /// A client may do what the rules say of it now.
-    pub(crate) fn renew_grants(&mut self, slot: u32) {
+    pub(crate) fn renew_grants(&mut self, cx: &mut Context, groups: &mut Groups, slot: u32) {
         let place = self.places.get_mut(slot as usize);
         let Some(client) = place.and_then(|place| place.client.as_mut()) else { return };
         client.grants = client.grants_by(&self.rules);
         client.rechecks = !client.grants.is_open();
         client.recharge();
+        self.recheck_receiving(cx, groups, slot);
     }
 
     pub(crate) const fn rules(&self) -> &Rules {

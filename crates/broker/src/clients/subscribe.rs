@@ -70,37 +70,58 @@ struct Portion<'a> {
 }
 
 impl Sessions {
-    pub(crate) fn answer_subscribe(
+    /// As many filters as one go takes. True: what is left is for [`Sessions::on_subscribe`] or
+    /// [`Sessions::on_unsubscribe`].
+    pub(crate) fn take_some(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
+        groups: &mut Groups,
         slot: u32,
-        packet_id: u16,
-        done: Done,
-    ) {
-        let Done { is_shared, reasons, kept, .. } = done;
-        if is_shared {
-            self.answer_behind_barrier(cx, durable, slot, packet_id, reasons, kept);
-        } else {
-            let suback = Suback { packet_id, properties: Properties::EMPTY, reasons: &reasons };
-            durable.answer_when_kept(cx, self, slot, kept, &Packet::Suback(suback));
+        packet: &Packet<'_>,
+    ) -> Result<bool, Ended> {
+        let (done, filters) = match packet {
+            Packet::Subscribe(subscribe) => {
+                let done = self.subscribe_portion(cx, durable, groups, slot, subscribe, false)?;
+                (done, subscribe.filters.iter().count())
+            }
+            Packet::Unsubscribe(unsubscribe) => {
+                let done =
+                    self.unsubscribe_portion(cx, durable, groups, slot, unsubscribe, false)?;
+                (done, unsubscribe.filters.iter().count())
+            }
+            _ => return Ok(true),
+        };
+        let is_whole = done.reasons.len() >= filters;
+        if let Some(client) = self.get_mut(slot) {
+            client.extras().request = Some(Box::new(done));
         }
+        Ok(is_whole)
     }
 
-    /// As many filters as one go takes. True: what is left is for [`Shard::on_subscribe`].
-    pub(crate) fn subscribe_some(
+    /// Takes what is left of a SUBSCRIBE, and answers it.
+    pub(crate) fn on_subscribe(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
         groups: &mut Groups,
         slot: u32,
         subscribe: &Subscribe<'_>,
-    ) -> Result<bool, Ended> {
-        let done = self.subscribe_portion(cx, durable, groups, slot, subscribe, false)?;
-        Ok(self.put_off(slot, done, subscribe.filters.iter().count()))
+    ) -> Result<(), Ended> {
+        let is_rest = self.get(slot).is_some_and(|client| !client.is_lost());
+        let done = self.subscribe_portion(cx, durable, groups, slot, subscribe, is_rest)?;
+        let Done { is_shared, reasons, kept } = done;
+        let packet_id = subscribe.packet_id;
+        if is_shared {
+            self.answer_behind_barrier(cx, durable, slot, packet_id, reasons, kept);
+        } else {
+            let suback = Suback { packet_id, properties: Properties::EMPTY, reasons: &reasons };
+            durable.answer_when_kept(cx, self, slot, kept, &Packet::Suback(suback));
+        }
+        Ok(())
     }
 
-    pub(crate) fn subscribe_portion(
+    fn subscribe_portion(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
@@ -121,15 +142,6 @@ impl Sessions {
             client.want_retained(filter, bits, identifier);
         }
         Ok(portion.done)
-    }
-
-    /// A go is over that has got so far. Has it got to the last of so many filters?
-    fn put_off(&mut self, slot: u32, done: Done, filters: usize) -> bool {
-        let is_whole = done.reasons.len() >= filters;
-        if let Some(client) = self.get_mut(slot) {
-            client.extras().request = Some(Box::new(done));
-        }
-        is_whole
     }
 
     fn subscribe_all<'a>(
@@ -401,19 +413,6 @@ impl Sessions {
         Ok(())
     }
 
-    /// As many filters as one go takes. True: what is left is for [`Sessions::on_unsubscribe`].
-    pub(crate) fn unsubscribe_some(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-        slot: u32,
-        unsubscribe: &Unsubscribe<'_>,
-    ) -> Result<bool, Ended> {
-        let done = self.unsubscribe_portion(cx, durable, groups, slot, unsubscribe, false)?;
-        Ok(self.put_off(slot, done, unsubscribe.filters.iter().count()))
-    }
-
     fn unsubscribe_portion(
         &mut self,
         cx: &mut Context,
@@ -517,7 +516,7 @@ impl Sessions {
     }
 
     /// Takes a subscription out of the index; the session does not list it any more.
-    pub(crate) fn let_go(
+    pub(super) fn let_go(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
@@ -538,7 +537,7 @@ impl Sessions {
     }
 
     /// After new access rules: which subscriptions need a check for each message?
-    pub(crate) fn recheck_receiving(&mut self, cx: &mut Context, groups: &mut Groups, slot: u32) {
+    pub(super) fn recheck_receiving(&mut self, cx: &mut Context, groups: &mut Groups, slot: u32) {
         let Some(client) = self.get(slot).sure() else { return };
         let listed: Vec<Listed> = client.subscriptions.iter().collect();
         let member = self.key(slot);

@@ -482,7 +482,7 @@ impl Durable {
             cx.answer(confirm, Reason::SUCCESS, message);
             return;
         }
-        let has_room = retained.has_room_to_retain(cx, &message, payer.as_ref());
+        let has_room = retained.has_room_for(&message, payer.as_ref(), &cx.effects);
         let is_clear = message.payload().is_empty();
         match retained.keep_retained(cx, self, &message, confirm, payer.as_ref()) {
             // One that was taken on, and one that only has to wait for the next segment.

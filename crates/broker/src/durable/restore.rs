@@ -317,7 +317,7 @@ impl Store {
                 self.release(facts.place);
             } else {
                 let payer = cx.account_of(facts.payer, replay, &mut payers);
-                retained.insert_retained(cx, &facts.message, facts.place, payer);
+                retained.insert(&facts.message, facts.place, payer, &cx.effects);
             }
         }
     }

@@ -6,6 +6,7 @@
 //!
 //! [`Settings`]: crate::Settings
 
+pub(crate) mod barrier;
 pub(crate) mod filter_pauses;
 pub(crate) mod pause;
 pub(crate) mod shortage;
@@ -16,10 +17,10 @@ pub(crate) mod write_order;
 use std::ops::RangeInclusive;
 
 use crate::Shared;
+use crate::flow::barrier::Barrier;
 use crate::flow::filter_pauses::FilterPauses;
 use crate::flow::work::Work;
 use crate::routing::broadcast::Broadcasts;
-use crate::shard::barrier::Barrier;
 use crate::shard::inbox::Inbox;
 
 /// ms. How long publishers are paused for a subscriber that is behind: at first, and at most. Each

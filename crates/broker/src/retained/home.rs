@@ -57,7 +57,7 @@ impl Retained {
 
     /// False: it would go beyond the limit. What takes the place of an older one needs room for
     /// what it is larger by.
-    pub(super) fn has_room_for(
+    pub(crate) fn has_room_for(
         &self,
         message: &Message,
         payer: Option<&Arc<Account>>,
@@ -92,7 +92,7 @@ impl Retained {
     }
 
     /// Keeps a message. Returns where the one stood that it replaces.
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         message: &Message,
         place: Place,

@@ -133,7 +133,7 @@ impl Retained {
         if message.payload().is_empty() {
             return self.clear_retained(cx, durable, message, confirm);
         }
-        if !self.has_room_to_retain(cx, message, payer)
+        if !self.has_room_for(message, payer, &cx.effects)
             || durable.has_late_retained(Name::of(message))
         {
             cx.metrics.retained_refused.add(1);
@@ -153,15 +153,6 @@ impl Retained {
             }
         }
         Ok(place.is_some() && confirm.is_some())
-    }
-
-    pub(crate) fn has_room_to_retain(
-        &self,
-        cx: &Context,
-        message: &Message,
-        payer: Option<&Arc<Account>>,
-    ) -> bool {
-        self.has_room_for(message, payer, &cx.effects)
     }
 }
 
@@ -212,17 +203,6 @@ impl Retained {
 }
 
 impl Retained {
-    /// Puts a retained message back as it was in the log.
-    pub(crate) fn insert_retained(
-        &mut self,
-        cx: &Context,
-        message: &Message,
-        place: Place,
-        payer: Option<&Arc<Account>>,
-    ) {
-        self.insert(message, place, payer, &cx.effects);
-    }
-
     /// Removes some of the retained messages that have expired.
     pub(crate) fn sweep_retained(&mut self, cx: &Context, durable: &mut Durable) {
         let now_ms = cx.now_ms;

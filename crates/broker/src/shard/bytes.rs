@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codec::{AckKind, Packet, Reason, Sender, Subscribe, Violation};
+use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, NEVER, Wait, large_packet_len};
 
 use crate::clients::client::{Client, Pace};
@@ -159,7 +159,11 @@ impl Shard {
                 self.sessions.on_pubrel(&mut self.cx, &mut self.durable, slot, ack.packet_id)
             }
             Packet::Ack(ack) => self.on_ack(slot, ack)?,
-            Packet::Subscribe(subscribe) => self.on_subscribe(slot, subscribe)?,
+            Packet::Subscribe(subscribe) => {
+                let Self { cx, sessions, durable, groups, .. } = self;
+                sessions.on_subscribe(cx, durable, groups, slot, subscribe)?;
+                self.pump(slot);
+            }
             Packet::Unsubscribe(unsubscribe) => self.sessions.on_unsubscribe(
                 &mut self.cx,
                 &mut self.durable,
@@ -272,32 +276,22 @@ impl Shard {
     ) -> bool {
         let Some(client) = self.sessions.get_mut(slot).sure() else { return false };
         let is_large = packet_len > SMALL_BYTES_MAX || client.checks_much(&self.cx, packet);
-        let outcome = match packet {
+        if let Packet::Subscribe(subscribe) = packet {
             // Very many SUBSCRIBEs wait until other shards have acknowledged them.
-            Packet::Subscribe(_) if self.cx.flow.barrier.is_full() => {
+            if self.cx.flow.barrier.is_full() {
                 client.pause(&mut self.cx, (*PAUSE_MS.start()).into());
                 return true;
             }
-            Packet::Subscribe(subscribe) if is_large => self.sessions.subscribe_some(
-                &mut self.cx,
-                &mut self.durable,
-                &mut self.groups,
-                slot,
-                subscribe,
-            ),
-            Packet::Subscribe(subscribe) => {
+            if !is_large {
                 let filters = subscribe.filters.iter().map(|(filter, _)| filter);
                 return client.filters_wait(&mut self.cx, &self.durable, filters);
             }
-            Packet::Unsubscribe(unsubscribe) if is_large => self.sessions.unsubscribe_some(
-                &mut self.cx,
-                &mut self.durable,
-                &mut self.groups,
-                slot,
-                unsubscribe,
-            ),
-            _ => return false,
-        };
+        }
+        if !is_large {
+            return false;
+        }
+        let Self { cx, sessions, durable, groups, .. } = self;
+        let outcome = sessions.take_some(cx, durable, groups, slot, packet);
         match outcome {
             Ok(is_whole) => !is_whole,
             Err(ended) => {
@@ -305,26 +299,6 @@ impl Shard {
                 true
             }
         }
-    }
-
-    pub(super) fn on_subscribe(
-        &mut self,
-        slot: u32,
-        subscribe: &Subscribe<'_>,
-    ) -> Result<(), Ended> {
-        let is_rest = self.sessions.get(slot).is_some_and(|client| !client.is_lost());
-        let done = self.sessions.subscribe_portion(
-            &mut self.cx,
-            &mut self.durable,
-            &mut self.groups,
-            slot,
-            subscribe,
-            is_rest,
-        )?;
-        let packet_id = subscribe.packet_id;
-        self.sessions.answer_subscribe(&mut self.cx, &mut self.durable, slot, packet_id, done);
-        self.pump(slot);
-        Ok(())
     }
 
     /// Where a packet of this connection is gathered. What was read into it is told by

@@ -340,7 +340,7 @@ impl Shard {
                     self.finish();
                     return;
                 }
-                self.sessions.renew_grants(slot);
+                self.sessions.renew_grants(&mut self.cx, &mut self.groups, slot);
                 (Reason::SUCCESS, &[])
             }
             Reauthenticated::Failure(_) => {
@@ -362,9 +362,6 @@ impl Shard {
         client.arm_timer(&mut self.cx);
         // The answer comes after the packets of its turn, and who takes none can ask on and on.
         client.look_whether_it_reads(&mut self.cx, owed);
-        if matches!(answer, Reauthenticated::Renewed(_)) {
-            self.sessions.recheck_receiving(&mut self.cx, &mut self.groups, slot);
-        }
     }
 
     /// Who has a connection, as long as it is one.
@@ -398,9 +395,6 @@ impl Shard {
 
     /// New rules; they hold for what comes from now on, also on sessions that are open.
     pub fn set_access(&mut self, rules: impl Into<Rules>) {
-        self.sessions.set_rules(rules.into());
-        for slot in self.sessions.slots() {
-            self.sessions.recheck_receiving(&mut self.cx, &mut self.groups, slot);
-        }
+        self.sessions.set_rules(&mut self.cx, &mut self.groups, rules.into());
     }
 }

@@ -1,6 +1,5 @@
 //! A shard: the unit of state. Events in, effects out.
 
-pub(crate) mod barrier;
 pub(crate) mod buffers;
 mod bytes;
 pub(crate) mod calendar;

@@ -45,7 +45,7 @@ impl Sessions {
     }
 
     /// Takes a client out. Its slot is nobody's until [`Sessions::free`].
-    pub(crate) fn take(&mut self, slot: u32) -> Option<Box<Client>> {
+    pub(super) fn take(&mut self, slot: u32) -> Option<Box<Client>> {
         self.take_durable(slot);
         let hash = self.id_hash(slot);
         if let Ok(entry) = self.by_id.find_entry(hash, |found| *found == slot) {
@@ -56,7 +56,7 @@ impl Sessions {
 
     /// From now on the slot may be another client's. One whose generations are used up is nobody's
     /// any more: a key is never given twice. That costs a place for 65,535 sessions.
-    pub(crate) fn free(&mut self, slot: u32) {
+    pub(super) fn free(&mut self, slot: u32) {
         if self.places.get(slot as usize).is_some_and(|place| place.generation < u16::MAX) {
             self.free.push(slot);
         }
