@@ -140,6 +140,8 @@ pub struct Outgoing {
     /// The last entries of `in_flight` that the present link has not been written: one that awaits
     /// its commit, and all behind it, so that none overtakes it.
     held: u16,
+    /// The session had a connection before the present one. Here it costs no memory.
+    pub(crate) is_resumed: bool,
     /// Absent while nothing waits, as in most sessions.
     waiting: Option<Box<Waiting>>,
     /// Pays for what waits.

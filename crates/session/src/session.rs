@@ -88,8 +88,6 @@ pub enum Inbound<'a> {
 #[derive(Debug, Default)]
 pub struct Session {
     link: Option<Box<Link>>,
-    /// The session had a connection before the present one.
-    is_resumed: bool,
     pub incoming: Incoming,
     pub outgoing: Outgoing,
 }
@@ -109,7 +107,7 @@ impl Session {
 
     /// The session is of an earlier life of the broker.
     pub const fn mark_resumed(&mut self) {
-        self.is_resumed = true;
+        self.outgoing.is_resumed = true;
     }
 
     /// A connection takes over the session. Call [`Session::pump`] after the CONNACK. `seed`: a
@@ -122,7 +120,7 @@ impl Session {
     /// The connection is gone, and all that belonged to it.
     pub fn detach(&mut self) -> Option<Box<Link>> {
         self.outgoing.resume();
-        self.is_resumed = true;
+        self.outgoing.is_resumed = true;
         self.outgoing.shrink();
         self.incoming.shrink();
         self.link.take()
@@ -229,7 +227,7 @@ impl Session {
             link.give_receive_quota();
         }
         // Not an error during recovery (section 3.7.2.1): the PUBCOMP was lost with the connection.
-        let unknown_v5 = !known && link.is_v5() && !self.is_resumed;
+        let unknown_v5 = !known && link.is_v5() && !self.outgoing.is_resumed;
         let reason = if unknown_v5 { Reason::PACKET_IDENTIFIER_NOT_FOUND } else { Reason::SUCCESS };
         link.write_ack(AckKind::Pubcomp, packet_id, reason);
     }

@@ -30,7 +30,10 @@ use crate::{ShardId, Shared};
 #[derive(Debug)]
 pub(crate) struct Sessions {
     shard: ShardId,
-    places: Vec<Place>,
+    /// By slot.
+    clients: Vec<Option<Box<Client>>>,
+    /// By slot. One grows each time its slot is taken, so that an old key finds nobody.
+    generations: Vec<u16>,
     free: Vec<u32>,
     by_id: HashTable<u32>,
     /// Those with a queue in the log.
@@ -46,18 +49,12 @@ pub(crate) struct Sessions {
     next_unsent: u32,
 }
 
-#[derive(Debug, Default)]
-struct Place {
-    /// Grows each time the place is taken, so that an old key finds nobody.
-    generation: u16,
-    client: Option<Box<Client>>,
-}
-
 impl Sessions {
     pub(crate) fn new(id: ShardId, shared: &Arc<Shared>, rules: Rules, seed: u64) -> Self {
         Self {
             shard: id,
-            places: Vec::new(),
+            clients: Vec::new(),
+            generations: Vec::new(),
             free: Vec::new(),
             by_id: HashTable::new(),
             by_queue: HashTable::new(),
@@ -81,8 +78,7 @@ impl Sessions {
 
     /// A client may do what the rules say of it now.
     pub(crate) fn renew_grants(&mut self, cx: &mut Context, groups: &mut Groups, slot: u32) {
-        let place = self.places.get_mut(slot as usize);
-        let Some(client) = place.and_then(|place| place.client.as_mut()) else { return };
+        let Some(Some(client)) = self.clients.get_mut(slot as usize) else { return };
         client.grants = client.grants_by(&self.rules);
         client.rechecks = !client.grants.is_open();
         client.recharge();
@@ -95,7 +91,7 @@ impl Sessions {
 
     /// A client, and the index of all subscriptions.
     pub(crate) fn with_index(&mut self, slot: u32) -> Option<(&mut Client, &mut Router)> {
-        let client = self.places.get_mut(slot as usize)?.client.as_deref_mut()?;
+        let client = self.clients.get_mut(slot as usize)?.as_deref_mut()?;
         Some((client, &mut self.router))
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use session::{Account, Message};
 
+use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::{Place, Sessions};
 use crate::durable::KeptSession;
 use crate::journal::QueueNumber;
 use crate::sure::Sure;
@@ -21,26 +21,28 @@ impl Sessions {
     /// Makes room for sessions of the log, so that the tables need not grow under them step by
     /// step.
     pub(crate) fn reserve(&mut self, count: usize) {
-        let (places, hasher) = (&self.places, &self.hasher);
-        self.by_id.reserve(count, |slot| name_at(places, *slot).hash(hasher));
-        self.by_queue.reserve(count, |slot| queue_hash(hasher, places, *slot));
-        self.places.reserve(count);
+        let (clients, hasher) = (&self.clients, &self.hasher);
+        self.by_id.reserve(count, |slot| name_at(clients, *slot).hash(hasher));
+        self.by_queue.reserve(count, |slot| queue_hash(hasher, clients, *slot));
+        self.clients.reserve(count);
+        self.generations.reserve(count);
     }
 
     pub(crate) fn insert(&mut self, mut client: Client) -> u32 {
         let hash = client.name().hash(&self.hasher);
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place::default());
-            self.places.len() as u32 - 1
+            self.clients.push(None);
+            self.generations.push(0);
+            self.clients.len() as u32 - 1
         });
-        let place = &mut self.places[slot as usize];
+        let generation = &mut self.generations[slot as usize];
         // Generation 0 is never handed out, so that no key is SessionKey::NOBODY.
-        place.generation += 1;
-        client.key = SessionKey::new(self.shard, place.generation, slot);
-        place.client = Some(Box::new(client));
-        let places = &self.places;
+        *generation += 1;
+        client.key = SessionKey::new(self.shard, *generation, slot);
+        self.clients[slot as usize] = Some(Box::new(client));
+        let clients = &self.clients;
         let hasher = &self.hasher;
-        self.by_id.insert_unique(hash, slot, |slot| name_at(places, *slot).hash(hasher));
+        self.by_id.insert_unique(hash, slot, |slot| name_at(clients, *slot).hash(hasher));
         slot
     }
 
@@ -51,25 +53,25 @@ impl Sessions {
         if let Ok(entry) = self.by_id.find_entry(hash, |found| *found == slot) {
             entry.remove();
         }
-        self.places.get_mut(slot as usize)?.client.take()
+        self.clients.get_mut(slot as usize)?.take()
     }
 
     /// From now on the slot may be another client's. One whose generations are used up is nobody's
     /// any more: a key is never given twice. That costs a place for 65,535 sessions.
     pub(super) fn free(&mut self, slot: u32) {
-        if self.places.get(slot as usize).is_some_and(|place| place.generation < u16::MAX) {
+        if self.generations.get(slot as usize).is_some_and(|generation| *generation < u16::MAX) {
             self.free.push(slot);
         }
     }
 
     pub(crate) fn find(&self, name: Name<'_>) -> Option<u32> {
         let hash = name.hash(&self.hasher);
-        self.by_id.find(hash, |slot| name_at(&self.places, *slot) == name).copied()
+        self.by_id.find(hash, |slot| name_at(&self.clients, *slot) == name).copied()
     }
 
     /// A hash of the client id, seeded.
     pub(crate) fn id_hash(&self, slot: u32) -> u64 {
-        name_at(&self.places, slot).hash(&self.hasher)
+        name_at(&self.clients, slot).hash(&self.hasher)
     }
 
     /// From now on the session is in the log.
@@ -78,8 +80,8 @@ impl Sessions {
         let queue = durable.queue;
         let Some(client) = self.get_mut(slot).sure() else { return };
         client.durable = Some(Box::new(durable));
-        let (places, hasher) = (&self.places, &self.hasher);
-        let hash = |slot: &u32| queue_hash(hasher, places, *slot);
+        let (clients, hasher) = (&self.clients, &self.hasher);
+        let hash = |slot: &u32| queue_hash(hasher, clients, *slot);
         self.by_queue.insert_unique(hasher.hash_one(queue), slot, hash);
     }
 
@@ -96,32 +98,29 @@ impl Sessions {
     /// The session with this queue number.
     pub(crate) fn find_queue(&self, queue: QueueNumber) -> Option<u32> {
         let hash = self.hasher.hash_one(queue);
-        self.by_queue.find(hash, |slot| queue_at(&self.places, *slot) == Some(queue)).copied()
+        self.by_queue.find(hash, |slot| queue_at(&self.clients, *slot) == Some(queue)).copied()
     }
 
     pub(crate) fn get(&self, slot: u32) -> Option<&Client> {
-        self.places.get(slot as usize)?.client.as_deref()
+        self.clients.get(slot as usize)?.as_deref()
     }
 
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut Client> {
-        self.places.get_mut(slot as usize)?.client.as_deref_mut()
+        self.clients.get_mut(slot as usize)?.as_deref_mut()
     }
 
     pub(crate) fn key(&self, slot: u32) -> SessionKey {
-        SessionKey::new(self.shard, self.places[slot as usize].generation, slot)
+        SessionKey::new(self.shard, self.generations[slot as usize], slot)
     }
 
     /// The place of a key of this shard, if its session still exists.
     pub(crate) fn slot_of(&self, key: SessionKey) -> Option<u32> {
-        let place = self.places.get(key.slot() as usize)?;
-        let is_same = key.shard() == self.shard && place.generation == key.generation();
-        (is_same && place.client.is_some()).then(|| key.slot())
+        self.get(key.slot()).filter(|client| client.key == key).map(|_| key.slot())
     }
 
     /// The client of a key of this shard, if its session still exists.
     pub(crate) fn at(&mut self, key: SessionKey) -> Option<&mut Client> {
-        let slot = self.slot_of(key)?;
-        self.get_mut(slot)
+        self.get_mut(key.slot()).filter(|client| client.key == key)
     }
 
     /// A client, as long as it has this connection.
@@ -137,30 +136,30 @@ impl Sessions {
 
     /// All slots are below this number.
     pub(crate) fn slots_end(&self) -> u32 {
-        self.places.len() as u32
+        self.clients.len() as u32
     }
 
     pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + use<> {
-        let taken: Vec<u32> = (0..self.places.len() as u32)
-            .filter(|slot| self.places[*slot as usize].client.is_some())
+        let taken: Vec<u32> = (0..self.clients.len() as u32)
+            .filter(|slot| self.clients[*slot as usize].is_some())
             .collect();
         taken.into_iter()
     }
 }
 
 /// 0 if it has none.
-fn queue_hash(hasher: &FixedState, places: &[Place], slot: u32) -> u64 {
-    queue_at(places, slot).map_or(0, |queue| hasher.hash_one(queue))
+fn queue_hash(hasher: &FixedState, clients: &[Option<Box<Client>>], slot: u32) -> u64 {
+    queue_at(clients, slot).map_or(0, |queue| hasher.hash_one(queue))
 }
 
-fn queue_at(places: &[Place], slot: u32) -> Option<QueueNumber> {
-    let client = places.get(slot as usize)?.client.as_ref()?;
+fn queue_at(clients: &[Option<Box<Client>>], slot: u32) -> Option<QueueNumber> {
+    let client = clients.get(slot as usize)?.as_ref()?;
     Some(client.durable.as_ref()?.queue)
 }
 
 /// An empty one, which is no client's, if the place is free.
-fn name_at(places: &[Place], slot: u32) -> Name<'_> {
-    let client = places.get(slot as usize).and_then(|place| place.client.as_ref());
+fn name_at(clients: &[Option<Box<Client>>], slot: u32) -> Name<'_> {
+    let client = clients.get(slot as usize).and_then(Option::as_ref);
     client.map_or(Name::first(""), |client| client.name())
 }
 
@@ -184,14 +183,20 @@ mod tests {
     }
 
     #[test]
+    fn a_session_without_a_connection_takes_little() {
+        assert!(size_of::<Client>() <= 280, "{}", size_of::<Client>());
+        assert!(size_of::<KeptSession>() <= 104, "{}", size_of::<KeptSession>());
+    }
+
+    #[test]
     fn no_two_sessions_have_the_same_key() {
         let mut clients = sessions();
         let mut last = SessionKey::NOBODY;
         for _ in 0..=u32::from(u16::MAX) + 1 {
             let slot = clients.insert(Client::new(Name::first("one"), Default::default()));
             let key = clients.key(slot);
-            // Keys grow: by generations, then by places.
-            assert!((key.slot(), key.generation()) > (last.slot(), last.generation()));
+            // Keys grow: by slots, then by generations.
+            assert!((key.slot(), key.as_u64()) > (last.slot(), last.as_u64()));
             assert_eq!((clients.slot_of(key), clients.slot_of(last)), (Some(slot), None));
             clients.take(slot);
             clients.free(slot);

@@ -32,10 +32,6 @@ impl SessionKey {
         (self.0 >> 48) as u16
     }
 
-    pub(crate) const fn generation(self) -> u16 {
-        (self.0 >> 32) as u16
-    }
-
     pub(crate) const fn slot(self) -> u32 {
         self.0 as u32
     }
