@@ -88,10 +88,4 @@ impl Sessions {
     pub(crate) const fn rules(&self) -> &Rules {
         &self.rules
     }
-
-    /// A client, and the index of all subscriptions.
-    pub(crate) fn with_index(&mut self, slot: u32) -> Option<(&mut Client, &mut Router)> {
-        let client = self.clients.get_mut(slot as usize)?.as_deref_mut()?;
-        Some((client, &mut self.router))
-    }
 }

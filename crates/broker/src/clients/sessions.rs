@@ -21,41 +21,10 @@ impl Sessions {
         slot: u32,
         packet_id: u16,
     ) {
-        if durable.keep_pubrel(self, slot, packet_id) {
-            return;
-        }
-        if let Some(client) = self.get_mut(slot) {
+        let Some(client) = self.get_mut(slot).sure() else { return };
+        if !durable.keep_pubrel(client, packet_id) {
             client.session.on_pubrel(packet_id);
             client.mark_dirty(cx);
-        }
-    }
-
-    /// Moves on what the session itself has: resends and its queue.
-    pub(crate) fn pump_session(&mut self, cx: &mut Context, durable: &mut Durable, slot: u32) {
-        let Some(client) = self.get_mut(slot).sure() else { return };
-        let given_up = client.pump(cx);
-        self.note_given_up(cx, durable, slot, given_up);
-    }
-
-    /// Deliveries are over that the client could not be sent.
-    pub(crate) fn note_given_up(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        slot: u32,
-        given_up: Vec<(Dropped, Origin)>,
-    ) {
-        for (reason, origin) in given_up {
-            if reason == Dropped::Denied && durable.release_denied(cx, self, slot, origin) {
-                // It is in flight until the client has answered.
-            } else if origin.serial != 0 && origin.group == 0 {
-                durable.finish_delivery(self, slot, origin.serial);
-            } else {
-                // What rules keep from one member may be for another.
-                let is_done = reason != Dropped::Denied;
-                cx.tell_home(origin.group, origin.serial, is_done);
-            }
-            self.note_dropped(cx, slot, reason);
         }
     }
 
@@ -127,8 +96,29 @@ impl Sessions {
 }
 
 impl Client {
-    /// Sends what there is room for. Returns what could not be sent.
-    fn pump(&mut self, cx: &mut Context) -> Vec<(Dropped, Origin)> {
+    /// Deliveries are over that the client could not be sent.
+    pub(crate) fn note_given_up(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        given_up: Vec<(Dropped, Origin)>,
+    ) {
+        for (reason, origin) in given_up {
+            if reason == Dropped::Denied && durable.release_denied(cx, self, origin) {
+                // It is in flight until the client has answered.
+            } else if origin.serial != 0 && origin.group == 0 {
+                durable.finish_delivery(self, origin.serial);
+            } else {
+                // What rules keep from one member may be for another.
+                let is_done = reason != Dropped::Denied;
+                cx.tell_home(origin.group, origin.serial, is_done);
+            }
+            self.note_dropped(cx, reason);
+        }
+    }
+
+    /// Moves on what the session itself has, as far as there is room: resends and its queue.
+    pub(crate) fn pump(&mut self, cx: &mut Context, durable: &mut Durable) {
         let metrics = &cx.metrics;
         let mut given_up: Vec<(Dropped, Origin)> = Vec::new();
         let before = self.session.link().map_or(0, |link| link.outbox.len());
@@ -155,7 +145,7 @@ impl Client {
         if after > before {
             self.mark_dirty(cx);
         }
-        given_up
+        self.note_given_up(cx, durable, given_up);
     }
 
     /// Makes sure that it is looked at when something is due.

@@ -10,6 +10,7 @@ use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::KeptSession;
 use crate::journal::QueueNumber;
+use crate::routing::router::Router;
 use crate::sure::Sure;
 use crate::{Name, SessionKey};
 
@@ -107,6 +108,12 @@ impl Sessions {
 
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut Client> {
         self.clients.get_mut(slot as usize)?.as_deref_mut()
+    }
+
+    /// A client, and the index of all subscriptions.
+    pub(crate) fn with_index(&mut self, slot: u32) -> Option<(&mut Client, &mut Router)> {
+        let client = self.clients.get_mut(slot as usize)?.as_deref_mut()?;
+        Some((client, &mut self.router))
     }
 
     pub(crate) fn key(&self, slot: u32) -> SessionKey {

@@ -428,8 +428,8 @@ impl Sessions {
         let Some(client) = self.get_mut(slot).sure() else { return Ok(Done::default()) };
         let mut portion = client.portion(cx, is_rest);
         let outcome = self.unsubscribe_all(cx, durable, groups, slot, unsubscribe, &mut portion);
-        durable.let_pending_go(cx, self, slot, portion.before.unwrap_or_default());
-        if let Some(client) = self.get(slot) {
+        if let Some((client, router)) = self.with_index(slot) {
+            durable.let_pending_go(cx, client, router, portion.before.unwrap_or_default());
             client.tell_subscriptions(cx, portion.told, false);
         }
         outcome.map(|()| portion.done)
@@ -466,7 +466,11 @@ impl Sessions {
                         continue;
                     }
                 }
-                portion.before.get_or_insert_with(|| durable.all_pending(self, slot));
+                if portion.before.is_none() {
+                    let client = self.with_index(slot);
+                    portion.before =
+                        client.map(|(client, router)| durable.all_pending(client, router));
+                }
             }
             let is_over = self.unsubscribe(cx, durable, groups, slot, &filter);
             if let Some(told) = portion.told.as_mut().filter(|_| is_over) {

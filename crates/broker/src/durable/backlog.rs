@@ -9,11 +9,11 @@ use super::eras::is_owed;
 use super::lifetimes::Lifetimes;
 use super::store::Loaded;
 use crate::Name;
-use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
 use crate::flow::work::Task;
 use crate::routing::deliver::options;
+use crate::routing::router::Router;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 
@@ -31,16 +31,15 @@ impl Durable {
     pub(super) fn fall_behind(
         &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
+        client: &mut Client,
+        router: &Router,
         delivery: &Delivery,
     ) -> bool {
         let now_ms = cx.now_ms;
         let (payload_bytes, serial) = (delivery.message.payload_len(), delivery.terms.serial);
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let bytes = bytes.unwrap_or_default();
-        let is_full = self.is_backlog_full(cx, sessions, slot, bytes);
-        let Some(client) = sessions.get_mut(slot).sure() else { return false };
+        let is_full = self.is_backlog_full(cx, client, router, bytes);
         let limits = client.limits.queue;
         let (Some(durable), Some(store)) =
             (client.durable.as_mut().sure(), self.store.as_mut().sure())
@@ -56,21 +55,20 @@ impl Durable {
                 Overflow::Reject => Offered::Refused,
                 _ => Offered::Dropped(Dropped::QueueFull),
             };
-            sessions.after_offer(cx, slot, payload_bytes, offered);
+            client.after_offer(cx, payload_bytes, offered);
             return false;
         }
         durable.count_in(serial, bytes, delivery.message.expires_at_ms(), now_ms);
-        sessions.after_offer(cx, slot, payload_bytes, Offered::Queued);
+        client.after_offer(cx, payload_bytes, Offered::Queued);
         if is_full {
-            self.drop_oldest(cx, sessions, slot);
+            self.drop_oldest(cx, client, router);
         }
         true
     }
 
     /// Makes room in a full backlog.
-    fn drop_oldest(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
+    fn drop_oldest(&mut self, cx: &mut Context, client: &mut Client, router: &Router) {
         loop {
-            let Some(client) = sessions.get(slot).sure() else { return };
             let limits = client.limits.queue;
             let Some(durable) = client.durable.as_ref().sure() else { return };
             let is_full =
@@ -78,14 +76,14 @@ impl Durable {
             if !is_full {
                 return;
             }
-            let Some(serial) = self.take_pending(sessions, slot) else { return };
-            let (Some(durable), Some(store)) = (sessions.kept_mut(slot), &mut self.store) else {
+            let Some(serial) = self.take_pending(client, router) else { return };
+            let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
                 return;
             };
             let was_live = store.leave_queue(durable, serial);
             store.release_message(serial);
             if was_live {
-                sessions.note_dropped(cx, slot, Dropped::QueueFull);
+                client.note_dropped(cx, Dropped::QueueFull);
             }
         }
     }
@@ -94,24 +92,29 @@ impl Durable {
     fn is_backlog_full(
         &self,
         cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
+        client: &mut Client,
+        router: &Router,
         bytes: u64,
     ) -> bool {
-        if !sessions.exceeds_backlog(slot, bytes) {
+        if !client.exceeds_backlog(bytes) {
             return false;
         }
-        self.drop_expired_in_log(cx, sessions, slot);
-        sessions.exceeds_backlog(slot, bytes)
+        self.drop_expired_in_log(cx, client, router);
+        client.exceeds_backlog(bytes)
     }
 
     /// What has expired in a full queue takes no room there (MQTT-3.3.2-5): counts the queue anew
     /// if [enough](EXPIRED_PART) may have expired since that was done last, as it walks all of it.
     ///
     /// What has just been counted in has to be in the lists.
-    pub(crate) fn drop_expired_in_log(&self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
+    pub(crate) fn drop_expired_in_log(
+        &self,
+        cx: &mut Context,
+        client: &mut Client,
+        router: &Router,
+    ) {
         let Some(second) = self.store.as_ref().map(|store| store.expired_through) else { return };
-        let durable = sessions.kept_mut(slot);
+        let durable = client.durable.as_mut();
         let Some(durable) = durable.filter(|durable| durable.is_behind) else { return };
         let Some(rare) = &mut durable.rare else { return };
         let over = rare.lifetimes.over(second);
@@ -121,27 +124,21 @@ impl Durable {
             return;
         }
         rare.lifetimes.forget(second);
-        let pending = self.all_pending(sessions, slot);
+        let pending = self.all_pending(client, router);
         cx.flow.work.charge_for(Task::Pending(pending.len()));
         let Some(store) = &self.store else { return };
         let live = pending.into_iter().filter_map(|serial| store.bytes_of(serial));
         let (count, bytes) = live.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
-        let durable = sessions.kept_mut(slot);
-        let Some(durable) = durable else { return };
+        let Some(durable) = &mut client.durable else { return };
         let expired = durable.queued.saturating_sub(count);
         (durable.queued, durable.queued_bytes) = (count, bytes);
-        sessions.note_expired(cx, slot, expired);
+        client.note_expired(cx, expired);
     }
 
     /// Puts a serial into the backlogs of the filters that match the topic.
-    pub(super) fn leave_behind(
-        &mut self,
-        sessions: &mut Sessions,
-        topic: Name<'_, [u8]>,
-        serial: u64,
-    ) {
+    pub(super) fn leave_behind(&mut self, router: &mut Router, topic: Name<'_, [u8]>, serial: u64) {
         let Some(store) = self.store.as_mut().sure() else { return };
-        let (index, filters) = sessions.router.filters_of(topic);
+        let (index, filters) = router.filters_of(topic);
         for filter in filters {
             if index.promises(*filter) > 0 {
                 store.push_backlog(*filter, serial);
@@ -150,17 +147,17 @@ impl Durable {
     }
 
     /// What the session's turn comes for next: at most `count` serials, growing.
-    fn pending(&self, sessions: &Sessions, slot: u32, count: usize) -> Vec<u64> {
+    fn pending(&self, client: &Client, router: &Router, count: usize) -> Vec<u64> {
         let mut serials = Vec::new();
-        let (Some(store), Some(client)) = (&self.store, sessions.get(slot)) else { return serials };
+        let Some(store) = &self.store else { return serials };
         let Some(durable) = client.durable.as_ref().filter(|durable| durable.is_behind) else {
             return serials;
         };
         for listed in client.subscriptions.plain() {
             let Some(backlog) = store.backlogs.get(&listed.filter) else { continue };
             let list = &backlog.serials;
-            let eras = sessions.eras_of(slot, listed.filter);
-            let subscription = sessions.router.subscription(listed.filter, slot);
+            let eras = durable.eras_of(listed.filter);
+            let subscription = router.subscription(listed.filter, client.key.slot());
             let is_durable = subscription.is_some_and(|s| s.options & options::DURABLE != 0);
             if !is_durable && eras.is_empty() {
                 continue;
@@ -178,24 +175,26 @@ impl Durable {
     }
 
     /// All that waits for the session.
-    pub(crate) fn all_pending(&self, sessions: &Sessions, slot: u32) -> Vec<u64> {
-        self.pending(sessions, slot, usize::MAX)
+    pub(crate) fn all_pending(&self, client: &Client, router: &Router) -> Vec<u64> {
+        self.pending(client, router, usize::MAX)
     }
 
     /// Moves on what waits in the log for a session, as far as its window goes.
-    pub(crate) fn pump_backlog(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
-        loop {
-            let Some(client) = sessions.get(slot).sure() else { return };
-            let is_behind = client.durable.as_ref().is_some_and(|durable| durable.is_behind);
-            if !is_behind || !client.session.has_window() {
-                return;
-            }
-            let Some(serial) = self.take_pending(sessions, slot) else {
-                self.catch_up(cx, sessions, slot);
+    pub(crate) fn pump_backlog(
+        &mut self,
+        cx: &mut Context,
+        client: &mut Client,
+        router: &mut Router,
+    ) {
+        while client.has_backlog() && client.session.has_window() {
+            let Some(serial) = self.take_pending(client, router) else {
+                self.catch_up(cx, client);
                 return;
             };
-            if !self.hand_out_stored(cx, sessions, slot, serial) {
-                sessions.put_back_pending(slot, serial);
+            if !self.hand_out_stored(cx, client, router, serial) {
+                if let Some(durable) = &mut client.durable {
+                    durable.rare().upcoming.push_front(serial);
+                }
                 return;
             }
         }
@@ -203,15 +202,14 @@ impl Durable {
 
     /// The serial whose turn comes next. They are looked up a batch at a time: what comes meanwhile
     /// is behind them all.
-    fn take_pending(&self, sessions: &mut Sessions, slot: u32) -> Option<u64> {
-        let durable = sessions.kept_mut(slot)?;
+    fn take_pending(&self, client: &mut Client, router: &Router) -> Option<u64> {
+        let durable = client.durable.as_mut()?;
         let next = durable.rare.as_mut().and_then(|rare| rare.upcoming.pop_front());
         if next.is_some() || !durable.is_behind {
             return next;
         }
-        let serials = self.pending(sessions, slot, BATCH_SERIALS);
-        let durable = sessions.kept_mut(slot)?;
-        let upcoming = &mut durable.rare().upcoming;
+        let serials = self.pending(client, router, BATCH_SERIALS);
+        let upcoming = &mut client.durable.as_mut()?.rare().upcoming;
         upcoming.extend(serials);
         upcoming.pop_front()
     }
@@ -220,12 +218,12 @@ impl Durable {
     fn hand_out_stored(
         &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
+        client: &mut Client,
+        router: &mut Router,
         serial: u64,
     ) -> bool {
         let (Some(store), Some(durable)) =
-            (self.store.as_mut().sure(), sessions.kept_mut(slot).sure())
+            (self.store.as_mut().sure(), client.durable.as_mut().sure())
         else {
             return false;
         };
@@ -233,20 +231,20 @@ impl Durable {
             Loaded::Pending => return false,
             Loaded::Gone => {
                 store.leave_queue(durable, serial);
-                self.drop_expired_in_log(cx, sessions, slot);
+                self.drop_expired_in_log(cx, client, router);
                 return true;
             }
             Loaded::Ready(message) => message,
         };
         store.count_out(durable, serial);
-        if let Some(delivery) = self.delivery_of(sessions, slot, serial, &message) {
-            self.hand_out(cx, sessions, slot, delivery);
+        if let Some(delivery) = self.delivery_of(client, router, serial, &message) {
+            self.hand_out(cx, client, delivery);
             return true;
         }
-        if sessions.has_lost_right(slot, serial, &message) {
-            sessions.note_dropped(cx, slot, Dropped::Denied);
+        if client.has_lost_right(router, serial, &message) {
+            client.note_dropped(cx, Dropped::Denied);
         }
-        if let (Some(store), Some(durable)) = (&mut self.store, sessions.kept_mut(slot)) {
+        if let (Some(store), Some(durable)) = (&mut self.store, &mut client.durable) {
             store.pass_now(durable, serial);
             store.release_message(serial);
         }
@@ -254,9 +252,8 @@ impl Durable {
     }
 
     /// Nothing waits for the session any more.
-    fn catch_up(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
+    fn catch_up(&mut self, cx: &mut Context, client: &mut Client) {
         let Some(store) = self.store.as_mut().sure() else { return };
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
         let Some(durable) = client.durable.as_mut().sure() else { return };
         durable.is_behind = false;
         if let Some(rare) = &mut durable.rare {
@@ -272,7 +269,7 @@ impl Durable {
         if let Some(link) = client.session.link_mut().filter(|link| link.outbox.is_empty()) {
             link.has_caught_up();
         }
-        sessions.note_expired(cx, slot, expired);
+        client.note_expired(cx, expired);
     }
 
     /// The session gives a filter up: what waits for it by this filter alone is not owed any more.
@@ -280,16 +277,19 @@ impl Durable {
     pub(crate) fn let_pending_go(
         &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
+        client: &mut Client,
+        router: &Router,
         before: Vec<u64>,
     ) {
-        sessions.forget_upcoming(slot);
+        // What the session listens to has changed: its next serials are looked up anew.
+        if let Some(durable) = &mut client.durable {
+            durable.forget_upcoming();
+        }
         if before.is_empty() {
             return;
         }
         cx.flow.work.charge_for(Task::Pending(before.len()));
-        let after = self.all_pending(sessions, slot);
+        let after = self.all_pending(client, router);
         let mut bytes_gone = 0;
         let mut count = 0;
         for serial in before {
@@ -302,7 +302,7 @@ impl Durable {
                 store.release_message(serial);
             }
         }
-        if let Some(durable) = sessions.kept_mut(slot) {
+        if let Some(durable) = &mut client.durable {
             durable.count_out(count, bytes_gone);
         }
     }
@@ -315,29 +315,12 @@ impl Durable {
     }
 }
 
-impl Sessions {
-    fn exceeds_backlog(&self, slot: u32, bytes: u64) -> bool {
-        self.get(slot).is_some_and(|client| {
-            let durable = client.durable.as_ref();
-            durable.is_some_and(|durable| durable.is_full(bytes, &client.limits.queue))
-        })
-    }
-
-    fn put_back_pending(&mut self, slot: u32, serial: u64) {
-        if let Some(durable) = self.kept_mut(slot) {
-            durable.rare().upcoming.push_front(serial);
-        }
-    }
-
-    /// What the session listens to has changed: its next serials are looked up anew.
-    pub(super) fn forget_upcoming(&mut self, slot: u32) {
-        if let Some(durable) = self.kept_mut(slot) {
-            durable.forget_upcoming();
-        }
-    }
-}
-
 impl Client {
+    fn exceeds_backlog(&self, bytes: u64) -> bool {
+        let durable = self.durable.as_ref();
+        durable.is_some_and(|durable| durable.is_full(bytes, &self.limits.queue))
+    }
+
     /// Deliveries that wait in the log.
     pub(crate) fn backlog(&self) -> usize {
         self.durable.as_ref().map_or(0, |durable| durable.queued as usize)

@@ -11,6 +11,7 @@ use super::kept_sessions::KeptSession;
 use super::store::{Class, Store};
 use super::track::Place;
 use crate::clients::Sessions;
+use crate::clients::client::Client;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Durable;
 use crate::journal::{Fact, Subscribed};
@@ -121,9 +122,9 @@ pub(crate) enum Change {
     TooMany,
 }
 
-impl Sessions {
-    pub(super) fn eras_of(&self, slot: u32, filter: FilterId) -> &[Era] {
-        self.kept(slot).map_or(&[], |durable| durable.eras_of(filter))
+impl Client {
+    pub(super) fn eras_of(&self, filter: FilterId) -> &[Era] {
+        self.durable.as_ref().map_or(&[], |durable| durable.eras_of(filter))
     }
 }
 

@@ -22,6 +22,7 @@ use crate::flow::PAUSE_MS;
 use crate::journal::{Fact, Stage, StoredMessage};
 use crate::limits::ledger::NOBODY;
 use crate::routing::deliver::{Keeping, may_receive, options, terms_of};
+use crate::routing::router::Router;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 
@@ -96,18 +97,12 @@ impl Durable {
 
     /// Is a session owed the message by its serial? One that is not written is so only where older
     /// ones wait, and never at QoS 2, as no log would know its packet id.
-    pub(crate) fn is_owed_by_serial(
-        &self,
-        sessions: &Sessions,
-        slot: u32,
-        serial: u64,
-        qos: QoS,
-    ) -> bool {
+    pub(crate) fn is_owed_by_serial(&self, client: &Client, serial: u64, qos: QoS) -> bool {
         let Some(store) = self.store.as_ref().filter(|_| serial != 0) else { return false };
         match qos {
             QoS::AtMostOnce => false,
             _ if !store.is_unwritten(serial) => true,
-            QoS::AtLeastOnce => sessions.get(slot).is_some_and(Client::has_backlog),
+            QoS::AtLeastOnce => client.has_backlog(),
             QoS::ExactlyOnce => false,
         }
     }
@@ -123,7 +118,7 @@ impl Durable {
     /// Everybody here has been offered the message. `is_left_behind`: somebody could not take it.
     pub(crate) fn end_delivery(
         &mut self,
-        sessions: &mut Sessions,
+        router: &mut Router,
         message: &Message,
         keeping: Keeping,
         serial: u64,
@@ -133,7 +128,7 @@ impl Durable {
             return;
         }
         if is_left_behind {
-            self.leave_behind(sessions, Name::topic_of(message), serial);
+            self.leave_behind(router, Name::topic_of(message), serial);
         }
         if let Some(store) = self.store.as_mut().filter(|_| matches!(keeping, Keeping::New { .. }))
         {
@@ -150,13 +145,13 @@ impl Durable {
 
     pub(crate) fn let_own_go(
         &mut self,
-        sessions: &mut Sessions,
+        router: &mut Router,
         message: &Message,
         serial: u64,
         is_left_behind: bool,
     ) {
         if is_left_behind {
-            self.leave_behind(sessions, Name::topic_of(message), serial);
+            self.leave_behind(router, Name::topic_of(message), serial);
         }
         if let Some(store) = &mut self.store {
             store.release_message(serial);
@@ -168,41 +163,32 @@ impl Durable {
     pub(crate) fn owe(
         &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
+        client: &mut Client,
+        router: &Router,
         delivery: Delivery,
     ) -> bool {
         let Some(store) = self.store.as_mut().sure() else { return false };
         store.need_message(delivery.terms.serial);
-        let Some(client) = sessions.get_mut(slot).sure() else { return false };
-        let is_behind = client.durable.as_ref().is_some_and(|durable| durable.is_behind);
-        if !is_behind && client.session.has_window() {
-            self.hand_out(cx, sessions, slot, delivery);
+        if !client.has_backlog() && client.session.has_window() {
+            self.hand_out(cx, client, delivery);
             return false;
         }
-        self.fall_behind(cx, sessions, slot, &delivery)
+        self.fall_behind(cx, client, router, &delivery)
     }
 
     /// A durable session is not owed a message that others on its filter are.
-    pub(crate) fn pass_over(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) {
+    pub(crate) fn pass_over(&mut self, client: &mut Client, serial: u64) {
         if let (Some(store), Some(durable)) =
-            (self.store.as_mut().sure(), sessions.kept_mut(slot).sure())
+            (self.store.as_mut().sure(), client.durable.as_mut().sure())
         {
             store.pass_over(durable, serial);
         }
     }
 
     /// Puts a delivery in flight; the window is open.
-    pub(super) fn hand_out(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
-        delivery: Delivery,
-    ) {
+    pub(super) fn hand_out(&mut self, cx: &mut Context, client: &mut Client, delivery: Delivery) {
         let now_ms = cx.now_ms;
-        let session = sessions.key(slot);
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
+        let session = client.key;
         cx.buffers.lend(client);
         let serial = delivery.terms.serial;
         let payload_bytes = delivery.message.payload_len();
@@ -236,7 +222,7 @@ impl Durable {
             if !store.is_unwritten(serial) {
                 let is_aside = false;
                 store.noted.push(Noted {
-                    slot,
+                    slot: session.slot(),
                     queue,
                     serial,
                     packet_id,
@@ -247,12 +233,13 @@ impl Durable {
                 });
             }
         }
-        sessions.after_offer(cx, slot, payload_bytes, offered);
+        client.after_offer(cx, payload_bytes, offered);
     }
 
     /// A delivery is complete.
-    pub(crate) fn finish_delivery(&mut self, sessions: &mut Sessions, slot: u32, serial: u64) {
-        let durable = sessions.kept_mut(slot).sure();
+    pub(crate) fn finish_delivery(&mut self, client: &mut Client, serial: u64) {
+        let slot = client.key.slot();
+        let durable = client.durable.as_mut().sure();
         let (Some(durable), Some(store)) = (durable, self.store.as_mut().sure()) else { return };
         let Some(out) = durable.track.finish(serial) else { return };
         store.release(out.place);
@@ -277,13 +264,12 @@ impl Durable {
     /// How the session gets a message of its backlog, by the subscriptions it had when that came.
     pub(super) fn delivery_of(
         &self,
-        sessions: &mut Sessions,
-        slot: u32,
+        client: &Client,
+        router: &mut Router,
         serial: u64,
         message: &Message,
     ) -> Option<Delivery> {
-        let own = sessions.own_subscriptions(slot, serial, Name::of(message));
-        let client = sessions.get(slot)?;
+        let own = client.own_subscriptions(router, serial, Name::of(message));
         let mut terms = terms_of((message, message.traits()), &own, false, client)?;
         if self.store.as_ref().is_some_and(|store| store.is_unwritten(serial)) {
             terms.qos = terms.qos.min(QoS::AtLeastOnce);
@@ -336,27 +322,35 @@ impl Store {
     }
 }
 
-impl Sessions {
+impl Client {
     /// Is a message that waited in the backlog still subscribed to, but not allowed any more?
-    pub(super) fn has_lost_right(&mut self, slot: u32, serial: u64, message: &Message) -> bool {
-        let own = self.own_subscriptions(slot, serial, Name::of(message));
-        let client = self.get(slot);
-        !own.is_empty() && client.is_some_and(|client| !may_receive(client, message))
+    pub(super) fn has_lost_right(
+        &self,
+        router: &mut Router,
+        serial: u64,
+        message: &Message,
+    ) -> bool {
+        let own = self.own_subscriptions(router, serial, Name::of(message));
+        !own.is_empty() && !may_receive(self, message)
     }
 
     /// Those that match the topic, as they were when the message with this serial came.
-    fn own_subscriptions(&mut self, slot: u32, serial: u64, topic: Name<'_>) -> Vec<Subscription> {
-        let Some(client) = self.get(slot).sure() else { return Vec::new() };
-        let filters: Vec<FilterId> = if client.subscriptions.len() > OWN_FILTERS_MAX {
-            self.router.filters_of(topic.as_bytes()).1.to_vec()
+    fn own_subscriptions(
+        &self,
+        router: &mut Router,
+        serial: u64,
+        topic: Name<'_>,
+    ) -> Vec<Subscription> {
+        let filters: Vec<FilterId> = if self.subscriptions.len() > OWN_FILTERS_MAX {
+            router.filters_of(topic.as_bytes()).1.to_vec()
         } else {
             let key = topic.key();
-            let plain = client.subscriptions.plain().map(|listed| listed.filter);
-            plain.filter(|filter| topic::matches(self.router.key(*filter), &key)).collect()
+            let plain = self.subscriptions.plain().map(|listed| listed.filter);
+            plain.filter(|filter| topic::matches(router.key(*filter), &key)).collect()
         };
         let as_it_was = |filter: &FilterId| {
-            let now = self.router.subscription(*filter, slot);
-            eras::at(self.eras_of(slot, *filter), serial, now)
+            let now = router.subscription(*filter, self.key.slot());
+            eras::at(self.eras_of(*filter), serial, now)
         };
         filters.iter().filter_map(as_it_was).collect()
     }
@@ -368,12 +362,12 @@ impl Durable {
     pub(crate) fn supply_in_flight(
         &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
+        client: &mut Client,
+        router: &mut Router,
     ) -> bool {
-        let Some(client) = sessions.get(slot).filter(|c| c.session.is_online()) else {
+        if !client.session.is_online() {
             return false;
-        };
+        }
         let queue = client.durable.as_ref().map(|durable| durable.queue);
         let unsupplied = client.session.outgoing.unsupplied();
         let (Some(queue), Some((packet_id, origin))) = (queue, unsupplied) else { return false };
@@ -381,30 +375,28 @@ impl Durable {
         let delivery = match store.load(origin.serial, queue.into()) {
             Loaded::Pending => return false,
             Loaded::Ready(message) => {
-                let wanted = self.delivery_of(sessions, slot, origin.serial, &message);
+                let wanted = self.delivery_of(client, router, origin.serial, &message);
                 let mut delivery = wanted.unwrap_or_else(|| begun(message, origin.serial));
-                delivery.terms.qos = sessions.begun_qos(slot, origin.serial);
+                delivery.terms.qos = client.begun_qos(origin.serial);
                 Some(delivery)
             }
             Loaded::Gone => {
-                sessions.note_dropped(cx, slot, Dropped::Expired);
+                client.note_dropped(cx, Dropped::Expired);
                 None
             }
         };
         if delivery.is_none() {
-            self.finish_delivery(sessions, slot, origin.serial);
+            self.finish_delivery(client, origin.serial);
         }
-        if let Some(client) = sessions.get_mut(slot) {
-            client.session.outgoing.supply(packet_id, delivery);
-        }
+        client.session.outgoing.supply(packet_id, delivery);
         true
     }
 }
 
-impl Sessions {
+impl Client {
     /// The QoS at which the client has seen the delivery, or may have.
-    fn begun_qos(&mut self, slot: u32, serial: u64) -> QoS {
-        let durable = self.kept_mut(slot);
+    fn begun_qos(&mut self, serial: u64) -> QoS {
+        let durable = self.durable.as_mut();
         let out = durable.and_then(|durable| durable.track.get_mut(serial));
         match out.map(|out| out.stage) {
             Some(Stage::AwaitsPubrec | Stage::AwaitsPubcomp) => QoS::ExactlyOnce,
@@ -416,14 +408,8 @@ impl Sessions {
 impl Durable {
     /// A PUBREC for a delivery that the log knows: its PUBREL leaves when that is written down.
     /// False: it is like any other.
-    pub(crate) fn keep_pubrec(
-        &mut self,
-        sessions: &mut Sessions,
-        slot: u32,
-        ack: &Ack<'_>,
-    ) -> bool {
-        let session = sessions.key(slot);
-        let Some(client) = sessions.get_mut(slot).sure() else { return false };
+    pub(crate) fn keep_pubrec(&mut self, client: &mut Client, ack: &Ack<'_>) -> bool {
+        let session = client.key;
         let origin = client.session.outgoing.origin_of_qos_2(ack.packet_id);
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return false;
@@ -439,7 +425,7 @@ impl Durable {
         client.session.outgoing.await_release(ack.packet_id);
         let (packet_id, is_aside) = (ack.packet_id, false);
         let then = Some(Promise::Received { session, packet_id });
-        let (serial, stage) = (origin.serial, Stage::AwaitsPubcomp);
+        let (slot, serial, stage) = (session.slot(), origin.serial, Stage::AwaitsPubcomp);
         store.noted.push(Noted { slot, queue, serial, packet_id, stage, is_aside, level, then });
         true
     }
@@ -449,11 +435,9 @@ impl Durable {
     pub(crate) fn release_denied(
         &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
+        client: &mut Client,
         origin: session::Origin,
     ) -> bool {
-        let Some(client) = sessions.get_mut(slot).sure() else { return false };
         let Some(durable) = &mut client.durable else { return false };
         let Some(packet_id) = durable.track.get_mut(origin.serial).map(|out| out.packet_id) else {
             return false;
@@ -463,26 +447,18 @@ impl Durable {
         }
         let (kind, reason) = (AckKind::Pubrec, Reason::SUCCESS);
         let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
-        if !self.keep_pubrec(sessions, slot, &ack)
-            && let Some(client) = sessions.get_mut(slot)
-        {
+        if !self.keep_pubrec(client, &ack) {
             // It awaits this.
             let _ = client.session.on_ack(&ack);
-            sessions.mark_dirty(cx, slot);
+            client.mark_dirty(cx);
         }
         true
     }
 
     /// A PUBREL for a packet id that the log knows: its PUBCOMP leaves when that is written down.
     /// False: it is like any other.
-    pub(crate) fn keep_pubrel(
-        &mut self,
-        sessions: &mut Sessions,
-        slot: u32,
-        packet_id: u16,
-    ) -> bool {
-        let session = sessions.key(slot);
-        let Some(client) = sessions.get_mut(slot).sure() else { return false };
+    pub(crate) fn keep_pubrel(&mut self, client: &mut Client, packet_id: u16) -> bool {
+        let session = client.key;
         let connection = client.connection;
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return false;

@@ -583,7 +583,8 @@ impl Durable {
 
     /// The session is over, with all that is written of it.
     pub(crate) fn forget_session(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
-        let pending = self.all_pending(sessions, slot);
+        let Some((client, router)) = sessions.with_index(slot).sure() else { return };
+        let pending = self.all_pending(client, router);
         let client = sessions.id_hash(slot);
         let Some(store) = &mut self.store else { return };
         let Some(mut durable) = sessions.take_durable(slot) else { return };

@@ -168,11 +168,11 @@ impl Durable {
                 }
                 Err(reason) => given_up.push(reason),
             });
-        sessions.mark_dirty(cx, slot);
+        client.mark_dirty(cx);
         if is_of_this_link && given_up.is_empty() {
             return None;
         }
-        sessions.note_given_up(cx, self, slot, given_up);
+        client.note_given_up(cx, self, given_up);
         // What belongs to an earlier link leaves with the resends.
         Some(slot)
     }

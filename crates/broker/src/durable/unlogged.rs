@@ -14,32 +14,25 @@ use storage::Status;
 use super::promise::Promise;
 use super::store::Noted;
 use super::track::{Out, Place};
-use crate::clients::Sessions;
+use crate::clients::client::Client;
 use crate::durable::Durable;
 use crate::journal::Stage;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 
-impl Sessions {
+impl Client {
     /// Is the packet id of such a delivery written down before it leaves?
-    pub(crate) fn logs_packet_id(&self, slot: u32, qos: QoS) -> bool {
-        let client = self.get(slot);
-        qos == QoS::ExactlyOnce && client.is_some_and(|client| client.durable.is_some())
+    pub(crate) fn logs_packet_id(&self, qos: QoS) -> bool {
+        qos == QoS::ExactlyOnce && self.durable.is_some()
     }
 }
 
 impl Durable {
     /// The next delivery in the queue of a session, if it is one whose packet id has to be written
     /// first. False: it is not, or the window is closed.
-    pub(crate) fn hand_out_unlogged(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
-    ) -> bool {
-        let Some(client) = sessions.get_mut(slot).sure() else { return false };
+    pub(crate) fn hand_out_unlogged(&mut self, cx: &mut Context, client: &mut Client) -> bool {
         let Some(delivery) = client.session.take_unlogged() else { return false };
-        self.hand_out_aside(cx, sessions, slot, delivery);
+        self.hand_out_aside(cx, client, delivery);
         true
     }
 
@@ -47,20 +40,15 @@ impl Durable {
     pub(crate) fn hand_out_aside(
         &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
+        client: &mut Client,
         delivery: Delivery,
     ) {
         let now_ms = cx.now_ms;
         let Delivery { message, terms } = delivery;
         let payload_bytes = message.payload_len();
-        let dropped = self.why_not_aside(sessions, slot, &message, now_ms);
-        let session = sessions.key(slot);
-        let (Some(client), Some(store)) =
-            (sessions.get_mut(slot).sure(), self.store.as_mut().sure())
-        else {
-            return;
-        };
+        let dropped = self.why_not_aside(client, &message, now_ms);
+        let session = client.key;
+        let Some(store) = self.store.as_mut().sure() else { return };
         let offered = match (dropped, &mut client.durable) {
             (None, Some(durable)) => {
                 let serial = store.new_serial();
@@ -71,7 +59,7 @@ impl Durable {
                 let (queue, level) = (durable.queue, durable.log_level());
                 let then = Some(Promise::Send { session, packet_id });
                 store.noted.push(Noted {
-                    slot,
+                    slot: session.slot(),
                     queue,
                     serial,
                     packet_id,
@@ -84,17 +72,15 @@ impl Durable {
             }
             (dropped, _) => Offered::Dropped(dropped.unwrap_or(Dropped::Unlogged)),
         };
-        sessions.after_offer(cx, slot, payload_bytes, offered);
+        client.after_offer(cx, payload_bytes, offered);
     }
 
     fn why_not_aside(
         &self,
-        sessions: &Sessions,
-        slot: u32,
+        client: &Client,
         message: &session::Message,
         now_ms: u64,
     ) -> Option<Dropped> {
-        let client = sessions.get(slot)?;
         let may_have = !client.rechecks || crate::routing::deliver::may_receive(client, message);
         match self.status_of_log() {
             _ if message.is_expired(now_ms) => Some(Dropped::Expired),

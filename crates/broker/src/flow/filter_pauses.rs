@@ -18,6 +18,7 @@ use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::flow::{RECHECK_MS, SCANNED_MAX};
 use crate::routing::capacity::topic_of;
+use crate::routing::router::Router;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 use crate::{Mail, Name, SessionKey};
@@ -148,19 +149,19 @@ impl Context {
     }
 }
 
-impl Sessions {
+impl Client {
     /// A message was offered to a subscriber that reads, and whose queue is long: others like it
     /// are paused, if they are large, or `all` of them. False: that cannot be said of them.
     #[cold]
     pub(crate) fn pause_publishers(
-        &mut self,
+        &self,
         cx: &mut Context,
-        slot: u32,
+        router: &mut Router,
         message: &Message,
         all: bool,
     ) -> bool {
         let now_ms = cx.now_ms;
-        let subscriber = self.key(slot);
+        let subscriber = self.key;
         let name = Name::topic_of(message);
         let topic = &*Name::of(message).key();
         let bytes_min = if all { 0 } else { LARGE_BYTES_MIN };
@@ -170,8 +171,9 @@ impl Sessions {
         if cx.flow.pauses.filter_count() >= SCANNED_MAX {
             return false;
         }
-        let (index, filters) = self.router.filters_of(name);
-        let own = filters.iter().find(|filter| index.subscription(**filter, slot).is_some());
+        let (index, filters) = router.filters_of(name);
+        let own =
+            filters.iter().find(|filter| index.subscription(**filter, subscriber.slot()).is_some());
         let filter = own.map(|filter| Arc::<str>::from(index.text(*filter)));
         let Some(filter) = filter.sure() else { return false };
         cx.send_to_others(&Mail::Pause { subscriber, filter: filter.clone(), bytes_min });
@@ -179,21 +181,19 @@ impl Sessions {
         cx.flow.pauses.look_ms = cx.flow.pauses.look_ms.min(now_ms + RECHECK_MS);
         true
     }
-}
 
-impl Context {
-    pub(crate) fn on_pause(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
-        self.flow.pauses.begin(subscriber, filter, bytes_min);
-    }
-}
-
-impl Client {
     /// Its queue may have become shorter.
     pub(crate) fn check_pause(&self, cx: &mut Context) {
         let pause = cx.flow.pauses.of(self.key);
         if pause.is_some_and(|pause| !pause.filters.is_empty()) && self.has_short_queue() {
             cx.resume_publishers(self.key);
         }
+    }
+}
+
+impl Context {
+    pub(crate) fn on_pause(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
+        self.flow.pauses.begin(subscriber, filter, bytes_min);
     }
 }
 

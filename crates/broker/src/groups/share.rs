@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use topic::FilterId;
 
 use crate::clients::Sessions;
+use crate::clients::client::Client;
 use crate::clients::subscriptions::Listed;
 use crate::durable::{Durable, KeptId};
 use crate::flow::work::Task;
@@ -393,7 +394,7 @@ impl Groups {
         if !matches!(offered, Offered::Written | Offered::Queued) || delivered_for_good {
             cx.tell_home(key, serial, true);
         }
-        sessions.after_offer(cx, slot, message.payload_len(), offered);
+        client.after_offer(cx, message.payload_len(), offered);
         if delivered_for_good {
             // No acknowledgement will ask for the next one.
             self.pull(cx, durable, number);
@@ -600,14 +601,7 @@ impl Groups {
     }
 
     /// A member here may have room now: ask the homes of its groups for parked messages.
-    pub(crate) fn pull_for(
-        &mut self,
-        cx: &mut Context,
-        sessions: &Sessions,
-        durable: &mut Durable,
-        slot: u32,
-    ) {
-        let Some(client) = sessions.get(slot).sure() else { return };
+    pub(crate) fn pull_for(&mut self, cx: &mut Context, client: &Client, durable: &mut Durable) {
         if !client.gauge.as_ref().is_some_and(|gauge| gauge.is_available()) {
             return;
         }

@@ -293,17 +293,16 @@ impl Sessions {
             retain: true,
         };
         let mut terms = terms;
-        if self.logs_packet_id(slot, terms.qos) {
+        if client.logs_packet_id(terms.qos) {
             terms = unlogged(terms);
-            if self.get(slot).is_some_and(|client| client.session.has_window()) {
+            if client.session.has_window() {
                 let message = message.clone();
-                return durable.hand_out_aside(cx, self, slot, Delivery { message, terms });
+                return durable.hand_out_aside(cx, client, Delivery { message, terms });
             }
         }
-        let Some(client) = self.get_mut(slot).sure() else { return };
         let limits = client.limits.queue;
         let offered = client.session.offer_patiently(message, terms, &limits, now_ms);
-        self.after_offer(cx, slot, message.payload().len(), offered);
+        client.after_offer(cx, message.payload().len(), offered);
     }
 }
 

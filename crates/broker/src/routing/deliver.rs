@@ -15,6 +15,7 @@ use crate::durable::Durable;
 use crate::journal::Origin;
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
+use crate::routing::router::Router;
 use crate::shard::context::Context;
 use crate::sure::Sure;
 use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey};
@@ -224,7 +225,7 @@ impl Sessions {
         if !Scope::new(traits.scope).is_first() && !is_late {
             cx.charge_sent(message, all as u64);
         }
-        durable.end_delivery(self, message, keeping, serial, fan_out.is_left_behind);
+        durable.end_delivery(&mut self.router, message, keeping, serial, fan_out.is_left_behind);
         delivered.pace = fan_out.pace;
         delivered.own = fan_out.own;
         delivered
@@ -350,17 +351,10 @@ impl Sessions {
     /// What has expired in the queue of a session takes no room there.
     fn drop_expired(&mut self, cx: &mut Context, durable: &Durable, slot: u32) {
         let now_ms = cx.now_ms;
-        let Some(client) = self.get_mut(slot) else { return };
+        let Some((client, router)) = self.with_index(slot) else { return };
         let dropped = client.session.outgoing.drop_expired(now_ms);
-        self.note_expired(cx, slot, dropped);
-        durable.drop_expired_in_log(cx, self, slot);
-    }
-
-    pub(crate) fn note_expired(&mut self, cx: &mut Context, slot: u32, count: u32) {
-        if count > 0 {
-            count_dropped(&cx.metrics, Dropped::Expired, u64::from(count) - 1);
-            self.note_dropped(cx, slot, Dropped::Expired);
-        }
+        client.note_expired(cx, dropped);
+        durable.drop_expired_in_log(cx, client, router);
     }
 
     /// Delivers to one client; `own` are its matching subscriptions.
@@ -375,9 +369,9 @@ impl Sessions {
     ) {
         let Some(first) = own.first().sure() else { return };
         let slot = first.subscriber;
-        let is_own = traits.publisher == self.key(slot).as_u64();
         // What is left of a session that has ended still stands in the index (`cleanup.rs`).
-        let Some(client) = self.get_mut(slot) else { return };
+        let Some((client, router)) = self.with_index(slot) else { return };
+        let is_own = traits.publisher == client.key.as_u64();
         let is_durable = serial != 0 && client.durable.is_some();
         let terms = terms_of((message, traits), own, is_own, client);
         if first.options & options::CHECK_RECEIVE != 0 {
@@ -387,9 +381,9 @@ impl Sessions {
             note_fresh(client, message);
         }
         let is_kept = is_durable
-            && terms.as_ref().is_some_and(|t| durable.is_owed_by_serial(self, slot, serial, t.qos));
+            && terms.as_ref().is_some_and(|t| durable.is_owed_by_serial(client, serial, t.qos));
         if is_durable && !is_kept && own.iter().any(|s| s.options & options::DURABLE != 0) {
-            durable.pass_over(self, slot, serial);
+            durable.pass_over(client, serial);
         }
         let Some(mut terms) = terms else { return };
         if is_kept {
@@ -399,72 +393,9 @@ impl Sessions {
             durable.defer_own(terms.serial);
             fan_out.own = Some(Box::new(OwnCopy { slot, terms }));
         } else {
-            self.offer(cx, durable, slot, (message, traits.payload_bytes), terms, fan_out);
+            let offered = (message, traits.payload_bytes);
+            client.offer(cx, durable, router, offered, terms, fan_out);
         }
-    }
-
-    /// Offers a message to a session, or lets the log keep it for that.
-    #[inline]
-    fn offer(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        slot: u32,
-        (message, payload_bytes): (&Message, usize),
-        terms: Terms,
-        fan_out: &mut FanOut,
-    ) {
-        let now_ms = cx.now_ms;
-        if terms.serial != 0 {
-            let delivery = Delivery { message: message.clone(), terms };
-            fan_out.is_left_behind |= durable.owe(cx, self, slot, delivery);
-            let pace = self.get_mut(slot).map(|client| client.pace(now_ms));
-            let pace = pace.unwrap_or_default();
-            if !self.holds_instead(cx, slot, (message, payload_bytes), pace) {
-                fan_out.pace.slow_to(pace);
-            }
-            return;
-        }
-        let Some(client) = self.get_mut(slot).sure() else { return };
-        if client.session.outgoing.may_have_expired(now_ms) {
-            let expired = client.session.outgoing.drop_expired(now_ms);
-            self.note_expired(cx, slot, expired);
-            // Once: the next look is due later.
-            return self.offer(cx, durable, slot, (message, payload_bytes), terms, fan_out);
-        }
-        cx.buffers.lend(client);
-        if terms.qos == QoS::ExactlyOnce && client.durable.is_some() {
-            // The client would take what has this packet id after a crash for a repetition.
-            return self.note_dropped(cx, slot, Dropped::Unlogged);
-        }
-        let has_no_queue = terms.qos == QoS::AtMostOnce;
-        let Client { session, limits, .. } = client;
-        let template = fan_out.template.as_mut();
-        let offered = session.offer(message, terms, &limits.queue, template, now_ms);
-        let has_room = session.link().is_none_or(Link::has_room);
-        let mut pace = client.pace(now_ms);
-        pace.is_urgent |= has_no_queue && !has_room;
-        if has_no_queue || !self.holds_instead(cx, slot, (message, payload_bytes), pace) {
-            fan_out.pace.slow_to(pace);
-        }
-        self.after_offer(cx, slot, payload_bytes, offered);
-    }
-
-    /// While the queue is long, publishers of large messages are not paused one by one, but all
-    /// held, and so are all others while it is half full. False: this one is paused.
-    #[inline]
-    fn holds_instead(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        (message, payload_bytes): (&Message, usize),
-        pace: Pace,
-    ) -> bool {
-        let is_large = payload_bytes >= LARGE_BYTES_MIN && pace.pause_ms > 0;
-        (is_large || pace.is_filling)
-            && message.publisher() != self.key(slot).as_u64()
-            && (pace.is_filling || self.get(slot).is_some_and(Client::has_long_queue))
-            && self.pause_publishers(cx, slot, message, pace.is_filling)
     }
 
     /// Delivers what a publisher gets of its own message. Returns how it keeps pace with that.
@@ -494,33 +425,90 @@ impl Sessions {
         let serial = terms.serial;
         let offered = (message, message.payload_len());
         let mut fan_out = FanOut::default();
-        self.offer(cx, durable, slot, offered, terms, &mut fan_out);
+        let Some((client, router)) = self.with_index(slot).sure() else { return Pace::default() };
+        client.offer(cx, durable, router, offered, terms, &mut fan_out);
         if serial != 0 {
-            durable.let_own_go(self, message, serial, fan_out.is_left_behind);
+            durable.let_own_go(router, message, serial, fan_out.is_left_behind);
         }
         fan_out.pace
+    }
+}
+
+impl Client {
+    /// Offers a message to the session, or lets the log keep it for that.
+    #[inline]
+    fn offer(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        router: &mut Router,
+        (message, payload_bytes): (&Message, usize),
+        terms: Terms,
+        fan_out: &mut FanOut,
+    ) {
+        let now_ms = cx.now_ms;
+        if terms.serial != 0 {
+            let delivery = Delivery { message: message.clone(), terms };
+            fan_out.is_left_behind |= durable.owe(cx, self, router, delivery);
+            let pace = self.pace(now_ms);
+            if !self.holds_instead(cx, router, (message, payload_bytes), pace) {
+                fan_out.pace.slow_to(pace);
+            }
+            return;
+        }
+        if self.session.outgoing.may_have_expired(now_ms) {
+            let expired = self.session.outgoing.drop_expired(now_ms);
+            self.note_expired(cx, expired);
+        }
+        cx.buffers.lend(self);
+        if terms.qos == QoS::ExactlyOnce && self.durable.is_some() {
+            // The client would take what has this packet id after a crash for a repetition.
+            return self.note_dropped(cx, Dropped::Unlogged);
+        }
+        let has_no_queue = terms.qos == QoS::AtMostOnce;
+        let Self { session, limits, .. } = self;
+        let template = fan_out.template.as_mut();
+        let offered = session.offer(message, terms, &limits.queue, template, now_ms);
+        let has_room = session.link().is_none_or(Link::has_room);
+        let mut pace = self.pace(now_ms);
+        pace.is_urgent |= has_no_queue && !has_room;
+        if has_no_queue || !self.holds_instead(cx, router, (message, payload_bytes), pace) {
+            fan_out.pace.slow_to(pace);
+        }
+        self.after_offer(cx, payload_bytes, offered);
+    }
+
+    /// While the queue is long, publishers of large messages are not paused one by one, but all
+    /// held, and so are all others while it is half full. False: this one is paused.
+    #[inline]
+    fn holds_instead(
+        &self,
+        cx: &mut Context,
+        router: &mut Router,
+        (message, payload_bytes): (&Message, usize),
+        pace: Pace,
+    ) -> bool {
+        let is_large = payload_bytes >= LARGE_BYTES_MIN && pace.pause_ms > 0;
+        (is_large || pace.is_filling)
+            && message.publisher() != self.key.as_u64()
+            && (pace.is_filling || self.has_long_queue())
+            && self.pause_publishers(cx, router, message, pace.is_filling)
     }
 
     /// Counts and tells what became of an offer.
     #[inline]
-    pub(crate) fn after_offer(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        payload_bytes: usize,
-        offered: Offered,
-    ) {
+    pub(crate) fn after_offer(&mut self, cx: &mut Context, payload_bytes: usize, offered: Offered) {
         if offered == Offered::Written {
             let metrics = &cx.metrics;
             metrics.publishes_sent.add(1);
             metrics.publish_bytes_sent.add(payload_bytes as u64);
-            self.mark_dirty(cx, slot);
+            self.mark_dirty(cx);
         } else {
-            self.note_not_written(cx, slot, offered);
+            self.note_not_written(cx, offered);
         }
     }
 
-    fn note_not_written(&mut self, cx: &mut Context, slot: u32, offered: Offered) {
+    fn note_not_written(&mut self, cx: &mut Context, offered: Offered) {
         let metrics = &cx.metrics;
         match offered {
             Offered::Written => {}
@@ -528,30 +516,34 @@ impl Sessions {
             Offered::QueuedForOldest(dropped) => {
                 metrics.publishes_queued.add(1);
                 for _ in 0..dropped {
-                    self.note_dropped(cx, slot, Dropped::QueueFull);
+                    self.note_dropped(cx, Dropped::QueueFull);
                 }
             }
-            Offered::Dropped(reason) => self.note_dropped(cx, slot, reason),
-            Offered::Refused => self.note_dropped(cx, slot, Dropped::QueueFull),
+            Offered::Dropped(reason) => self.note_dropped(cx, reason),
+            Offered::Refused => self.note_dropped(cx, Dropped::QueueFull),
             Offered::Disconnect => {
-                self.note_dropped(cx, slot, Dropped::QueueFull);
+                self.note_dropped(cx, Dropped::QueueFull);
                 // Without a connection there is nothing to end, and the next one is innocent.
-                if self.get(slot).is_some_and(Client::is_connected) {
-                    cx.doomed.push((slot, Ended::QueueFull));
+                if self.is_connected() {
+                    cx.doomed.push((self.key.slot(), Ended::QueueFull));
                 }
             }
         }
     }
 
     /// Counts a dropped delivery; the event that names the client comes at most once a second.
-    pub(crate) fn note_dropped(&mut self, cx: &mut Context, slot: u32, reason: Dropped) {
+    pub(crate) fn note_dropped(&mut self, cx: &mut Context, reason: Dropped) {
         count_dropped(&cx.metrics, reason, 1);
         // QoS 0 to somebody who is away is the normal case, not a loss worth telling.
-        if reason == Dropped::Offline {
-            return;
+        if reason != Dropped::Offline {
+            self.note(cx, Kind::Dropped(reason), "");
         }
-        if let Some(client) = self.get_mut(slot).sure() {
-            client.note(cx, Kind::Dropped(reason), "");
+    }
+
+    pub(crate) fn note_expired(&mut self, cx: &mut Context, count: u32) {
+        if count > 0 {
+            count_dropped(&cx.metrics, Dropped::Expired, u64::from(count) - 1);
+            self.note_dropped(cx, Dropped::Expired);
         }
     }
 }

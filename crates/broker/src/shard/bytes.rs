@@ -6,9 +6,14 @@ use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, NEVER, Wait, large_packet_len};
 
 use crate::clients::client::{Client, Pace};
+use crate::durable::Durable;
 use crate::flow::pause::Taken;
 use crate::flow::{PAUSE_MS, SMALL_BYTES_MAX};
+use crate::groups::table::Groups;
 use crate::limits::settings::OUTBOX_BYTES_MIN;
+use crate::retained::Retained;
+use crate::routing::router::Router;
+use crate::shard::context::Context;
 use crate::shard::gather::{Input, OwnMemory, Rest};
 use crate::sure::Sure;
 use crate::{Ended, Shard};
@@ -209,24 +214,22 @@ impl Shard {
     }
 
     pub(super) fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>) -> Result<(), Ended> {
-        if ack.kind == AckKind::Pubrec
-            && !ack.reason.is_error()
-            && self.durable.keep_pubrec(&mut self.sessions, slot, ack)
+        let Self { cx, sessions, durable, groups, retained, .. } = self;
+        let Some((client, router)) = sessions.with_index(slot).sure() else { return Ok(()) };
+        if ack.kind == AckKind::Pubrec && !ack.reason.is_error() && durable.keep_pubrec(client, ack)
         {
             return Ok(());
         }
-        let Some(client) = self.sessions.get_mut(slot).sure() else { return Ok(()) };
-        let acked = client.session.on_ack(ack).map_err(Ended::Violation)?;
-        match acked {
+        match client.session.on_ack(ack).map_err(Ended::Violation)? {
             Acked::Complete(origin) => {
                 if origin.serial != 0 && origin.group == 0 {
-                    self.durable.finish_delivery(&mut self.sessions, slot, origin.serial);
+                    durable.finish_delivery(client, origin.serial);
                 } else {
-                    self.cx.tell_home(origin.group, origin.serial, true);
+                    cx.tell_home(origin.group, origin.serial, true);
                 }
-                self.pump(slot);
+                pump(cx, client, router, durable, groups, retained);
             }
-            Acked::Release | Acked::Unknown | Acked::Mismatch => client.mark_dirty(&mut self.cx),
+            Acked::Release | Acked::Unknown | Acked::Mismatch => client.mark_dirty(cx),
         }
         Ok(())
     }
@@ -307,34 +310,23 @@ impl Shard {
         self.sessions.link(slot, connection).map(|link| &mut link.inbox)
     }
 
-    /// Moves on what waits for a session: resends, its queue, pages of retained messages, the
-    /// queues of its shared groups.
+    /// Moves on what waits for a session, if there is one.
     pub(super) fn pump(&mut self, slot: u32) {
-        if !self.sessions.get(slot).is_some_and(Client::may_have_waiting) {
-            return;
-        }
         let Self { cx, sessions, durable, groups, retained, .. } = self;
-        sessions.pump_session(cx, durable, slot);
-        while durable.supply_in_flight(cx, sessions, slot)
-            || durable.hand_out_unlogged(cx, sessions, slot)
-        {
-            sessions.pump_session(cx, durable, slot);
+        if let Some((client, router)) = sessions.with_index(slot) {
+            pump(cx, client, router, durable, groups, retained);
         }
-        durable.pump_backlog(cx, sessions, slot);
-        if let Some(client) = sessions.get_mut(slot).filter(|client| client.extras.is_some()) {
-            retained.ask_next_page(cx, client);
-        }
-        groups.pull_for(cx, sessions, durable, slot);
     }
 
     /// The driver has written `count` bytes of the outbox.
     pub fn on_written(&mut self, slot: u32, connection: u64, count: usize, now_ms: u64) {
-        self.cx.now_ms = now_ms;
-        self.cx.metrics.bytes_sent.add(count as u64);
-        let Some(client) = self.sessions.get_mut(slot).filter(|c| c.connection == connection)
-        else {
+        let Self { cx, sessions, durable, groups, retained, .. } = self;
+        cx.now_ms = now_ms;
+        cx.metrics.bytes_sent.add(count as u64);
+        let Some((client, router)) = sessions.with_index(slot) else { return };
+        if client.connection != connection {
             return;
-        };
+        }
         let has_queue = client.session.outgoing.queued() > 0 || client.has_backlog();
         let waits = has_queue
             || client.session.outgoing.has_unsent()
@@ -353,16 +345,16 @@ impl Shard {
             link.set_outbox_bytes_max(outbox_bytes_max);
         }
         if let Some(buffer) = spare {
-            self.cx.buffers.keep(buffer);
+            cx.buffers.keep(buffer);
         }
         if controls > 0 {
-            self.cx.metrics.controls_sent.add(u64::from(controls));
+            cx.metrics.controls_sent.add(u64::from(controls));
         }
         if waits_to_be_read {
-            client.read_on_if_it_reads(&mut self.cx);
+            client.read_on_if_it_reads(cx);
         }
         if waits && is_empty {
-            self.pump(slot);
+            pump(cx, client, router, durable, groups, retained);
         }
         self.finish();
     }
@@ -386,4 +378,28 @@ impl Shard {
             client.change_gate(&mut self.cx, |_| ());
         }
     }
+}
+
+/// Moves on what waits for a session: resends, its queue, pages of retained messages, the queues of
+/// its shared groups.
+fn pump(
+    cx: &mut Context,
+    client: &mut Client,
+    router: &mut Router,
+    durable: &mut Durable,
+    groups: &mut Groups,
+    retained: &mut Retained,
+) {
+    if !client.may_have_waiting() {
+        return;
+    }
+    client.pump(cx, durable);
+    while durable.supply_in_flight(cx, client, router) || durable.hand_out_unlogged(cx, client) {
+        client.pump(cx, durable);
+    }
+    durable.pump_backlog(cx, client, router);
+    if client.extras.is_some() {
+        retained.ask_next_page(cx, client);
+    }
+    groups.pull_for(cx, client, durable);
 }
