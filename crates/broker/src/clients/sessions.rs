@@ -10,7 +10,7 @@ use crate::durable::Durable;
 use crate::shard::context::Context;
 use crate::shard::timers::Timers;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, Scope};
+use crate::{Confirm, Ended};
 
 impl Sessions {
     /// PUBREL: PUBCOMP, once it is written down if the packet id is.
@@ -86,12 +86,6 @@ impl Sessions {
             cx.doomed.push((slot, Ended::Refused));
         }
         client.mark_dirty(cx);
-    }
-
-    /// Where what a session names means what it means.
-    #[inline]
-    pub(crate) fn scope_of(&self, slot: u32) -> Scope {
-        self.get(slot).map_or(Scope::FIRST, |client| client.scope)
     }
 }
 

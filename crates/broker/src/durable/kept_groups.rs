@@ -68,6 +68,11 @@ pub(super) struct KeptGroups {
 }
 
 impl KeptGroups {
+    /// Messages of all groups that a member was chosen for.
+    pub(super) fn given_out(&self) -> usize {
+        self.queues.iter().map(|(_, kept)| kept.given_out()).sum()
+    }
+
     pub(super) fn find(&self, number: QueueNumber) -> Option<KeptId> {
         self.by_number.get(&number).copied()
     }
@@ -296,12 +301,6 @@ impl Durable {
     pub(crate) fn waiting_count(&self, id: KeptId) -> usize {
         let kept = self.store.as_ref().and_then(|store| store.groups.get(id));
         kept.map_or(0, |kept| kept.waiting.len() + kept.returned.len() + kept.denied.len())
-    }
-
-    /// Messages of all groups that a member was chosen for.
-    pub(crate) fn given_out_count(&self) -> usize {
-        let queues = self.store.iter().flat_map(|store| &store.groups.queues);
-        queues.map(|(_, kept)| kept.given_out()).sum()
     }
 
     /// The group has no member any more: what it kept is lost, and said to be.

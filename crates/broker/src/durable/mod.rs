@@ -64,7 +64,7 @@ use crate::retained::Retained;
 use crate::shard::context::Context;
 use crate::shard::shared::LogState;
 use crate::sure::Sure;
-use crate::{Durability, Shard};
+use crate::{Durability, Shard, Waits};
 
 /// What a shard keeps across a start: its log, if it has one.
 #[derive(Debug, Default)]
@@ -113,9 +113,11 @@ impl Durable {
         }
     }
 
-    /// Messages that were taken on, and have yet to reach somebody.
-    pub(crate) fn handover_count(&self) -> usize {
-        self.store.as_ref().map_or(0, |store| store.handovers.waiting_count())
+    /// What waits in the log for another shard.
+    pub(crate) fn waits(&self) -> Waits {
+        let Some(store) = &self.store else { return Waits::default() };
+        let (handovers, given_out) = (store.handovers.waiting_count(), store.groups.given_out());
+        Waits { handovers, given_out, ..Waits::default() }
     }
 
     /// The disk has carried out a command. Returns the queues that may go on.

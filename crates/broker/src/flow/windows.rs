@@ -140,7 +140,7 @@ impl CreditWindows {
 impl Sessions {
     /// A shard with a full window that this publish may go to. Of a group that matches, it is not
     /// known before which shard has the member that is chosen: any shard with a full window is.
-    pub(crate) fn full_window_of(
+    pub(super) fn full_window_of(
         &mut self,
         cx: &mut Context,
         slot: u32,

@@ -47,7 +47,8 @@ impl Groups {
         identifier: u32,
     ) -> (Listed, bool) {
         cx.flow.work.charge_for(Task::Membership(cx.shared.shard_count));
-        let name = self.group_name(cx, GroupText::new(sessions.scope_of(slot), share, filter));
+        let scope = sessions.get(slot).map_or(Scope::FIRST, |client| client.scope);
+        let name = self.group_name(cx, GroupText::new(scope, share, filter));
         let key = name.key;
         let member_key = sessions.key(slot);
         let Some(client) = sessions.get_mut(slot).sure() else {

@@ -102,7 +102,7 @@ impl Sessions {
 
     /// These subscriptions get the message in later turns. They are sorted by subscriber.
     #[cold]
-    pub(crate) fn put_off_broadcast(
+    pub(super) fn put_off_broadcast(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,

@@ -140,7 +140,7 @@ struct FanOut {
 
 impl Sessions {
     /// Delivers a message that another shard sent.
-    pub(crate) fn deliver_mailed(
+    pub(super) fn deliver_mailed(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
@@ -168,7 +168,7 @@ impl Sessions {
     /// subscriptions gets one copy, with the highest QoS and all identifiers (MQTT-3.3.4-2,
     /// MQTT-3.3.4-3, MQTT-3.3.5-1 in 3.1.1).
     #[inline]
-    pub(crate) fn deliver_to_all(
+    pub(super) fn deliver_to_all(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,

@@ -155,12 +155,10 @@ impl Shard {
     pub fn waits(&self) -> Waits {
         let mut waits = Waits {
             publications: self.cx.publications.len(),
-            handovers: self.durable.handover_count(),
             subacks: self.cx.flow.barrier.waiting_count(),
             windows: self.cx.effects.windows_read().waiting_count(),
             pauses: self.cx.flow.pauses.waiting_count(),
-            given_out: self.durable.given_out_count(),
-            ..Waits::default()
+            ..self.durable.waits()
         };
         for client in self.sessions.slots().filter_map(|slot| self.sessions.get(slot)) {
             let link = client.session.link();
