@@ -14,6 +14,7 @@ use session::{Message, Respondent};
 use storage::{Level, Log, Position};
 
 use crate::clients::Sessions;
+use crate::clients::client::Client;
 use crate::durable::Durable;
 use crate::groups::table::Groups;
 use crate::journal::QueueNumber;
@@ -270,18 +271,16 @@ impl Durable {
     }
 
     /// Does too much wait behind others, and may this publish be more of it?
-    pub(crate) fn line_is_full_for(
-        &self,
-        sessions: &Sessions,
-        slot: u32,
-        publish: &Publish<'_>,
-    ) -> bool {
-        let is_full =
-            self.store.as_ref().is_some_and(|store| store.line.behind_bytes > BEHIND_BYTES_MAX);
-        let has_any = || {
-            let durable = sessions.kept(slot)?;
-            Some(!durable.rare.as_ref()?.in_line.is_empty())
-        };
-        is_full && publish.qos != codec::QoS::ExactlyOnce && has_any().unwrap_or_default()
+    pub(crate) fn line_is_full(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.line.behind_bytes > BEHIND_BYTES_MAX)
+    }
+}
+
+impl Client {
+    /// Would its publish join a line that is full?
+    pub(crate) fn waits_for_line(&self, publish: &Publish<'_>) -> bool {
+        let rare = self.durable.as_ref().and_then(|durable| durable.rare.as_ref());
+        let has_any = rare.is_some_and(|rare| !rare.in_line.is_empty());
+        has_any && publish.qos != codec::QoS::ExactlyOnce
     }
 }

@@ -1,15 +1,14 @@
 //! When a publisher has to wait, and for how long it is not read.
 
-use codec::{Packet, Publish};
+use codec::{Packet, Publish, QoS};
 use session::{Gate, Message, Turn};
 
-use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
 use crate::durable::Durable;
 use crate::flow::{BURST_BYTES, BURST_MESSAGES, PAUSE_MS, RECHECK_MS};
 use crate::groups::table::Groups;
+use crate::routing::router::Router;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Quota, Scope, SessionKey, ShardId, Space};
 
 /// What a fact of a subscription adds to its filter at the most.
@@ -50,51 +49,57 @@ pub(crate) enum Later {
     Credit(ShardId),
 }
 
-impl Sessions {
+impl Client {
     /// Can this publish not be taken now, because the disk is behind, or because much mail lies
-    /// before a shard that may want it? Then its publisher waits.
+    /// before a shard that may want it, or because its namespace has used up a rate? Then its
+    /// publisher waits. `arrived`: the bytes that are there, with the packet.
+    #[inline]
     pub(crate) fn has_to_come_later(
         &mut self,
         cx: &mut Context,
         durable: &Durable,
         groups: &Groups,
-        slot: u32,
-        publish: (&Publish<'_>, bool),
+        router: &mut Router,
+        (publish, packet_len, arrived): (&Publish<'_>, usize, usize),
+        may_wait: bool,
     ) -> bool {
-        let Some(later) = self.why_later(cx, durable, groups, slot, publish) else { return false };
-        if let Some(client) = self.get_mut(slot).sure() {
-            client.wait(cx, later);
+        let publish = (publish, packet_len == arrived);
+        if may_wait && let Some(later) = self.why_later(cx, durable, groups, router, publish) {
+            self.wait(cx, later);
+            return true;
         }
-        true
+        // Each session has told its namespace of itself.
+        !cx.spaces.is_empty() && self.waits_in_space(cx, packet_len, may_wait)
     }
 
     fn why_later(
-        &mut self,
+        &self,
         cx: &mut Context,
         durable: &Durable,
         groups: &Groups,
-        slot: u32,
+        router: &mut Router,
         (publish, is_alone): (&Publish<'_>, bool),
     ) -> Option<Later> {
-        if !cx.flow.broadcasts.is_empty() && self.waits_for_broadcast(cx, slot, publish) {
+        let is_logged = publish.qos != QoS::AtMostOnce && durable.has_log();
+        if !cx.flow.broadcasts.is_empty() && self.waits_for_broadcast(cx, publish) {
             return Some(Later::Turn);
         }
-        if let Some(pause_ms) = self.wait_for_disk_ms(cx, durable, groups, slot, publish) {
+        if is_logged
+            && let Some(pause_ms) = self.wait_for_disk_ms(cx, durable, groups, router, publish)
+        {
             return Some(Later::Ms(pause_ms));
         }
-        if durable.line_is_full_for(self, slot, publish) {
+        if durable.line_is_full() && self.waits_for_line(publish) {
             return Some(Later::Ms((*PAUSE_MS.start()).into()));
         }
         if !cx.flow.pauses.is_empty()
-            && let Some(subscriber) = self.get(slot)?.pausing_subscriber(cx, publish)
+            && let Some(subscriber) = self.pausing_subscriber(cx, publish)
         {
             return Some(Later::Subscriber(subscriber));
         }
-        self.full_window_of(cx, slot, (publish, is_alone)).map(Later::Credit)
+        self.full_window_of(cx, router, (publish, is_alone)).map(Later::Credit)
     }
-}
 
-impl Client {
     /// Has the log of a kept session no room for these filters yet, though its disk has? It waits
     /// for the next segment like a publish, and is refused on a full disk only.
     pub(crate) fn filters_wait<'a>(

@@ -13,10 +13,10 @@ use std::collections::VecDeque;
 use codec::Publish;
 use session::Wait;
 
-use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::flow::{GRANTS_PER_WINDOW, SCANNED_MAX, SMALL_BYTES_MAX};
 use crate::routing::capacity::topic_of;
+use crate::routing::router::Router;
 use crate::shard::context::Context;
 use crate::{Name, ShardId, Shared};
 
@@ -137,21 +137,20 @@ impl CreditWindows {
     }
 }
 
-impl Sessions {
+impl Client {
     /// A shard with a full window that this publish may go to. Of a group that matches, it is not
     /// known before which shard has the member that is chosen: any shard with a full window is.
     pub(super) fn full_window_of(
-        &mut self,
+        &self,
         cx: &mut Context,
-        slot: u32,
+        router: &mut Router,
         (publish, is_alone): (&Publish<'_>, bool),
     ) -> Option<ShardId> {
         let mut full = cx.effects.windows().full;
         if full == 0 {
             return None;
         }
-        let (client, router) = self.with_index(slot)?;
-        let topic = Name::new(client.scope, topic_of(client, publish));
+        let topic = Name::new(self.scope, topic_of(self, publish));
         let home = if publish.retain { 1 << cx.shared.shard_of_topic(topic) } else { 0 };
         let audience = router.audience(topic.as_bytes(), &mut cx.flow.work);
         if audience.groups().is_empty() {
@@ -161,7 +160,7 @@ impl Sessions {
         let passes = full != 0
             && is_alone
             && publish.payload.len() <= SMALL_BYTES_MAX
-            && cx.effects.windows().lets_pass(full, slot);
+            && cx.effects.windows().lets_pass(full, self.key.slot());
         (full != 0 && !passes).then(|| full.trailing_zeros() as ShardId)
     }
 }

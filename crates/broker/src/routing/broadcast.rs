@@ -12,14 +12,13 @@ use session::Message;
 use topic::Subscription;
 
 use crate::clients::Sessions;
-use crate::clients::client::Pace;
+use crate::clients::client::{Client, Pace};
 use crate::durable::Durable;
 use crate::flow::UNFINISHED_MAX;
 use crate::routing::capacity::topic_of;
 use crate::routing::deliver::Keeping;
 use crate::routing::deliver::options::CHECK_RECEIVE;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Mail, Name, SessionKey};
 
 #[derive(Debug, Default)]
@@ -86,20 +85,16 @@ impl Broadcast {
     }
 }
 
-impl Sessions {
+impl Client {
     /// Has a publish to wait until others have reached everybody?
     #[cold]
-    pub(crate) fn waits_for_broadcast(
-        &self,
-        cx: &Context,
-        slot: u32,
-        publish: &Publish<'_>,
-    ) -> bool {
-        let Some(client) = self.get(slot).sure() else { return false };
-        let topic = Name::new(client.scope, topic_of(client, publish).as_bytes());
-        cx.flow.broadcasts.hold_up(self.key(slot).as_u64(), topic)
+    pub(crate) fn waits_for_broadcast(&self, cx: &Context, publish: &Publish<'_>) -> bool {
+        let topic = Name::new(self.scope, topic_of(self, publish).as_bytes());
+        cx.flow.broadcasts.hold_up(self.key.as_u64(), topic)
     }
+}
 
+impl Sessions {
     /// These subscriptions get the message in later turns. They are sorted by subscriber.
     #[cold]
     pub(super) fn put_off_broadcast(

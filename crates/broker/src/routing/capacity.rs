@@ -9,8 +9,8 @@ use crate::durable::Durable;
 use crate::durable::PAYER_BYTES_MAX;
 use crate::flow::{PAUSE_MS, RECHECK_MS};
 use crate::groups::table::Groups;
+use crate::routing::router::Router;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Name, Scope, WhenFull};
 
 /// What a fact adds to topic, properties and payload of a message at the most, and some more.
@@ -113,7 +113,7 @@ impl Sessions {
             keepers |= 1 << cx.shared.shard_of_topic(Name::of(message));
         }
         if message.qos() != QoS::AtMostOnce {
-            keepers |= self.homes_of_kept_groups(cx, groups, topic);
+            keepers |= self.router.homes_of_kept_groups(cx, groups, topic);
         }
         keepers
     }
@@ -126,29 +126,25 @@ impl Context {
     }
 }
 
-impl Sessions {
+impl Client {
     /// How long this publish has to wait, because a disk that has to take it is behind or has no
     /// space for it.
     pub(crate) fn wait_for_disk_ms(
-        &mut self,
+        &self,
         cx: &mut Context,
         durable: &Durable,
         groups: &Groups,
-        slot: u32,
+        router: &mut Router,
         publish: &Publish<'_>,
     ) -> Option<u64> {
-        if publish.qos == QoS::AtMostOnce || !durable.has_log() {
-            return None;
-        }
-        let client = self.get(slot).sure()?;
-        let topic = topic_of(client, publish);
+        let topic = topic_of(self, publish);
         let properties = publish.properties.raw().len();
         let bytes = topic.len() + properties + publish.payload.len() + FACT_BYTES_MAX;
         // For whom it is owed, and as the retained message of its topic.
         let records = 1 + usize::from(publish.retain);
         let logs = cx.shared.logs();
         let is_clear = publish.retain && publish.payload.is_empty();
-        let lacking = match client.charged.account() {
+        let lacking = match self.charged.account() {
             Some(payer) if logs.tight != 0 => {
                 cx.shared.logs_lacking(logs.tight, payer, bytes as u64)
             }
@@ -159,7 +155,7 @@ impl Sessions {
         if full | behind == 0 {
             return None;
         }
-        let keepers = self.keepers(cx, groups, slot, publish);
+        let keepers = self.keepers(cx, groups, router, publish);
         if keepers & full != 0 {
             return Some(RECHECK_MS);
         }
@@ -168,34 +164,31 @@ impl Sessions {
 
     /// The shards that may have to write this publish down, a bit for each.
     fn keepers(
-        &mut self,
+        &self,
         cx: &mut Context,
         groups: &Groups,
-        slot: u32,
+        router: &mut Router,
         publish: &Publish<'_>,
     ) -> u64 {
-        let Some((client, router)) = self.with_index(slot).sure() else { return 0 };
-        let topic = topic_of(client, publish);
-        let level = cx.shared.settings.level_of(topic, client.limits.durability);
+        let topic = topic_of(self, publish);
+        let level = cx.shared.settings.level_of(topic, self.limits.durability);
         // For QoS 2 the packet ids of its deliveries are, whatever its level.
         if level == 0 && publish.qos != QoS::ExactlyOnce {
             return 0;
         }
-        let name = Name::new(client.scope, topic);
+        let name = Name::new(self.scope, topic);
         let mut keepers = router.interested(name.as_bytes()).promises;
-        if publish.qos == QoS::ExactlyOnce && client.durable.is_some() {
+        if publish.qos == QoS::ExactlyOnce && self.durable.is_some() {
             keepers |= 1 << cx.id;
         }
         if publish.retain {
             keepers |= 1 << cx.shared.shard_of_topic(name);
         }
-        if groups.is_empty() {
-            return keepers;
-        }
-        let (scope, topic) = (name.scope(), topic.to_owned());
-        keepers | self.homes_of_kept_groups(cx, groups, Name::new(scope, topic.as_bytes()))
+        keepers | router.homes_of_kept_groups(cx, groups, name.as_bytes())
     }
+}
 
+impl Router {
     /// Where groups with a kept member have what is published on the topic written down.
     fn homes_of_kept_groups(
         &mut self,
@@ -206,7 +199,7 @@ impl Sessions {
         if groups.is_empty() {
             return 0;
         }
-        let audience = self.router.audience_here(topic, &mut cx.flow.work);
+        let audience = self.audience_here(topic, &mut cx.flow.work);
         let mut homes = 0;
         for group in audience.groups() {
             if groups.has_durable_member(*group)
@@ -215,7 +208,7 @@ impl Sessions {
                 homes |= 1 << cx.shared.shard_of_group(name.key);
             }
         }
-        self.router.keep(audience);
+        self.keep(audience);
         homes
     }
 }

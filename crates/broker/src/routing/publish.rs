@@ -14,12 +14,13 @@ use crate::flow::work::Task;
 use crate::groups::table::Groups;
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
+use crate::routing::capacity::frees_room;
 use crate::routing::deliver::{Delivered, Keeping, OwnCopy};
 use crate::routing::router::Audience;
 use crate::shard::OwnMemory;
 use crate::shard::context::Context;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, Limits, Mail, Name, Settings};
+use crate::{Confirm, Ended, Limits, Mail, Name};
 
 /// What became of a message on its way.
 #[derive(Debug, Default)]
@@ -35,6 +36,8 @@ pub(crate) struct Routed {
 /// What the checks of a PUBLISH came to.
 pub(crate) enum Checked {
     Accept(Message),
+    /// There is no memory for it.
+    Refuse(Message),
     /// Known. Some: it is retained, perhaps in place of what an older one has put there again.
     Repeat(Option<Message>),
     Deny(Box<str>),
@@ -161,7 +164,7 @@ impl Sessions {
         cx.buffers.lend(client);
         let awaited = asked.and_then(Asked::take_awaited);
         client.session.owe_kept_answer(publish.packet_id, awaited);
-        self.mark_dirty(cx, slot);
+        client.mark_dirty(cx);
     }
 
     /// A QoS 2 publish comes again while the first has not reached everybody: this connection
@@ -242,7 +245,7 @@ impl Sessions {
         let Some(client) = self.get_mut(slot).sure() else { return };
         cx.buffers.lend(client);
         client.session.owe_answer(publish.qos, publish.packet_id, reason, awaited);
-        self.mark_dirty(cx, slot);
+        client.mark_dirty(cx);
     }
 
     /// Not allowed: MQTT 5 clients are told, others get a success, as the standard has no other
@@ -521,11 +524,14 @@ fn check_sizes(
 /// Checks a PUBLISH and makes it a message: the one allocation on its way.
 pub(crate) fn check(
     client: &mut Client,
+    cx: &mut Context,
+    durable: &Durable,
     publish: &Publish<'_>,
-    (buffer, memory): (&mut codec::PropertyBuf, OwnMemory<'_>),
-    settings: Option<&Settings>,
-    now_ms: u64,
+    memory: OwnMemory<'_>,
 ) -> Result<Checked, Ended> {
+    cx.metrics.publishes_received.add(1);
+    cx.metrics.publish_bytes_received.add(publish.payload.len() as u64);
+    cx.flow.work.charge(client.grants.topic_units());
     check_offered(client, publish).map_err(Ended::Violation)?;
     let is_undone = publish.retain && client.has_undone(publish.packet_id);
     let Client { scope, id, username, principal, grants, limits, session, .. } = client;
@@ -545,6 +551,7 @@ pub(crate) fn check(
         return Ok(Checked::Deny(topic.into()));
     }
     let properties = if publishing.rewrite_properties {
+        let buffer = cx.buffers.properties();
         buffer.clear();
         for property in publish.properties.iter() {
             if !matches!(property, Property::TopicAlias(_) | Property::MessageExpirySecs(_)) {
@@ -563,11 +570,11 @@ pub(crate) fn check(
         retain: publish.retain,
         expires_at_ms: limits
             .message_expiry_secs(publishing.message_expiry_secs)
-            .map_or(NEVER, |secs| now_ms + u64::from(secs) * 1000),
+            .map_or(NEVER, |secs| cx.now_ms + u64::from(secs) * 1000),
         publisher: client.key.as_u64(),
-        level: match settings {
-            Some(settings) => settings.level_of(topic, limits.durability),
-            None => 0,
+        level: match durable.has_log() {
+            true => cx.shared.settings.level_of(topic, limits.durability),
+            false => 0,
         },
         scope: scope.number(),
     };
@@ -575,7 +582,13 @@ pub(crate) fn check(
         Some(memory) => Message::of_packet(&parts, memory),
         None => Message::new(&parts),
     };
-    Ok(if is_repeat { Checked::Repeat(Some(message)) } else { Checked::Accept(message) })
+    if is_repeat {
+        return Ok(Checked::Repeat(Some(message)));
+    }
+    let is_refused = cx.shared.memory_is_short()
+        && !frees_room(&message)
+        && client.lacks_memory(cx, message.heap_bytes());
+    Ok(if is_refused { Checked::Refuse(message) } else { Checked::Accept(message) })
 }
 
 fn check_offered(client: &Client, publish: &Publish<'_>) -> Result<(), Violation> {

@@ -12,9 +12,10 @@ use crate::flow::{PAUSE_MS, SMALL_BYTES_MAX};
 use crate::groups::table::Groups;
 use crate::limits::settings::OUTBOX_BYTES_MIN;
 use crate::retained::Retained;
+use crate::routing::publish::check;
 use crate::routing::router::Router;
 use crate::shard::context::Context;
-use crate::shard::gather::{Input, OwnMemory, Rest};
+use crate::shard::gather::{Input, Rest};
 use crate::sure::Sure;
 use crate::{Ended, Shard};
 
@@ -57,11 +58,12 @@ impl Shard {
     pub(super) fn on_packets(&mut self, slot: u32, connection: u64, input: Input<'_>) -> Taken {
         let Input { bytes, memory } = input;
         self.cx.flow.work.begin();
-        let mut taken = Taken::default();
-        // Of the latest PUBLISH.
-        let mut topic = "";
+        // The topic is that of the latest PUBLISH.
+        let (mut taken, mut topic) = (Taken::default(), "");
         while taken.bytes < bytes.len() && !self.cx.flow.work.is_spent() {
-            let Some(client) = self.sessions.connected(slot, connection) else { break };
+            let Self { cx, sessions, durable, groups, .. } = self;
+            let found = sessions.with_index(slot).filter(|(c, _)| c.connection == connection);
+            let Some((client, router)) = found else { break };
             let Some(link) = client.session.link() else { break };
             if link.is_refusing() {
                 // It is sent again with the next connection, like all behind what was refused.
@@ -70,11 +72,9 @@ impl Shard {
             }
             // The last packets of a connection that is gone cannot come later.
             let may_wait = !link.is_lost;
-            let packet_bytes_max = client.limits.packet_bytes_max;
+            let max = client.limits.packet_bytes_max;
             let rest = &bytes[taken.bytes..];
-            let version = link.version();
-            let decoded =
-                codec::decode_behind(topic, rest, version, Sender::Client, packet_bytes_max);
+            let decoded = codec::decode_behind(topic, rest, link.version(), Sender::Client, max);
             // By reference: a packet is large to move.
             let (packet, packet_len) = match &decoded {
                 Ok(Some((packet, packet_len))) => (packet, *packet_len),
@@ -85,14 +85,22 @@ impl Shard {
                     break;
                 }
             };
-            if self.comes_later(slot, (packet, packet_len), may_wait, bytes.len()) {
-                break;
-            }
-            if let Packet::Publish(publish) = packet {
+            let outcome = if let Packet::Publish(publish) = packet {
+                let arrived = (publish, packet_len, bytes.len());
+                if client.has_to_come_later(cx, durable, groups, router, arrived, may_wait) {
+                    break;
+                }
                 topic = publish.topic;
-            }
+                let checked = check(client, cx, durable, publish, memory);
+                checked.and_then(|checked| self.on_publish(slot, publish, checked))
+            } else {
+                if may_wait && self.goes_on_later(slot, (packet, packet_len)) {
+                    break;
+                }
+                self.on_packet(slot, packet).map(|()| Pace::default())
+            };
             taken.count(packet, packet_len);
-            let pace = match self.on_packet(slot, packet, memory) {
+            let pace = match outcome {
                 Ok(pace) => pace,
                 Err(ended) => {
                     self.end(slot, ended);
@@ -104,13 +112,9 @@ impl Shard {
                 self.finish();
             }
             // The rest waits until the subscriber has caught up.
-            if pace.pause_ms > 0 && may_wait {
-                let (pace, is_burst) = (pace.as_next_door(), taken.is_burst(bytes));
-                let client = self.sessions.get_mut(slot);
-                if client.is_some_and(|client| client.hold_up(&mut self.cx, pace, is_burst)) {
-                    taken.is_paused = true;
-                    break;
-                }
+            if pace.pause_ms > 0 && may_wait && self.hold_up(slot, pace, taken.is_burst(bytes)) {
+                taken.is_paused = true;
+                break;
             }
         }
         self.cx.count_taken(&taken);
@@ -118,48 +122,19 @@ impl Shard {
             self.cx.flow.work.end();
             return taken;
         };
-        let is_burst = taken.is_burst(bytes);
-        taken.is_paused |= client.note_taken(&mut self.cx, &taken, is_burst);
+        taken.is_paused |= client.note_taken(&mut self.cx, &taken, taken.is_burst(bytes));
         taken
     }
 
-    /// Does a packet stay where it is, of `bytes` that are there?
-    #[inline(always)]
-    fn comes_later(
-        &mut self,
-        slot: u32,
-        (packet, packet_len): (&Packet<'_>, usize),
-        may_wait: bool,
-        bytes: usize,
-    ) -> bool {
-        let Self { cx, sessions, durable, groups, .. } = self;
-        match packet {
-            Packet::Publish(publish) => {
-                let publish = (publish, packet_len == bytes);
-                may_wait && sessions.has_to_come_later(cx, durable, groups, slot, publish)
-                    // Each session has told its namespace of itself.
-                    || !cx.spaces.is_empty()
-                        && sessions
-                            .get_mut(slot)
-                            .is_some_and(|client| client.waits_in_space(cx, packet_len, may_wait))
-            }
-            Packet::Subscribe(_) | Packet::Unsubscribe(_) => {
-                may_wait && self.goes_on_later(slot, (packet, packet_len))
-            }
-            _ => false,
-        }
+    fn hold_up(&mut self, slot: u32, pace: Pace, is_burst: bool) -> bool {
+        let (client, pace) = (self.sessions.get_mut(slot), pace.as_next_door());
+        client.is_some_and(|client| client.hold_up(&mut self.cx, pace, is_burst))
     }
 
-    /// Returns how the slowest subscriber keeps pace, if it is a PUBLISH.
-    #[inline(always)]
-    pub(super) fn on_packet(
-        &mut self,
-        slot: u32,
-        packet: &Packet<'_>,
-        memory: OwnMemory<'_>,
-    ) -> Result<Pace, Ended> {
+    /// Deals with any packet but a PUBLISH, of which `on_packets` takes care.
+    pub(super) fn on_packet(&mut self, slot: u32, packet: &Packet<'_>) -> Result<(), Ended> {
         match packet {
-            Packet::Publish(publish) => return self.on_publish(slot, publish, memory),
+            Packet::Publish(_) => {}
             Packet::Ack(ack) if ack.kind == AckKind::Pubrel => {
                 self.sessions.on_pubrel(&mut self.cx, &mut self.durable, slot, ack.packet_id)
             }
@@ -177,9 +152,7 @@ impl Shard {
                 unsubscribe,
             )?,
             Packet::Pingreq => {
-                let Some(client) = self.sessions.get_mut(slot).sure() else {
-                    return Ok(Pace::default());
-                };
+                let Some(client) = self.sessions.get_mut(slot).sure() else { return Ok(()) };
                 if let Some(link) = client.session.link_mut() {
                     link.write(&Packet::Pingresp);
                 }
@@ -210,7 +183,7 @@ impl Shard {
                 }));
             }
         }
-        Ok(Pace::default())
+        Ok(())
     }
 
     pub(super) fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>) -> Result<(), Ended> {

@@ -5,10 +5,7 @@ use session::Message;
 
 use crate::clients::client::Pace;
 use crate::routing::asked::Asked;
-use crate::routing::capacity::frees_room;
-use crate::routing::publish::{Checked, Routed, check, reason_of};
-use crate::shard::OwnMemory;
-use crate::sure::Sure;
+use crate::routing::publish::{Checked, Routed, reason_of};
 use crate::{Ended, Name, Shard};
 
 impl Shard {
@@ -17,19 +14,8 @@ impl Shard {
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
-        memory: OwnMemory<'_>,
+        checked: Checked,
     ) -> Result<Pace, Ended> {
-        let now_ms = self.cx.now_ms;
-        let metrics = &self.cx.metrics;
-        metrics.publishes_received.add(1);
-        metrics.publish_bytes_received.add(publish.payload.len() as u64);
-        let Some(client) = self.sessions.get_mut(slot).sure() else {
-            return Ok(Pace::default());
-        };
-        self.cx.flow.work.charge(client.grants.topic_units());
-        let settings = self.durable.has_log().then_some(&self.cx.shared.settings);
-        let buffers = (self.cx.buffers.properties(), memory);
-        let checked = check(client, publish, buffers, settings, now_ms)?;
         let message = match checked {
             Checked::Accept(message) => message,
             Checked::Repeat(retained) => {
@@ -42,14 +28,11 @@ impl Shard {
             Checked::Invalid(violation) => {
                 return self.sessions.refuse_topic(&mut self.cx, slot, publish, violation);
             }
+            Checked::Refuse(message) => {
+                let reason = Reason::QUOTA_EXCEEDED;
+                return self.sessions.refuse_publish(&mut self.cx, slot, publish, &message, reason);
+            }
         };
-        if self.cx.shared.memory_is_short()
-            && !frees_room(&message)
-            && client.lacks_memory(&self.cx, message.heap_bytes())
-        {
-            let reason = Reason::QUOTA_EXCEEDED;
-            return self.sessions.refuse_publish(&mut self.cx, slot, publish, &message, reason);
-        }
         let disk = self.durable.pace_of_disk();
         let mut pace = match self.sessions.is_taken_on(&self.cx, slot, publish, &message) {
             true => self.sessions.publish_taken(
