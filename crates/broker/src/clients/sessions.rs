@@ -55,12 +55,12 @@ impl Sessions {
             return;
         }
         // The session has ended since it published, or the publisher has none.
-        let Some(slot) = self.slot_of(confirm.publisher) else {
+        let Some(client) = self.at(confirm.publisher) else {
             return cx.on_confirmed_to_operator(&confirm, reason);
         };
         let mut reason = reason;
         if let Some(message) = refused {
-            self.note_refused(cx, slot, message);
+            client.note_refused(cx, message);
         }
         if confirm.is_again {
             if reason == Reason::IMPLEMENTATION_SPECIFIC_ERROR {
@@ -69,7 +69,6 @@ impl Sessions {
             // The publish itself was accepted: a limit on what is retained is not its matter.
             reason = Reason::SUCCESS;
         }
-        let Some(client) = self.get_mut(slot).sure() else { return };
         let is_current = client.connection == confirm.connection && client.session.is_online();
         cx.buffers.lend(client);
         let Confirm { connection, ack_number, respondent, .. } = confirm;
@@ -83,7 +82,7 @@ impl Sessions {
             client.session.settle(number, Respondent::FIRST, reason);
         }
         if client.session.link().is_some_and(Link::has_refused) {
-            cx.doomed.push((slot, Ended::Refused));
+            cx.doomed.push((client.key.slot(), Ended::Refused));
         }
         client.mark_dirty(cx);
     }

@@ -137,8 +137,9 @@ impl Sessions {
 
     /// Who pays for a message of a client of this shard.
     pub(crate) fn payer_of(&self, message: &Message) -> Option<&Arc<Account>> {
-        let publisher = self.slot_of(SessionKey::from_u64(message.publisher()))?;
-        self.get(publisher)?.charged.account()
+        let publisher = SessionKey::from_u64(message.publisher());
+        let client = self.get(publisher.slot()).filter(|client| client.key == publisher)?;
+        client.charged.account()
     }
 
     /// All slots are below this number.

@@ -102,11 +102,11 @@ impl Durable {
                 self.complete_incoming(cx, sessions, session, connection, packet_id, serial);
             }
             Promise::Packet { session, connection, packet } => {
-                let slot = sessions.slot_of(session)?;
-                let link = sessions.link(slot, connection)?;
+                let client = sessions.at(session).filter(|c| c.connection == connection)?;
+                let link = client.session.link_mut()?;
                 link.outbox.append(|out| out.extend_from_slice(&packet));
                 link.outbox.note_control();
-                sessions.mark_dirty(cx, slot);
+                client.mark_dirty(cx);
             }
             Promise::SessionEnded { client } => self.finish_end(cx, sessions, client),
         }
@@ -152,8 +152,7 @@ impl Durable {
     ) -> Option<u32> {
         let now_ms = cx.now_ms;
         let metrics = &cx.metrics;
-        let slot = sessions.slot_of(session)?;
-        let client = sessions.get_mut(slot)?;
+        let client = sessions.at(session)?;
         let mut given_up = Vec::new();
         let Client { session, grants, id, username, principal, rechecks, .. } = client;
         let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
@@ -174,7 +173,7 @@ impl Durable {
         }
         client.note_given_up(cx, self, given_up);
         // What belongs to an earlier link leaves with the resends.
-        Some(slot)
+        Some(client.key.slot())
     }
 
     /// Answers for one place of a publish, here or on another shard.
@@ -224,13 +223,12 @@ impl Durable {
 impl Sessions {
     /// A PUBREC is kept: PUBREL.
     fn release_outgoing(&mut self, cx: &mut Context, session: SessionKey, packet_id: u16) {
-        let Some(slot) = self.slot_of(session) else { return };
-        let Some(client) = self.get_mut(slot) else { return };
+        let Some(client) = self.at(session) else { return };
         let (kind, reason) = (AckKind::Pubrec, Reason::SUCCESS);
         let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
         if let Err(violation) = client.session.on_ack(&ack) {
-            cx.doomed.push((slot, Ended::Violation(violation)));
+            cx.doomed.push((session.slot(), Ended::Violation(violation)));
         }
-        self.mark_dirty(cx, slot);
+        client.mark_dirty(cx);
     }
 }

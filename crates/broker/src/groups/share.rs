@@ -359,12 +359,11 @@ impl Groups {
             .get(number)
             .and_then(|group| group.members.get(member_key))
             .map(|member| (member.options, member.identifier));
-        let slot = sessions.slot_of(member_key);
-        let (Some((bits, identifier)), Some(slot)) = (member, slot) else {
+        let client = sessions.at(member_key);
+        let (Some((bits, identifier)), Some(client)) = (member, client) else {
             self.pass_back(cx, sessions, durable, number, &message, (hops, serial));
             return;
         };
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
         let is_denied = bits & options::CHECK_RECEIVE != 0
             && !client.grants.allows(client.identity(), policy::Action::Receive, message.topic());
         if bits & options::CHECK_RECEIVE != 0 {

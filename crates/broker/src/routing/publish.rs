@@ -199,8 +199,8 @@ impl Sessions {
         if publish.qos == QoS::AtMostOnce {
             return None;
         }
-        let publisher = self.key(slot);
         let client = self.get(slot)?;
+        let publisher = client.key;
         let ack_number = client.session.link()?.next_ack_number();
         let connection = client.connection;
         let packet_id = publish.packet_id;
@@ -292,7 +292,9 @@ impl Sessions {
         message: &Message,
         reason: Reason,
     ) -> Result<Pace, Ended> {
-        self.note_refused(cx, slot, message);
+        if let Some(client) = self.get_mut(slot).sure() {
+            client.note_refused(cx, message);
+        }
         // Clients of 3.1.1 are cut off, when those before have been answered.
         self.answer_publish(cx, slot, publish, reason, None);
         let link = self.get_mut(slot).and_then(|client| client.session.link_mut());
@@ -302,14 +304,6 @@ impl Sessions {
             link.refuse_rest();
         }
         if link.has_refused() { Err(Ended::Refused) } else { Ok(Pace::default()) }
-    }
-
-    /// Counts a message that its publisher is told to be refused, and tells who it was.
-    pub(crate) fn note_refused(&mut self, cx: &mut Context, slot: u32, message: &Message) {
-        cx.metrics.publishes_refused.add(1);
-        if let Some(client) = self.get_mut(slot).sure() {
-            client.note(cx, Kind::Refused, message.topic());
-        }
     }
 
     fn reason_for(&self, slot: u32, reason: Reason) -> Reason {
@@ -493,6 +487,14 @@ pub(crate) const fn reason_of(error: &storage::AppendError) -> Reason {
         storage::AppendError::Poisoned(_) | storage::AppendError::Closed => {
             Reason::IMPLEMENTATION_SPECIFIC_ERROR
         }
+    }
+}
+
+impl Client {
+    /// Counts a message that its publisher is told to be refused, and tells who it was.
+    pub(crate) fn note_refused(&mut self, cx: &mut Context, message: &Message) {
+        cx.metrics.publishes_refused.add(1);
+        self.note(cx, Kind::Refused, message.topic());
     }
 }
 
