@@ -22,8 +22,8 @@ pub enum Ended {
     Refused,
     /// There was no room for packets of it under way.
     Crowded,
-    /// Memory was short, and its user or address had most of it in connections.
-    Greedy,
+    /// The broker was short of memory, and the user or address was the largest consumer.
+    LargestConsumer,
     /// The log is out of service, and can keep no promise any more.
     LogFailed,
     /// The log could not take the session, and the CONNACK has said so.
@@ -51,7 +51,7 @@ impl Ended {
             Self::Violation(violation) => violation.reason,
             Self::KeepAlive => Reason::KEEP_ALIVE_TIMEOUT,
             Self::TakenOver => Reason::SESSION_TAKEN_OVER,
-            Self::QueueFull | Self::Refused | Self::Crowded | Self::Greedy => {
+            Self::QueueFull | Self::Refused | Self::Crowded | Self::LargestConsumer => {
                 Reason::QUOTA_EXCEEDED
             }
             Self::LogFailed => Reason::IMPLEMENTATION_SPECIFIC_ERROR,

@@ -40,7 +40,7 @@ impl Shard {
         for slot in self.sessions.next_unsent(is_tight) {
             let Some(client) = self.sessions.get_mut(slot) else { continue };
             if client.is_to_be_cut(&mut self.cx) {
-                self.end(slot, Ended::Greedy);
+                self.end(slot, Ended::LargestConsumer);
             }
         }
         self.finish();

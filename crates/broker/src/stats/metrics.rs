@@ -173,7 +173,7 @@ metrics! {
     incoming_cuts: Counter "quelea_incoming_cuts_total",
         "Connections that were closed because there was no memory for their packets.";
     memory_cuts: Counter "quelea_memory_cuts_total",
-        "Connections that were closed because memory was short and their user or address held most.";
+        "Connections closed for lack of memory: their user or address was the largest consumer.";
     holds: Counter "quelea_publisher_holds_total",
         "Times that publishers were paused because the queue of a subscriber was too long.";
     unread_waits: Counter "quelea_unread_waits_total",

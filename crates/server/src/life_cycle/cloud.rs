@@ -376,7 +376,7 @@ const fn reason_word(ended: &Ended) -> &'static str {
         Ended::Violation(_) | Ended::PacketLimitTooLow => "ClientError",
         Ended::TakenOver => "SessionTakenOver",
         Ended::QueueFull => "SessionOverflow",
-        Ended::Refused | Ended::Crowded | Ended::Greedy => "QuotaExceeded",
+        Ended::Refused | Ended::Crowded | Ended::LargestConsumer => "QuotaExceeded",
         Ended::LogFailed | Ended::NotKept => "ServerError",
         Ended::Shutdown | Ended::Administrative | Ended::Banned => "ServerInitiatedDisconnect",
         Ended::NotAuthorized | Ended::CredentialExpired => "ClientAuthenticationError",
@@ -395,7 +395,10 @@ fn detail(ended: &Ended) -> String {
         Ended::QueueFull => "its queue is full".into(),
         Ended::Refused => "there was no room for its publish".into(),
         Ended::Crowded => "there was no room for its packets".into(),
-        Ended::Greedy => "memory was short, and its user or address held most".into(),
+        Ended::LargestConsumer => {
+            "the broker was short of memory, and the user or address was the largest consumer"
+                .into()
+        }
         Ended::LogFailed | Ended::NotKept => "the log takes nothing".into(),
         Ended::Shutdown => "the broker stops".into(),
         Ended::Administrative => "an operator ended it".into(),
@@ -556,7 +559,7 @@ mod tests {
             Ended::QueueFull,
             Ended::Refused,
             Ended::Crowded,
-            Ended::Greedy,
+            Ended::LargestConsumer,
             Ended::LogFailed,
             Ended::NotKept,
             Ended::Shutdown,

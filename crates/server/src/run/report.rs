@@ -291,7 +291,7 @@ fn log_end(namespace: Option<&str>, client_id: &str, peer: &str, ended: &Ended) 
             );
         }
         // Told of with its bytes already.
-        Ended::Greedy => {}
+        Ended::LargestConsumer => {}
         Ended::Crowded => {
             let text = "no room for its packets under way; connection closed";
             tracing::warn!(namespace, client = client_id, peer, "{text}");
@@ -351,7 +351,7 @@ const fn is_cut_off(ended: &Ended) -> bool {
         | Ended::QueueFull
         | Ended::Refused
         | Ended::Crowded
-        | Ended::Greedy
+        | Ended::LargestConsumer
         | Ended::LogFailed
         | Ended::NotKept
         | Ended::NotAuthorized
