@@ -20,6 +20,7 @@
 mod clients;
 pub mod command;
 mod durable;
+mod expected;
 mod flow;
 mod groups;
 pub mod journal;
@@ -29,7 +30,6 @@ mod retained;
 mod routing;
 mod shard;
 mod stats;
-mod sure;
 
 pub use clients::admission;
 pub use clients::client::{CLIENT_BYTES, Gauge};

@@ -12,9 +12,9 @@ use crate::Quota;
 use crate::clients::Sessions;
 use crate::clients::subscriptions::Leaving;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::groups::table::Groups;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 
 /// So many subscriptions are taken out of the index in one turn, some 0.3 us each.
 const SUBSCRIPTIONS_PER_TURN: usize = 1_000;
@@ -80,7 +80,7 @@ impl Sessions {
         groups: &mut Groups,
         slot: u32,
     ) {
-        let Some(mut client) = self.take(slot).sure() else { return };
+        let Some(mut client) = self.take(slot).expected() else { return };
         cx.flow.broadcasts.forget(slot);
         let mut shared = 0;
         for own in client.subscriptions.shared() {

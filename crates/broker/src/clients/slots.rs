@@ -9,9 +9,9 @@ use session::{Account, Message};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::KeptSession;
+use crate::expected::Expected;
 use crate::journal::QueueNumber;
 use crate::routing::router::Router;
-use crate::sure::Sure;
 use crate::{Name, SessionKey};
 
 impl Sessions {
@@ -79,7 +79,7 @@ impl Sessions {
     pub(crate) fn set_durable(&mut self, slot: u32, durable: KeptSession) {
         self.take_durable(slot);
         let queue = durable.queue;
-        let Some(client) = self.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).expected() else { return };
         client.durable = Some(Box::new(durable));
         let (clients, hasher) = (&self.clients, &self.hasher);
         let hash = |slot: &u32| queue_hash(hasher, clients, *slot);

@@ -13,12 +13,12 @@ use crate::clients::client::Client;
 use crate::clients::notices::Kind;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::flow::work::Task;
 use crate::groups::table::Groups;
 use crate::routing::deliver::options;
 use crate::shard::context::Context;
 use crate::shard::event::Told;
-use crate::sure::Sure;
 use crate::{Ended, Event, GroupText, Name, Quota, ShardId};
 
 /// For filters that were checked when they were subscribed.
@@ -130,12 +130,12 @@ impl Sessions {
         subscribe: &Subscribe<'_>,
         is_rest: bool,
     ) -> Result<Done, Ended> {
-        let Some(client) = self.get_mut(slot).sure() else { return Ok(Done::default()) };
+        let Some(client) = self.get_mut(slot).expected() else { return Ok(Done::default()) };
         let identifier = client.subscription_identifier(&subscribe.properties)?;
         let mut portion = client.portion(cx, is_rest);
         let outcome =
             self.subscribe_all(cx, durable, groups, slot, subscribe, identifier, &mut portion);
-        let Some(client) = self.get_mut(slot).sure() else { return Ok(portion.done) };
+        let Some(client) = self.get_mut(slot).expected() else { return Ok(portion.done) };
         client.tell_subscriptions(cx, portion.told, true);
         outcome?;
         for (filter, bits) in portion.retained {
@@ -154,13 +154,13 @@ impl Sessions {
         identifier: u32,
         portion: &mut Portion<'a>,
     ) -> Result<(), Ended> {
-        let Some(client) = self.get(slot).sure() else { return Ok(()) };
+        let Some(client) = self.get(slot).expected() else { return Ok(()) };
         let filters_max = client.limits.filters_per_packet_max as usize;
         let rules_units = client.grants.filter_units();
         let begun = portion.done.reasons.len();
         for (number, (text, options)) in subscribe.filters.iter().enumerate().skip(begun) {
             let may_wait = !portion.is_rest;
-            let Some(client) = self.get_mut(slot).sure() else { return Ok(()) };
+            let Some(client) = self.get_mut(slot).expected() else { return Ok(()) };
             let one = std::iter::once(text);
             if may_wait && (cx.flow.work.is_spent() || client.filters_wait(cx, durable, one)) {
                 return Ok(());
@@ -178,7 +178,7 @@ impl Sessions {
             let request = match self.check_filter(cx, groups, slot, text, options, identifier)? {
                 Ok(request) => request,
                 Err(reason) => {
-                    let Some(client) = self.get_mut(slot).sure() else { return Ok(()) };
+                    let Some(client) = self.get_mut(slot).expected() else { return Ok(()) };
                     done.reasons.push(client.refuse_filter(cx, text, qos, reason));
                     continue;
                 }
@@ -189,7 +189,7 @@ impl Sessions {
                 Ok(position) => done.kept = done.kept.max(position),
                 Err(reason) => {
                     self.take_subscription_back(cx, durable, groups, slot, &request.filter, old);
-                    let Some(client) = self.get(slot).sure() else { return Ok(()) };
+                    let Some(client) = self.get(slot).expected() else { return Ok(()) };
                     done.reasons.push(client.suback_code(reason));
                     continue;
                 }
@@ -222,7 +222,7 @@ impl Sessions {
         options: SubscribeOptions,
         identifier: u32,
     ) -> Result<Result<Request<'a>, Reason>, Ended> {
-        let Some(client) = self.get(slot).sure() else {
+        let Some(client) = self.get(slot).expected() else {
             return Ok(Err(Reason::UNSPECIFIED_ERROR));
         };
         let limits = &client.limits;
@@ -328,7 +328,7 @@ impl Sessions {
             }
             (Some((options, identifier)), None) => {
                 let old = Subscription { subscriber: slot, options, identifier };
-                let Some((client, router)) = self.with_index(slot).sure() else { return };
+                let Some((client, router)) = self.with_index(slot).expected() else { return };
                 router.subscribe(Name::new(client.scope, filter.filter), old);
             }
             (Some((bits, identifier)), Some(share)) => {
@@ -363,7 +363,7 @@ impl Sessions {
         request: &Request<'_>,
     ) -> Granted {
         let Request { filter, identifier, .. } = request;
-        let Some((client, router)) = self.with_index(slot).sure() else {
+        let Some((client, router)) = self.with_index(slot).expected() else {
             return Granted::default();
         };
         let (qos, bits) = client.grant(request);
@@ -425,7 +425,7 @@ impl Sessions {
         if !cx.flow.broadcasts.is_empty() {
             self.finish_broadcasts_to(cx, durable, slot);
         }
-        let Some(client) = self.get_mut(slot).sure() else { return Ok(Done::default()) };
+        let Some(client) = self.get_mut(slot).expected() else { return Ok(Done::default()) };
         let mut portion = client.portion(cx, is_rest);
         let outcome = self.unsubscribe_all(cx, durable, groups, slot, unsubscribe, &mut portion);
         if let Some((client, router)) = self.with_index(slot) {
@@ -533,7 +533,7 @@ impl Sessions {
             groups.leave_group(cx, self, durable, listed.group - 1, key);
             return;
         }
-        let Some(gone) = self.router.unsubscribe(listed.filter, slot).sure() else { return };
+        let Some(gone) = self.router.unsubscribe(listed.filter, slot).expected() else { return };
         // Others may be owed by what their subscriptions were before.
         if gone.is_last {
             durable.close_backlog(listed.filter);
@@ -542,14 +542,14 @@ impl Sessions {
 
     /// After new access rules: which subscriptions need a check for each message?
     pub(super) fn recheck_receiving(&mut self, cx: &mut Context, groups: &mut Groups, slot: u32) {
-        let Some(client) = self.get(slot).sure() else { return };
+        let Some(client) = self.get(slot).expected() else { return };
         let listed: Vec<Listed> = client.subscriptions.iter().collect();
         let member = self.key(slot);
         let (units, mut left) = (client.grants.filter_units(), cx.flow.work.units_max());
         for Listed { filter, group, .. } in listed {
             let key = self.router.key(filter).to_owned();
             let name = Name::of_key(&key);
-            let Some(client) = self.get(slot).sure() else { return };
+            let Some(client) = self.get(slot).expected() else { return };
             // Beyond what a turn has for it, each message is checked instead.
             left = left.saturating_sub(units);
             let is_covered = left > 0 && client.grants.covers(client.identity(), name.text());

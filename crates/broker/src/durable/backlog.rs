@@ -11,11 +11,11 @@ use super::store::Loaded;
 use crate::Name;
 use crate::clients::client::Client;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::flow::work::Task;
 use crate::routing::deliver::options;
 use crate::routing::router::Router;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 
 /// Serials that a session takes from its backlogs at once.
 const BATCH_SERIALS: usize = 64;
@@ -42,7 +42,7 @@ impl Durable {
         let is_full = self.is_backlog_full(cx, client, router, bytes);
         let limits = client.limits.queue;
         let (Some(durable), Some(store)) =
-            (client.durable.as_mut().sure(), self.store.as_mut().sure())
+            (client.durable.as_mut().expected(), self.store.as_mut().expected())
         else {
             return false;
         };
@@ -70,7 +70,7 @@ impl Durable {
     fn drop_oldest(&mut self, cx: &mut Context, client: &mut Client, router: &Router) {
         loop {
             let limits = client.limits.queue;
-            let Some(durable) = client.durable.as_ref().sure() else { return };
+            let Some(durable) = client.durable.as_ref().expected() else { return };
             let is_full =
                 durable.queued > limits.messages_max || durable.queued_bytes > limits.bytes_max;
             if !is_full {
@@ -137,7 +137,7 @@ impl Durable {
 
     /// Puts a serial into the backlogs of the filters that match the topic.
     pub(super) fn leave_behind(&mut self, router: &mut Router, topic: Name<'_, [u8]>, serial: u64) {
-        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(store) = self.store.as_mut().expected() else { return };
         let (index, filters) = router.filters_of(topic);
         for filter in filters {
             if index.promises(*filter) > 0 {
@@ -223,7 +223,7 @@ impl Durable {
         serial: u64,
     ) -> bool {
         let (Some(store), Some(durable)) =
-            (self.store.as_mut().sure(), client.durable.as_mut().sure())
+            (self.store.as_mut().expected(), client.durable.as_mut().expected())
         else {
             return false;
         };
@@ -253,8 +253,8 @@ impl Durable {
 
     /// Nothing waits for the session any more.
     fn catch_up(&mut self, cx: &mut Context, client: &mut Client) {
-        let Some(store) = self.store.as_mut().sure() else { return };
-        let Some(durable) = client.durable.as_mut().sure() else { return };
+        let Some(store) = self.store.as_mut().expected() else { return };
+        let Some(durable) = client.durable.as_mut().expected() else { return };
         durable.is_behind = false;
         if let Some(rare) = &mut durable.rare {
             rare.upcoming = VecDeque::new();

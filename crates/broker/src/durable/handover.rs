@@ -20,6 +20,7 @@ use super::track::{Place, Track};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::groups::table::Groups;
 use crate::journal::{Fact, Origin, QueueId, QueueNumber};
 use crate::limits::ledger::NOBODY;
@@ -27,7 +28,6 @@ use crate::retained::Retained;
 use crate::routing::asked::Asked;
 use crate::routing::publish::Routed;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Confirm, Mail, Name, SessionKey, WhenFull};
 
 /// A message that is not yet known to be held by all who owe it.
@@ -170,7 +170,8 @@ impl Durable {
     ) -> Result<u64, AppendError> {
         let level = level_of(message.level());
         let session = sessions.kept(slot).map(|d| d.queue);
-        let (Some(session), Some(store)) = (session.sure(), self.store.as_mut().sure()) else {
+        let (Some(session), Some(store)) = (session.expected(), self.store.as_mut().expected())
+        else {
             return Err(AppendError::Closed);
         };
         let payer = sessions.get(slot).and_then(|client| client.charged.account());
@@ -216,7 +217,7 @@ impl Durable {
             return false;
         };
         for serial in store.handovers.serials() {
-            let Some(store) = self.store.as_mut().sure() else { return false };
+            let Some(store) = self.store.as_mut().expected() else { return false };
             let Some(handover) = store.handovers.get(serial) else { continue };
             if handover.message.is_some() || !handover.awaited.is_empty() {
                 continue;
@@ -259,10 +260,10 @@ impl Durable {
         retained: &mut Retained,
         serial: u64,
     ) {
-        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(store) = self.store.as_mut().expected() else { return };
         let payer = store.stored(serial).map_or(NOBODY, |stored| stored.payer);
-        let Some(handover) = store.handovers.get_mut(serial).sure() else { return };
-        let Some(message) = handover.message.take().sure() else { return };
+        let Some(handover) = store.handovers.get_mut(serial).expected() else { return };
+        let Some(message) = handover.message.take().expected() else { return };
         let (session, is_will) = (handover.session, handover.is_will);
         let was_in_line = std::mem::take(&mut handover.is_in_line);
         let mut asked = Asked::new(Confirm {
@@ -302,7 +303,7 @@ impl Durable {
         serial: u64,
         respondent: Respondent,
     ) {
-        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(store) = self.store.as_mut().expected() else { return };
         let Some(handover) = store.handovers.by_serial.get_mut(&serial) else { return };
         if !handover.awaited.remove(respondent) || !handover.awaited.is_empty() {
             return;
@@ -318,8 +319,8 @@ impl Durable {
 
     /// The record of a publish that was taken on never gets to the disk: its publisher is told.
     pub(super) fn refuse_taken(&mut self, cx: &mut Context, sessions: &mut Sessions, serial: u64) {
-        let Some(store) = self.store.as_mut().sure() else { return };
-        let Some(handover) = store.handovers.by_serial.remove(&serial).sure() else { return };
+        let Some(store) = self.store.as_mut().expected() else { return };
+        let Some(handover) = store.handovers.by_serial.remove(&serial).expected() else { return };
         store.handovers.track.finish(serial);
         store.release_message(serial);
         sessions.leave_line(handover.session);
@@ -347,7 +348,7 @@ impl Durable {
         above: u64,
     ) -> Result<Option<Position>, AppendError> {
         let mark = Some(cx.topic_mark(Name::of(message)));
-        let Some(client) = sessions.get_mut(slot).sure() else { return Ok(None) };
+        let Some(client) = sessions.get_mut(slot).expected() else { return Ok(None) };
         client.session.incoming.note_sent_again();
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return Ok(None);
@@ -406,8 +407,8 @@ impl Durable {
         packet_id: u16,
         serial: u64,
     ) {
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
-        let Some(durable) = client.durable.as_mut().sure() else { return };
+        let Some(client) = sessions.get_mut(slot).expected() else { return };
+        let Some(durable) = client.durable.as_mut().expected() else { return };
         let received = &mut durable.rare().received;
         // A repeated PUBREL, whose first has been dealt with.
         let Some(index) =
@@ -416,7 +417,7 @@ impl Durable {
             return;
         };
         let Received { place, .. } = received.swap_remove(index);
-        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(store) = self.store.as_mut().expected() else { return };
         if place.is_some() {
             store.release(place);
         } else {

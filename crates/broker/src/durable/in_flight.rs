@@ -18,13 +18,13 @@ use crate::Name;
 use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::flow::PAUSE_MS;
 use crate::journal::{Fact, Stage, StoredMessage};
 use crate::limits::ledger::NOBODY;
 use crate::routing::deliver::{Keeping, may_receive, options, terms_of};
 use crate::routing::router::Router;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 
 /// A session with more subscriptions asks the index which of them match a message of its backlog.
 const OWN_FILTERS_MAX: usize = 64;
@@ -167,7 +167,7 @@ impl Durable {
         router: &Router,
         delivery: Delivery,
     ) -> bool {
-        let Some(store) = self.store.as_mut().sure() else { return false };
+        let Some(store) = self.store.as_mut().expected() else { return false };
         store.need_message(delivery.terms.serial);
         if !client.has_backlog() && client.session.has_window() {
             self.hand_out(cx, client, delivery);
@@ -179,7 +179,7 @@ impl Durable {
     /// A durable session is not owed a message that others on its filter are.
     pub(crate) fn pass_over(&mut self, client: &mut Client, serial: u64) {
         if let (Some(store), Some(durable)) =
-            (self.store.as_mut().sure(), client.durable.as_mut().sure())
+            (self.store.as_mut().expected(), client.durable.as_mut().expected())
         {
             store.pass_over(durable, serial);
         }
@@ -205,7 +205,7 @@ impl Durable {
             (client.session.offer(&message, terms, &limits, None, now_ms), packet_id)
         };
         let (Some(durable), Some(store)) =
-            (client.durable.as_mut().sure(), self.store.as_mut().sure())
+            (client.durable.as_mut().expected(), self.store.as_mut().expected())
         else {
             return;
         };
@@ -239,8 +239,10 @@ impl Durable {
     /// A delivery is complete.
     pub(crate) fn finish_delivery(&mut self, client: &mut Client, serial: u64) {
         let slot = client.key.slot();
-        let durable = client.durable.as_mut().sure();
-        let (Some(durable), Some(store)) = (durable, self.store.as_mut().sure()) else { return };
+        let durable = client.durable.as_mut().expected();
+        let (Some(durable), Some(store)) = (durable, self.store.as_mut().expected()) else {
+            return;
+        };
         let Some(out) = durable.track.finish(serial) else { return };
         store.release(out.place);
         if out.is_aside {
@@ -371,7 +373,7 @@ impl Durable {
         let queue = client.durable.as_ref().map(|durable| durable.queue);
         let unsupplied = client.session.outgoing.unsupplied();
         let (Some(queue), Some((packet_id, origin))) = (queue, unsupplied) else { return false };
-        let Some(store) = self.store.as_mut().sure() else { return false };
+        let Some(store) = self.store.as_mut().expected() else { return false };
         let delivery = match store.load(origin.serial, queue.into()) {
             Loaded::Pending => return false,
             Loaded::Ready(message) => {

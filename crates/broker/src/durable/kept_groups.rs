@@ -16,13 +16,13 @@ use super::promise::Promise;
 use super::store::{Class, Loaded, Store, level_of};
 use super::track::{Place, Track};
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::groups::group_names::GroupName;
 use crate::groups::table::{EXPIRY_LOOK_MS, Group, Groups};
 use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
 use crate::limits::ledger::NOBODY;
 use crate::routing::deliver::count_dropped;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Confirm, GroupWay, Mail};
 
 /// Bytes of waiting messages that a group keeps in memory beside the log. Policy: later ones are
@@ -190,9 +190,9 @@ impl Durable {
         message: &Message,
         confirm: Option<Confirm>,
     ) -> Result<bool, AppendError> {
-        let Some(store) = self.store.as_mut().sure() else { return Ok(false) };
+        let Some(store) = self.store.as_mut().expected() else { return Ok(false) };
         let id = store.open_group_queue(group)?;
-        let Some(kept) = store.groups.get(id).sure() else { return Ok(false) };
+        let Some(kept) = store.groups.get(id).expected() else { return Ok(false) };
         let (number, was_empty) = (kept.number, kept.is_empty());
         let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
         let payer = store.payer(payer, &cx.shared.ledger);
@@ -214,7 +214,7 @@ impl Durable {
     /// The home's side: gives out what waits, as far as members have room.
     pub(crate) fn give_out_kept(&mut self, cx: &mut Context, group: &mut Group) {
         let (Some(id), Some(store)) = (group.kept, &mut self.store) else { return };
-        while let Some(kept) = store.groups.get(id).sure()
+        while let Some(kept) = store.groups.get(id).expected()
             && let Some((serial, message)) = kept.front()
             && group.has_room()
         {
@@ -305,8 +305,8 @@ impl Durable {
 
     /// The group has no member any more: what it kept is lost, and said to be.
     pub(crate) fn close_group_queue(&mut self, id: KeptId) -> u64 {
-        let Some(store) = self.store.as_mut().sure() else { return 0 };
-        let Some(kept) = store.groups.remove(id).sure() else { return 0 };
+        let Some(store) = self.store.as_mut().expected() else { return 0 };
+        let Some(kept) = store.groups.remove(id).expected() else { return 0 };
         let mut lost = 0;
         let given_out = kept.track.in_flight().map(|out| out.serial);
         for serial in kept.waiting.iter().map(|waiting| waiting.serial).chain(given_out) {
@@ -421,7 +421,7 @@ impl Store {
     ) -> u32 {
         // Its group was closed.
         let Some(id) = self.groups.find(queue) else { return 0 };
-        let Some(kept) = self.groups.get_mut(id).sure() else { return 0 };
+        let Some(kept) = self.groups.get_mut(id).expected() else { return 0 };
         if serial <= kept.track.cursor() || kept.track.contains(serial) {
             return 0;
         }

@@ -18,12 +18,12 @@ use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::groups::table::Groups;
 use crate::journal::{Fact, QueueNumber, SessionOpened, Subscribed};
 use crate::routing::deliver::options;
 use crate::routing::publish::reason_of;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Durability, Ended, Name};
 
 /// What a durable session has more than others.
@@ -239,7 +239,7 @@ impl Durable {
         version: Version,
     ) -> Result<(), AppendError> {
         let now_ms = cx.now_ms;
-        let Some(client) = sessions.get(slot).sure() else { return Ok(()) };
+        let Some(client) = sessions.get(slot).expected() else { return Ok(()) };
         let level = client.limits.durability;
         if client.durable.is_some() {
             return self.keep_resumed(cx, sessions, slot, version);
@@ -288,8 +288,8 @@ impl Durable {
         version: Version,
     ) -> Result<(), AppendError> {
         let now_ms = cx.now_ms;
-        let Some(client) = sessions.get_mut(slot).sure() else { return Ok(()) };
-        let Some(durable) = client.durable.as_mut().sure() else { return Ok(()) };
+        let Some(client) = sessions.get_mut(slot).expected() else { return Ok(()) };
+        let Some(durable) = client.durable.as_mut().expected() else { return Ok(()) };
         durable.set_level(client.limits.durability.max(Durability::Disk));
         durable.told_ms = now_ms.max(durable.told_ms + 1);
         let (opened_at_ms, detached_ms) = (durable.told_ms, None);
@@ -324,15 +324,15 @@ impl Durable {
         connect: Unwritten,
         class: Class,
     ) -> Result<(), AppendError> {
-        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
-        let Some(client) = sessions.get_mut(slot).sure() else { return Ok(()) };
-        let Some(durable) = client.durable.as_ref().sure() else { return Ok(()) };
+        let Some(store) = self.store.as_mut().expected() else { return Ok(()) };
+        let Some(client) = sessions.get_mut(slot).expected() else { return Ok(()) };
+        let Some(durable) = client.durable.as_ref().expected() else { return Ok(()) };
         let (queue, level) = (durable.queue, durable.log_level());
         let client_key = client.name().key();
         let Unwritten { version, opened_at_ms, .. } = connect;
         let opened = session_opened(client, &client_key, queue, version, opened_at_ms);
         let place = store.append(class, &Fact::SessionOpened(opened), level)?;
-        let Some(durable) = client.durable.as_mut().sure() else { return Ok(()) };
+        let Some(durable) = client.durable.as_mut().expected() else { return Ok(()) };
         store.release(std::mem::replace(&mut durable.opened, place));
         store.release(std::mem::take(&mut durable.detached));
         if let Err(error) = self.keep_will(sessions, slot, class) {
@@ -352,7 +352,7 @@ impl Durable {
         groups: &mut Groups,
         slot: u32,
     ) {
-        let Some(client) = sessions.get(slot).sure() else { return };
+        let Some(client) = sessions.get(slot).expected() else { return };
         for listed in client.subscriptions.iter().collect::<Vec<_>>() {
             let text = groups.filter_text(sessions, listed);
             let bits = match listed.group {
@@ -390,7 +390,8 @@ impl Durable {
 
 impl Sessions {
     fn set_durable_bit(&mut self, slot: u32, listed: Listed) {
-        let Some(mut subscription) = self.router.subscription(listed.filter, slot).sure() else {
+        let Some(mut subscription) = self.router.subscription(listed.filter, slot).expected()
+        else {
             return;
         };
         if options::qos(subscription.options) == codec::QoS::AtMostOnce {
@@ -453,7 +454,7 @@ impl Durable {
         (bits, identifier): (u8, u32),
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
-        let Some(client) = sessions.get_mut(slot).sure() else { return Ok(None) };
+        let Some(client) = sessions.get_mut(slot).expected() else { return Ok(None) };
         let Some(durable) = &mut client.durable else { return Ok(None) };
         let from_serial = durable.begin_of(listed.filter);
         let subscribed = Fact::Subscribed(Subscribed {
@@ -510,7 +511,7 @@ impl Durable {
         packet: &Packet<'_>,
     ) {
         let session = sessions.key(slot);
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).expected() else { return };
         let connection = client.connection;
         let durable = client.durable.as_ref();
         let level = durable.map(|durable| durable.log_level());
@@ -518,7 +519,7 @@ impl Durable {
         let is_ahead = durable.is_some_and(|durable| durable.is_ahead_of_log());
         let unwritten = durable.and_then(|durable| durable.unwritten());
         let is_of_new = unwritten.is_some_and(|unwritten| unwritten.is_new);
-        let Some(link) = client.session.link_mut().sure() else { return };
+        let Some(link) = client.session.link_mut().expected() else { return };
         if let Some(store) = self.store.as_mut().filter(|_| is_ahead && !is_refusal(packet)) {
             let mut bytes = Vec::new();
             packet.encode(link.version(), &mut bytes);
@@ -563,7 +564,7 @@ impl Durable {
     /// The connection has ended: from now on the session's expiry runs.
     pub(crate) fn keep_detached(&mut self, sessions: &mut Sessions, slot: u32, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).expected() else { return };
         let expiry_secs = client.session_expiry_secs;
         let Some(durable) = &mut client.durable else { return };
         store.forget_old_eras(durable);
@@ -583,7 +584,7 @@ impl Durable {
 
     /// The session is over, with all that is written of it.
     pub(crate) fn forget_session(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
-        let Some((client, router)) = sessions.with_index(slot).sure() else { return };
+        let Some((client, router)) = sessions.with_index(slot).expected() else { return };
         let pending = self.all_pending(client, router);
         let client = sessions.id_hash(slot);
         let Some(store) = &mut self.store else { return };

@@ -16,13 +16,13 @@ use storage::{Level, Log, Position};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::groups::table::Groups;
 use crate::journal::QueueNumber;
 use crate::retained::Retained;
 use crate::routing::asked::Asked;
 use crate::routing::publish::Routed;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Confirm, Name};
 
 /// Bytes of messages that wait behind others. Policy: above it, whoever sends more of them is not
@@ -155,9 +155,9 @@ impl Durable {
         is_for_store_only: bool,
     ) {
         let durable = sessions.kept(slot);
-        let Some(session) = durable.map(|durable| durable.queue).sure() else { return };
+        let Some(session) = durable.map(|durable| durable.queue).expected() else { return };
         sessions.enter_line(cx, slot, Name::of(message));
-        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(store) = self.store.as_mut().expected() else { return };
         let message = message.clone();
         let confirm = asked.map(|asked| asked.ask(Respondent::LINE));
         store.line.push_behind(Behind { session, message, confirm, is_for_store_only });
@@ -237,7 +237,7 @@ impl Durable {
         if let Some(slot) = sessions.slot_of(confirm.publisher) {
             let (awaited, number) = (asked.take_awaited().unwrap_or_default(), confirm.ack_number);
             let is_current = sessions.link(slot, confirm.connection).is_some();
-            let Some(client) = sessions.get_mut(slot).sure() else { return };
+            let Some(client) = sessions.get_mut(slot).expected() else { return };
             let session = &mut client.session;
             match is_current {
                 true => session.await_more(number, &awaited),

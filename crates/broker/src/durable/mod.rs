@@ -58,12 +58,12 @@ pub(crate) use unlogged::unlogged;
 
 use crate::clients::Sessions;
 use crate::clients::notices::Subject;
+use crate::expected::Expected;
 use crate::groups::table::Groups;
 use crate::journal::QueueId;
 use crate::retained::Retained;
 use crate::shard::context::Context;
 use crate::shard::shared::LogState;
-use crate::sure::Sure;
 use crate::{Durability, Shard, Waits};
 
 /// What a shard keeps across a start: its log, if it has one.
@@ -126,7 +126,7 @@ impl Durable {
         cx: &mut Context,
         completion: Completion,
     ) -> Vec<QueueId> {
-        let Some(store) = self.store.as_mut().sure() else { return Vec::new() };
+        let Some(store) = self.store.as_mut().expected() else { return Vec::new() };
         let read_back = store.log.on_completed(completion);
         let mut waiters = store.take_retry();
         let Some(read_back) = read_back else { return waiters };

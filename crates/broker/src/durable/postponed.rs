@@ -20,11 +20,11 @@ use super::session_ends::End;
 use super::store::Class;
 use crate::clients::Sessions;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::groups::table::Groups;
 use crate::journal::{Fact, QueueNumber};
 use crate::retained::Retained;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Confirm, Mail, Name, SessionKey};
 
 /// Bytes of deletions, and of answers that wait for them. Policy: above it, what is given up is
@@ -215,7 +215,7 @@ impl Durable {
     }
 
     pub(crate) fn put_off_mail(&mut self, mail: Mail) {
-        if let Some(store) = self.store.as_mut().sure() {
+        if let Some(store) = self.store.as_mut().expected() {
             store.postponed.push(Postponed::Mail(mail));
         }
     }
@@ -328,7 +328,8 @@ impl Durable {
         connect: Unwritten,
     ) {
         let durable = sessions.kept_mut(slot);
-        let (Some(durable), Some(store)) = (durable.sure(), self.store.as_mut().sure()) else {
+        let (Some(durable), Some(store)) = (durable.expected(), self.store.as_mut().expected())
+        else {
             return;
         };
         if durable.rare().unwritten.replace(connect).is_none() {
@@ -341,7 +342,8 @@ impl Durable {
 
     /// Is there room for a session, and for its will, that the log has never heard of?
     fn has_room_for_new(&self, sessions: &Sessions, slot: u32) -> bool {
-        let (Some(client), Some(store)) = (sessions.get(slot).sure(), self.store.as_ref().sure())
+        let (Some(client), Some(store)) =
+            (sessions.get(slot).expected(), self.store.as_ref().expected())
         else {
             return false;
         };
@@ -377,7 +379,7 @@ impl Durable {
     }
 
     fn try_deletion(&mut self, sessions: &mut Sessions, deletion: Postponed) {
-        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(store) = self.store.as_mut().expected() else { return };
         let written = match &deletion {
             Postponed::Unsubscribed { session, level, filter } => {
                 store.append_deletion(&Fact::Unsubscribed { session: *session, filter }, *level)

@@ -9,8 +9,8 @@ use super::store::{Seen, Store};
 use super::track::{Place, Track};
 use crate::clients::Sessions;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::journal::{ProgressBuf, QueueId, QueueNumber};
-use crate::sure::Sure;
 
 /// A queue of this shard, by whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Store {
         let track = match self.queue(sessions, id)? {
             Queue::Handover => Some(&self.handovers.track),
             Queue::Seen(source) => {
-                return self.seen.get(usize::from(source)).sure().map(Reached::Serial);
+                return self.seen.get(usize::from(source)).expected().map(Reached::Serial);
             }
             Queue::Session(slot) => {
                 let durable = sessions.kept(slot);
@@ -85,7 +85,7 @@ impl Store {
             }
             Queue::Group(id) => self.groups.get(id).map(|kept| &kept.track),
         };
-        track.sure().map(Reached::Track)
+        track.expected().map(Reached::Track)
     }
 
     /// Says in a list how far the queue is. False: it is gone.

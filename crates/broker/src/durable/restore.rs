@@ -26,13 +26,13 @@ use crate::clients::client::Client;
 use crate::clients::connect::{payer_name, user_account};
 use crate::clients::subscriptions::Listed;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::groups::table::Groups;
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
 use crate::limits::ledger::NOBODY;
 use crate::retained::Retained;
 use crate::routing::deliver::options;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Durability, GroupText, Limits, Mail, Name, Quota, Scope, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
@@ -94,7 +94,7 @@ impl Durable {
         mut replay: Replay,
         limits: &Arc<Limits>,
     ) -> Result<Restored, Unreadable> {
-        let Some(store) = self.store.as_mut().sure() else { return Ok(Restored::default()) };
+        let Some(store) = self.store.as_mut().expected() else { return Ok(Restored::default()) };
         let mut since = Since::default();
         sessions.reserve(replay.sessions.len());
         for (queue, facts) in std::mem::take(&mut replay.sessions) {
@@ -140,7 +140,7 @@ impl Store {
         since: &mut Since,
     ) -> Result<(), Unreadable> {
         let Found { queue, mut facts, progress } = found;
-        let Some(opened) = facts.opened.take().sure() else { return Ok(()) };
+        let Some(opened) = facts.opened.take().expected() else { return Ok(()) };
         let mut rare = facts.take_rare();
         let mut client = sessions.restored_client(cx, &opened, limits);
         let mut durable =
@@ -244,7 +244,9 @@ impl Groups {
             identifier: facts.identifier,
         };
         sessions.subscribe(cx, self, slot, &request);
-        let Some(listed) = sessions.listed_of(self, slot, filter).sure() else { return Ok(None) };
+        let Some(listed) = sessions.listed_of(self, slot, filter).expected() else {
+            return Ok(None);
+        };
         let client = sessions.get_mut(slot);
         if let Some(place) = client.and_then(|client| client.subscriptions.place_mut(&listed)) {
             *place = facts.place;

@@ -16,11 +16,11 @@ use super::postponed::PostponedFacts;
 use super::promise::{Promise, Promises};
 use super::session_ends::Ends;
 use super::track::Place;
+use crate::expected::Expected;
 use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
 use crate::limits::ledger::{Ledger, NOBODY, Payers};
 use crate::routing::capacity::frees_room;
 use crate::shard::shared::LogSpace;
-use crate::sure::Sure;
 use crate::{Durability, Name, ShardId};
 
 /// Bytes of messages read back from the disk and kept for those that asked. Policy: they are
@@ -538,7 +538,7 @@ impl Store {
         chunk: Option<Chunk>,
     ) -> Result<Vec<QueueId>, Position> {
         let index = self.readings.iter().position(|reading| reading.id == id);
-        let Some(index) = index.sure() else {
+        let Some(index) = index.expected() else {
             return Ok(Vec::new());
         };
         let reading = self.readings.swap_remove(index);

@@ -16,9 +16,9 @@ use super::store::Noted;
 use super::track::{Out, Place};
 use crate::clients::client::Client;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::journal::Stage;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 
 impl Client {
     /// Is the packet id of such a delivery written down before it leaves?
@@ -48,7 +48,7 @@ impl Durable {
         let payload_bytes = message.payload_len();
         let dropped = self.why_not_aside(client, &message, now_ms);
         let session = client.key;
-        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(store) = self.store.as_mut().expected() else { return };
         let offered = match (dropped, &mut client.durable) {
             (None, Some(durable)) => {
                 let serial = store.new_serial();

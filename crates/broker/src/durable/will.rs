@@ -14,11 +14,11 @@ use super::postponed::{self, Postponed};
 use super::store::Class;
 use crate::clients::Sessions;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::groups::table::Groups;
 use crate::journal::{Fact, QueueNumber, StoredWill};
 use crate::retained::Retained;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Event, Name};
 
 impl Durable {
@@ -31,13 +31,13 @@ impl Durable {
         slot: u32,
         class: Class,
     ) -> Result<(), AppendError> {
-        let Some(client) = sessions.get_mut(slot).sure() else { return Ok(()) };
+        let Some(client) = sessions.get_mut(slot).expected() else { return Ok(()) };
         if client.will.is_none() {
             self.forget_will(sessions, slot);
             return Ok(());
         }
-        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
-        let (Some(will), Some(durable)) = (&client.will, client.durable.as_mut().sure()) else {
+        let Some(store) = self.store.as_mut().expected() else { return Ok(()) };
+        let (Some(will), Some(durable)) = (&client.will, client.durable.as_mut().expected()) else {
             return Ok(());
         };
         // The one that is written down is still owed: what came later has to wait behind it, and a
@@ -57,7 +57,7 @@ impl Durable {
     /// The will is withdrawn, or published where nobody is owed it.
     pub(crate) fn forget_will(&mut self, sessions: &mut Sessions, slot: u32) {
         let Some(store) = &mut self.store else { return };
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).expected() else { return };
         let Some(durable) = &mut client.durable else { return };
         let (session, level) = (durable.queue, durable.log_level());
         let Some(rare) = &mut durable.rare else { return };
@@ -90,7 +90,7 @@ impl Durable {
         if !groups.is_owed_will(sessions, message) {
             return false;
         }
-        let Some(store) = self.store.as_ref().sure() else { return false };
+        let Some(store) = self.store.as_ref().expected() else { return false };
         if !store.handovers.is_resuming {
             match self.take_will(cx, sessions, groups, retained, queue, message) {
                 Ok(()) => return true,
@@ -121,7 +121,7 @@ impl Durable {
         session: QueueNumber,
         message: Message,
     ) {
-        let Some(store) = self.store.as_ref().sure() else { return };
+        let Some(store) = self.store.as_ref().expected() else { return };
         if store.handovers.is_resuming
             || self.take_will(cx, sessions, groups, retained, session, &message).is_err()
         {
@@ -187,7 +187,7 @@ impl Groups {
 impl Sessions {
     /// The will lives as long as the process, like that of a clean session.
     pub(super) fn tell_will_not_kept(&self, cx: &mut Context, slot: u32, error: AppendError) {
-        let Some(client) = self.get(slot).sure() else { return };
+        let Some(client) = self.get(slot).expected() else { return };
         let (scope, client_id) = (client.scope, client.id.clone());
         cx.tell(scope, Event::WillNotKept { client_id, error });
     }

@@ -10,11 +10,11 @@ use crate::Name;
 use crate::clients::Sessions;
 use crate::clients::notices::Subject;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::groups::table::Groups;
 use crate::journal::{Fact, InFlightBuf, ProgressBuf, QueueId, QueueNumber, Sent};
 use crate::retained::Retained;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 
 impl Context {
     pub(super) fn tell_damaged(&mut self, position: Position) {
@@ -34,7 +34,7 @@ impl Durable {
         out: &mut Vec<Command>,
         now_ms: u64,
     ) {
-        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(store) = self.store.as_mut().expected() else { return };
         store.reclaim(sessions, groups, retained);
         let is_written =
             store.write_in_flight(sessions).and_then(|()| store.write_progress(sessions));
@@ -244,7 +244,7 @@ impl Store {
     fn rewrite_in_flight(&mut self, sessions: &mut Sessions, sent: Sent, record: &Record<'_>) {
         // The session has ended.
         let Some(Queue::Session(slot)) = self.queue_of(sessions, sent.session) else { return };
-        let Some(durable) = sessions.kept_mut(slot).sure() else { return };
+        let Some(durable) = sessions.kept_mut(slot).expected() else { return };
         // The delivery is complete.
         let Some(out) = durable.track.get_mut(sent.serial) else { return };
         if !out.place.is_at(record.position) {

@@ -11,8 +11,8 @@ use codec::{Packet, Properties, Suback};
 
 use crate::clients::Sessions;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Mail, SessionKey, ShardId};
 
 /// Bytes of what waits. Policy: above it no SUBSCRIBE is read.
@@ -103,7 +103,7 @@ impl Sessions {
         kept: Option<storage::Position>,
     ) {
         let session = self.key(slot);
-        let Some(client) = self.get(slot).sure() else { return };
+        let Some(client) = self.get(slot).expected() else { return };
         let connection = client.connection;
         let waiting = Waiting { session, connection, packet_id, reasons: reasons.into(), kept };
         cx.flow.barrier.push(waiting);

@@ -16,11 +16,11 @@ use session::{LARGE_BYTES_MIN, Message, NEVER};
 
 use crate::clients::Sessions;
 use crate::clients::client::Client;
+use crate::expected::Expected;
 use crate::flow::{RECHECK_MS, SCANNED_MAX};
 use crate::routing::capacity::topic_of;
 use crate::routing::router::Router;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Mail, Name, SessionKey};
 
 /// Whom this shard does not read, and why.
@@ -175,7 +175,7 @@ impl Client {
         let own =
             filters.iter().find(|filter| index.subscription(**filter, subscriber.slot()).is_some());
         let filter = own.map(|filter| Arc::<str>::from(index.text(*filter)));
-        let Some(filter) = filter.sure() else { return false };
+        let Some(filter) = filter.expected() else { return false };
         cx.send_to_others(&Mail::Pause { subscriber, filter: filter.clone(), bytes_min });
         cx.flow.pauses.begin(subscriber, filter, bytes_min);
         cx.flow.pauses.look_ms = cx.flow.pauses.look_ms.min(now_ms + RECHECK_MS);

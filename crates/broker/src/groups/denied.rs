@@ -11,10 +11,10 @@ use codec::QoS;
 use session::Message;
 
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::groups::group_names::GroupName;
 use crate::groups::table::Groups;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{GroupWay, Mail};
 
 /// Messages that are offered again in a second, of all groups of a shard.
@@ -32,7 +32,7 @@ impl Groups {
         message: &Message,
         way: GroupWay,
     ) {
-        let Some(name) = self.name(number).cloned().sure() else { return };
+        let Some(name) = self.name(number).cloned().expected() else { return };
         // Who had no room when the others were asked may have it.
         if !way.has_skipped || message.qos() == QoS::AtMostOnce {
             cx.note_group_dropped(&name, 1);
@@ -56,7 +56,7 @@ impl Groups {
         // The group may have ended while this was on its way.
         let Some(number) = self.number(name.key) else { return };
         let limits = cx.shared.settings.share_queue;
-        let Some(group) = self.get_mut(number).sure() else { return };
+        let Some(group) = self.get_mut(number).expected() else { return };
         if serial != 0 {
             if let Some(kept) = group.kept {
                 durable.put_off_denied(kept, serial);
@@ -91,7 +91,7 @@ impl Groups {
 
     /// They stand with what waits for a member again.
     fn put_back_denied(&mut self, durable: &mut Durable, key: u64, most: usize) -> usize {
-        let Some(group) = self.by_key_mut(key).sure() else { return 0 };
+        let Some(group) = self.by_key_mut(key).expected() else { return 0 };
         let count = group.denied.len().min(most);
         group.parked.extend(group.denied.drain(..count));
         count + group.kept.map_or(0, |kept| durable.put_back_denied(kept, most - count))

@@ -17,6 +17,7 @@ use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::clients::subscriptions::Listed;
 use crate::durable::{Durable, KeptId};
+use crate::expected::Expected;
 use crate::flow::work::Task;
 use crate::groups::group_names::GroupName;
 use crate::groups::members::Member;
@@ -25,7 +26,6 @@ use crate::groups::table::{Group, choose};
 use crate::routing::asked::Asked;
 use crate::routing::deliver::{identifiers_of, options};
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Confirm, GroupText, GroupWay, Mail, Scope, SessionKey};
 
 /// How often a message is passed on before it is parked.
@@ -51,7 +51,7 @@ impl Groups {
         let name = self.group_name(cx, GroupText::new(scope, share, filter));
         let key = name.key;
         let member_key = sessions.key(slot);
-        let Some(client) = sessions.get_mut(slot).sure() else {
+        let Some(client) = sessions.get_mut(slot).expected() else {
             return (Listed::new(FilterId(0), 0), false);
         };
         let gauge = client.gauge.get_or_insert_default().clone();
@@ -98,7 +98,7 @@ impl Groups {
         member: Member,
     ) -> bool {
         let number = self.know_group(sessions, name, NEVER);
-        let Some(group) = self.get_mut(number).sure() else { return false };
+        let Some(group) = self.get_mut(number).expected() else { return false };
         group.forget_at_ms = NEVER;
         let shard = member.key.shard();
         if !group.members.put(member) {
@@ -129,7 +129,7 @@ impl Groups {
     /// has to hear of it.
     pub(crate) fn note_left(&self, listed: Listed) {
         if let Some(number) = listed.group.checked_sub(1)
-            && let Some(name) = self.name(number).sure()
+            && let Some(name) = self.name(number).expected()
         {
             name.remove_member();
         }
@@ -144,7 +144,7 @@ impl Groups {
         number: u32,
         member: SessionKey,
     ) {
-        let Some(group) = self.get(number).sure() else { return };
+        let Some(group) = self.get(number).expected() else { return };
         let key = group.name.key;
         cx.flow.work.charge_for(Task::Membership(cx.shared.shard_count));
         cx.send_to_others(&Mail::Leave { group: key, member });
@@ -172,7 +172,7 @@ impl Groups {
         number: u32,
         member: SessionKey,
     ) {
-        let Some(group) = self.get_mut(number).sure() else { return };
+        let Some(group) = self.get_mut(number).expected() else { return };
         group.members.remove(member);
         if group.members.is_empty() {
             self.forget_group(cx, sessions, durable, number);
@@ -186,7 +186,7 @@ impl Groups {
         durable: &mut Durable,
         number: u32,
     ) {
-        let Some(group) = self.remove(number).sure() else { return };
+        let Some(group) = self.remove(number).expected() else { return };
         sessions.router.remove_group(group.filter, number);
         let (mut parked, mut denied) = (group.parked, group.denied);
         parked.append(&mut denied);
@@ -215,7 +215,7 @@ impl Groups {
         if !durable.group_keeps(self, number, message) {
             return self.pass_on(cx, sessions, durable, number, message, 0);
         }
-        let Some(name) = self.name(number).cloned().sure() else { return };
+        let Some(name) = self.name(number).cloned().expected() else { return };
         let home = cx.shared.shard_of_group(name.key);
         // Also to itself by mail: an answer must not come before the acknowledgement is owed.
         let confirm = asked.map(Asked::ask_group);
@@ -269,7 +269,7 @@ impl Groups {
         denied: SessionKey,
         way: GroupWay,
     ) {
-        let Some(group) = self.get(number).sure() else { return };
+        let Some(group) = self.get(number).expected() else { return };
         let name = group.name.clone();
         let skips = group.members.iter().any(|member| !member.gauge.is_available());
         let way = GroupWay { has_skipped: way.has_skipped || skips, ..way };
@@ -298,7 +298,7 @@ impl Groups {
     ) {
         let random = cx.next_random();
         let strategy = cx.shared.settings.share_strategy;
-        let Some(group) = self.get_mut(number).sure() else { return };
+        let Some(group) = self.get_mut(number).expected() else { return };
         let name = group.name.clone();
         let key = name.key;
         let home = cx.shared.shard_of_group(key);
@@ -447,7 +447,7 @@ impl Groups {
         let limits = cx.shared.settings.share_queue;
         let key = name.key;
         let number = self.know_group(sessions, name, now_ms + MEMBERLESS_MS);
-        let Some(group) = self.get_mut(number).sure() else { return };
+        let Some(group) = self.get_mut(number).expected() else { return };
         let is_kept = message.qos() != QoS::AtMostOnce
             && (group.members.is_empty() || group.members.iter().any(Member::keeps));
         if !is_kept {
@@ -613,7 +613,7 @@ impl Groups {
     }
 
     fn pull(&mut self, cx: &mut Context, durable: &mut Durable, number: u32) {
-        let Some(group) = self.get(number).sure() else { return };
+        let Some(group) = self.get(number).expected() else { return };
         let key = group.name.key;
         let home = cx.shared.shard_of_group(key);
         if home == cx.id {
@@ -636,7 +636,7 @@ impl Groups {
         durable: &mut Durable,
         slot: u32,
     ) {
-        let Some(client) = sessions.get_mut(slot).sure() else { return };
+        let Some(client) = sessions.get_mut(slot).expected() else { return };
         if client.gauge.is_none() {
             return;
         }

@@ -11,9 +11,9 @@ use slab::Slab;
 use topic::FilterId;
 
 use crate::durable::{Durable, KeptId};
+use crate::expected::Expected;
 use crate::groups::group_names::GroupName;
 use crate::groups::members::Members;
-use crate::sure::Sure;
 use crate::{GroupText, SessionKey, ShareStrategy};
 
 /// How long a full queue is not looked through again for what has expired.
@@ -227,7 +227,7 @@ impl Groups {
     /// New access rules: must each message be checked for this member? Only the member's own
     /// shard asks.
     pub(crate) fn set_check_receive(&mut self, number: u32, member: SessionKey, checks: bool) {
-        let Some(group) = self.get_mut(number).sure() else { return };
+        let Some(group) = self.get_mut(number).expected() else { return };
         let is_member = group.members.set_check_receive(member, checks);
         debug_assert!(is_member, "a session has left the group that it lists");
     }

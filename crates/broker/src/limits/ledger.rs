@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use foldhash::fast::FixedState;
 use session::{Account, Group, Held, Pots};
 
-use crate::sure::Sure;
+use crate::expected::Expected;
 
 /// Accounts of which nobody knows any more are looked for whenever there are twice as many as
 /// after the last time, and so many at least.
@@ -250,7 +250,7 @@ impl Payers {
         if number == NOBODY {
             return;
         }
-        let Some(payer) = self.by_number.get_mut(&number).sure() else { return };
+        let Some(payer) = self.by_number.get_mut(&number).expected() else { return };
         payer.bytes -= bytes;
         payer.account.sub(self.held, bytes);
     }

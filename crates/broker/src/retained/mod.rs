@@ -21,12 +21,12 @@ use kept::Kept;
 use crate::clients::client::{Client, Extras, Wanted};
 use crate::clients::notices::Subject;
 use crate::durable::{Place, unlogged};
+use crate::expected::Expected;
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
 use crate::routing::capacity::frees_room;
 use crate::routing::deliver::{identifiers_of, options};
 use crate::routing::publish::{Routed, reason_of};
-use crate::sure::Sure;
 use crate::{Confirm, Mail, Name, RetainedQuery, Scope};
 use policy::Action;
 
@@ -266,7 +266,7 @@ impl Sessions {
         message: &Message,
     ) {
         let now_ms = cx.now_ms;
-        let Some(client) = self.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).expected() else { return };
         if message.is_expired(now_ms) {
             return;
         }

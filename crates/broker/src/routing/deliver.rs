@@ -12,12 +12,12 @@ use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
 use crate::clients::notices::Kind;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::journal::Origin;
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
 use crate::routing::router::Router;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey};
 
 /// Bits of `Subscription::options`.
@@ -367,7 +367,7 @@ impl Sessions {
         serial: u64,
         fan_out: &mut FanOut,
     ) {
-        let Some(first) = own.first().sure() else { return };
+        let Some(first) = own.first().expected() else { return };
         let slot = first.subscriber;
         // What is left of a session that has ended still stands in the index (`cleanup.rs`).
         let Some((client, router)) = self.with_index(slot) else { return };
@@ -425,7 +425,9 @@ impl Sessions {
         let serial = terms.serial;
         let offered = (message, message.payload_len());
         let mut fan_out = FanOut::default();
-        let Some((client, router)) = self.with_index(slot).sure() else { return Pace::default() };
+        let Some((client, router)) = self.with_index(slot).expected() else {
+            return Pace::default();
+        };
         client.offer(cx, durable, router, offered, terms, &mut fan_out);
         if serial != 0 {
             durable.let_own_go(router, message, serial, fan_out.is_left_behind);

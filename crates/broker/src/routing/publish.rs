@@ -10,6 +10,7 @@ use crate::clients::client::{Client, Pace};
 use crate::clients::notices::Kind;
 use crate::durable::Durable;
 use crate::durable::{Promise, level_of};
+use crate::expected::Expected;
 use crate::flow::work::Task;
 use crate::groups::table::Groups;
 use crate::limits::ledger::NOBODY;
@@ -19,7 +20,6 @@ use crate::routing::deliver::{Delivered, Keeping, OwnCopy};
 use crate::routing::router::Audience;
 use crate::shard::OwnMemory;
 use crate::shard::context::Context;
-use crate::sure::Sure;
 use crate::{Confirm, Ended, Limits, Mail, Name};
 
 /// What became of a message on its way.
@@ -160,7 +160,7 @@ impl Sessions {
         publish: &Publish<'_>,
         asked: Option<&mut Asked>,
     ) {
-        let Some(client) = self.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).expected() else { return };
         cx.buffers.lend(client);
         let awaited = asked.and_then(Asked::take_awaited);
         client.session.owe_kept_answer(publish.packet_id, awaited);
@@ -186,7 +186,7 @@ impl Sessions {
     /// A QoS 2 publish comes again for which other places have yet to answer: this connection waits
     /// for them, too.
     pub(crate) fn inherit(&mut self, slot: u32, publish: &Publish<'_>, asked: &mut Asked) {
-        let Some(client) = self.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).expected() else { return };
         let number = asked.confirm().ack_number;
         if client.session.incoming.inherit(publish.packet_id, number) {
             asked.ask(Respondent::FIRST);
@@ -242,7 +242,7 @@ impl Sessions {
         asked: Option<&mut Asked>,
     ) {
         let awaited = asked.and_then(Asked::take_awaited);
-        let Some(client) = self.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).expected() else { return };
         cx.buffers.lend(client);
         client.session.owe_answer(publish.qos, publish.packet_id, reason, awaited);
         client.mark_dirty(cx);
@@ -259,7 +259,7 @@ impl Sessions {
     ) -> Result<Pace, Ended> {
         cx.metrics.publishes_denied.add(1);
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
-        if let Some(client) = self.get_mut(slot).sure() {
+        if let Some(client) = self.get_mut(slot).expected() {
             client.note_as(cx, Kind::Denied("publish"), topic, manner);
         }
         let reason = self.reason_for(slot, Reason::NOT_AUTHORIZED);
@@ -292,7 +292,7 @@ impl Sessions {
         message: &Message,
         reason: Reason,
     ) -> Result<Pace, Ended> {
-        if let Some(client) = self.get_mut(slot).sure() {
+        if let Some(client) = self.get_mut(slot).expected() {
             client.note_refused(cx, message);
         }
         // Clients of 3.1.1 are cut off, when those before have been answered.

@@ -7,6 +7,7 @@ use session::{Acked, NEVER, Wait, large_packet_len};
 
 use crate::clients::client::{Client, Pace};
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::flow::pause::Taken;
 use crate::flow::{PAUSE_MS, SMALL_BYTES_MAX};
 use crate::groups::table::Groups;
@@ -16,7 +17,6 @@ use crate::routing::publish::check;
 use crate::routing::router::Router;
 use crate::shard::context::Context;
 use crate::shard::gather::{Input, Rest};
-use crate::sure::Sure;
 use crate::{Ended, Shard};
 
 impl Shard {
@@ -152,19 +152,19 @@ impl Shard {
                 unsubscribe,
             )?,
             Packet::Pingreq => {
-                let Some(client) = self.sessions.get_mut(slot).sure() else { return Ok(()) };
+                let Some(client) = self.sessions.get_mut(slot).expected() else { return Ok(()) };
                 if let Some(link) = client.session.link_mut() {
                     link.write(&Packet::Pingresp);
                 }
                 client.mark_dirty(&mut self.cx);
             }
             Packet::Disconnect(disconnect) => {
-                if let Some(client) = self.sessions.get_mut(slot).sure() {
+                if let Some(client) = self.sessions.get_mut(slot).expected() {
                     client.on_disconnect(disconnect)?;
                 }
             }
             Packet::Auth(auth) => {
-                if let Some(client) = self.sessions.get_mut(slot).sure() {
+                if let Some(client) = self.sessions.get_mut(slot).expected() {
                     client.on_auth(&mut self.cx, auth)?;
                 }
             }
@@ -188,7 +188,7 @@ impl Shard {
 
     pub(super) fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>) -> Result<(), Ended> {
         let Self { cx, sessions, durable, groups, retained, .. } = self;
-        let Some((client, router)) = sessions.with_index(slot).sure() else { return Ok(()) };
+        let Some((client, router)) = sessions.with_index(slot).expected() else { return Ok(()) };
         if ack.kind == AckKind::Pubrec && !ack.reason.is_error() && durable.keep_pubrec(client, ack)
         {
             return Ok(());
@@ -250,7 +250,7 @@ impl Shard {
         slot: u32,
         (packet, packet_len): (&Packet<'_>, usize),
     ) -> bool {
-        let Some(client) = self.sessions.get_mut(slot).sure() else { return false };
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return false };
         let is_large = packet_len > SMALL_BYTES_MAX || client.checks_much(&self.cx, packet);
         if let Packet::Subscribe(subscribe) = packet {
             // Very many SUBSCRIBEs wait until other shards have acknowledged them.
@@ -306,7 +306,7 @@ impl Shard {
             || client.extras.is_some()
             || client.gauge.as_ref().is_some_and(|gauge| !gauge.is_available());
         let outbox_bytes_max = client.limits.outbox_bytes_max;
-        let Some(link) = client.session.link_mut().sure() else { return };
+        let Some(link) = client.session.link_mut().expected() else { return };
         let spare = link.outbox.advance(count);
         let controls = link.outbox.take_controls();
         link.note_taken(count);

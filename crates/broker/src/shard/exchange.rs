@@ -3,7 +3,7 @@
 use session::Message;
 
 use crate::clients::client::Pace;
-use crate::sure::Sure;
+use crate::expected::Expected;
 use crate::{Mail, RetainedQuery, Shard};
 
 impl Shard {
@@ -148,7 +148,7 @@ impl Shard {
         for message in messages.iter().filter(|_| is_wanted) {
             self.sessions.offer_retained(&mut self.cx, &mut self.durable, slot, &query, message);
         }
-        let Some(client) = self.sessions.get_mut(slot).sure() else { return };
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return };
         let extras = client.extras();
         extras.retained_asked.retain(|page| *page != query.page);
         if !is_last && is_wanted {

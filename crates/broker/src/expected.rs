@@ -4,14 +4,14 @@
 ///
 /// Tests and the simulator stop where that is not so. The broker goes on without: a message that is
 /// not delivered is better than a process that has ended.
-pub(crate) trait Sure: Sized {
+pub(crate) trait Expected: Sized {
     #[track_caller]
-    fn sure(self) -> Self;
+    fn expected(self) -> Self;
 }
 
-impl<T> Sure for Option<T> {
+impl<T> Expected for Option<T> {
     #[inline(always)]
-    fn sure(self) -> Self {
+    fn expected(self) -> Self {
         debug_assert!(self.is_some(), "this cannot be missing");
         self
     }

@@ -7,9 +7,9 @@ use session::{Dropped, Link, Message, NEVER, Origin, Respondent};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
+use crate::expected::Expected;
 use crate::shard::context::Context;
 use crate::shard::timers::Timers;
-use crate::sure::Sure;
 use crate::{Confirm, Ended};
 
 impl Sessions {
@@ -21,7 +21,7 @@ impl Sessions {
         slot: u32,
         packet_id: u16,
     ) {
-        let Some(client) = self.get_mut(slot).sure() else { return };
+        let Some(client) = self.get_mut(slot).expected() else { return };
         if !durable.keep_pubrel(client, packet_id) {
             client.session.on_pubrel(packet_id);
             client.mark_dirty(cx);
@@ -34,7 +34,7 @@ impl Sessions {
 
     /// Notes that the outbox of a client may have something to write.
     pub(crate) fn mark_dirty(&mut self, cx: &mut Context, slot: u32) {
-        if let Some(client) = self.get_mut(slot).sure() {
+        if let Some(client) = self.get_mut(slot).expected() {
             client.mark_dirty(cx);
         }
     }
