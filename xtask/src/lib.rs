@@ -11,6 +11,7 @@
 pub mod conformance;
 pub mod docs;
 pub mod missing;
+pub mod prose;
 mod rust;
 pub mod source;
 pub mod tidy;

@@ -1,9 +1,10 @@
 //! `cargo xtask COMMAND`.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use xtask::{conformance, docs, source, tidy};
+use xtask::{conformance, docs, prose, source, tidy};
 
 fn main() -> Result<ExitCode> {
     let root = source::root();
@@ -13,9 +14,11 @@ fn main() -> Result<ExitCode> {
         ["docs"] => docs::write(&root).map(|()| ExitCode::SUCCESS),
         ["conformance"] => conformance::write(&root).map(|()| ExitCode::SUCCESS),
         ["conformance", "--check"] => Ok(report(conformance::stale(&root)?)),
+        ["prose"] => Ok(list_marks(&prose::marks(&root)?, None)),
+        ["prose", page] => Ok(list_marks(&prose::marks(&root)?, Some(page))),
         ["tidy"] => Ok(report(tidy::faults(&root)?)),
         _ => {
-            eprintln!("usage: cargo xtask docs | conformance [--check] | tidy");
+            eprintln!("usage: cargo xtask docs | conformance [--check] | prose [PAGE] | tidy");
             Ok(ExitCode::from(2))
         }
     }
@@ -26,4 +29,19 @@ fn report(faults: Vec<String>) -> ExitCode {
         eprintln!("{fault}");
     }
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The marks of a page, or how many each page has.
+fn list_marks(marks: &[prose::Mark], page: Option<&str>) -> ExitCode {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for mark in marks {
+        *counts.entry(&mark.path).or_default() += 1;
+        if page == Some(mark.path.as_str()) {
+            println!("{}:{}: {}", mark.path, mark.line, mark.what);
+        }
+    }
+    if page.is_none() {
+        counts.iter().for_each(|(path, count)| println!("\"{path}\" = {count}"));
+    }
+    ExitCode::SUCCESS
 }

@@ -1,6 +1,6 @@
 //! The rules of the house hold, and the generated table is up to date.
 
-use xtask::{conformance, docs, missing, source, tidy};
+use xtask::{conformance, docs, missing, prose, source, tidy};
 
 #[test]
 fn conformance_table_is_up_to_date() {
@@ -23,5 +23,11 @@ fn house_is_tidy() {
 #[test]
 fn what_is_not_supported_is_on_one_page() {
     let faults = missing::faults(&source::root()).expect("the documents are readable");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn no_page_has_more_marks_than_it_may() {
+    let faults = prose::faults(&source::root()).expect("the documents are readable");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
