@@ -207,13 +207,13 @@ settings! {
         /// Threads that accept connections, do their handshakes and check who they are. `auto`: a
         /// quarter of the cores, at least one.
         door_threads: u16 = count_or("auto", 64), "auto";
-        /// Ties each worker to one core. Helps when the machine is the broker's alone.
+        /// Ties each worker to one core. It helps on a machine that runs nothing else.
         pin_workers: bool = Kind::Flag, "false";
-        /// Where sessions, messages and retained messages are stored. One process at a time can use
-        /// it. Not touched where nothing is stored: see `[durability]`.
+        /// Where sessions, messages and retained messages are stored. Only one process at a time
+        /// can use it. Unused where nothing is stored: see `[durability]`.
         data_dir: PathBuf = Kind::Path, "quelea-data";
-        /// How long a shutdown may take: clients are disconnected (0x8B for MQTT 5), what waits for
-        /// their sockets is sent, and the logs are closed in order. Then the process ends.
+        /// How long a shutdown may take. The broker disconnects its clients (0x8B for MQTT 5),
+        /// sends what is queued for their sockets, and closes the logs. Then the process ends.
         shutdown_grace_secs: u32 = secs(0, 3_600), "10";
     }
 }
@@ -226,7 +226,7 @@ settings! {
         /// `wss://`, or `unix:///path/to/socket`. `*` as the address means all addresses. Without a
         /// port: 1883, 8883, 80, 443.
         url: Option<String> = Kind::Text("a URL such as tcp://127.0.0.1:1883"), "";
-        /// What logs, metrics and `quelea ctl listeners` call it. Default: its URL.
+        /// The name of the listener in logs, metrics and `quelea ctl listeners`. Default: its URL.
         name: Option<String> = Kind::Text("a name"), "";
         /// The permission bits of the file of a `unix://` listener, in octal, such as `"0660"`. A
         /// client must be able to write to the file. Not set: what the umask of the process leaves.
@@ -235,30 +235,30 @@ settings! {
         /// `auth.allow_anonymous` decides, and without that only loopback and Unix listeners admit
         /// them, and only if no authentication is configured.
         allow_anonymous: Option<bool> = Kind::Flag, "";
-        /// Who is asked about a client, in this order, until one says yes or no: names of
-        /// `[[authentication]]`, and `file` for the password file. Empty: all of them, the password
-        /// file last.
+        /// The providers that check a client, in this order, until one accepts or refuses it: names
+        /// of `[[authentication]]`, and `file` for the password file. Empty: all of them, the
+        /// password file last.
         authentication: Vec<String> = Kind::List("names of providers"), "";
-        /// The namespace of clients for whom no source in `namespace_from` names one. Not set: with
-        /// sources they are refused (0x87), without any they are in `default`. Set `default` to
+        /// The namespace of clients for which no source in `namespace_from` names one. Not set:
+        /// such clients are refused (0x87); without sources they are in `default`. Set `default` to
         /// admit them there.
         namespace: Option<String> = Kind::Text("a name of [[namespaces]]"), "";
-        /// What else says to which namespace a client belongs: `host`, the host name that it asked
-        /// for (TLS), as `namespaces.hosts` has it; `username`, what stands before the first colon
-        /// of its user name, which it is not called by then; `attribute`, the attribute `namespace`
-        /// of its credential. A client of which two of them say different things is refused.
+        /// The sources that name the namespace of a client. `host` is the TLS host name, as in
+        /// `namespaces.hosts`. `username` is the part of the user name before the first colon,
+        /// which is removed. `attribute` is the attribute `namespace` of the credential. If two
+        /// sources disagree, the client is refused.
         namespace_from: Vec<String> = Kind::List("\"host\", \"username\" and \"attribute\""), "";
-        /// What becomes of clients of a namespace that there is not: they are refused (0x87), or
-        /// the namespace is made, without limits of its own.
+        /// What to do when a client names an unknown namespace: `refuse` it (0x87), or `create` the
+        /// namespace without limits of its own.
         namespace_unknown: UnknownNamespace = Kind::OneOf(UnknownNamespace::WORDS), "refuse";
         /// Expects a PROXY protocol header (v1 or v2) before anything else, and takes the client's
         /// address from it. Needs `trusted_proxies`.
         proxy_protocol: bool = Kind::Flag, "false";
-        /// From which addresses a PROXY header is accepted. Connections from elsewhere are closed,
-        /// with a header or without: direct clients need a listener of their own.
+        /// The addresses from which a PROXY header is accepted. Connections from other addresses
+        /// are closed, with or without a header. Direct clients need another listener.
         trusted_proxies: Vec<String> = Kind::List("networks such as 10.0.0.0/8"), "";
-        /// What of a client's certificate becomes its user name: nothing, the common name (`cn`),
-        /// or the whole subject (`dn`, as an RFC 4514 string). Needs `tls.client_auth`.
+        /// The user name that a client certificate gives: none, the common name (`cn`), or the
+        /// whole subject (`dn`, as an RFC 4514 string). Needs `tls.client_auth`.
         identity_from_certificate: CertificateIdentity =
             Kind::OneOf(CertificateIdentity::WORDS), "none";
         /// The most connections of this listener at a time. Further ones are closed before the
@@ -267,7 +267,7 @@ settings! {
         /// The most new connections of this listener per second. Further ones wait in the system's
         /// queue.
         connections_per_second_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
-        /// The durability level of what comes through this listener, in place of
+        /// The durability level of messages and sessions of this listener, in place of
         /// `durability.level`.
         durability: Option<DurabilityLevel> = Kind::OneOf(DurabilityLevel::WORDS), "";
         /// As in `[limits]`.
@@ -290,19 +290,19 @@ settings! {
 }
 
 settings! {
-    /// For `tls://` and `wss://` listeners. The files are read again on SIGHUP.
+    /// For `tls://` and `wss://` listeners. SIGHUP reloads the files.
     "listeners.tls" => RawTls {
         /// The server's certificate, then those of its issuers up to one that clients trust, PEM.
         certificate: Option<PathBuf> = Kind::Path, "";
-        /// More certificates of issuers, PEM, in any order: those that `certificate` lacks are
-        /// taken from here, and from `client_ca`. For what mosquitto calls `cafile`.
+        /// More certificates of issuers, PEM, in any order. Issuers that `certificate` lacks are
+        /// taken from here and from `client_ca`. For what mosquitto calls `cafile`.
         chain: Option<PathBuf> = Kind::Path, "";
         /// The private key of the certificate, PEM (PKCS#8, PKCS#1 or SEC1).
         key: Option<PathBuf> = Kind::Path, "";
         /// The certificate authorities that sign client certificates, PEM.
         client_ca: Option<PathBuf> = Kind::Path, "";
-        /// Whether clients must show a certificate: they are not asked for one, one is checked if
-        /// there is one, or the handshake fails without a valid one.
+        /// Client certificates. `none`: the broker does not ask for one. `optional`: a certificate
+        /// is checked if the client sends one. `require`: the handshake fails without a valid one.
         client_auth: ClientAuth = Kind::OneOf(ClientAuth::WORDS), "none";
         /// Revoked client certificates, PEM.
         crl: Option<PathBuf> = Kind::Path, "";
@@ -316,10 +316,10 @@ settings! {
     "listeners.websocket" => RawWebSocket {
         /// The only path that is upgraded. Not set: any path.
         path: Option<String> = Kind::Text("a path such as /mqtt"), "";
-        /// The web pages whose scripts may connect, or "*" for all. Empty: all where every client
-        /// has to show a password, else those of the same host and port; on a loopback listener
-        /// only if the page calls that host `localhost` or by its address. Clients that send no
-        /// Origin header, which is all but browsers, are not affected.
+        /// The web pages whose scripts may connect, or "*" for all. Empty: all pages if every
+        /// client needs a password, else pages of the same host and port. On a loopback listener
+        /// such a page must use `localhost` or the address. Clients that send no Origin header are
+        /// not affected; only browsers send one.
         origins: Vec<String> = Kind::List("origins such as https://example.org"), "";
     }
 }
@@ -328,8 +328,8 @@ settings! {
     /// Limits, with what happens at each. Every dropped message is counted by reason.
     "limits" => Limits {
         /// The most connections at a time. Further ones are answered with 0x89 (server busy) and
-        /// closed. Never more than the system's limit of open files leaves (`ulimit -Hn`), of which
-        /// an eighth, 1024 at most, is for the broker's own files.
+        /// closed. It is capped by the limit of open files (`ulimit -Hn`), of which the broker
+        /// keeps an eighth, at most 1024, for its own files.
         connections_max: u32 = count_or("unlimited", u32::MAX as u64), "1000000";
         /// The most new connections per second. Further ones wait in the system's queue.
         connections_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
@@ -340,22 +340,20 @@ settings! {
         /// the connection as soon as its header is seen.
         connect_bytes_max: u32 = bytes(1 << 10, PACKET_BYTES_MAX), "128KiB";
         /// Memory for all connections that are not logged in yet. An incomplete CONNECT reserves
-        /// its whole length before the broker waits for the rest of it, and only from the first
-        /// half of this memory; a CONNECT whose password is being checked reserves its length, too.
-        /// What does not fit is answered with 0x89 (server busy). Above half of it, a connection
-        /// without a complete CONNECT is closed after a quarter of `connect_timeout_secs`. `auto`:
-        /// a sixteenth of `memory_bytes_max`.
+        /// its whole length, and only from the first half of this memory. A CONNECT whose password
+        /// is being checked reserves its length. Without free memory a CONNECT is answered with
+        /// 0x89 (server busy). Above half of it, a connection without a complete CONNECT is closed
+        /// after a quarter of `connect_timeout_secs`. `auto`: a sixteenth of `memory_bytes_max`.
         arrivals_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// The same for each address (of IPv6, each /64). What does not fit is answered with 0x97
-        /// (quota exceeded). `auto`: a quarter of `arrivals_bytes_max`.
+        /// The same for each address (of IPv6, each /64). Without free memory a CONNECT is answered
+        /// with 0x97 (quota exceeded). `auto`: a quarter of `arrivals_bytes_max`.
         arrivals_bytes_per_address_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// Memory for packets of logged-in clients that are incomplete, and for those that have to
-        /// wait, in all. An incomplete packet reserves its whole length, and only from the first
-        /// half of this memory; its sender is not read until there is room. While others wait for
-        /// its room, a packet that takes longer than 10 s ends its connection with 0x97 (quota
-        /// exceeded); so does one for which there is no room for what has arrived. Packets up to
-        /// 4 KiB need no room. `auto`: an eighth of `memory_bytes_max`. Never less than twice the
-        /// next key.
+        /// Memory for packets of logged-in clients that are incomplete or wait. An incomplete
+        /// packet reserves its whole length, and only from the first half of this memory. Until
+        /// there is enough, its sender is paused. If others wait for that memory, a packet that
+        /// takes longer than 10 s closes its connection with 0x97 (quota exceeded). A packet whose
+        /// received part finds no memory does so at once. Packets up to 4 KiB need none. `auto`: an
+        /// eighth of `memory_bytes_max`. Never less than twice the next key.
         incoming_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// The same for each user, or, for clients without a proved user name, for each address
         /// (of IPv6, each /64), in each namespace. `auto`: a quarter of `incoming_bytes_max`. Never
@@ -366,8 +364,8 @@ settings! {
         /// connection with 0x95 as soon as its header is seen.
         packet_bytes_max: u32 = bytes(20, PACKET_BYTES_MAX), "16MiB";
         /// The longest topic name, filter or share name; the standard allows 65535. A longer one is
-        /// refused with 0x90 or 0x8F (0x80 in a SUBACK of MQTT 3), or ends the connection where the
-        /// acknowledgement cannot say it.
+        /// refused with 0x90 or 0x8F (0x80 in a SUBACK of MQTT 3). If the acknowledgement has no
+        /// such code, the connection is closed.
         topic_bytes_max: u16 = bytes(1, 65_535), "1KiB";
         /// The most levels of a topic name or filter, so that matching takes a limited time. More
         /// are refused with 0x90 or 0x8F.
@@ -387,30 +385,27 @@ settings! {
         /// publish with more is refused with 0x97 (at QoS 0 that ends the connection), a will with
         /// 0x95.
         properties_bytes_max: u32 = bytes(0, PACKET_BYTES_MAX), "16KiB";
-        /// The most bytes of subscriptions of one client. Each counts for the length of its filter
-        /// and 172 bytes more, a shared one for its name and 285 bytes for each shard beside that.
-        /// Further ones are refused with 0x97 (0x80 for MQTT 3).
+        /// The most bytes of subscriptions of one client. Each counts the length of its filter and
+        /// 172 bytes. A shared one counts its share name, and 285 bytes for each shard, in
+        /// addition. Further ones are refused with 0x97 (0x80 for MQTT 3).
         subscription_bytes_per_client_max: u32 = bytes(1 << 10, 1 << 31), "8MiB";
         /// The most subscriptions of one client. Further ones are refused with 0x97. Each takes a
         /// few hundred bytes; the default is far above what bridges and back-ends use.
         subscriptions_per_client_max: u32 = count(1, 10_000_000), "10000";
-        /// Shared subscriptions (`$share/...`) among these; more are refused with 0x97. Each of
-        /// them gets each message that it matches, so that one client with many costs every
-        /// publisher.
+        /// The most shared subscriptions (`$share/...`) of one client; more are refused with 0x97.
+        /// Each of them gets every message that it matches, so many of them slow all publishers.
         shared_subscriptions_per_client_max: u32 = count(1, 10_000_000), "100";
-        /// Filters in one SUBSCRIBE; those behind them are refused with 0x97. A SUBSCRIBE or
-        /// UNSUBSCRIBE with more bytes than a KiB for each, and more than 128 KiB, is refused with
-        /// 0x95. Clients that have more to ask for send several; those that do so by themselves
-        /// take a few hundred at a time.
+        /// The most filters in one SUBSCRIBE; further filters are refused with 0x97. A SUBSCRIBE or
+        /// UNSUBSCRIBE above 128 KiB with more than 1 KiB for each filter is refused with 0x95.
+        /// Clients with more filters send several packets.
         filters_per_packet_max: u32 = count(1, 65_536), "1024";
-        /// The most bytes of all sessions: for each its client id, user name, attributes, access
-        /// rules of its own, will and subscriptions, and
-        /// 576 bytes if it outlives its connection, some more if it is in the log. Divided as
-        /// `queues_bytes_max` says. Above its part,
-        /// new persistent sessions, wills and subscriptions of a user or an address are refused
-        /// with 0x97 (return code 3, 0x80 for MQTT 3), and so are clients whose names, attributes
-        /// and rules take more than 1 KiB; existing sessions can always be resumed.
-        /// `auto`: an eighth of `memory_bytes_max`.
+        /// The most bytes of all sessions. Each counts its client id, user name, attributes, own
+        /// access rules, will and subscriptions. A session that outlives its connection counts 576
+        /// bytes more, and somewhat more if it is in the log. The bytes are shared between users as
+        /// in `queues_bytes_max`. Above its share, new persistent sessions, wills and subscriptions
+        /// of a user or address are refused with 0x97 (return code 3 and 0x80 for MQTT 3). So are
+        /// clients whose names, attributes and rules take more than 1 KiB. Existing sessions can
+        /// always be resumed. `auto`: an eighth of `memory_bytes_max`.
         sessions_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// The most unacknowledged messages to one client, which may ask for fewer with its own
         /// Receive Maximum. The others wait in its queue. 1000 are enough for 100,000 messages a
@@ -432,13 +427,12 @@ settings! {
         /// it, as one of nine a tenth. Above that its queues count as full. `auto`: a quarter of
         /// `memory_bytes_max`.
         queues_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// What happens to a message for a full queue: `drop_oldest` drops the oldest queued
-        /// message to make room, `drop_newest` drops the new one, `reject` refuses the new one to
-        /// its publisher (0x97), `disconnect` closes the subscriber's connection (0x97). For
-        /// measurements the newest value is worth most, hence the default; choose `reject` where a
-        /// publisher must know.
+        /// The policy at a full queue. `drop_oldest` drops the oldest queued message. `drop_newest`
+        /// drops the new message. `reject` refuses the new message to its publisher (0x97).
+        /// `disconnect` closes the connection of the subscriber (0x97). The default suits
+        /// measurements, where the newest value counts; choose `reject` if publishers must know.
         queue_overflow: QueueOverflow = Kind::OneOf(QueueOverflow::WORDS), "drop_oldest";
-        /// Queues QoS 0 messages, too, for sessions that are offline.
+        /// Queues QoS 0 messages for sessions that are offline.
         queue_qos0_offline: bool = Kind::Flag, "false";
         /// The most bytes that wait to be written to one connection. Above it QoS 0 messages to
         /// this client are dropped, and QoS 1 and 2 messages wait in its queue. One packet always
@@ -454,30 +448,29 @@ settings! {
         /// Of these, the most bytes of one user, or of one address for clients without a proved
         /// user name. `auto`: as much as it leaves free for others, as `queues_bytes_max` says.
         retained_bytes_per_user_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// Memory of the process: what it has allocated, not what the system still counts as
-        /// resident. When only an eighth of it is left (512 MiB at most), users and addresses that
-        /// hold more than that are slowed. When only a sixteenth is left, the messages and new
-        /// subscriptions of those who hold more than what is left are refused with 0x97, and
-        /// connections of the largest are closed with 0x97. At the limit messages of everybody are
-        /// refused, and new connections with 0x89; also if resident memory exceeds that by an
-        /// eighth. What frees memory is never refused: clearing
-        /// a retained message, UNSUBSCRIBE, acknowledgements, DISCONNECT. `auto`: 80 % of what the
-        /// machine or its cgroup has.
+        /// Memory that the process may allocate, in contrast to resident memory. When an eighth of
+        /// it is left (at most 512 MiB), users and addresses that use more than that are throttled.
+        /// When a sixteenth is left, messages and new subscriptions of users that use more than the
+        /// rest are refused with 0x97. Connections of the largest user are then closed with 0x97.
+        /// At the limit all messages are refused, and new connections with 0x89. The same happens
+        /// when resident memory exceeds the limit by an eighth. Packets that free memory are never
+        /// refused: clearing a retained message, UNSUBSCRIBE, acknowledgements, DISCONNECT. `auto`:
+        /// 80 % of the memory of the machine or its cgroup.
         memory_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// The most messages per second from one connection. Above it the connection is read more
-        /// slowly.
+        /// The most messages per second from one connection. Above this rate the connection is
+        /// throttled.
         messages_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
         /// How many messages may come at once. `auto`: as many as in one second.
         messages_burst: u32 = count_or("auto", u32::MAX as u64), "auto";
-        /// The most bytes per second from one connection. Above it the connection is read more
-        /// slowly.
+        /// The most bytes per second from one connection. Above this rate the connection is
+        /// throttled.
         bytes_per_second_max: u64 = bytes_or("unlimited", u32::MAX as u64), "unlimited";
         /// How many bytes may come at once. `auto`: as many as in one second.
         bytes_burst: u64 = bytes_or("auto", u32::MAX as u64), "auto";
         /// The longest time that a session outlives its connection, announced to MQTT 5 clients
-        /// that ask for more. A session that expires loses its queued messages; one whose client
-        /// never comes back would stay for ever. So the default is longer than devices are usually
-        /// switched off.
+        /// that ask for more. An expired session loses its queued messages. Without expiry,
+        /// sessions of clients that never return would stay forever. The default is longer than
+        /// devices are usually switched off.
         session_expiry_max_secs: u32 = SECS_OR_NEVER, "90d";
         /// The time that a session of a 3.1 or 3.1.1 client with clean session 0 outlives its
         /// connection, as far as `session_expiry_max_secs` allows. The standard says forever.
@@ -514,8 +507,8 @@ settings! {
     /// How persistent sessions and their messages are stored. `docs/durability.md` says what each
     /// level promises. Where nothing asks for more than `memory`, no directory is touched.
     "durability" => Durability {
-        /// What an acknowledgement waits for: `memory` for nothing, `disk` until the operating
-        /// system has the message, `fsync` until it is on the medium, `quorum` until it is on the
+        /// The durability that an acknowledgement confirms. `memory`: none. `disk`: the operating
+        /// system has the message. `fsync`: the message is on the medium. `quorum`: it is on the
         /// media of a majority of the NATS servers of `[cluster]`. In a cluster `disk` and `fsync`
         /// are served as `quorum`. QoS 0 messages, and sessions that end with their connection, are
         /// never stored.
@@ -523,19 +516,19 @@ settings! {
         /// Topics whose messages have a level of their own, whatever their listener says:
         /// `FILTER=LEVEL`. The first filter that matches counts.
         topics: Vec<String> = Kind::List("rules such as sensors/#=disk"), "";
-        /// What happens to messages that must be stored while there is no space: `refuse` tells
-        /// their publishers (0x97), or closes the connection of those that speak MQTT 3; `wait`
-        /// stops reading their publishers until there is space.
+        /// The policy for messages that must be stored while there is no space. `refuse` refuses
+        /// them (0x97), or closes the connection of an MQTT 3 publisher. `wait` pauses their
+        /// publishers until there is space.
         when_full: WhenFull = Kind::OneOf(WhenFull::WORDS), "refuse";
         /// Size of a log file. Each shard has one from its first start on, and about three once it
         /// is busy. A record takes at most half of it, hence `auto`: a little more than twice the
         /// largest `packet_bytes_max`, at least 16 MiB. On small devices, lower that limit.
         segment_bytes: u32 = bytes(64 << 10, 1 << 30).or("auto", 0), "auto";
         /// The most bytes of all logs together; each shard has an equal share. At the limit the
-        /// broker acts as if the disk were full. `auto`: 80 % of what the file system of the data
-        /// directory has free at the start, including what is stored there already, and at least
-        /// four segments for each shard. While less than a quarter is left of what may
-        /// wait there, users (or addresses) that have more there than what is left are refused.
+        /// broker acts as if the disk were full. `auto`: 80 % of the free space of the data
+        /// directory at the start, including what is stored there, and at least four segments for
+        /// each shard. When less than a quarter is left, users (or addresses) that use more than
+        /// the rest are refused.
         log_bytes_max: u64 =
             bytes(256 << 10, AUTO / 2).or("auto", AUTO).or("unlimited", 0), "auto";
         /// How many milliseconds a commit of the log waits for more messages, while the disk is
@@ -553,51 +546,52 @@ settings! {
 }
 
 settings! {
-    /// Who may connect. See `docs/security.md`.
+    /// Which clients may connect. See `docs/security.md`.
     "auth" => Auth {
-        /// User names and passwords, as `quelea passwd` or `mosquitto_passwd` writes them. Read
-        /// again on SIGHUP.
+        /// User names and passwords, as written by `quelea passwd` or `mosquitto_passwd`. SIGHUP
+        /// reloads the file.
         password_file: Option<PathBuf> = Kind::Path, "";
         /// Admits clients that show neither user name nor certificate, on every listener without
         /// its own setting. Not set: see `listeners.allow_anonymous`.
         allow_anonymous: Option<bool> = Kind::Flag, "";
-        /// Who may resume a session, end it by a clean start or take its connection over: the
-        /// `user` who opened it (others are refused with 0x87), or `anybody` who knows its client
-        /// id. Where nothing proves user names, it is always anybody.
+        /// Who may resume, clear or take over a session. `user`: the user that opened it; others
+        /// are refused with 0x87. `anybody`: every client that knows the client id. If nothing
+        /// proves user names, `anybody` applies.
         session_owner: SessionOwner = Kind::OneOf(SessionOwner::WORDS), "user";
         /// Offers SCRAM-SHA-256 (MQTT 5 enhanced authentication) to users of the password file that
         /// have SCRAM credentials.
         scram: bool = Kind::Flag, "true";
-        /// Threads that check passwords. One check takes tens of milliseconds of one core, and what
-        /// its hash says of memory (argon2id: 19 MiB). That memory is set apart: it counts for
-        /// `limits.memory_bytes_max` all the time. Where the checks of all threads would take more
-        /// than an eighth of that, fewer are done at a time, but one always.
+        /// Threads that check passwords. One check takes tens of milliseconds of one core, and the
+        /// memory that its hash asks for (argon2id: 19 MiB). That memory is always reserved within
+        /// `limits.memory_bytes_max`. If all threads would need more than an eighth of it, fewer
+        /// checks run at a time, but at least one.
         threads: u16 = count(1, 64), "2";
-        /// The most password checks that wait. Addresses take turns. At the limit the address that
-        /// has the most waiting is answered with 0x89 (server busy).
+        /// The most password checks that wait. Addresses take turns. At the limit the address with
+        /// the most waiting checks is answered with 0x89 (server busy).
         queue_max: u32 = count(1, 10_000_000), "10000";
-        /// Failed log-ins that are checked per second for one address (of IPv6, one /64), after 64
-        /// at once, whichever provider refuses them. Further ones wait, users taking turns, or are
-        /// answered with 0x89; refused tokens count, but tokens do not wait. Successful log-ins do
-        /// not count. Set `unlimited` for a proxy that
-        /// does not say who its clients are.
+        /// Failed log-ins that are checked per second for one address (of IPv6, one /64), after a
+        /// burst of 64, whichever provider refuses them. Further log-ins wait, users taking turns,
+        /// or are answered with 0x89. Refused tokens count, but tokens do not wait. Successful
+        /// log-ins do not count. Set `unlimited` for a proxy that does not forward the addresses of
+        /// its clients.
         failures_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "5";
-        /// The most successful checks that are remembered, so that many reconnects at once do not
-        /// hash passwords again. 0: none. Answers of HTTP services that are remembered take 32 MiB
-        /// at most; while more than half of that is used, one user name and one address have a
-        /// sixteenth of it. They are forgotten first when memory is short.
+        /// The most successful checks in the cache, so that many reconnects do not hash passwords
+        /// again. 0: no cache. Cached answers of HTTP services take at most 32 MiB. While more than
+        /// half of that is used, one user name or address may use a sixteenth of it. When memory is
+        /// short, these answers are dropped first.
         cache_entries_max: u32 = count(0, 10_000_000), "100000";
-        /// How long a successful check is remembered.
+        /// How long a successful check stays in the cache.
         cache_secs: u32 = secs(1, 604_800), "1h";
-        /// Who is kept out, whatever they show. A line is `client ID`, `user NAME`, or `address`
-        /// with an address or a network such as 10.0.0.0/8; ` until 2026-12-31T23:59:59Z` may
-        /// follow. They are refused with 0x8A, or closed at once where the address is known. Read
-        /// again on SIGHUP, which also ends the connections (0x98) of those who are on it then.
+        /// File of banned clients. They are refused even with valid credentials. A line is `client
+        /// ID`, `user NAME`, or `address` with an address or a network such as 10.0.0.0/8; ` until
+        /// 2026-12-31T23:59:59Z` may follow. Banned clients are refused with 0x8A, or closed at
+        /// once if the address is banned. SIGHUP reloads the file and closes connections that it
+        /// bans (0x98).
         ban_file: Option<PathBuf> = Kind::Path, "";
         /// The most connects of one client in `flapping_window_secs`. A client is a client id with
-        /// its user name, in its namespace; connects that were refused do not count. One that
-        /// connects more often is banned for `flapping_ban_secs` (0x8A), and twice as long each
-        /// time that this does not help, up to a day.
+        /// its user name, in its namespace; refused connects do not count. A client that connects
+        /// more often is banned for `flapping_ban_secs` (0x8A). Each further ban is twice as long,
+        /// up to a day.
         flapping_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
         /// The time in which connects are counted.
         flapping_window_secs: u32 = secs(1, 86_400), "1m";
@@ -612,40 +606,38 @@ settings! {
     /// `${cert_subject}`, `${cert_dns}`, `${cert_email}`, `${cert_uri}`, `${cert_ip}`,
     /// `${cert_fingerprint}`, and of a token each claim, as `${claims.sub}`.
     "authentication" => RawProvider {
-        /// What listeners and logs call it.
+        /// The name of the provider in listeners and logs.
         name: Option<String> = Kind::Text("a name"), "";
-        /// What it goes by: a JSON Web Token in the password (`jwt`), a service that is asked over
-        /// HTTP (`http`), or the client certificate (`certificate`).
+        /// The kind of provider: a JSON Web Token in the password (`jwt`), a service that is asked
+        /// over HTTP (`http`), or the client certificate (`certificate`).
         kind: Option<ProviderKind> = Kind::OneOf(ProviderKind::WORDS), "";
-        /// What the user name is made from, with placeholders. Not set: `${claims.sub}` of a token,
+        /// The user name, with placeholders. Not set: `${claims.sub}` of a token,
         /// `${cert_common_name}` of a certificate.
         username: Option<String> = Kind::Text("a text with placeholders"), "";
-        /// What the attributes of a client are made from, with placeholders. They can stand in
-        /// access rules, as `%{attributes.NAME}`. The claim `client_attrs` of a token is taken as
-        /// well.
+        /// The attributes of a client, with placeholders. Access rules use them as
+        /// `%{attributes.NAME}`. The claim `client_attrs` of a token is added.
         attributes: Vec<String> = Kind::List("attributes such as site=${claims.site}"), "";
-        /// `jwt`: a file with the secret that signs tokens (HS256, HS384, HS512), 32 bytes at
-        /// least. Read again on SIGHUP, as the next two are.
+        /// `jwt`: a file with the secret that signs tokens (HS256, HS384, HS512), at least 32
+        /// bytes. SIGHUP reloads this file and the next two.
         secret_file: Option<PathBuf> = Kind::Path, "";
         /// `jwt`: public keys, PEM. RSA (RS256 to PS512), P-256, P-384, P-521 (ES256 to ES512) or
         /// Ed25519 (EdDSA).
         key_file: Option<PathBuf> = Kind::Path, "";
         /// `jwt`: a JSON Web Key Set.
         jwks_file: Option<PathBuf> = Kind::Path, "";
-        /// `jwt`: where a JSON Web Key Set is fetched, at the start, at each interval, and when a
-        /// token names a key that is not known; no more often than every 10 s. What cannot be
-        /// fetched leaves the keys that there are in force.
+        /// `jwt`: the URL of a JSON Web Key Set. It is fetched at the start, at each interval, and
+        /// when a token names an unknown key, at most every 10 s. If it cannot be fetched, the
+        /// present keys stay in force.
         jwks_url: Option<String> = Kind::Text("a URL such as https://id.example/keys"), "";
         /// `jwt`: how often the key set of `jwks_url` is fetched.
         jwks_refresh_secs: u32 = secs(10, 604_800), "10m";
-        /// `jwt`: what the claim `iss` has to be. Not set: it is not looked at.
+        /// `jwt`: the value that the claim `iss` must have. Not set: it is not checked.
         issuer: Option<String> = Kind::Text("an issuer"), "";
-        /// `jwt`: what the claim `aud` has to be or to have in it, one of these. Empty: it is not
-        /// looked at.
+        /// `jwt`: values of which the claim `aud` must be or contain one. Empty: it is not checked.
         audience: Vec<String> = Kind::List("audiences"), "";
-        /// `jwt`: claims with what they have to be or to have in them, with placeholders.
+        /// `jwt`: claims with the value that they must be or contain, with placeholders.
         claims: Vec<String> = Kind::List("claims such as device=${clientid}"), "";
-        /// `jwt`: how much clocks may differ when `exp`, `nbf` and `iat` are looked at.
+        /// `jwt`: how much clocks may differ when `exp`, `nbf` and `iat` are checked.
         leeway_secs: u32 = secs(0, 3_600), "30";
         /// `jwt`: refuses tokens without `exp`. With it, a connection ends when its token does.
         expiry_required: bool = Kind::Flag, "true";
@@ -661,15 +653,15 @@ settings! {
         body: Vec<String> = Kind::List("fields such as clientid=${clientid}"), "";
         /// `http`: what the body is: JSON, or what a web form sends. Only with `method = "post"`.
         body_form: BodyForm = Kind::OneOf(BodyForm::WORDS), "json";
-        /// `http`: how long an answer may take. After 8 failed connects or time-outs in a row, of
-        /// 3 client addresses at least, the service is not asked for 5 s, then probed once a
-        /// second.
+        /// `http`: how long an answer may take. After 8 failed connects or time-outs in a row, from
+        /// at least 3 client addresses, the broker stops asking the service for 5 s. Then it probes
+        /// it once a second.
         timeout_secs: u32 = secs(1, 60), "5";
         /// `http`: requests that may be under way; one address (of IPv6, one /64) may have a
         /// quarter of them. Further ones wait, as `auth.queue_max` says.
         requests_max: u32 = count(1, 10_000), "64";
-        /// `http`: how long an `allow` is remembered whose answer has no `Cache-Control: max-age`.
-        /// 0: it is not.
+        /// `http`: how long an `allow` without `Cache-Control: max-age` stays in the cache. 0: it
+        /// is not cached.
         cache_secs: u32 = secs(0, 86_400), "0";
         /// `jwt`, `http`: authorities that sign the certificate of the service, PEM. Only with an
         /// `https://` URL. Not set: those of the system.
@@ -684,13 +676,13 @@ settings! {
 }
 
 settings! {
-    /// Who may do what. See `docs/security.md`.
+    /// What clients may do. See `docs/security.md`.
     "access" => AccessFile {
-        /// Rules in the format of mosquitto's ACL file; patterns may have `%{attributes.NAME}`,
-        /// too. Not set: everybody may do everything. Read again on SIGHUP.
+        /// Rules in the format of the ACL file of mosquitto; patterns may have
+        /// `%{attributes.NAME}`. Not set: all clients may do everything. SIGHUP reloads the file.
         acl_file: Option<PathBuf> = Kind::Path, "";
-        /// Groups of clients by their attributes, sets of topics, and which group may do what with
-        /// which set, beside the rules of `acl_file`. See `docs/policy.md`. Read again on SIGHUP.
+        /// Groups of clients by their attributes, sets of topics, and the rights of groups on sets,
+        /// in addition to `acl_file`. See `docs/policy.md`. SIGHUP reloads the file.
         policy_file: Option<PathBuf> = Kind::Path, "";
         /// Accepts subscriptions that could never receive anything under the rules, as mosquitto
         /// does, instead of refusing them with 0x87.
@@ -701,10 +693,11 @@ settings! {
 settings! {
     /// Shared subscriptions.
     "shared" => Shared {
-        /// Which member of a group gets a message: `random`; `round_robin`, one after the other;
-        /// `least_in_flight`, the one with the fewest unacknowledged messages; `sticky`, the same
-        /// one for as long as it can take messages; `hash_client`, chosen by the publisher's client
-        /// id; `hash_topic`, chosen by the topic, which keeps the order within a topic.
+        /// The member of a group that gets a message. `random`: any member. `round_robin`: one
+        /// after the other. `least_in_flight`: the member with the fewest unacknowledged messages.
+        /// `sticky`: the same member for as long as it can take messages. `hash_client`: by the
+        /// client id of the publisher. `hash_topic`: by the topic, which keeps the order within a
+        /// topic.
         strategy: SharedStrategy = Kind::OneOf(SharedStrategy::WORDS), "round_robin";
     }
 }
@@ -715,35 +708,34 @@ settings! {
         /// Address and port, or `off`. No common broker or exporter uses 9883.
         listen: String =
             Kind::Text("an address and port such as 127.0.0.1:9883, or \"off\""), "127.0.0.1:9883";
-        /// Names, without a port, by which requests may address this and the API while they listen
-        /// on loopback: those that a proxy passes on. Addresses and `localhost` are always
-        /// accepted. Other names are refused with 421, so that a web page that has its own name
-        /// resolved to this machine reads nothing (DNS rebinding).
+        /// Host names, without a port, that requests may use while this and the API listen on
+        /// loopback: the names that a proxy passes on. Addresses and `localhost` are always
+        /// accepted. Other names are refused with 421, which protects against DNS rebinding.
         hosts: Vec<String> = Kind::List("names such as broker.example"), "";
     }
 }
 
 settings! {
-    /// The management API, which `quelea ctl` speaks, too: see `docs/api.md`. Who asks has to show
-    /// a token or a password, also on this machine.
+    /// The management API, which `quelea ctl` uses: see `docs/api.md`. Each request needs a token
+    /// or a password, also on the same machine.
     "api" => Api {
         /// `off`; `http`, at the address of `http.listen`; or an address and port of its own.
         listen: String =
             Kind::Text("\"off\", \"http\", or an address such as 127.0.0.1:9884"), "off";
-        /// The file with the token of an admin, made at the first start for the user of the broker
-        /// only (mode 0600), and with the address of the API for `quelea ctl`. Default: `api.token`
-        /// in `server.data_dir`.
+        /// The file with the token of an admin and the address of the API, for `quelea ctl`. The
+        /// broker makes it at the first start, readable for its own user only (mode 0600). Default:
+        /// `api.token` in `server.data_dir`.
         token_file: Option<PathBuf> = Kind::Path, "";
-        /// Users of the API with their passwords, as `quelea passwd` writes them; not those of
-        /// `auth.password_file`. Those that the next two keys do not name are viewers: they change
-        /// nothing.
+        /// Users of the API with their passwords, as written by `quelea passwd`; other users than
+        /// those of `auth.password_file`. Users that the next two keys do not name are viewers, who
+        /// change nothing.
         password_file: Option<PathBuf> = Kind::Path, "";
         /// Users who may also publish, change retained messages and end connections.
         operators: Vec<String> = Kind::List("user names"), "";
         /// Users who may do everything.
         admins: Vec<String> = Kind::List("user names"), "";
-        /// Allows an address that other machines can reach, although nothing encrypts what is said
-        /// there, tokens and passwords included. A proxy that speaks TLS is better.
+        /// Allows an address that other machines can reach, although tokens and passwords are then
+        /// sent in clear text. A proxy with TLS is better.
         allow_remote: bool = Kind::Flag, "false";
     }
 }
@@ -755,13 +747,13 @@ settings! {
         level: LogLevel = Kind::OneOf(LogLevel::WORDS), "info";
         /// The shape of a line.
         format: LogFormat = Kind::OneOf(LogFormat::WORDS), "text";
-        /// Where the log goes: `stderr`, `stdout`, or a file, which is appended to. A new file is
-        /// readable for the user of the broker only (mode 0600).
+        /// The target of the log: `stderr`, `stdout`, or a file, to which the broker appends. A new
+        /// file is readable for the user of the broker only (mode 0600).
         target: String = Kind::Text("stderr, stdout or a path"), "stderr";
         /// Size of a log file. A full one is renamed to end in `.1`, the one before to end in `.2`,
         /// and so on.
         file_bytes_max: u64 = bytes_or("unlimited", u64::MAX / 2), "16MiB";
-        /// How many full log files stay. With one more the oldest is deleted.
+        /// How many full log files stay. The oldest of more is deleted.
         files_kept: u16 = count(0, 1_000), "4";
         /// The most lines per second of one kind about clients: connected, disconnected, refused,
         /// denied and so on. Further ones are counted, and the count is logged.
@@ -772,7 +764,7 @@ settings! {
 settings! {
     /// The topics under `$SYS/broker/`.
     "sys" => Sys {
-        /// How often they are published. `off`: never.
+        /// The interval at which they are published. `off`: never.
         interval_secs: u32 = secs(1, 86_400).or("off", 0), "10";
     }
 }
@@ -781,15 +773,15 @@ settings! {
     /// Life-cycle events: clients that come, go, subscribe, lose messages; bans; certificates. The
     /// management API has them as a stream in any case. See `docs/events.md`.
     "events" => Events {
-        /// Publishes them below `$SYS/events/`. They name clients, users and addresses, so this
-        /// needs access rules (`access.acl_file` or `access.policy_file`), which say who may read
-        /// them: a rule for `$SYS/#` is one.
+        /// Publishes the events below `$SYS/events/`. Events name clients, users and addresses, so
+        /// `access.acl_file` or `access.policy_file` must say who may read them, for example by a
+        /// rule for `$SYS/#`.
         sys: bool = Kind::Flag, "false";
-        /// The `source` of each event, which tells brokers apart.
+        /// The `source` of each event, which distinguishes brokers.
         source: String = Kind::Text("a URI reference"), "/quelea";
-        /// The most events a second; those of clients of one address are a quarter of that at most.
-        /// Refused log-ins have a tenth of it in addition. Further events are counted, and the
-        /// count is reported.
+        /// The most events per second. Events about clients of one address are at most a quarter of
+        /// that. Refused log-ins have a tenth of it in addition. Further events are counted, and
+        /// the count is reported.
         per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "2000";
         /// The most events a second about one client.
         per_client_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "20";

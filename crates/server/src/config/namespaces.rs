@@ -61,15 +61,15 @@ const RATE: Kind = count(1, u32::MAX as u64).or("unlimited", UNLIMITED);
 const BYTES_RATE: Kind = bytes(1, UNLIMITED / 2).or("unlimited", UNLIMITED);
 
 settings! {
-    /// Namespaces, each with topics, client ids, sessions, retained messages and groups of its own.
-    /// See `docs/namespaces.md`. Read again on SIGHUP. A limit of 0 is none of what it limits; a
-    /// rate has to be more. To let no clients in, set `state = "suspended"`.
+    /// Namespaces, each with its own topics, client ids, sessions, retained messages and groups.
+    /// See `docs/namespaces.md`. SIGHUP reloads them. A limit of 0 allows none; a rate must be at
+    /// least 1. To admit no clients, set `state = "suspended"`.
     "namespaces" => RawNamespace {
-        /// What it is called: letters, digits, `.`, `_` and `-`, 64 at most. `default` is the
-        /// namespace of all who are in no other.
+        /// The name of the namespace: letters, digits, `.`, `_` and `-`, at most 64 bytes.
+        /// `default` is the namespace of all other clients.
         name: Option<String> = Kind::Text("a name"), "";
-        /// `open`; `suspended`: its clients are cut off and kept out (0x8A), and what it has is
-        /// kept; `deleted`: the same, and what it has is deleted while the broker runs.
+        /// `open`; `suspended`: clients are disconnected and refused (0x8A), and the data is kept;
+        /// `deleted`: as `suspended`, and the data is deleted while the broker runs.
         state: NamespaceState = Kind::OneOf(NamespaceState::WORDS), "open";
         /// Host names of clients that belong here, for listeners with `host` in `namespace_from`.
         hosts: Vec<String> = Kind::List("host names"), "";
@@ -78,24 +78,24 @@ settings! {
         acl_file: Option<PathBuf> = Kind::Path, "";
         /// As in `[access]`, for its clients.
         policy_file: Option<PathBuf> = Kind::Path, "";
-        /// Sets the limits that follow, where they are not set, to what Azure Event Grid gives for
-        /// so many units: for each unit 10,000 sessions and connections, 200 connects per second,
-        /// 1,000 messages and 1 MB per second in and as much out, and 10,000 retained messages of
-        /// 640 MB in all; and 1,000,000 subscriptions, however many units there are.
+        /// Sets the limits below that are not set to the quotas of Azure Event Grid for so many
+        /// units. Each unit gives 10,000 sessions and connections, 200 connects per second, 1,000
+        /// messages and 1 MB per second in each direction, and 10,000 retained messages of 640 MB
+        /// in all. Subscriptions are limited to 1,000,000 for any number of units.
         throughput_units: u32 = count_or("unlimited", 10_000), "unlimited";
         /// The most connections. A further one is refused with 0x97.
         connections_max: Option<u64> = COUNT, "";
         /// The most connects per second. Further ones are refused with 0x9F.
         connects_per_second_max: Option<u64> = RATE, "";
-        /// The most messages per second from its clients. Above it they are read later.
+        /// The most messages per second from its clients. Above this rate publishers are throttled.
         messages_in_per_second_max: Option<u64> = RATE, "";
-        /// The most bytes of packets per second from its clients. Above it those who publish are
-        /// read later.
+        /// The most bytes of packets per second from its clients. Above this rate publishers are
+        /// throttled.
         bytes_in_per_second_max: Option<u64> = BYTES_RATE, "";
-        /// The most messages per second to its clients. Above it those who publish are read later.
+        /// The most messages per second to its clients. Above this rate publishers are throttled.
         messages_out_per_second_max: Option<u64> = RATE, "";
-        /// The most bytes of topics and payloads per second to its clients. Above it those who
-        /// publish are read later.
+        /// The most bytes of topics and payloads per second to its clients. Above this rate
+        /// publishers are throttled.
         bytes_out_per_second_max: Option<u64> = BYTES_RATE, "";
         /// The most sessions, with or without a connection. A further one is refused with 0x97.
         sessions_max: Option<u64> = COUNT, "";
