@@ -180,7 +180,7 @@ fn write_namespaces(text: &mut String, shared: &Shared) {
         }
     }
     let name = "quelea_namespace_refused_total";
-    let help = "How often clients of a namespace were refused, or read later, because of a limit \
+    let help = "How often clients of a namespace were refused or throttled because of a limit \
                 of the namespace, by the limit.";
     head(text, name, Kind::Counter, help);
     for space in shown {
@@ -218,7 +218,7 @@ const NAMESPACES_MAX: usize = 200;
 
 fn write_bans(text: &mut String, gate: &Gate) {
     let name = "quelea_bans_enforced_total";
-    let help = "Connections that a ban has kept out, by what was banned.";
+    let help = "Connections that a ban refused, by what was banned.";
     head(text, name, Kind::Counter, help);
     for kind in bans::Kind::ALL {
         let by = kind.as_str();
@@ -228,17 +228,17 @@ fn write_bans(text: &mut String, gate: &Gate) {
     write_one(text, "quelea_bans", Kind::Gauge, help, gate.bans.count_listed());
 }
 
-const TURNED_AWAY_HELP: &str = "Network connections that ended before they were admitted: in the \
-     handshake of TLS, WebSocket or PROXY (handshake), after connect_timeout_secs (timeout), by \
-     the client (closed), by a refused or broken CONNECT (refused), for want of resources \
-     (resources), by a ban of its address (banned), because the listener is paused (paused).";
+const TURNED_AWAY_HELP: &str = "Connections that ended before a client was admitted. Reasons: a \
+     failed handshake of TLS, WebSocket or PROXY (handshake); connect_timeout_secs (timeout); the \
+     client (closed). A refused or broken CONNECT (refused); lack of resources (resources); a ban \
+     of the address (banned); a paused listener (paused).";
 
 /// The largest of those who make the broker hold something.
 const HOLDERS_TOLD: usize = 10;
 
 fn write_holders(text: &mut String, shared: &Shared) {
     let name = "quelea_held_bytes";
-    let help = "What clients make the broker hold: in memory, and (logged) in its logs.";
+    let help = "Bytes that clients use in memory and (logged) in the logs.";
     head(text, name, Kind::Gauge, help);
     for held in Held::ALL {
         let _ = writeln!(text, "{name}{{kind=\"{}\"}} {}", held.name(), shared.ledger.bytes(held));
@@ -254,8 +254,8 @@ fn write_holders(text: &mut String, shared: &Shared) {
         return;
     }
     let name = "quelea_holder_bytes";
-    let help = "The same of the ten users, or addresses of clients without a name, that hold most \
-                memory, and of the ten that have most in the logs.";
+    let help = "The same of the ten users (or addresses) with most memory, and of the ten with \
+                most bytes in the logs.";
     head(text, name, Kind::Gauge, help);
     for holder in holders {
         let who = shown(&holder.name);

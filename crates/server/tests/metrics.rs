@@ -62,7 +62,7 @@ Alert on:
 - `quelea_events_lost_total`, `quelea_logging_lines_lost_total`: the log is missing lines.
 - `process_open_fds` near `process_max_fds`: each connection takes one.
 
-How long clients wait for a busy worker is in `quelea_worker_turn_seconds`: a worker that is busy
+`quelea_worker_turn_seconds` shows how long clients wait for a busy worker. A worker that is busy
 for 10 ms at a time delays each of its clients by up to 10 ms.
 
 `quelea_queued_messages` and `quelea_in_flight_messages` are sums over all sessions. Each shard

@@ -105,7 +105,7 @@ metrics! {
     sessions: Gauge "quelea_sessions",
         "Sessions, connected or not.";
     sessions_refused: Counter "quelea_sessions_refused_total",
-        "Connects that were refused because who pays holds too much of sessions and wills.";
+        "Connects refused because their user or address uses too much for sessions and wills.";
     sessions_expired: Counter "quelea_sessions_expired_total",
         "Sessions that ended because their expiry interval ran out.";
     subscriptions: Gauge "quelea_subscriptions",
