@@ -212,7 +212,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/caller",
-        about: "Who asks, and with which role.",
+        about: "Shows the user of this request and its role.",
         answer: Some(Caller::schema),
         run: |_, call| Box::pin(async move { super::json(&call.caller) }),
         without_shards: true,
@@ -220,7 +220,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/broker",
-        about: "The broker: version, state, sums.",
+        about: "Shows version, state and totals of the broker.",
         answer: Some(Broker::schema),
         run: |api, _| Box::pin(async move { broker::info(&api) }),
         without_shards: true,
@@ -238,8 +238,8 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/listeners/pause",
         role: Role::Operator,
-        about: "New connections to a listener are closed at once; those that there are stay. After \
-                a restart of the broker all listeners are open.",
+        about: "Pauses a listener: new connections are closed at once, present connections stay. \
+                A restart of the broker resumes all listeners.",
         params: &[LISTENER],
         run: |api, call| Box::pin(async move { broker::pause(&api, &call, true) }),
         ..GET
@@ -248,14 +248,15 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/listeners/resume",
         role: Role::Operator,
-        about: "A listener that was paused takes connections again.",
+        about: "Resumes a listener, which accepts connections again.",
         params: &[LISTENER],
         run: |api, call| Box::pin(async move { broker::pause(&api, &call, false) }),
         ..GET
     },
     Route {
         path: "/logs",
-        about: "The logs of the shards: state, space, segments. None where nothing is stored.",
+        about: "Shows the durable log of each shard: state, space, segments. Empty where nothing \
+                is stored.",
         answer: Some(Rows::<Log>::schema),
         run: |api, _| Box::pin(async move { broker::logs(&api) }),
         without_shards: true,
@@ -263,8 +264,8 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/cluster",
-        about: "The cluster that this node belongs to: roles, the lease, and how far each standby \
-                is behind. Every node answers it. 404: the broker belongs to no cluster.",
+        about: "Shows the cluster of this node: roles, the lease, and the lag of each standby. \
+                Every node answers. 404: the broker has no cluster.",
         answer: Some(Cluster::schema),
         run: |api, _| Box::pin(async move { cluster::show(&api) }),
         without_shards: true,
@@ -273,7 +274,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route {
         path: "/settings",
         role: Role::Operator,
-        about: "The configuration in force, but for listeners, each value with where it was set.",
+        about: "Shows the configuration in force except listeners, each value with its source.",
         answer: Some(Rows::<Setting>::schema),
         run: |api, _| Box::pin(async move { broker::settings(&api) }),
         without_shards: true,
@@ -281,15 +282,15 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/clients",
-        about: "Clients, connected or not, that meet all filters. A page may be short, or empty, \
-                while there is a cursor.",
+        about: "Lists clients, connected or not, that match all filters. A page with a cursor \
+                may be short or empty.",
         params: &[
             WITHIN_ANY,
-            text("client_id", "Part of the client id."),
-            text("username", "The whole user name; empty: those without one."),
-            text("address", "How the address begins, such as 10.0.0.7:"),
-            flag("connected", "true: those with a connection; false: those without."),
-            number("queued_min", "The least number of messages that wait for it: slow ones."),
+            text("client_id", "Text that the client id contains."),
+            text("username", "User name; empty: clients without one."),
+            text("address", "Beginning of the address, such as 10.0.0.7:"),
+            flag("connected", "true: clients with a connection; false: clients without one."),
+            number("queued_min", "Least number of queued messages."),
             LIMIT,
             CURSOR,
         ],
@@ -315,7 +316,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/clients/{client_id}/subscriptions",
-        about: "What a client is subscribed to.",
+        about: "Lists the subscriptions of a client.",
         params: &[CLIENT_ID, WITHIN, LIMIT, CURSOR],
         answer: Some(Rows::<Subscription>::schema),
         run: |api, call| Box::pin(async move { clients::subscriptions(&api, &call).await }),
@@ -343,12 +344,12 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/events",
-        about: "Life-cycle events as they happen, as server-sent events: each is a CloudEvent. It \
-                goes on until the caller leaves, or is 1,000 events behind.",
+        about: "Streams life-cycle events as server-sent events; each is a CloudEvent. A reader \
+                that falls 1,000 events behind is disconnected.",
         params: &[
-            some_text("type", "How the type begins, such as quelea.session."),
-            some_text("client_id", "The client id, whole."),
-            some_text("namespace", "Those about one namespace."),
+            some_text("type", "Beginning of the type, such as quelea.session."),
+            some_text("client_id", "Client id."),
+            some_text("namespace", "Events about this namespace."),
         ],
         stream: Some(events::stream),
         without_shards: true,
@@ -356,7 +357,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/namespaces",
-        about: "The namespaces but the default one, by their names, with what each may have and has.",
+        about: "Lists all namespaces but the default one by name, with limits and usage.",
         params: &[LIMIT, CURSOR],
         answer: Some(Rows::<Namespace>::schema),
         run: |api, call| Box::pin(async move { namespaces::list(&api, &call) }),
@@ -372,11 +373,10 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/bans",
-        about: "Who is kept out: bans by the API first, then those of auth.ban_file. Those that \
-                have ended are not told.",
+        about: "Lists the bans in force: bans by the API first, then bans of auth.ban_file.",
         params: &[
             some_text("kind", "client, user or address."),
-            some_text("namespace", "Those that hold in this namespace."),
+            some_text("namespace", "Bans in force in this namespace."),
             LIMIT,
             CURSOR,
         ],
@@ -388,9 +388,9 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/bans",
         role: Role::Operator,
-        about: "Bans a client id, a user, an address or a network, and ends the connections that \
-                this means (0x98). A ban that is there gets the new end. It is on the disk when \
-                this is answered.",
+        about: "Bans a client id, a user, an address or a network, and closes its connections \
+                (0x98). An existing ban gets the new end. The ban is on the disk before the \
+                answer.",
         body: Some(NewBan::schema),
         answer: Some(Ban::schema),
         run: |api, call| Box::pin(async move { bans::add(&api, &call).await }),
@@ -400,7 +400,7 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/bans",
         role: Role::Operator,
-        about: "Takes a ban back that the API has made.",
+        about: "Removes a ban that the API has made.",
         params: &[
             needed("kind", "client, user or address."),
             needed("who", "The client id, user name, address or network."),
@@ -411,7 +411,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/topics/receivers",
-        about: "Who gets a message on a topic.",
+        about: "Lists the clients that receive messages on a topic.",
         params: &[TOPIC, WITHIN, LIMIT, CURSOR],
         answer: Some(Rows::<Receiver>::schema),
         run: |api, call| Box::pin(async move { clients::receivers(&api, &call).await }),
@@ -419,7 +419,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/groups",
-        about: "Shared groups.",
+        about: "Lists shared subscriptions.",
         params: &[WITHIN_ANY, LIMIT, CURSOR],
         answer: Some(Rows::<Group>::schema),
         run: |api, call| Box::pin(async move { clients::groups(&api, &call).await }),
@@ -427,7 +427,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/groups/members",
-        about: "The members of a shared group.",
+        about: "Lists the members of a shared subscription.",
         params: &[
             needed("share", "The share name."),
             needed("filter", "The filter of the group."),
@@ -484,8 +484,8 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/publish",
         role: Role::Operator,
-        about: "Publishes a message. Success means what a PUBACK means: who is owed it has it as \
-                firmly as the durability level says. The access rules of clients do not count.",
+        about: "Publishes a message. Success means the same as a PUBACK at the durability level \
+                of the topic. The access rules of clients do not apply.",
         params: &[WITHIN],
         body: Some(Publish::schema),
         answer: Some(Published::schema),
@@ -496,7 +496,7 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/publish/batch",
         role: Role::Operator,
-        about: "Publishes messages in their order. One that is refused does not keep the others.",
+        about: "Publishes messages in their order. A refused message does not stop the others.",
         params: &[WITHIN],
         body: Some(PublishBatch::schema),
         answer: Some(PublishedBatch::schema),

@@ -44,7 +44,7 @@ pub enum Command {
     Sub(subscribe::SubArgs),
     /// Add, change or delete a user of a password file.
     Passwd(passwd::PasswdArgs),
-    /// See and change a running broker.
+    /// Inspect and change a running broker.
     Ctl(ctl::CtlArgs),
     /// Check a policy file, and explain what it decides.
     Policy(policy::PolicyArgs),

@@ -10,20 +10,20 @@ use crate::config::schema::secs_of_text;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum BanCommand {
-    /// List those that hold.
+    /// List the bans in force.
     List(Within),
-    /// Keep somebody out, and end the connections that this means.
+    /// Ban a client, user or address, and close its connections.
     Add {
         kind: Banned,
         /// The client id, user name, address, or network such as 10.0.0.0/8.
         who: String,
-        /// How long, such as 90, 5m, 12h or 7d. Without it the ban has no end.
+        /// Duration, such as 90, 5m, 12h or 7d. Default: no end.
         #[arg(long = "for", value_name = "TIME", value_parser = secs_of_text)]
         secs: Option<u64>,
         #[command(flatten)]
         place: Place,
     },
-    /// Take a ban back.
+    /// Remove a ban.
     Remove {
         kind: Banned,
         who: String,

@@ -10,16 +10,16 @@ use crate::cli::print;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct EventsArgs {
-    /// How the type begins, such as session. or ban.made.
+    /// Events whose type begins with this text, such as session. or ban.made.
     #[arg(long = "type", value_name = "BEGIN")]
     kind: Option<String>,
-    /// Those about one client.
+    /// Events about one client.
     #[arg(long, value_name = "CLIENT")]
     client: Option<String>,
-    /// Those about one namespace.
+    /// Events about one namespace.
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// End after so many.
+    /// Exit after so many events.
     #[arg(short = 'C', long, value_name = "N")]
     count: Option<u64>,
 }

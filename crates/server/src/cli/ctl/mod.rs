@@ -42,10 +42,10 @@ pub struct CtlArgs {
 /// Where the broker is, and who we are.
 #[derive(Clone, Debug, Args)]
 struct Access {
-    /// Address of the API, also by QUELEA_API_URL. Default: what the token file says.
+    /// Address of the API, or QUELEA_API_URL. Default: the address in the token file.
     #[arg(long, global = true, value_name = "URL")]
     url: Option<String>,
-    /// Data directory of a broker on this machine, which has the token file.
+    /// Data directory of a broker on this machine, with its token file.
     #[arg(long, global = true, value_name = "DIR")]
     data: Option<PathBuf>,
     /// File with the token. Default: api.token in the data directory.
@@ -58,72 +58,72 @@ struct Access {
 
 #[derive(Clone, Debug, Subcommand)]
 enum CtlCommand {
-    /// The broker: version, state, sums.
+    /// Show version, state and totals of the broker.
     Info,
-    /// What the broker does, as it goes on.
+    /// Show rates and slow clients, updated until interrupted.
     Top(TopArgs),
-    /// Clients, connected or not.
+    /// List, show, disconnect or delete clients, connected or not.
     #[command(subcommand)]
     Clients(Clients),
-    /// Who is kept out.
+    /// List, add or remove bans.
     #[command(subcommand)]
     Ban(BanCommand),
-    /// Namespaces: what each may have, and what it has.
+    /// Show namespaces with their limits and usage.
     #[command(subcommand)]
     Ns(NsCommand),
-    /// Life-cycle events as they happen, until interrupted.
+    /// Print life-cycle events until interrupted.
     Events(EventsArgs),
-    /// What a client is subscribed to.
+    /// List the subscriptions of a client.
     Subs {
         client_id: String,
         #[command(flatten)]
         within: Within,
     },
-    /// Who gets a message on a topic.
+    /// List the clients that receive messages on a topic.
     Who {
         topic: String,
         #[command(flatten)]
         within: Within,
     },
-    /// Retained messages.
+    /// List, show, set or clear retained messages.
     #[command(subcommand)]
     Retained(RetainedCommand),
     /// Publish a message.
     Publish(PublishArgs),
-    /// Shared groups.
+    /// List shared subscriptions and their members.
     #[command(subcommand)]
     Groups(Groups),
-    /// The listeners.
+    /// List, pause or resume listeners.
     Listeners {
         #[command(subcommand)]
         command: Option<Listeners>,
     },
-    /// The logs of the shards.
+    /// Show the durable log of each shard.
     Logs,
-    /// The configuration in force.
+    /// Show the configuration in force.
     Settings,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum Clients {
-    /// List those that meet all filters.
+    /// List clients that match all filters.
     List(ListArgs),
-    /// Show one.
+    /// Show a client.
     Show {
         client_id: String,
         #[command(flatten)]
         within: Within,
     },
-    /// End its connection (0x98); its session stays.
+    /// Disconnect a client (0x98); its session stays.
     Kick {
         client_id: String,
         #[command(flatten)]
         within: Within,
-        /// Keep it off for so long, such as 90, 5m, 12h or 7d, whether it is connected or not.
+        /// Ban the client for this time, such as 90, 5m, 12h or 7d, connected or not.
         #[arg(long, value_name = "TIME", value_parser = secs_of_text)]
         ban: Option<u64>,
     },
-    /// End its session, with all that waits for it.
+    /// Delete the session of a client with its queued messages.
     Purge {
         client_id: String,
         #[command(flatten)]
@@ -135,48 +135,48 @@ enum Clients {
 struct ListArgs {
     #[command(flatten)]
     within: Within,
-    /// Part of the client id.
+    /// Clients whose client id contains this text.
     #[arg(long, value_name = "PART")]
     id: Option<String>,
-    /// The whole user name; empty: those without one.
+    /// Clients with this user name; empty: clients without one.
     #[arg(long, value_name = "NAME")]
     username: Option<String>,
-    /// How the address begins.
+    /// Clients whose address begins with this text.
     #[arg(long, value_name = "PREFIX")]
     address: Option<String>,
-    /// Those with a connection.
+    /// Clients with a connection.
     #[arg(long, conflicts_with = "offline")]
     online: bool,
-    /// Those without one.
+    /// Clients without a connection.
     #[arg(long)]
     offline: bool,
-    /// Those for whom so many messages wait.
+    /// Clients with at least so many queued messages.
     #[arg(long, value_name = "N")]
     queued_min: Option<u32>,
-    /// How many at most; 0: all.
+    /// Print at most so many rows; 0: all.
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum RetainedCommand {
-    /// List those whose topics match a filter.
+    /// List retained messages whose topics match a filter.
     List {
         #[arg(default_value = "#")]
         filter: String,
         #[command(flatten)]
         within: Within,
-        /// How many at most; 0: all.
+        /// Print at most so many rows; 0: all.
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
     },
-    /// Show one.
+    /// Show a retained message.
     Get {
         topic: String,
         #[command(flatten)]
         within: Within,
     },
-    /// Publish one.
+    /// Publish a retained message.
     Set {
         topic: String,
         #[command(flatten)]
@@ -186,7 +186,7 @@ enum RetainedCommand {
         #[arg(short, long, default_value_t = 1, value_parser = qos_level)]
         qos: u8,
     },
-    /// Clear the one of a topic.
+    /// Clear the retained message of a topic.
     Clear {
         topic: String,
         #[command(flatten)]
@@ -203,24 +203,24 @@ struct PublishArgs {
     message: String,
     #[arg(short, long, default_value_t = 1, value_parser = qos_level)]
     qos: u8,
-    /// Retain it.
+    /// Retain the message.
     #[arg(short, long)]
     retain: bool,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum Listeners {
-    /// Close new connections at once; those that there are stay.
+    /// Close new connections at once; present connections stay.
     Pause { name: String },
-    /// Take connections again.
+    /// Accept connections again.
     Resume { name: String },
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum Groups {
-    /// List all.
+    /// List all shared subscriptions.
     List(Within),
-    /// List the members of one.
+    /// List the members of a shared subscription.
     Members {
         share: String,
         filter: String,
@@ -594,18 +594,18 @@ const SETTINGS: &[Column] =
 
 const EXAMPLES: &str = "\
 Examples:
-  quelea ctl info                                 version, state, sums
+  quelea ctl info                                 version, state, totals
   quelea ctl clients list --offline --limit 0     all sessions without a connection
-  quelea ctl top                                  rates, and who is slow
+  quelea ctl top                                  rates and slow clients
   quelea ctl clients show dev-7 --json
-  quelea ctl clients kick dev-7                   ends its connection
-  quelea ctl clients list --namespace red         those of one namespace
+  quelea ctl clients kick dev-7                   disconnects it
+  quelea ctl clients list --namespace red         clients of one namespace
   quelea ctl ban add address 192.0.2.0/24 --for 12h
-  quelea ctl events --type session.               who comes and goes
-  quelea ctl who vehicles/7/speed                 who gets a message on this topic
+  quelea ctl events --type session.               connects and disconnects
+  quelea ctl who vehicles/7/speed                 clients that receive this topic
   quelea ctl retained list 'home/#'
   quelea ctl publish home/lamp -m on
   quelea ctl --data /var/lib/quelea groups list
   quelea ctl --url http://127.0.0.1:9884 --user anna info
 The broker has to run with `listen` under [api]; the token is read from its data directory.
-Exit codes: 0 done; 1 failed; 2 wrong usage; 4 not allowed; 5 there is none of that name.";
+Exit codes: 0 done; 1 failed; 2 wrong usage; 4 not allowed; 5 no such name.";

@@ -9,9 +9,9 @@ use super::{Ctl, Failure, print};
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum NsCommand {
-    /// List all but the default one, with what they have.
+    /// List all namespaces but the default one, with their usage.
     List,
-    /// Show what one may have, what it has, and how often it was refused more.
+    /// Show limits, usage and refusals of a namespace.
     Show { name: String },
 }
 

@@ -22,10 +22,10 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct TopArgs {
-    /// How often to look, such as 2s or 1m.
+    /// Interval of updates, such as 2s or 1m.
     #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = secs_of_text)]
     interval: u64,
-    /// End after so many looks.
+    /// Exit after so many updates.
     #[arg(short = 'C', long, value_name = "N")]
     count: Option<u64>,
 }
