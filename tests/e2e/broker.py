@@ -129,7 +129,7 @@ class Broker:
         """SIGHUP; returns when the broker begins to say that it has read its files again."""
         seen = len(self.log)
         self.process.send_signal(signal.SIGHUP)
-        self.wait_for_log(lambda event: "read again" in event["message"], seen)
+        self.wait_for_log(lambda event: "reloaded" in event["message"], seen)
 
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)

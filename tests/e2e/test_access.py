@@ -210,7 +210,7 @@ def test_access_file_is_read_again_on_sighup_for_clients_that_are_connected(brok
 def test_a_bad_file_on_reload_leaves_the_old_rules(broker):
     (broker.directory / "acl").write_text("nonsense home/#\n")
     broker.process.send_signal(1)
-    event = broker.wait_for_log(lambda event: "not read again" in event["message"])
+    event = broker.wait_for_log(lambda event: "not reloaded" in event["message"])
     assert event["level"] in ("WARN", "ERROR") and "acl" in str(event)
     with anna(broker) as peer:
         assert may_publish(peer, "home/lamp")

@@ -330,13 +330,13 @@ def test_users_are_read_again_and_their_streams_end(start, passwords):
     lines = users.read_text().splitlines(keepends=True)
     users.write_text("".join(line for line in lines if not line.startswith("anna")))
     broker.reload()
-    broker.wait_for_log(lambda event: event["message"] == "users of the API read again")
+    broker.wait_for_log(lambda event: event["message"] == "users of the API reloaded")
     viewer("GET", "/broker", status=401)
     assert stream.read().strip(b"\n:") == b"", "nothing more, and the end"
     # Without one whom the configuration names the file is not taken.
     users.write_text("")
     broker.reload()
-    broker.wait_for_log(lambda event: "users of the API not read again" in event["message"])
+    broker.wait_for_log(lambda event: "users of the API not reloaded" in event["message"])
     assert Api(broker, basic("bruno", "geheim"), nth=1)("GET", "/caller")["role"] == "operator"
 
 

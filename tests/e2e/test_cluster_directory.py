@@ -190,7 +190,7 @@ def test_a_token_file_of_an_operator_stays_and_others_are_replaced(nats, start, 
     (data / "api.token").chmod(0o600)
     third = start(with_cluster(nats, "n2"), data=data)
     assert token_of(data) == token
-    assert any("token of the API was replaced" in event["message"] for event in third.log)
+    third.wait_for_log(lambda event: "token of the API was replaced" in event["message"])
     assert Api(third)("GET", "/caller")["role"] == "admin"
 
 

@@ -398,7 +398,7 @@ def test_bans_keep_out_and_throw_out(start, passwords):
     seen = len(broker.log)
     bans.write_text("nonsense\n")
     broker.reload()
-    broker.wait_for_log(lambda event: "bans not read again" in event["message"], seen)
+    broker.wait_for_log(lambda event: "bans not reloaded" in event["message"], seen)
     assert reason(broker, client_id="c1", user="anna", password="secret") == BANNED
     bans.write_text("address 127.0.0.0/8\n")
     broker.reload()

@@ -441,7 +441,7 @@ def test_memory_comes_back_when_what_took_it_is_gone(start):
 
 
 # A look at the memory may see either first.
-SHORT_OF_MEMORY = ("memory gets short", "memory limit reached")
+SHORT_OF_MEMORY = ("memory is short", "memory limit near", "memory limit reached")
 
 
 def fill(publisher, broker):

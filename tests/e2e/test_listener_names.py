@@ -61,9 +61,9 @@ def test_sighup_names_changed_keys_that_need_a_restart(start):
     told = broker.wait_for_log(lambda event: "need a restart" in event["message"])
     assert told["level"] == "WARN" and told["count"] == 3
     assert told["keys"] == "listeners.0.name, listeners.2, limits.qos_max"
-    broker.wait_for_log(lambda event: event["message"] == "namespaces taken over")
+    broker.wait_for_log(lambda event: event["message"] == "namespaces applied")
     seen = len(broker.log)
     broker.config.write_text(before + '[[namespaces]]\nname = "blue"\n')
     broker.reload()
-    broker.wait_for_log(lambda event: event["message"] == "namespaces taken over", seen)
+    broker.wait_for_log(lambda event: event["message"] == "namespaces applied", seen)
     assert not any("need a restart" in event["message"] for event in broker.log[seen:])

@@ -115,10 +115,11 @@ def test_an_operator_changes_one_namespace_only(start, join):  # noqa: F811
     assert phones["red"].over.wait(20)
     assert [row["namespace"] for row in api.all("/clients", namespace="default")] == ["default"]
     assert not phones["default"].over.is_set()
-    told = {
-        (event["method"], event["namespace"]) for event in broker.log if event["message"] == "audit"
-    }
-    assert {("DELETE", "red"), ("POST", "blue"), ("POST", "default")} <= told
+    for asked in [("DELETE", "red"), ("POST", "blue"), ("POST", "default")]:
+        broker.wait_for_log(
+            lambda event, asked=asked: event["message"] == "audit"
+            and (event["method"], event["namespace"]) == asked
+        )
 
 
 def test_ctl_shows_all_namespaces_and_asks_for_one_where_it_has_to(start, join):  # noqa: F811
@@ -196,8 +197,9 @@ def test_a_ban_of_a_name_holds_in_its_namespace(start, users, enter):
     api("DELETE", "/bans", kind="client", who="phone", namespace="red", status=204)
     api("DELETE", "/bans", kind="client", who="phone", status=204)
     assert enter(broker, "phone", "red:bea").reason == "Success"
-    told = [event for event in broker.log if event["message"] == "ban taken back"]
-    assert [event["namespace"] for event in told] == ["red", "default"]
+    is_told = lambda event: event["message"] == "ban taken back"  # noqa: E731
+    broker.wait_for_log(lambda event: is_told(event) and event["namespace"] == "default")
+    assert [event["namespace"] for event in broker.log if is_told(event)] == ["red", "default"]
 
 
 def test_ctl_asks_where_a_name_is_banned(start, users, enter):

@@ -287,6 +287,8 @@ def test_log_ins_are_answered_while_a_namespace_is_made(start):
         # The answers for those who have gone are not for those who came behind them.
         for number, peer in enumerate(silent):
             assert peer.connect(client_id=f"silent {number}", user="blue:a")[1] == 0
+        # Log lines are read by a thread of their own.
+        broker.wait_for_log(lambda event: event.get("namespace") == "yellow")
     made = [event for event in broker.log if event["message"] == "namespace made for a client"]
     assert [event["namespace"] for event in made] == ["green", "yellow"]
 
@@ -406,7 +408,7 @@ def test_nobody_comes_to_a_namespace_whose_rules_cannot_be_used(start, join):
     own_file = f'name = "blue"\nacl_file = "{broker.directory}/blue.acl"'
     broker.config.write_text(whole.replace('name = "blue"', own_file))
     broker.reload()
-    broker.wait_for_log(lambda event: event["message"] == "namespaces taken over")
+    broker.wait_for_log(lambda event: event["message"] == "namespaces applied")
     blue = join(broker, "c", "blue:a").subscribe("t")
     blue.publish("t", "before")
     assert blue.next() == ("t", "before", False)
@@ -414,7 +416,7 @@ def test_nobody_comes_to_a_namespace_whose_rules_cannot_be_used(start, join):
     broker.config.write_text(broker.config.read_text() + with_green)
     (broker.directory / "blue.acl").write_text("topic read nothing\n")
     broker.reload()
-    broker.wait_for_log(lambda event: "namespaces not read again" in event["message"])
+    broker.wait_for_log(lambda event: "namespaces not reloaded" in event["message"])
     assert join(broker, "c", "green:a").reason == NOT_AUTHORIZED
     eventually(lambda: denied(blue))
     (broker.directory / "green.acl").write_text("topic read nothing\n")
@@ -431,7 +433,7 @@ def test_what_a_namespace_allows_holds_on_while_it_is_closed(start, join):
     ruled = whole.replace('name = "red"', own_file)
     broker.config.write_text(ruled)
     broker.reload()
-    broker.wait_for_log(lambda event: event["message"] == "namespaces taken over")
+    broker.wait_for_log(lambda event: event["message"] == "namespaces applied")
     red = join(broker, "c", "red:a", keeps=True, will=("t", "gone", 1, False))
     assert denied(red)
     broker.config.write_text(ruled.replace(f'[[namespaces]]\n{own_file}\n', ""))

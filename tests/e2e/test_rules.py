@@ -159,7 +159,7 @@ def test_a_change_reaches_who_is_connected_at_once(ruled):
     no_more = '[[rules]]\neffect = "deny"\naction = "subscribe"\ntopics = ["free/secret"]\n'
     policy.write_text(no_more + POLICY)
     ruled.reload()
-    ruled.wait_for_log(lambda event: event["message"] == "access rules read again")
+    ruled.wait_for_log(lambda event: event["message"] == "access rules reloaded")
     assert code(publisher, "free/secret") in (0, 0x10)
     assert code(publisher, "free/b") == 0
     assert subscriber.message()[0] == "free/b", "nothing secret came before"
@@ -171,7 +171,7 @@ def test_a_change_reaches_who_is_connected_at_once(ruled):
         seen = len(ruled.log)
         policy.write_text(wrong)
         ruled.reload()
-        line = ruled.wait_for_log(lambda event: "access rules not read" in event["message"], seen)
+        line = ruled.wait_for_log(lambda event: "access rules not reloaded" in event["message"], seen)
         assert told in line["error"]
     assert code(publisher, "free/secret") in (0, 0x10)
     assert code(publisher, "cars/v7/x") == NOT_AUTHORIZED
@@ -188,7 +188,7 @@ def test_what_waits_for_who_is_away_is_checked_when_it_is_back(ruled):
     near = deny + 'addresses = ["127.0.0.0/8"]\n'
     (ruled.directory / "policy.toml").write_text(near + POLICY)
     ruled.reload()
-    ruled.wait_for_log(lambda event: event["message"] == "access rules read again")
+    ruled.wait_for_log(lambda event: event["message"] == "access rules reloaded")
     # While it is away nobody knows from where it will be back.
     assert code(publisher, "free/b") == 0
     back = from_address(ruled, "192.0.2.77", client_id="far", clean=False, properties=kept)

@@ -138,7 +138,7 @@ def test_certificates_are_read_again_on_sighup(tls, certs):
 def test_a_bad_certificate_on_reload_leaves_the_old_one(tls, certs):
     (tls.directory / "server.crt").write_text("not a certificate\n")
     tls.process.send_signal(1)
-    event = tls.wait_for_log(lambda event: "not read again" in event["message"])
+    event = tls.wait_for_log(lambda event: "not reloaded" in event["message"])
     assert event["level"] in ("WARN", "ERROR") and "server.crt" in str(event)
     with tls_peer(tls, certs) as peer:
         round_trip(peer)

@@ -250,7 +250,7 @@ fn passwords_scram_and_access_rules_hold_and_are_read_again() {
     passwd(&broker.dir.join("passwords"), &["bob", "geheim"]);
     fs::write(broker.dir.join("acl"), "user bob\ntopic write b\n").unwrap();
     broker.signal("-HUP");
-    broker.log_until("access rules read again");
+    broker.log_until("access rules reloaded");
     assert_eq!(broker.code("pub", "-u bob -P geheim -t b -m 1 -q 1"), 0);
     assert_eq!(broker.code("pub", &format!("{anna} -t a/x -m 1 -q 1")), 1, "no rules any more");
 }
@@ -342,7 +342,7 @@ fn an_expired_certificate_is_told_and_can_be_renewed() {
     fs::write(dir.join("server.pem"), new).unwrap();
     fs::write(dir.join("server.key"), new_key).unwrap();
     broker.signal("-HUP");
-    let told = broker.log_until("certificates read again");
+    let told = broker.log_until("certificates reloaded");
     assert!(!told.contains("expired"), "{told}");
     assert!(publish().status.success());
 }

@@ -42,12 +42,15 @@ impl Certificates {
                 warnings.push(Happened::of_broker("certificate.expiring", data));
             }
             match days {
-                None => tracing::error!(listener, "the certificate has expired: renew it, SIGHUP"),
+                None => tracing::error!(
+                    listener,
+                    "TLS certificate expired: replace the file and send SIGHUP"
+                ),
                 Some(days @ ..WARNING_DAYS) => {
                     tracing::warn!(
                         listener,
                         days,
-                        "the certificate expires soon: renew it, SIGHUP"
+                        "TLS certificate expires soon: replace the file and send SIGHUP"
                     );
                 }
                 Some(_) => {}

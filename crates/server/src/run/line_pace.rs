@@ -118,7 +118,7 @@ impl LinePace {
             tracing::info!(client, peer, what, count, "again: {}", about.text());
         }
         for (about, count) in self.take_withheld() {
-            tracing::info!(count, "too many to log one by one: {}", about.text());
+            tracing::info!(count, "suppressed similar lines: {}", about.text());
         }
     }
 

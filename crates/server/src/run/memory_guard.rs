@@ -214,13 +214,13 @@ fn tell(left: Memory, Reading { held, resident }: Reading, limit: u64) {
             held,
             resident,
             limit,
-            "memory gets short: users and addresses that hold most are slowed"
+            "memory is short: the largest users and addresses are throttled"
         ),
         Memory::Short => tracing::warn!(
             held,
             resident,
             limit,
-            "memory limit reached: publishes and subscriptions of those who hold most are refused"
+            "memory limit near: publishes and subscriptions of the largest users are refused"
         ),
         Memory::Out => tracing::warn!(
             held,

@@ -89,7 +89,7 @@ fn log_losses(event: &Event, namespace: Option<&str>) {
                 peer = peer_of(peer),
                 bytes,
                 held,
-                "memory is short, and its user or address holds most: connection closed"
+                "connection closed: the broker is short of memory and this user is the largest consumer"
             );
         }
         Event::Dropped { client_id, reason, count } => {
@@ -131,7 +131,7 @@ fn log_rest(event: &Event, namespace: Option<&str>) {
                 namespace,
                 client = &*shown(client_id),
                 %error,
-                "session refused: the log cannot take it"
+                "session refused: the durable log cannot store it"
             );
         }
         Event::WillNotKept { client_id, error } => {
@@ -139,7 +139,7 @@ fn log_rest(event: &Event, namespace: Option<&str>) {
                 namespace,
                 client = &*shown(client_id),
                 %error,
-                "the log cannot take the will of a session: it is lost with the process"
+                "the durable log cannot store the will of a session: it is lost if the broker ends"
             );
         }
         Event::GroupDropped { group, count } => {
@@ -151,7 +151,7 @@ fn log_rest(event: &Event, namespace: Option<&str>) {
             );
         }
         Event::LogUnreadable { shard, fault, count } => {
-            let text = "the log cannot be read; what waits there is tried again";
+            let text = "the durable log cannot be read: queued messages are retried";
             tracing::error!(shard, %fault, count, "{text}");
         }
         Event::SessionPurged { client_id, .. } => {
@@ -264,7 +264,7 @@ fn log_session_refused(
         client = &*shown(client_id),
         user = &*user(username),
         peer,
-        "connection refused: its user or address has too many bytes of sessions and wills"
+        "connection refused: its user or address uses too much memory for sessions and wills"
     );
 }
 
@@ -293,7 +293,7 @@ fn log_end(namespace: Option<&str>, client_id: &str, peer: &str, ended: &Ended) 
         // Told of with its bytes already.
         Ended::LargestConsumer => {}
         Ended::Crowded => {
-            let text = "no room for its packets under way; connection closed";
+            let text = "connection closed: no memory for its incomplete packets";
             tracing::warn!(namespace, client = client_id, peer, "{text}");
         }
         Ended::LogFailed | Ended::NotKept => {
@@ -301,7 +301,7 @@ fn log_end(namespace: Option<&str>, client_id: &str, peer: &str, ended: &Ended) 
                 namespace,
                 client = client_id,
                 peer,
-                "log out of service; connection closed"
+                "connection closed: the durable log is out of service"
             );
         }
         Ended::NotAuthorized => {
@@ -313,7 +313,7 @@ fn log_end(namespace: Option<&str>, client_id: &str, peer: &str, ended: &Ended) 
             );
         }
         Ended::CredentialExpired => {
-            let text = "the credential of its log-in has ended; connection closed";
+            let text = "connection closed: its credential has expired";
             tracing::info!(namespace, client = client_id, peer, "{text}");
         }
         Ended::Banned => {

@@ -108,15 +108,15 @@ pub(super) fn wait(
 /// What a standby uses itself. All else is read when it becomes active.
 fn reload(http: &HttpServers, tls: &[(String, Arc<TlsContext>)]) {
     if let Some(Err(error)) = http.gatekeeper.as_ref().map(|own| own.reload()) {
-        tracing::error!(%error, "users of the API not read again; the old ones stay");
+        tracing::error!(%error, "users of the API not reloaded; the old ones stay");
     }
     for (listener, tls) in tls {
         if let Err(error) = tls.reload() {
-            tracing::error!(listener, %error, "certificates not read again");
+            tracing::error!(listener, %error, "certificates not reloaded");
         }
     }
     tracing::info!(
-        "certificates and users of the API read again; passwords, keys, bans and access rules are \
+        "certificates and users of the API reloaded; passwords, keys, bans and access rules are \
          read when this node becomes active"
     );
 }

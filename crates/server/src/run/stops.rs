@@ -93,7 +93,7 @@ impl Stops {
             return;
         }
         if let Err(error) = Logging::reopen_installed() {
-            tracing::error!(%error, "the log file was not opened anew; the old one stays in use");
+            tracing::error!(%error, "the log file was not reopened; the old one stays in use");
         }
         match action {
             Some(action) => action(),

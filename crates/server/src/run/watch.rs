@@ -120,12 +120,12 @@ impl Watch<'_> {
     /// cannot be used stays as it was.
     fn reload(&self) {
         if let Err(error) = Logging::reopen_installed() {
-            tracing::error!(%error, "the log file was not opened anew; the old one stays in use");
+            tracing::error!(%error, "the log file was not reopened; the old one stays in use");
         }
         match self.authenticator.reload(&self.config.auth) {
-            Ok(()) => tracing::info!("passwords and keys read again"),
+            Ok(()) => tracing::info!("passwords and keys reloaded"),
             Err(error) => {
-                tracing::error!(%error, "not read again; the old ones stay in force")
+                tracing::error!(%error, "not reloaded; the old ones stay in force")
             }
         }
         match self.gate.bans.reload() {
@@ -134,10 +134,10 @@ impl Watch<'_> {
                 for mailbox in self.mailboxes.iter() {
                     mailbox.put(Item::Order(Order::Bans { listed: listed.clone(), ends: true }));
                 }
-                tracing::info!(bans = listed.file.len(), "bans read again");
+                tracing::info!(bans = listed.file.len(), "bans reloaded");
             }
             Err(error) => {
-                tracing::error!(error, "bans not read again; the old ones stay in force");
+                tracing::error!(error, "bans not reloaded; the old ones stay in force");
             }
         }
         self.reload_api_users();
@@ -148,9 +148,9 @@ impl Watch<'_> {
         self.reload_namespaces(read.map(|fresh| fresh.config.namespaces));
         for (listener, tls) in self.tls {
             match tls.reload() {
-                Ok(()) => tracing::info!(listener, "certificates read again"),
+                Ok(()) => tracing::info!(listener, "certificates reloaded"),
                 Err(error) => {
-                    tracing::error!(listener, %error, "certificates not read again");
+                    tracing::error!(listener, %error, "certificates not reloaded");
                 }
             }
         }
@@ -167,19 +167,19 @@ impl Watch<'_> {
         };
         match taken {
             Ok(true) => {
-                tracing::info!(namespaces = in_force.namespaces.len(), "namespaces taken over");
+                tracing::info!(namespaces = in_force.namespaces.len(), "namespaces applied");
                 return;
             }
             Ok(false) => {}
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::error!(error, "namespaces not read again; the old ones stay in force");
+                tracing::error!(error, "namespaces not reloaded; the old ones stay in force");
             }
         }
         let same = in_force.namespaces.clone();
         if let Err(error) = self.take(same, &mut in_force) {
             let error = format!("{error:#}");
-            tracing::error!(error, "access rules not read again; the old ones stay in force");
+            tracing::error!(error, "access rules not reloaded; the old ones stay in force");
         }
     }
 
@@ -195,7 +195,7 @@ impl Watch<'_> {
             }
         })?;
         if rules.are_some() {
-            tracing::info!("access rules read again");
+            tracing::info!("access rules reloaded");
         }
         *in_force = InForce { namespaces, rules };
         self.keeper.look();
@@ -205,9 +205,9 @@ impl Watch<'_> {
     fn reload_api_users(&self) {
         match self.gatekeeper.map_or(Ok(false), Gatekeeper::reload) {
             Ok(false) => {}
-            Ok(true) => tracing::info!("users of the API read again"),
+            Ok(true) => tracing::info!("users of the API reloaded"),
             Err(error) => {
-                tracing::error!(%error, "users of the API not read again; the old ones stay");
+                tracing::error!(%error, "users of the API not reloaded; the old ones stay");
             }
         }
         if let Some(gatekeeper) = self.gatekeeper {
