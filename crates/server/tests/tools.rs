@@ -331,7 +331,7 @@ fn an_expired_certificate_is_told_and_can_be_renewed() {
     let tls = "[[listeners]]\nurl = \"tls://127.0.0.1:0\"\n\
                tls = { certificate = \"server.pem\", key = \"server.key\" }\n";
     let mut broker = Broker::start("expired", &files, tls);
-    let told = broker.log_until("the certificate has expired");
+    let told = broker.log_until("TLS certificate expired");
     assert!(told.contains("listener=tls://127.0.0.1:0"), "{told}");
     let (port, dir) = (broker.port(1).to_owned(), broker.dir.clone());
     let arguments = ["pub", "-p", &port, "--cafile", "server.pem", "-t", "a", "-m", "x"];
