@@ -10,12 +10,12 @@ help: ## list the targets
 
 .PHONY: run
 run: ## build the broker and start it on loopback port 1883 (ARGS='--port 2883' and so on)
-	$(CARGO) run --profile quick -p server --bin quelea -- serve $(ARGS)
+	$(CARGO) run --profile quick -p quelea --bin quelea -- serve $(ARGS)
 
 .PHONY: cluster
 cluster: ## three NATS servers and three brokers on loopback as one cluster, until Ctrl-C
 	@tests/nats >/dev/null
-	$(CARGO) build --profile quick -p server --bin quelea
+	$(CARGO) build --profile quick -p quelea --bin quelea
 	@python3 tests/cluster/cluster.py
 
 .PHONY: setup
@@ -36,37 +36,37 @@ e2e: setup ## only the end-to-end tests with foreign clients
 
 .PHONY: conformance
 conformance: ## the raw-bytes clause suite; MQTT_ADDRESS=host:port runs it against any broker
-	$(CARGO) build -p server --bin quelea
-	$(CARGO) test -p conformance
+	$(CARGO) build -p quelea --bin quelea
+	$(CARGO) test -p quelea-conformance
 
 .PHONY: sim-long
 sim-long: ## SEEDS worlds (default 100000) of each kind of the simulator, from SEED on; tells each failure in one line
-	$(CARGO) build --release -p sim
+	$(CARGO) build --release -p quelea-sim
 	@for kind in --driven --durable --hostile --policy; do echo "sim $$kind"; \
 		target/release/sim $(or $(SEED),0) $(or $(SEEDS),100000) $$kind --all || exit 1; done
 
 .PHONY: torture
 torture: ## SIGKILL under load, KILLS times (default 50) at each durable level, and a judgement
-	$(CARGO) build --profile quick -p server --bin quelea
+	$(CARGO) build --profile quick -p quelea --bin quelea
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/torture/torture.py --kills $(or $(KILLS),50)
 
 .PHONY: cluster-test
 cluster-test: ## ROUNDS (default 50) of mixed faults on three brokers and three NATS servers, and a judgement (SEED=n)
-	$(CARGO) build --profile quick -p server --bin quelea
+	$(CARGO) build --profile quick -p quelea --bin quelea
 	@[ -n "$$QUELEA_NATS_SERVER" ] || tests/nats
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/cluster/rounds.py --strict \
 		--rounds $(or $(ROUNDS),50) $(if $(SEED),--seed $(SEED)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
 .PHONY: cluster-bench
 cluster-bench: ## CPU per message of level quorum beside fsync, and takeovers with 100,000 sessions and 1 GB (ROUNDS=3)
-	$(CARGO) build --release -p server -p flock --bins
+	$(CARGO) build --release -p quelea -p flock --bins
 	@[ -n "$$QUELEA_NATS_SERVER" ] || tests/nats
 	@python3 tests/cluster/cost.py --rounds $(or $(ROUNDS),3)
 	@python3 tests/cluster/takeover.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: siege
 siege: ## attacks a broker with default limits and 1 GB; the table goes to docs/performance/siege.md (CASES="...", SECS)
-	$(CARGO) build --profile quick -p server --bin quelea
+	$(CARGO) build --profile quick -p quelea --bin quelea
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/siege/siege.py \
 		--secs $(or $(SECS),8) $(if $(CASES),$(CASES),--markdown docs/performance/siege.md)
 
@@ -113,7 +113,7 @@ bench-memory: ## memory of connections, subscriptions and retained messages, int
 
 .PHONY: soak
 soak: ## is memory flat? everything comes and goes for SECONDS (default 3600)
-	$(CARGO) build --profile quick -p server -p flock
+	$(CARGO) build --profile quick -p quelea -p flock
 	@python3 tests/soak.py --seconds $(or $(SECONDS),3600)
 
 .PHONY: instructions-bless

@@ -38,7 +38,7 @@ LOOK_UPS = re.compile(
 
 
 def build():
-    command = ["cargo", "build", "-q", "-p", "broker", "--example", PROGRAMS["broker"]]
+    command = ["cargo", "build", "-q", "-p", "quelea-broker", "--example", PROGRAMS["broker"]]
     environment = dict(os.environ, CARGO_PROFILE_DEV_OPT_LEVEL="0")
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
 

@@ -35,7 +35,7 @@ def ensure_tools():
 
 def write_seeds():
     """Puts the seeds of every target where libFuzzer looks for them, beside what it found."""
-    seeds = ["cargo", "run", "--quiet", "-p", "fuzzing", "--example", "seeds"]
+    seeds = ["cargo", "run", "--quiet", "-p", "quelea-fuzzing", "--example", "seeds"]
     subprocess.run(seeds, cwd=ROOT, check=True)
 
 

@@ -389,7 +389,7 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     os.chdir(ROOT)
     if not arguments.no_build:
-        build = ["cargo", "build", "--profile", arguments.profile, "-p", "server"]
+        build = ["cargo", "build", "--profile", arguments.profile, "-p", "quelea"]
         subprocess.run(build, check=True)
         os.environ["PATH"] = f"{ROOT}/target/{arguments.profile}:{os.environ['PATH']}"
     columns = [measure(name, arguments) for name in arguments.brokers.split(",")]

@@ -62,7 +62,7 @@ def with_sockets(shape, programs):
 def by_itself(profile, rounds):
     """Reach (within a shard, to any shard) to threads to rates in millions."""
     rates = {}
-    command = ["cargo", "run", "--profile", profile, "-q", "-p", "broker", "--example", "scaling"]
+    command = ["cargo", "run", "--profile", profile, "-q", "-p", "quelea-broker", "--example", "scaling"]
     for _ in range(rounds):
         done = subprocess.run(command, cwd=bench.ROOT, check=True, capture_output=True, text=True)
         for reach, threads, rate in LINE.findall(done.stdout):

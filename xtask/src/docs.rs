@@ -13,7 +13,7 @@ use crate::{conformance, source};
 /// What writes them all, and what each says of itself.
 pub const COMMAND: &str = "cargo xtask docs";
 
-/// Documents that tests of the crate `server` write: their names begin with `docs_`. Beside them
+/// Documents that tests of the crate `quelea` write: their names begin with `docs_`. Beside them
 /// `docs/api.openapi.json`, whose format has no place at its top for a word about that.
 const BY_TESTS: &[&str] = &[
     "docs/configuration.md",
@@ -22,7 +22,7 @@ const BY_TESTS: &[&str] = &[
     "docs/sys-topics.md",
 ];
 const TESTS: &[&str] =
-    &["test", "-p", "server", "--test", "config", "--test", "metrics", "--test", "api", "docs_"];
+    &["test", "-p", "quelea", "--test", "config", "--test", "metrics", "--test", "api", "docs_"];
 
 /// Writes all generated documents.
 pub fn write(root: &Path) -> Result<()> {

@@ -16,7 +16,7 @@ const SURFACES: [&str; 4] = [
     "docs/quelea.reference.toml",
     "docs/api.openapi.json",
     "docs/tools.md",
-    "crates/server/src/run/mod.rs",
+    "crates/quelea/src/run/mod.rs",
 ];
 
 /// Headings of a second list of this kind.

@@ -24,9 +24,9 @@ fn features(selection: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn the_broker_is_built_alike_with_and_without_flock() {
-    let alone = features(&["-p", "server"]);
-    let both = features(&["-p", "server", "-p", "flock"]);
+    let alone = features(&["-p", "quelea"]);
+    let both = features(&["-p", "quelea", "-p", "flock"]);
     assert!(alone.len() > 50 && alone.len() < both.len());
     let different: Vec<_> = alone.difference(&both).collect();
-    assert!(different.is_empty(), "built twice; give `server` the features: {different:?}");
+    assert!(different.is_empty(), "built twice; give `quelea` the features: {different:?}");
 }

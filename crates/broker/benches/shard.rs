@@ -1,7 +1,7 @@
 //! One publish through a shard: decoded, routed, delivered, written, acknowledged.
 //!
-//! `cargo bench -p broker --bench shard`. The time per delivery is the time per publish divided by
-//! the number of subscribers (criterion shows it as elements per second).
+//! `cargo bench -p quelea-broker --bench shard`. The time per delivery is the time per publish
+//! divided by the number of subscribers (criterion shows it as elements per second).
 
 mod fan;
 

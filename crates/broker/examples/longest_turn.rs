@@ -1,8 +1,8 @@
 //! How long a shard can be kept busy by one event: what one client or one tick leads to while
 //! everybody else waits.
 //!
-//! `cargo run --profile quick -p broker --example longest_turn -- [SIZE]` (default 100,000) prints
-//! for each kind of work the longest call, and how many calls it took in all.
+//! `cargo run --profile quick -p quelea-broker --example longest_turn -- [SIZE]` (default 100,000)
+//! prints for each kind of work the longest call, and how many calls it took in all.
 
 #[path = "../tests/lab/mod.rs"]
 mod lab;

@@ -1,6 +1,6 @@
 //! Nanoseconds to decode and encode the common packets.
 //!
-//! `cargo bench -p codec`
+//! `cargo bench -p quelea-codec`
 
 use std::hint::black_box;
 

@@ -178,7 +178,7 @@ fn binary() -> PathBuf {
     }
     let test = std::env::current_exe().expect("a test knows its own path");
     let path = test.parent().and_then(Path::parent).expect("target/PROFILE/deps").join("quelea");
-    assert!(path.exists(), "{} is missing: cargo build -p server --bin quelea", path.display());
+    assert!(path.exists(), "{} is missing: cargo build -p quelea --bin quelea", path.display());
     path
 }
 

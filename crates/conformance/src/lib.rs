@@ -5,8 +5,8 @@
 //!
 //! What it does not know: anything of this workspace. It uses no crate of ours, so that a mistake
 //! in our codec cannot hide in its proof, and it can be pointed at any server:
-//! `MQTT_ADDRESS=host:port cargo test -p conformance --test wire`. Without that variable it starts
-//! the `quelea` binary of the same build (or the one named by `QUELEA_BIN`) on a free port.
+//! `MQTT_ADDRESS=host:port cargo test -p quelea-conformance --test wire`. Without that variable it
+//! starts the `quelea` binary of the same build (or the one named by `QUELEA_BIN`) on a free port.
 //!
 //! Where to start reading: `tests/wire/connect.rs` for what a test looks like, then [`Peer`].
 //!

@@ -1,7 +1,7 @@
 //! A short run of every target on a stable compiler: the same inputs each time, some thousands of
 //! changes to the seeds. `FUZZ_ITERATIONS` says how many per target.
 //!
-//! `cargo test -p fuzzing`
+//! `cargo test -p quelea-fuzzing`
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 

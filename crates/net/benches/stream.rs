@@ -2,7 +2,7 @@
 //! and read at the other, on one thread.
 //!
 //! ```text
-//! cargo bench -p net
+//! cargo bench -p quelea-net
 //! ```
 
 #[path = "../tests/common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Runs worlds by seed: `cargo run -p sim -- SEED [COUNT] [KIND]...`.
+//! Runs worlds by seed: `cargo run -p quelea-sim -- SEED [COUNT] [KIND]...`.
 
 use std::process::ExitCode;
 use std::str::FromStr;

@@ -140,7 +140,7 @@ impl fmt::Display for Failure {
         let cluster = if self.cluster { " --cluster" } else { "" };
         let seed = self.seed;
         let kinds = format!("{durable}{hostile}{policy}{driven}{cluster}");
-        write!(f, "run it again: cargo run -p sim -- {seed}{kinds}")
+        write!(f, "run it again: cargo run -p quelea-sim -- {seed}{kinds}")
     }
 }
 

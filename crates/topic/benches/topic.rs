@@ -1,6 +1,6 @@
 //! Matching, interest and retained walks at the sizes a broker meets.
 //!
-//! `cargo bench -p topic`, or `cargo bench -p topic -- index/exact` for a part.
+//! `cargo bench -p quelea-topic`, or `cargo bench -p quelea-topic -- index/exact` for a part.
 
 use std::hint::black_box;
 

@@ -2,7 +2,7 @@
 """Runs every built-in scenario once against quelea, at a scale for a small machine, and writes the
 table of README.md beside this file.
 
-    cargo build --profile quick -p server -p flock
+    cargo build --profile quick -p quelea -p flock
     python3 docs/flock/examples/run_all.py            # all, about a quarter of an hour
     python3 docs/flock/examples/run_all.py X-1 EG-3   # only these; other rows stay as they are
 

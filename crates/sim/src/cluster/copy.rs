@@ -1,6 +1,6 @@
 //! A node's local copy of a log: files that nothing depends on, and what is known of them.
 //!
-//! It does what `crates/server/src/cluster/copy.rs` does.
+//! It does what `crates/quelea/src/cluster/copy.rs` does.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -7,17 +7,17 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use broker::{Scope, Settings, Shared};
-use server::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
-use server::config::{Config, Machine};
-use server::http::Health;
-use server::life_cycle::LifeCycle;
-use server::metrics::{Sources, exposition};
-use server::run::{Certificates, Clock, FIGURES, Gate, LogBoard, SYS_EVENTS, Timing};
+use quelea::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
+use quelea::config::{Config, Machine};
+use quelea::http::Health;
+use quelea::life_cycle::LifeCycle;
+use quelea::metrics::{Sources, exposition};
+use quelea::run::{Certificates, Clock, FIGURES, Gate, LogBoard, SYS_EVENTS, Timing};
 
 const SYS_INTRODUCTION: &str = "\
 # $SYS topics
 
-<!-- Generated from crates/broker/src/stats/sys.rs, crates/server/src/run/ and cluster/figures.rs:
+<!-- Generated from crates/broker/src/stats/sys.rs, crates/quelea/src/run/ and cluster/figures.rs:
      `cargo xtask docs`. -->
 
 Figures of the broker as retained messages, with the names that mosquitto has for them where it has
@@ -36,7 +36,7 @@ grant `topic read $SYS/#` to those who should.
 const INTRODUCTION: &str = "\
 # Metrics
 
-<!-- Generated from crates/broker/src/stats/metrics.rs and crates/server/src/metrics.rs:
+<!-- Generated from crates/broker/src/stats/metrics.rs and crates/quelea/src/metrics.rs:
      `cargo xtask docs`. -->
 
 `quelea serve` shows them in Prometheus' text format at `http://127.0.0.1:9883/metrics`; the

@@ -2,7 +2,7 @@
 //! measured: sessions with one subscription each, all offline, and a backlog.
 //!
 //! ```text
-//! cargo run --profile quick -p server --example start_bench -- DIR SESSIONS MESSAGES PAYLOAD_BYTES
+//! cargo run --profile quick -p quelea --example start_bench -- DIR SESSIONS MESSAGES PAYLOAD_BYTES
 //! quelea serve --data DIR        the line "state restored" says what the start took
 //! ```
 
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use broker::journal::{Fact, QueueNumber, SessionOpened, StoredMessage, Subscribed};
 use broker::{Name, Settings, Shared};
 use codec::{QoS, Version};
-use server::disk::{DataDir, LogDisk};
+use quelea::disk::{DataDir, LogDisk};
 use storage::{AppendError, Completion, Identity, Kind, Level, Log, Status};
 
 fn main() -> Result<()> {

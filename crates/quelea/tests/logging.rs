@@ -4,8 +4,8 @@
 
 use std::fs;
 
-use server::config::{LogConfig, LogFormat, LogLevel, LogTarget};
-use server::logging::{Logging, LoggingError};
+use quelea::config::{LogConfig, LogFormat, LogLevel, LogTarget};
+use quelea::logging::{Logging, LoggingError};
 
 #[test]
 fn json_lines_go_to_a_file_that_can_be_rotated() {

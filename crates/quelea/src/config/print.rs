@@ -173,7 +173,7 @@ const COMMENT_COLUMNS: usize = 100;
 const MARKDOWN_HEAD: &str = "\
 # Configuration
 
-<!-- Generated from crates/server/src/config/: `cargo xtask docs`. -->
+<!-- Generated from crates/quelea/src/config/: `cargo xtask docs`. -->
 
 `quelea serve` needs no configuration: it then listens on port 1883 of the loopback addresses and
 keeps its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML file.
@@ -219,5 +219,5 @@ queue_overflow = \"reject\"
 
 const REFERENCE_HEAD: &str = "\
 # All keys of quelea's configuration with their defaults. \"\" means: not set.
-# Generated from crates/server/src/config/keys.rs: `cargo xtask docs`.
+# Generated from crates/quelea/src/config/keys.rs: `cargo xtask docs`.
 ";

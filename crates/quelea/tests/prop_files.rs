@@ -5,11 +5,11 @@
 
 use policy::Permission;
 use proptest::prelude::*;
-use server::auth::acl_file;
-use server::auth::passwords::{PasswordFile, check_username, with_user};
-use server::auth::scram::{Credentials, Exchange};
-use server::config::keys::SECTIONS;
-use server::config::{Machine, SourceFile, Sources, load};
+use quelea::auth::acl_file;
+use quelea::auth::passwords::{PasswordFile, check_username, with_user};
+use quelea::auth::scram::{Credentials, Exchange};
+use quelea::config::keys::SECTIONS;
+use quelea::config::{Machine, SourceFile, Sources, load};
 
 const MACHINE: Machine = Machine { cores: 2, has_ipv6: true, ..Machine::UNKNOWN };
 

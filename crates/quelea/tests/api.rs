@@ -7,7 +7,7 @@ use std::path::Path;
 #[test]
 fn docs_api_is_what_the_broker_serves() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api.openapi.json");
-    let text = format!("{:#}\n", server::api::openapi::document());
+    let text = format!("{:#}\n", quelea::api::openapi::document());
     if std::env::var_os("QUELEA_BLESS").is_some() {
         std::fs::write(&path, &text).unwrap();
     }

@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use broker::Quota;
-use server::config::keys::SECTIONS;
-use server::config::schema::{Key, Kind, Section, Value};
-use server::config::{
+use quelea::config::keys::SECTIONS;
+use quelea::config::schema::{Key, Kind, Section, Value};
+use quelea::config::{
     Address, Config, ConfigError, DurabilityLevel, Flag, LogTarget, Machine, NEVER,
     NamespaceSource, NamespaceState, QueueOverflow, SourceFile, Sources, Transport, WhenFull, load,
     notes, print,

@@ -1,7 +1,7 @@
 //! What the log costs beside a bare writer of the same batches.
 //!
 //! ```text
-//! cargo run --release -p server --example log_bench -- [DIR] [SECONDS per case]
+//! cargo run --release -p quelea --example log_bench -- [DIR] [SECONDS per case]
 //! ```
 //!
 //! For each record size and level: a producer keeps a bounded number of records waiting for their
@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use server::disk::{DataDir, LogDisk};
+use quelea::disk::{DataDir, LogDisk};
 use storage::{
     Command, Completion, Identity, Kind, Level, Log, Position, Settings, Status, weight,
 };

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use server::cli::{self, Command, serve::ServeArgs};
-use server::config::Loaded;
-use server::logging::Logging;
-use server::memory::Counting;
+use quelea::cli::{self, Command, serve::ServeArgs};
+use quelea::config::Loaded;
+use quelea::logging::Logging;
+use quelea::memory::Counting;
 
 /// A message is often freed by another thread than the one that made it, which must not make the
 /// two wait for each other.
@@ -34,7 +34,7 @@ fn serve(loaded: Loaded, args: &ServeArgs) -> ExitCode {
             return ExitCode::from(cli::EXIT_USAGE);
         }
     };
-    let served = server::run::serve(loaded, &|| args.reread());
+    let served = quelea::run::serve(loaded, &|| args.reread());
     if let Err(error) = &served {
         logging.tell_in_file(error);
     }
