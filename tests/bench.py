@@ -162,7 +162,7 @@ CALLED = ["quelea", "mosquitto", "rumqttd", "rmqttd", "nats", "hivemq"]
 SUITES = {
     "floor": Suite(
         [P2P_1K, P2P, SHARE, FAN, *plain("AIO-B100-16B")],
-        ["quelea", "brokers/floor.toml", "brokers/floor-1.toml"],
+        ["quelea", "crates/flock/brokers/floor.toml", "brokers/floor-1.toml"],
         "floor",
     ),
     "peers": Suite(

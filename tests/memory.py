@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a broker holds takes how much memory? Whole processes, over sockets, beside others.
 
-`tests/memory.py` starts each broker of `--brokers` as `brokers/*.toml` describe it, lets it hold
+`tests/memory.py` starts each broker of `--brokers` as `crates/flock/brokers/*.toml` describe it, lets it hold
 15,000 idle connections, a million distinct subscriptions or a million retained messages, reads its
 resident memory (`VmRSS`) before and after, and writes one table into
 docs/performance/tables.md, between markers. Tables grow by doubling, so that bytes per entry swing: beside the figure at the full

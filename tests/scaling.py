@@ -29,7 +29,7 @@ from bench_tables import (
 )
 
 SCENARIOS = {"AIO-B100-16B": "AIO-B100-16B", "MAX-1": bench.file("max")}
-BROKERS = {"quelea": "quelea", "relay": "brokers/floor.toml"}
+BROKERS = {"quelea": "quelea", "relay": "crates/flock/brokers/floor.toml"}
 LINE = re.compile(r"(.+), (\d+) threads: ([\d.]+) M messages/s")
 
 

@@ -2,8 +2,8 @@
 //! shards and counts the bytes that stay, without sockets.
 //!
 //! `cargo run --profile quick -p quelea-broker --example idle_memory -- [SESSIONS] [durable]`
-//! (default 1,000,000). With `durable` the sessions are persistent, are in a log whose disk takes everything
-//! and keeps nothing, and have no connection in the end.
+//! (default 1,000,000). With `durable` the sessions are persistent, are in a log whose disk takes
+//! everything and keeps nothing, and have no connection in the end.
 #![allow(unsafe_code, reason = "counting bytes takes a global allocator of one's own")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -74,7 +74,7 @@ proptest! {
     /// A line of a good file that is cut, doubled or garbled gives an answer.
     #[test]
     fn files_do_not_panic(at in 0_usize..4_000, cut in 0_usize..60, noise in "[\\[\\]{}=\"a-z$0-9]{0,8}") {
-        let text = include_str!("../../../scenarios/mb-p2p.toml");
+        let text = include_str!("../scenarios/mb-p2p.toml");
         let (from, to) = (text.floor_char_boundary(at), text.floor_char_boundary(at + cut));
         let broken = format!("{}{noise}{}", &text[..from], &text[to..]);
         let other_files = |_: &_| Err(String::new());
@@ -87,7 +87,7 @@ proptest! {
     /// The same for Swarm's XML.
     #[test]
     fn xml_does_not_panic(at in 0_usize..4_000, cut in 0_usize..60, noise in "[<>/=\"a-z&; 0-9]{0,8}") {
-        let text = include_str!("../../../scenarios/swarm/hm-200m.xml");
+        let text = include_str!("../scenarios/swarm/hm-200m.xml");
         let (from, to) = (text.floor_char_boundary(at), text.floor_char_boundary(at + cut));
         let broken = format!("{}{noise}{}", &text[..from], &text[to..]);
         let _ = flock::swarm::parse("x.xml", &broken);

@@ -103,7 +103,7 @@ fn swarm_file(name: &str) -> Result<String, String> {
 
 macro_rules! embed {
     ($($name:literal),* $(,)?) => {
-        &[$(Embedded { name: $name, text: include_str!(concat!("../../../../scenarios/", $name)) }),*]
+        &[$(Embedded { name: $name, text: include_str!(concat!("../../scenarios/", $name)) }),*]
     };
 }
 

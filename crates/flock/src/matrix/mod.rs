@@ -229,7 +229,7 @@ const CELLS_MAX: usize = 1_000;
 
 macro_rules! embed {
     ($($name:literal),* $(,)?) => {
-        [$(($name, include_str!(concat!("../../../../matrices/", $name)))),*]
+        [$(($name, include_str!(concat!("../../matrices/", $name)))),*]
     };
 }
 

@@ -1,8 +1,8 @@
 use super::parse;
 use crate::model::*;
 
-const HM_200M: &str = include_str!("../../../../scenarios/swarm/hm-200m.xml");
-const SW_1: &str = include_str!("../../../../scenarios/swarm/sw-1.xml");
+const HM_200M: &str = include_str!("../../scenarios/swarm/hm-200m.xml");
+const SW_1: &str = include_str!("../../scenarios/swarm/sw-1.xml");
 
 /// A scenario with every element and attribute of the newer dialect.
 const FULL: &str = r#"<?xml version="1.0"?>

@@ -357,7 +357,7 @@ const CPUS_MAX: usize = 1_023;
 
 macro_rules! built_in {
     ($($name:literal),* $(,)?) => {
-        [$(($name, include_str!(concat!("../../../../brokers/", $name, ".toml")))),*]
+        [$(($name, include_str!(concat!("../../brokers/", $name, ".toml")))),*]
     };
 }
 
