@@ -361,7 +361,10 @@ fn kept_secret(store: Option<&Store>) -> io::Result<Option<[u8; 32]>> {
     match crate::auth::secret::kept(store.data().path(), store.stamps()) {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error),
         Err(error) => {
-            tracing::warn!(%error, "cannot store a secret in the data directory; see docs/security.md");
+            tracing::warn!(
+                %error,
+                "cannot store a secret in the data directory; see docs/authentication.md"
+            );
             Ok(None)
         }
         Ok(secret) => Ok(Some(secret)),
