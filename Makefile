@@ -65,10 +65,10 @@ cluster-bench: ## CPU per message of level quorum beside fsync, and takeovers wi
 	@python3 tests/cluster/takeover.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: siege
-siege: ## attacks a broker with default limits and 1 GB; the table goes to docs/performance/siege.md (CASES="...", SECS)
+siege: ## attacks a broker with default limits and 1 GB; the table goes to docs/develop/performance/siege.md (CASES="...", SECS)
 	$(CARGO) build --profile quick -p quelea --bin quelea
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/siege/siege.py \
-		--secs $(or $(SECS),8) $(if $(CASES),$(CASES),--markdown docs/performance/siege.md)
+		--secs $(or $(SECS),8) $(if $(CASES),$(CASES),--markdown docs/develop/performance/siege.md)
 
 .PHONY: bench
 bench: ## the benchmarks of every crate that has some, and instruction counts
@@ -76,11 +76,11 @@ bench: ## the benchmarks of every crate that has some, and instruction counts
 	@python3 tests/instructions.py
 
 .PHONY: floor
-floor: ## quelea as a multiple of a bare relay, into docs/performance/tables.md (ROUNDS=3)
+floor: ## quelea as a multiple of a bare relay, into docs/develop/performance/tables.md (ROUNDS=3)
 	@python3 tests/bench.py floor --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-peers
-bench-peers: ## quelea beside all installed brokers, into docs/performance/tables.md (SUITE=peers: only the core rows)
+bench-peers: ## quelea beside all installed brokers, into docs/develop/performance/tables.md (SUITE=peers: only the core rows)
 	@python3 tests/bench.py $(or $(SUITE),peers catalogue matrix)
 
 .PHONY: bench-catalogue
@@ -96,19 +96,19 @@ bench-connections: ## what connections cost to make and to hold, over TCP and TL
 	@python3 tests/bench.py connections --rounds $(or $(ROUNDS),1)
 
 .PHONY: scaling
-scaling: ## what a core more is worth, into docs/performance/tables.md (ROUNDS=3)
+scaling: ## what a core more is worth, into docs/develop/performance/tables.md (ROUNDS=3)
 	@python3 tests/scaling.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-durable
-bench-durable: ## durable sessions, at each level and beside other brokers, into docs/performance/tables.md (ROUNDS=3)
+bench-durable: ## durable sessions, at each level and beside other brokers, into docs/develop/performance/tables.md (ROUNDS=3)
 	@python3 tests/bench.py durable --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-tails
-bench-tails: ## p99.9 under storms, stopped subscribers, reclaiming, into docs/performance/tables.md (ROUNDS=3)
+bench-tails: ## p99.9 under storms, stopped subscribers, reclaiming, into docs/develop/performance/tables.md (ROUNDS=3)
 	@python3 tests/tails.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-memory
-bench-memory: ## memory of connections, subscriptions and retained messages, into docs/performance/tables.md
+bench-memory: ## memory of connections, subscriptions and retained messages, into docs/develop/performance/tables.md
 	@python3 tests/memory.py
 
 .PHONY: soak

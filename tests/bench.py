@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures brokers side by side and writes the tables into docs/performance/tables.md,
-between markers, and what messages cost in the core rows as a picture into docs/charts.
+"""Measures brokers side by side and writes the tables into docs/develop/performance/tables.md,
+between markers, and what messages cost in the core rows as a picture into docs/use/charts.
 
 `tests/bench.py peers` and `catalogue`: quelea beside the brokers that are installed, with a summary
 on top. `matrix`: quality of service, payload and version, beside mosquitto. `connections`: what
@@ -39,8 +39,8 @@ from bench_tables import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs/performance/tables.md"
-CHARTS = ROOT / "docs/charts"
+DOCUMENT = ROOT / "docs/develop/performance/tables.md"
+CHARTS = ROOT / "docs/use/charts"
 
 
 @dataclass(frozen=True)
@@ -364,7 +364,7 @@ def draw(name, suite, measured, brokers, machine):
         measured,
         {row.name: row.about for row in suite.rows},
         brokers,
-        where + " How it was measured: docs/performance/method.md",
+        where + " How it was measured: docs/develop/performance/method.md",
     )
     (CHARTS / f"{name}.svg").write_text(picture)
 

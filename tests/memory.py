@@ -4,7 +4,7 @@
 `tests/memory.py` starts each broker of `--brokers` as `crates/flock/brokers/*.toml` describe it, lets it hold
 15,000 idle connections, a million distinct subscriptions or a million retained messages, reads its
 resident memory (`VmRSS`) before and after, and writes one table into
-docs/performance/tables.md, between markers. Tables grow by doubling, so that bytes per entry swing: beside the figure at the full
+docs/develop/performance/tables.md, between markers. Tables grow by doubling, so that bytes per entry swing: beside the figure at the full
 number stands the worst on the way there, from a quarter of it on.
 
 With a million subscriptions it also tells what a message costs that finds its one subscriber among
@@ -29,7 +29,7 @@ from bench_tables import between_markers
 from ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs/performance/tables.md"
+DOCUMENT = ROOT / "docs/develop/performance/tables.md"
 TICKS_PER_SEC = os.sysconf("SC_CLK_TCK")
 CONNECTIONS = 1_000
 FILTERS_PER_PACKET = 100

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What a core more is worth: the broker on one, two and three cores, the load on the others, and
-the core by itself on one, two and four threads. Writes the tables into docs/performance/tables.md.
+the core by itself on one, two and four threads. Writes the tables into docs/develop/performance/tables.md.
 
 The load needs cores, too, so the rates with sockets end at what is left for it: the bare relay of
 crates/floor, which does nearly nothing, stands beside and shows that end. What a message costs has

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The tails of latency: what others feel while one thing goes wrong, into
-docs/performance/tables.md.
+docs/develop/performance/tables.md.
 
 Pairs of clients send 5,000 messages per second in all, first alone and then beside a disturbance: a
 storm of connections, over TCP and over TLS; a subscriber of `#` that stops reading; 10,000 retained

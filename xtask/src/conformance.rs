@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::source::{self, File};
 
 /// Where the table is kept.
-pub const PATH: &str = "docs/conformance.md";
+pub const PATH: &str = "docs/develop/conformance.md";
 
 /// One standard, as its data file says.
 #[derive(Deserialize)]

@@ -14,12 +14,12 @@ use crate::{conformance, source};
 pub const COMMAND: &str = "cargo xtask docs";
 
 /// Documents that tests of the crate `quelea` write: their names begin with `docs_`. Beside them
-/// `docs/api.openapi.json`, whose format has no place at its top for a word about that.
+/// `docs/use/api.openapi.json`, whose format has no place at its top for a word about that.
 const BY_TESTS: &[&str] = &[
-    "docs/configuration.md",
-    "docs/metrics.md",
-    "docs/quelea.reference.toml",
-    "docs/sys-topics.md",
+    "docs/use/configuration.md",
+    "docs/use/metrics.md",
+    "docs/use/quelea.reference.toml",
+    "docs/use/sys-topics.md",
 ];
 const TESTS: &[&str] =
     &["test", "-p", "quelea", "--test", "config", "--test", "metrics", "--test", "api", "docs_"];

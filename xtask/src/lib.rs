@@ -1,6 +1,6 @@
 //! What the repository does to itself: the conformance table and the rules of the house.
 //!
-//! Purpose: `cargo xtask docs` writes the generated documents, of which `docs/conformance.md` is
+//! Purpose: `cargo xtask docs` writes the generated documents. `docs/develop/conformance.md` is
 //! made here from the names of tests, and `cargo xtask tidy` checks the house rules; the tests of
 //! this crate check both, so that neither goes stale.
 //!

@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 use crate::source;
 
 /// The page, and the table on it.
-const PAGE: &str = "docs/known-limits.md";
+const PAGE: &str = "docs/use/known-limits.md";
 const SECTION: &str = "## Not supported";
 
 /// Each row of the table names, in a comment, what would be found here if it were supported.
 const SURFACES: [&str; 4] = [
-    "docs/quelea.reference.toml",
-    "docs/api.openapi.json",
-    "docs/tools.md",
+    "docs/use/quelea.reference.toml",
+    "docs/use/api.openapi.json",
+    "docs/use/tools.md",
     "crates/quelea/src/run/mod.rs",
 ];
 

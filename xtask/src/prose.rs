@@ -17,8 +17,8 @@ const SENTENCE_WORDS_MAX: usize = 25;
 /// Beginnings of sentences that have no subject with a name.
 const HEADLESS: [&str; 6] = ["Who ", "What ", "Whoever ", "Whatever ", "Those that ", "Those who "];
 
-/// Decisions are kept as they were made; the rest is for those who develop.
-const LEFT_OUT: [&str; 2] = ["docs/decisions/", "docs/internals/"];
+/// Decisions are kept as they were made.
+const LEFT_OUT: [&str; 1] = ["docs/decisions/"];
 
 /// `xtask/prose.toml`.
 #[derive(Deserialize)]

@@ -464,7 +464,7 @@ fn an_environment_variable_is_taken_or_told() {
 
 #[test]
 fn docs_are_as_generated() {
-    let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/use");
     for (name, text) in
         [("configuration.md", print::markdown()), ("quelea.reference.toml", print::reference())]
     {
@@ -474,7 +474,7 @@ fn docs_are_as_generated() {
             std::fs::write(&path, &text).unwrap();
         }
         let on_disk = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(on_disk == text, "docs/{name} is stale: cargo xtask docs");
+        assert!(on_disk == text, "docs/use/{name} is stale: cargo xtask docs");
     }
 }
 

@@ -1,4 +1,4 @@
-//! `docs/metrics.md` says what `/metrics` shows, and `docs/sys-topics.md` what `$SYS` has.
+//! `docs/use/metrics.md` says what `/metrics` shows, and `docs/use/sys-topics.md` what `$SYS` has.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails should stop")]
 
@@ -209,13 +209,13 @@ fn meaning_of_labels(name: &str) -> String {
 
 #[test]
 fn docs_metrics_are_those_that_are_shown() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/use/metrics.md");
     let text = INTRODUCTION.to_owned() + &table();
     if std::env::var_os("QUELEA_BLESS").is_some() {
         std::fs::write(&path, &text).unwrap();
     }
     let on_disk = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(on_disk == text, "docs/metrics.md is stale: cargo xtask docs");
+    assert!(on_disk == text, "docs/use/metrics.md is stale: cargo xtask docs");
 }
 
 /// Every topic, in the order in which it is published.
@@ -255,13 +255,13 @@ fn sys_tables() -> String {
 
 #[test]
 fn docs_sys_topics_are_those_that_are_published() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sys-topics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/use/sys-topics.md");
     let text = SYS_INTRODUCTION.to_owned() + &sys_tables();
     if std::env::var_os("QUELEA_BLESS").is_some() {
         std::fs::write(&path, &text).unwrap();
     }
     let on_disk = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(on_disk == text, "docs/sys-topics.md is stale: cargo xtask docs");
+    assert!(on_disk == text, "docs/use/sys-topics.md is stale: cargo xtask docs");
 }
 
 #[test]

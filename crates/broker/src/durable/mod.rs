@@ -20,7 +20,7 @@
 //! - `postponed.rs`: what found no room in the log, in one list,
 //! - `replay.rs` and `restore.rs`: from the log back to the state.
 //!
-//! `docs/internals/durable-sessions.md` says why it is so.
+//! `docs/develop/durable-sessions.md` says why it is so.
 
 mod backlog;
 mod eras;

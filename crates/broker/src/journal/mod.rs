@@ -1,7 +1,7 @@
 //! What a shard writes into its log so that its durable state can be rebuilt: the facts, and their
 //! bytes.
 //!
-//! `docs/internals/durable-sessions.md` says which fact is written when, and what is rebuilt from
+//! `docs/develop/durable-sessions.md` says which fact is written when, and what is rebuilt from
 //! them. In short:
 //!
 //! - Facts name sessions and shared groups by a *queue number*, which is given once and never used

@@ -24,7 +24,7 @@ pub fn document() -> Value {
             "title": "quelea",
             "version": "1",
             "description": "The management API of quelea. Lists come in pages: give the cursor \
-                back until there is none. docs/api.md has examples.",
+                back until there is none. docs/use/api.md has examples.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "servers": [{ "url": PREFIX }],

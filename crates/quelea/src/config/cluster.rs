@@ -10,7 +10,7 @@ settings! {
     /// A cluster: one node is active and serves, the others are standbys that follow its logs and
     /// take over. NATS servers (2.15 or newer) with JetStream replicate the logs; `quelea cluster
     /// init` prepares them. All nodes may use the same file. Not set: this broker is a single
-    /// node, and nothing connects to NATS. See `docs/cluster.md`.
+    /// node, and nothing connects to NATS. See `docs/use/cluster.md`.
     "cluster" => RawCluster {
         /// Name of the cluster: letters, digits, `-` and `_`, 32 at most. It is part of the names
         /// of streams and subjects, so several clusters can share NATS servers.

@@ -504,8 +504,8 @@ settings! {
 }
 
 settings! {
-    /// How persistent sessions and their messages are stored. `docs/durability.md` says what each
-    /// level promises. Where nothing asks for more than `memory`, no directory is touched.
+    /// How persistent sessions and their messages are stored. `docs/use/durability.md` says what
+    /// each level promises. Where nothing asks for more than `memory`, no directory is touched.
     "durability" => Durability {
         /// The durability that an acknowledgement confirms. `memory`: none. `disk`: the operating
         /// system has the message. `fsync`: the message is on the medium. `quorum`: it is on the
@@ -546,7 +546,7 @@ settings! {
 }
 
 settings! {
-    /// Which clients may connect. See `docs/security.md`.
+    /// Which clients may connect. See `docs/use/security.md`.
     "auth" => Auth {
         /// User names and passwords, as written by `quelea passwd` or `mosquitto_passwd`. SIGHUP
         /// reloads the file.
@@ -601,8 +601,9 @@ settings! {
 }
 
 settings! {
-    /// Providers that say who a client is, beside the password file. See `docs/identity.md`. A text
-    /// with placeholders takes `${username}`, `${clientid}`, `${peerhost}`, `${cert_common_name}`,
+    /// Providers that authenticate clients, in addition to the password file. See
+    /// `docs/use/authentication.md`. A text with placeholders takes `${username}`, `${clientid}`,
+    /// `${peerhost}`, `${cert_common_name}`,
     /// `${cert_subject}`, `${cert_dns}`, `${cert_email}`, `${cert_uri}`, `${cert_ip}`,
     /// `${cert_fingerprint}`, and of a token each claim, as `${claims.sub}`.
     "authentication" => RawProvider {
@@ -676,13 +677,13 @@ settings! {
 }
 
 settings! {
-    /// What clients may do. See `docs/security.md`.
+    /// What clients may do. See `docs/use/security.md`.
     "access" => AccessFile {
         /// Rules in the format of the ACL file of mosquitto; patterns may have
         /// `%{attributes.NAME}`. Not set: all clients may do everything. SIGHUP reloads the file.
         acl_file: Option<PathBuf> = Kind::Path, "";
         /// Groups of clients by their attributes, sets of topics, and the rights of groups on sets,
-        /// in addition to `acl_file`. See `docs/policy.md`. SIGHUP reloads the file.
+        /// in addition to `acl_file`. See `docs/use/policy.md`. SIGHUP reloads the file.
         policy_file: Option<PathBuf> = Kind::Path, "";
         /// Accepts subscriptions that could never receive anything under the rules, as mosquitto
         /// does, instead of refusing them with 0x87.
@@ -716,8 +717,8 @@ settings! {
 }
 
 settings! {
-    /// The management API, which `quelea ctl` uses: see `docs/api.md`. Each request needs a token
-    /// or a password, also on the same machine.
+    /// The management API, which `quelea ctl` uses: see `docs/use/api.md`. Each request needs a
+    /// token or a password, also on the same machine.
     "api" => Api {
         /// `off`; `http`, at the address of `http.listen`; or an address and port of its own.
         listen: String =
@@ -771,7 +772,7 @@ settings! {
 
 settings! {
     /// Life-cycle events: clients that come, go, subscribe, lose messages; bans; certificates. The
-    /// management API has them as a stream in any case. See `docs/events.md`.
+    /// management API has them as a stream in any case. See `docs/use/events.md`.
     "events" => Events {
         /// Publishes the events below `$SYS/events/`. Events name clients, users and addresses, so
         /// `access.acl_file` or `access.policy_file` must say who may read them, for example by a

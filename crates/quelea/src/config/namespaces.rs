@@ -62,8 +62,8 @@ const BYTES_RATE: Kind = bytes(1, UNLIMITED / 2).or("unlimited", UNLIMITED);
 
 settings! {
     /// Namespaces, each with its own topics, client ids, sessions, retained messages and groups.
-    /// See `docs/namespaces.md`. SIGHUP reloads them. A limit of 0 allows none; a rate must be at
-    /// least 1. To admit no clients, set `state = "suspended"`.
+    /// See `docs/use/namespaces.md`. SIGHUP reloads them. A limit of 0 allows none; a rate must be
+    /// at least 1. To admit no clients, set `state = "suspended"`.
     "namespaces" => RawNamespace {
         /// The name of the namespace: letters, digits, `.`, `_` and `-`, at most 64 bytes.
         /// `default` is the namespace of all other clients.

@@ -63,7 +63,7 @@ pub fn rows(settings: &Settings, derived: &[Derived]) -> Vec<Row> {
     rows
 }
 
-/// `docs/configuration.md`.
+/// `docs/use/configuration.md`.
 pub fn markdown() -> String {
     let mut out = String::from(MARKDOWN_HEAD);
     for section in SECTIONS {
@@ -82,7 +82,7 @@ pub fn markdown() -> String {
     out
 }
 
-/// `docs/quelea.reference.toml`: every key, commented out, with its default.
+/// `docs/use/quelea.reference.toml`: every key, commented out, with its default.
 pub fn reference() -> String {
     let mut out = String::from(REFERENCE_HEAD);
     for section in SECTIONS {

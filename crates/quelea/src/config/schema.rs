@@ -1,7 +1,7 @@
 //! What a configuration key is: its kind, its limits, its default, and how text becomes a value.
 //!
 //! Each section is declared once with `settings!`; from that one place come the typed struct, the
-//! checks, `docs/configuration.md`, the reference file and `--print-config`.
+//! checks, `docs/use/configuration.md`, the reference file and `--print-config`.
 
 use std::fmt;
 use std::path::PathBuf;

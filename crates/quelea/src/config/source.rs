@@ -347,7 +347,7 @@ fn unknown_key(general: &str) -> String {
     }
     match nearest(name, here.chain(tables)) {
         Some(known) => format!("unknown key; did you mean '{known}'?"),
-        None => "unknown key; docs/configuration.md lists all keys".into(),
+        None => "unknown key; docs/use/configuration.md lists all keys".into(),
     }
 }
 

@@ -363,7 +363,7 @@ fn kept_secret(store: Option<&Store>) -> io::Result<Option<[u8; 32]>> {
         Err(error) => {
             tracing::warn!(
                 %error,
-                "cannot store a secret in the data directory; see docs/authentication.md"
+                "cannot store a secret in the data directory; see docs/use/authentication.md"
             );
             Ok(None)
         }

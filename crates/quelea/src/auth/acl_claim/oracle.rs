@@ -1,4 +1,4 @@
-//! Rules in tokens against what `docs/identity.md` says of them, read as plainly as can be: any
+//! Rules in tokens against what `docs/use/identity.md` says of them, read as plainly as can be: any
 //! shape of JSON either means that, or is refused.
 
 use policy::{Access, Action, Identity, Manner, Place};
