@@ -269,7 +269,7 @@ fn write_holders(text: &mut String, shared: &Shared) {
 fn write_own(text: &mut String, shared: &Shared, clock: Clock) {
     let name = "quelea_build_info";
     head(text, name, Kind::Gauge, "1; the labels say what was built.");
-    let (version, commit) = (env!("CARGO_PKG_VERSION"), COMMIT);
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("BUILD_COMMIT"));
     let _ = writeln!(text, "{name}{{version=\"{version}\",commit=\"{commit}\"}} 1");
     let help = "Time since the start.";
     write_one(text, "quelea_uptime_seconds", Kind::Gauge, help, clock.uptime_secs());
@@ -287,12 +287,6 @@ fn write_own(text: &mut String, shared: &Shared, clock: Clock) {
         let _ = writeln!(text, "{name}{{stage=\"{stage}\"}} {count}");
     }
 }
-
-/// Given to the compiler by who builds a release.
-const COMMIT: &str = match option_env!("QUELEA_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
-};
 
 fn write_process(text: &mut String, process: &Process) {
     let (counter, gauge) = (Kind::Counter, Kind::Gauge);

@@ -16,7 +16,7 @@ use crate::threshold::Threshold;
 #[derive(Debug, Parser)]
 #[command(
     name = "flock",
-    version,
+    version = env!("BUILD_VERSION"),
     about = "A load lab for MQTT brokers: runs any published benchmark against any broker, and checks that nothing was lost",
     after_help = "Examples:\n  $ flock list\n  $ flock show MB-E1\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock compare results/a.json results/b.json"
 )]

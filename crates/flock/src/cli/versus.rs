@@ -34,6 +34,7 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     }
     if !args.quiet {
         note!("{}", opening(args.rounds, &brokers, &scenarios));
+        brokers.iter().filter_map(Description::program_words).for_each(|words| note!("{words}"));
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

@@ -105,8 +105,8 @@ impl Results {
 pub struct ToolInfo {
     pub name: String,
     pub version: String,
-    /// Of the sources that it was built of, with a `+` if they were changed since; empty if that is
-    /// not known.
+    /// Of the sources that it was built of, with a `+` if they were changed since; `unknown` for a
+    /// debug build.
     pub commit: String,
     /// How it was built: `release`, `quick`, or `debug`, which is no tool to measure with.
     pub profile: String,
@@ -118,8 +118,8 @@ impl ToolInfo {
         Self {
             name: "flock".into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            commit: env!("FLOCK_COMMIT").into(),
-            profile: env!("FLOCK_PROFILE").into(),
+            commit: env!("BUILD_COMMIT").into(),
+            profile: env!("BUILD_PROFILE").into(),
         }
     }
 

@@ -24,7 +24,8 @@ pub struct Description {
     /// One sentence on how to get it.
     pub install: String,
     /// Where the program may be; the first that exists is taken. A name without `/` is looked for
-    /// in `PATH`, `~` is the home directory, `$NAME/...` starts with an environment variable.
+    /// in the folder of flock's own program and then in `PATH`, `~` is the home directory,
+    /// `$NAME/...` starts with an environment variable.
     pub programs: Vec<String>,
     pub command: Vec<String>,
     /// Prints the version somewhere in its output.
@@ -196,6 +197,16 @@ impl Description {
         Some(std::path::absolute(&found).unwrap_or(found))
     }
 
+    /// `quelea 0.1.0: /usr/bin/quelea`, if it is installed.
+    pub fn program_words(&self) -> Option<String> {
+        let program = self.program()?;
+        let path = program.display().to_string();
+        let params = &self.params;
+        let dir = PathBuf::new();
+        let version = self.find_version(&Filling { program, port: 0, dir, cores: 1, params });
+        Some(format!("{} {version}: {path}", self.name))
+    }
+
     /// Starts it on `port`, confined to `cpus` if given, with its files in `dir`.
     pub fn start(
         &self,
@@ -327,12 +338,16 @@ fn locate(program: &str) -> Option<PathBuf> {
     } else if program.contains('/') {
         PathBuf::from(program)
     } else {
-        let path = std::env::var_os("PATH")?;
-        let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
-        let folders = std::env::split_paths(&path).chain(beside);
-        return folders.map(|folder| folder.join(program)).find(|found| found.is_file());
+        let own = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        return first_in(own.into_iter().chain(std::env::split_paths(&path)), program);
     };
     path.exists().then_some(path)
+}
+
+/// What was built together with this program is measured, rather than an installed release.
+fn first_in(folders: impl Iterator<Item = PathBuf>, program: &str) -> Option<PathBuf> {
+    folders.map(|folder| folder.join(program)).find(|found| found.is_file())
 }
 
 /// How many cores a list such as `0-1,3` names; all of them for `None`.
@@ -474,6 +489,22 @@ params = { keep = "all" }
         assert_eq!(version_in("nats-server: v2.15.2"), Some("2.15.2"));
         assert_eq!(version_in("rmqtt/0.24.0-2026 rustc/1.95.0"), Some("0.24.0-2026"));
         assert_eq!(version_in("no version here"), None);
+    }
+
+    #[test]
+    fn the_program_of_the_first_folder_is_taken() {
+        let base = std::env::temp_dir().join(format!("flock-{}-folders", std::process::id()));
+        let folders = ["own", "path"].map(|name| base.join(name));
+        for folder in &folders {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::write(folders[1].join("quelea"), "").unwrap();
+        let installed = first_in(folders.clone().into_iter(), "quelea");
+        std::fs::write(folders[0].join("quelea"), "").unwrap();
+        let built = first_in(folders.clone().into_iter(), "quelea");
+        std::fs::remove_dir_all(&base).unwrap();
+        assert_eq!(installed, Some(folders[1].join("quelea")));
+        assert_eq!(built, Some(folders[0].join("quelea")));
     }
 
     #[test]

@@ -28,7 +28,12 @@ use crate::{backup, cluster, log_tool};
 
 /// quelea, an MQTT broker for 3.1, 3.1.1 and 5, and the tools that go with it.
 #[derive(Debug, Parser)]
-#[command(name = "quelea", version, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(
+    name = "quelea",
+    version = env!("BUILD_VERSION"),
+    arg_required_else_help = true,
+    after_help = EXAMPLES
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

@@ -223,6 +223,7 @@ impl Running {
         parts.health.set_ready();
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
+            commit = env!("BUILD_COMMIT"),
             workers = workers.count(),
             shards = parts.shared.shard_count,
             durability = config.durability.level.as_str(),
