@@ -249,7 +249,8 @@ fn check_manifests(
     let text_of = |path: &str| {
         documents.iter().find(|file| file.path == path).map_or("", |file| file.text.as_str())
     };
-    let (architecture, accounted) = (text_of("ARCHITECTURE.md"), text_of("docs/develop/dependencies.md"));
+    let (architecture, accounted) =
+        (text_of("ARCHITECTURE.md"), text_of("docs/develop/dependencies.md"));
     let manifests = source::files(root, &["toml"])?;
     let manifests = manifests
         .iter()
@@ -275,7 +276,9 @@ fn check_manifests(
         let all = manifest.dependencies.keys().chain(manifest.dev_dependencies.keys());
         for dependency in all.filter(|dependency| !is_ours(dependency)) {
             if !accounted.contains(&format!("`{dependency}`")) {
-                faults.push(format!("docs/develop/dependencies.md: no line for `{dependency}` of {name}"));
+                faults.push(format!(
+                    "docs/develop/dependencies.md: no line for `{dependency}` of {name}"
+                ));
             }
         }
         if rules.sans_io.iter().any(|crate_| crate_ == name) {
