@@ -67,8 +67,9 @@ mod tests {
     #[test]
     fn a_generated_document_that_nobody_writes_is_found() {
         let root = std::env::temp_dir().join(format!("xtask-docs-{}", std::process::id()));
-        std::fs::create_dir_all(root.join("docs")).expect("a directory");
         for path in BY_TESTS.iter().copied().chain([conformance::PATH]) {
+            let folder = Path::new(path).parent().expect("a folder of docs");
+            std::fs::create_dir_all(root.join(folder)).expect("a directory");
             std::fs::write(root.join(path), format!("Generated from x: `{COMMAND}`\n"))
                 .expect("a file");
         }
