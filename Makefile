@@ -24,7 +24,7 @@ setup: ## install what the tests need: Debian, Python and npm packages, by name 
 
 .PHONY: peers
 peers: ## install the brokers that flock versus compares with, into .peers
-	@tests/peers/setup
+	@lab/peers/setup
 
 .PHONY: test
 test: setup ## everything that must pass: unit, property, clause, simulator, fuzz, end to end
@@ -48,7 +48,7 @@ sim-long: ## SEEDS worlds (default 100000) of each kind of the simulator, from S
 .PHONY: torture
 torture: ## SIGKILL under load, KILLS times (default 50) at each durable level, and a judgement
 	$(CARGO) build --profile quick -p quelea --bin quelea
-	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/torture/torture.py --kills $(or $(KILLS),50)
+	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 lab/torture/torture.py --kills $(or $(KILLS),50)
 
 .PHONY: cluster-test
 cluster-test: ## ROUNDS (default 50) of mixed faults on three brokers and three NATS servers, and a judgement (SEED=n)
@@ -61,13 +61,13 @@ cluster-test: ## ROUNDS (default 50) of mixed faults on three brokers and three 
 cluster-bench: ## CPU per message of level quorum beside fsync, and takeovers with 100,000 sessions and 1 GB (ROUNDS=3)
 	$(CARGO) build --release -p quelea -p flock --bins
 	@[ -n "$$QUELEA_NATS_SERVER" ] || tests/nats
-	@python3 tests/cluster/cost.py --rounds $(or $(ROUNDS),3)
-	@python3 tests/cluster/takeover.py --rounds $(or $(ROUNDS),3)
+	@python3 lab/cluster_cost.py --rounds $(or $(ROUNDS),3)
+	@python3 lab/takeover.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: siege
 siege: ## attacks a broker with default limits and 1 GB; the table goes to docs/develop/performance/siege.md (CASES="...", SECS)
 	$(CARGO) build --profile quick -p quelea --bin quelea
-	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/siege/siege.py \
+	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 lab/siege/siege.py \
 		--secs $(or $(SECS),8) $(if $(CASES),$(CASES),--markdown docs/develop/performance/siege.md)
 
 .PHONY: bench
@@ -77,44 +77,44 @@ bench: ## the benchmarks of every crate that has some, and instruction counts
 
 .PHONY: floor
 floor: ## quelea as a multiple of a bare relay, into docs/develop/performance/tables.md (ROUNDS=3)
-	@python3 tests/bench.py floor --rounds $(or $(ROUNDS),3)
+	@python3 lab/bench.py floor --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-peers
 bench-peers: ## quelea beside all installed brokers, into docs/develop/performance/tables.md (SUITE=peers: only the core rows)
-	@python3 tests/bench.py $(or $(SUITE),peers catalogue matrix)
+	@python3 lab/bench.py $(or $(SUITE),peers catalogue matrix)
 
 .PHONY: bench-catalogue
 bench-catalogue: ## only the published benchmarks, scaled, beside the best others
-	@python3 tests/bench.py catalogue
+	@python3 lab/bench.py catalogue
 
 .PHONY: bench-matrix
 bench-matrix: ## only QoS x payload x version, beside mosquitto
-	@python3 tests/bench.py matrix
+	@python3 lab/bench.py matrix
 
 .PHONY: bench-connections
 bench-connections: ## what connections cost to make and to hold, over TCP and TLS, beside the best others
-	@python3 tests/bench.py connections --rounds $(or $(ROUNDS),1)
+	@python3 lab/bench.py connections --rounds $(or $(ROUNDS),1)
 
 .PHONY: scaling
 scaling: ## what a core more is worth, into docs/develop/performance/tables.md (ROUNDS=3)
-	@python3 tests/scaling.py --rounds $(or $(ROUNDS),3)
+	@python3 lab/scaling.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-durable
 bench-durable: ## durable sessions, at each level and beside other brokers, into docs/develop/performance/tables.md (ROUNDS=3)
-	@python3 tests/bench.py durable --rounds $(or $(ROUNDS),3)
+	@python3 lab/bench.py durable --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-tails
 bench-tails: ## p99.9 under storms, stopped subscribers, reclaiming, into docs/develop/performance/tables.md (ROUNDS=3)
-	@python3 tests/tails.py --rounds $(or $(ROUNDS),3)
+	@python3 lab/tails.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-memory
 bench-memory: ## memory of connections, subscriptions and retained messages, into docs/develop/performance/tables.md
-	@python3 tests/memory.py
+	@python3 lab/memory.py
 
 .PHONY: soak
 soak: ## is memory flat? everything comes and goes for SECONDS (default 3600)
 	$(CARGO) build --profile quick -p quelea -p flock
-	@python3 tests/soak.py --seconds $(or $(SECONDS),3600)
+	@python3 lab/soak.py --seconds $(or $(SECONDS),3600)
 
 .PHONY: instructions-bless
 instructions-bless: ## accept what the hot path costs now as the baseline that `make test` guards

@@ -2,7 +2,7 @@
 """Measures brokers side by side and writes the tables into docs/develop/performance/tables.md,
 between markers, and what messages cost in the core rows as a picture into docs/use/charts.
 
-`tests/bench.py peers` and `catalogue`: quelea beside the brokers that are installed, with a summary
+`lab/bench.py peers` and `catalogue`: quelea beside the brokers that are installed, with a summary
 on top. `matrix`: quality of service, payload and version, beside mosquitto. `connections`: what
 they cost to make and to hold, over TCP and TLS. `floor`: beside the
 bare relay of crates/floor, as a multiple of what that costs. `durable`: what durable sessions cost,
@@ -80,7 +80,7 @@ class Suite:
 
 
 def file(name):
-    return f"tests/bench/{name}.toml"
+    return f"lab/bench/{name}.toml"
 
 
 def plain(*scenarios):
@@ -162,7 +162,7 @@ CALLED = ["quelea", "mosquitto", "rumqttd", "rmqttd", "nats", "hivemq"]
 SUITES = {
     "floor": Suite(
         [P2P_1K, P2P, SHARE, FAN, *plain("AIO-B100-16B")],
-        ["quelea", "crates/flock/brokers/floor.toml", "brokers/floor-1.toml"],
+        ["quelea", "crates/flock/brokers/floor.toml", "crates/flock/brokers/floor-1.toml"],
         "floor",
     ),
     "peers": Suite(
@@ -221,7 +221,7 @@ def build(arguments, brokers):
     """Where the programs are."""
     if arguments.programs:
         return Path(arguments.programs).resolve()
-    programs = ["server", "flock"]
+    programs = ["quelea", "flock"]
     programs += ["floor"] if any("floor" in one for one in brokers) else []
     command = ["cargo", "build", "--profile", arguments.profile]
     command += [word for one in programs for word in ("-p", one)]
@@ -340,7 +340,7 @@ def write(name, suite, measured, absent, arguments):
     runs = [run for cells in measured.values() for cell in cells.values() for run in cell.runs]
     if not runs:
         sys.exit(f"{name}: no broker could be measured")
-    lines = disclosure(runs, f"tests/bench.py {' '.join(sys.argv[1:])}", commit(), absent)
+    lines = disclosure(runs, f"lab/bench.py {' '.join(sys.argv[1:])}", commit(), absent)
     rows = {row.name: row for row in suite.rows}
     brokers = list(dict.fromkeys(one for cells in measured.values() for one in cells))
     if suite.has_summary:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts which functions of the house a message calls, and how often, under callgrind.
 
-`tests/calls.py` prints a row for each way of a message; with `--list WORK` it lists the functions of
+`lab/calls.py` prints a row for each way of a message; with `--list WORK` it lists the functions of
 one, those that are called most first. The works are those of `tests/instructions.py`.
 
 Nothing is inlined, so that what the source calls is what is counted. Closures count as part of the
@@ -17,9 +17,11 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from instructions import PROGRAMS
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests"))
+
+from instructions import PROGRAMS  # noqa: E402
+
 ROUNDS = 300
 WAYS = [
     ("QoS 0, same shard", "fan-311-0-1"),

@@ -18,9 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from lab import ROOT, Lab
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/cluster"))
 
-SCENARIO = ROOT / "tests/bench/cluster-cost.toml"
+from lab import ROOT, Lab  # noqa: E402
+
+SCENARIO = ROOT / "lab/bench/cluster-cost.toml"
 # The exit code of flock for a run that is no measurement.
 NOT_VALID = 3
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -146,7 +148,7 @@ def facts(broker, flock, options):
     ).stdout.strip()
     day = time.strftime("%Y-%m-%d")
     return (
-        f"`tests/cluster/cost.py --rounds {options.rounds} --secs {options.secs}`, commit {commit}, "
+        f"`lab/cluster_cost.py --rounds {options.rounds} --secs {options.secs}`, commit {commit}, "
         f"{day}, {os.cpu_count()} cores, {platform.machine()}. Broker {broker.stat().st_size:,} B."
     )
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a broker holds takes how much memory? Whole processes, over sockets, beside others.
 
-`tests/memory.py` starts each broker of `--brokers` as `crates/flock/brokers/*.toml` describe it, lets it hold
+`lab/memory.py` starts each broker of `--brokers` as `crates/flock/brokers/*.toml` describe it, lets it hold
 15,000 idle connections, a million distinct subscriptions or a million retained messages, reads its
 resident memory (`VmRSS`) before and after, and writes one table into
 docs/develop/performance/tables.md, between markers. Tables grow by doubling, so that bytes per entry swing: beside the figure at the full
@@ -25,10 +25,12 @@ import time
 import tomllib
 from pathlib import Path
 
-from bench_tables import between_markers
-from ports import free_ports
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests"))
+
+from bench_tables import between_markers  # noqa: E402
+from ports import free_ports  # noqa: E402
+
 DOCUMENT = ROOT / "docs/develop/performance/tables.md"
 TICKS_PER_SEC = os.sysconf("SC_CLK_TCK")
 CONNECTIONS = 1_000
@@ -104,7 +106,7 @@ class Broker:
     """A broker started afresh as its description says."""
 
     def __init__(self, name, cores):
-        path = ROOT / "brokers" / f"{name.partition(':')[0]}.toml"
+        path = ROOT / "crates/flock/brokers" / f"{name.partition(':')[0]}.toml"
         described = tomllib.loads(path.read_text())
         self.name = name.partition(":")[2] or described["name"]
         self.directory = Path(tempfile.mkdtemp(prefix="quelea-memory-"))
@@ -395,7 +397,7 @@ def main():
     columns = [measure(name, arguments) for name in arguments.brokers.split(",")]
     describe = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
-    command = " ".join(["tests/memory.py", *sys.argv[1:]])
+    command = " ".join(["lab/memory.py", *sys.argv[1:]])
     lines = [f"Commit `{commit}`, `{command}`; growth of `VmRSS`; {arguments.cores} threads.", ""]
     lines += table(columns)
     print("\n".join(lines))

@@ -106,7 +106,7 @@ def main():
     runs = [run for cell in measured.values() for run in cell.runs]
     if not runs:
         sys.exit("the broker could not be measured")
-    command = " ".join(["tests/scaling.py", *sys.argv[1:]])
+    command = " ".join(["lab/scaling.py", *sys.argv[1:]])
     lines = disclosure(runs, command, bench.commit(), [])
     lines += [*table_by_itself(rates), "", *table_with_sockets(measured)]
     print("\n".join(lines))

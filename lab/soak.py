@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Is memory flat? Everything that takes some comes and goes for an hour, and the slope is told.
 
-`tests/soak.py --seconds 3600` starts a broker with durable sessions, small log segments and a TLS
-listener, runs `tests/bench/soak.toml` against it with `flock run --pid`, and prints the slope of
+`lab/soak.py --seconds 3600` starts a broker with durable sessions, small log segments and a TLS
+listener, runs `lab/bench/soak.toml` against it with `flock run --pid`, and prints the slope of
 the broker's resident memory over the hold and over its halves, beside what the broker had to keep
 then (`/metrics`). It fails if the second half rises faster than `--limit` allows, or if anything
 was lost.
@@ -20,10 +20,12 @@ import time
 import urllib.request
 from pathlib import Path
 
-from ports import free_ports
-
 ROOT = Path(__file__).resolve().parent.parent
-SCENARIO = ROOT / "tests/bench/soak.toml"
+sys.path.append(str(ROOT / "tests"))
+
+from ports import free_ports  # noqa: E402
+
+SCENARIO = ROOT / "lab/bench/soak.toml"
 
 # Small segments, so that logs are rolled and reclaimed all the time.
 CONFIG = """

@@ -33,7 +33,10 @@ from pathlib import Path
 
 from bench import DOCUMENT, ROOT, commit
 from bench_tables import alike, between_markers, faults, latency, spread, table_head, table_row
-from ports import free_ports
+
+sys.path.append(str(ROOT / "tests"))
+
+from ports import free_ports  # noqa: E402
 
 BROKER_CPUS, PAIRS_CPU, DISTURBANCE_CPU = "0-1", "2", "3"
 CPUS_NEEDED = 4
@@ -221,7 +224,7 @@ def wait_for(port, process):
 
 
 def flock(scenario, params, url, out, options, prefix, programs):
-    command = [*prefix, programs / "flock", "run", ROOT / f"tests/bench/{scenario}.toml"]
+    command = [*prefix, programs / "flock", "run", ROOT / f"lab/bench/{scenario}.toml"]
     command += ["--broker", url, "--insecure", "--threads", "1", "--quiet", "--out", out, *options]
     for name, value in params.items():
         command += ["--set", f"{name}={value}"]
@@ -347,7 +350,7 @@ def disclosure(runs, rounds):
     machine = next(iter(runs.values()))[0]["machine"]
     memory = machine["memory_bytes"] / 2**30
     return [
-        f"Commit `{commit()}`, `tests/tails.py {' '.join(sys.argv[1:])}`;"
+        f"Commit `{commit()}`, `lab/tails.py {' '.join(sys.argv[1:])}`;"
         f" {os.cpu_count()} x {machine['cpu']}, {memory:.0f} GiB,",
         f"Linux {machine['kernel']}; brokers on cores {BROKER_CPUS}, the pairs' load on core"
         f" {PAIRS_CPU}, the disturbance on core {DISTURBANCE_CPU};",
@@ -388,7 +391,7 @@ def main():
 
 def build(profile):
     command = ["cargo", "build", "--profile", profile]
-    command += [word for one in ("server", "flock", "floor") for word in ("-p", one)]
+    command += [word for one in ("quelea", "flock", "floor") for word in ("-p", one)]
     subprocess.run(command, cwd=ROOT, check=True)
     return ROOT / "target" / profile
 

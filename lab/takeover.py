@@ -15,13 +15,14 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path += [str(TESTS / "cluster"), str(TESTS / "e2e")]
 
-from cost import Cluster, cell  # noqa: E402
+from cluster_cost import Cluster, cell  # noqa: E402
 from lab import NODES, ROOT  # noqa: E402
 from wire import PUBACK, Peer, publish  # noqa: E402
 
-FILL = ROOT / "tests/bench/cluster-fill.toml"
+FILL = ROOT / "lab/bench/cluster-fill.toml"
 PUBLISHERS = 50
 LAG_SECS = 600
 SERVED_SECS = 60

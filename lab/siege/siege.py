@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests/e2e")]
 
 import after_login  # noqa: F401  (enters its cases)
 import before_login  # noqa: F401  (the same)
@@ -269,9 +269,9 @@ def markdown(outcomes, options, asked):
         " rest are resident memory;",
         "p99, max, lost and refused are the pair's during the attack; recovery is the time until the"
         " memory is back. What each attack",
-        "is: `tests/siege/siege.py --list`; what stands against it: [security](../security.md#limits).",
+        "is: `lab/siege/siege.py --list`; what stands against it: [security](../security.md#limits).",
         "",
-        f"Measured with `{' '.join(['tests/siege/siege.py', *options])}` at commit {commit} on"
+        f"Measured with `{' '.join(['lab/siege/siege.py', *options])}` at commit {commit} on"
         f" {datetime.date.today()}: {os.cpu_count()} cores,",
         f"{platform.system()} {platform.release()}, attackers on the same cores."
         f" **{holding} of {len(outcomes)} hold**; {calm} of them within",

@@ -9,7 +9,7 @@ import struct
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "e2e"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/e2e"))
 
 import history as h
 import wire

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "torture"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lab/torture"))
 
 import clients
 import wire

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "torture"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lab/torture"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "e2e"))
 
 import cast as c

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "torture"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lab/torture"))
 
 import torture
 

@@ -221,7 +221,7 @@ fn slug(heading: &str) -> String {
 }
 
 fn names_a_file(name: &str) -> bool {
-    let inside = ["docs/", "crates/", "tests/", "xtask/", "fuzz/"];
+    let inside = ["docs/", "crates/", "lab/", "tests/", "xtask/", "fuzz/"];
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
     plain && inside.iter().any(|start| name.starts_with(start))
 }
