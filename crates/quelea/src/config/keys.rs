@@ -546,7 +546,7 @@ settings! {
 }
 
 settings! {
-    /// Which clients may connect. See `docs/use/security.md`.
+    /// Which clients may connect. See `docs/use/authentication.md`.
     "auth" => Auth {
         /// User names and passwords, as written by `quelea passwd` or `mosquitto_passwd`. SIGHUP
         /// reloads the file.
@@ -677,13 +677,13 @@ settings! {
 }
 
 settings! {
-    /// What clients may do. See `docs/use/security.md`.
+    /// What clients may do. See `docs/use/authorization.md`.
     "access" => AccessFile {
         /// Rules in the format of the ACL file of mosquitto; patterns may have
         /// `%{attributes.NAME}`. Not set: all clients may do everything. SIGHUP reloads the file.
         acl_file: Option<PathBuf> = Kind::Path, "";
         /// Groups of clients by their attributes, sets of topics, and the rights of groups on sets,
-        /// in addition to `acl_file`. See `docs/use/policy.md`. SIGHUP reloads the file.
+        /// in addition to `acl_file`. See `docs/use/authorization.md`. SIGHUP reloads the file.
         policy_file: Option<PathBuf> = Kind::Path, "";
         /// Accepts subscriptions that could never receive anything under the rules, as mosquitto
         /// does, instead of refusing them with 0x87.

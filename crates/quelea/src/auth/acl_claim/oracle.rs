@@ -1,5 +1,5 @@
-//! Rules in tokens against what `docs/use/identity.md` says of them, read as plainly as can be: any
-//! shape of JSON either means that, or is refused.
+//! Rules in tokens against what `docs/use/authorization.md` says of them, read as plainly as can
+//! be: any shape of JSON either means that, or is refused.
 
 use policy::{Access, Action, Identity, Manner, Place};
 use policy::{Attribute, Attributes, Principal};
