@@ -19,19 +19,33 @@ cluster: ## three NATS servers and three brokers on loopback as one cluster, unt
 	@python3 tests/cluster/cluster.py
 
 .PHONY: setup
-setup: ## install what the tests need: Debian, Python and npm packages, by name and version
-	@tests/setup
+setup: ## install what the tests need (SUITES="unit e2e": only for these), by name and version
+	@tests/setup $(SUITES)
 
 .PHONY: peers
 peers: ## install the brokers that flock versus compares with, into .peers
 	@lab/peers/setup
 
+.PHONY: quick
+quick: ## half a minute: formatting, links, plain words, tests of codec, topics, sessions and storage
+	$(CARGO) fmt --all --check
+	$(CARGO) test -q -p xtask --test house
+	$(CARGO) test -q -p quelea-codec -p quelea-topic -p quelea-session -p quelea-storage --lib
+
+.PHONY: check
+check: ## three minutes: clippy, unit tests of all crates, a few simulated worlds
+	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
+	$(CARGO) test -q --workspace --lib
+	@for kind in "" --driven --durable --hostile --policy --cluster; do \
+		$(CARGO) run -q -p quelea-sim -- 0 200 $$kind --all || exit 1; done
+
 .PHONY: test
-test: setup ## everything that must pass: unit, property, clause, simulator, fuzz, end to end
+test: setup ## everything that must pass (SUITES="unit e2e": only these; tests/run.py --list names them)
 	@python3 tests/run.py $(SUITES)
 
 .PHONY: e2e
-e2e: setup ## only the end-to-end tests with foreign clients
+e2e: ## only the end-to-end tests with foreign clients
+	@tests/setup e2e e2e-js
 	@python3 tests/run.py e2e e2e-js
 
 .PHONY: conformance
@@ -40,7 +54,7 @@ conformance: ## the raw-bytes clause suite; MQTT_ADDRESS=host:port runs it again
 	$(CARGO) test -p quelea-conformance
 
 .PHONY: sim-long
-sim-long: ## SEEDS worlds (default 100000) of each kind of the simulator, from SEED on; tells each failure in one line
+sim-long: ## SEEDS worlds (default 100000) of each kind of the simulator, from SEED on
 	$(CARGO) build --release -p quelea-sim
 	@for kind in --driven --durable --hostile --policy; do echo "sim $$kind"; \
 		target/release/sim $(or $(SEED),0) $(or $(SEEDS),100000) $$kind --all || exit 1; done
@@ -129,11 +143,14 @@ audit: ## licences, bans, duplicates, sources and advisories of what others wrot
 	@python3 tests/audit.py
 
 .PHONY: lint
-lint: ## formatting, clippy without a warning, house rules, stale generated documents
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) test -p xtask
+lint: ## formatting, spelling, house rules, plain words, clippy, documentation, licences
+	@tests/setup lint
+	@python3 tests/lint.py
+
+.PHONY: release
+release: ## archives of the programs with checksums, after a check of version and changelog
+	@python3 packaging/release.py
 
 .PHONY: docs
-docs: ## write all generated documents anew: configuration, metrics, $SYS topics, conformance
+docs: ## write all generated documents: configuration, metrics, $SYS topics, conformance
 	$(CARGO) xtask docs

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -26,7 +27,7 @@ CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed")
 PYTEST_RESULT = re.compile(r"(\d+) (passed|failed|errors?)\b")
 NODE_RESULT = re.compile(r"^# (pass|fail) (\d+)")
 CLUSTER_RESULT = re.compile(r"^cluster: (\d+) passed, (\d+) failed")
-GUARD_RESULT = re.compile(r"^instructions: (\d+) passed, (\d+) failed")
+GUARD_RESULT = re.compile(r"^(?:instructions|lint): (\d+) passed, (\d+) failed")
 
 
 def count_cargo(line):
@@ -72,6 +73,12 @@ def count_nothing(_line):
 SUITES = [
     ("build", ["cargo", "test", "--workspace", "--no-run"], count_nothing),
     ("unit", ["python3", "tests/units.py"], count_cargo),
+    # With a server that others wrote. All crates are named, so that nothing is built again.
+    (
+        "foreign",
+        ["cargo", "test", "--workspace", "--test", "blocking", "--", "--ignored"],
+        count_cargo,
+    ),
     ("e2e", [*PYTEST, *PROCESSES, "--durations=10", "tests/e2e"], count_pytest),
     (
         "e2e-js",
@@ -83,49 +90,80 @@ SUITES = [
     ("cluster", ["python3", "tests/cluster/rounds.py", "--short"], count_cluster),
     # The hot path in instructions, against the committed baseline: see its own help.
     ("instructions", ["python3", "tests/instructions.py", "--check"], count_guard),
+    ("lint", ["python3", "tests/lint.py"], count_guard),
 ]
 
 # Tests of flock and of the broker's processes wait for real time: on a machine with two cores,
 # two at a time would leave both idle.
 TEST_THREADS_MIN = 4
 
-# What is built beside the end-to-end tests, which wait most of the time: the suite that needs it
-# finds it there, or builds the rest.
-BUILT_BESIDE = ["nice", "-n", "19", "python3", "tests/instructions.py", "--build"]
+# These work with low priority while tests wait for real time: suite, and what is begun with it.
+# Suites that need it find it done, or do the rest.
+BUILD_OF_GUARD = ["python3", "tests/instructions.py", "--build"]
+# Suites that use nothing that `build` makes.
+WITHOUT_BUILD = {"lint"}
 
 
-def build_beside():
-    quiet = subprocess.DEVNULL
-    return subprocess.Popen(BUILT_BESIDE, cwd=ROOT, stdout=quiet, stderr=quiet)
-
-
-def run_suite(name, command, count):
-    """Runs one suite, passing its output through; returns (passed, failed)."""
-    print(f"\n=== {name}: {' '.join(command)}", flush=True)
-    started = time.monotonic()
+def begin(command, output, nice=0):
     environment = dict(os.environ, QUELEA_BIN=str(QUELEA), CARGO_TERM_COLOR="never")
     environment.setdefault("RUST_TEST_THREADS", str(max(os.cpu_count() or 1, TEST_THREADS_MIN)))
-    child = subprocess.Popen(
-        command,
+    return subprocess.Popen(
+        ["nice", "-n", str(nice), *command],
         cwd=ROOT,
         env=environment,
-        stdout=subprocess.PIPE,
+        stdout=output,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
     )
+
+
+def begin_beside(name, wanted, beside):
+    """Starts what can be done while the suite `name` runs."""
+    if name == "unit" and "lint" in wanted:
+        log = tempfile.TemporaryFile("w+", errors="replace")
+        command = next(command for suite, command, _ in SUITES if suite == "lint")
+        beside["lint"] = (begin(command, log, nice=19), log)
+    if name == "e2e" and "instructions" in wanted:
+        beside["build of the guard"] = (begin(BUILD_OF_GUARD, subprocess.DEVNULL, nice=19), None)
+
+
+def lines_of(name, command, beside):
+    """What the suite prints, line by line; its exit code is returned at the end."""
+    if name == "instructions" and "build of the guard" in beside:
+        beside["build of the guard"][0].wait()
+    if name in beside:
+        child, log = beside[name]
+        child.wait()
+        log.seek(0)
+        yield from log
+    else:
+        child = begin(command, subprocess.PIPE)
+        yield from child.stdout
+    return child.wait()
+
+
+def run_suite(name, command, count, beside):
+    """Runs one suite, passing its output through; returns (passed, failed, seconds)."""
+    print(f"\n=== {name}: {' '.join(command)}", flush=True)
+    started = time.monotonic()
     passed = failed = 0
-    for line in child.stdout:
+    lines = lines_of(name, command, beside)
+    while True:
+        try:
+            line = next(lines)
+        except StopIteration as end:
+            if end.value != 0 and failed == 0:
+                failed = 1
+            break
         sys.stdout.write(line)
         sys.stdout.flush()
         more = count(line.rstrip())
         passed += more[0]
         failed += more[1]
-    if child.wait() != 0 and failed == 0:
-        failed = 1
     took = time.monotonic() - started
     print(f"=== {name}: {passed} passed, {failed} failed, {took:.0f} s", flush=True)
-    return (passed, failed)
+    return (passed, failed, took)
 
 
 def main():
@@ -138,29 +176,27 @@ def main():
     if unknown:
         print(f"unknown suite {unknown[0]}: known are {', '.join(sorted(known))}", file=sys.stderr)
         return 2
-    wanted = {"build", *names} if names else known
-    totals = [0, 0]
-    failures = []
-    beside = None
+    wanted = set(names) or known
+    if wanted - WITHOUT_BUILD:
+        wanted |= {"build"}
+    results, beside = {}, {}
     with defaults_taken():
         for name, command, count in SUITES:
             if name not in wanted:
                 continue
-            if name == "e2e" and "instructions" in wanted:
-                beside = build_beside()
-            if name == "instructions" and beside:
-                beside.wait()
-            passed, failed = run_suite(name, command, count)
-            totals[0] += passed
-            totals[1] += failed
-            if failed:
-                failures.append(name)
-                if name == "build":
-                    break
+            begin_beside(name, wanted, beside)
+            results[name] = run_suite(name, command, count, beside)
+            if name == "build" and results[name][1]:
+                break
+    print("\nsuites:")
+    for name, (passed, failed, took) in results.items():
+        print(f"  {took:5.0f} s  {name}: {passed} passed, {failed} failed")
+    failures = [name for name, (_, failed, _) in results.items() if failed]
     if failures:
-        print(f"\nfailed: {', '.join(failures)}")
-    print(f"{totals[0]} passed, {totals[1]} failed")
-    return 1 if totals[1] else 0
+        print(f"failed: {', '.join(failures)}")
+    passed, failed = (sum(result[place] for result in results.values()) for place in (0, 1))
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

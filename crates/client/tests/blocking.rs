@@ -82,6 +82,7 @@ fn options(version: Version, client_id: &str) -> ConnectOptions {
 }
 
 #[test]
+#[ignore = "needs mosquitto: make test SUITES=foreign"]
 fn every_qos_makes_the_round_in_every_version() {
     let broker = Mosquitto::start();
     for version in [Version::V31, Version::V311, Version::V5] {
@@ -106,6 +107,7 @@ fn every_qos_makes_the_round_in_every_version() {
 }
 
 #[test]
+#[ignore = "needs mosquitto: make test SUITES=foreign"]
 fn a_window_of_messages_is_acknowledged_one_by_one() {
     let broker = Mosquitto::start();
     let (mut client, _) =
@@ -120,6 +122,7 @@ fn a_window_of_messages_is_acknowledged_one_by_one() {
 }
 
 #[test]
+#[ignore = "needs mosquitto: make test SUITES=foreign"]
 fn a_session_survives_a_reconnect() {
     let broker = Mosquitto::start();
     let lasting = ConnectOptions {
@@ -138,6 +141,7 @@ fn a_session_survives_a_reconnect() {
 }
 
 #[test]
+#[ignore = "needs mosquitto: make test SUITES=foreign"]
 fn a_dropped_client_leaves_its_will() {
     let broker = Mosquitto::start();
     let (mut heir, _) =

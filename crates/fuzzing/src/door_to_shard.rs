@@ -1,11 +1,11 @@
 //! From the door to the shard: packets on several connections, and what comes between them.
 //!
 //! An input is a world (its first two bytes) and what happens in it, one operation after the other
-//! ([`ops`]): connections come, also with the client id of another one and under another name, send
+//! (`ops`): connections come, also with the client id of another one and under another name, send
 //! packets, sound, mangled or made up, in pieces, read or do not, are cut; mail, disks and time go
 //! on. The bytes take the way that they take in the server: first packet, authentication, shard.
 //!
-//! It panics when the core does, and when one of these does not hold ([`peer`], [`world`]):
+//! It panics when the core does, and when one of these does not hold (`peer`, `world`):
 //!
 //! - What a client is sent are whole packets of its version, none larger than it takes.
 //! - An answer is for something that was asked for on that connection, and there is one.

@@ -316,7 +316,7 @@ impl Shard {
         looks
     }
 
-    /// The back-end has answered [`Reauthenticate`].
+    /// The back-end has answered `Reauthenticate`.
     pub fn on_reauthenticated(
         &mut self,
         slot: u32,

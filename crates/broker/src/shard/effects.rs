@@ -58,7 +58,7 @@ pub struct Effects {
     pub closes: Vec<Close>,
     /// Mail per shard, also for the sender itself, in order.
     pub mail: Vec<Vec<Mail>>,
-    /// Read nothing from the connection before the time; [`NEVER`]: before another word about it.
+    /// Read nothing from the connection before the time; `NEVER`: before another word about it.
     /// The latest word about a connection counts.
     pub pauses: Vec<(u64, u64)>,
     /// Each with the scope that it is about.

@@ -13,7 +13,7 @@ pub enum Rest {
     Nothing,
     /// Some wait, or are a part of a packet.
     Some,
-    /// The beginning of a large packet: what it lacks may be read right into [`Shard::inbox`].
+    /// The beginning of a large packet: what it lacks may be read right into `Shard::inbox`.
     Large,
 }
 

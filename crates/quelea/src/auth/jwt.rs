@@ -36,7 +36,7 @@ pub struct Demands {
     pub expiry_required: bool,
     /// Access rules in it do not matter.
     pub acl_ignored: bool,
-    /// Where they are; None: in [`ACL`].
+    /// Where they are; None: in `ACL`.
     pub acl_claim_name: Option<String>,
 }
 

@@ -1,5 +1,5 @@
 //! Log lines: text for people, with colours only on a terminal, or one JSON object per line. They
-//! are written by a thread of their own, see [`queue`].
+//! are written by a thread of their own, see `queue`.
 
 mod fields;
 mod file;

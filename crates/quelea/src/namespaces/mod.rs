@@ -2,7 +2,7 @@
 //! and in the logs, and who belongs to which.
 //!
 //! A number is given once. With a data directory it stands in a file there before anything is
-//! written under it, so that the logs mean the same after a restart ([`names`]).
+//! written under it, so that the logs mean the same after a restart (`names`).
 
 mod maker;
 mod names;

@@ -270,7 +270,7 @@ fn what_cannot_be_written_down_is_told_to_nobody() {
 }
 
 #[test]
-fn names_of_the_configuration_get_no_number_that_the_logs_know_as_anothers() {
+fn names_of_the_configuration_get_no_number_that_the_logs_know_as_others() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("shard-000")).unwrap();
     let open_both = || {
