@@ -390,9 +390,9 @@ fn lies() -> Vec<Case> {
     let wrong = "10 with wrong properties";
     let identifier = "10 with a wrong subscription identifier";
     let deny = Mischief { deny_every: 20, ..Mischief::default() };
-    let denied = Sign::Words("10 acknowledged as unheard and delivered");
+    let denied = Sign::Words("10 delivered despite 0x10");
     let generous = Mischief { grants_more: true, ..Mischief::default() };
-    let broken = Sign::Words("breaches of the protocol");
+    let broken = Sign::Words("protocol errors");
     let holding = Mischief { unreleased_every: 20, ..Mischief::default() };
     let forcing = Mischief { forces: true, ..Mischief::default() };
     let modest = Mischief { claims_qos_0: true, ..Mischief::default() };
@@ -407,7 +407,7 @@ fn lies() -> Vec<Case> {
         case("uses an alias nobody allowed", damage_of(Damage::Alias), pairs(0), broken),
         in_short(case("says that nobody hears it", deny, pairs(1), denied)),
         case("grants more than asked for", generous, pairs(1), broken),
-        case("does not release QoS 2", holding, pairs(2), Sign::Words("10 never released")),
+        case("does not release QoS 2", holding, pairs(2), Sign::Words("10 without PUBREL")),
         case("sends to the publishers", forcing, pairs(0), Sign::Words("misrouted")),
         case("takes QoS 0 only, it says", modest, pairs(1), unsent),
         case("takes small packets only, it says", narrow, pairs(1), unsent),
@@ -417,7 +417,7 @@ fn lies() -> Vec<Case> {
 fn lies_of_retained() -> Vec<Case> {
     let doing = |retained| Mischief { retained, ..Mischief::default() };
     let lost = Sign::Words("10 lost in 10 deliveries");
-    let stale = Sign::Words("10 retained and not the latest");
+    let stale = Sign::Words("10 outdated retained messages");
     let flag = Sign::Words("10 with a wrong retain flag");
     let twice = Sign::Words("10 duplicated");
     vec![
@@ -430,9 +430,9 @@ fn lies_of_retained() -> Vec<Case> {
 
 fn lies_of_wills() -> Vec<Case> {
     let doing = |will| Mischief { will, ..Mischief::default() };
-    let lost = Sign::Words("10 wills that never came");
-    let again = Sign::Words("10 wills that came again");
-    let unasked = Sign::Words("10 wills of clients that said good-bye");
+    let lost = Sign::Words("10 wills not delivered");
+    let again = Sign::Words("10 wills delivered again");
+    let unasked = Sign::Words("10 wills without cause");
     let (close, polite) = ("close", "message");
     vec![
         in_short(case("sends no wills", doing(WillMischief::Forgotten), leaving(close), lost)),

@@ -262,7 +262,7 @@ fn a_first_delivery_that_is_marked_dup_is_counted_and_fails_the_run() {
         let results = run_with(mischief, &pairs(10, 20, qos, 500));
         assert_eq!((results.integrity.wrong_dup, total(&results).duplicated), (10, 0), "{qos}");
         let expected = unmet(&Expect::default(), &results);
-        assert_eq!(expected, ["10 marked DUP at their first delivery, 0 allowed"]);
+        assert_eq!(expected, ["10 marked DUP on first delivery, 0 allowed"]);
     }
     // Who repeats, and says so, lies about the repeating only.
     let honest = Mischief { duplicate_every: 20, ..Mischief::default() };

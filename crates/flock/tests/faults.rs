@@ -47,7 +47,7 @@ fn a_broker_that_keeps_nothing_is_caught_after_a_kill() {
     let forgotten = results.errors.iter().find(|error| error.what == "session").unwrap();
     assert_eq!((forgotten.count, results.integrity.forgotten_sessions), (10, 10));
     let told = unmet(&Expect::default(), &results);
-    assert!(told.contains(&"10 persistent sessions forgotten, 0 allowed".to_owned()), "{told:?}");
+    assert!(told.contains(&"10 persistent sessions lost, 0 allowed".to_owned()), "{told:?}");
     assert!(total(&results).lost > 0, "{:?}", results.integrity);
     assert!(!results.integrity.worst[0].missing.is_empty());
     assert_eq!(results.totals.published_all(), 1_500);
