@@ -120,21 +120,17 @@ fn counts(progress: &Progress<'_>, page: &mut Page) {
     let (second, totals) = (progress.second, progress.totals);
     page.gauge("clients", "Clients of the scenario.", progress.clients as f64);
     page.gauge("connections", "Open connections.", second.connections as f64);
-    let backlog = "Published and not yet received, at the known fan-out.";
+    let backlog = "Deliveries due and not yet received.";
     page.gauge("backlog_messages", backlog, second.backlog as f64);
     let lost = second.lost_so_far as f64;
-    page.gauge("lost_messages", "Deliveries known to be lost so far.", lost);
+    page.gauge("lost_messages", "Deliveries lost so far.", lost);
     let duplicated = second.duplicated_so_far as f64;
-    page.gauge("duplicated_messages", "Deliveries that came twice so far.", duplicated);
+    page.gauge("duplicated_messages", "Duplicate deliveries so far.", duplicated);
     page.counter("connects_total", "Successful connects.", totals.connects_ok);
     page.counter("connect_failures_total", "Failed connects.", totals.connects_failed);
-    page.counter(
-        "connections_lost_total",
-        "Connections that ended unasked.",
-        totals.connections_lost,
-    );
+    page.counter("connections_lost_total", "Connections lost.", totals.connections_lost);
     page.counter("subscribes_total", "Successful subscribes.", totals.subscribes_ok);
-    let acknowledged = "Publishes acknowledged with success.";
+    let acknowledged = "Publishes acknowledged without error.";
     page.counter("acknowledged_messages_total", acknowledged, totals.acknowledged);
     page.counter(
         "published_payload_bytes_total",
@@ -171,7 +167,7 @@ fn latencies(second: &Second, sums: &mut Sums, page: &mut Page) {
     latency("publish_ack_latency_seconds", help, &second.publish_ack);
     let help = "From the first attempt to CONNACK, over the last second.";
     latency("connect_latency_seconds", help, &second.connect);
-    let help = "How late the tool itself was, p99 over the last second.";
+    let help = "Lateness of the tool, p99 over the last second.";
     page.gauge("lateness_seconds", help, second.lateness_p99_us as f64 / 1e6);
 }
 
