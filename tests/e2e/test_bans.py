@@ -116,8 +116,8 @@ def test_bans_by_hand_and_by_the_api_stand_beside_each_other(start, passwords):
     broker.reload()
     eventually(lambda: ("client", "young") in bans(viewer), "the new file")
     assert bans(viewer) == [("user", "anna"), ("client", "young")]
-    made = broker.wait_for_log(lambda event: event["message"] == "ban made")
-    assert (made["by"], made["whom"]) == ("bruno", "anna")
+    made = broker.wait_for_log(lambda event: event["message"] == "ban added")
+    assert (made["by"], made["who"]) == ("bruno", "anna")
 
 
 def test_a_ban_that_cannot_be_written_is_refused_and_not_in_force(managed):  # noqa: F811
@@ -155,7 +155,7 @@ def test_administrators_at_once_lose_nothing_and_who_goes_away_is_noted(managed)
     wanted = [("client", f"c{number:03}") for number in range(40)] + [("client", "gone")]
     eventually(lambda: bans(api) == wanted, "all bans")
     leaver.close()
-    broker.wait_for_log(lambda event: event["message"] == "ban made" and event["whom"] == "gone")
+    broker.wait_for_log(lambda event: event["message"] == "ban added" and event["who"] == "gone")
     broker.restart()
     assert bans(Api(broker)) == wanted
 

@@ -455,7 +455,7 @@ def test_a_full_log_refuses_and_recovers(start):
         taken = fill(peer, "a")
         assert len(taken) > 100
         event = broker.wait_for_log(lambda event: "publishes refused" in event["message"])
-        assert event["level"] == "WARN" and "no room" in event["message"]
+        assert event["level"] == "WARN" and "memory is full" in event["message"]
         assert broker.get("/readyz")[0] == 200, "clients are served all the same"
         # What needs no space goes on.
         with Peer(broker.port()) as reader:

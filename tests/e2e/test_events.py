@@ -135,7 +135,7 @@ def test_a_stream_tells_the_life_of_a_client(managed, client):  # noqa: F811
     assert stream.until("session.purged")["client_id"] == "dev/7"
     api("POST", "/bans", {"kind": "client", "who": "x"})
     ban = {"kind": "client", "who": "x", "namespace": "default", "by": "token"}
-    assert stream.until("ban.made") == {**ban, "until": None}
+    assert stream.until("ban.added") == {**ban, "until": None}
     api("DELETE", "/bans", status=204, kind="client", who="x")
     assert stream.until("ban.removed")["who"] == "x"
     # Numbers rise also over the end of the process, however it ends.

@@ -65,7 +65,7 @@ def test_a_token_of_a_paho_client_decides_its_name_and_its_topics(start):
     with Peer(broker.port()).accepted(user="x", password=token) as peer:
         assert may_publish(peer, "sites/bonn/t") and may_subscribe(peer, "sites/berlin/#")
         assert not may_publish(peer, "sites/paris/t")
-    broker.wait_for_log(lambda event: event.get("user") == "anna")
+    broker.wait_for_log(lambda event: event.get("username") == "anna")
 
 
 def test_tokens_that_are_not_good_are_refused(start, tmp_path):

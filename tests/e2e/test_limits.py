@@ -157,8 +157,8 @@ def test_drops_are_told_below_sys_with_client_and_reason(start):
         while told < 3:
             topic, payload, _, _ = watcher.message()
             event = json.loads(payload)
-            assert topic == "$SYS/broker/events/dropped"
-            assert event["client"] == name and event["reason"] == "QueueFull"
+            assert topic == "$SYS/broker/events/messages/dropped"
+            assert event["client_id"] == name and event["reason"] == "queue_full"
             told += event["count"]
 
 

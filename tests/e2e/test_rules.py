@@ -110,7 +110,7 @@ def test_the_first_rule_that_matches_decides(ruled):
     # Nothing retained is sent (0x20).
     assert granted(peer, "+/#", 0x21) == 1 and granted(peer, "fast/#", 0x21) == 1
     assert granted(peer, "cars/v7/#") == NOT_AUTHORIZED
-    line = ruled.wait_for_log(lambda event: event["message"].startswith("not allowed"))
+    line = ruled.wait_for_log(lambda event: event["message"] == "access denied")
     assert line["rule"] == "the rule in line 24 of the policy file"
 
 

@@ -21,8 +21,10 @@ const BY_TESTS: &[&str] = &[
     "docs/use/quelea.reference.toml",
     "docs/use/sys-topics.md",
 ];
-const TESTS: &[&str] =
-    &["test", "-p", "quelea", "--test", "config", "--test", "metrics", "--test", "api", "docs_"];
+const TESTS: &[&str] = &[
+    "test", "-p", "quelea", "--test", "config", "--test", "metrics", "--test", "api", "--test",
+    "events", "docs_",
+];
 
 /// Writes all generated documents.
 pub fn write(root: &Path) -> Result<()> {

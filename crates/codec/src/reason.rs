@@ -163,6 +163,13 @@ impl Reason {
     }
 }
 
+impl Reason {
+    /// The name in small letters, as `reason` in logs and events has it: `not_authorized`.
+    pub fn word(self) -> String {
+        self.to_string().to_lowercase().replace([' ', '-'], "_")
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {

@@ -10,9 +10,9 @@ use broker::{Scope, Settings, Shared};
 use quelea::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
 use quelea::config::{Config, Machine};
 use quelea::http::Health;
-use quelea::life_cycle::LifeCycle;
+use quelea::life_cycle::{KINDS, Kind, LifeCycle};
 use quelea::metrics::{Sources, exposition};
-use quelea::run::{Certificates, Clock, FIGURES, Gate, LogBoard, SYS_EVENTS, Timing};
+use quelea::run::{Certificates, Clock, FIGURES, Gate, LogBoard, Timing};
 
 const SYS_INTRODUCTION: &str = "\
 # $SYS topics
@@ -243,12 +243,14 @@ fn sys_tables() -> String {
     for (name, help) in SYS_CLUSTER {
         writeln!(text, "| `$SYS/broker/cluster/{name}` | {help} |").unwrap();
     }
-    text += "\nWhat was lost or refused, as it happens: JSON, not retained, at most once a second ";
-    text += "for each client\nand kind, with the number since the last one.\n\n";
+    text +=
+        "\nLost and refused messages are published as they happen, as JSON and not retained, at ";
+    text += "most\nonce a second for each client and kind. `count` is the number since the last ";
+    text += "one.\n\n";
     text += "| topic | fields | meaning |\n|---|---|---|\n";
-    for (name, fields, meaning) in SYS_EVENTS {
-        let fields = fields.replace(", ", "`, `");
-        writeln!(text, "| `$SYS/broker/events/{name}` | `{fields}` | {meaning} |").unwrap();
+    for kind in KINDS {
+        let (Some(topic), Kind { fields, when, .. }) = (kind.sys_topic(), kind) else { continue };
+        writeln!(text, "| `{topic}` | `{}` | {when} |", fields.replace(", ", "`, `")).unwrap();
     }
     text
 }

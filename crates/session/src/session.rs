@@ -59,6 +59,32 @@ pub enum Dropped {
     Unlogged,
 }
 
+impl Dropped {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::QueueFull,
+        Self::SlowSubscriber,
+        Self::Offline,
+        Self::Expired,
+        Self::TooLarge,
+        Self::Denied,
+        Self::Unlogged,
+    ];
+
+    /// The `reason` of logs, events and metrics.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::SlowSubscriber => "slow_subscriber",
+            Self::Offline => "offline",
+            Self::Expired => "expired",
+            Self::TooLarge => "too_large",
+            Self::Denied => "denied",
+            Self::Unlogged => "log_unavailable",
+        }
+    }
+}
+
 /// What became of an offered delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offered {

@@ -6,7 +6,7 @@
 
 use session::Outbox;
 
-use crate::Event;
+use crate::Ended;
 use crate::clients::client::Client;
 use crate::flow::{BURST_BYTES, RECHECK_MS, SMALL_BYTES_MAX, UNSENT_BYTES_MAX};
 use crate::shard::context::Context;
@@ -28,9 +28,9 @@ impl Client {
         lacks
     }
 
-    /// Counts what its connection holds. True: it is one of the largest holders while
-    /// memory is short, and its connection is to be ended ([`crate::Ledger::cut_largest`]).
-    pub(crate) fn is_to_be_cut(&mut self, cx: &mut Context) -> bool {
+    /// Counts the memory of its connection. Some: its owner is one of the largest consumers while
+    /// memory is short, and the connection is to be closed ([`crate::Ledger::cut_largest`]).
+    pub(crate) fn is_to_be_cut(&mut self, cx: &mut Context) -> Option<Ended> {
         let bytes = self.unsent_bytes();
         if cx.shared.keeps_less_unsent()
             && bytes >= UNSENT_BYTES_MAX
@@ -41,25 +41,17 @@ impl Client {
         }
         self.charged.set_unsent(u32::try_from(bytes).unwrap_or(u32::MAX));
         let is_large = cx.shared.memory_is_short() && bytes >= BURST_BYTES;
-        let Some(account) = self.charged.account().filter(|_| is_large) else { return false };
-        let Some(link) = self.session.link_mut() else { return false };
+        let account = self.charged.account().filter(|_| is_large)?;
+        let link = self.session.link_mut()?;
         if !cx.shared.ledger.cuts(account, bytes as u64) {
-            return false;
+            return None;
         }
-        let event = Event::Cut {
-            client_id: self.id.clone(),
-            username: self.username.clone(),
-            peer: link.peer.clone(),
-            bytes: bytes as u64,
-            held: account.total(),
-        };
         if link.outbox.len() > SMALL_BYTES_MAX {
             link.outbox = Outbox::default();
             link.is_lost = true;
         }
         cx.metrics.memory_cuts.add(1);
-        cx.tell(self.scope, event);
-        true
+        Some(Ended::LargestConsumer { bytes: bytes as u64, owner_bytes: account.total() })
     }
 
     /// What its connection makes the broker hold.

@@ -1,5 +1,7 @@
 //! What happened, for logs, metrics and whoever listens; declared once.
 
+use std::borrow::Cow;
+
 use codec::{Reason, Version, Violation};
 use session::Dropped;
 
@@ -23,7 +25,12 @@ pub enum Ended {
     /// There was no room for packets of it under way.
     Crowded,
     /// The broker was short of memory, and the user or address was the largest consumer.
-    LargestConsumer,
+    LargestConsumer {
+        /// Of this connection.
+        bytes: u64,
+        /// Of its user or address in all.
+        owner_bytes: u64,
+    },
     /// The log is out of service, and can keep no promise any more.
     LogFailed,
     /// The log could not take the session, and the CONNACK has said so.
@@ -43,6 +50,28 @@ pub enum Ended {
 }
 
 impl Ended {
+    /// The `reason` of logs and events; that of a violation is its reason code.
+    pub fn word(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            Self::Client(_) => "client_disconnect",
+            Self::Network => "connection_lost",
+            Self::Violation(violation) => return violation.reason.word().into(),
+            Self::KeepAlive => "keep_alive_timeout",
+            Self::TakenOver => "session_taken_over",
+            Self::QueueFull => "queue_full",
+            Self::Refused => "publish_refused",
+            Self::Crowded => "memory_full",
+            Self::LargestConsumer { .. } => "largest_consumer",
+            Self::LogFailed | Self::NotKept => "log_unavailable",
+            Self::Shutdown => "server_shutting_down",
+            Self::Administrative => "administrative_action",
+            Self::PacketLimitTooLow => "packet_too_large",
+            Self::NotAuthorized => "not_authorized",
+            Self::CredentialExpired => "credential_expired",
+            Self::Banned => "banned",
+        })
+    }
+
     /// The reason code for the client.
     pub const fn reason(&self) -> Reason {
         match self {
@@ -51,7 +80,7 @@ impl Ended {
             Self::Violation(violation) => violation.reason,
             Self::KeepAlive => Reason::KEEP_ALIVE_TIMEOUT,
             Self::TakenOver => Reason::SESSION_TAKEN_OVER,
-            Self::QueueFull | Self::Refused | Self::Crowded | Self::LargestConsumer => {
+            Self::QueueFull | Self::Refused | Self::Crowded | Self::LargestConsumer { .. } => {
                 Reason::QUOTA_EXCEEDED
             }
             Self::LogFailed => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
@@ -175,16 +204,6 @@ pub enum Event {
         client_id: Box<str>,
         username: Option<Box<str>>,
         peer: Box<str>,
-    },
-    /// A connection is cut because memory is short, and its user or address holds most.
-    Cut {
-        client_id: Box<str>,
-        username: Option<Box<str>>,
-        peer: Box<str>,
-        /// In this connection.
-        bytes: u64,
-        /// What its user or address holds in all.
-        held: u64,
     },
     SessionExpired {
         client_id: Box<str>,

@@ -3,11 +3,11 @@
 use session::NEVER;
 use storage::Log;
 
+use crate::Shard;
 use crate::clients::client::Client;
 use crate::clients::ending::LOOKS_PER_TURN;
 use crate::flow::work::Work;
 use crate::shard::waits::Waits;
-use crate::{Ended, Shard};
 
 /// How often expired retained messages are looked for, and groups that nobody speaks of.
 const SWEEP_EVERY_MS: u64 = 1000;
@@ -39,8 +39,8 @@ impl Shard {
         let is_tight = self.cx.shared.memory_is_tight();
         for slot in self.sessions.next_unsent(is_tight) {
             let Some(client) = self.sessions.get_mut(slot) else { continue };
-            if client.is_to_be_cut(&mut self.cx) {
-                self.end(slot, Ended::LargestConsumer);
+            if let Some(ended) = client.is_to_be_cut(&mut self.cx) {
+                self.end(slot, ended);
             }
         }
         self.finish();

@@ -187,3 +187,16 @@ metrics! {
     events_lost: Counter "quelea_events_lost_total",
         "Events that are missing in the log because too many came at once.";
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_of_a_dropped_message_is_a_label() {
+        let labels: Vec<&str> = Metrics::DESCRIPTIONS.iter().map(|metric| metric.label).collect();
+        for reason in session::Dropped::ALL {
+            assert!(labels.contains(&&*format!("reason=\"{}\"", reason.word())), "{reason:?}");
+        }
+    }
+}

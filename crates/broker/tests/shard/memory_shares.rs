@@ -2,7 +2,7 @@
 //! The others go on.
 
 use crate::lab::{Conn, Got, Lab, persistent, publish, request, retained};
-use broker::{ConnectRequest, Event, Memory, Settings};
+use broker::{ConnectRequest, Ended, Event, Memory, Settings};
 use codec::{AckKind, Reason, Version};
 use policy::Access;
 use session::Held;
@@ -216,14 +216,18 @@ fn connections_of_the_largest_are_cut_until_enough_is_free() {
     assert!(!lab.is_closed(other), "it has less than half as much");
     assert_eq!(lab.total(|m| &m.memory_cuts), 3);
     let told = lab.events.iter().find_map(|event| match event {
-        Event::Cut { client_id, username: None, peer, bytes, held } => {
-            Some((client_id.to_string(), peer.to_string(), *bytes, *held))
-        }
+        Event::Disconnected {
+            client_id,
+            username: None,
+            peer,
+            ended: Ended::LargestConsumer { bytes, owner_bytes },
+            ..
+        } => Some((client_id.to_string(), peer.to_string(), *bytes, *owner_bytes)),
         _ => None,
     });
-    let (client_id, peer, bytes, held) = told.expect("it is told");
+    let (client_id, peer, bytes, owner_bytes) = told.expect("it is told");
     assert!(client_id.starts_with("greedy-") && !peer.is_empty());
-    assert!(bytes >= OWED_EACH && held >= 3 * OWED_EACH, "{bytes} of {held}");
+    assert!(bytes >= OWED_EACH && owner_bytes >= 3 * OWED_EACH, "{bytes} of {owner_bytes}");
     // Now the other is the largest; it is left alone when there is enough.
     lab.shared.set_memory(Memory::Enough);
     look(&mut lab);
@@ -250,10 +254,9 @@ fn who_is_cut_and_reads_is_told_why() {
             _ => vec![],
         };
         assert_eq!(lab.take_all(conn), told);
-        assert!(
-            lab.events.iter().any(|event| matches!(event, Event::Cut { username: Some(name), .. }
-            if &**name == "eve"))
-        );
+        assert!(lab.events.iter().any(|event| matches!(event,
+                Event::Disconnected { username: Some(name), ended, .. }
+                    if &**name == "eve" && matches!(ended, Ended::LargestConsumer { .. }))));
     }
 }
 

@@ -18,7 +18,7 @@ use super::views::{Ban, NewBan};
 use super::{Api, json as answer, scopes};
 use crate::auth::bans::{BanList, Banned, FOR_EVER, FULL, Lists, Named, NoChange};
 use crate::config::namespaces::DEFAULT;
-use crate::life_cycle::Happened;
+use crate::life_cycle::{Happened, Kind, table};
 use crate::moment;
 
 pub(crate) fn list(api: &Api, call: &Call) -> Outcome {
@@ -189,7 +189,7 @@ pub(crate) async fn ban(
         Ok(())
     };
     change(add).await?;
-    note(api, call, &told, "ban.made");
+    note(api, call, &told, &table::BAN_ADDED);
     end_connections(api, within, whom).await
 }
 
@@ -204,7 +204,7 @@ pub(crate) async fn remove(api: &Arc<Api>, call: &Call) -> Outcome {
         Ok(())
     })
     .await?;
-    note(api, call, &told, "ban.removed");
+    note(api, call, &told, &table::BAN_REMOVED);
     Ok(None)
 }
 
@@ -230,20 +230,17 @@ fn to_take_back(api: &Api, banned: Banned, namespace: Option<&str>) -> Result<Ba
     Ok(same.pop().unwrap_or(banned))
 }
 
-/// Beside the line of each call, which does not say what is in a body.
-fn note(api: &Api, call: &Call, ban: &Ban, event: &'static str) {
-    let shown = crate::logging::shown;
+/// Reports a change, in addition to the line of the call, which does not have the body.
+fn note(api: &Api, call: &Call, ban: &Ban, kind: &'static Kind) {
     let by = &call.caller.name;
     let mut data =
         json!({ "kind": ban.kind, "who": ban.who, "namespace": ban.namespace, "by": by });
-    let (by, whom, namespace) = (&*shown(by), &*shown(&ban.who), &*ban.namespace);
-    if event == "ban.made" {
-        tracing::info!(by, kind = ban.kind, whom, namespace, until = ban.until, "ban made");
+    if std::ptr::eq(kind, &table::BAN_ADDED) {
         data["until"] = ban.until.clone().into();
-    } else {
-        tracing::info!(by, kind = ban.kind, whom, namespace, "ban taken back");
     }
-    let message = api.facts.life_cycle.on_other(&Happened::of_broker(event, data));
+    let happened = Happened::of_broker(kind, data);
+    happened.log();
+    let message = api.facts.life_cycle.on_other(&happened);
     message.into_iter().for_each(|message| api.shards.publish(message));
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::json;
 
 use super::talk::{NodeStatus, ShardStatus, Status};
-use crate::life_cycle::Happened;
+use crate::life_cycle::{Happened, table};
 
 /// How often a standby that reads old messages says how far it is.
 const PROGRESS_INTERVAL_MS: u64 = 2_000;
@@ -72,128 +72,60 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// The line of the log.
-    pub(super) fn log(&self, node: &str) {
-        match self {
-            Self::Role { before, role, epoch, active, secs } => {
-                log_role(node, before, role, *epoch, active.as_deref(), *secs);
-            }
-            Self::Suspended { epoch, reason } => tracing::warn!(
-                node,
-                epoch,
-                reason,
-                "lease expired: this node is suspended; check the NATS servers (`quelea cluster \
-                 status`)"
-            ),
-            Self::Resumed { epoch, secs } => tracing::info!(
-                node,
-                epoch,
-                suspended_secs = secs,
-                "lease renewed: this node serves again"
-            ),
-            Self::Reading { messages, bytes, left, secs } => tracing::info!(
-                node,
-                messages,
-                bytes,
-                left,
-                secs,
-                "reading the replicated logs; this node cannot take over yet"
-            ),
-            Self::CaughtUp { messages, bytes, secs } => tracing::info!(
-                node,
-                messages,
-                bytes,
-                secs,
-                "caught up with the replicated logs: this node can take over"
-            ),
-            Self::LogsUnavailable { shards, reason } => tracing::warn!(
-                node,
-                shards = &*listed(shards),
-                reason,
-                "the replicated log has no quorum: acknowledgements and publishers wait until it \
-                 has one; if that lasts, check the NATS servers (`quelea cluster status`)"
-            ),
-            Self::LogsAvailable { secs } => tracing::info!(
-                node,
-                unavailable_secs = secs,
-                "the replicated log has a quorum again"
-            ),
-            Self::Unreadable { shard, reason } => tracing::error!(
-                node,
-                shard,
-                reason,
-                "this node cannot follow the replicated log and cannot become active; check the \
-                 other nodes (`quelea cluster status`), or restore a backup"
-            ),
-            Self::NodeAppeared { name, version, address } => {
-                tracing::info!(node, other = name, version, address, "node joined");
-            }
-            Self::NodeSilent { name } => tracing::warn!(
-                node,
-                other = name,
-                "no status from node for 5 s: restart it, or replace its machine"
-            ),
-        }
-    }
-
-    /// The event, if there is one.
-    pub(super) fn happened(&self, node: &str) -> Option<Happened<'static>> {
+    /// What is reported of it.
+    fn happened(&self, node: &str) -> Happened<'static> {
         let (kind, data) = match self {
-            Self::Role { before, role, epoch, active, .. } => {
+            Self::Role { before, role, epoch, active, secs } => {
+                let kind = match role.as_str() {
+                    "claiming" => &table::CLAIMING,
+                    "active" => &table::ACTIVE,
+                    _ => &table::ROLE_CHANGED,
+                };
                 let data = json!({
                     "node": node, "role": role, "before": before, "epoch": epoch, "active": active,
+                    "secs": secs,
                 });
-                ("cluster.role_changed", data)
+                (kind, data)
             }
             Self::Suspended { epoch, reason } => {
-                let data = json!({ "node": node, "epoch": epoch, "reason": reason });
-                ("cluster.suspended", data)
+                let data = json!({ "node": node, "epoch": epoch, "detail": reason });
+                (&table::SUSPENDED, data)
             }
             Self::Resumed { epoch, secs } => {
                 let data = json!({ "node": node, "epoch": epoch, "suspended_secs": secs });
-                ("cluster.resumed", data)
+                (&table::RESUMED, data)
             }
-            Self::Reading { .. } | Self::Unreadable { .. } => return None,
+            Self::Reading { messages, bytes, left, secs } => {
+                let data = json!({
+                    "node": node, "messages": messages, "bytes": bytes, "left": left, "secs": secs,
+                });
+                (&table::READING, data)
+            }
             Self::CaughtUp { messages, bytes, secs } => {
                 let data =
                     json!({ "node": node, "messages": messages, "bytes": bytes, "secs": secs });
-                ("cluster.caught_up", data)
+                (&table::CAUGHT_UP, data)
             }
             Self::LogsUnavailable { shards, reason } => {
-                let data = json!({ "node": node, "shards": shards, "reason": reason });
-                ("cluster.log_unavailable", data)
+                let data = json!({ "node": node, "shards": shards, "detail": reason });
+                (&table::LOG_UNAVAILABLE, data)
             }
             Self::LogsAvailable { secs } => {
-                ("cluster.log_available", json!({ "node": node, "unavailable_secs": secs }))
+                (&table::LOG_AVAILABLE, json!({ "node": node, "unavailable_secs": secs }))
+            }
+            Self::Unreadable { shard, reason } => {
+                let data = json!({ "node": node, "shard": shard, "detail": reason });
+                (&table::CLUSTER_LOG_UNREADABLE, data)
             }
             Self::NodeAppeared { name, version, address } => {
                 let data =
                     json!({ "node": name, "by": node, "version": version, "address": address });
-                ("cluster.node_appeared", data)
+                (&table::NODE_APPEARED, data)
             }
-            Self::NodeSilent { name } => {
-                ("cluster.node_silent", json!({ "node": name, "by": node }))
-            }
+            Self::NodeSilent { name } => (&table::NODE_SILENT, json!({ "node": name, "by": node })),
         };
-        Some(Happened::of_broker(kind, data))
+        Happened::of_broker(kind, data)
     }
-}
-
-fn log_role(node: &str, before: &str, role: &str, epoch: u64, active: Option<&str>, secs: f64) {
-    match role {
-        "claiming" => tracing::info!(node, epoch, "this node has the lease and takes over"),
-        "active" => {
-            tracing::info!(node, epoch, takeover_secs = secs, "this node is active");
-        }
-        // It ends, and had no lease.
-        "released" if before == "standby" => {}
-        "released" => tracing::info!(node, epoch, "lease released"),
-        _ => tracing::info!(node, role, before, epoch, active, "the role of this node changed"),
-    }
-}
-
-fn listed(shards: &[u16]) -> String {
-    shards.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Compares what is known of the cluster with what was known before.
@@ -386,8 +318,10 @@ impl Teller {
         told.listener = Some(listener);
     }
 
+    /// Logs a change and gives it to the listener.
     pub(super) fn tell(&self, change: &Change, node: &str) {
-        let Some(happened) = change.happened(node) else { return };
+        let happened = change.happened(node);
+        happened.log();
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(listener) = &told.listener {
             listener(&happened);
@@ -510,7 +444,7 @@ mod tests {
         teller.tell(&role("active"), "a");
         let (heard, hears) = std::sync::mpsc::channel();
         teller.set(Box::new(move |happened| {
-            let _ = heard.send((happened.kind, happened.data["role"].clone()));
+            let _ = heard.send((happened.kind.name, happened.data["role"].clone()));
         }));
         teller.tell(&Change::Resumed { epoch: 3, secs: 1.0 }, "a");
         let told: Vec<_> = hears.try_iter().collect();
@@ -530,17 +464,17 @@ mod tests {
             Change::LogsAvailable { secs: 0.0 },
             Change::NodeAppeared { name: text(), version: text(), address: text() },
             Change::NodeSilent { name: text() },
+            Change::Reading { messages: 0, bytes: 0, left: 0, secs: 0.0 },
+            Change::Unreadable { shard: 0, reason: text() },
         ];
         for change in changes {
-            let happened = change.happened("a").expect("an event");
-            let known = crate::life_cycle::KINDS.iter().find(|(kind, ..)| *kind == happened.kind);
-            let (_, fields, _) = known.unwrap_or_else(|| panic!("{} is unknown", happened.kind));
-            let mut fields: Vec<&str> = fields.split(", ").collect();
+            let happened = change.happened("a");
+            let mut fields: Vec<&str> = happened.kind.fields.split(", ").collect();
             fields.sort_unstable();
             let data = happened.data.as_object().expect("an object");
             let mut found: Vec<&str> = data.keys().map(String::as_str).collect();
             found.sort_unstable();
-            assert_eq!(found, fields, "{}", happened.kind);
+            assert_eq!(found, fields, "{}", happened.kind.name);
         }
     }
 }

@@ -748,7 +748,6 @@ impl Loop {
     fn tell_changes(&mut self) {
         let status = self.member.status();
         for change in self.watcher.look(&status, boot_ms()) {
-            change.log(&status.own.node);
             self.member.teller.tell(&change, &status.own.node);
         }
     }

@@ -1,10 +1,18 @@
-//! Life-cycle events: who comes, goes, subscribes, loses messages, is banned; each a CloudEvent
-//! (`cloud.rs`), published below `$SYS/events/` and given to those who read the API's stream
-//! (`readers.rs`), as far as their pace allows (`pace.rs`). Nothing is made of what nobody hears.
+//! Life-cycle events: clients connect, disconnect, subscribe, lose messages, are banned.
+//!
+//! All kinds stand in one table (`table.rs`). An event becomes a log line (`log.rs`, limited by
+//! `line_pace.rs`), a message below `$SYS/broker/events/` and a CloudEvent. CloudEvents are published
+//! below `$SYS/events/` and written to the API's stream (`readers.rs`), limited by `pace.rs`. Without
+//! a reader nothing is made.
 
-mod cloud;
+mod happened;
+pub(crate) mod line_pace;
+mod log;
 mod pace;
 mod readers;
+pub(crate) mod table;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,10 +26,11 @@ use crate::config::Events;
 use crate::config::namespaces::DEFAULT;
 use crate::moment;
 use crate::run::Clock;
-pub use cloud::KINDS;
-pub(crate) use cloud::{ClientRefused, Happened};
+pub(crate) use happened::{ClientRefused, Happened};
+use line_pace::LinePace;
 use pace::Pace;
 pub(crate) use readers::{Readers, Reading, Wanted};
+pub use table::{KINDS, Kind};
 
 /// The part of `per_second_max` that refused log-ins have, beside it.
 const REFUSALS_PART: u32 = 10;
@@ -65,37 +74,56 @@ impl LifeCycle {
         own
     }
 
-    /// What came of an event of a shard: messages to be published.
+    /// Logs an event of a shard, and gives the messages that are to be published.
     pub(crate) fn on_event(
         &self,
         event: &Event,
         namespace: &str,
+        lines: &LinePace,
         now_ms: u64,
         mut publish: impl FnMut(Message),
     ) {
-        if self.is_unheard() {
+        let kind = happened::kind_of(event);
+        let is_logged = kind.line.is_some() && kind.about.is_none_or(|it| lines.allows(it, now_ms));
+        if !is_logged && !kind.is_on_sys && self.is_unheard() {
             return;
         }
-        for happened in cloud::of(event, namespace) {
+        for happened in happened::of(event, namespace) {
+            if is_logged {
+                happened.log();
+            }
+            self.sys_message(&happened).into_iter().for_each(&mut publish);
             if self.is_heard(&happened) && self.pace.allows(&happened, now_ms) {
                 self.tell(&happened).into_iter().for_each(&mut publish);
             }
         }
     }
 
-    /// Nobody can hear of anything.
+    /// No reader and no subscriber can get an event.
     pub(crate) fn is_unheard(&self) -> bool {
         !self.is_published && self.readers.are_none()
     }
 
-    /// A CONNECT was refused before it came to a shard. The message is to be published.
-    pub(crate) fn on_refused(&self, refused: &ClientRefused<'_>, now_ms: u64) -> Option<Message> {
+    /// A connection was refused before it came to a shard. The message is to be published.
+    pub(crate) fn on_refused(
+        &self,
+        refused: &ClientRefused<'_>,
+        is_logged: bool,
+        now_ms: u64,
+    ) -> Option<Message> {
+        if !is_logged && self.is_unheard() {
+            return None;
+        }
         let happened = refused.happened();
+        if is_logged {
+            happened.log();
+        }
         let is_told = self.is_heard(&happened) && self.refusals.allows(&happened, now_ms);
         if is_told { self.tell(&happened) } else { None }
     }
 
-    /// Something has happened that no client has a hand in. The message is to be published.
+    /// Something has happened that is about no client, and is logged by the caller. The message is
+    /// to be published.
     pub(crate) fn on_other(&self, happened: &Happened<'_>) -> Option<Message> {
         if self.is_heard(happened) { self.tell(happened) } else { None }
     }
@@ -107,7 +135,7 @@ impl LifeCycle {
         self.note_readers();
         let count = self.pace.take_withheld() + self.refusals.take_withheld();
         let what = json!({ "count": count });
-        if count == 0 { None } else { self.on_other(&Happened::of_broker("events.withheld", what)) }
+        if count == 0 { None } else { self.on_other(&Happened::of_broker(&table::WITHHELD, what)) }
     }
 
     /// What a namespace is called.
@@ -138,8 +166,20 @@ impl LifeCycle {
     }
 
     fn is_heard(&self, happened: &Happened<'_>) -> bool {
-        let is_wanted = || self.shared.interest.shards(happened.topic().as_bytes()).wants != 0;
-        !self.readers.are_none() || self.is_published && is_wanted()
+        let is_wanted = || self.is_subscribed(&happened.kind.topic("events"));
+        happened.kind.not_exported.is_none()
+            && (!self.readers.are_none() || self.is_published && is_wanted())
+    }
+
+    fn is_subscribed(&self, topic: &str) -> bool {
+        self.shared.interest.shards(topic.as_bytes()).wants != 0
+    }
+
+    /// What is published below `$SYS/broker/events/`: messages that were lost or refused. JSON, QoS
+    /// 0, not retained.
+    fn sys_message(&self, happened: &Happened<'_>) -> Option<Message> {
+        let topic = happened.kind.sys_topic().filter(|topic| self.is_subscribed(topic))?;
+        Some(message(&topic, &happened.data.to_string()))
     }
 
     fn tell(&self, happened: &Happened<'_>) -> Option<Message> {
@@ -147,19 +187,7 @@ impl LifeCycle {
         let id = format!("{:x}-{number}", self.start);
         let text = self.cloud_event(&id, happened).to_string();
         self.readers.put(happened, &id, &text);
-        let topic = happened.topic();
-        let parts = MessageParts {
-            topic: &topic,
-            properties: &[],
-            payload: text.as_bytes(),
-            qos: QoS::AtMostOnce,
-            retain: false,
-            expires_at_ms: NEVER,
-            publisher: 0,
-            level: 0,
-            scope: 0,
-        };
-        self.is_published.then(|| Message::new(&parts))
+        self.is_published.then(|| message(&happened.kind.topic("events"), &text))
     }
 
     /// CloudEvents 1.0, section 3.1.
@@ -183,51 +211,16 @@ impl LifeCycle {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use broker::Settings;
-    use codec::Reason;
-
-    use super::*;
-    use crate::config::{Config, Machine};
-
-    #[test]
-    fn a_flood_of_refused_log_ins_leaves_room_for_other_events() {
-        let config = Config::defaults(&Machine::here()).events;
-        let shared = Shared::new(Settings::default(), 1, 1);
-        let life_cycle = LifeCycle::new(&config, &shared, Clock::start());
-        let mut reading = life_cycle.readers.add("me", Wanted::default()).unwrap();
-        let refuse = |number: u32, client_id: &str, address: &str| {
-            let refused = ClientRefused {
-                client_id,
-                username: None,
-                peer: &format!("{address}:{number}"),
-                listener: "tcp",
-                namespace: None,
-                provider: None,
-                reason_code: Reason::NOT_AUTHORIZED,
-                reason: "wrong",
-            };
-            life_cycle.on_refused(&refused, 5_000);
-        };
-        let mut told = |kind: &str| {
-            let all = std::iter::from_fn(|| reading.queue.try_recv().ok());
-            let of_kind = format!("event: quelea.{kind}\n");
-            all.filter(|bytes| String::from_utf8_lossy(bytes).contains(&of_kind)).count()
-        };
-        let share = config.per_second_max.div_ceil(REFUSALS_PART) as usize;
-        (1..=1_000).for_each(|number| refuse(number, "victim", "10.0.0.1"));
-        assert_eq!(told("client.refused"), share.div_ceil(4), "of one address");
-        for number in 1..=10_000 {
-            refuse(number, "victim", &format!("10.1.{}.{}", number / 256, number % 256));
-        }
-        assert_eq!(told("client.refused"), share - share.div_ceil(4));
-        for _ in 0..config.per_client_per_second_max {
-            let client_id = "victim".into();
-            let purged = Event::SessionPurged { client_id, username: None };
-            life_cycle.on_event(&purged, DEFAULT, 5_000, |_| {});
-        }
-        assert_eq!(told("session.purged"), config.per_client_per_second_max as usize);
-        assert_eq!(life_cycle.withheld(), 11_000 - share as u64);
-    }
+fn message(topic: &str, text: &str) -> Message {
+    Message::new(&MessageParts {
+        topic,
+        properties: &[],
+        payload: text.as_bytes(),
+        qos: QoS::AtMostOnce,
+        retain: false,
+        expires_at_ms: NEVER,
+        publisher: 0,
+        level: 0,
+        scope: 0,
+    })
 }

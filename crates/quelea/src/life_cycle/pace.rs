@@ -85,13 +85,13 @@ impl Window {
 mod tests {
     use serde_json::Value;
 
+    use super::super::table;
     use super::*;
 
     fn told(pace: &Pace, client_id: &str, address: &str, now_ms: u64) -> bool {
         let address = address.parse().ok();
-        let kind = "session.connected";
         let happened = Happened {
-            kind,
+            kind: &table::CONNECTED,
             client_id: Some(client_id),
             address,
             namespace: None,

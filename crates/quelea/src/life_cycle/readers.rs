@@ -154,11 +154,11 @@ fn oldest_of_greedier(all: &[Reader], name: &str) -> Option<usize> {
 mod tests {
     use serde_json::json;
 
+    use super::super::table;
     use super::*;
 
     fn connected(client_id: &str) -> Happened<'_> {
-        let kind = "session.connected";
-        Happened { client_id: Some(client_id), ..Happened::of_broker(kind, json!({})) }
+        Happened { client_id: Some(client_id), ..Happened::of_broker(&table::CONNECTED, json!({})) }
     }
 
     fn texts(reading: &mut Reading) -> Vec<String> {
@@ -178,7 +178,7 @@ mod tests {
         let mut bans = readers.add("c", bans).unwrap();
         readers.put(&connected("c1"), "1", "{}");
         readers.put(&connected("c2"), "2", "{}");
-        readers.put(&Happened::of_broker("ban.made", json!({})), "3", "{}");
+        readers.put(&Happened::of_broker(&table::BAN_ADDED, json!({})), "3", "{}");
         let first = "id: 1\nevent: quelea.session.connected\ndata: {}\n\n";
         assert_eq!(texts(&mut all).len(), 3);
         assert_eq!(texts(&mut one), [first]);

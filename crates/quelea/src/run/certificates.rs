@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 
-use crate::life_cycle::Happened;
+use crate::life_cycle::{Happened, table};
 use crate::moment;
 
 /// By listener, in their order. Read for the metrics, written at the start and with each reload.
@@ -33,28 +33,19 @@ impl Certificates {
         let mut warnings = Vec::new();
         for (listener, not_after_secs) in self.expiries() {
             let days = days_left(not_after_secs, now_secs);
-            if days.is_none_or(|days| days < WARNING_DAYS) {
-                let data = json!({
-                    "listener": listener,
-                    "expires_at": moment::text_of(not_after_secs),
-                    "days_left": days,
-                });
-                warnings.push(Happened::of_broker("certificate.expiring", data));
-            }
-            match days {
-                None => tracing::error!(
-                    listener,
-                    "TLS certificate expired: replace the file and send SIGHUP"
-                ),
-                Some(days @ ..WARNING_DAYS) => {
-                    tracing::warn!(
-                        listener,
-                        days,
-                        "TLS certificate expires soon: replace the file and send SIGHUP"
-                    );
-                }
-                Some(_) => {}
-            }
+            let kind = match days {
+                None => &table::CERTIFICATE_EXPIRED,
+                Some(..WARNING_DAYS) => &table::CERTIFICATE_EXPIRING,
+                Some(_) => continue,
+            };
+            let data = json!({
+                "listener": listener,
+                "expires_at": moment::text_of(not_after_secs),
+                "days_left": days,
+            });
+            let warning = Happened::of_broker(kind, data);
+            warning.log();
+            warnings.push(warning);
         }
         warnings
     }

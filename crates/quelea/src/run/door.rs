@@ -27,7 +27,6 @@ use super::accepting::{Complaint, Eager};
 use super::clock::Clock;
 use super::gate::{Entrance, TurnedAway};
 use super::identity;
-use super::line_pace::{About, LinePace};
 use super::mailbox::{Handover, Item, Mailbox};
 use super::standby::ClusterDoor;
 use super::worker::Line;
@@ -35,6 +34,7 @@ use crate::auth::bans::Visitor;
 use crate::auth::scram::{self, Exchange};
 use crate::auth::{AuthRequest, Authenticator, Step, TOKEN_METHOD, Verdict};
 use crate::life_cycle::LifeCycle;
+use crate::life_cycle::line_pace::{About, LinePace};
 use crate::logging::shown;
 use crate::memory;
 use crate::namespaces::{NameMaker, Namespaces};
@@ -461,7 +461,7 @@ impl Door {
         if let Outcome::Short(short) = outcome {
             let (reason, detail) = shortage(short);
             let refusal = admission::refuse_first(&bytes, reason, detail);
-            return self.refuse(key, stream, ("-", None, &peer_name), &refusal);
+            return self.refuse(key, stream, &peer_name, None, &refusal, None);
         }
         match admission::admit(&bytes, limits, &peer_name, identity::assigned_client_id) {
             Admission::NeedMore if outcome == Outcome::Open => {
@@ -471,7 +471,7 @@ impl Door {
             Admission::Refuse(mut refusal) => {
                 let foreign = Foreign::of(&bytes).filter(|foreign| *foreign != Foreign::Mqtt);
                 refusal.detail = foreign.map_or(refusal.detail, Foreign::hint);
-                self.refuse(key, stream, ("-", None, &peer_name), &refusal);
+                self.refuse(key, stream, &peer_name, None, &refusal, None);
             }
             Admission::Connect(credentials, packet_len) => {
                 let rest = bytes[packet_len..].to_vec();
@@ -596,7 +596,8 @@ impl Door {
             Verdict::Denied(denial) => {
                 let reason = Reason::NOT_AUTHORIZED;
                 let refusal = refusal(&credentials, reason, "", "authentication failed");
-                self.deny(key, stream, &credentials, &refusal, Some(&denial));
+                let address = &credentials.request.peer;
+                self.refuse(key, stream, address, Some(&credentials), &refusal, Some(&denial));
             }
         }
     }

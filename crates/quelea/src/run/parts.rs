@@ -12,7 +12,6 @@ use super::certificates::Certificates;
 use super::clock::Clock;
 use super::door::DoorContext;
 use super::gate::Gate;
-use super::line_pace::LinePace;
 use super::logs::LogBoard;
 use super::mailbox::Mailbox;
 use super::servers::HttpServers;
@@ -26,6 +25,7 @@ use crate::config::{Config, Loaded, print};
 use crate::disk::Stamps;
 use crate::http::{self, Health, Metrics};
 use crate::life_cycle::LifeCycle;
+use crate::life_cycle::line_pace::LinePace;
 use crate::metrics::{self, Sources};
 use crate::namespaces::Namespaces;
 

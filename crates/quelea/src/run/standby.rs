@@ -10,7 +10,6 @@ use codec::{Reason, Version};
 use net::TlsContext;
 
 use super::clock::Clock;
-use super::line_pace::LinePace;
 use super::parts::{Ground, Parts};
 use super::servers::HttpServers;
 use super::stops::Stops;
@@ -19,6 +18,7 @@ use crate::cluster::{Clustered, Member, TakenLog, Turn};
 use crate::config::{Config, Loaded};
 use crate::disk::Stamps;
 use crate::http::State;
+use crate::life_cycle::line_pace::LinePace;
 
 /// What the acceptor of a node tells clients while the node does not serve.
 pub(super) struct ClusterDoor {

@@ -16,7 +16,6 @@ use super::certificates::Certificates;
 use super::clock::{Clock, ClockWatch};
 use super::gate::Gate;
 use super::keeper::Keeper;
-use super::line_pace::LinePace;
 use super::logs::{FIGURES, LogBoard};
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
@@ -27,6 +26,7 @@ use crate::auth::rules::{self, BrokerRules};
 use crate::cluster::Member;
 use crate::config::{self, Config, ConfigError, Namespace, Settings};
 use crate::life_cycle::LifeCycle;
+use crate::life_cycle::line_pace::LinePace;
 use crate::logging::{Logging, shown};
 use crate::namespaces::Namespaces;
 

@@ -12,7 +12,6 @@ use driver::{DriverParts, IncomingRoom};
 use super::clock::Clock;
 use super::drive::Crew;
 use super::gate::Gate;
-use super::line_pace::LinePace;
 use super::logs::{LogBoard, LogPlace, LogState, Logs, Phase};
 use super::mailbox::{Item, Mailbox};
 use super::store::Restoration;
@@ -23,6 +22,7 @@ use crate::auth::Authenticator;
 use crate::cluster::Acting;
 use crate::config::Config;
 use crate::life_cycle::LifeCycle;
+use crate::life_cycle::line_pace::LinePace;
 
 /// How often a start that waits for the disk says so.
 const WAITING_INTERVAL: Duration = Duration::from_secs(2);

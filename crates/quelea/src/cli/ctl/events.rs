@@ -10,7 +10,7 @@ use crate::cli::print;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct EventsArgs {
-    /// Events whose type begins with this text, such as session. or ban.made.
+    /// Events whose type begins with this text, such as session. or ban.added.
     #[arg(long = "type", value_name = "BEGIN")]
     kind: Option<String>,
     /// Events about one client.

@@ -10,9 +10,9 @@ use super::stage::Stage;
 use super::{Deadlines, Door};
 use crate::auth::Denial;
 use crate::life_cycle::ClientRefused;
+use crate::life_cycle::line_pace::{About, Visitor};
 use crate::logging::shown;
 use crate::run::gate::TurnedAway;
-use crate::run::line_pace::{About, Visitor};
 use crate::run::mailbox::Item;
 
 /// How long a refused client may take to read why.
@@ -29,32 +29,22 @@ impl Door {
         credentials: &Credentials,
         refusal: &Refusal,
     ) {
-        self.deny(key, stream, credentials, refusal, None);
+        let address = &credentials.request.peer;
+        self.refuse(key, stream, address, Some(credentials), refusal, None);
     }
 
-    /// The same, perhaps because somebody who was asked said no.
-    pub(super) fn deny(
-        &mut self,
-        key: usize,
-        stream: Stream,
-        credentials: &Credentials,
-        refusal: &Refusal,
-        denial: Option<&Denial>,
-    ) {
-        self.publish_refusal(key, credentials, refusal, denial);
-        let request = &credentials.request;
-        let who = (&*request.client_id, request.username.as_deref(), &*request.peer);
-        self.refuse(key, stream, who, refusal);
-    }
-
+    /// Refuses a connection: without credentials, if there was no complete CONNECT; with a denial,
+    /// if a provider refused it.
     pub(super) fn refuse(
         &mut self,
         key: usize,
         mut stream: Stream,
-        who: (&str, Option<&str>, &str),
+        address: &str,
+        credentials: Option<&Credentials>,
         refusal: &Refusal,
+        denial: Option<&Denial>,
     ) {
-        self.tell_refusal(key, who, refusal);
+        self.report_refusal(key, address, credentials, refusal, denial);
         if let Some(arrival) = self.arrivals.get(key) {
             arrival.entrance.counts.refuse(refusal.reason);
         }
@@ -75,31 +65,38 @@ impl Door {
         self.read_away(key, stream);
     }
 
-    fn publish_refusal(
+    fn report_refusal(
         &self,
         key: usize,
-        credentials: &Credentials,
+        address: &str,
+        credentials: Option<&Credentials>,
         refusal: &Refusal,
         denial: Option<&Denial>,
     ) {
-        let (context, request) = (&self.context, &credentials.request);
-        let Some(arrival) = self.arrivals.get(key).filter(|_| !context.life_cycle.is_unheard())
-        else {
+        let (context, request) = (&self.context, credentials.map(|it| &it.request));
+        let Some(arrival) = self.arrivals.get(key) else { return };
+        let client = request.map_or("-".into(), |request| shown(&request.client_id));
+        let what = if refusal.clause.is_empty() { refusal.detail } else { refusal.clause };
+        let ip = address.parse().ok().map(|address: SocketAddr| address.ip());
+        let is_logged = self.may_tell(About::Refused, ip, &client, what);
+        if !is_logged && context.life_cycle.is_unheard() {
             return;
-        };
+        }
         let only = arrival.entrance.belonging.only().map(Into::into);
-        let placed = || context.namespaces.name_of(request.scope);
+        let placed = request.map(|request| request.scope).filter(|scope| !scope.is_first());
+        let clause = format!("{}: {}", refusal.clause, refusal.detail);
+        let detail = if refusal.clause.is_empty() { refusal.detail } else { &clause };
         let refused = ClientRefused {
-            client_id: &request.client_id,
-            username: request.username.as_deref(),
-            peer: &request.peer,
+            client_id: request.map(|request| &*request.client_id),
+            username: request.and_then(|request| request.username.as_deref()),
+            address,
             listener: &arrival.entrance.name,
-            namespace: only.or_else(|| (!request.scope.is_first()).then(placed)),
+            namespace: only.or_else(|| placed.map(|scope| context.namespaces.name_of(scope))),
             provider: denial.map(|denial| &*denial.provider),
             reason_code: refusal.reason,
-            reason: denial.map_or(refusal.detail, |denial| &denial.reason),
+            detail: denial.map_or(detail, |denial| &denial.reason),
         };
-        if let Some(message) = context.life_cycle.on_refused(&refused, self.now_ms) {
+        if let Some(message) = context.life_cycle.on_refused(&refused, is_logged, self.now_ms) {
             context.mailboxes[0].put(Item::Publish(0, message));
         }
     }
@@ -114,30 +111,6 @@ impl Door {
     ) -> bool {
         let visitor = Visitor { about, peer, client: client.into(), what };
         self.context.line_pace.allows_visitor(visitor, self.now_ms)
-    }
-
-    fn tell_refusal(
-        &self,
-        key: usize,
-        (client_id, username, peer): (&str, Option<&str>, &str),
-        refusal: &Refusal,
-    ) {
-        let ip = peer.parse().ok().map(|address: SocketAddr| address.ip());
-        let client = shown(client_id);
-        let what = if refusal.clause.is_empty() { refusal.detail } else { refusal.clause };
-        if !self.may_tell(About::Refused, ip, &client, what) {
-            return;
-        }
-        tracing::info!(
-            client = &*client,
-            user = username.map_or("-".into(), shown).as_ref(),
-            peer,
-            listener = self.arrivals.get(key).map(|arrival| &*arrival.entrance.name),
-            clause = refusal.clause,
-            reason = %refusal.reason,
-            detail = refusal.detail,
-            "connection refused"
-        );
     }
 
     pub(super) fn read_away(&mut self, key: usize, mut stream: Stream) {
@@ -200,12 +173,12 @@ impl Door {
                     return;
                 }
                 if !matches!(arrival.stage, Stage::Refused(_)) {
-                    let peer = arrival.stage.peer();
-                    let ip = peer.parse().ok().map(|address: SocketAddr| address.ip());
+                    let address = arrival.stage.peer();
+                    let ip = address.parse().ok().map(|address: SocketAddr| address.ip());
                     if self.may_tell(About::Handshake, ip, "-", "timeout") {
                         let listener = &arrival.entrance.name;
                         let late = late(&arrival.stage);
-                        tracing::info!(listener, peer, "{late}; connection closed");
+                        tracing::info!(listener, address, "connection closed: {late}");
                     }
                     self.turn_away(key, TurnedAway::Timeout);
                 }

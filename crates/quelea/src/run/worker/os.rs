@@ -22,13 +22,12 @@ use crate::auth::Authenticator;
 use crate::auth::bans::{Lists, Visitor};
 use crate::cluster::Acting;
 use crate::life_cycle::LifeCycle;
+use crate::life_cycle::line_pace::LinePace;
 use crate::memory;
 use crate::run::clock::Clock;
 use crate::run::gate::{Gate, Seat};
-use crate::run::line_pace::LinePace;
 use crate::run::logs::Logs;
 use crate::run::reauthentication::Reauthentication;
-use crate::run::report;
 use crate::run::timing::Timing;
 
 /// What a worker's host needs to start.
@@ -175,18 +174,13 @@ impl Host for Os {
 
     fn on_event(&mut self, shard: &mut Shard, scope: Scope, event: &Event, now_ms: u64) {
         let namespace = &*self.parts.life_cycle.namespace_of(scope);
-        report::log(event, namespace, &self.parts.line_pace, now_ms);
         if let Event::Stranger { peer, .. } = event {
             // Its credentials were right, and what it wants is not its own.
             let origin = ip(peer).map_or(Origin::Local, Origin::of);
             self.parts.authenticator.note_refused(origin);
         }
-        if let Some(message) = report::message(event, namespace)
-            && shard.shared().interest.shards(message.topic_bytes()).wants != 0
-        {
-            shard.on_publish_command(&message, now_ms);
-        }
-        self.parts.life_cycle.on_event(event, namespace, now_ms, |message| {
+        let lines = &self.parts.line_pace;
+        self.parts.life_cycle.on_event(event, namespace, lines, now_ms, |message| {
             shard.on_publish_command(&message, now_ms);
         });
     }

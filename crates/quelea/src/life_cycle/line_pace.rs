@@ -15,7 +15,7 @@ const VISITORS_MAX: usize = 10_000;
 
 /// What a line about a client says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum About {
+pub(crate) enum About {
     Connected,
     Disconnected,
     /// Ended by the broker: for what it did, or for want of room.
@@ -43,7 +43,7 @@ const KINDS: [(About, &str); 8] = [
 
 /// Shared by doors, workers and the control plane.
 #[derive(Debug, Default)]
-pub(super) struct LinePace {
+pub(crate) struct LinePace {
     /// 0: no limit.
     per_second_max: u32,
     kinds: [Kind; KINDS.len()],
@@ -52,13 +52,13 @@ pub(super) struct LinePace {
 
 /// Who was told of: a client at the door has not shown yet that it is who it says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Visitor {
-    pub(super) about: About,
-    pub(super) peer: Option<IpAddr>,
+pub(crate) struct Visitor {
+    pub(crate) about: About,
+    pub(crate) peer: Option<IpAddr>,
     /// As it is shown in the log, or `-`.
-    pub(super) client: Box<str>,
+    pub(crate) client: Box<str>,
     /// The clause or text that says what it did.
-    pub(super) what: &'static str,
+    pub(crate) what: &'static str,
 }
 
 #[derive(Debug, Default)]
@@ -75,12 +75,12 @@ struct Told {
 }
 
 impl LinePace {
-    pub(super) fn new(per_second_max: u32) -> Self {
+    pub(crate) fn new(per_second_max: u32) -> Self {
         Self { per_second_max, ..Self::default() }
     }
 
     /// May a line of this kind be written? If not, it is counted.
-    pub(super) fn allows(&self, about: About, now_ms: u64) -> bool {
+    pub(crate) fn allows(&self, about: About, now_ms: u64) -> bool {
         let kind = &self.kinds[about as usize];
         let second = (now_ms / 1000) << 32;
         let count = |now: u64| if now >> 32 == second >> 32 { now + 1 } else { second + 1 };
@@ -95,7 +95,7 @@ impl LinePace {
     }
 
     /// The same for a client at the door, about whom one line of a kind is written per second.
-    pub(super) fn allows_visitor(&self, visitor: Visitor, now_ms: u64) -> bool {
+    pub(crate) fn allows_visitor(&self, visitor: Visitor, now_ms: u64) -> bool {
         let about = visitor.about;
         if self.per_second_max > 0 {
             let mut visitors = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,7 +111,7 @@ impl LinePace {
     }
 
     /// Tells how much was withheld. To be called about twice a second.
-    pub(super) fn tell_withheld(&self, now_ms: u64) {
+    pub(crate) fn tell_withheld(&self, now_ms: u64) {
         for (Visitor { about, peer, client, what }, count) in self.take_visitors(now_ms) {
             let peer = peer.map_or_else(|| "-".to_owned(), |peer| peer.to_string());
             let client = &*client;
