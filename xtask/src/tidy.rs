@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use crate::prose;
 use crate::rust;
 use crate::source::{self, File};
 
@@ -51,7 +52,10 @@ pub fn faults(root: &Path) -> Result<Vec<String>> {
         check_text(&file, usize::MAX, &mut faults);
     }
     let documents = source::files(root, &["md"])?;
-    documents.iter().for_each(|file| check_links(root, file, &mut faults));
+    for file in &documents {
+        check_links(root, file, &mut faults);
+        check_decision(file, &mut faults);
+    }
     check_manifests(root, &rules, &documents, &mut faults)?;
     check_exceptions(root, &rules, &mut faults);
     Ok(faults)
@@ -205,6 +209,15 @@ fn check_links(root: &Path, file: &File, faults: &mut Vec<String>) {
     }
 }
 
+/// A decision can be read in a minute. The list of decisions is no decision.
+fn check_decision(file: &File, faults: &mut Vec<String>) {
+    let is_one = file.path.starts_with("docs/decisions/") && !file.path.ends_with("README.md");
+    let count = prose::words(&file.text);
+    if is_one && count > DECISION_WORDS_MAX {
+        faults.push(format!("{}: {count} words, at most {DECISION_WORDS_MAX}", file.path));
+    }
+}
+
 /// A heading by its link, or an `<a id="...">`; none other counts.
 fn has_anchor(document: &str, anchor: &str) -> bool {
     let outside_code = document.split("```").step_by(2);
@@ -325,6 +338,7 @@ const LINE_CHARS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 const SAFETY_LINES_MAX: usize = 6;
+const DECISION_WORDS_MAX: usize = 250;
 
 const REMINDERS: [&str; 5] = ["TODO", "FIXME", "XXX", "dbg!(", "HACK:"];
 
@@ -383,6 +397,19 @@ mod tests {
         let mut faults = Vec::new();
         check_size(&file("crates/a/tests/a.rs", &text), &rules(), &mut faults);
         assert!(faults.is_empty());
+    }
+
+    #[test]
+    fn long_decisions_are_found() {
+        let mut faults = Vec::new();
+        let mut check = |path: &str, count: usize| {
+            check_decision(&file(path, &"word | ".repeat(count)), &mut faults);
+        };
+        check("docs/decisions/0001-a.md", DECISION_WORDS_MAX);
+        check("docs/decisions/README.md", DECISION_WORDS_MAX + 1);
+        check("docs/use/a.md", DECISION_WORDS_MAX + 1);
+        check("docs/decisions/0002-b.md", DECISION_WORDS_MAX + 1);
+        assert_eq!(faults, ["docs/decisions/0002-b.md: 251 words, at most 250"]);
     }
 
     #[test]
