@@ -75,7 +75,8 @@ pub fn markdown() -> String {
                 Value::Unset => "not set".into(),
                 value => format!("`{}`", key.kind.show(&value)),
             };
-            let row = [format!("`{}`", key.name), default, key.kind.allowed(), paragraph(key.doc)];
+            let allowed = key.kind.allowed_in_short();
+            let row = [format!("`{}`", key.name), default, allowed, paragraph(key.doc)];
             out.push_str(&format!("| {} |\n", row.join(" | ")));
         }
     }
@@ -93,7 +94,7 @@ pub fn reference() -> String {
         let mark = if is_in_list { "# " } else { "" };
         out.push_str(&format!("{mark}{heading}\n"));
         for key in section.keys {
-            let doc = format!("{} Value: {}.", paragraph(key.doc), key.kind.allowed());
+            let doc = format!("{} Value: {}.", paragraph(key.doc), key.kind.allowed_in_short());
             let value = key.kind.show(&default_of(key));
             out.push_str(&format!("\n{}\n# {} = {value}\n", comment(&doc), key.name));
         }

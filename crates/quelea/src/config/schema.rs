@@ -266,6 +266,36 @@ impl Kind {
         }
     }
 
+    /// What is allowed, as a cell of a table. Bounds that nobody reaches are left out.
+    pub fn allowed_in_short(&self) -> String {
+        match self {
+            Self::Number { unit, min, max, words } => {
+                let unit_words = match unit {
+                    Unit::Count => "",
+                    Unit::Bytes => "size, ",
+                    Unit::Secs => "time, ",
+                };
+                let (from, to) = (self.show_number(*min), self.show_number(*max));
+                let range = if *max < u64::from(u32::MAX) {
+                    format!("{from} to {to}")
+                } else {
+                    format!("from {from}")
+                };
+                let words = words.iter().flatten();
+                let words: String = words.map(|(word, _)| format!(", or \"{word}\"")).collect();
+                format!("{unit_words}{range}{words}")
+            }
+            Self::Flag => "boolean".into(),
+            Self::Text(what) => what.strip_prefix("a ").unwrap_or(what).into(),
+            Self::Path => "path".into(),
+            Self::OneOf(words) => {
+                let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+                quoted.join(", ")
+            }
+            Self::List(what) => format!("list of {what}"),
+        }
+    }
+
     /// The value as TOML that reads back as the same value.
     pub fn show(&self, value: &Value) -> String {
         match value {
