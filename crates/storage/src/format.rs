@@ -1,6 +1,6 @@
 //! The bytes on the medium: segment headers, batch headers and record frames.
 //!
-//! `docs/develop/log-format.md` describes the same field by field. All numbers are little endian,
+//! `docs/develop/journal-format.md` describes the same field by field. Numbers are little endian,
 //! all checksums CRC-32C. A checksum of a batch or record is XORed with the *seed* of its segment,
 //! which depends on the log's random identity and the segment's number, so that bytes of another
 //! log, or left over from an earlier use of a recycled file, never pass as valid.

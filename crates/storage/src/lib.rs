@@ -31,7 +31,7 @@
 //! from damage, `follow.rs` for a copy that grows,
 //! `manifest.rs` for how a missing end is noticed, `space.rs` and `reclaim.rs` for the
 //! life of a segment, `format.rs` for the bytes.
-//! The format is described field by field in `docs/develop/log-format.md`.
+//! The format is described field by field in `docs/develop/journal-format.md`.
 //!
 //! # Invariants
 //!
