@@ -65,11 +65,11 @@ torture: ## SIGKILL under load, KILLS times (default 50) at each durable level, 
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 lab/torture/torture.py --kills $(or $(KILLS),50)
 
 .PHONY: cluster-test
-cluster-test: ## ROUNDS (default 50) of mixed faults on three brokers and three NATS servers, and a judgement (SEED=n)
+cluster-test: ## ROUNDS (default 50) of mixed faults on three brokers and three NATS servers, and a judgement (SEED=n, RESULTS=1 writes lab/results)
 	$(CARGO) build --profile quick -p quelea --bin quelea
 	@[ -n "$$QUELEA_NATS_SERVER" ] || tests/nats
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/cluster/rounds.py --strict \
-		--rounds $(or $(ROUNDS),50) $(if $(SEED),--seed $(SEED)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
+		--rounds $(or $(ROUNDS),50) $(if $(SEED),--seed $(SEED)) $(if $(RESULTS),--results)
 
 .PHONY: cluster-bench
 cluster-bench: ## CPU per message of level quorum beside fsync, and takeovers with 100,000 sessions and 1 GB (ROUNDS=3)
@@ -79,10 +79,10 @@ cluster-bench: ## CPU per message of level quorum beside fsync, and takeovers wi
 	@python3 lab/takeover.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: siege
-siege: ## attacks a broker with default limits and 1 GB; the table goes to docs/develop/performance/siege.md (CASES="...", SECS)
+siege: ## attacks a broker with default limits and 1 GB; all cases together write lab/results/siege.json (CASES="...", SECS)
 	$(CARGO) build --profile quick -p quelea --bin quelea
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 lab/siege/siege.py \
-		--secs $(or $(SECS),8) $(if $(CASES),$(CASES),--markdown docs/develop/performance/siege.md)
+		--secs $(or $(SECS),8) $(if $(CASES),$(CASES),--results)
 
 .PHONY: bench
 bench: ## the benchmarks of every crate that has some, and instruction counts
@@ -90,11 +90,11 @@ bench: ## the benchmarks of every crate that has some, and instruction counts
 	@python3 tests/instructions.py
 
 .PHONY: floor
-floor: ## quelea as a multiple of a bare relay, into docs/develop/performance/tables.md (ROUNDS=3)
+floor: ## quelea as a multiple of a bare relay, into lab/results (ROUNDS=3)
 	@python3 lab/bench.py floor --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-peers
-bench-peers: ## quelea beside all installed brokers, into docs/develop/performance/tables.md (SUITE=peers: only the core rows)
+bench-peers: ## quelea beside all installed brokers, into lab/results (SUITE=peers: only the core rows)
 	@python3 lab/bench.py $(or $(SUITE),peers catalogue matrix)
 
 .PHONY: bench-catalogue
@@ -110,19 +110,19 @@ bench-connections: ## what connections cost to make and to hold, over TCP and TL
 	@python3 lab/bench.py connections --rounds $(or $(ROUNDS),1)
 
 .PHONY: scaling
-scaling: ## what a core more is worth, into docs/develop/performance/tables.md (ROUNDS=3)
+scaling: ## what a core more is worth, into lab/results (ROUNDS=3)
 	@python3 lab/scaling.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-durable
-bench-durable: ## durable sessions, at each level and beside other brokers, into docs/develop/performance/tables.md (ROUNDS=3)
-	@python3 lab/bench.py durable --rounds $(or $(ROUNDS),3)
+bench-durable: ## durable sessions, at each level and beside other brokers, into lab/results (ROUNDS=3)
+	@python3 lab/bench.py durable durable-levels --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-tails
-bench-tails: ## p99.9 under storms, stopped subscribers, reclaiming, into docs/develop/performance/tables.md (ROUNDS=3)
+bench-tails: ## p99.9 under storms, stopped subscribers, reclaiming, into lab/results (ROUNDS=3)
 	@python3 lab/tails.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-memory
-bench-memory: ## memory of connections, subscriptions and retained messages, into docs/develop/performance/tables.md
+bench-memory: ## memory of connections, subscriptions and retained messages, into lab/results
 	@python3 lab/memory.py
 
 .PHONY: soak
@@ -152,5 +152,5 @@ release: ## archives of the programs with checksums, after a check of version an
 	@python3 packaging/release.py
 
 .PHONY: docs
-docs: ## write all generated documents: configuration, metrics, $SYS topics, conformance
+docs: ## write all generated documents: configuration, metrics, $SYS topics, conformance, performance
 	$(CARGO) xtask docs

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Measures brokers side by side and writes the tables into docs/develop/performance/tables.md,
-between markers, and what messages cost in the core rows as a picture into docs/use/charts.
+"""Measures brokers side by side and writes a file of results for each suite into lab/results.
 
-`lab/bench.py peers` and `catalogue`: quelea beside the brokers that are installed, with a summary
-on top. `matrix`: quality of service, payload and version, beside mosquitto. `connections`: what
-they cost to make and to hold, over TCP and TLS. `floor`: beside the
-bare relay of crates/floor, as a multiple of what that costs. `durable`: what durable sessions cost,
-at quelea's levels and with other brokers that keep them on disk. Several suites may be given.
+`lab/bench.py peers` and `catalogue`: quelea and the brokers that are installed. `matrix`: quality
+of service, payload and version, with mosquitto. `connections`: the cost of connects and of idle
+connections, over TCP and TLS. `floor`: quelea and the bare relay of crates/floor. `durable`:
+durable sessions at the levels of quelea, and in other brokers that keep them on disk;
+`durable-levels` has only quelea. Several suites may be given.
 
-All run `flock versus`: every broker afresh for every run, all on the same cores, in turns, several
-rounds. A cell is the median over the rounds; behind it stands the smallest and the largest. A
-broker that fails is shown with its reason, and the others go on.
+All suites run `flock versus`. Each run starts its broker, on the same cores, in turns, in several
+rounds. A cell is the median over the rounds, with the smallest and the largest. The row of a
+broker that fails has the reason, and the others go on. `make docs` writes the page and its
+charts.
 """
 
 import argparse
@@ -26,26 +26,15 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench_chart import chart
-from bench_tables import (
-    Cell,
-    between_markers,
-    columns,
-    disclosure,
-    grid,
-    reason_in,
-    summary,
-    tables,
-)
-
-ROOT = Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs/develop/performance/tables.md"
-CHARTS = ROOT / "docs/use/charts"
+import records
+import runs
+from records import ROOT
+from runs import Cell, columns
 
 
 @dataclass(frozen=True)
 class Row:
-    """One scenario of a suite: a line of the summary, a table, or a cell of the grid."""
+    """One scenario of a suite."""
 
     name: str
     # An id of the catalogue or a file.
@@ -54,14 +43,10 @@ class Row:
     options: tuple = ()
     # Messages have due times, so that a broker can fall behind.
     paced: bool = False
-    # Which broker of ours is held against the others.
-    own: str = "quelea"
     # Instead of the suite's.
     brokers: tuple = ()
-    # Block, column and line in a grid.
-    place: tuple = ()
-    # Its line in the picture; a suite with one for each row is drawn.
-    about: str = ""
+    # What the rows of its record name, instead of the scenario.
+    of: dict = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,14 +54,9 @@ class Suite:
     rows: list
     # Names or files of brokers.
     brokers: list
-    # The broker that the others are told as a multiple of.
-    unit: str
     rounds: int = 3
     duration: str = "8s"
     ramp: str = "2s"
-    has_summary: bool = False
-    # What others cost beside `unit` on another machine: row to broker to us per message.
-    marks: dict = field(default_factory=dict)
 
 
 def file(name):
@@ -88,13 +68,13 @@ def plain(*scenarios):
 
 
 P2P_1K = Row("P2P-1K", file("p2p-1k"), paced=True)
-P2P = Row("P2P-20K", file("p2p-20k"), paced=True, about="1,000 pairs, 20,000/s, QoS 1")
-SHARE = Row("SHARE-20K", file("share-20k"), paced=True, about="1,000 to a group of 50, 20,000/s")
-FAN = Row("FAN-50K", file("fan-50k"), paced=True, about="5 to 1,000 subscribers, 50,000/s")
+P2P = Row("P2P-20K", file("p2p-20k"), paced=True)
+SHARE = Row("SHARE-20K", file("share-20k"), paced=True)
+FAN = Row("FAN-50K", file("fan-50k"), paced=True)
 # As fast as it goes, with up to 1,000 in flight per publisher.
-MAX_1 = Row("MAX-1", file("max"), ("--set", "qos=1"), about="100 pairs flat out, QoS 1")
-MAX_0 = Row("MAX-0", file("max"), ("--set", "qos=0"), about="100 pairs flat out, QoS 0")
-ONE_1 = Row("ONE-1", file("one"), about="one pair flat out, QoS 1")
+MAX_1 = Row("MAX-1", file("max"), ("--set", "qos=1"))
+MAX_0 = Row("MAX-0", file("max"), ("--set", "qos=0"))
+ONE_1 = Row("ONE-1", file("one"))
 
 # 2,000 messages per second into kept sessions.
 DELAYED = ("quelea-memory", "quelea", "quelea-delayed", "mosquitto-durable")
@@ -104,17 +84,6 @@ PEERS = ["quelea", "mosquitto", "rumqttd", "rmqttd", "nats"]
 PEERS += ["mochi", "hivemq", "rabbitmq", "aedes"]
 KEEPERS = ["quelea-memory", "quelea-disk", "quelea"]
 KEEPERS += [f"{name}-durable" for name in ("mosquitto", "nats", "hivemq", "rabbitmq")]
-
-# CPU us per message of brokers that no package registry has, and of mosquitto beside them, on one
-# machine of four cores: versions 2.1.2 (mosquitto), 1.26.2, 0.25.5 and 5.8.9.
-MARKS = {
-    "P2P-20K": {"mosquitto": 41.8, "FlashMQ": 69.4, "NanoMQ": 96.8, "EMQX": 117.8},
-    "SHARE-20K": {"mosquitto": 30.9, "FlashMQ": 78.9, "NanoMQ": 81.3, "EMQX": 105.8},
-    "FAN-50K": {"mosquitto": 15.2, "FlashMQ": 20.5, "NanoMQ": 31.4, "EMQX": 39.6},
-    "MAX-1": {"mosquitto": 15.3, "FlashMQ": 1.17, "NanoMQ": 53.1, "EMQX": 42.8},
-    "MAX-0": {"mosquitto": 8.0, "FlashMQ": 0.97, "NanoMQ": 29.0, "EMQX": 17.5},
-    "ONE-1": {"mosquitto": 12.2, "FlashMQ": 2.47, "NanoMQ": 98.3, "EMQX": 28.9},
-}
 
 # Where a process may open 20,000 descriptors, what has more clients is scaled to 19,000, and its
 # clients are made faster, so that the rate stays as far as two cores of load can make it.
@@ -133,9 +102,9 @@ CATALOGUE = [
     Row("EG-3", "EG-3", ("--scale", "0.095", "--speed", "10", *MANY), paced=True),
     Row("EG-4", "EG-4", ("--scale", "0.475", "--speed", "2", *MANY), paced=True),
     *plain(*(f"AIO-{shape}" for shape in AIO_SHAPES)),
-    # These keep sessions: ours is held against the others where it does so in memory, as they do.
-    *(Row(one, one, own="quelea-memory", brokers=KEPT) for one in ("SOL-1K", "SOL-1M")),
-    Row("HM-R", "HM-R19000", ("--speed", "240"), own="quelea-memory", brokers=KEPT),
+    # These use persistent sessions, which the other brokers keep in memory.
+    *(Row(one, one, brokers=KEPT) for one in ("SOL-1K", "SOL-1M")),
+    Row("HM-R", "HM-R19000", ("--speed", "240"), brokers=KEPT),
 ]
 
 # Payload, and the messages in flight per publisher.
@@ -150,8 +119,8 @@ def matrix():
                 settings = (f"qos={qos}", f"payload={size}", f"in_flight={window}")
                 options = tuple(word for one in settings for word in ("--set", one))
                 name = f"{scenario}-q{qos}-{size}"
-                place = (f"MQTT {version}", f"QoS {qos}", size)
-                yield Row(name, file(scenario), options, place=place)
+                of = {"version": f"MQTT {version}", "qos": f"QoS {qos}", "payload": size}
+                yield Row(name, file(scenario), options, of=of)
 
 
 # 10,000 clients at 1,000 per second.
@@ -163,31 +132,23 @@ SUITES = {
     "floor": Suite(
         [P2P_1K, P2P, SHARE, FAN, *plain("AIO-B100-16B")],
         ["quelea", "crates/flock/brokers/floor.toml", "crates/flock/brokers/floor-1.toml"],
-        "floor",
     ),
     "peers": Suite(
         [P2P, SHARE, FAN, MAX_1, MAX_0, ONE_1],
         PEERS,
-        "mosquitto",
         rounds=2,
         duration="4s",
         ramp="1s",
-        has_summary=True,
-        marks=MARKS,
     ),
     "catalogue": Suite(
         CATALOGUE,
         # NATS and rumqttd do not speak version 5.
         ["quelea", "mosquitto", "mochi", "rmqttd", "hivemq"],
-        "mosquitto",
         rounds=1,
         duration="4s",
         ramp="1s",
-        has_summary=True,
     ),
-    "matrix": Suite(
-        list(matrix()), ["quelea", "mosquitto"], "mosquitto", rounds=2, duration="2s", ramp="200ms"
-    ),
+    "matrix": Suite(list(matrix()), ["quelea", "mosquitto"], rounds=2, duration="2s", ramp="200ms"),
     "connections": Suite(
         [
             Row("CONN-10K", file("conn-10k"), STEADY),
@@ -198,16 +159,22 @@ SUITES = {
             Row("TLS-RATE", file("tls-rate")),
         ],
         CALLED,
-        "mosquitto",
         rounds=1,
         duration="4s",
     ),
     "durable": Suite(
         [*plain("D-1-16B", "D-1-1K", "D-1-8K", "D-2", "D-3", "D-4"), D_PACED],
         KEEPERS,
-        "quelea-memory",
     ),
 }
+
+SUITES["durable-levels"] = Suite(
+    plain("D-1-1K", "D-2"),
+    ["quelea", "quelea-disk", "quelea-memory"],
+    rounds=2,
+    duration="4s",
+    ramp="1s",
+)
 
 # A run may take its stages, a drain, and what a slow broker needs to start and to end.
 CELL_SECS_MAX = 120
@@ -267,8 +234,8 @@ def measure(suite, rows, brokers, shape, programs, out):
 def told(results, why):
     if why:
         return why
-    (title, of, _), *_, (_, cost, _) = columns([results])
-    return f"{of(results) or 0:,.0f} {title}, {cost(results) or 0:.2f} us"
+    (name, unit, of), *_, (_, _, cost) = columns([results])
+    return f"{name} {of(results) or 0:,.0f} {unit}, {cost(results) or 0:.2f} us"
 
 
 def run(row, broker, shape, programs, out):
@@ -302,7 +269,7 @@ def run(row, broker, shape, programs, out):
         # Only the results are read again, and there are many runs.
         other.unlink() if other.suffix in (".html", ".csv", ".md") else None
     if why is None and not found:
-        why = reason_in(output, Path(broker).stem)
+        why = runs.reason_in(output, Path(broker).stem)
     return (None, why) if why else (json.loads(found[0].read_text()), None)
 
 
@@ -333,46 +300,22 @@ def end_orphans():
                 pass
 
 
-# --- The document
+# --- The record
 
 
-def write(name, suite, measured, absent, arguments):
-    runs = [run for cells in measured.values() for cell in cells.values() for run in cell.runs]
-    if not runs:
+def record(name, suite, measured, absent, rounds):
+    done = [run for cells in measured.values() for cell in cells.values() for run in cell.runs]
+    if not done:
         sys.exit(f"{name}: no broker could be measured")
-    lines = disclosure(runs, f"lab/bench.py {' '.join(sys.argv[1:])}", commit(), absent)
-    rows = {row.name: row for row in suite.rows}
-    brokers = list(dict.fromkeys(one for cells in measured.values() for one in cells))
-    if suite.has_summary:
-        lines += summary(measured, brokers, suite.unit, lambda row: rows[row].own, suite.marks)
-    if all(rows[row].place for row in measured):
-        lines += grid(measured, brokers, {row: rows[row].place for row in measured})
-    else:
-        lines += tables(measured, suite.unit)
-    print("\n".join(lines))
-    if not arguments.print_only:
-        DOCUMENT.write_text(between_markers(DOCUMENT.read_text(), name, lines))
-        if set(rows) == set(measured) and all(row.about for row in suite.rows):
-            draw(name, suite, measured, brokers, runs[0]["machine"])
-
-
-def draw(name, suite, measured, brokers, machine):
-    where = f"Two broker cores of {machine['cpu']}, commit {commit()}, one run in turns."
-    CHARTS.mkdir(exist_ok=True)
-    picture = chart(
-        "CPU per message, in microseconds: the shorter the better",
-        measured,
-        {row.name: row.about for row in suite.rows},
-        brokers,
-        where + " How it was measured: docs/develop/performance/method.md",
-    )
-    (CHARTS / f"{name}.svg").write_text(picture)
-
-
-def commit():
-    command = ["git", "describe", "--always", "--dirty"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    named = {row.name: row.of for row in suite.rows}
+    rows = [
+        made | {"of": {**(named[made["of"]["scenario"]] or {"scenario": made["of"]["scenario"]}),
+                       "broker": made["of"]["broker"]}}
+        for made in runs.rows(measured)
+    ]  # fmt: skip
+    command = f"lab/bench.py {' '.join(sys.argv[1:])}"
+    facts = {"titles": runs.titles(measured), "notes": [f"Not installed: {one}" for one in absent]}
+    return records.record(name, command, rounds, rows, runs.machine(done), **facts)
 
 
 @dataclass(frozen=True)
@@ -393,8 +336,8 @@ def main():
     parser.add_argument("--profile", default="release")
     parser.add_argument("--programs", help="folder of quelea, flock and floor: nothing is built")
     parser.add_argument("--brokers", help="instead of the suite's, separated by commas")
-    parser.add_argument("--rows", help="only these of the suite's rows, separated by commas")
-    parser.add_argument("--print-only", action="store_true", help="leave the document as it is")
+    parser.add_argument("--rows", help="only these rows, separated by commas: nothing is written")
+    parser.add_argument("--print-only", action="store_true", help="write no file")
     arguments = parser.parse_args()
     for name in arguments.suites:
         suite = SUITES[name]
@@ -412,7 +355,10 @@ def main():
         )
         programs = build(arguments, brokers)
         measured, absent = measure(suite, rows, brokers, shape, programs, ROOT / "results" / name)
-        write(name, suite, measured, absent, arguments)
+        found = record(name, suite, measured, absent, shape.rounds)
+        print("\n".join(records.tables(found)))
+        if not (arguments.print_only or arguments.rows):
+            records.write(found)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Counts which functions of the house a message calls, and how often, under callgrind.
 
-`lab/calls.py` prints a row for each way of a message; with `--list WORK` it lists the functions of
-one, those that are called most first. The works are those of `tests/instructions.py`.
+`lab/calls.py` prints a row for each way of a message; with `--list WORK` it lists the functions
+of one, those that are called most first. The works are those of `tests/instructions.py`.
 
-Nothing is inlined, so that what the source calls is what is counted. Closures count as part of the
-function that they stand in; what is called less than once in two messages does not count.
+Nothing is inlined, so that what the source calls is what is counted. Closures count as part of
+the function that they stand in; what is called less than once in two messages does not count.
 """
 
 import argparse

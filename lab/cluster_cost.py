@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""What level quorum costs beside fsync on one node: CPU of broker, standbys and NATS by message, the
-latency of acknowledgements, and what an idle cluster costs. Prints a table in Markdown.
+"""What level quorum costs compared with fsync on one node: CPU of broker, standbys and NATS for
+each message, latency of acknowledgements, and CPU of an idle cluster. Writes
+lab/results/cluster-cost.json.
 
-All processes of a cluster are on this machine, so rates at full speed are those of three machines in
-one; CPU by message is what carries over. Each round measures both levels of a case, one after the
-other, each on new servers. A cell is the median over the rounds, and in brackets the range.
+All processes of a cluster are on this machine, so rates at full speed are those of three machines
+in one. CPU for each message carries over. Each round measures both levels of a case, one after
+the other, on new servers.
 """
 
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/cluster"))
 
+import records  # noqa: E402
 from lab import ROOT, Lab  # noqa: E402
 
 SCENARIO = ROOT / "lab/bench/cluster-cost.toml"
@@ -37,10 +38,14 @@ CASES = [
     ("1:1, 1 KB, full speed", {"rate": "max", "payload": "1K"}),
     ("1:5, 1 KB, full speed", {"rate": "max", "payload": "1K", "subscribers": "100"}),
 ]
-HEAD = (
-    "| case | level | messages/s | broker, us | each standby, us | all NATS, us | one NATS, us "
-    "| PUBACK p50 | p99 |\n|---|---|---|---|---|---|---|---|---|"
-)
+# Of a row: name, unit. Those of standbys and NATS are for quorum only.
+FIGURES = [
+    ("rate", "1/s"), ("broker", "us"), ("standby", "us"), ("all_nats", "us"), ("one_nats", "us"),
+    ("puback_p50", "ms"), ("puback_p99", "ms"),
+]  # fmt: skip
+ALONE = ("rate", "broker", "puback_p50", "puback_p99")
+NOT_VALID_REMARK = "latencies are not valid: the machine was busy, or flock was late"
+IDLE = ("active node", "each standby", "all NATS servers", "the busiest NATS server")
 
 
 def cpu_secs(pid):
@@ -57,7 +62,7 @@ class Cluster(Lab):
         self.address = f"127.0.0.1:{self.mqtt_ports[active]}"
 
     def broker_config(self, node):
-        return super().broker_config(node) + '[auth]\nallow_anonymous = true\n'
+        return super().broker_config(node) + "[auth]\nallow_anonymous = true\n"
 
 
 class Alone(Lab):
@@ -126,38 +131,25 @@ def measure_idle(lab):
     return [secs / IDLE_SECS * 100 for secs in shares(lab, before, used_by(lab))]
 
 
-def cell(values, digits):
-    middle, low, high = statistics.median(values), min(values), max(values)
-    return f"{middle:,.{digits}f} ({low:,.{digits}f}-{high:,.{digits}f})"
-
-
 def row(name, level, runs):
     figures, are_valid = zip(*runs, strict=True)
-    digits = [0, 2, 2, 2, 2, 1, 1]
-    cells = [cell(column, count) for column, count in zip(zip(*figures, strict=True), digits)]
-    if level == "fsync":
-        cells[2:5] = ["", "", ""]
-    if not all(are_valid):
-        cells[5:] = [f"{latency} *" for latency in cells[5:]]
-    return f"| {name} | {level} | " + " | ".join(cells) + " |"
-
-
-def facts(broker, flock, options):
-    commit = subprocess.run(
-        ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    day = time.strftime("%Y-%m-%d")
-    return (
-        f"`lab/cluster_cost.py --rounds {options.rounds} --secs {options.secs}`, commit {commit}, "
-        f"{day}, {os.cpu_count()} cores, {platform.machine()}. Broker {broker.stat().st_size:,} B."
-    )
+    columns = zip(FIGURES, zip(*figures, strict=True), strict=True)
+    cells = {
+        name: records.cell(values, unit)
+        for (name, unit), values in columns
+        if level == "quorum" or name in ALONE
+    }
+    remarks = [] if all(are_valid) else [NOT_VALID_REMARK]
+    return records.row({"case": name, "level": level}, cells, remarks)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--secs", type=int, default=8)
-    parser.add_argument("--cases", default="", help="only cases whose name contains this")
+    parser.add_argument(
+        "--cases", default="", help="only cases whose name contains this: nothing is written"
+    )
     parser.add_argument("--bin", type=Path, default=ROOT / "target/release")
     options = parser.parse_args()
     broker, flock = options.bin / "quelea", options.bin / "flock"
@@ -174,17 +166,18 @@ def main():
                             idle.append(measure_idle(lab))
                         run = run_case(lab, flock, params, options.secs)
                     runs.setdefault((name, level), []).append(run)
-                    print(f"round {number + 1}: {name}, {level}: {run}", file=sys.stderr, flush=True)
-    print(facts(broker, flock, options) + "\n\n" + HEAD)
-    for (name, level), found in runs.items():
-        print(row(name, level, found))
-    print("\n\\* flock calls these latencies not valid: the machine was busy, or flock was late.")
-    if idle:
-        broker, standby, all_nats, one = zip(*idle, strict=True)
-        print(
-            f"\nIdle, % of a core: active node {cell(broker, 2)}, each standby {cell(standby, 2)}, "
-            f"all NATS servers {cell(all_nats, 2)}, the busiest {cell(one, 2)}."
-        )
+                    print(
+                        f"round {number + 1}: {name}, {level}: {run}", file=sys.stderr, flush=True
+                    )
+    rows = [row(name, level, found) for (name, level), found in runs.items()]
+    for name, values in zip(IDLE, zip(*idle)):
+        rows.append(records.row({"idle": name}, {"cpu": records.cell(values, "% of a core")}))
+    command = f"lab/cluster_cost.py --rounds {options.rounds} --secs {options.secs}"
+    notes = [f"Broker {broker.stat().st_size:,} B."]
+    found = records.record("cluster-cost", command, options.rounds, rows, notes=notes)
+    print("\n".join(records.tables(found)))
+    if not options.cases:
+        records.write(found)
 
 
 if __name__ == "__main__":

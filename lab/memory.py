@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What a broker holds takes how much memory? Whole processes, over sockets, beside others.
+"""Memory of connections, subscriptions and retained messages, of whole processes over sockets.
 
-`lab/memory.py` starts each broker of `--brokers` as `crates/flock/brokers/*.toml` describe it, lets it hold
-15,000 idle connections, a million distinct subscriptions or a million retained messages, reads its
-resident memory (`VmRSS`) before and after, and writes one table into
-docs/develop/performance/tables.md, between markers. Tables grow by doubling, so that bytes per entry swing: beside the figure at the full
-number stands the worst on the way there, from a quarter of it on.
+`lab/memory.py` starts each broker of `--brokers` as `crates/flock/brokers/*.toml` describe it,
+and reads its resident memory (`VmRSS`) before and after 15,000 idle connections, a million
+distinct subscriptions, or a million retained messages. It writes lab/results/memory.json. Tables
+of a broker grow by doubling, so that bytes per entry swing. `worst_each` is the largest number of
+bytes per entry on the way to the full number, from a quarter of it on.
 
-With a million subscriptions it also tells what a message costs that finds its one subscriber among
-them, and with a million retained messages how long a subscriber to all of them waits.
+With a million subscriptions it measures the CPU of a message to one subscriber, and with a
+million retained messages the time until a subscriber to all of them has the last.
 """
 
 import argparse
@@ -28,10 +28,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests"))
 
-from bench_tables import between_markers  # noqa: E402
+import records  # noqa: E402
 from ports import free_ports  # noqa: E402
 
-DOCUMENT = ROOT / "docs/develop/performance/tables.md"
 TICKS_PER_SEC = os.sysconf("SC_CLK_TCK")
 CONNECTIONS = 1_000
 FILTERS_PER_PACKET = 100
@@ -269,7 +268,9 @@ def retained(broker, count):
         read_exactly(streams[at], in_flight[at] * acknowledgement)
         in_flight[at] = len(numbers)
         streams[at].sendall(
-            b"".join(publish_packet(kept(one), PAYLOAD, 1, True, one % WINDOW + 1) for one in numbers)
+            b"".join(
+                publish_packet(kept(one), PAYLOAD, 1, True, one % WINDOW + 1) for one in numbers
+            )
         )
         if first % 20_000 == 0:
             growth.reached(first)
@@ -291,39 +292,39 @@ def fetch_secs(broker, count):
     return took
 
 
-# --- The table
+# --- The rows
 
 
-class Cells:
-    """What was measured of one broker, by row."""
+class Rows:
+    """What was measured of one broker."""
 
-    def __init__(self, title):
-        self.title, self.rows = title, {}
+    def __init__(self, broker):
+        self.broker, self.version, self.made = broker.name, broker.version, []
 
-    def grown(self, row, grown, count):
-        self.rows[row] = f"{grown / count:,.0f} B"
-        print(f"{self.title}: {row}: {self.rows[row]}", flush=True)
+    def add(self, what, value, unit, **more):
+        """`more`: name to (value, unit)."""
+        found = {"value": (value, unit), **more}
+        cells = {name: records.cell([number], unit) for name, (number, unit) in found.items()}
+        row = records.row({"what": what, "broker": self.broker}, cells)
+        self.made.append(row | {"version": self.version})
+        print(f"{self.broker}: {what}: {value:,.2f} {unit}", flush=True)
 
-    def held(self, row, result, whole):
+    def grown(self, what, grown, count):
+        self.add(what, grown / count, "B")
+
+    def held(self, what, result, whole):
         grown, (worst, at) = result
-        words = f"{grown / 1e6:,.0f} MB"
-        # Smoothed growth has no peak worth telling.
-        if worst * whole > grown * 1.02:
-            words += f"; {worst:,.0f} B each at {at:,}"
-        self.rows[row] = words
-        print(f"{self.title}: {row}: {words}", flush=True)
-
-    def told(self, row, words):
-        self.rows[row] = words
-        print(f"{self.title}: {row}: {words}", flush=True)
+        # Smoothed growth has no peak.
+        peak = {"worst_each": (worst, "B"), "worst_at": (at, None)}
+        self.add(what, grown / 1e6, "MB", **(peak if worst * whole > grown * 1.02 else {}))
 
 
 def measure(name, arguments):
     """All rows of one broker; a row that it cannot do stays empty."""
     start = lambda: Broker(name, arguments.cores)
     with start() as broker:
-        cells = Cells(f"{broker.name} {broker.version}".strip())
-        cells.told("started, nothing held", f"{broker.resident() / 1e6:,.1f} MB")
+        cells = Rows(broker)
+        cells.add("started, nothing held", broker.resident() / 1e6, "MB")
         row = f"idle connection, 3.1.1, {arguments.idle:,} of them"
         attempt(lambda: cells.grown(row, idle(broker, arguments.idle, 4), arguments.idle), row)
     row = f"idle connection, 5, {arguments.idle:,} of them"
@@ -331,7 +332,7 @@ def measure(name, arguments):
         attempt(lambda: cells.grown(row, idle(broker, arguments.idle, 5), arguments.idle), row)
     attempt(lambda: measure_subscriptions(cells, start, arguments.count), "subscriptions")
     attempt(lambda: measure_retained(cells, start, arguments.count), "retained messages")
-    return cells
+    return cells.made
 
 
 def measure_subscriptions(cells, start, count):
@@ -339,12 +340,12 @@ def measure_subscriptions(cells, start, count):
     with start() as broker:
         _, streams = subscriptions(broker, few, exact)
         cost = routing_us(broker, streams, few // CONNECTIONS)
-        cells.told(f"CPU per message, one subscriber, {few:,} subscriptions", f"{cost:.2f} us")
+        cells.add(f"CPU per message, one subscriber, {few:,} subscriptions", cost, "us")
     with start() as broker:
         held, streams = subscriptions(broker, count, exact)
         cells.held(f"{count:,} exact subscriptions, filters of {len(exact(0, 0))} B", held, count)
         cost = routing_us(broker, streams, count // CONNECTIONS)
-        cells.told(f"CPU per message, one subscriber, {count:,} subscriptions", f"{cost:.2f} us")
+        cells.add(f"CPU per message, one subscriber, {count:,} subscriptions", cost, "us")
     with start() as broker:
         held, _ = subscriptions(broker, count, wildcard)
         size = len(wildcard(0, 0))
@@ -357,7 +358,7 @@ def measure_retained(cells, start, count):
         words = f"{count:,} retained messages of {len(PAYLOAD)} B, topics of {len(kept(0))} B"
         cells.held(words, held, count)
         took = fetch_secs(broker, count)
-        cells.told(f"all {count:,} sent to a subscriber", f"{took:.2f} s")
+        cells.add(f"all {count:,} sent to a subscriber", took, "s")
 
 
 def attempt(work, what):
@@ -365,16 +366,6 @@ def attempt(work, what):
         work()
     except OSError as error:
         print(f"{what}: {error}", file=sys.stderr)
-
-
-def table(columns):
-    rows = dict.fromkeys(row for cells in columns for row in cells.rows)
-    lines = ["| what | " + " | ".join(cells.title for cells in columns) + " |"]
-    lines.append("|---" * (len(columns) + 1) + "|")
-    for row in rows:
-        cells = (one.rows.get(row, "-") for one in columns)
-        lines.append(f"| {row} | " + " | ".join(cells) + " |")
-    return lines
 
 
 def main():
@@ -385,7 +376,7 @@ def main():
     parser.add_argument("--cores", type=int, default=2, help="threads, where a broker has a choice")
     parser.add_argument("--profile", default="release")
     parser.add_argument("--no-build", action="store_true", help="take the quelea in PATH")
-    parser.add_argument("--print-only", action="store_true", help="leave the document as it is")
+    parser.add_argument("--print-only", action="store_true", help="write no file")
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -394,16 +385,13 @@ def main():
         build = ["cargo", "build", "--profile", arguments.profile, "-p", "quelea"]
         subprocess.run(build, check=True)
         os.environ["PATH"] = f"{ROOT}/target/{arguments.profile}:{os.environ['PATH']}"
-    columns = [measure(name, arguments) for name in arguments.brokers.split(",")]
-    describe = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
+    rows = [row for name in arguments.brokers.split(",") for row in measure(name, arguments)]
     command = " ".join(["lab/memory.py", *sys.argv[1:]])
-    lines = [f"Commit `{commit}`, `{command}`; growth of `VmRSS`; {arguments.cores} threads.", ""]
-    lines += table(columns)
-    print("\n".join(lines))
+    notes = [f"Growth of VmRSS; {arguments.cores} threads for each broker."]
+    found = records.record("memory", command, 1, rows, notes=notes)
+    print("\n".join(records.tables(found)))
     if not arguments.print_only:
-        text = DOCUMENT.read_text()
-        DOCUMENT.write_text(between_markers(text, "memory", lines))
+        records.write(found)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""What the benchmarks write of their runs: tables, a summary on top, and a grid. Pure functions of
-the results that `flock versus` leaves; `bench.py` makes those and says which there are."""
+"""What the results of a run of flock say: figures, faults, and cells over several rounds. Pure
+functions of the files that `flock run` and `flock versus` leave."""
 
 import math
+import os
 import re
 import statistics
 from dataclasses import dataclass, field
+
+import records
 
 # Of messages due: behind more than this share a broker has not kept the pace.
 BEHIND_MAX = 0.05
@@ -34,9 +37,12 @@ class Cell:
         """Another round would take its time, and say the same."""
         return bool(self.failures and not self.runs) or "nothing arrived" in self.shortcomings()
 
-    def median(self, of):
-        values = [value for value in map(of, self.runs) if value is not None]
-        return statistics.median(values) if values else None
+    def row(self, of, told):
+        """A row of a record with the figures of `told`: name, unit, function of a run."""
+        cells = {name: records.cell(map(get, self.runs), unit) for name, unit, get in told}
+        made = records.row(of, cells, self.remarks(), self.shortcomings())
+        version = self.runs[0]["broker"]["version"] if self.runs else None
+        return made | ({"version": version} if version else {})
 
 
 # --- What a run says
@@ -77,37 +83,37 @@ def load(name, unit=1):
 received = rate("received")
 cost = load("cpu_us_per_message")
 
-# Title, where it comes from, digits behind the point.
+# Name, unit, where it comes from.
 COLUMNS = [
-    ("received/s", received, 0),
-    ("p50 ms", latency("p50_us"), 2),
-    ("p99 ms", latency("p99_us"), 2),
-    ("MB", load("memory_bytes_max", 1e6), 1),
-    ("CPU us per message", cost, 2),
+    ("received", "1/s", received),
+    ("p50", "ms", latency("p50_us")),
+    ("p99", "ms", latency("p99_us")),
+    ("memory", "MB", load("memory_bytes_max", 1e6)),
+    ("cpu", "us", cost),
 ]
 
 # Of scenarios without messages.
 CONNECTION_COLUMNS = [
-    ("connects/s", connect_rate, 0),
-    ("p50 ms", latency("p50_us", "connect"), 2),
-    ("p99 ms", latency("p99_us", "connect"), 2),
-    ("bytes per connection", load("memory_bytes_per_connection"), 0),
-    ("CPU us per connect", load("cpu_us_per_connect"), 1),
+    ("connects", "1/s", connect_rate),
+    ("p50", "ms", latency("p50_us", "connect")),
+    ("p99", "ms", latency("p99_us", "connect")),
+    ("memory", "B", load("memory_bytes_per_connection")),
+    ("cpu", "us", load("cpu_us_per_connect")),
 ]
 
 
 def columns(runs):
-    """What is told of a scenario, its cost last: connections where there are no messages, and its
-    own stopwatches, if it has some, instead of rates."""
+    """The figures of a scenario, its cost last: of connections if there are no messages, and its
+    own timers, if it has some, instead of rates."""
     if runs and not any(sum(results["totals"]["published"]) for results in runs):
         return CONNECTION_COLUMNS
     timers = dict.fromkeys(timer["name"] for results in runs for timer in results["timers"])
     if not timers:
         return COLUMNS
-    return [*((f"{name} ms", stopwatch(name), 1) for name in timers), *COLUMNS[-2:]]
+    return [*((name, "ms", timer(name)) for name in timers), *COLUMNS[-2:]]
 
 
-def stopwatch(name):
+def timer(name):
     """Of the slowest client."""
 
     def of(results):
@@ -201,202 +207,39 @@ def alike(said):
     return [f"{same[0]} ({len(same)} times)" if same[1:] else same[0] for same in kinds.values()]
 
 
-# --- Tables
+# --- Rows of records
 
 
-def table_row(cells):
-    return "| " + " | ".join(one.replace("|", "/").replace("\n", " ") for one in cells) + " |"
+def rows(measured):
+    """`measured`: scenario to broker to cell."""
+    made = []
+    for scenario, cells in measured.items():
+        told = columns([run for cell in cells.values() for run in cell.runs])
+        made += [
+            cell.row({"scenario": scenario, "broker": one}, told) for one, cell in cells.items()
+        ]
+    return made
 
 
-def table_head(titles):
-    return [table_row(titles), "|---" * len(titles) + "|"]
+def titles(measured):
+    """What each scenario is."""
+    firsts = {
+        row: [run for cell in cells.values() for run in cell.runs]
+        for row, cells in measured.items()
+    }
+    return {row: title(runs[0]["scenario"]) for row, runs in firsts.items() if runs}
 
 
-def spread(of, digits, runs):
-    values = [value for value in map(of, runs) if value is not None]
-    if not values:
-        return "-"
-    middle = f"{statistics.median(values):,.{digits}f}"
-    if len(values) == 1:
-        return middle
-    return f"{middle} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
-
-
-def ratio(of, cell, unit):
-    ours, theirs = cell.median(of), unit.median(of) if unit else None
-    return f"{ours / theirs:.2f}" if ours and theirs else "-"
-
-
-def named(broker, cell):
-    return f"{broker} {cell.runs[0]['broker']['version']}".strip() if cell.runs else broker
-
-
-def tables(measured, unit):
-    """One table per row of the suite, with a line per broker. `measured`: row to broker to cell."""
-    lines = []
-    for row, cells in measured.items():
-        runs = [run for cell in cells.values() for run in cell.runs]
-        scenario = runs[0]["scenario"] if runs else {"title": "no broker could be measured"}
-        lines += [f"**{row}**: {scenario['title']}{shrunk(scenario)}", ""]
-        told = columns(runs)
-        lines += table_head(["broker", *(column[0] for column in told), f"x {unit}", "remarks"])
-        for broker, cell in cells.items():
-            figures = [spread(of, digits, cell.runs) for _, of, digits in told]
-            remarks = "; ".join(cell.remarks())
-            compared = ratio(told[-1][1], cell, cells.get(unit))
-            lines.append(table_row([named(broker, cell), *figures, compared, remarks]))
-        lines.append("")
-    return lines
-
-
-def shrunk(scenario):
+def title(scenario):
     if scenario.get("scale", 1.0) == 1.0:
-        return ""
-    return f" (here {scenario['clients']:,} clients)"
+        return scenario["title"]
+    return f"{scenario['title']} (here {scenario['clients']:,} clients)"
 
 
-# --- The summary
-
-
-def summary(measured, brokers, unit, own, marks):
-    """Three small tables: cost, rate and latency, a line per row and a column per broker.
-
-    `own`: row to the broker of ours that is held against the others there. `marks`: row to broker
-    to its cost, and that of `unit`, on another machine.
-    """
-    brokers = [one for one in brokers if any(one in cells for cells in measured.values())]
-    marked = list(dict.fromkeys(one for row in measured for one in marks.get(row, {})))
-    marked = [one for one in marked if one != unit]
-    titles = ["scenario", *brokers, "ours / best other", *(f"*{one}*" for one in marked)]
-    lines = ["CPU us per message (bold: the best of those that delivered all in time):", ""]
-    lines += table_head(titles)
-    for row, cells in measured.items():
-        sound = {one: cell.median(cost) for one, cell in cells.items() if not cell.shortcomings()}
-        sound = {one: value for one, value in sound.items() if value}
-        best = min(sound, key=sound.get, default=None)
-        told = [costs_of(cells.get(one), one == best) for one in brokers]
-        scaled = [mark(marks.get(row, {}), one, unit, cells) for one in marked]
-        lines.append(table_row([row, *told, against(sound, own(row)), *scaled]))
-    lines += ["", "Received per second:", "", *table_head(["scenario", *brokers])]
-    for row, cells in measured.items():
-        told = [rates_of(cells.get(one)) for one in brokers]
-        lines.append(table_row([row, *told]))
-    lines += ["", "Latency end to end, p50 / p99 ms:", "", *table_head(["scenario", *brokers])]
-    for row, cells in measured.items():
-        told = [latencies_of(cells.get(one)) for one in brokers]
-        lines.append(table_row([row, *told]))
-    return [*lines, ""]
-
-
-def costs_of(cell, is_best):
-    if cell is None:
-        return "-"
-    value, short = cell.median(cost), ", ".join(cell.shortcomings())
-    if value is None:
-        return short or "-"
-    text = f"**{value:,.2f}**" if is_best else f"{value:,.2f}"
-    return f"{text} ({short})" if short else text
-
-
-def rates_of(cell):
-    value = cell and cell.median(received)
-    return f"{value:,.0f}" if value else "-"
-
-
-def latencies_of(cell):
-    low, high = (cell and cell.median(latency(one)) for one in ("p50_us", "p99_us"))
-    return f"{low:,.2f} / {high:,.2f}" if low is not None and high is not None else "-"
-
-
-def against(sound, own):
-    """Our cost over that of the best broker that is not ours, among those that did the work."""
-    others = {one: value for one, value in sound.items() if not one.startswith("quelea")}
-    if own not in sound:
-        return "-"
-    if not others:
-        return "no other did it"
-    best = min(others, key=others.get)
-    return f"{sound[own] / others[best]:.2f} x {best}"
-
-
-def mark(known, broker, unit, cells):
-    """What `broker` would cost here: as often what `unit` costs here as on the other machine."""
-    here = cells[unit].median(cost) if unit in cells else None
-    if here is None or broker not in known:
-        return "-"
-    return f"*{here * known[broker] / known[unit]:,.2f}*"
-
-
-# --- The grid
-
-
-def grid(measured, brokers, places):
-    """A table per block, a line per payload, a column per QoS and broker: cost and rate.
-
-    `places`: row to (block, column, line).
-    """
-    blocks = {}
-    for row, cells in measured.items():
-        block, column, line = places[row]
-        blocks.setdefault(block, {}).setdefault(line, {})[column] = cells
-    lines = []
-    for block, of_block in blocks.items():
-        heads = list(dict.fromkeys(one for columns_ in of_block.values() for one in columns_))
-        lines += [f"**{block}**", ""]
-        pairs = [(head, broker) for head in heads for broker in brokers]
-        lines += table_head(["payload", *(f"{head}, {broker}" for head, broker in pairs)])
-        for line, columns_ in of_block.items():
-            told = [grid_cell(columns_.get(head, {}), broker) for head, broker in pairs]
-            lines.append(table_row([line, *told]))
-        lines.append("")
-    return lines
-
-
-def grid_cell(cells, broker):
-    cell = cells.get(broker)
-    if cell is None:
-        return "-"
-    sound = {one: other.median(cost) for one, other in cells.items() if not other.shortcomings()}
-    sound = {one: value for one, value in sound.items() if value}
-    best = min(sound, key=sound.get, default=None)
-    text = costs_of(cell, broker == best)
-    return text if cell.median(cost) is None else f"{text}, {rates_of(cell)}/s"
-
-
-# --- Where they stand
-
-
-def disclosure(runs, command, commit, absent):
-    machine = runs[0]["machine"]
-    memory = machine["memory_bytes"] / 2**30
-    rounds = max(count_rounds(runs).values())
+def machine(runs):
+    of = runs[0]["machine"]
     cpus = list(dict.fromkeys(run["broker"]["cpus"] for run in runs))
-    lines = [
-        f"Commit `{commit}`, `{command}`; {machine['cores']} x {machine['cpu']}, {memory:.0f} GiB,",
-        f"Linux {machine['kernel']}; brokers on cores {', '.join(cpus)}, the load on the"
-        f" others; {rounds} {'rounds' if rounds > 1 else 'round'} in turns: median"
-        " (smallest-largest).",
-    ]
-    lines += [f"Not there: {one}." for one in absent]
-    return [*lines, ""]
-
-
-def count_rounds(runs):
-    counts = {}
-    for results in runs:
-        pair = (results["scenario"]["source"], results["broker"]["name"])
-        counts[pair] = counts.get(pair, 0) + 1
-    return counts
-
-
-def between_markers(text, name, lines):
-    """The document with the part between the two markers of `name` replaced."""
-    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-    if text.count(begin) != 1 or text.count(end) != 1:
-        raise ValueError(f"the document needs {begin.strip()} and {end.strip()}, once each")
-    before, rest = text.split(begin)
-    after = rest.split(end)[1]
-    return before + begin + "\n".join(lines).rstrip("\n") + "\n" + end + after
+    return records.machine(os.cpu_count(), of["cpu"], of["memory_bytes"], of["kernel"], cpus)
 
 
 def reason_in(output, broker):

@@ -1,32 +1,25 @@
 #!/usr/bin/env python3
-"""What a core more is worth: the broker on one, two and three cores, the load on the others, and
-the core by itself on one, two and four threads. Writes the tables into docs/develop/performance/tables.md.
+"""What a further core brings: the broker on one, two and three cores, the load on the others, and
+the core of the broker without sockets on one, two and four threads. Writes
+lab/results/scaling.json.
 
-The load needs cores, too, so the rates with sockets end at what is left for it: the bare relay of
-crates/floor, which does nearly nothing, stands beside and shows that end. What a message costs has
-none, and a cost that stays as cores are added is a rate that grows with them. The core by itself
-(`crates/broker/examples/scaling.rs`) needs no load, and shows the rate.
+The load needs cores, so the rates with sockets end at what is left for it. The bare relay of
+crates/floor does nearly nothing and shows that end. CPU per message has no such end: if it stays
+the same as cores are added, the rate grows with them. `crates/broker/examples/scaling.rs` needs
+no load and shows the rate.
 """
 
 import argparse
 import itertools
 import os
 import re
-import statistics
 import subprocess
 import sys
 
 import bench
-from bench_tables import (
-    Cell,
-    between_markers,
-    cost,
-    disclosure,
-    received,
-    spread,
-    table_head,
-    table_row,
-)
+import records
+import runs
+from runs import Cell, cost, received
 
 SCENARIOS = {"AIO-B100-16B": "AIO-B100-16B", "MAX-1": bench.file("max")}
 BROKERS = {"quelea": "quelea", "relay": "crates/flock/brokers/floor.toml"}
@@ -62,7 +55,17 @@ def with_sockets(shape, programs):
 def by_itself(profile, rounds):
     """Reach (within a shard, to any shard) to threads to rates in millions."""
     rates = {}
-    command = ["cargo", "run", "--profile", profile, "-q", "-p", "quelea-broker", "--example", "scaling"]
+    command = [
+        "cargo",
+        "run",
+        "--profile",
+        profile,
+        "-q",
+        "-p",
+        "quelea-broker",
+        "--example",
+        "scaling",
+    ]
     for _ in range(rounds):
         done = subprocess.run(command, cwd=bench.ROOT, check=True, capture_output=True, text=True)
         for reach, threads, rate in LINE.findall(done.stdout):
@@ -70,25 +73,14 @@ def by_itself(profile, rounds):
     return rates
 
 
-def table_with_sockets(measured):
-    head = ["scenario", "broker", "cores of the broker", "received/s", "x one core"]
-    yield from table_head([*head, "CPU us per message", "remarks"])
-    for (name, broker, count), cell in measured.items():
-        one, here = (measured[name, broker, cores].median(received) for cores in (1, count))
-        factor = f"{here / one:.2f}" if one and here and count > 1 else "-"
-        told = [spread(received, 0, cell.runs), factor, spread(cost, 2, cell.runs)]
-        yield table_row([name, broker, str(count), *told, "; ".join(cell.remarks())])
-
-
-def table_by_itself(rates):
-    yield from table_head(["messages go", "threads", "M messages/s", "x half the threads"])
+def rows_of(rates, measured):
     for reach, by_threads in rates.items():
         for threads, found in by_threads.items():
-            half = by_threads.get(threads // 2)
-            middle = statistics.median(found)
-            factor = f"{middle / statistics.median(half):.2f}" if half else "-"
-            told = f"{middle:.2f} ({min(found):.2f}-{max(found):.2f})"
-            yield table_row([reach, str(threads), told, factor])
+            cells = {"rate": records.cell(found, "M/s")}
+            yield records.row({"messages": reach, "threads": threads}, cells)
+    told = [("received", "1/s", received), ("cpu", "us", cost)]
+    for (name, broker, count), cell in measured.items():
+        yield cell.row({"scenario": name, "broker": broker, "cores": count}, told)
 
 
 def main():
@@ -97,22 +89,21 @@ def main():
     parser.add_argument("--duration", default="5s", help="of the measured part of a run")
     parser.add_argument("--profile", default="release")
     parser.add_argument("--programs", help="folder of quelea, flock and floor: nothing is built")
-    parser.add_argument("--print-only", action="store_true", help="leave the document as it is")
+    parser.add_argument("--print-only", action="store_true", help="write no file")
     arguments = parser.parse_args()
     programs = bench.build(arguments, BROKERS.values())
     bench.adopt_orphans()
     rates = by_itself(arguments.profile, arguments.rounds)
     measured = with_sockets(bench.Shape(arguments.rounds, arguments.duration, "1s"), programs)
-    runs = [run for cell in measured.values() for run in cell.runs]
-    if not runs:
+    done = [run for cell in measured.values() for run in cell.runs]
+    if not done:
         sys.exit("the broker could not be measured")
     command = " ".join(["lab/scaling.py", *sys.argv[1:]])
-    lines = disclosure(runs, command, bench.commit(), [])
-    lines += [*table_by_itself(rates), "", *table_with_sockets(measured)]
-    print("\n".join(lines))
+    rows = list(rows_of(rates, measured))
+    found = records.record("scaling", command, arguments.rounds, rows, runs.machine(done))
+    print("\n".join(records.tables(found)))
     if not arguments.print_only:
-        text = bench.DOCUMENT.read_text()
-        bench.DOCUMENT.write_text(between_markers(text, "scaling", lines))
+        records.write(found)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Is memory flat? Everything that takes some comes and goes for an hour, and the slope is told.
+"""Is memory flat? Clients, sessions, messages and subscriptions come and go for an hour.
 
 `lab/soak.py --seconds 3600` starts a broker with durable sessions, small log segments and a TLS
-listener, runs `lab/bench/soak.toml` against it with `flock run --pid`, and prints the slope of
-the broker's resident memory over the hold and over its halves, beside what the broker had to keep
-then (`/metrics`). It fails if the second half rises faster than `--limit` allows, or if anything
-was lost.
+listener, and runs `lab/bench/soak.toml` against it with `flock run --pid`. It prints the slope of
+the broker's resident memory over the measured stage and over its halves, with what the broker
+stored then (`/metrics`), and writes lab/results/soak.json. It fails if the second half rises
+faster than `--limit` allows, or if a message was lost.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests"))
 
+import records  # noqa: E402
 from ports import free_ports  # noqa: E402
 
 SCENARIO = ROOT / "lab/bench/soak.toml"
@@ -163,33 +164,32 @@ def kb_per_hour(samples):
     return slope(samples) * 3600 / 1000
 
 
-def tell(samples, metrics, results):
+def row_of(samples, seconds):
     middle = (samples[0][0] + samples[-1][0]) / 2
-    halves = [
-        [sample for sample in samples if sample[0] <= middle],
-        [sample for sample in samples if sample[0] > middle],
-    ]
-    load, totals = results["broker_load"], results["totals"]
-    print(
-        f"resident: {samples[0][1] / 1e6:.2f} MB at the start, {samples[-1][1] / 1e6:.2f} MB at the"
-        f" end, {load['memory_bytes_max'] / 1e6:.2f} MB at most, over {samples[-1][0] - samples[0][0]:.0f} s"
-    )
-    first, second = (kb_per_hour(half) for half in halves)
-    print(
-        f"slope: {kb_per_hour(samples):+.0f} KB per hour over all,"
-        f" {first:+.0f} over the first half, {second:+.0f} over the second"
-    )
+    first = [sample for sample in samples if sample[0] <= middle]
+    second = [sample for sample in samples if sample[0] > middle]
+    megabytes = [bytes / 1e6 for _, bytes in samples]
+    figures = {
+        "start": (megabytes[0], "MB"), "end": (megabytes[-1], "MB"),
+        "max": (max(megabytes), "MB"), "slope": (kb_per_hour(samples), "KB/h"),
+        "slope_first_half": (kb_per_hour(first), "KB/h"),
+        "slope_second_half": (kb_per_hour(second), "KB/h"),
+    }  # fmt: skip
+    cells = {name: records.cell([value], unit) for name, (value, unit) in figures.items()}
     eighth = max(len(samples) // 8, 1)
-    steps = [samples[at : at + eighth] for at in range(0, eighth * 8, eighth)]
-    means = (f"{statistics.mean(bytes for _, bytes in step) / 1e6:.2f}" for step in steps if step)
-    print("mean of each eighth, MB:", " ".join(means))
+    steps = [megabytes[at : at + eighth] for at in range(0, eighth * 8, eighth)]
+    means = [records.rounded(statistics.mean(step)) for step in steps if step]
+    return records.row({"seconds": seconds}, cells) | {"eighths_mb": means}
+
+
+def tell(metrics, results):
+    load, totals = results["broker_load"], results["totals"]
     tell_metrics(metrics)
     print(
         f"flock: {totals['connects_ok']:,} connects, {sum(totals['published']):,} published,"
         f" {sum(totals['received']):,} received, {totals['subscribes_ok']:,} subscribed;"
         f" broker {load['cpu_percent_average']:.1f} % of a core"
     )
-    return second
 
 
 def tell_metrics(metrics):
@@ -237,7 +237,13 @@ def main():
             code, results = run_flock(arguments.flock, pid, plain, secure, arguments, out)
             metrics.stop()
         sys.stdout.write((directory / "quelea.log").read_text()[-4000:])
-    second = tell(hold(results), metrics.samples, results)
+    row = row_of(hold(results), arguments.seconds)
+    command = f"lab/soak.py {' '.join(sys.argv[1:])}"
+    found = records.record("soak", command, 1, [row], level=arguments.level)
+    print("\n".join(records.tables(found)))
+    tell(metrics.samples, results)
+    records.write(found)
+    second = row["cells"]["slope_second_half"]["median"]
     wrong = judge(code, results, second, arguments.limit)
     print("\n".join(wrong) if wrong else "flat")
     return 1 if wrong else 0

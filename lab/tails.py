@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""The tails of latency: what others feel while one thing goes wrong, into
-docs/develop/performance/tables.md.
+"""Tails of latency during a disturbance. Writes lab/results/tails.json.
 
-Pairs of clients send 5,000 messages per second in all, first alone and then beside a disturbance: a
-storm of connections, over TCP and over TLS; a subscriber of `#` that stops reading; 10,000 retained
-messages for new subscribers; messages to all of 10,000 subscribers; a log that is reclaimed. What
-counts is the p99.9 of the pairs, as a multiple of what it is without the disturbance, in the same
-round.
+Pairs of clients send 5,000 messages per second in all, first alone and then during a disturbance:
+a storm of connections, over TCP and over TLS; a subscriber of `#` that stops reading; 10,000
+retained messages for new subscribers; messages to all of 10,000 subscribers; a log that is
+reclaimed. The result is the p99.9 of the pairs, as a multiple of the p99.9 without the
+disturbance in the same round.
 
 The broker has two cores, the load of the pairs the third, the disturbance the fourth, each a
 process of its own: what the disturbance costs its clients delays no measurement. Every run has a
@@ -31,8 +30,9 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import DOCUMENT, ROOT, commit
-from bench_tables import alike, between_markers, faults, latency, spread, table_head, table_row
+import records
+from records import ROOT
+from runs import alike, faults, latency
 
 sys.path.append(str(ROOT / "tests"))
 
@@ -277,35 +277,33 @@ def run_all(cases, rounds, urgent, brokers, programs):
     return runs
 
 
-# --- The table
+# --- The rows
 
 LATENCIES = [
-    ("p50 ms", latency("p50_us")),
-    ("p99 ms", latency("p99_us")),
-    ("p99.9 ms", latency("p999_us")),
-    ("max ms", latency("max_us")),
+    ("p50", latency("p50_us")),
+    ("p99", latency("p99_us")),
+    ("p99.9", latency("p999_us")),
+    ("max", latency("max_us")),
 ]
 TAIL = latency("p999_us")
 
 
-def table(runs):
-    titles = ["disturbance", "broker", *(title for title, _ in LATENCIES)]
-    lines = table_head([*titles, "p99.9, x quiet", "what it was", "remarks"])
+def rows(runs):
+    made = []
     for key, case in CASES.items():
         for name in case.brokers:
             if rounds := runs.get((key, name)):
-                figures = [spread(of, 2, rounds) for _, of in LATENCIES]
-                compared = ratio(rounds, runs.get((case.quiet, name), []))
+                cells = {title: records.cell(map(of, rounds), "ms") for title, of in LATENCIES}
+                cells["p99.9_ratio"] = ratio(rounds, runs.get((case.quiet, name), []))
                 remarks = alike(one for each in rounds for one in faults(each, False))
-                cells = [case.title, name, *figures, compared, nature(key, rounds)]
-                lines.append(table_row([*cells, "; ".join(remarks)]))
-    return lines
+                row = records.row({"disturbance": case.title, "broker": name}, cells, remarks)
+                made.append(row | {"was": nature(key, rounds)})
+    return made
 
 
 def ratio(disturbed, quiet):
     """Each within its round."""
-    pairs = list(zip(disturbed, quiet))
-    return spread(lambda pair: TAIL(pair[0]) / TAIL(pair[1]), 1, pairs) if pairs else ""
+    return records.cell([TAIL(one) / TAIL(other) for one, other in zip(disturbed, quiet)], "x")
 
 
 def nature(key, rounds):
@@ -346,31 +344,27 @@ def delivery_ms(results):
     return next(one["summary"]["p50_us"] / 1000 for one in timers if one["name"] == "delivery")
 
 
-def disclosure(runs, rounds):
-    machine = next(iter(runs.values()))[0]["machine"]
-    memory = machine["memory_bytes"] / 2**30
-    return [
-        f"Commit `{commit()}`, `lab/tails.py {' '.join(sys.argv[1:])}`;"
-        f" {os.cpu_count()} x {machine['cpu']}, {memory:.0f} GiB,",
-        f"Linux {machine['kernel']}; brokers on cores {BROKER_CPUS}, the pairs' load on core"
-        f" {PAIRS_CPU}, the disturbance on core {DISTURBANCE_CPU};",
-        f"{rounds} rounds in turns: median (smallest-largest).",
-        "",
-    ]
+def machine(runs):
+    of = next(iter(runs.values()))[0]["machine"]
+    where = records.machine(
+        os.cpu_count(), of["cpu"], of["memory_bytes"], of["kernel"], [BROKER_CPUS]
+    )
+    loads = f"the load of the pairs on core {PAIRS_CPU}, the disturbance on {DISTURBANCE_CPU}"
+    return f"{where}, {loads}"
 
 
 def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cases", help=f"some of {','.join(CASES)}")
+    parser.add_argument("--cases", help=f"some of {','.join(CASES)}: nothing is written")
     parser.add_argument("--brokers", default=",".join(COMMANDS))
     parser.add_argument("--profile", default="release")
     built = "folder of quelea, flock and floor: nothing is built"
     parser.add_argument("--programs", type=Path, help=built)
     urgent = "everything at real-time priority, for a machine that is not quiet"
     parser.add_argument("--urgent", action="store_true", help=urgent)
-    parser.add_argument("--print-only", action="store_true", help="leave the document as it is")
+    parser.add_argument("--print-only", action="store_true", help="write no file")
     arguments = parser.parse_args()
     if (os.cpu_count() or 1) < CPUS_NEEDED:
         sys.exit(f"needs {CPUS_NEEDED} cores: two for the broker, one for each load")
@@ -383,10 +377,11 @@ def main():
     runs = run_all(cases, arguments.rounds, urgent, brokers, programs.resolve())
     if not runs:
         sys.exit("no broker could be measured")
-    lines = disclosure(runs, arguments.rounds) + table(runs)
-    print("\n".join(lines))
-    if not arguments.print_only:
-        DOCUMENT.write_text(between_markers(DOCUMENT.read_text(), "tails", lines))
+    command = f"lab/tails.py {' '.join(sys.argv[1:])}"
+    found = records.record("tails", command, arguments.rounds, rows(runs), machine(runs))
+    print("\n".join(records.tables(found)))
+    if not (arguments.print_only or arguments.cases):
+        records.write(found)
 
 
 def build(profile):

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""How long a takeover takes with many sessions and a large log, beside an empty cluster.
+"""How long a takeover takes with many sessions and a large log, compared with an empty cluster.
 
-Fills a cluster on this machine, kills the active node ROUNDS times, and measures the time from the
-last PUBACK of a publisher to the first one of the node that took over. Prints a table in Markdown.
+Fills a cluster on this machine, kills the active node ROUNDS times, and measures the time from
+the last PUBACK of a publisher to the first one of the node that took over. Writes
+lab/results/takeover.json.
 """
 
 import argparse
 import json
-import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,8 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path += [str(TESTS / "cluster"), str(TESTS / "e2e")]
 
-from cluster_cost import Cluster, cell  # noqa: E402
+import records  # noqa: E402
+from cluster_cost import Cluster  # noqa: E402
 from lab import NODES, ROOT  # noqa: E402
 from wire import PUBACK, Peer, publish  # noqa: E402
 
@@ -107,18 +107,20 @@ def main():
     broker, flock = options.bin / "quelea", options.bin / "flock"
     rows = []
     for sessions, log_mib in ((0, 0), (options.sessions, options.log_mib)):
-        with tempfile.TemporaryDirectory() as directory, Cluster(Path(directory) / "lab", broker) as lab:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            Cluster(Path(directory) / "lab", broker) as lab,
+        ):
             lab.start()
             stored = fill(lab, flock, sessions, log_mib << 20) if sessions else 0
             gaps = [gap(lab) for _ in range(options.rounds)]
             print(f"{sessions} sessions, {stored} messages: {gaps}", file=sys.stderr, flush=True)
-            rows.append((sessions, stored, gaps))
-    print("| sessions | stored messages of 1 KB | without service, s |\n|---|---|---|")
-    for sessions, stored, gaps in rows:
-        print(f"| {sessions:,} | {stored:,} | {cell(gaps, 2)} |")
-    (_, _, empty), (_, _, full) = rows
-    more = statistics.median(full) - statistics.median(empty)
-    print(f"\nThe full one takes {more:.2f} s longer (median, {os.cpu_count()} cores).")
+            of = {"sessions": sessions, "messages": stored}
+            rows.append(records.row(of, {"without_service": records.cell(gaps, "s")}))
+    command = f"lab/takeover.py {' '.join(sys.argv[1:])}"
+    found = records.record("takeover", command, options.rounds, rows)
+    print("\n".join(records.tables(found)))
+    records.write(found)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,15 @@ times in the table are for a quiet machine.
 
 import argparse
 import dataclasses
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests/e2e")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests/e2e")]
 
 import after_login  # noqa: F401  (enters its cases)
 import before_login  # noqa: F401  (the same)
@@ -30,6 +28,7 @@ import churn  # noqa: F401
 import exchanges  # noqa: F401
 import held  # noqa: F401
 import identities  # noqa: F401
+import records
 import rights  # noqa: F401
 import tenants  # noqa: F401
 import transports  # noqa: F401
@@ -79,6 +78,25 @@ class Outcome:
             number(newcomer.get("health_ms")), f"{self.recovery_secs:.1f}",
             f"{self.log_bytes / 1024:.0f}", "holds" if not self.findings else "FALLS",
         ]  # fmt: skip
+
+
+    def record(self):
+        attack = self.pair.get("phases", {}).get("attack", {})
+        newcomer = self.newcomer.get("phases", {}).get("attack", {})
+        figures = {
+            "peak": (self.peak_bytes / MIB, "MB"), "left": (self.left_bytes / MIB, "MB"),
+            "p99": (attack.get("p99_ms"), "ms"), "max": (attack.get("max_ms"), "ms"),
+            "lost": (attack.get("lost"), None), "refused": (attack.get("refused"), None),
+            "newcomers_failed": (sum(newcomer.get("failed", {}).values()), None),
+            "newcomers_tried": (newcomer.get("tries", 0), None),
+            "slowest": (newcomer.get("slowest_ms"), "ms"),
+            "health": (newcomer.get("health_ms"), "ms"),
+            "recovery": (self.recovery_secs, "s"), "log": (self.log_bytes / 1024, "KB"),
+        }  # fmt: skip
+        cells = {name: records.cell([value], unit) for name, (value, unit) in figures.items()}
+        row = records.row({"case": self.name}, cells) | {"findings": self.findings}
+        missed = misses(self)
+        return row | ({"missed": missed} if missed else {})
 
 
 HEAD = [
@@ -255,42 +273,12 @@ def misses(outcome):
     return missed
 
 
-def markdown(outcomes, options, asked):
-    """The page with the table. Where not all that were asked for have been tried, it says so."""
-    git = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
-    holding = sum(not outcome.findings for outcome in outcomes)
-    calm = sum(not misses(outcome) for outcome in outcomes)
-    lines = [
-        "# Under siege", "",
-        "Each row is one attack on a broker of its own with default limits, in a cgroup of 1 GB, with a"
-        " pair of clients beside it",
-        "(QoS 1, a message every 10 ms) and newcomers who log in, publish and ask `/healthz`. Peak and"
-        " rest are resident memory;",
-        "p99, max, lost and refused are the pair's during the attack; recovery is the time until the"
-        " memory is back. What each attack",
-        "is: `lab/siege/siege.py --list`; what stands against it: [security](../security.md#limits).",
-        "",
-        f"Measured with `{' '.join(['lab/siege/siege.py', *options])}` at commit {commit} on"
-        f" {datetime.date.today()}: {os.cpu_count()} cores,",
-        f"{platform.system()} {platform.release()}, attackers on the same cores."
-        f" **{holding} of {len(outcomes)} hold**; {calm} of them within",
-        f"p99 {P99_MS_MAX} ms of the pair and recovery in {RECOVERY_SECS} s.",
-        *unfinished_note(len(outcomes), asked), "",
-        "| " + " | ".join(HEAD[:-1]) + " | verdict |",
-        "|---" + "|---:" * (len(HEAD) - 2) + "|---|",
-    ]  # fmt: skip
-    for outcome in outcomes:
-        row = outcome.row()
-        verdict = "; ".join(outcome.findings) or "holds"
-        missed = misses(outcome)
-        verdict += f" (goal missed: {', '.join(missed)})" if missed else ""
-        lines.append("| " + " | ".join(row[:-1]) + f" | {verdict} |")
-    return "\n".join(lines) + "\n"
-
-
-def unfinished_note(tried, asked):
-    return [f"**The run was cut off after {tried} of {asked} cases.**"] if tried < asked else []
+def record(outcomes, asked):
+    """`asked`: how many cases were to be tried; a run that is interrupted has fewer rows."""
+    rows = [outcome.record() for outcome in outcomes]
+    command = f"lab/siege/siege.py {' '.join(sys.argv[1:])}"
+    machine = f"{records.this_machine()}; attackers on the same cores"
+    return records.record("siege", command, 1, rows, machine, asked=asked)
 
 
 def run_attack(name, field):
@@ -305,7 +293,7 @@ def main():
     parser.add_argument("--short", action="store_true", help="as in the end-to-end tests")
     parser.add_argument("--secs", type=float, default=ATTACK_SECS, help="of each attack")
     parser.add_argument("--before", type=float, default=BEFORE_SECS, help="and before and after it")
-    parser.add_argument("--markdown", metavar="FILE", type=Path, help="writes the table as a page")
+    parser.add_argument("--results", action="store_true", help="write lab/results/siege.json")
     parser.add_argument("--attack", nargs=2, metavar=("CASE", "FIELD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.attack:
@@ -330,22 +318,20 @@ def run_all(options):
         outcomes = list(besiege_shortly(names).values())
         for outcome in outcomes:
             tell(outcome)
-        write_page(outcomes, options.markdown, len(names))
+        write(outcomes, options.results, len(names))
         return outcomes
     outcomes = []
     for name in names:
         outcomes.append(besiege(name, attack_secs=options.secs, before_secs=options.before))
         tell(outcomes[-1])
-        write_page(outcomes, options.markdown, len(names))
+        write(outcomes, options.results, len(names))
     return outcomes
 
 
-def write_page(outcomes, path, asked):
-    """After each case, so that a run that is cut off leaves what it has found."""
-    if path:
-        unfinished = path.with_name(path.name + ".part")
-        unfinished.write_text(markdown(outcomes, sys.argv[1:], asked))
-        unfinished.replace(path)
+def write(outcomes, is_wanted, asked):
+    """After each case, so that a run that is interrupted leaves what it has found."""
+    if is_wanted:
+        records.write(record(outcomes, asked))
 
 
 def tell(outcome):

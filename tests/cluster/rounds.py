@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lab/torture"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / one) for one in ("lab", "lab/torture")]
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "e2e"))
 
 import cast as c
@@ -31,6 +31,7 @@ import clients
 import engines
 import faults as f
 import history as h
+import records
 from nodes import QUELEA, Broken, Cluster
 
 # A part of a run has clients, topics and a history of its own.
@@ -248,27 +249,23 @@ def pool_of(options):
     return SHORT if options.short else f.SINGLE if options.single else f.ALL
 
 
-def table(rounds):
-    """Markdown: by fault, the time without service."""
+def rows(rounds):
+    """By fault, the time without service, as rows of a record."""
     by_fault = {}
     for one in rounds:
         if one.without_service is not None:
             by_fault.setdefault(one.fault, []).append(one)
-    lines = [
-        "| fault | rounds | without service, median s | worst s | goal s | whole again, median s |",
-        "|---|---|---|---|---|---|",
-    ]
+    made = []
     for fault in dict.fromkeys((*f.ALL, *f.SINGLE)):
-        if fault in by_fault:
-            ones = by_fault[fault]
-            gaps = [one.without_service for one in ones]
-            goal = f.GOALS.get(fault.__name__, "")
-            whole = statistics.median(one.secs for one in ones)
-            lines.append(
-                f"| {f.words(fault)} | {len(ones)} | {statistics.median(gaps):.2f} "
-                f"| {max(gaps):.2f} | {goal} | {whole:.1f} |"
-            )
-    return "\n".join(lines)
+        if ones := by_fault.get(fault):
+            cells = {
+                "without_service": records.cell([one.without_service for one in ones], "s"),
+                "whole_again": records.cell([one.secs for one in ones], "s"),
+            }
+            goal = f.GOALS.get(fault.__name__)
+            row = records.row({"fault": f.words(fault)}, cells) | {"rounds": len(ones)}
+            made.append(row | ({"goal_secs": goal} if goal else {}))
+    return made
 
 
 def carry_out(options):
@@ -325,7 +322,8 @@ def options_from(arguments):
     parser.add_argument("--window", type=int, default=20, help="unacknowledged per publisher")
     parser.add_argument("--rate", type=float, default=200, help="messages a second in all")
     parser.add_argument("--pause-secs", type=float, help="20; 5 in the short form")
-    parser.add_argument("--markdown", help="file for the table of times without service")
+    parser.add_argument("--results", action="store_true",
+                        help="write the times without service to lab/results/cluster-faults.json")  # fmt: skip
     parser.add_argument("--files", choices=("never", "if-wrong", "always"),
                         default="if-wrong")  # fmt: skip
     options = parser.parse_args(arguments)
@@ -350,10 +348,11 @@ def main():
         return 0 if options.short else 1
     print(f"broker {QUELEA}, seed {options.seed}", flush=True)
     rounds, failure = carry_out(options)
-    page = table(rounds)
-    print(page)
-    if options.markdown and failure is None:
-        Path(options.markdown).write_text(page + "\n")
+    command = f"tests/cluster/rounds.py {' '.join(sys.argv[1:])}"
+    found = records.record("cluster-faults", command, len(rounds), rows(rounds))
+    print("\n".join(records.tables(found)))
+    if options.results and failure is None:
+        records.write(found)
     whole = sum(one.without_service is not None and not one.findings for one in rounds)
     late = missed(rounds) if options.strict else []
     for line in late:
