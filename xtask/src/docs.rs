@@ -1,7 +1,7 @@
 //! The generated documents, and how they are written anew.
 //!
-//! The conformance table is made here; the others by tests of the crates that know what is in them,
-//! which compare the document and, told so by the environment, write it.
+//! The conformance table is made here, and the page of measurements by `lab/page.py`. Tests of the
+//! crates write the others: they compare the document, or write it if the environment says so.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,6 +21,8 @@ const BY_TESTS: &[&str] = &[
     "docs/use/quelea.reference.toml",
     "docs/use/sys-topics.md",
 ];
+/// The script that writes the page of measurements, and that page.
+const MEASUREMENTS: (&str, &str) = ("lab/page.py", "docs/use/performance.md");
 const TESTS: &[&str] = &[
     "test", "-p", "quelea", "--test", "config", "--test", "metrics", "--test", "api", "--test",
     "events", "docs_",
@@ -32,6 +34,8 @@ pub fn write(root: &Path) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let done = Command::new(cargo).args(TESTS).current_dir(root).env("QUELEA_BLESS", "1").status();
     ensure!(done.context("cannot start cargo")?.success(), "the tests that write documents fail");
+    let done = Command::new("python3").arg(MEASUREMENTS.0).current_dir(root).status();
+    ensure!(done.context("cannot start python3")?.success(), "{} fails", MEASUREMENTS.0);
     Ok(())
 }
 
@@ -39,7 +43,7 @@ pub fn write(root: &Path) -> Result<()> {
 /// itself generated is known here and names the command.
 pub fn faults(root: &Path) -> Result<Vec<String>> {
     let mut faults = Vec::new();
-    let mut known: Vec<&str> = BY_TESTS.iter().copied().chain([conformance::PATH]).collect();
+    let mut known: Vec<&str> = generated().collect();
     for file in source::files(&root.join("docs"), &["md", "toml"])? {
         let path = format!("docs/{}", file.path);
         let head = file.text.lines().take(HEAD_LINES).collect::<Vec<_>>().join("\n");
@@ -59,6 +63,10 @@ pub fn faults(root: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
+fn generated() -> impl Iterator<Item = &'static str> {
+    BY_TESTS.iter().copied().chain([conformance::PATH, MEASUREMENTS.1])
+}
+
 /// How far down a document says that it is generated.
 const HEAD_LINES: usize = 8;
 
@@ -69,7 +77,7 @@ mod tests {
     #[test]
     fn a_generated_document_that_nobody_writes_is_found() {
         let root = std::env::temp_dir().join(format!("xtask-docs-{}", std::process::id()));
-        for path in BY_TESTS.iter().copied().chain([conformance::PATH]) {
+        for path in generated() {
             let folder = Path::new(path).parent().expect("a folder of docs");
             std::fs::create_dir_all(root.join(folder)).expect("a directory");
             std::fs::write(root.join(path), format!("Generated from x: `{COMMAND}`\n"))
