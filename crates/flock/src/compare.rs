@@ -2,11 +2,16 @@
 
 use std::fmt::Write as _;
 
-use crate::measure::{LatencyHistogram, LatencyKind, LatencySummary, Results};
-use crate::report::chart::{Axis, Chart, Line, Unit};
+use maud::{Markup, html as markup};
+
+use crate::measure::{HostSample, LatencyKind, LatencySummary, Results};
+use crate::report::chart::{Chart, Line, Unit};
+use crate::report::drawing::{self, COLOURS};
+use crate::report::figures::verdicts;
 use crate::report::figures::{Figures, headline};
-use crate::report::text::{self, bytes, count, html as escape, micros, number};
-use crate::report::{page, table, verdict_items};
+use crate::report::page::{self as parts, note, table};
+use crate::report::percentile_points;
+use crate::report::text::{self, bytes, count, micros, number};
 
 /// A run and what it is called in the comparison.
 #[derive(Clone, Debug)]
@@ -46,46 +51,21 @@ impl Run {
     }
 }
 
-/// One line of the comparison: how to read it out of the figures and how to write it.
-struct Row {
-    name: &'static str,
-    of: fn(&Figures) -> Option<f64>,
-    show: fn(f64) -> String,
-    /// Whether a ratio to the first run says something.
-    has_ratio: bool,
-}
+/// One line of the comparison: its name, how to read it out of the figures, how to write it, and
+/// whether a ratio to the first run says something.
+type Row = (&'static str, fn(&Figures) -> Option<f64>, fn(f64) -> String, bool);
 
 const ROWS: [Row; 10] = [
-    Row {
-        name: "published per second",
-        of: |f| f.published_per_sec,
-        show: number,
-        has_ratio: true,
-    },
-    Row { name: "received per second", of: |f| f.received_per_sec, show: number, has_ratio: true },
-    Row { name: "CPU us per message", of: |f| f.cpu_us_per_message, show: number, has_ratio: true },
-    Row {
-        name: "CPU, cores on average",
-        of: |f| f.cpu_average_percent.map(|p| p / 100.0),
-        show: number,
-        has_ratio: true,
-    },
-    Row { name: "memory, at most", of: |f| f.memory_max_bytes, show: bytes, has_ratio: true },
-    Row {
-        name: "memory per connection",
-        of: |f| f.memory_per_connection_bytes,
-        show: bytes,
-        has_ratio: true,
-    },
-    Row {
-        name: "connections, at most",
-        of: |f| Some(f.connections_max as f64),
-        show: number,
-        has_ratio: false,
-    },
-    Row { name: "lost", of: |f| Some(f.lost as f64), show: number, has_ratio: false },
-    Row { name: "duplicated", of: |f| Some(f.duplicated as f64), show: number, has_ratio: false },
-    Row { name: "out of order", of: |f| Some(f.reordered as f64), show: number, has_ratio: false },
+    ("published per second", |f| f.published_per_sec, number, true),
+    ("received per second", |f| f.received_per_sec, number, true),
+    ("CPU us per message", |f| f.cpu_us_per_message, number, true),
+    ("CPU, cores on average", |f| f.cpu_average_percent.map(|p| p / 100.0), number, true),
+    ("memory, at most", |f| f.memory_max_bytes, bytes, true),
+    ("memory per connection", |f| f.memory_per_connection_bytes, bytes, true),
+    ("connections, at most", |f| Some(f.connections_max as f64), number, false),
+    ("lost", |f| Some(f.lost as f64), number, false),
+    ("duplicated", |f| Some(f.duplicated as f64), number, false),
+    ("out of order", |f| Some(f.reordered as f64), number, false),
 ];
 
 type OfSummary = fn(&LatencySummary) -> f64;
@@ -206,14 +186,14 @@ pub(crate) fn measures(runs: &[Run]) -> Vec<Measure> {
             all.push(Measure { name: name.to_owned(), values: values.to_vec(), show, has_ratio });
         }
     };
-    for (n, row) in ROWS.iter().enumerate() {
+    for (n, (name, of, show, has_ratio)) in ROWS.into_iter().enumerate() {
         if n == RATE_ROWS {
             for (name, values) in latency_values(runs) {
                 add(&name, &values, micros, true);
             }
         }
-        let values: Vec<Option<f64>> = figures.iter().map(row.of).collect();
-        add(row.name, &values, row.show, row.has_ratio);
+        let values: Vec<Option<f64>> = figures.iter().map(of).collect();
+        add(name, &values, show, has_ratio);
     }
     let faults: Vec<Vec<(String, u64)>> = runs.iter().map(|run| faults_of(&run.results)).collect();
     for (n, (what, _)) in faults.first().into_iter().flatten().enumerate() {
@@ -352,148 +332,95 @@ pub fn html(runs: &[Run]) -> String {
         }
         _ => format!("{} runs", runs.len()),
     };
-    let mut body = format!(
-        "<header><p class=\"kicker\">flock · comparison</p><h1>{}</h1><p class=\"lead\">{}</p></header>",
-        escape(&title),
-        escape(&runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(" · "))
-    );
+    let names = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(" · ");
     let (head, rows) = cells(runs);
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    body.push_str("<h2>Figures</h2>");
-    body.push_str(&table(&head, &rows));
-    body.push_str("<p class=\"note\">In brackets: the ratio to the first run.</p>");
-    bars(runs, &mut body);
-    body.push_str("<h2>Over time</h2><section class=\"charts\">");
-    for chart in charts(runs) {
-        body.push_str(&chart.figure());
-    }
-    body.push_str("</section><h2>Verdicts</h2>");
-    for run in runs {
-        let (name, items) = (escape(&run.name), verdict_items(&run.results));
-        let _ = write!(body, "<h3>{name}</h3><ul class=\"verdicts\">{items}</ul>");
-    }
-    for line in notes(runs) {
-        let _ = write!(body, "<p class=\"note\">{}</p>", escape(&line));
-    }
-    page(&title, &body)
+    let body = markup! {
+        (parts::header("flock · comparison", &title, &names))
+        h2 { "Figures" }
+        (table(&head, &rows))
+        (note("In brackets: the ratio to the first run."))
+        (parts::charts(bars(runs)))
+        h2 { "Over time" }
+        (parts::charts(charts(runs).iter().map(Chart::figure)))
+        h2 { "Verdicts" }
+        @for run in runs {
+            h3 { (run.name) }
+            (parts::verdict_list(&verdicts(&run.results)))
+        }
+        @for line in notes(runs) { (note(&line)) }
+    };
+    parts::page(&title, &body)
 }
-
-/// Name, a value for each run, and how to write it.
-type Bars = (String, Vec<Option<f64>>, fn(f64) -> String);
 
 /// Bars for the figures in which brokers differ most.
-fn bars(runs: &[Run], out: &mut String) {
-    out.push_str("<section class=\"charts\">");
-    let figures: Vec<Figures> = runs.iter().map(|run| Figures::of(&run.results)).collect();
-    let latencies = latency_values(runs);
-    let p99 = latencies.iter().filter(|(name, _)| name.ends_with(", p99"));
-    let mut bars: Vec<Bars> =
-        p99.map(|(name, all)| (name.clone(), all.clone(), micros as _)).collect();
-    for name in ["received per second", "CPU us per message", "memory, at most"] {
-        let Some(row) = ROWS.iter().find(|row| row.name == name) else { continue };
-        bars.push((row.name.to_owned(), figures.iter().map(row.of).collect(), row.show));
-    }
-    for (name, values, show) in bars {
-        let most = values.iter().flatten().copied().fold(0.0, f64::max);
-        if most <= 0.0 {
-            continue;
-        }
-        let _ =
-            write!(out, "<figure><figcaption>{}</figcaption><div class=\"bar\">", escape(&name));
-        for (n, (run, value)) in runs.iter().zip(&values).enumerate() {
-            let (width, shown) = match value {
-                Some(value) => (value / most * 100.0, show(*value)),
-                None => (0.0, "–".to_owned()),
-            };
-            let _ = write!(
-                out,
-                "<span>{}</span><div class=\"track\"><div class=\"fill k{}\" style=\"width:{width:.1}%\"></div></div><b>{}</b>",
-                escape(&run.name),
-                n % 6,
-                escape(&shown)
-            );
-        }
-        out.push_str("</div></figure>");
-    }
-    out.push_str("</section>");
+fn bars(runs: &[Run]) -> Vec<Markup> {
+    let is_drawn = |measure: &Measure| {
+        measure.name.ends_with(", p99")
+            || ["received per second", "CPU us per message", "memory, at most"]
+                .contains(&measure.name.as_str())
+    };
+    let mut all: Vec<Measure> = measures(runs).into_iter().filter(is_drawn).collect();
+    // Latencies first.
+    all.sort_by_key(|measure| !measure.name.ends_with(", p99"));
+    all.iter().map(|measure| bar_figure(runs, measure)).collect()
 }
 
-/// As far as there are messages beyond.
-fn by_percentile(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
-    if histogram.is_empty() {
-        return Vec::new();
+fn bar_figure(runs: &[Run], measure: &Measure) -> Markup {
+    let most = measure.values.iter().flatten().copied().fold(0.0, f64::max);
+    let drawing = markup! {
+        div.bar {
+            @for (n, (run, value)) in runs.iter().zip(&measure.values).enumerate() {
+                @let width = value.unwrap_or(0.0) / most * 100.0;
+                span { (run.name) }
+                div.track {
+                    div class={ "fill k" (n % COLOURS) } style={ "width:" (drawing::px(width)) "%" } {}
+                }
+                b { (value.map_or("–".to_owned(), measure.show)) }
+            }
+        }
+    };
+    markup! {
+        @if most > 0.0 { (drawing::figure("bars", &measure.name, &[], &drawing, "")) }
     }
-    let last = 100.0 - 100.0 / histogram.count() as f64;
-    (0..=500)
-        .map(|n| 100.0 - 10_f64.powf(2.0 - f64::from(n) / 100.0))
-        .filter(|at| *at <= last)
-        .map(|at| (at, histogram.micros_at(at) as f64))
-        .collect()
 }
 
 fn charts(runs: &[Run]) -> Vec<Chart> {
-    let chart = |title: &str, unit, axis, log, lines: Vec<Line>| Chart {
-        title: title.to_owned(),
-        unit,
-        axis,
-        log,
-        lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
-        marks: Vec::new(),
-        outages: Vec::new(),
-        note: String::new(),
+    let lines = |points: &dyn Fn(&Results) -> Vec<(f64, f64)>| -> Vec<Line> {
+        let line = |run: &Run| Line::new(&run.name, points(&run.results));
+        runs.iter().map(line).filter(|line| !line.points.is_empty()).collect()
     };
-    let per_run = |points: &dyn Fn(&Results) -> Vec<(f64, f64)>| -> Vec<Line> {
-        runs.iter()
-            .map(|run| Line {
-                name: run.name.clone(),
-                points: points(&run.results),
-                ..Line::default()
-            })
-            .collect()
-    };
-    let received = per_run(&|results| {
+    let received = lines(&|results| {
         results.series.iter().map(|s| (f64::from(s.at_secs), s.received as f64)).collect()
     });
-    let p99 = per_run(&|results| {
+    let p99 = lines(&|results| {
         let seconds = results.series.iter().filter(|s| s.end_to_end.count > 0);
         seconds.map(|s| (f64::from(s.at_secs), s.end_to_end.p99_us as f64)).collect()
     });
-    let kinds = kinds(runs);
-    let percentiles = |kind: LatencyKind| {
-        per_run(&|results: &Results| by_percentile(&results.latency_merged(kind)))
-    };
-    let load = |of: fn(&crate::measure::HostSample) -> Option<f64>| {
-        per_run(&move |results: &Results| {
+    let load = |of: fn(&HostSample) -> Option<f64>| {
+        lines(&move |results: &Results| {
             let samples = results.broker_load.iter().flat_map(|load| &load.samples);
             samples.filter_map(|sample| Some((sample.at_secs, of(sample)?))).collect()
         })
     };
+    let p99 = Chart::over_time("End-to-end latency, p99", Unit::Micros, p99);
     let mut all = vec![
-        chart("Received per second", Unit::PerSecond, Axis::Seconds, false, received),
-        chart("End-to-end latency, p99", Unit::Micros, Axis::Seconds, true, p99),
+        Chart::over_time("Received per second", Unit::PerSecond, received),
+        Chart { log: true, ..p99 },
     ];
+    let kinds = kinds(runs);
     for kind in &kinds {
         let title = match kinds.len() {
             1 => "Latency by percentile".to_owned(),
             _ => format!("Latency by percentile, {}", kind.title()),
         };
-        all.push(chart(&title, Unit::Micros, Axis::Percentile, true, percentiles(*kind)));
+        let points = |results: &Results| percentile_points(&results.latency_merged(*kind));
+        all.push(Chart::by_percentile(title, lines(&points), ""));
     }
+    let memory = load(|s| s.memory_bytes.map(|bytes| bytes as f64));
     all.extend([
-        chart(
-            "Broker CPU (100 % is one core)",
-            Unit::Percent,
-            Axis::Seconds,
-            false,
-            load(|s| s.cpu_percent),
-        ),
-        chart(
-            "Broker memory",
-            Unit::Bytes,
-            Axis::Seconds,
-            false,
-            load(|s| s.memory_bytes.map(|bytes| bytes as f64)),
-        ),
+        Chart::over_time("Broker CPU (100 % is one core)", Unit::Percent, load(|s| s.cpu_percent)),
+        Chart::over_time("Broker memory", Unit::Bytes, memory),
     ]);
     all
 }

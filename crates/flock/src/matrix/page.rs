@@ -1,13 +1,15 @@
 //! The report of a matrix: curves over the first axis, a row for every run, and how it was done.
 
-use std::fmt::Write as _;
+use maud::{Markup, html};
 
 use super::{Axis, Cell, Matrix};
+use crate::compare::aligned;
 use crate::measure::Results;
 use crate::report::chart::{Axis as Across, Chart, Line, Unit};
-use crate::report::figures::Figures;
-use crate::report::text::{self, html as escape, seconds};
-use crate::report::{details, disclosure, page as frame, pairs};
+use crate::report::disclosure;
+use crate::report::figures::{Figures, Verdict};
+use crate::report::page::{self as parts, details, note, pairs};
+use crate::report::text::{self, seconds};
 use crate::scenario::Published;
 use crate::stats::{RUNS_MIN, Spread, median_interval};
 
@@ -51,24 +53,30 @@ struct Figure {
     title: &'static str,
     column: &'static str,
     unit: Unit,
-    log: bool,
     ours: fn(&Results) -> Option<f64>,
     theirs: fn(&Published) -> Option<f64>,
 }
 
 /// The page of a matrix.
 pub fn page(matrix: &Matrix, command: &[String], all: &[Done]) -> String {
-    let mut body = String::new();
     let any = all.iter().flat_map(|done| &done.runs).find_map(|run| run.as_ref().ok());
     let any = any.map(|(results, _)| &**results);
-    header(matrix, any, all, &mut body);
-    curves(matrix, all, &mut body);
-    run_rows(matrix, all, &mut body);
-    conditions(matrix, command, any, &mut body);
-    frame(&matrix.id, &body)
+    let body = html! {
+        (header(matrix, any, all))
+        @if let Some(across) = matrix.axes.first() { (curves(matrix, across, all)) }
+        h2 { "Runs" }
+        (run_rows(matrix, all))
+        h2 { "How it was run" }
+        (pairs(&facts(matrix, command, any)))
+        (details(
+            "The broker's configuration",
+            any.map_or("", |results| results.broker.config.as_str()),
+        ))
+    };
+    parts::page(&matrix.id, &body)
 }
 
-fn header(matrix: &Matrix, any: Option<&Results>, all: &[Done], out: &mut String) {
+fn header(matrix: &Matrix, any: Option<&Results>, all: &[Done]) -> Markup {
     let title = match matrix.title.as_str() {
         "" => matrix.id.clone(),
         title => format!("{}: {title}", matrix.id),
@@ -81,90 +89,70 @@ fn header(matrix: &Matrix, any: Option<&Results>, all: &[Done], out: &mut String
             format!("{}, on {}, {} cores", broker.trim(), machine.cpu, machine.cores),
         )
     });
-    // Writing to a String cannot fail.
-    let _ = write!(
-        out,
-        "<header><p class=\"kicker\">{}</p><h1>{}</h1><p class=\"lead\">{}</p></header>",
-        escape(&kicker),
-        escape(&title),
-        escape(&lead)
-    );
     let runs: usize = all.iter().map(|done| done.runs.len()).sum();
     let valid: usize = all.iter().map(|done| done.valid().count()).sum();
-    let class = if valid == runs { "" } else { " class=\"bad\"" };
-    let _ = write!(
-        out,
-        "<ul class=\"verdicts\"><li{class}>{valid} of {runs} runs valid</li>{}</ul>",
-        if all.iter().all(|done| done.runs.len() < 2) {
-            "<li class=\"bad\">one run of each tells nothing of the noise</li>"
-        } else {
-            ""
-        }
-    );
+    let mut verdicts = vec![(Verdict::of(valid == runs), format!("{valid} of {runs} runs valid"))];
+    if all.iter().all(|done| done.runs.len() < 2) {
+        verdicts.push((Verdict::Bad, "one run of each tells nothing of the noise".to_owned()));
+    }
+    html! {
+        (parts::header(&kicker, &title, &lead))
+        (parts::verdict_list(&verdicts))
+    }
 }
 
-fn curves(matrix: &Matrix, all: &[Done], out: &mut String) {
-    let Some(across) = matrix.axes.first() else { return };
-    let place = |done: &Done| {
+fn curves(matrix: &Matrix, across: &Axis, all: &[Done]) -> Markup {
+    html! {
+        h2 { "Over " (across.name) }
+        p {
+            "Medians of the valid runs; runs that are not valid stand in no curve."
+            @if has_intervals(all) { (BARS_NOTE) }
+        }
+        (parts::charts(FIGURES.iter().map(|figure| curve_chart(figure, matrix, across, all))))
+        @if all.iter().any(|done| !done.published.is_empty()) {
+            (note(crate::report::HARDWARE_DIFFERS))
+        }
+    }
+}
+
+fn curve_chart(figure: &Figure, matrix: &Matrix, across: &Axis, all: &[Done]) -> Markup {
+    let at = |done: &Done| {
         across.values.iter().position(|value| *value == done.cell.values[0]).unwrap_or(0) as f64
     };
-    let _ = write!(
-        out,
-        "<h2>Over {}</h2><p>Medians of the valid runs; runs that are not valid stand in no \
-         curve.{}</p><section class=\"charts\">",
-        escape(&across.name),
-        if has_intervals(all) { BARS_NOTE } else { "" }
-    );
-    for figure in &FIGURES {
-        let mut lines: Vec<Line> = Vec::new();
-        let mut add = |name: String, at: f64, value: f64, bar: Option<(f64, f64)>| {
-            let known = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
-                lines.push(Line { name, ..Line::default() });
-                lines.len() - 1
-            });
-            lines[known].points.push((at, value));
-            lines[known].bars.extend(bar.map(|bar| (at, bar)));
-        };
-        for done in all {
-            let name = match done.curve(&matrix.axes).as_str() {
-                "" => "measured".to_owned(),
-                curve => curve.to_owned(),
-            };
-            // A cell without a valid run is a gap in its curve.
-            let interval = median_interval(&done.values(figure));
-            add(name, place(done), done.median(figure).unwrap_or(f64::NAN), interval);
-        }
-        for done in all {
-            for published in &done.published {
-                let Some(value) = (figure.theirs)(published) else { continue };
-                let curve = match done.curve(&matrix.axes).as_str() {
-                    "" => String::new(),
-                    curve => format!("{curve}, "),
-                };
-                let name = format!("{curve}{} (published)", published.system);
-                add(name, place(done), value, None);
-            }
-        }
-        for line in &mut lines {
-            line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        }
-        let says = |line: &Line| line.points.iter().any(|point| point.1 > 0.0);
-        let chart = Chart {
-            title: figure.title.to_owned(),
-            unit: figure.unit,
-            axis: Across::Labels(across.values.clone()),
-            log: figure.log,
-            lines: lines.into_iter().filter(says).collect(),
-            marks: Vec::new(),
-            outages: Vec::new(),
-            note: String::new(),
-        };
-        out.push_str(&chart.figure());
+    let mut lines: Vec<Line> = Vec::new();
+    let mut add = |name: &str, at: f64, value: f64, bar: Option<(f64, f64)>| {
+        let known = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
+            lines.push(Line::new(name, []));
+            lines.len() - 1
+        });
+        lines[known].points.push((at, value));
+        lines[known].bars.extend(bar.map(|bar| (at, bar)));
+    };
+    for done in all {
+        let curve = done.curve(&matrix.axes);
+        let name = if curve.is_empty() { "measured" } else { &curve };
+        // A cell without a valid run is a gap in its curve.
+        let median = done.median(figure).unwrap_or(f64::NAN);
+        add(name, at(done), median, median_interval(&done.values(figure)));
     }
-    out.push_str("</section>");
-    if all.iter().any(|done| !done.published.is_empty()) {
-        let _ = write!(out, "<p class=\"note\">{}</p>", escape(crate::report::HARDWARE_DIFFERS));
+    for done in all {
+        for published in &done.published {
+            let Some(value) = (figure.theirs)(published) else { continue };
+            let curve = done.curve(&matrix.axes);
+            let between = if curve.is_empty() { "" } else { ", " };
+            let name = format!("{curve}{between}{} (published)", published.system);
+            add(&name, at(done), value, None);
+        }
     }
+    for line in &mut lines {
+        line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    let chart = Chart {
+        axis: Across::Labels(across.values.clone()),
+        log: figure.unit == Unit::Micros,
+        ..Chart::over_time(figure.title, figure.unit, lines)
+    };
+    chart.without_zeros().figure()
 }
 
 /// Whether some combination was run often enough.
@@ -172,61 +160,81 @@ fn has_intervals(all: &[Done]) -> bool {
     all.iter().any(|done| done.valid().count() >= RUNS_MIN)
 }
 
-fn run_rows(matrix: &Matrix, all: &[Done], out: &mut String) {
-    out.push_str("<h2>Runs</h2><div class=\"scroll\"><table class=\"rounds\"><thead><tr>");
-    for axis in &matrix.axes {
-        let _ = write!(out, "<th class=\"text\">{}</th>", escape(&axis.name));
-    }
-    out.push_str("<th class=\"text\">Run</th>");
-    for figure in &FIGURES {
-        let _ = write!(out, "<th>{}</th>", figure.column);
-    }
-    out.push_str("<th class=\"text\">Remarks</th></tr></thead><tbody>");
-    for done in all {
-        let values = || done.cell.values.iter().map(|value| escape(value));
-        let axes: String =
-            values().map(|value| format!("<td class=\"text\">{value}</td>")).collect();
-        let mut row = |class: &str, name: &str, figures: &[Option<f64>], remarks: &str| {
-            let _ = write!(out, "<tr{class}>{axes}<td class=\"text\">{name}</td>");
-            for (figure, value) in FIGURES.iter().zip(figures) {
-                let shown = value.map_or("–".to_owned(), |value| figure.unit.show(value));
-                let interval = (name == MEDIAN).then(|| median_interval(&done.values(figure)));
-                let interval = interval.flatten().filter(|(low, high)| low < high);
-                let interval = interval.map_or(String::new(), |(low, high)| {
-                    let [low, high] = [low, high].map(|value| escape(&figure.unit.show(value)));
-                    format!("<br><small>{low} to {high}</small>")
-                });
-                let _ = write!(out, "<td>{}{interval}</td>", escape(&shown));
-            }
-            let _ = write!(out, "<td class=\"text\">{}</td></tr>", escape(remarks));
-        };
-        for (n, run) in done.runs.iter().enumerate() {
-            match run {
-                Ok((results, link)) => row(
-                    "",
-                    &format!("<a href=\"{}\">{}</a>", escape(link), n + 1),
-                    &FIGURES.each_ref().map(|figure| (figure.ours)(results)),
-                    &crate::versus::remarks(results),
-                ),
-                Err(why) => row("", &(n + 1).to_string(), &[None; FIGURES.len()], why),
+fn run_rows(matrix: &Matrix, all: &[Done]) -> Markup {
+    html! {
+        div.scroll {
+            table.rounds {
+                thead {
+                    tr {
+                        @for axis in &matrix.axes { th.text { (axis.name) } }
+                        th.text { "Run" }
+                        @for figure in &FIGURES { th { (figure.column) } }
+                        th.text { "Remarks" }
+                    }
+                }
+                tbody { @for done in all { (rows_of(done)) } }
             }
         }
-        if done.runs.len() > 1 {
-            let figures = FIGURES.each_ref().map(|figure| done.median(figure));
-            let valid = format!("{} of {} runs valid", done.valid().count(), done.runs.len());
-            row(" class=\"ours\"", MEDIAN, &figures, &valid);
-        }
-        for published in &done.published {
-            let figures = FIGURES.each_ref().map(|figure| (figure.theirs)(published));
-            let remarks = format!("{}, {}", published.system, published.hardware);
-            row("", "published", &figures, &remarks);
-        }
     }
-    out.push_str("</tbody></table></div>");
 }
 
-fn conditions(matrix: &Matrix, command: &[String], any: Option<&Results>, out: &mut String) {
-    out.push_str("<h2>How it was run</h2>");
+/// The runs of a combination, their median, and what was published for it.
+fn rows_of(done: &Done) -> Markup {
+    let medians = FIGURES.each_ref().map(|figure| done.median(figure));
+    let valid = format!("{} of {} runs valid", done.valid().count(), done.runs.len());
+    html! {
+        @for (n, run) in done.runs.iter().enumerate() {
+            @let name = html! { (n + 1) };
+            @match run {
+                Ok((results, link)) => (row(
+                    done,
+                    &html! { a href=(link) { (name) } },
+                    FIGURES.each_ref().map(|figure| (figure.ours)(results)),
+                    &crate::versus::remarks(results),
+                )),
+                Err(why) => (row(done, &name, [None; FIGURES.len()], why)),
+            }
+        }
+        @if done.runs.len() > 1 { (row(done, &html! { (MEDIAN) }, medians, &valid)) }
+        @for published in &done.published {
+            (row(
+                done,
+                &html! { "published" },
+                FIGURES.each_ref().map(|figure| (figure.theirs)(published)),
+                &format!("{}, {}", published.system, published.hardware),
+            ))
+        }
+    }
+}
+
+fn row(done: &Done, name: &Markup, values: [Option<f64>; FIGURES.len()], remarks: &str) -> Markup {
+    let is_median = name.0 == MEDIAN;
+    let interval = |figure: &Figure| {
+        let interval = is_median.then(|| median_interval(&done.values(figure))).flatten();
+        interval.filter(|(low, high)| low < high)
+    };
+    html! {
+        tr class=[is_median.then_some("ours")] {
+            @for value in &done.cell.values { td.text { (value) } }
+            td.text { (name) }
+            @for (figure, value) in FIGURES.iter().zip(values) {
+                td {
+                    @if let Some(value) = value { (figure.unit.show(value)) } @else { "–" }
+                    @if let Some((low, high)) = interval(figure) {
+                        br; small { (figure.unit.show(low)) " to " (figure.unit.show(high)) }
+                    }
+                }
+            }
+            td.text { (remarks) }
+        }
+    }
+}
+
+fn facts<'a>(
+    matrix: &Matrix,
+    command: &[String],
+    any: Option<&'a Results>,
+) -> Vec<(&'a str, String)> {
     let axes = matrix.axes.iter().map(|axis| format!("{}: {}", axis.name, axis.values.join(", ")));
     let mut facts = vec![
         ("source", matrix.source.clone()),
@@ -240,9 +248,7 @@ fn conditions(matrix: &Matrix, command: &[String], any: Option<&Results>, out: &
         let common = disclosure(results).into_iter();
         facts.extend(common.filter(|(name, _)| !ONLY_OF_A_RUN.contains(name)));
     }
-    out.push_str(&pairs(&facts));
-    let config = any.map_or("", |results| results.broker.config.as_str());
-    out.push_str(&details("The broker's configuration", config));
+    facts
 }
 
 /// The medians for the terminal, a line for each combination.
@@ -259,40 +265,26 @@ pub fn table(matrix: &Matrix, all: &[Done]) -> String {
         row.push(format!("{} of {}", done.valid().count(), done.runs.len()));
         rows.push(row);
     }
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..rows[0].len()).map(|at| width(at).unwrap_or(0)).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
+    aligned(&rows)
 }
 
 /// A row for every run, for a spreadsheet.
 pub fn csv(matrix: &Matrix, all: &[Done]) -> String {
-    let mut out = String::new();
-    for axis in &matrix.axes {
-        let _ = write!(out, "{},", text::csv(&axis.name));
-    }
-    out.push_str("run,valid");
-    for figure in &FIGURES {
-        let _ = write!(out, ",{}", figure.key);
-    }
-    out.push('\n');
+    let line = |cells: Vec<String>| cells.join(",") + "\n";
+    let mut head: Vec<String> = matrix.axes.iter().map(|axis| text::csv(&axis.name)).collect();
+    head.extend(["run", "valid"].map(str::to_owned));
+    head.extend(FIGURES.iter().map(|figure| figure.key.to_owned()));
+    let mut out = line(head);
     for done in all {
         for (n, run) in done.runs.iter().enumerate() {
             let Ok((results, _)) = run else { continue };
-            for value in &done.cell.values {
-                let _ = write!(out, "{},", text::csv(value));
-            }
-            let _ = write!(out, "{},{}", n + 1, results.validity.valid);
-            for figure in &FIGURES {
-                let value = (figure.ours)(results).map_or(String::new(), |value| value.to_string());
-                let _ = write!(out, ",{value}");
-            }
-            out.push('\n');
+            let mut row: Vec<String> =
+                done.cell.values.iter().map(|value| text::csv(value)).collect();
+            row.extend([(n + 1).to_string(), results.validity.valid.to_string()]);
+            row.extend(FIGURES.iter().map(|figure| {
+                (figure.ours)(results).map_or(String::new(), |value| value.to_string())
+            }));
+            out += &line(row);
         }
     }
     out
@@ -311,89 +303,71 @@ const ONLY_OF_A_RUN: [&str; 6] = [
     "publish rate asked for",
 ];
 
+const fn figure(
+    [key, title, column]: [&'static str; 3],
+    unit: Unit,
+    ours: fn(&Results) -> Option<f64>,
+    theirs: fn(&Published) -> Option<f64>,
+) -> Figure {
+    Figure { key, title, column, unit, ours, theirs }
+}
+
 const FIGURES: [Figure; 9] = [
-    Figure {
-        key: "published_per_sec",
-        title: "Published per second",
-        column: "Published",
-        unit: Unit::PerSecond,
-        log: false,
-        ours: |r| Figures::of(r).published_per_sec,
-        theirs: |p| p.published_per_sec,
-    },
-    Figure {
-        key: "received_per_sec",
-        title: "Received per second",
-        column: "Received",
-        unit: Unit::PerSecond,
-        log: false,
-        ours: |r| Figures::of(r).received_per_sec,
-        theirs: |p| p.received_per_sec,
-    },
-    Figure {
-        key: "latency_average_us",
-        title: "Latency, average",
-        column: "Average",
-        unit: Unit::Micros,
-        log: true,
-        ours: |r| Figures::of(r).average_us,
-        theirs: |p| p.average_ms.map(|ms| ms * 1e3),
-    },
-    Figure {
-        key: "latency_p50_us",
-        title: "Latency, p50",
-        column: "p50",
-        unit: Unit::Micros,
-        log: true,
-        ours: |r| Figures::of(r).p50_us,
-        theirs: |p| p.p50_ms.map(|ms| ms * 1e3),
-    },
-    Figure {
-        key: "latency_p99_us",
-        title: "Latency, p99",
-        column: "p99",
-        unit: Unit::Micros,
-        log: true,
-        ours: |r| Figures::of(r).p99_us,
-        theirs: |p| p.p99_ms.map(|ms| ms * 1e3),
-    },
-    Figure {
-        key: "broker_cpu_percent",
-        title: "Broker CPU (100 % is one core)",
-        column: "CPU",
-        unit: Unit::Percent,
-        log: false,
-        ours: |r| Figures::of(r).cpu_average_percent,
-        theirs: |p| p.cpu_average_percent.zip(p.vcpus).map(|(percent, vcpus)| percent * vcpus),
-    },
-    Figure {
-        key: "broker_cpu_us_per_message",
-        title: "Broker CPU per message",
-        column: "CPU per message",
-        unit: Unit::Cost,
-        log: false,
-        ours: |r| Figures::of(r).cpu_us_per_message,
-        theirs: |_| None,
-    },
-    Figure {
-        key: "broker_memory_bytes_max",
-        title: "Broker memory, at most",
-        column: "Memory",
-        unit: Unit::Bytes,
-        log: false,
-        ours: |r| Figures::of(r).memory_max_bytes,
-        theirs: |p| p.memory_max_mb.or(p.memory_average_mb).map(|mb| mb * 1e6),
-    },
-    Figure {
-        key: "lost",
-        title: "Lost",
-        column: "Lost",
-        unit: Unit::Count,
-        log: false,
+    figure(
+        ["published_per_sec", "Published per second", "Published"],
+        Unit::PerSecond,
+        |r| Figures::of(r).published_per_sec,
+        |p| p.published_per_sec,
+    ),
+    figure(
+        ["received_per_sec", "Received per second", "Received"],
+        Unit::PerSecond,
+        |r| Figures::of(r).received_per_sec,
+        |p| p.received_per_sec,
+    ),
+    figure(
+        ["latency_average_us", "Latency, average", "Average"],
+        Unit::Micros,
+        |r| Figures::of(r).average_us,
+        |p| p.average_ms.map(|ms| ms * 1e3),
+    ),
+    figure(
+        ["latency_p50_us", "Latency, p50", "p50"],
+        Unit::Micros,
+        |r| Figures::of(r).p50_us,
+        |p| p.p50_ms.map(|ms| ms * 1e3),
+    ),
+    figure(
+        ["latency_p99_us", "Latency, p99", "p99"],
+        Unit::Micros,
+        |r| Figures::of(r).p99_us,
+        |p| p.p99_ms.map(|ms| ms * 1e3),
+    ),
+    figure(
+        ["broker_cpu_percent", "Broker CPU (100 % is one core)", "CPU"],
+        Unit::Percent,
+        |r| Figures::of(r).cpu_average_percent,
+        |p| p.cpu_average_percent.zip(p.vcpus).map(|(percent, vcpus)| percent * vcpus),
+    ),
+    figure(
+        ["broker_cpu_us_per_message", "Broker CPU per message", "CPU per message"],
+        Unit::Cost,
+        |r| Figures::of(r).cpu_us_per_message,
+        |_| None,
+    ),
+    figure(
+        ["broker_memory_bytes_max", "Broker memory, at most", "Memory"],
+        Unit::Bytes,
+        |r| Figures::of(r).memory_max_bytes,
+        |p| p.memory_max_mb.or(p.memory_average_mb).map(|mb| mb * 1e6),
+    ),
+    figure(
+        ["lost", "Lost", "Lost"],
+        Unit::Count,
         // What carries no stamp cannot be missed.
-        ours: |r| (r.integrity.total().expected > 0).then(|| r.integrity.total().lost as f64),
-        theirs: |_| None,
-    },
+        |r| (r.integrity.total().expected > 0).then(|| r.integrity.total().lost as f64),
+        |_| None,
+    ),
 ];
 
 #[cfg(test)]

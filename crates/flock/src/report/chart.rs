@@ -2,13 +2,15 @@
 //! page, so that light and dark are the page's business. A small script on the page adds a reading
 //! line.
 
-use std::fmt::Write as _;
+use maud::{Markup, html};
 
-use super::frame::{self, BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH};
+use super::drawing::{
+    self, COLOURS, Events, FLOOR, HEIGHT, LEFT, RIGHT, Scale, WIDTH, nice_step, px,
+};
 use super::text;
 
 /// A chart of one or several lines.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Chart {
     pub title: String,
     /// What is on the vertical axis.
@@ -16,10 +18,7 @@ pub struct Chart {
     pub axis: Axis,
     pub log: bool,
     pub lines: Vec<Line>,
-    /// Vertical marks with a name (stages, faults).
-    pub marks: Vec<(f64, String)>,
-    /// Times that are shaded: nothing arrived though it was due.
-    pub outages: Vec<(f64, f64)>,
+    pub(crate) events: Events,
     pub note: String,
 }
 
@@ -33,7 +32,7 @@ pub struct Line {
 }
 
 /// How values are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
     PerSecond,
     Micros,
@@ -42,12 +41,14 @@ pub enum Unit {
     /// Hundredths of a core.
     Percent,
     Bytes,
+    #[default]
     Count,
 }
 
 /// The horizontal axis.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Axis {
+    #[default]
     Seconds,
     /// Percentiles by their distance from 100: 90, 99, 99.9 are equally far apart.
     Percentile,
@@ -55,6 +56,13 @@ pub enum Axis {
     Micros,
     /// Values with these names, evenly apart; points lie at their positions, from 0.
     Labels(Vec<String>),
+}
+
+impl Line {
+    pub fn new(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let points = points.into_iter().collect();
+        Self { name: name.to_owned(), points, bars: Vec::new() }
+    }
 }
 
 impl Unit {
@@ -71,108 +79,93 @@ impl Unit {
 }
 
 impl Chart {
+    /// A chart of one figure against time.
+    pub fn over_time(title: &str, unit: Unit, lines: Vec<Line>) -> Self {
+        Self { title: title.to_owned(), unit, lines, ..Self::default() }
+    }
+
+    /// Latencies against the percentile.
+    pub fn by_percentile(title: String, lines: Vec<Line>, note: &str) -> Self {
+        let (axis, note) = (Axis::Percentile, note.to_owned());
+        Self { title, unit: Unit::Micros, axis, log: true, lines, note, ..Self::default() }
+    }
+
+    /// Without the lines that have nothing above zero.
+    pub fn without_zeros(mut self) -> Self {
+        self.lines.retain(|line| line.points.iter().any(|point| point.1 > 0.0));
+        self
+    }
+
     pub fn is_empty(&self) -> bool {
         self.lines.iter().all(|line| line.points.is_empty())
     }
 
     /// A `<figure>` with legend and drawing; nothing for a chart without points.
-    pub fn figure(&self) -> String {
+    pub fn figure(&self) -> Markup {
         if self.is_empty() {
-            return String::new();
+            return Markup::default();
         }
-        let mut out =
-            format!("<figure class=\"chart\"><figcaption>{}</figcaption>", text::html(&self.title));
-        if self.lines.len() > 1 {
-            out.push_str("<ul class=\"legend\">");
-            for (n, line) in self.lines.iter().enumerate() {
-                let _ = write!(
-                    out,
-                    "<li><i class=\"k{}\"></i>{}</li>",
-                    n % COLOURS,
-                    text::html(&line.name)
-                );
-            }
-            out.push_str("</ul>");
-        }
-        out.push_str(&self.svg());
-        if !self.note.is_empty() {
-            let _ = write!(out, "<p class=\"note\">{}</p>", text::html(&self.note));
-        }
-        out.push_str("</figure>");
-        out
+        let name = |(n, line): (usize, &Line)| (format!("k{}", n % COLOURS), line.name.clone());
+        let legend: Vec<_> = match self.lines.len() {
+            1 => Vec::new(),
+            _ => self.lines.iter().enumerate().map(name).collect(),
+        };
+        let drawing = drawing::svg(&self.title, HEIGHT, &self.draw());
+        drawing::figure("chart", &self.title, &legend, &drawing, &self.note)
     }
 
-    fn svg(&self) -> String {
-        let scale = Scale::of(self);
-        let mut out = format!(
-            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\" data-x0=\"{LEFT}\" data-x1=\"{}\">",
-            text::html(&self.title),
-            WIDTH - RIGHT,
-        );
-        for (from, to) in &self.outages {
-            frame::outage((scale.x(*from), scale.x(*to)), TOP, &mut out);
-        }
-        self.draw_grid(&scale, &mut out);
-        self.draw_marks(&scale, &mut out);
-        for (n, line) in self.lines.iter().enumerate() {
-            self.draw_line(&scale, n, line, &mut out);
-        }
-        out.push_str("<line class=\"probe\" y1=\"12\" y2=\"212\" visibility=\"hidden\"/></svg>");
-        out
-    }
-
-    fn draw_marks(&self, scale: &Scale, out: &mut String) {
-        for (at, name) in &self.marks {
-            frame::mark(scale.x(*at), (TOP, TOP + 9.0), name, out);
+    fn draw(&self) -> Markup {
+        let scales = Scales::of(self);
+        let x = |at: f64| scales.x(at);
+        let values = scales.y.ticks(step_of(scales.y.to, self.unit)).into_iter();
+        let values = values.map(|value| (scales.y(value), self.unit.show(value)));
+        let ticks = scales.x_ticks().into_iter().map(|(at, label)| (x(at), label));
+        html! {
+            (self.events.shades(TOP, x))
+            (drawing::grid(values, ticks))
+            line class="axis" x1=(LEFT) x2=(WIDTH - RIGHT) y1=(FLOOR) y2=(FLOOR) {}
+            (self.events.lines((TOP, TOP + 9.0), x))
+            @for (n, line) in self.lines.iter().enumerate() { (self.draw_line(&scales, n, line)) }
+            line class="probe" y1=(TOP) y2=(FLOOR) visibility="hidden" {}
         }
     }
 
-    fn draw_grid(&self, scale: &Scale, out: &mut String) {
-        for value in scale.y_ticks() {
-            frame::value(scale.y(value), &self.unit.show(value), out);
-        }
-        for (at, label) in scale.x_ticks() {
-            frame::tick(scale.x(at), &label, out);
-        }
-        let _ = write!(
-            out,
-            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{}\" y2=\"{}\"/>",
-            WIDTH - RIGHT,
-            HEIGHT - BOTTOM,
-            HEIGHT - BOTTOM
-        );
-    }
-
-    fn draw_line(&self, scale: &Scale, n: usize, line: &Line, out: &mut String) {
+    fn draw_line(&self, scales: &Scales, n: usize, line: &Line) -> Markup {
         let points = thinned(&line.points);
-        if points.is_empty() {
-            return;
-        }
-        let _ = write!(
-            out,
-            "<g class=\"line\" data-key=\"c{}\" data-name=\"{}\" data-p=\"",
-            n % COLOURS,
-            text::html(&line.name)
-        );
-        let known = || points.iter().filter(|point| !point.1.is_nan());
-        for (at, value) in known() {
+        let (colour, shift) = (n % COLOURS, self.shift(n));
+        let x = |at: f64| scales.x(at) + shift;
+        // What the script of the page shows of each point.
+        let shown = |(at, value): &(f64, f64)| {
             let bar = line.bars.iter().find(|bar| bar.0 == *at);
             let range = bar.map_or(String::new(), |(_, (low, high))| {
                 format!(" ({} to {})", self.unit.show(*low), self.unit.show(*high))
             });
-            let shown = self.unit.show(*value);
-            let label = text::html(&format!("{} · {shown}{range}", scale.x_label(*at)));
-            let _ = write!(out, "{:.1},{label};", scale.x(*at));
+            let value = self.unit.show(*value);
+            format!("{:.1},{} · {value}{range};", scales.x(*at), scales.x_label(*at))
+        };
+        let place = |(at, value): &(f64, f64)| format!("{:.1},{:.1} ", x(*at), scales.y(*value));
+        let runs = || points.split(|point| point.1.is_nan()).filter(|run| !run.is_empty());
+        // Points that are few are seen as such.
+        let is_few = |run: &[_]| matches!(self.axis, Axis::Labels(_)) || run.len() == 1;
+        html! {
+            @if !points.is_empty() {
+                g class="line" data-key={ "c" (colour) } data-name=(line.name)
+                    data-p=(runs().flatten().map(shown).collect::<String>()) {
+                    @for run in runs() {
+                        polyline class={ "c" (colour) }
+                            points=(run.iter().map(place).collect::<String>()) {}
+                        @for (at, value) in run.iter().filter(|_| is_few(run)) {
+                            circle class={ "k" (colour) } cx=(px(x(*at))) cy=(px(scales.y(*value)))
+                                r="3" {}
+                        }
+                    }
+                    @for (at, (low, high)) in &line.bars {
+                        path class={ "c" (colour) " bar" }
+                            d=(bar(x(*at), (scales.y(*low), scales.y(*high)))) {}
+                    }
+                }
+            }
         }
-        out.push_str("\">");
-        let shift = self.shift(n);
-        for run in points.split(|point| point.1.is_nan()).filter(|run| !run.is_empty()) {
-            draw_run(scale, (n, shift), run, out);
-        }
-        for (at, (low, high)) in &line.bars {
-            draw_bar(n, scale.x(*at) + shift, (scale.y(*low), scale.y(*high)), out);
-        }
-        out.push_str("</g>");
     }
 
     /// Bars at the same place stand beside each other, with their lines.
@@ -186,128 +179,65 @@ impl Chart {
 }
 
 /// From the low to the high end of what a point may be.
-fn draw_bar(n: usize, x: f64, (low, high): (f64, f64), out: &mut String) {
+fn bar(x: f64, (low, high): (f64, f64)) -> String {
     let (left, right) = (x - BAR_CAP, x + BAR_CAP);
     let end = |y: f64| format!("M{left:.1} {y:.1}H{right:.1}");
-    let (lower, upper) = (end(low), end(high));
-    let _ = write!(
-        out,
-        "<path class=\"c{} bar\" d=\"{lower}M{x:.1} {low:.1}V{high:.1}{upper}\"/>",
-        n % COLOURS
-    );
-}
-
-/// Points without a gap between them.
-fn draw_run(scale: &Scale, (n, shift): (usize, f64), run: &[(f64, f64)], out: &mut String) {
-    let x = |at: f64| scale.x(at) + shift;
-    let _ = write!(out, "<polyline class=\"c{}\" points=\"", n % COLOURS);
-    for (at, value) in run {
-        let _ = write!(out, "{:.1},{:.1} ", x(*at), scale.y(*value));
-    }
-    out.push_str("\"/>");
-    // Points that are few are seen as such.
-    let dots = if matches!(scale.axis, Axis::Labels(_)) || run.len() == 1 { run } else { &[] };
-    for (at, value) in dots {
-        let _ = write!(
-            out,
-            "<circle class=\"k{}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"/>",
-            n % COLOURS,
-            x(*at),
-            scale.y(*value)
-        );
-    }
+    format!("{}M{x:.1} {low:.1}V{high:.1}{}", end(low), end(high))
 }
 
 /// Where values land on the drawing.
-struct Scale {
+struct Scales {
     axis: Axis,
-    unit: Unit,
-    log: bool,
-    x: (f64, f64),
-    y: (f64, f64),
+    x: Scale,
+    y: Scale,
 }
 
-impl Scale {
+impl Scales {
     fn of(chart: &Chart) -> Self {
         let ends = |line: &Line| {
             let bars = line.bars.iter().flat_map(|(at, (low, high))| [(*at, *low), (*at, *high)]);
             line.points.iter().copied().chain(bars).collect::<Vec<_>>()
         };
         let all: Vec<(f64, f64)> = chart.lines.iter().flat_map(ends).collect();
-        let all = || all.iter();
-        let place = |at: f64| place(&chart.axis, at);
-        let x_max = all().map(|point| place(point.0)).fold(f64::MIN, f64::max);
-        let x_min = all().map(|point| place(point.0)).fold(f64::MAX, f64::min);
-        let y_max = all().map(|point| point.1).fold(0.0, f64::max);
+        let places = || all.iter().map(|point| place(&chart.axis, point.0));
+        let (x_min, x_max) = (places().fold(f64::MAX, f64::min), places().fold(f64::MIN, f64::max));
+        let values = || all.iter().map(|point| point.1);
+        let y_max = values().fold(0.0, f64::max);
         let y = if chart.log {
-            let least = all()
-                .map(|point| point.1)
-                .filter(|v| *v > 0.0)
-                .fold(f64::MAX, f64::min)
-                .min(y_max.max(1.0));
-            let low = 10_f64.powf(least.log10().floor());
-            (low, 10_f64.powf(y_max.max(low * 10.0).log10().ceil()))
+            let least = values().filter(|v| *v > 0.0).fold(y_max.max(1.0), f64::min);
+            // One power of ten at least.
+            Scale::decades(least, y_max.max(10_f64.powf(least.log10().floor() + 1.0)))
         } else {
             let step = step_of(y_max.max(1e-9), chart.unit);
-            (0.0, (y_max / step).ceil().max(1.0) * step)
+            Scale::even(0.0, (y_max / step).ceil().max(1.0) * step)
         };
-        let (x_min, x_max) = match &chart.axis {
+        let (from, to) = match &chart.axis {
             Axis::Seconds => (0.0, x_max),
             Axis::Percentile => (x_min, x_max),
             Axis::Micros => (x_min.floor(), x_max.ceil()),
-            Axis::Labels(names) => (-LABEL_ROOM, names.len() as f64 - 1.0 + LABEL_ROOM),
+            Axis::Labels(names) => (-LABEL_MARGIN, names.len() as f64 - 1.0 + LABEL_MARGIN),
         };
-        Self {
-            axis: chart.axis.clone(),
-            unit: chart.unit,
-            log: chart.log,
-            x: (x_min, x_max.max(x_min + 1e-9)),
-            y,
-        }
+        Self { axis: chart.axis.clone(), x: Scale::even(from, to.max(from + 1e-9)), y }
     }
 
     fn x(&self, at: f64) -> f64 {
-        let part = (place(&self.axis, at) - self.x.0) / (self.x.1 - self.x.0);
-        LEFT + part.clamp(0.0, 1.0) * (WIDTH - LEFT - RIGHT)
+        LEFT + self.x.part(place(&self.axis, at)) * (WIDTH - LEFT - RIGHT)
     }
 
     fn y(&self, value: f64) -> f64 {
-        let part = match self.log {
-            true => {
-                (value.max(self.y.0).log10() - self.y.0.log10())
-                    / (self.y.1.log10() - self.y.0.log10())
-            }
-            false => (value - self.y.0) / (self.y.1 - self.y.0),
-        };
-        HEIGHT - BOTTOM - part.clamp(0.0, 1.0) * (HEIGHT - TOP - BOTTOM)
-    }
-
-    fn y_ticks(&self) -> Vec<f64> {
-        if self.log {
-            let (low, high) = (self.y.0.log10().round() as i32, self.y.1.log10().round() as i32);
-            return (low..=high).map(|power| 10_f64.powi(power)).collect();
-        }
-        let step = step_of(self.y.1, self.unit);
-        (0..=(self.y.1 / step).round() as u32).map(|n| f64::from(n) * step).collect()
+        FLOOR - self.y.part(value) * (FLOOR - TOP)
     }
 
     fn x_ticks(&self) -> Vec<(f64, String)> {
-        match &self.axis {
-            Axis::Percentile => PERCENTILES
-                .iter()
-                .filter(|at| (self.x.0..=self.x.1 + 1e-9).contains(&place(&self.axis, **at)))
-                .map(|at| (*at, self.x_label(*at)))
-                .collect(),
-            Axis::Micros => (0..=9)
-                .map(|power| 10_f64.powi(power))
-                .filter(|at| (self.x.0..=self.x.1 + 1e-9).contains(&place(&self.axis, *at)))
-                .map(|at| (at, text::micros(at)))
-                .collect(),
-            Axis::Seconds => time_ticks(self.x.1),
-            Axis::Labels(names) => {
-                (0..names.len()).map(|at| (at as f64, self.x_label(at as f64))).collect()
-            }
-        }
+        let is_within =
+            |at: &f64| (self.x.from..=self.x.to + 1e-9).contains(&place(&self.axis, *at));
+        let all: Vec<f64> = match &self.axis {
+            Axis::Seconds => return drawing::time_ticks(self.x.to),
+            Axis::Percentile => PERCENTILES.into_iter().filter(is_within).collect(),
+            Axis::Micros => (0..=9).map(|n| 10_f64.powi(n)).filter(is_within).collect(),
+            Axis::Labels(names) => (0..names.len()).map(|at| at as f64).collect(),
+        };
+        all.into_iter().map(|at| (at, self.x_label(at))).collect()
     }
 
     fn x_label(&self, at: f64) -> String {
@@ -324,7 +254,7 @@ impl Scale {
                 format!("p{}", text.trim_end_matches('0').trim_end_matches('.'))
             }
             Axis::Micros => text::micros(at),
-            Axis::Seconds => time_label(at, self.x.1),
+            Axis::Seconds => drawing::time_label(at, self.x.to),
             Axis::Labels(names) => names.get(at.round() as usize).cloned().unwrap_or_default(),
         }
     }
@@ -345,39 +275,6 @@ fn step_of(max: f64, unit: Unit) -> f64 {
     if unit == Unit::Count { step.max(1.0) } else { step }
 }
 
-/// A step of 1, 2 or 5 that cuts `max` into about four.
-pub(crate) fn nice_step(max: f64) -> f64 {
-    let rough = max / 4.0;
-    let power = 10_f64.powf(rough.log10().floor());
-    [1.0, 2.0, 2.5, 5.0, 10.0]
-        .map(|n| n * power)
-        .into_iter()
-        .find(|step| *step >= rough * 0.999)
-        .unwrap_or(power * 10.0)
-}
-
-/// Where times are written below a drawing that reaches to `until` seconds, and what.
-pub(super) fn time_ticks(until: f64) -> Vec<(f64, String)> {
-    let step = time_step(until / 8.0);
-    let all = (0..=(until / step) as u32).map(|n| f64::from(n) * step);
-    all.map(|at| (at, time_label(at, until))).collect()
-}
-
-fn time_label(at: f64, until: f64) -> String {
-    if until >= 600.0 {
-        let secs = at.round() as u64;
-        return format!("{}:{:02}", secs / 60, secs % 60);
-    }
-    format!("{} s", text::number((at * 10.0).round() / 10.0))
-}
-
-fn time_step(rough: f64) -> f64 {
-    [1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0]
-        .into_iter()
-        .find(|step| *step >= rough)
-        .unwrap_or(rough.max(1.0))
-}
-
 /// At most [`POINTS_MAX`] points: of each run of neighbours the highest, which is what matters.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let each = points.len().div_ceil(POINTS_MAX).max(1);
@@ -387,13 +284,11 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 
 const TOP: f64 = 12.0;
 /// On both sides of the values of [`Axis::Labels`], in steps between them.
-const LABEL_ROOM: f64 = 0.35;
+const LABEL_MARGIN: f64 = 0.35;
 /// Between the bars of two lines, and half as wide as their ends are.
 const BAR_GAP: f64 = 7.0;
 const BAR_CAP: f64 = 3.0;
 const POINTS_MAX: usize = 600;
-/// Lines beyond this many reuse colours.
-const COLOURS: usize = 6;
 const PERCENTILES: [f64; 9] = [0.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
 /// The maximum is drawn as far right as this distance from 100.
 const PERCENTILE_REST_MIN: f64 = 0.0005;
@@ -409,8 +304,7 @@ mod tests {
             axis,
             log,
             lines: vec![Line { name: "p99".into(), points: points.to_vec(), ..Line::default() }],
-            marks: vec![(1.0, "kill".into())],
-            outages: vec![(0.0, 2.0)],
+            events: Events { marks: vec![(1.0, "kill".into())], outages: vec![(0.0, 2.0)] },
             note: String::new(),
         }
     }
@@ -421,12 +315,12 @@ mod tests {
         {
             let points = [(0.0, 0.0), (50.0, 120.0), (99.0, 9_000.0), (100.0, 2_000_000.0)];
             let chart = chart(log, axis, &points);
-            let scale = Scale::of(&chart);
+            let scale = Scales::of(&chart);
             for (at, value) in points {
                 assert!((LEFT..=WIDTH - RIGHT).contains(&scale.x(at)));
-                assert!((TOP..=HEIGHT - BOTTOM).contains(&scale.y(value)));
+                assert!((TOP..=FLOOR).contains(&scale.y(value)));
             }
-            let svg = chart.figure();
+            let svg = chart.figure().into_string();
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
             assert!(svg.contains("a &lt;title&gt;"));
         }
@@ -434,16 +328,19 @@ mod tests {
 
     #[test]
     fn nothing_is_drawn_of_nothing_and_one_point_is_a_dot() {
-        assert_eq!(chart(false, Axis::Seconds, &[]).figure(), "");
-        assert!(chart(false, Axis::Seconds, &[(1.0, 5.0)]).figure().contains("<circle"));
-        assert!(!chart(true, Axis::Seconds, &[(0.0, 0.0)]).figure().contains("NaN"));
+        assert_eq!(chart(false, Axis::Seconds, &[]).figure().into_string(), "");
+        assert!(
+            chart(false, Axis::Seconds, &[(1.0, 5.0)]).figure().into_string().contains("<circle")
+        );
+        assert!(!chart(true, Axis::Seconds, &[(0.0, 0.0)]).figure().into_string().contains("NaN"));
     }
 
     #[test]
     fn a_gap_is_drawn_as_one() {
         let svg =
             chart(true, Axis::Seconds, &[(0.0, 5.0), (1.0, 6.0), (2.0, f64::NAN), (3.0, 7.0)])
-                .figure();
+                .figure()
+                .into_string();
         assert_eq!(svg.matches("<polyline").count(), 2, "{svg}");
         assert_eq!(svg.matches("<circle").count(), 1, "a second between two gaps is seen");
         assert!(!svg.contains("NaN"), "{svg}");
@@ -455,13 +352,13 @@ mod tests {
         chart.lines[0].bars = vec![(0.0, (2.0, 700.0))];
         chart.lines.push(Line { name: "other".into(), ..chart.lines[0].clone() });
         chart.lines.push(Line { name: "none".into(), bars: Vec::new(), ..chart.lines[0].clone() });
-        let svg = chart.figure();
+        let svg = chart.figure().into_string();
         assert_eq!(svg.matches(" bar\"").count(), 2, "{svg}");
         assert!(svg.contains("5 us (2 us to 700 us)"), "{svg}");
         let shifts = [0, 1, 2].map(|n| chart.shift(n));
         assert_eq!(shifts, [-BAR_GAP / 2.0, BAR_GAP / 2.0, 0.0]);
-        let scale = Scale::of(&chart);
-        assert!(scale.y.0 <= 2.0 && scale.y.1 >= 700.0, "{:?}", scale.y);
+        let scale = Scales::of(&chart);
+        assert!(scale.y.from <= 2.0 && scale.y.to >= 700.0, "{:?}", scale.y);
     }
 
     #[test]

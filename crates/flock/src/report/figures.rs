@@ -177,16 +177,16 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    fn of(is_good: bool) -> Self {
+    pub(crate) fn of(is_good: bool) -> Self {
         if is_good { Self::Good } else { Self::Bad }
     }
 
     /// Of the lines that say so in HTML.
-    pub fn class(self) -> &'static str {
+    pub fn class(self) -> Option<&'static str> {
         match self {
-            Self::Good => "",
-            Self::Bad => " class=\"bad\"",
-            Self::Unknown => " class=\"unknown\"",
+            Self::Good => None,
+            Self::Bad => Some("bad"),
+            Self::Unknown => Some("unknown"),
         }
     }
 

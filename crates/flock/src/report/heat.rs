@@ -2,41 +2,31 @@
 //! second that the percentiles of a line hide (two crowds, a few that waited long) shows here.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
-use super::chart::time_ticks;
-use super::frame::{self, BOTTOM, Events, HEIGHT, LEFT, RIGHT, WIDTH};
+use maud::{Markup, html};
+
+use super::drawing::{self, Events, FLOOR, HEIGHT, LEFT, RIGHT, WIDTH};
 use super::text;
 use crate::measure::{Heat, STEPS_PER_DECADE, step_from_us};
 
 /// A `<figure>` of the map; nothing where there is nothing to draw.
-pub(super) fn figure(heat: &Heat, title: &str, until_secs: u32, events: &Events) -> String {
-    let Some(map) = Map::of(heat, until_secs) else { return String::new() };
-    let mut out = format!(
-        "<figure class=\"heat\"><figcaption>{}</figcaption><ul class=\"legend\">",
-        text::html(title)
+pub(super) fn figure(heat: &Heat, title: &str, until_secs: u32, events: &Events) -> Markup {
+    let Some(map) = Map::of(heat, until_secs) else { return Markup::default() };
+    let levels = map.levels();
+    let key = |(level, from): (usize, &u64)| {
+        (format!("h{level}"), format!("{} and more", text::count(*from)))
+    };
+    let legend: Vec<_> = levels.iter().enumerate().map(key).collect();
+    let each = match map.secs_each {
+        1 => "second".to_owned(),
+        secs => text::seconds(f64::from(secs)),
+    };
+    let note = format!(
+        "Messages per {each} and step of latency, {STEPS_PER_DECADE} steps for each power of ten. \
+         An empty column is a time in which nothing arrived."
     );
-    for (level, from) in map.levels().iter().enumerate() {
-        // Writing to a String cannot fail.
-        let _ = write!(
-            out,
-            "<li><i class=\"h{level}\"></i>{}</li>",
-            text::html(&format!("{} and more", text::count(*from)))
-        );
-    }
-    out.push_str("</ul>");
-    map.draw(title, events, &mut out);
-    let _ = write!(
-        out,
-        "<p class=\"note\">Messages per {} and step of latency, {STEPS_PER_DECADE} steps for each \
-         power of ten. An empty column is a time in which nothing arrived.</p></figure>",
-        if map.secs_each == 1 {
-            "second".to_owned()
-        } else {
-            text::seconds(f64::from(map.secs_each))
-        }
-    );
-    out
+    let drawing = drawing::svg(title, HEIGHT, &map.draw(&levels, events));
+    drawing::figure("heat", title, &legend, &drawing, &note)
 }
 
 /// The counts of the cells.
@@ -86,40 +76,23 @@ impl Map {
         all
     }
 
-    fn draw(&self, title: &str, events: &Events, out: &mut String) {
-        let _ = write!(
-            out,
-            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
-            text::html(title)
-        );
-        for (from, to) in &events.outages {
-            frame::outage((self.x(*from), self.x(*to)), TOP, out);
-        }
-        let levels = self.levels();
-        let mut paths = vec![String::new(); levels.len()];
+    fn draw(&self, levels: &[u64], events: &Events) -> Markup {
         let (width, height) = (self.column_width(), self.row_height());
+        let mut paths = vec![String::new(); levels.len()];
         for ((column, step), count) in &self.cells {
             let level = levels.iter().rposition(|from| count >= from).unwrap_or(0);
             let (x, y) = (LEFT + f64::from(*column) * width, self.y(*step + 1));
-            let _ = write!(paths[level], "M{x:.1} {y:.1}h{width:.1}v{height:.1}h-{width:.1}z");
+            paths[level] += &format!("M{x:.1} {y:.1}h{width:.1}v{height:.1}h-{width:.1}z");
         }
-        for (level, path) in paths.iter().enumerate() {
-            let _ = write!(out, "<path class=\"h{level}\" d=\"{path}\"/>");
-        }
-        self.draw_axes(out);
-        for (at, name) in &events.marks {
-            frame::mark(self.x(*at), (TOP, TOP - 2.0), name, out);
-        }
-        out.push_str("</svg>");
-    }
-
-    fn draw_axes(&self, out: &mut String) {
-        for step in (self.steps.0..=self.steps.1).step_by(usize::from(STEPS_PER_DECADE)) {
-            frame::value(self.y(step), &text::micros(step_from_us(step)), out);
-        }
-        let until = f64::from(self.columns * self.secs_each);
-        for (at, label) in time_ticks(until) {
-            frame::tick(self.x(at), &label, out);
+        let steps = (self.steps.0..=self.steps.1).step_by(usize::from(STEPS_PER_DECADE));
+        let values = steps.map(|step| (self.y(step), text::micros(step_from_us(step))));
+        let ticks = drawing::time_ticks(f64::from(self.columns * self.secs_each));
+        let ticks = ticks.into_iter().map(|(at, label)| (self.x(at), label));
+        html! {
+            (events.shades(TOP, |at| self.x(at)))
+            @for (level, path) in paths.iter().enumerate() { path class={ "h" (level) } d=(path) {} }
+            (drawing::grid(values, ticks))
+            (events.lines((TOP, TOP - 2.0), |at| self.x(at)))
         }
     }
 
@@ -128,12 +101,12 @@ impl Map {
     }
 
     fn row_height(&self) -> f64 {
-        (HEIGHT - TOP - BOTTOM) / f64::from(self.steps.1 - self.steps.0)
+        (FLOOR - TOP) / f64::from(self.steps.1 - self.steps.0)
     }
 
     /// The lower edge of a step.
     fn y(&self, step: u8) -> f64 {
-        HEIGHT - BOTTOM - f64::from(step - self.steps.0) * self.row_height()
+        FLOOR - f64::from(step - self.steps.0) * self.row_height()
     }
 
     fn x(&self, at_secs: f64) -> f64 {
@@ -170,7 +143,8 @@ mod tests {
         assert_eq!(cells, [(0, 2), (0, 1), (2, 1)]);
         assert_eq!((map.columns, map.steps), (3, (16, 32)));
         let drawn =
-            figure(&heat(&[(1, &[100, 2_000]), (3, &[100])]), "a <b>", 3, &Events::default());
+            figure(&heat(&[(1, &[100, 2_000]), (3, &[100])]), "a <b>", 3, &Events::default())
+                .into_string();
         assert_eq!(drawn.matches("z\"").count() + drawn.matches("zM").count(), 3, "{drawn}");
         assert!(drawn.contains("a &lt;b&gt;") && drawn.contains("1 ms"), "{drawn}");
     }
@@ -184,8 +158,8 @@ mod tests {
         for (column, step) in map.cells.keys() {
             let right = LEFT + f64::from(column + 1) * map.column_width();
             assert!(right <= WIDTH - RIGHT + 0.01, "{right}");
-            assert!(map.y(*step) <= HEIGHT - BOTTOM + 0.01 && map.y(step + 1) >= TOP - 0.01);
+            assert!(map.y(*step) <= FLOOR + 0.01 && map.y(step + 1) >= TOP - 0.01);
         }
-        assert_eq!(figure(&heat(&[]), "t", 3, &Events::default()), "");
+        assert_eq!(figure(&heat(&[]), "t", 3, &Events::default()).into_string(), "");
     }
 }

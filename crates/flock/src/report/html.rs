@@ -1,168 +1,121 @@
 //! The report as one HTML page.
 
-use std::fmt::Write as _;
+use maud::{Markup, html as markup};
 
 use super::chart::{Axis, Chart, Line, Unit};
-use super::figures::{Figures, Verdict, headline, is_unheard, search_words, verdicts};
-use super::frame::Events;
+use super::drawing::Events;
+use super::figures::{Figures, headline, is_unheard, search_words, verdicts};
 use super::heat;
 use super::markdown::{
     INTEGRITY_HEAD, LATENCY_HEAD, disclosure, headline_rows, integrity_rows, latency_rows, verbatim,
 };
-use super::page::{details, page, pairs, table};
+use super::page::{self, details, note, page, pairs, rows_of, table, table_with};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
-use super::text::{self, count, html as escape, number, seconds};
+use super::text::{self, count, micros, number, seconds};
 use crate::measure::{HostSample, LatencyHistogram, LatencyKind, LatencyPoint, Results, Second};
 
 pub fn html(results: &Results) -> String {
-    let mut body = String::new();
-    header(results, &mut body);
-    tiles(results, &mut body);
-    charts(results, &mut body);
-    tables(results, &mut body);
-    beside(results, &mut body);
-    conditions(results, &mut body);
+    let distribution = distribution(results);
+    let body = markup! {
+        (header(results))
+        section.tiles {
+            @for row in headline_rows(&Figures::of(results)) {
+                div.tile { b { (row[1]) } span { (row[0]) } }
+            }
+        }
+        h2 { "Over time" }
+        (page::charts(over_time(results)))
+        @if !distribution.is_empty() {
+            h2 { "Latency distribution" }
+            (page::charts([distribution.figure(), below_each_latency(results).figure()]))
+        }
+        (tables(results))
+        (beside(results))
+        (conditions(results))
+        footer { (results.tool.words()) " · results format " (results.format) }
+    };
     let title = format!("{} · {}", results.scenario.id, results.broker.name);
     page(title.trim_end_matches(" · "), &body)
 }
 
-fn header(results: &Results, out: &mut String) {
-    let broker = format!("{} {}", results.broker.name, results.broker.version);
-    let broker = match broker.trim() {
-        "" => results.broker.addresses.join(", "),
-        name => format!("{name} at {}", results.broker.addresses.join(", ")),
+fn header(results: &Results) -> Markup {
+    let addresses = results.broker.addresses.join(", ");
+    let broker = match format!("{} {}", results.broker.name, results.broker.version).trim() {
+        "" => addresses,
+        name => format!("{name} at {addresses}"),
     };
-    // Writing to a String cannot fail.
-    let _ = write!(
-        out,
-        "<header><p class=\"kicker\">{} {} · {}</p><h1>{}: {}</h1><p class=\"lead\">{}, {}{}</p></header>",
-        escape(&results.tool.name),
-        escape(&results.tool.version),
-        text::date(results.run.started_unix_ms),
-        escape(&results.scenario.id),
-        escape(&results.scenario.title),
-        escape(&broker),
-        seconds(results.run.duration_secs),
-        match results.scenario.scale {
-            1.0 => String::new(),
-            scale => format!(", at {} of the published scale", number(scale)),
-        },
-    );
-    out.push_str("<ul class=\"verdicts\">");
-    out.push_str(&verdict_items(results));
-    out.push_str("</ul>");
-}
-
-/// The verdicts as items of a list.
-pub(crate) fn verdict_items(results: &Results) -> String {
-    let mut out = String::new();
-    for (is, words) in verdicts(results) {
-        let said = if is == Verdict::Unknown { "unknown: " } else { "" };
-        let _ = write!(out, "<li{}>{said}{}</li>", is.class(), escape(&words));
-    }
-    out
-}
-
-fn tiles(results: &Results, out: &mut String) {
-    out.push_str("<section class=\"tiles\">");
-    for row in headline_rows(&Figures::of(results)) {
-        let _ = write!(
-            out,
-            "<div class=\"tile\"><b>{}</b><span>{}</span></div>",
-            escape(&row[1]),
-            escape(&row[0])
-        );
-    }
-    out.push_str("</section>");
-}
-
-fn charts(results: &Results, out: &mut String) {
-    out.push_str("<h2>Over time</h2><section class=\"charts\">");
-    for (n, chart) in over_time(results).iter().enumerate() {
-        out.push_str(&chart.figure());
-        // Beside its lines.
-        if n == LATENCY_CHART {
-            out.push_str(&heat_map(results));
-        }
-    }
-    out.push_str("</section>");
-    let distribution = distribution(results);
-    if !distribution.is_empty() {
-        out.push_str("<h2>Latency distribution</h2><section class=\"charts\">");
-        out.push_str(&distribution.figure());
-        out.push_str(&histogram_bars(results).figure());
-        out.push_str("</section>");
+    let scale = match results.scenario.scale {
+        1.0 => String::new(),
+        scale => format!(", at {} of the published scale", number(scale)),
+    };
+    let (tool, date) = (&results.tool, text::date(results.run.started_unix_ms));
+    markup! {
+        (page::header(
+            &format!("{} {} · {date}", tool.name, tool.version),
+            &format!("{}: {}", results.scenario.id, results.scenario.title),
+            &format!("{broker}, {}{scale}", seconds(results.run.duration_secs)),
+        ))
+        (page::verdict_list(&verdicts(results)))
     }
 }
 
-fn heat_map(results: &Results) -> String {
+fn heat_map(results: &Results, events: &Events) -> Markup {
     let kind = headline(results);
     let Some(heat) = results.heat.iter().find(|heat| heat.kind == kind) else {
-        return String::new();
+        return Markup::default();
     };
     let title = format!("Every latency, {}", kind.title());
     // As far as the lines beside it.
     let until_secs = results.series.last().map_or(0, |second| second.at_secs);
-    heat::figure(heat, &title, until_secs, &events(results))
+    heat::figure(heat, &title, until_secs, events)
 }
 
-fn over_time(results: &Results) -> Vec<Chart> {
-    let line = |name: &str, of: &dyn Fn(&Second) -> f64| Line {
-        name: name.to_owned(),
-        points: results
-            .series
-            .iter()
-            .map(|second| (f64::from(second.at_secs), of(second)))
-            .collect(),
-        ..Line::default()
+/// The charts over time, and the map of latencies beside its lines.
+fn over_time(results: &Results) -> Vec<Markup> {
+    type OfSecond = fn(&Second) -> f64;
+    let line = |(name, of): (&str, OfSecond)| {
+        Line::new(name, results.series.iter().map(|second| (f64::from(second.at_secs), of(second))))
     };
-    let planned = line("due", &|s| s.scheduled as f64);
-    let published = line("published", &|s| s.published as f64);
-    let received = line("received", &|s| s.received as f64);
-    let mut messages = vec![published, received, planned];
-    if is_unheard(results) {
-        // What nobody listened for did not come to nought.
-        messages.remove(1);
+    let chart = |title: &str, unit, lines: &[(&str, OfSecond)]| {
+        Chart::over_time(title, unit, lines.iter().copied().map(line).collect()).without_zeros()
+    };
+    let mut messages: Vec<(&str, OfSecond)> =
+        vec![("published", |s| s.published as f64), ("due", |s| s.scheduled as f64)];
+    // What nobody listened for did not come to nought.
+    if !is_unheard(results) {
+        messages.insert(1, ("received", |s| s.received as f64));
     }
     let mut all = vec![
-        timed("Messages per second", Unit::PerSecond, messages),
+        chart("Messages per second", Unit::PerSecond, &messages),
         headline_latency(results),
-        timed("Connections", Unit::Count, vec![line("connections", &|s| s.connections as f64)]),
-        timed(
+        chart("Connections", Unit::Count, &[("connections", |s| s.connections as f64)]),
+        chart(
             "Connects per second",
             Unit::PerSecond,
-            vec![
-                line("connected", &|s| s.connects as f64),
-                line("failed", &|s| s.connect_failures as f64),
-                line("disconnected", &|s| s.disconnects as f64),
+            &[
+                ("connected", |s| s.connects as f64),
+                ("failed", |s| s.connect_failures as f64),
+                ("disconnected", |s| s.disconnects as f64),
             ],
         ),
     ];
     all.extend(broker_charts(results));
-    let mut backlog = timed(
-        "Backlog: published and not yet received",
-        Unit::Count,
-        vec![line("backlog", &|s| s.backlog.max(0) as f64)],
-    );
+    let title = "Backlog: published and not yet received";
+    let mut backlog = chart(title, Unit::Count, &[("backlog", |s| s.backlog.max(0) as f64)]);
     backlog.note = "Messages under way at the end of each second, at the known fan-out.".to_owned();
-    let lateness = vec![line("p99", &|s| s.lateness_p99_us as f64)];
-    let mut own = timed("The tool's own lateness", Unit::Micros, lateness);
+    let title = "The tool's own lateness";
+    let mut own = chart(title, Unit::Micros, &[("p99", |s| s.lateness_p99_us as f64)]);
     own.log = true;
-    own.note = "How long after its due time a message was handed to the kernel. It is part of every latency above.".to_owned();
+    own.note = LATENESS_NOTE.to_owned();
     all.extend([backlog, own]);
-    let events = events(results);
-    for chart in &mut all {
-        chart.marks.clone_from(&events.marks);
-        chart.outages.clone_from(&events.outages);
+    let events = Events { marks: marks(results), outages: outages(results) };
+    if !events.outages.is_empty() {
+        all[0].note = OUTAGE_NOTE.to_owned();
     }
-    if let (Some(chart), false) = (all.first_mut(), events.outages.is_empty()) {
-        OUTAGE_NOTE.clone_into(&mut chart.note);
-    }
+    let figure = |chart: Chart| Chart { events: events.clone(), ..chart }.figure();
+    let mut all: Vec<Markup> = all.into_iter().map(figure).collect();
+    all.insert(LATENCY_CHART + 1, heat_map(results, &events));
     all
-}
-
-fn events(results: &Results) -> Events {
-    Events { marks: marks(results), outages: outages(results) }
 }
 
 /// From when to when messages were due, and none was acknowledged or arrived.
@@ -187,24 +140,11 @@ fn outages(results: &Results) -> Vec<(f64, f64)> {
     all
 }
 
+const LATENESS_NOTE: &str = "How long after its due time a message was handed to the kernel. It is \
+                             part of every latency above.";
 const OUTAGE_NOTE: &str = "Shaded: messages were due, and none arrived or was acknowledged.";
 /// Of fewer messages a second, none may arrive by chance.
 const OUTAGE_DUE_MIN: u64 = 10;
-
-/// A chart against time, without the lines that are zero throughout.
-fn timed(title: &str, unit: Unit, lines: Vec<Line>) -> Chart {
-    let says_something = |line: &Line| line.points.iter().any(|point| point.1 > 0.0);
-    Chart {
-        title: title.to_owned(),
-        unit,
-        axis: Axis::Seconds,
-        log: false,
-        lines: lines.into_iter().filter(says_something).collect(),
-        marks: Vec::new(),
-        outages: Vec::new(),
-        note: String::new(),
-    }
-}
 
 fn broker_charts(results: &Results) -> Vec<Chart> {
     let Some(load) = &results.broker_load else { return Vec::new() };
@@ -220,61 +160,41 @@ fn broker_charts(results: &Results) -> Vec<Chart> {
             }
             points.push((sample.at_secs, value));
         }
-        Line { name: name.to_owned(), points, ..Line::default() }
+        vec![Line::new(name, points)]
     };
     let cpu = sampled("CPU", &|s| s.cpu_percent);
     let memory = sampled("resident", &|s| s.memory_bytes.map(|bytes| bytes as f64));
-    vec![
-        timed("Broker CPU (100 % is one core)", Unit::Percent, vec![cpu]),
-        timed("Broker memory", Unit::Bytes, vec![memory]),
+    [
+        Chart::over_time("Broker CPU (100 % is one core)", Unit::Percent, cpu).without_zeros(),
+        Chart::over_time("Broker memory", Unit::Bytes, memory).without_zeros(),
     ]
+    .into()
 }
 
 fn headline_latency(results: &Results) -> Chart {
-    match headline(results) {
-        LatencyKind::EndToEnd => latency_chart("End-to-end latency", results, |s| &s.end_to_end),
-        LatencyKind::RoundTrip => {
-            latency_chart("Latency from request to answer", results, |s| &s.round_trip)
-        }
-        LatencyKind::PublishAck => {
-            latency_chart("Latency to acknowledgement", results, |s| &s.publish_ack)
-        }
-        _ => latency_chart("Connect latency", results, |s| &s.connect),
-    }
-}
-
-fn latency_chart(title: &str, results: &Results, of: fn(&Second) -> &LatencyPoint) -> Chart {
+    type Of = fn(&Second) -> &LatencyPoint;
+    let (title, of): (&str, Of) = match headline(results) {
+        LatencyKind::EndToEnd => ("End-to-end latency", |s| &s.end_to_end),
+        LatencyKind::RoundTrip => ("Latency from request to answer", |s| &s.round_trip),
+        LatencyKind::PublishAck => ("Latency to acknowledgement", |s| &s.publish_ack),
+        _ => ("Connect latency", |s| &s.connect),
+    };
     // As far as the charts beside it; a second in which nothing arrived, a stall, say, is a gap.
     let known = |second: &Second| of(second).count > 0;
     let seconds = match results.series.iter().any(known) {
         true => results.series.as_slice(),
         false => &[],
     };
-    let line = |name: &str, value: fn(&LatencyPoint) -> u64| Line {
-        name: name.to_owned(),
-        points: seconds
-            .iter()
-            .map(|second| {
-                let value = if known(second) { value(of(second)) as f64 } else { f64::NAN };
-                (f64::from(second.at_secs), value)
-            })
-            .collect(),
-        ..Line::default()
+    let line = |name: &str, value: fn(&LatencyPoint) -> u64| {
+        let point = |second: &Second| {
+            let value = if known(second) { value(of(second)) as f64 } else { f64::NAN };
+            (f64::from(second.at_secs), value)
+        };
+        Line::new(name, seconds.iter().map(point))
     };
-    Chart {
-        title: title.to_owned(),
-        unit: Unit::Micros,
-        axis: Axis::Seconds,
-        log: true,
-        lines: vec![
-            line("p50", |p| p.p50_us),
-            line("p99", |p| p.p99_us),
-            line("maximum", |p| p.max_us),
-        ],
-        marks: Vec::new(),
-        outages: Vec::new(),
-        note: String::new(),
-    }
+    let lines =
+        vec![line("p50", |p| p.p50_us), line("p99", |p| p.p99_us), line("maximum", |p| p.max_us)];
+    Chart { log: true, ..Chart::over_time(title, Unit::Micros, lines) }
 }
 
 /// Faults, or where there are none the begin of each stage, as far as the names leave room.
@@ -294,22 +214,13 @@ fn marks(results: &Results) -> Vec<(f64, String)> {
 
 /// One line per kind and QoS against the percentile.
 fn distribution(results: &Results) -> Chart {
-    let lines =
-        results.latencies.iter().filter(|latency| latency.summary.count > 0).map(|latency| {
-            let qos = latency.qos.map_or(String::new(), |qos| format!(", QoS {qos}"));
-            let points = percentile_points(&latency.histogram);
-            Line { name: format!("{}{qos}", latency.kind.title()), points, ..Line::default() }
-        });
-    Chart {
-        title: "Latency by percentile".to_owned(),
-        unit: Unit::Micros,
-        axis: Axis::Percentile,
-        log: true,
-        lines: lines.collect(),
-        marks: Vec::new(),
-        outages: Vec::new(),
-        note: "Each step to the right is ten times rarer. Lines end where there is only one slower sample.".to_owned(),
-    }
+    let known = results.latencies.iter().filter(|latency| latency.summary.count > 0);
+    let lines = known.map(|latency| {
+        let qos = latency.qos.map_or(String::new(), |qos| format!(", QoS {qos}"));
+        let name = format!("{}{qos}", latency.kind.title());
+        Line::new(&name, percentile_points(&latency.histogram))
+    });
+    Chart::by_percentile("Latency by percentile".to_owned(), lines.collect(), PERCENTILE_NOTE)
 }
 
 /// Percentile and latency, as far right as the number of samples supports.
@@ -326,231 +237,147 @@ pub(crate) fn percentile_points(histogram: &LatencyHistogram) -> Vec<(f64, f64)>
 }
 
 /// How much of all samples lies below each latency: the same data read the other way.
-fn histogram_bars(results: &Results) -> Chart {
+fn below_each_latency(results: &Results) -> Chart {
     let histogram = results.latency_merged(headline(results));
     let total = histogram.count().max(1) as f64;
     let mut below = 0;
-    let points: Vec<(f64, f64)> = histogram
-        .buckets()
-        .into_iter()
-        .map(|(us, n)| {
-            below += n;
-            (us as f64, below as f64 * 100.0 / total)
-        })
-        .collect();
-    let marks = [1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0, 1_000_000.0];
-    let share = marks
-        .iter()
-        .map(|limit| {
-            let below =
-                points.iter().rfind(|(us, _)| us <= limit).map_or(0.0, |(_, percent)| *percent);
-            format!("{} % within {}", number(below), text::micros(*limit))
-        })
-        .collect::<Vec<_>>();
+    let mut percent = |(us, n): (u64, u64)| {
+        below += n;
+        (us as f64, below as f64 * 100.0 / total)
+    };
+    let points: Vec<(f64, f64)> = histogram.buckets().into_iter().map(&mut percent).collect();
+    let share = |limit: f64| {
+        let below =
+            points.iter().rfind(|(us, _)| *us <= limit).map_or(0.0, |(_, percent)| *percent);
+        format!("{} % within {}", number(below), micros(limit))
+    };
+    let shares = [10.0, 100.0, 1_000.0, 10_000.0, 100_000.0].map(share);
     Chart {
         title: format!("Samples below each latency, {}", headline(results).title()),
         unit: Unit::Percent,
         axis: Axis::Micros,
-        log: false,
-        lines: vec![Line { name: "below".to_owned(), points, ..Line::default() }],
-        marks: Vec::new(),
-        outages: Vec::new(),
-        note: share[1..6].join(", ") + ".",
+        note: shares.join(", ") + ".",
+        lines: vec![Line::new("below", points)],
+        ..Chart::default()
     }
 }
 
-fn tables(results: &Results, out: &mut String) {
-    out.push_str("<h2>Latency</h2>");
-    out.push_str(&table(&LATENCY_HEAD, &latency_rows(results)));
-    if !results.integrity.by_qos.is_empty() {
-        out.push_str("<h2>Integrity</h2><p class=\"note\">In deliveries: one message to one subscriber, or to one shared group. At QoS 1 and 2 what is owed are the acknowledged messages.</p>");
-        out.push_str(&table(&INTEGRITY_HEAD, &integrity_rows(results)));
-        worst(results, out);
+fn tables(results: &Results) -> Markup {
+    markup! {
+        h2 { "Latency" }
+        (table(&LATENCY_HEAD, &latency_rows(results)))
+        @if !results.integrity.by_qos.is_empty() {
+            h2 { "Integrity" }
+            (note("In deliveries: one message to one subscriber, or to one shared group. At QoS 1 \
+                   and 2 what is owed are the acknowledged messages."))
+            (table(&INTEGRITY_HEAD, &integrity_rows(results)))
+            (worst(results))
+        }
+        (rate_search(results))
+        (rows_of("Faults", &results.faults, &[
+            ("Fault", |fault| fault.what.clone()),
+            ("At", |fault| seconds(fault.at_secs)),
+            ("Connections lost", |fault| count(fault.connections_lost)),
+            ("Recovered after", |fault| fault.recovered_after_secs.map_or("not".into(), seconds)),
+            ("Without service", |fault| fault.without_service_secs.map_or("–".into(), seconds)),
+            ("Note", |fault| fault.note.clone()),
+        ]))
+        (rows_of("Failures", &results.errors, &[
+            ("What", |error| error.what.clone()),
+            ("Reason", |error| error.reason.clone()),
+            ("Count", |error| count(error.count)),
+            ("First client", |error| error.client.clone()),
+        ]))
     }
-    if let Some(search) = &results.rate_search {
-        let _ = write!(
-            out,
-            "<h2>Rate search</h2><p>Highest rate that kept p{} below {} without a growing backlog: {}. Each step has {} messages at least; a rate fails by two steps of three, and both ends are confirmed at the end.</p>",
-            number(search.latency_percentile),
-            text::micros(search.latency_bound_us as f64),
-            escape(&search_words(search)),
-            count(search.samples_min),
-        );
-        let rows: Vec<Vec<String>> = search
-            .steps
-            .iter()
-            .map(|step| {
-                vec![
-                    number(step.rate),
-                    number(step.published_per_sec),
-                    number(step.received_per_sec),
-                    text::micros(step.latency_us as f64),
-                    count(step.samples),
-                    text::micros(step.lateness_p99_us as f64),
-                    if step.confirms { "confirm" } else { "find" }.to_owned(),
-                    if step.held { "held".to_owned() } else { step.why.clone() },
-                ]
-            })
-            .collect();
-        out.push_str(&table(
-            &[
-                "Rate tried",
-                "Published/s",
-                "Received/s",
-                "Latency",
-                "Messages",
-                "Tool late, p99",
-                "To",
-                "Outcome",
-            ],
-            &rows,
-        ));
-    }
-    if !results.faults.is_empty() {
-        out.push_str("<h2>Faults</h2>");
-        let rows: Vec<Vec<String>> = results
-            .faults
-            .iter()
-            .map(|fault| {
-                vec![
-                    fault.what.clone(),
-                    seconds(fault.at_secs),
-                    count(fault.connections_lost),
-                    fault.recovered_after_secs.map_or("not".to_owned(), seconds),
-                    fault.without_service_secs.map_or("–".to_owned(), seconds),
-                    fault.note.clone(),
-                ]
-            })
-            .collect();
-        out.push_str(&table(
-            &["Fault", "At", "Connections lost", "Recovered after", "Without service", "Note"],
-            &rows,
-        ));
-    }
-    failures(results, out);
 }
 
-fn failures(results: &Results, out: &mut String) {
-    if results.errors.is_empty() {
-        return;
+fn rate_search(results: &Results) -> Markup {
+    let Some(search) = &results.rate_search else { return Markup::default() };
+    markup! {
+        h2 { "Rate search" }
+        p {
+            "Highest rate that kept p" (number(search.latency_percentile)) " below "
+            (micros(search.latency_bound_us as f64)) " without a growing backlog: "
+            (search_words(search)) ". Each step has " (count(search.samples_min))
+            " messages at least; a rate fails by two steps of three, and both ends are confirmed at \
+             the end."
+        }
+        (rows_of("", &search.steps, &[
+            ("Rate tried", |step| number(step.rate)),
+            ("Published/s", |step| number(step.published_per_sec)),
+            ("Received/s", |step| number(step.received_per_sec)),
+            ("Latency", |step| micros(step.latency_us as f64)),
+            ("Messages", |step| count(step.samples)),
+            ("Tool late, p99", |step| micros(step.lateness_p99_us as f64)),
+            ("To", |step| if step.confirms { "confirm" } else { "find" }.to_owned()),
+            ("Outcome", |step| if step.held { "held".to_owned() } else { step.why.clone() }),
+        ]))
     }
-    out.push_str("<h2>Failures</h2>");
-    let rows: Vec<Vec<String>> = results
-        .errors
-        .iter()
-        .map(|error| {
-            vec![error.what.clone(), error.reason.clone(), count(error.count), error.client.clone()]
-        })
-        .collect();
-    out.push_str(&table(&["What", "Reason", "Count", "First client"], &rows));
 }
 
-fn worst(results: &Results, out: &mut String) {
-    if results.integrity.worst.is_empty() {
-        return;
-    }
-    let missing = |ranges: &[(u32, u32)]| {
-        let one = |&(from, to): &(u32, u32)| {
-            if from == to { from.to_string() } else { format!("{from} to {to}") }
+fn worst(results: &Results) -> Markup {
+    fn missing(ranges: &[(u32, u32)]) -> String {
+        let one = |&(from, to): &(u32, u32)| match from == to {
+            true => from.to_string(),
+            false => format!("{from} to {to}"),
         };
         ranges.iter().map(one).collect::<Vec<_>>().join(", ")
-    };
-    let rows: Vec<Vec<String>> = results
-        .integrity
-        .worst
-        .iter()
-        .map(|sample| {
-            vec![
-                sample.subscriber.clone(),
-                sample.publisher.clone(),
-                sample.topic.clone(),
-                count(sample.lost),
-                count(sample.duplicated),
-                count(sample.reordered),
-                missing(&sample.missing),
-            ]
-        })
-        .collect();
-    out.push_str("<h3>Where it happened most</h3>");
-    out.push_str(&table(
-        &[
-            "Subscriber",
-            "Publisher",
-            "Topic",
-            "Lost",
-            "Duplicated",
-            "Out of order",
-            "Missing numbers",
-        ],
-        &rows,
-    ));
+    }
+    markup! {
+        @if !results.integrity.worst.is_empty() { h3 { "Where it happened most" } }
+        (rows_of("", &results.integrity.worst, &[
+            ("Subscriber", |sample| sample.subscriber.clone()),
+            ("Publisher", |sample| sample.publisher.clone()),
+            ("Topic", |sample| sample.topic.clone()),
+            ("Lost", |sample| count(sample.lost)),
+            ("Duplicated", |sample| count(sample.duplicated)),
+            ("Out of order", |sample| count(sample.reordered)),
+            ("Missing numbers", |sample| missing(&sample.missing)),
+        ]))
+    }
 }
 
-fn beside(results: &Results, out: &mut String) {
+fn beside(results: &Results) -> Markup {
     let figures = published(results);
-    if figures.is_empty() {
-        return;
-    }
-    let _ =
-        write!(out, "<h2>Published figures beside ours</h2><p>{}</p>", escape(HARDWARE_DIFFERS));
     let beside = Beside::of(results, &figures);
-    let rows = table(&beside.head, &beside.rows)
-        .replacen("<table>", "<table class=\"notes\">", 1)
-        .replacen("<tbody><tr>", "<tbody><tr class=\"ours\">", 1);
-    out.push_str(&rows);
+    markup! {
+        @if !figures.is_empty() {
+            h2 { "Published figures beside ours" }
+            p { (HARDWARE_DIFFERS) }
+            (table_with(Some("notes"), &beside.head, &beside.rows, true))
+        }
+    }
 }
 
-fn conditions(results: &Results, out: &mut String) {
-    out.push_str("<h2>How it was run</h2>");
-    out.push_str(&pairs(&disclosure(results)));
-    if !results.run.agents.is_empty() {
-        let rows: Vec<Vec<String>> = results
-            .run
-            .agents
-            .iter()
-            .map(|agent| {
-                let clock = format!(
-                    "{} ± {}",
-                    text::micros(agent.clock_offset_us),
-                    text::micros(agent.clock_error_us)
-                );
-                let drift = match agent.clock_readings {
-                    0 => "the commander's clock".to_owned(),
-                    n => format!(
-                        "{} ± {}, {n} readings",
-                        text::micros(agent.clock_drift_us),
-                        text::micros(agent.clock_drift_error_us)
-                    ),
-                };
-                vec![
-                    agent.address.clone(),
-                    agent.machine.hostname.clone(),
-                    count(agent.clients),
-                    clock,
-                    drift,
-                    agent.died.clone().unwrap_or_default(),
-                ]
-            })
-            .collect();
-        out.push_str("<h3>Agents</h3>");
-        out.push_str(&table(&AGENTS_HEAD, &rows));
+fn conditions(results: &Results) -> Markup {
+    fn plus_minus(of: f64, error: f64) -> String {
+        format!("{} ± {}", micros(of), micros(error))
     }
-    for note in &results.validity.notes {
-        let _ = write!(out, "<p class=\"note\">{}</p>", escape(note));
+    markup! {
+        h2 { "How it was run" }
+        (pairs(&disclosure(results)))
+        @if !results.run.agents.is_empty() { h3 { "Agents" } }
+        (rows_of("", &results.run.agents, &[
+            ("Agent", |agent| agent.address.clone()),
+            ("Host", |agent| agent.machine.hostname.clone()),
+            ("Clients", |agent| count(agent.clients)),
+            ("Clock offset", |agent| plus_minus(agent.clock_offset_us, agent.clock_error_us)),
+            ("Clock drift, at most", |agent| match agent.clock_readings {
+                0 => "the commander's clock".to_owned(),
+                n => {
+                    let drift = plus_minus(agent.clock_drift_us, agent.clock_drift_error_us);
+                    format!("{drift}, {n} readings")
+                }
+            }),
+            ("Died", |agent| agent.died.clone().unwrap_or_default()),
+        ]))
+        @for words in &results.validity.notes { (note(words)) }
+        @for (name, text) in verbatim(results) { (details(name, text)) }
     }
-    for (name, text) in verbatim(results) {
-        out.push_str(&details(name, text));
-    }
-    let _ = write!(
-        out,
-        "<footer>{} · results format {}</footer>",
-        escape(&results.tool.words()),
-        results.format
-    );
 }
 
-const AGENTS_HEAD: [&str; 6] =
-    ["Agent", "Host", "Clients", "Clock offset", "Clock drift, at most", "Died"];
+const PERCENTILE_NOTE: &str = "Each step to the right is ten times rarer. Lines end where there is \
+                               only one slower sample.";
 /// Samples are taken once a second and at the edges of stages.
 const SAMPLE_GAP_SECS: f64 = 1.8;
 /// Its place among the charts over time.

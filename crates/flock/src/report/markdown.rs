@@ -5,7 +5,10 @@ use std::fmt::Write as _;
 use super::figures::{Figures, Verdict, verdicts};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
 use super::text::{self, bytes, count, micros, number, seconds};
-use crate::measure::{BrokerInfo, Limits, MachineInfo, Results, ScenarioInfo, Surroundings};
+use crate::measure::{
+    BrokerInfo, Latency, LatencySummary, Limits, MachineInfo, Results, ScenarioInfo, Surroundings,
+    Timer,
+};
 
 pub fn markdown(results: &Results) -> String {
     let mut out = format!("# {}: {}\n\n", results.scenario.id, results.scenario.title);
@@ -110,43 +113,29 @@ pub(super) const LATENCY_HEAD: [&str; 11] =
     ["Latency", "QoS", "Count", "Average", "p50", "p75", "p90", "p95", "p99", "p99.9", "Maximum"];
 
 pub(super) fn latency_rows(results: &Results) -> Vec<Vec<String>> {
-    let row = |latency: &crate::measure::Latency| {
-        let s = &latency.summary;
-        let mut row = vec![
-            latency.kind.title().to_owned(),
-            latency.qos.map_or(String::new(), |qos| qos.to_string()),
-            match latency.unfinished {
-                0 => count(s.count),
-                open => format!("{}, {} of them unfinished", count(s.count), count(open)),
-            },
-            micros(s.average_us),
-        ];
+    let row = |name: String, qos: Option<u8>, samples: String, s: &LatencySummary| {
         let all = [s.p50_us, s.p75_us, s.p90_us, s.p95_us, s.p99_us, s.p999_us, s.max_us];
+        let qos = qos.map_or(String::new(), |qos| qos.to_string());
+        let mut row = vec![name, qos, samples, micros(s.average_us)];
         row.extend(all.map(|us| micros(us as f64)));
         row
     };
+    let mut rows = Vec::new();
+    for Latency { kind, qos, summary, unfinished, .. } in &results.latencies {
+        let samples = match *unfinished {
+            0 => count(summary.count),
+            open => format!("{}, {} of them unfinished", count(summary.count), count(open)),
+        };
+        rows.push(row(kind.title().to_owned(), *qos, samples, summary));
+    }
     let lag = &results.validity.receive_lag;
-    let read_late = (lag.count > 0).then(|| {
-        let all = [lag.p50_us, lag.p75_us, lag.p90_us, lag.p95_us, lag.p99_us, lag.p999_us];
-        let mut row =
-            vec![READ_LATE.to_owned(), String::new(), count(lag.count), micros(lag.average_us)];
-        row.extend(all.into_iter().chain([lag.max_us]).map(|us| micros(us as f64)));
-        row
-    });
-    let timer = |timer: &crate::measure::Timer| {
-        let s = &timer.summary;
-        let mut row = vec![
-            format!("timer {}", timer.name),
-            String::new(),
-            count(s.count),
-            micros(s.average_us),
-        ];
-        let all = [s.p50_us, s.p75_us, s.p90_us, s.p95_us, s.p99_us, s.p999_us, s.max_us];
-        row.extend(all.map(|us| micros(us as f64)));
-        row
-    };
-    let kinds = results.latencies.iter().map(row).chain(read_late);
-    kinds.chain(results.timers.iter().map(timer)).collect()
+    if lag.count > 0 {
+        rows.push(row(READ_LATE.to_owned(), None, count(lag.count), lag));
+    }
+    for Timer { name, summary, .. } in &results.timers {
+        rows.push(row(format!("timer {name}"), None, count(summary.count), summary));
+    }
+    rows
 }
 
 /// How long messages may have waited for the tool to read them.

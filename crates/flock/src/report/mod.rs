@@ -7,12 +7,12 @@
 
 pub mod chart;
 mod csv;
+pub(crate) mod drawing;
 pub mod figures;
-mod frame;
 mod heat;
 mod html;
 mod markdown;
-mod page;
+pub(crate) mod page;
 mod published;
 #[cfg(test)]
 pub(crate) mod sample;
@@ -21,12 +21,11 @@ pub mod text;
 
 pub use csv::csv;
 pub use html::html;
-pub(crate) use html::{percentile_points, verdict_items};
+pub(crate) use html::percentile_points;
 pub use markdown::markdown;
 pub(crate) use markdown::{
     clients_words, disclosure, machine_words, overrides_words, surroundings_words,
 };
-pub(crate) use page::{details, page, pairs, table};
 pub(crate) use published::HARDWARE_DIFFERS;
 pub use published::published;
 pub use summary::summary;

@@ -1,57 +1,124 @@
-//! The frame of every HTML page: style and script, inline, so that one file is all there is.
+//! The parts of every HTML page. Style and script are inline, so that one file is all there is.
 
-use std::fmt::Write as _;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::text::html;
+use super::figures::Verdict;
 
-pub(crate) fn page(title: &str, body: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n",
-        html(title)
-    )
+pub(crate) fn page(title: &str, body: &Markup) -> String {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped(include_str!("page.css"))) }
+            }
+            body {
+                main { (body) }
+                script { (PreEscaped(include_str!("page.js"))) }
+            }
+        }
+    }
+    .into_string()
+}
+
+pub(crate) fn header(kicker: &str, title: &str, lead: &str) -> Markup {
+    html! {
+        header { p.kicker { (kicker) } h1 { (title) } p.lead { (lead) } }
+    }
+}
+
+pub(crate) fn verdict_list(verdicts: &[(Verdict, String)]) -> Markup {
+    html! {
+        ul.verdicts {
+            @for (is, words) in verdicts {
+                li class=[is.class()] { @if *is == Verdict::Unknown { "unknown: " } (words) }
+            }
+        }
+    }
 }
 
 /// A table with a head. Columns of words go to the left, as the first one always does, columns of
 /// numbers to the right.
-pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let class = |at: usize| {
-        let is_word = |cell: &String| cell.starts_with(|c: char| c.is_alphabetic() || c == '/');
-        let is_text = rows.iter().filter_map(|row| row.get(at)).any(is_word);
-        if is_text { " class=\"text\"" } else { "" }
-    };
-    let mut out = String::from("<div class=\"scroll\"><table><thead><tr>");
-    for (at, cell) in head.iter().enumerate() {
-        let _ = write!(out, "<th{}>{}</th>", class(at), html(cell));
-    }
-    out.push_str("</tr></thead><tbody>");
-    for row in rows {
-        out.push_str("<tr>");
-        for (at, cell) in row.iter().enumerate() {
-            let _ = write!(out, "<td{}>{}</td>", class(at), html(cell));
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
+    table_with(None, head, rows, false)
+}
+
+/// With a class, and perhaps a first row that stands out.
+pub(crate) fn table_with(
+    class: Option<&str>,
+    head: &[&str],
+    rows: &[Vec<String>],
+    has_ours: bool,
+) -> Markup {
+    let is_word = |cell: &String| cell.starts_with(|c: char| c.is_alphabetic() || c == '/');
+    let is_text = |at: usize| rows.iter().filter_map(|row| row.get(at)).any(is_word);
+    let class_of = |at: usize| is_text(at).then_some("text");
+    html! {
+        div.scroll {
+            table class=[class] {
+                thead {
+                    tr {
+                        @for (at, cell) in head.iter().enumerate() {
+                            th class=[class_of(at)] { (cell) }
+                        }
+                    }
+                }
+                tbody {
+                    @for (n, row) in rows.iter().enumerate() {
+                        tr class=[(has_ours && n == 0).then_some("ours")] {
+                            @for (at, cell) in row.iter().enumerate() {
+                                td class=[class_of(at)] { (cell) }
+                            }
+                        }
+                    }
+                }
+            }
         }
-        out.push_str("</tr>");
     }
-    out.push_str("</tbody></table></div>");
-    out
+}
+
+/// A column of a table: its name, and how to write it.
+pub(crate) type Column<'a, T> = (&'a str, fn(&T) -> String);
+
+/// A row for each of `all`; nothing where there are none.
+pub(crate) fn rows_of<T>(title: &str, all: &[T], columns: &[Column<'_, T>]) -> Markup {
+    let head: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let row = |one: &T| columns.iter().map(|(_, cell)| cell(one)).collect();
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    html! {
+        @if !rows.is_empty() {
+            @if !title.is_empty() { h2 { (title) } }
+            (table(&head, &rows))
+        }
+    }
 }
 
 /// Name and value pairs, empty values left out.
-pub(crate) fn pairs(rows: &[(&str, String)]) -> String {
-    let mut out = String::from("<dl>");
-    for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
-        let _ = write!(out, "<dt>{}</dt><dd>{}</dd>", html(name), html(value));
+pub(crate) fn pairs(rows: &[(&str, String)]) -> Markup {
+    html! {
+        dl {
+            @for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+                dt { (name) } dd { (value) }
+            }
+        }
     }
-    out.push_str("</dl>");
-    out
 }
 
 /// A text that is unfolded on demand; nothing where there is none.
-pub(crate) fn details(name: &str, text: &str) -> String {
-    match text {
-        "" => String::new(),
-        _ => format!("<details><summary>{name}</summary><pre>{}</pre></details>", html(text)),
+pub(crate) fn details(name: &str, text: &str) -> Markup {
+    html! {
+        @if !text.is_empty() { details { summary { (name) } pre { (text) } } }
     }
 }
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+/// What has to be said, in small letters.
+pub(crate) fn note(words: &str) -> Markup {
+    html! { p.note { (words) } }
+}
+
+/// Figures side by side, as far as the page is wide.
+pub(crate) fn charts(figures: impl IntoIterator<Item = Markup>) -> Markup {
+    html! { section.charts { @for figure in figures { (figure) } } }
+}

@@ -27,8 +27,8 @@ pub(super) struct Beside {
 impl Beside {
     pub(super) fn of(results: &Results, all: &[Published]) -> Self {
         let ours = Measured::of(results);
-        let is_shown = |column: &&Column| {
-            column.always || all.iter().any(|figure| (column.theirs)(figure).is_some())
+        let is_shown = |(_, always, _, theirs): &&Column| {
+            *always || all.iter().any(|figure| theirs(figure).is_some())
         };
         let columns: Vec<&Column> = COLUMNS.iter().filter(is_shown).collect();
         let row = |name: String, cells: Vec<Option<String>>, words: String| {
@@ -38,12 +38,12 @@ impl Beside {
             row
         };
         let mut head = vec!["System"];
-        head.extend(columns.iter().map(|column| column.name));
+        head.extend(columns.iter().map(|column| column.0));
         head.push("Hardware and notes");
-        let cells = columns.iter().map(|column| (column.ours)(&ours)).collect();
+        let cells = columns.iter().map(|column| column.2(&ours)).collect();
         let mut rows = vec![row(own_name(results), cells, own_hardware(results))];
         for figure in all {
-            let cells = columns.iter().map(|column| (column.theirs)(figure)).collect();
+            let cells = columns.iter().map(|column| column.3(figure)).collect();
             let words: Vec<&str> = [figure.hardware.as_str(), figure.note.as_str()]
                 .into_iter()
                 .filter(|w| !w.is_empty())
@@ -88,13 +88,9 @@ impl Measured {
     }
 }
 
-struct Column {
-    name: &'static str,
-    /// Whether it is there when nobody published such a figure.
-    always: bool,
-    ours: fn(&Measured) -> Option<String>,
-    theirs: fn(&Published) -> Option<String>,
-}
+/// Its name, whether it is there when nobody published such a figure, ours and theirs.
+type Column =
+    (&'static str, bool, fn(&Measured) -> Option<String>, fn(&Published) -> Option<String>);
 
 fn ms(value: Option<f64>) -> Option<String> {
     value.map(|ms| micros(ms * 1000.0))
@@ -117,96 +113,46 @@ fn cores(percent: f64) -> String {
 }
 
 const COLUMNS: [Column; 15] = [
-    Column {
-        name: "Published/s",
-        always: true,
-        ours: |o| o.figures.published_per_sec.map(number),
-        theirs: |p| p.published_per_sec.map(number),
-    },
-    Column {
-        name: "Received/s",
-        always: true,
-        ours: |o| o.figures.received_per_sec.map(number),
-        theirs: |p| p.received_per_sec.map(number),
-    },
-    Column {
-        name: "Average",
-        always: true,
-        ours: |o| o.figures.average_us.map(micros),
-        theirs: |p| ms(p.average_ms),
-    },
-    Column {
-        name: "p50",
-        always: true,
-        ours: |o| o.figures.p50_us.map(micros),
-        theirs: |p| ms(p.p50_ms),
-    },
-    Column {
-        name: "p75",
-        always: false,
-        ours: |o| o.figures.p75_us.map(micros),
-        theirs: |p| ms(p.p75_ms),
-    },
-    Column {
-        name: "p90",
-        always: false,
-        ours: |o| o.figures.p90_us.map(micros),
-        theirs: |p| ms(p.p90_ms),
-    },
-    Column {
-        name: "p95",
-        always: false,
-        ours: |o| o.figures.p95_us.map(micros),
-        theirs: |p| ms(p.p95_ms),
-    },
-    Column {
-        name: "p99",
-        always: true,
-        ours: |o| o.figures.p99_us.map(micros),
-        theirs: |p| ms(p.p99_ms),
-    },
-    Column {
-        name: "Maximum",
-        always: false,
-        ours: |o| o.figures.max_us.map(micros),
-        theirs: |p| ms(p.max_ms),
-    },
-    Column {
-        name: "Acknowledged, average",
-        always: false,
-        ours: |o| o.ack_average_us.map(micros),
-        theirs: |p| ms(p.ack_average_ms),
-    },
-    Column {
-        name: "Acknowledged, p95",
-        always: false,
-        ours: |o| o.ack_p95_us.map(micros),
-        theirs: |p| ms(p.ack_p95_ms),
-    },
-    Column {
-        name: "CPU",
-        always: true,
-        ours: |o| o.figures.cpu_average_percent.map(cores),
-        theirs: |p| cpu(p, p.cpu_average_percent),
-    },
-    Column {
-        name: "CPU, maximum",
-        always: false,
-        ours: |o| o.figures.cpu_max_percent.map(cores),
-        theirs: |p| cpu(p, p.cpu_max_percent),
-    },
-    Column {
-        name: "Memory",
-        always: true,
-        ours: |o| o.figures.memory_average_bytes.map(bytes),
-        theirs: |p| megabytes(p.memory_average_mb),
-    },
-    Column {
-        name: "Memory, maximum",
-        always: false,
-        ours: |o| o.figures.memory_max_bytes.map(bytes),
-        theirs: |p| megabytes(p.memory_max_mb),
-    },
+    (
+        "Published/s",
+        true,
+        |o| o.figures.published_per_sec.map(number),
+        |p| p.published_per_sec.map(number),
+    ),
+    (
+        "Received/s",
+        true,
+        |o| o.figures.received_per_sec.map(number),
+        |p| p.received_per_sec.map(number),
+    ),
+    ("Average", true, |o| o.figures.average_us.map(micros), |p| ms(p.average_ms)),
+    ("p50", true, |o| o.figures.p50_us.map(micros), |p| ms(p.p50_ms)),
+    ("p75", false, |o| o.figures.p75_us.map(micros), |p| ms(p.p75_ms)),
+    ("p90", false, |o| o.figures.p90_us.map(micros), |p| ms(p.p90_ms)),
+    ("p95", false, |o| o.figures.p95_us.map(micros), |p| ms(p.p95_ms)),
+    ("p99", true, |o| o.figures.p99_us.map(micros), |p| ms(p.p99_ms)),
+    ("Maximum", false, |o| o.figures.max_us.map(micros), |p| ms(p.max_ms)),
+    ("Acknowledged, average", false, |o| o.ack_average_us.map(micros), |p| ms(p.ack_average_ms)),
+    ("Acknowledged, p95", false, |o| o.ack_p95_us.map(micros), |p| ms(p.ack_p95_ms)),
+    ("CPU", true, |o| o.figures.cpu_average_percent.map(cores), |p| cpu(p, p.cpu_average_percent)),
+    (
+        "CPU, maximum",
+        false,
+        |o| o.figures.cpu_max_percent.map(cores),
+        |p| cpu(p, p.cpu_max_percent),
+    ),
+    (
+        "Memory",
+        true,
+        |o| o.figures.memory_average_bytes.map(bytes),
+        |p| megabytes(p.memory_average_mb),
+    ),
+    (
+        "Memory, maximum",
+        false,
+        |o| o.figures.memory_max_bytes.map(bytes),
+        |p| megabytes(p.memory_max_mb),
+    ),
 ];
 
 #[cfg(test)]

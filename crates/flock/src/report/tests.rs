@@ -103,7 +103,7 @@ fn a_broker_that_shrank_while_clients_connected_has_no_bytes_per_connection() {
 fn the_page_is_whole_and_alone() {
     let page = html(&sample::results(1.0));
     for part in [
-        "<!doctype html>",
+        "<!DOCTYPE html>",
         "Messages per second",
         "Latency by percentile",
         "Every latency, end to end",

@@ -89,20 +89,6 @@ pub fn date(unix_ms: u64) -> String {
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-pub fn html(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for symbol in text.chars() {
-        match symbol {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            _ => out.push(symbol),
-        }
-    }
-    out
-}
-
 /// A cell of a Markdown table.
 pub fn markdown(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
@@ -158,7 +144,6 @@ mod tests {
 
     #[test]
     fn escapes() {
-        assert_eq!(html("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
         assert_eq!(csv("a,\"b\""), "\"a,\"\"b\"\"\"");
         assert_eq!(markdown("a|b\nc"), "a\\|b c");
     }

@@ -1,20 +1,20 @@
 //! The comparison as one HTML page for each scenario: what people share, and so with everything
 //! that somebody needs who doubts it.
 
-use std::fmt::Write as _;
+use maud::{Markup, html};
 
 use super::Cell;
 use super::strip::{Row, Strip};
 use super::table::{
-    COLUMNS, Column, RATIOS_NOTE, is_valid, names, ratio_of, ratio_words, remarks, valid_values,
+    COLUMNS, Column, RATIOS_NOTE, is_valid, names, ratio_of, ratio_parts, remarks, valid_values,
 };
 use crate::measure::{LatencyHistogram, Results};
-use crate::report::chart::{Axis, Chart, Line, Unit};
-use crate::report::figures::headline;
-use crate::report::text::{self, html as escape, number, seconds};
+use crate::report::chart::{Chart, Line};
+use crate::report::figures::{Verdict, headline};
+use crate::report::page::{self as parts, details, note, pairs};
+use crate::report::text::{self, number, seconds};
 use crate::report::{
-    clients_words, details, machine_words, overrides_words, page as frame, pairs,
-    percentile_points, surroundings_words,
+    clients_words, machine_words, overrides_words, percentile_points, surroundings_words,
 };
 use crate::stats::Spread;
 
@@ -27,220 +27,203 @@ pub struct Conduct {
     pub load_cpus: String,
 }
 
+/// The runs of one scenario, by broker in the order of their first appearance.
+type Rounds<'a> = Vec<(&'a str, Vec<&'a Cell>)>;
+
 /// The page of one scenario: `cells` are its runs, `link` gives the address of a run's report.
 pub fn page(cells: &[&Cell], conduct: &Conduct, link: &dyn Fn(&Cell) -> String) -> String {
-    let any = cells.iter().find_map(|cell| cell.results.as_ref().ok());
-    let mut body = String::new();
-    header(cells, any.map(|results| &**results), conduct, &mut body);
-    strips(cells, &mut body);
-    percentiles(cells, &mut body);
-    rounds(cells, link, &mut body);
-    if let Some(results) = any {
-        conditions(results, conduct, &mut body);
-    }
-    brokers(cells, &mut body);
+    let any = cells.iter().find_map(|cell| cell.results.as_deref().ok());
     let scenario = cells.first().map_or("", |cell| cell.scenario.as_str());
-    frame(&format!("{scenario}: brokers side by side"), &body)
+    let of = |broker| cells.iter().filter(|cell| cell.broker == broker).copied().collect();
+    let brokers = names(cells.iter().copied(), |cell| &cell.broker);
+    let all: Rounds<'_> = brokers.into_iter().map(|broker| (broker, of(broker))).collect();
+    let body = html! {
+        (header(scenario, &all, any, conduct))
+        h2 { "Every round" }
+        p {
+            "A point is a round, a hollow one a round that is not valid as a measurement and stands \
+             in no figure. The line is the median of the valid ones, the bar reaches from the \
+             smallest to the largest of them."
+        }
+        (parts::charts(COLUMNS.iter().map(|column| strip(column, &all))))
+        (percentiles(&all))
+        h2 { "Figures" }
+        (figures(&all, link))
+        (note(RATIOS_NOTE))
+        @if let Some(results) = any { (conditions(results, conduct)) }
+        h2 { "Brokers" }
+        @for (name, rounds) in &all { (broker(name, rounds)) }
+    };
+    parts::page(&format!("{scenario}: brokers side by side"), &body)
 }
 
-fn header(cells: &[&Cell], any: Option<&Results>, conduct: &Conduct, out: &mut String) {
-    let scenario = cells.first().map_or("", |cell| cell.scenario.as_str());
+fn header(scenario: &str, all: &Rounds<'_>, any: Option<&Results>, conduct: &Conduct) -> Markup {
     let title = any.map_or("", |results| results.scenario.title.as_str());
     let (kicker, lead) = any.map_or_else(Default::default, |results| {
         let machine = &results.machine;
-        let kicker =
-            format!("{} · {}", results.tool.words(), text::date(results.run.started_unix_ms));
+        let date = text::date(results.run.started_unix_ms);
+        let rounds = match conduct.rounds {
+            1 => "1 round".to_owned(),
+            rounds => format!("{rounds} rounds"),
+        };
         let lead = format!(
-            "{} brokers, {} of {}, on {}, {} cores, {}",
-            names(cells.iter().copied(), |cell| &cell.broker).len(),
-            times(conduct.rounds),
+            "{} brokers, {rounds} of {}, on {}, {} cores, {}",
+            all.len(),
             seconds(results.run.duration_secs),
             machine.cpu,
             machine.cores,
             machine.kernel
         );
-        (kicker, lead)
+        (format!("{} · {date}", results.tool.words()), lead)
     });
-    // Writing to a String cannot fail.
-    let _ = write!(
-        out,
-        "<header><p class=\"kicker\">{}</p><h1>{}: {}</h1><p class=\"lead\">{}</p></header>",
-        escape(&kicker),
-        escape(scenario),
-        escape(title),
-        escape(&lead)
-    );
-    out.push_str("<ul class=\"verdicts\">");
-    let mut say = |good: bool, words: &str| {
-        let class = if good { "" } else { " class=\"bad\"" };
-        let _ = write!(out, "<li{class}>{}</li>", escape(words));
-    };
+    let mut verdicts = Vec::new();
     if conduct.rounds < 2 {
-        say(false, "one round tells nothing of the noise: an anecdote, no comparison");
+        verdicts.push((Verdict::Bad, ANECDOTE.to_owned()));
     }
-    for broker in names(cells.iter().copied(), |cell| &cell.broker) {
-        let of: Vec<&&Cell> = cells.iter().filter(|cell| cell.broker == broker).collect();
-        let valid = of.iter().filter(|cell| is_valid(cell)).count();
-        let words = format!("{broker}: {valid} of {} rounds valid", of.len());
-        say(valid == of.len(), &words);
+    for (broker, rounds) in all {
+        let (valid, words) = valid_words(rounds);
+        verdicts.push((Verdict::of(valid), format!("{broker}: {words}")));
     }
-    out.push_str("</ul>");
+    html! {
+        (parts::header(&kicker, &format!("{scenario}: {title}"), &lead))
+        (parts::verdict_list(&verdicts))
+    }
 }
 
-fn times(rounds: u32) -> String {
-    if rounds == 1 { "1 round".to_owned() } else { format!("{rounds} rounds") }
+/// Whether all are valid, and how many.
+fn valid_words(rounds: &[&Cell]) -> (bool, String) {
+    let valid = rounds.iter().filter(|cell| is_valid(cell)).count();
+    (valid == rounds.len(), format!("{valid} of {} rounds valid", rounds.len()))
 }
 
-/// For each figure a strip with every round as a point.
-fn strips(cells: &[&Cell], out: &mut String) {
-    out.push_str(
-        "<h2>Every round</h2><p>A point is a round, a hollow one a round that is not valid as a \
-         measurement and stands in no figure. The line is the median of the valid ones, the bar \
-         reaches from the smallest to the largest of them.</p><section class=\"charts\">",
-    );
-    for column in &COLUMNS {
-        let rows = names(cells.iter().copied(), |cell| &cell.broker).into_iter().map(|broker| {
-            let of = cells.iter().filter(|cell| cell.broker == broker);
-            let points = of.filter_map(|cell| {
-                let results = cell.results.as_ref().ok()?;
-                Some(((column.of)(results)?, is_valid(cell)))
-            });
-            Row { name: broker.to_owned(), points: points.collect() }
-        });
-        let strip = Strip { title: column.title, digits: column.digits, rows: rows.collect() };
-        out.push_str(&strip.figure());
-    }
-    out.push_str("</section>");
+/// One figure, with every round as a point.
+fn strip(column: &Column, all: &Rounds<'_>) -> Markup {
+    let point = |cell: &&Cell| {
+        let results = cell.results.as_ref().ok()?;
+        Some(((column.of)(results)?, is_valid(cell)))
+    };
+    let row = |(broker, rounds): &(&str, Vec<&Cell>)| Row {
+        name: (*broker).to_owned(),
+        points: rounds.iter().filter_map(point).collect(),
+    };
+    let rows = all.iter().map(row).collect();
+    Strip { title: column.title, digits: column.digits, rows }.figure()
 }
 
 /// Latency against the percentile: all valid rounds of a broker together.
-fn percentiles(cells: &[&Cell], out: &mut String) {
+fn percentiles(all: &Rounds<'_>) -> Markup {
     let mut kinds = Vec::new();
-    for kind in cells.iter().filter_map(|cell| cell.results.as_ref().ok()).map(|r| headline(r)) {
+    for results in all.iter().flat_map(|(_, rounds)| rounds).filter_map(|c| c.results.as_ref().ok())
+    {
+        let kind = headline(results);
         if !kinds.contains(&kind) {
             kinds.push(kind);
         }
     }
-    for kind in kinds {
-        let line = |broker: &str| {
+    let chart = |kind| {
+        let line = |(broker, rounds): &(&str, Vec<&Cell>)| {
             let mut merged = LatencyHistogram::new();
-            for cell in cells.iter().filter(|cell| cell.broker == broker && is_valid(cell)) {
-                if let Ok(results) = &cell.results {
-                    merged.merge(&results.latency_merged(kind));
+            let valid = rounds.iter().filter(|cell| is_valid(cell));
+            for results in valid.filter_map(|cell| cell.results.as_ref().ok()) {
+                merged.merge(&results.latency_merged(kind));
+            }
+            Line::new(broker, percentile_points(&merged))
+        };
+        let lines: Vec<Line> =
+            all.iter().map(line).filter(|line| !line.points.is_empty()).collect();
+        let whose = match &lines[..] {
+            // A single line has no legend.
+            [only] => only.name.clone(),
+            _ => "each broker".to_owned(),
+        };
+        let title = format!("Latency by percentile, {}", kind.title());
+        Chart::by_percentile(title, lines, &format!("All valid rounds of {whose} together."))
+    };
+    html! { @for kind in kinds { (parts::charts([chart(kind).figure()])) } }
+}
+
+/// The table: every round with the way to its report, the medians, and how the others stand to the
+/// first broker.
+fn figures(all: &Rounds<'_>, link: &dyn Fn(&Cell) -> String) -> Markup {
+    html! {
+        div.scroll {
+            table.rounds {
+                thead {
+                    tr {
+                        th { "Broker" }
+                        th.text { "Round" }
+                        @for column in &COLUMNS { th { (column.name) } }
+                        th.text { "Remarks" }
+                    }
+                }
+                tbody {
+                    @for (broker, rounds) in all {
+                        @for cell in rounds { (round(cell, link)) }
+                        (median(broker, rounds))
+                    }
+                    @if let Some(((base, of_base), others)) = all.split_first() {
+                        @for (broker, rounds) in others {
+                            tr {
+                                td { (broker) " / " (base) }
+                                td.text { "ratio" }
+                                @for column in &COLUMNS { td { (ratio(column, of_base, rounds)) } }
+                                td {}
+                            }
+                        }
+                    }
                 }
             }
-            Line { name: broker.to_owned(), points: percentile_points(&merged), ..Line::default() }
-        };
-        let lines = names(cells.iter().copied(), |cell| &cell.broker).into_iter().map(line);
-        let lines: Vec<Line> = lines.filter(|line| !line.points.is_empty()).collect();
-        let chart = Chart {
-            title: format!("Latency by percentile, {}", kind.title()),
-            unit: Unit::Micros,
-            axis: Axis::Percentile,
-            log: true,
-            note: match &lines[..] {
-                // A single line has no legend.
-                [only] => format!("All valid rounds of {} together.", only.name),
-                _ => "All valid rounds of each broker together.".to_owned(),
-            },
-            lines,
-            marks: Vec::new(),
-            outages: Vec::new(),
-        };
-        let _ = write!(out, "<section class=\"charts\">{}</section>", chart.figure());
+        }
     }
 }
 
-/// The table: every round with the way to its report, and the medians.
-fn rounds(cells: &[&Cell], link: &dyn Fn(&Cell) -> String, out: &mut String) {
-    out.push_str("<h2>Figures</h2><div class=\"scroll\"><table class=\"rounds\"><thead><tr><th>Broker</th><th class=\"text\">Round</th>");
-    for column in &COLUMNS {
-        let _ = write!(out, "<th>{}</th>", escape(column.name));
-    }
-    out.push_str("<th class=\"text\">Remarks</th></tr></thead><tbody>");
-    for broker in names(cells.iter().copied(), |cell| &cell.broker) {
-        let of: Vec<&Cell> = cells.iter().filter(|cell| cell.broker == broker).copied().collect();
-        for cell in &of {
-            row(cell, link, out);
-        }
-        let valid = of.iter().filter(|cell| is_valid(cell)).count();
-        let _ = write!(
-            out,
-            "<tr class=\"ours\"><td>{}</td><td class=\"text\">median</td>",
-            escape(broker)
-        );
-        for column in &COLUMNS {
-            let shown = Spread::of(&valid_values(column, &of)).map_or("–".to_owned(), |spread| {
-                let fixed = |value| text::fixed(value, column.digits);
-                let (least, most) = (fixed(spread.least), fixed(spread.most));
-                format!("{}<br><small>{least} to {most}</small>", fixed(spread.median))
-            });
-            let _ = write!(out, "<td>{shown}</td>");
-        }
-        let _ = write!(out, "<td class=\"text\">{valid} of {} rounds valid</td></tr>", of.len());
-    }
-    ratios(cells, out);
-    out.push_str("</tbody></table></div>");
-    let _ = write!(out, "<p class=\"note\">{}</p>", escape(RATIOS_NOTE));
-}
-
-/// How the others stand to the first broker.
-fn ratios(cells: &[&Cell], out: &mut String) {
-    let rounds_of = |broker: &str| -> Vec<&Cell> {
-        cells.iter().filter(|cell| cell.broker == broker).copied().collect()
-    };
-    let names = names(cells.iter().copied(), |cell| &cell.broker);
-    let Some((base, others)) = names.split_first() else { return };
-    let of_base = rounds_of(base);
-    for broker in others {
-        let rounds = rounds_of(broker);
-        let _ = write!(
-            out,
-            "<tr><td>{} / {}</td><td class=\"text\">ratio</td>",
-            escape(broker),
-            escape(base)
-        );
-        for column in &COLUMNS {
-            let words = ratio_of(column, &of_base, &rounds)
-                .map_or("–".to_owned(), |ratio| ratio_words(&ratio));
-            // The words are Markdown: what is more than noise is bold.
-            let shown = escape(&words).replacen("**", "<b>", 1).replacen("**", "</b>", 1);
-            let _ = write!(out, "<td>{shown}</td>");
-        }
-        out.push_str("<td></td></tr>");
-    }
-}
-
-fn row(cell: &Cell, link: &dyn Fn(&Cell) -> String, out: &mut String) {
+fn round(cell: &Cell, link: &dyn Fn(&Cell) -> String) -> Markup {
     let number = cell.round + 1;
-    match &cell.results {
-        Ok(results) => {
-            let _ = write!(
-                out,
-                "<tr><td>{}</td><td class=\"text\"><a href=\"{}\">{number}</a></td>",
-                escape(&cell.broker),
-                escape(&link(cell))
-            );
-            for Column { of, digits, .. } in &COLUMNS {
-                let shown =
-                    of(results).map_or("–".to_owned(), |value| text::fixed(value, *digits));
-                let _ = write!(out, "<td>{shown}</td>");
+    let shown = |column: &Column| {
+        let value = (column.of)(cell.results.as_ref().ok()?)?;
+        Some(text::fixed(value, column.digits))
+    };
+    html! {
+        tr {
+            td { (cell.broker) }
+            td.text {
+                @if cell.results.is_ok() { a href=(link(cell)) { (number) } } @else { (number) }
             }
-            let _ = write!(out, "<td class=\"text\">{}</td></tr>", escape(&remarks(results)));
-        }
-        Err(why) => {
-            let _ = write!(
-                out,
-                "<tr><td>{}</td><td class=\"text\">{number}</td>{}<td class=\"text\">{}</td></tr>",
-                escape(&cell.broker),
-                "<td>–</td>".repeat(COLUMNS.len()),
-                escape(why)
-            );
+            @for column in &COLUMNS { td { (shown(column).as_deref().unwrap_or("–")) } }
+            td.text {
+                @match &cell.results { Ok(results) => (remarks(results)), Err(why) => (why) }
+            }
         }
     }
 }
 
-fn conditions(results: &Results, conduct: &Conduct, out: &mut String) {
+fn median(broker: &str, rounds: &[&Cell]) -> Markup {
+    html! {
+        tr.ours {
+            td { (broker) }
+            td.text { "median" }
+            @for column in &COLUMNS {
+                @let fixed = |value| text::fixed(value, column.digits);
+                td {
+                    @if let Some(spread) = Spread::of(&valid_values(column, rounds)) {
+                        (fixed(spread.median)) br;
+                        small { (fixed(spread.least)) " to " (fixed(spread.most)) }
+                    } @else { "–" }
+                }
+            }
+            td.text { (valid_words(rounds).1) }
+        }
+    }
+}
+
+/// In bold what is more than noise.
+fn ratio(column: &Column, base: &[&Cell], other: &[&Cell]) -> Markup {
+    let Some(ratio) = ratio_of(column, base, other) else { return html! { "–" } };
+    let (words, is_beyond, rest) = ratio_parts(&ratio);
+    html! { @if is_beyond { b { (words) } } @else { (words) } (rest) }
+}
+
+fn conditions(results: &Results, conduct: &Conduct) -> Markup {
     let (machine, scenario) = (&results.machine, &results.scenario);
     let mut facts = vec![
         ("date", text::date(results.run.started_unix_ms)),
@@ -260,35 +243,34 @@ fn conditions(results: &Results, conduct: &Conduct, out: &mut String) {
     ];
     facts.extend(scenario.parameters.iter().map(|(name, value)| (name.as_str(), value.clone())));
     facts.extend(machine.sysctls.iter().map(|(name, value)| (name.as_str(), value.clone())));
-    let _ = write!(out, "<h2>How it was run</h2>{}", pairs(&facts));
-    for (name, text) in
-        [("The scenario as it ran", &scenario.as_ran), ("As it is written", &scenario.source)]
-    {
-        out.push_str(&details(name, text));
+    html! {
+        h2 { "How it was run" }
+        (pairs(&facts))
+        (details("The scenario as it ran", &scenario.as_ran))
+        (details("As it is written", &scenario.source))
     }
 }
 
-fn brokers(cells: &[&Cell], out: &mut String) {
-    out.push_str("<h2>Brokers</h2>");
-    for broker in names(cells.iter().copied(), |cell| &cell.broker) {
-        let mut of = cells.iter().filter(|cell| cell.broker == broker);
-        let note = of.clone().next().map_or("", |cell| cell.note.as_str());
-        let _ = write!(out, "<h3>{}</h3>", escape(broker));
-        let Some(results) = of.find_map(|cell| cell.results.as_ref().ok()) else {
-            out.push_str("<p>It did not run.</p>");
-            continue;
-        };
-        let info = &results.broker;
-        let facts = [
-            ("version", info.version.clone()),
-            ("command", info.command.join(" ")),
-            ("cores", info.cpus.clone().unwrap_or_default()),
-            ("worth knowing", note.to_owned()),
-        ];
-        out.push_str(&pairs(&facts));
-        out.push_str(&details("Configuration", &info.config));
+fn broker(name: &str, rounds: &[&Cell]) -> Markup {
+    let remark = rounds.first().map_or("", |cell| cell.note.as_str());
+    html! {
+        h3 { (name) }
+        @if let Some(results) = rounds.iter().find_map(|cell| cell.results.as_ref().ok()) {
+            @let info = &results.broker;
+            (pairs(&[
+                ("version", info.version.clone()),
+                ("command", info.command.join(" ")),
+                ("cores", info.cpus.clone().unwrap_or_default()),
+                ("worth knowing", remark.to_owned()),
+            ]))
+            (details("Configuration", &info.config))
+        } @else {
+            p { "It did not run." }
+        }
     }
 }
+
+const ANECDOTE: &str = "one round tells nothing of the noise: an anecdote, no comparison";
 
 #[cfg(test)]
 mod tests {

@@ -58,16 +58,20 @@ pub(super) fn ratio_of(column: &Column, base: &[&Cell], other: &[&Cell]) -> Opti
     Ratio::of(&valid_values(column, base), &valid_values(column, other))
 }
 
-/// `1.20x (1.10 to 1.31)`, in bold where it is more than noise.
-pub(super) fn ratio_words(ratio: &Ratio) -> String {
-    let words = format!("{:.2}x", ratio.ratio);
-    let interval =
-        ratio.interval.map_or(String::new(), |(low, high)| format!(" ({low:.2} to {high:.2})"));
-    match ratio.noise() {
-        Noise::Beyond => format!("**{words}**{interval}"),
-        Noise::Within => format!("{words}{interval}"),
-        Noise::Unknown => format!("{words}, noise unknown"),
-    }
+/// `1.20x`, whether it is more than noise, and ` (1.10 to 1.31)`.
+pub(super) fn ratio_parts(ratio: &Ratio) -> (String, bool, String) {
+    let rest = match (ratio.noise(), ratio.interval) {
+        (Noise::Unknown, _) => ", noise unknown".to_owned(),
+        (_, Some((low, high))) => format!(" ({low:.2} to {high:.2})"),
+        (_, None) => String::new(),
+    };
+    (format!("{:.2}x", ratio.ratio), ratio.noise() == Noise::Beyond, rest)
+}
+
+/// In bold where it is more than noise.
+fn ratio_words(ratio: &Ratio) -> String {
+    let (words, is_beyond, rest) = ratio_parts(ratio);
+    if is_beyond { format!("**{words}**{rest}") } else { words + &rest }
 }
 
 fn head() -> String {
@@ -116,45 +120,26 @@ pub(super) struct Column {
     pub of: fn(&Results) -> Option<f64>,
 }
 
+const fn column(
+    name: &'static str,
+    title: &'static str,
+    digits: usize,
+    of: fn(&Results) -> Option<f64>,
+) -> Column {
+    Column { name, title, digits, of }
+}
+
 pub(super) const COLUMNS: [Column; 8] = [
-    Column {
-        name: "published/s",
-        title: "Published per second",
-        digits: 0,
-        of: |r| Figures::of(r).published_per_sec,
-    },
-    Column {
-        name: "received/s",
-        title: "Received per second",
-        digits: 0,
-        of: |r| Figures::of(r).received_per_sec,
-    },
-    Column {
-        name: "p50 ms",
-        title: "Latency p50, ms",
-        digits: 2,
-        of: |r| Figures::of(r).p50_us.map(|us| us / 1e3),
-    },
-    Column {
-        name: "p95 ms",
-        title: "Latency p95, ms",
-        digits: 2,
-        of: |r| Figures::of(r).p95_us.map(|us| us / 1e3),
-    },
-    Column {
-        name: "p99 ms",
-        title: "Latency p99, ms",
-        digits: 2,
-        of: |r| Figures::of(r).p99_us.map(|us| us / 1e3),
-    },
-    Column { name: "CPU us per message", title: "CPU us per message", digits: 2, of: cpu_us },
-    Column {
-        name: "memory MB",
-        title: "Memory, MB at most",
-        digits: 1,
-        of: |r| Figures::of(r).memory_max_bytes.map(|bytes| bytes / 1e6),
-    },
-    Column { name: "lost", title: "Lost", digits: 0, of: |r| Some(Figures::of(r).lost as f64) },
+    column("published/s", "Published per second", 0, |r| Figures::of(r).published_per_sec),
+    column("received/s", "Received per second", 0, |r| Figures::of(r).received_per_sec),
+    column("p50 ms", "Latency p50, ms", 2, |r| Figures::of(r).p50_us.map(|us| us / 1e3)),
+    column("p95 ms", "Latency p95, ms", 2, |r| Figures::of(r).p95_us.map(|us| us / 1e3)),
+    column("p99 ms", "Latency p99, ms", 2, |r| Figures::of(r).p99_us.map(|us| us / 1e3)),
+    column("CPU us per message", "CPU us per message", 2, cpu_us),
+    column("memory MB", "Memory, MB at most", 1, |r| {
+        Figures::of(r).memory_max_bytes.map(|bytes| bytes / 1e6)
+    }),
+    column(LOST, "Lost", 0, |r| Some(Figures::of(r).lost as f64)),
 ];
 
 /// Per connect where there are no messages.
