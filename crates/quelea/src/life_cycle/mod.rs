@@ -1,9 +1,9 @@
 //! Life-cycle events: clients connect, disconnect, subscribe, lose messages, are banned.
 //!
 //! All kinds stand in one table (`table.rs`). An event becomes a log line (`log.rs`, limited by
-//! `line_pace.rs`), a message below `$SYS/broker/events/` and a CloudEvent. CloudEvents are published
-//! below `$SYS/events/` and written to the API's stream (`readers.rs`), limited by `pace.rs`. Without
-//! a reader nothing is made.
+//! `line_pace.rs`), a message below `$SYS/broker/events/` and a CloudEvent. CloudEvents are
+//! published below `$SYS/events/` and written to the API's stream (`readers.rs`), limited by
+//! `pace.rs`. Without a reader nothing is made.
 
 mod happened;
 pub(crate) mod line_pace;
