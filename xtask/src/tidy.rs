@@ -282,6 +282,7 @@ fn check_manifests(
         for other in ours.filter(|other| !allowed.contains(*other)) {
             faults.push(format!("{}: {name} may not use {other}", file.path));
         }
+        check_readme(&file.path, documents, faults);
         let row = format!("| `{name}` |");
         if !architecture.lines().any(|line| line.starts_with(&row)) {
             faults.push(format!("ARCHITECTURE.md: no row for crate `{name}`"));
@@ -304,6 +305,20 @@ fn check_manifests(
         }
     }
     Ok(())
+}
+
+/// Every crate says what it is for, what it must not know, where to begin and how to test it.
+fn check_readme(manifest: &str, documents: &[File], faults: &mut Vec<String>) {
+    let Some(folder) = manifest.strip_suffix("Cargo.toml").filter(|f| f.starts_with("crates/"))
+    else {
+        return;
+    };
+    let path = format!("{folder}README.md");
+    if documents.iter().all(|document| document.path != path) {
+        faults.push(format!(
+            "{path}: missing: name, purpose, what the crate must not know, where to begin, its test"
+        ));
+    }
 }
 
 /// An exception that is no longer needed, or that has no reason, goes.
@@ -410,6 +425,17 @@ mod tests {
         check("docs/use/a.md", DECISION_WORDS_MAX + 1);
         check("docs/decisions/0002-b.md", DECISION_WORDS_MAX + 1);
         assert_eq!(faults, ["docs/decisions/0002-b.md: 251 words, at most 250"]);
+    }
+
+    #[test]
+    fn crates_without_a_readme_are_found() {
+        let documents = [file("crates/a/README.md", ""), file("README.md", "")];
+        let mut faults = Vec::new();
+        for manifest in ["crates/a/Cargo.toml", "crates/b/Cargo.toml", "xtask/Cargo.toml"] {
+            check_readme(manifest, &documents, &mut faults);
+        }
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].starts_with("crates/b/README.md: missing"), "{faults:?}");
     }
 
     #[test]
