@@ -128,7 +128,7 @@ bench-memory: ## memory of connections, subscriptions and retained messages, int
 .PHONY: soak
 soak: ## is memory flat? everything comes and goes for SECONDS (default 3600)
 	$(CARGO) build --profile quick -p quelea -p flock
-	@python3 lab/soak.py --seconds $(or $(SECONDS),3600)
+	@python3 lab/soak.py --seconds $(or $(SECONDS),3600) $(if $(SECONDS),,--results)
 
 .PHONY: instructions-bless
 instructions-bless: ## accept what the hot path costs now as the baseline that `make test` guards

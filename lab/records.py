@@ -142,6 +142,10 @@ def spread(cell):
     return middle if low == high else f"{middle} ({low}-{high})"
 
 
+def with_unit(cell):
+    return " ".join(filter(None, [spread(cell), cell["unit"]])) if cell else ""
+
+
 def table_row(cells):
     return "| " + " | ".join(one.replace("|", "/").replace("\n", " ") for one in cells) + " |"
 
@@ -157,15 +161,14 @@ def tables(record):
     for one in record["rows"]:
         groups.setdefault((tuple(one["of"]), one["of"].get("scenario")), []).append(one)
     for (names, _), rows in groups.items():
-        units = {name: cell.get("unit") for one in rows for name, cell in one["cells"].items()}
-        heads = [f"{name}, {unit}" if unit else name for name, unit in units.items()]
+        cells = dict.fromkeys(name for one in rows for name in one["cells"])
         told = [
             [
                 *(str(one["of"][name]) for name in names),
-                *(spread(one["cells"].get(name)) for name in units),
-                "; ".join([*one.get("shortcomings", []), *one.get("remarks", [])]),
+                *(with_unit(one["cells"].get(name)) for name in cells),
+                "; ".join(one.get("remarks", [])),
             ]
             for one in rows
         ]
-        lines += [*table([*names, *heads, "remarks"], told), ""]
+        lines += [*table([*names, *cells, "remarks"], told), ""]
     return lines

@@ -4,8 +4,8 @@
 `lab/soak.py --seconds 3600` starts a broker with durable sessions, small log segments and a TLS
 listener, and runs `lab/bench/soak.toml` against it with `flock run --pid`. It prints the slope of
 the broker's resident memory over the measured stage and over its halves, with what the broker
-stored then (`/metrics`), and writes lab/results/soak.json. It fails if the second half rises
-faster than `--limit` allows, or if a message was lost.
+stored then (`/metrics`). It fails if the second half rises faster than `--limit` allows, or if a
+message was lost.
 """
 
 import argparse
@@ -224,6 +224,7 @@ def main():
     parser.add_argument("--scale", default="1", help="more or fewer clients, with all their rates")
     parser.add_argument("--level", default="fsync", choices=["memory", "disk", "fsync"])
     parser.add_argument("--limit", type=float, default=10_000, help="KB per hour, second half")
+    parser.add_argument("--results", action="store_true", help="write lab/results/soak.json")
     parser.add_argument("--quelea", default=ROOT / "target/quick/quelea")
     parser.add_argument("--flock", default=ROOT / "target/quick/flock")
     arguments = parser.parse_args()
@@ -242,7 +243,8 @@ def main():
     found = records.record("soak", command, 1, [row], level=arguments.level)
     print("\n".join(records.tables(found)))
     tell(metrics.samples, results)
-    records.write(found)
+    if arguments.results:
+        records.write(found)
     second = row["cells"]["slope_second_half"]["median"]
     wrong = judge(code, results, second, arguments.limit)
     print("\n".join(wrong) if wrong else "flat")
