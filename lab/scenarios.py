@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Runs every built-in scenario once against quelea, at a scale for a small machine, and writes the
-table of README.md beside this file.
+"""Runs every built-in scenario once against quelea, at a scale for a small machine. Writes
+lab/results/scenarios.json.
 
     cargo build --profile quick -p quelea -p flock
-    python3 docs/flock/examples/run_all.py            # all, about a quarter of an hour
-    python3 docs/flock/examples/run_all.py X-1 EG-3   # only these; other rows stay as they are
+    python3 lab/scenarios.py            # all, about a quarter of an hour
+    python3 lab/scenarios.py X-1 EG-3   # only these; other rows stay as they are
 
-Needs Linux, openssl (X-3), and mosquitto for the bridge of XR-4. Results go to results/all, which is
-not kept; the reports of those in KEPT are copied beside the table.
+Needs Linux, openssl (X-3), and mosquitto for the bridge of XR-4. The reports of KEPT are copied to
+docs/flock/examples; all others stay in results/all, which git ignores.
 """
 
 import json
 import os
-import re
 import shlex
 import shutil
 import socket
@@ -21,13 +20,14 @@ import sys
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
+import records
+from records import ROOT
+
+EXAMPLES = ROOT / "docs/flock/examples"
 # Relative to the root, where everything runs: commands stand in the reports.
 BIN = Path("target/quick")
 OUT = Path("results/all")
 WORK = OUT / "work"
-ROW = re.compile(r"^\| ([A-Z0-9-]+[A-Za-z0-9-]*) \|")
 SECONDS_MAX = 300
 
 SHORT = "--duration 8s --ramp 2s"
@@ -77,7 +77,11 @@ RUNS = {
     **{
         f"TBMQ-P2P-{step}": f"--scale {scale} {SHORT}"
         for step, scale in (
-            ("200K", 0.04), ("400K", 0.02), ("600K", 0.013), ("800K", 0.01), ("1M", 0.008)
+            ("200K", 0.04),
+            ("400K", 0.02),
+            ("600K", 0.013),
+            ("800K", 0.01),
+            ("1M", 0.008),
         )
     },
     "TBMQ-100M": f"--scale 0.00005 {SHORT}",
@@ -85,20 +89,41 @@ RUNS = {
     **{
         f"BIFRO-{step}": f"--scale {scale} {SHORT}"
         for step, scale in (
-            ("1K-Q0-1K-50", 0.2), ("2K-Q0-32B-100", 0.05), ("5K-Q0-32B-50", 0.04),
-            ("1K-Q1-1K-50", 0.2), ("2K-Q1-32B-100", 0.05), ("5K-Q1-32B-50", 0.04),
-            ("2K-Q2-32B-100", 0.05), ("50K-Q0-1K", 0.05), ("100K-Q0-1K", 0.03),
-            ("50K-Q1-1K", 0.05), ("100K-Q1-1K", 0.03), ("50K-Q2-1K", 0.05),
-            ("KEPT-10K-Q0-32B", 0.2), ("KEPT-10K-Q0-1K", 0.2), ("KEPT-10K-Q1-32B", 0.2),
-            ("KEPT-10K-Q1-1K", 0.2), ("KEPT-7K-Q2-32B", 0.2), ("KEPT-7K-Q2-1K", 0.2),
-            ("SHARED-Q0", 0.1), ("SHARED-Q1", 0.1), ("SHARED-Q2", 0.1),
-            ("SHARED-KEPT-Q0", 0.4), ("SHARED-KEPT-Q1", 0.4), ("SHARED-KEPT-Q2", 0.4),
+            ("1K-Q0-1K-50", 0.2),
+            ("2K-Q0-32B-100", 0.05),
+            ("5K-Q0-32B-50", 0.04),
+            ("1K-Q1-1K-50", 0.2),
+            ("2K-Q1-32B-100", 0.05),
+            ("5K-Q1-32B-50", 0.04),
+            ("2K-Q2-32B-100", 0.05),
+            ("50K-Q0-1K", 0.05),
+            ("100K-Q0-1K", 0.03),
+            ("50K-Q1-1K", 0.05),
+            ("100K-Q1-1K", 0.03),
+            ("50K-Q2-1K", 0.05),
+            ("KEPT-10K-Q0-32B", 0.2),
+            ("KEPT-10K-Q0-1K", 0.2),
+            ("KEPT-10K-Q1-32B", 0.2),
+            ("KEPT-10K-Q1-1K", 0.2),
+            ("KEPT-7K-Q2-32B", 0.2),
+            ("KEPT-7K-Q2-1K", 0.2),
+            ("SHARED-Q0", 0.1),
+            ("SHARED-Q1", 0.1),
+            ("SHARED-Q2", 0.1),
+            ("SHARED-KEPT-Q0", 0.4),
+            ("SHARED-KEPT-Q1", 0.4),
+            ("SHARED-KEPT-Q2", 0.4),
         )
     },
     **{
         f"BIFRO-KEPT-{step}-50": f"--scale 0.2 {SHORT}"
         for step in (
-            "300-Q0-32B", "300-Q0-1K", "300-Q1-32B", "300-Q1-1K", "100-Q2-32B", "100-Q2-1K"
+            "300-Q0-32B",
+            "300-Q0-1K",
+            "300-Q1-32B",
+            "300-Q1-1K",
+            "100-Q2-32B",
+            "100-Q2-1K",
         )
     },
     "BIFRO-FANOUT": SHORT,
@@ -118,6 +143,7 @@ RUNS = {
     "D-3": "--scale 0.5",
     "D-4": "",
 }
+NOTES = ["Each row names its commit and date.", "Remarks: why flock calls a run not valid."]
 KEPT = {"MB-B1": (".html", ".md", ".csv", ".json"), "X-1": (".html", ".md")}
 
 
@@ -187,7 +213,9 @@ def run(id, bend, commit):
     command = ["taskset", "-c", load_cores, f"{BIN}/flock", "run", id, *shlex.split(bend), *named]
     command += ["--broker", broker, "--broker-command", serve, "--out", str(OUT), "--name", id]
     try:
-        return subprocess.run([*command, "--quiet"], capture_output=True, timeout=SECONDS_MAX).returncode
+        return subprocess.run(
+            [*command, "--quiet"], capture_output=True, timeout=SECONDS_MAX
+        ).returncode
     except subprocess.TimeoutExpired:
         return None
     finally:
@@ -195,21 +223,6 @@ def run(id, bend, commit):
             other.terminate()
             other.wait()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def shown_us(us):
-    if us is None:
-        return "–"
-    for limit, unit, per in ((1e3, "us", 1), (1e6, "ms", 1e3), (float("inf"), "s", 1e6)):
-        if us < limit:
-            return f"{us / per:.3g} {unit}"
-    return "–"
-
-
-def shown(value):
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def busy(series, key):
@@ -228,7 +241,7 @@ def rate(series, key):
     return sum(second[key] for second in seconds) / len(seconds) if seconds else None
 
 
-def why_not_valid(results):
+def reasons(results):
     """In a word or two each, why flock does not call the run a measurement."""
     known = {
         "sent more than": "sent late",
@@ -238,55 +251,48 @@ def why_not_valid(results):
         "other programs": "others ran",
     }
     reasons = results["validity"]["reasons"]
-    words = [word for word in known if any(word in reason for reason in reasons)]
-    others = [reason for reason in reasons if not any(word in reason for word in known)]
-    return ", ".join([known[word] for word in words] + others)
+    words = [known[word] for word in known if any(word in reason for reason in reasons)]
+    return words + [one for one in reasons if not any(word in one for word in known)]
 
 
 def row(id, bend, code, commit):
+    """`passed`: the run ended as its scenario expects, and no message was lost."""
+    facts = {"options": bend, "passed": code in (0, 3), "latency": None}
+    facts |= {"commit": commit, "date": time.strftime("%Y-%m-%d")}
     if code is None or not (OUT / f"{id}.json").exists():
-        return f"| {id} | `{bend}` | did not end | – | – | – | – | – | – | – | {commit} |"
+        return records.row({"scenario": id}, {}, ["did not end"]) | facts
     results = json.loads((OUT / f"{id}.json").read_text())
     merged = {latency["kind"]: latency["summary"] for latency in results["latencies"]}
     kind = next((k for k in ("end_to_end", "routed", "connect") if k in merged), None)
     summary = merged.get(kind, {})
     counts = results["integrity"]["by_qos"]
-    lost, again, owed = (
-        sum(count[key] for count in counts) for key in ("lost", "duplicated", "expected")
-    )
-    verdict = {0: "passed", 3: f"passed; {why_not_valid(results)}"}.get(code, "**not passed**")
     load = results.get("broker_load") or {}
-    cells = [
-        id,
-        f"`{bend}`" if bend else "",
-        verdict,
-        shown(rate(results["series"], "published")),
-        shown(rate(results["series"], "received")),
-        (kind or "–").replace("_", " "),
-        shown_us(summary.get("p50_us")),
-        shown_us(summary.get("p99_us")),
-        f"{lost:,} / {again:,} of {owed:,}" if owed else "–",
-        shown(load.get("cpu_us_per_message")),
-        commit,
-    ]
-    return "| " + " | ".join(cells) + " |"
+    figures = {
+        "published": (rate(results["series"], "published"), "1/s"),
+        "received": (rate(results["series"], "received"), "1/s"),
+        "p50": (summary.get("p50_us"), "us"),
+        "p99": (summary.get("p99_us"), "us"),
+        "cpu": (load.get("cpu_us_per_message"), "us"),
+    }
+    if any(count["expected"] for count in counts):
+        for key in ("lost", "duplicated", "expected"):
+            figures[key] = (sum(count[key] for count in counts), None)
+    cells = {name: records.cell([value], unit) for name, (value, unit) in figures.items()}
+    remarks = reasons(results) if code == 3 else []
+    return records.row({"scenario": id}, cells, remarks) | facts | {"latency": kind}
 
 
 def keep(id):
     for ending in KEPT.get(id, ()):
-        shutil.copy(OUT / f"{id}{ending}", HERE / f"{id}{ending}")
+        shutil.copy(OUT / f"{id}{ending}", EXAMPLES / f"{id}{ending}")
 
 
-def write(rows):
-    """Puts rows into the table of README.md, in the order of RUNS; what is not new stays."""
-    file = HERE / "README.md"
-    lines = file.read_text().splitlines()
-    known = {found[1]: line for line in lines if (found := ROW.match(line)) and found[1] in RUNS}
-    known.update(rows)
-    head = next(at for at, line in enumerate(lines) if line.startswith("| id |")) + 2
-    tail = next((at for at in range(head, len(lines)) if not lines[at].startswith("|")), len(lines))
-    lines[head:tail] = [known[id] for id in RUNS if id in known]
-    file.write_text("\n".join(lines) + "\n")
+def write(new):
+    """Puts a row into the record, in the order of RUNS; the other rows stay."""
+    old = records.read("scenarios")["rows"] if "scenarios" in records.suites() else []
+    rows = {one["of"]["scenario"]: one for one in [*old, new]}
+    rows = [rows[id] for id in RUNS if id in rows]
+    records.write(records.record("scenarios", "lab/scenarios.py", 1, rows, notes=NOTES))
 
 
 def main():
@@ -295,14 +301,13 @@ def main():
     unknown = [id for id in wanted if id not in RUNS]
     if unknown:
         sys.exit(f"no such scenario: {', '.join(unknown)}")
-    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    commit = records.git("describe", "--always", "--dirty")
     failed = 0
     for id in wanted:
         started = time.monotonic()
         code = run(id, RUNS[id], commit)
         failed += code not in (0, 3)
-        write({id: row(id, RUNS[id], code, commit)})
+        write(row(id, RUNS[id], code, commit))
         if (OUT / f"{id}.json").exists():
             keep(id)
         print(f"{id:<14} {code} after {time.monotonic() - started:.0f} s", flush=True)

@@ -87,4 +87,16 @@ def test_a_record_survives_its_file(monkeypatch, tmp_path):
     records.write(record)
     assert records.read("s") == json.loads(json.dumps(record))
     assert row["cells"] == {"cpu": {"median": 2, "min": 1, "max": 3, "unit": "us"}}
-    assert "| S | 2 (1-3) | late |" in records.tables(record)
+    assert "| S | 2 (1-3) us | late |" in records.tables(record)
+
+
+def test_the_page_of_examples_names_each_scenario_that_failed_and_what_it_lost():
+    page_of_examples = (records.ROOT / "docs/flock/examples/README.md").read_text()
+    rows = records.read("scenarios")["rows"]
+    failed = [row for row in rows if not row["passed"]]
+    assert f"{len(rows) - len(failed)} of {len(rows)} runs passed" in page_of_examples
+    for row in failed:
+        lost, expected = (records.median(row, name) for name in ("lost", "expected"))
+        told = f"{row['of']['scenario']} did not pass: {lost:,} of {expected:,} messages were lost"
+        assert told in page_of_examples
+    assert not any(records.median(row, "lost") for row in rows if row["passed"])
