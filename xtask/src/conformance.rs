@@ -1,4 +1,4 @@
-//! The table of normative statements and the tests that prove them.
+//! The table of normative statements with the tests that prove them, and its summary.
 //!
 //! The statements are data, the tests are found by name: `mqtt_3_3_1_4_...` proves statement
 //! MQTT-3.3.1-4 of MQTT 5.0, `mqtt311_3_3_1_4_...` the one of MQTT 3.1.1. In Rust such a name
@@ -15,8 +15,10 @@ use serde::Deserialize;
 
 use crate::source::{self, File};
 
-/// Where the table is kept.
+/// The page with the summary.
 pub const PATH: &str = "docs/develop/conformance.md";
+/// The table, a row for each statement.
+const TABLE: &str = "docs/develop/conformance.csv";
 
 /// One standard, as its data file says.
 #[derive(Deserialize)]
@@ -42,35 +44,43 @@ type Id = Vec<u32>;
 /// Of each statement the tests that prove it, as `file::test`.
 type Proofs = BTreeMap<Id, BTreeSet<String>>;
 
-/// The text of the table as it should be.
-pub fn table(root: &Path) -> Result<String> {
+/// The page and the table as they should be.
+struct Documents {
+    page: String,
+    table: String,
+}
+
+fn documents(root: &Path) -> Result<Documents> {
     let files = source::files(root, &["rs", "py"])?;
     let standards = [
         read(include_str!("../data/mqtt5.toml")).context("mqtt5.toml")?,
         read(include_str!("../data/mqtt311.toml")).context("mqtt311.toml")?,
     ];
-    let mut sections = String::new();
+    let mut table = String::from("standard,statement,binds,about,proved by\n");
     let mut summary = String::new();
     for standard in &standards {
         let proofs = proofs(&files, &standard.prefix)?;
-        write_section(&mut sections, &mut summary, standard, &proofs)?;
+        write_section(&mut table, &mut summary, standard, &proofs)?;
     }
-    Ok(format!("{HEAD}{summary}\n{sections}"))
+    Ok(Documents { page: format!("{HEAD}{summary}"), table })
 }
 
-/// Writes the table.
+/// Writes the page and the table.
 pub fn write(root: &Path) -> Result<()> {
-    let path = root.join(PATH);
-    fs::write(&path, table(root)?).with_context(|| format!("cannot write {}", path.display()))
+    let Documents { page, table } = documents(root)?;
+    fs::write(root.join(PATH), page).with_context(|| format!("cannot write {PATH}"))?;
+    fs::write(root.join(TABLE), table).with_context(|| format!("cannot write {TABLE}"))
 }
 
-/// What is wrong with the table on disk: nothing, when it is up to date.
+/// What is wrong with the documents on disk: nothing, when they are up to date.
 pub fn stale(root: &Path) -> Result<Vec<String>> {
-    let written = fs::read_to_string(root.join(PATH)).unwrap_or_default();
-    if written == table(root)? {
-        return Ok(Vec::new());
-    }
-    Ok(vec![format!("{PATH} is stale: run `cargo xtask conformance`")])
+    let Documents { page, table } = documents(root)?;
+    let is_stale = |(path, text): &(&str, String)| {
+        fs::read_to_string(root.join(path)).unwrap_or_default() != *text
+    };
+    let written = [(PATH, page), (TABLE, table)];
+    let stale = written.iter().filter(|document| is_stale(document));
+    Ok(stale.map(|(path, _)| format!("{path} is stale: run `cargo xtask conformance`")).collect())
 }
 
 fn read(text: &str) -> Result<Standard> {
@@ -189,26 +199,26 @@ fn write_section(
         binding.count(),
         unproved.len()
     )?;
-    writeln!(out, "## {}\n", standard.title)?;
     if !unproved.is_empty() {
-        writeln!(out, "Unproved: {}.\n", unproved.join(", "))?;
+        writeln!(summary, "| unproved | {} | | |", unproved.join(", "))?;
     }
-    writeln!(out, "| statement | binds | what it is about | proved by |\n|---|---|---|---|")?;
     for (key, id, binds, about) in &statements {
         let tests = proofs.get(key).map(names).unwrap_or_default();
-        let proved = match (tests.is_empty(), binds) {
-            (false, _) => tests,
-            (true, Binds::Client) => "(binds clients only)".to_owned(),
-            (true, Binds::Server | Binds::Both) => "**unproved**".to_owned(),
-        };
-        writeln!(out, "| MQTT-{id} | {} | {about} | {proved} |", binds.word())?;
+        let binds = binds.word();
+        let title = &standard.title;
+        writeln!(out, "{title},MQTT-{id},{binds},{},{tests}", quoted(about))?;
     }
-    out.push('\n');
     Ok(())
 }
 
+/// Names of tests have no comma and no quotation mark.
 fn names(tests: &BTreeSet<String>) -> String {
-    tests.iter().map(|test| format!("`{test}`")).collect::<Vec<_>>().join("<br>")
+    tests.iter().map(String::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// A field of the table (RFC 4180).
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
 }
 
 impl Binds {
@@ -226,16 +236,19 @@ const HEAD: &str = "\
 
 <!-- Generated from the names of tests: `cargo xtask docs`. -->
 
-Every normative statement of the two standards, by its id, with the tests that prove it.
+MQTT 5.0 and 3.1.1 number their normative statements. [conformance.csv](conformance.csv) lists all
+of them: whom each binds, its subject in our words, and the tests that prove it.
 
-A test proves a statement by its name: `mqtt_3_3_1_4_...` means MQTT-3.3.1-4 of MQTT 5.0 and
-`mqtt311_3_3_1_4_...` that of MQTT 3.1.1. Tests under `conformance/` speak raw bytes over TCP and
-run against any server (`make conformance MQTT_ADDRESS=host:port`); the others are unit and end to
-end tests of this repository. What a statement is about is said in our words: the words that count
-are those of the standard. A statement that binds clients is listed as proved where a test shows
-that the server holds them to it.
+- The name of a test says which statement it proves. `mqtt_3_3_1_4_...` proves MQTT-3.3.1-4 of
+  MQTT 5.0, and `mqtt311_3_3_1_4_...` that of MQTT 3.1.1. A test that names an unknown statement is
+  an error.
+- Tests in `crates/conformance` send and compare bytes. They use no code of the broker, and run
+  against any server: `make conformance MQTT_ADDRESS=host:port`.
+- All other tests are unit tests and end-to-end tests of this repository.
+- A statement that binds only clients counts as proved if a test shows that the broker enforces it.
+- A statement without a proof is listed here, and its row in the table has no test.
 
-| standard | statements | bind a server | unproved |
+| Standard | Statements | Bind a server | Unproved |
 |---|---|---|---|
 ";
 
@@ -287,7 +300,8 @@ mod tests {
         let standard = read(include_str!("../data/mqtt311.toml")).expect("good data");
         let (mut out, mut summary) = (String::new(), String::new());
         write_section(&mut out, &mut summary, &standard, &Proofs::new()).expect("written");
-        assert!(out.contains("Unproved: MQTT-1.5.3-1, MQTT-1.5.3-2"));
+        assert!(summary.contains("| unproved | MQTT-1.5.3-1, MQTT-1.5.3-2"), "{summary}");
+        assert!(out.contains(",MQTT-1.5.3-1,both,\""), "{out}");
         assert!(summary.contains("| MQTT 3.1.1 | 143 |"), "{summary}");
     }
 }

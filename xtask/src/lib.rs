@@ -6,7 +6,7 @@
 //!
 //! What it does not know: anything about MQTT beyond the ids of statements, and no crate of ours.
 //!
-//! Where to start reading: [`conformance::table`] and [`tidy::faults`].
+//! Where to start reading: [`conformance::write`] and [`tidy::faults`].
 
 pub mod conformance;
 pub mod docs;
