@@ -60,26 +60,26 @@ sim-long: ## SEEDS worlds (default 100000) of each kind of the simulator, from S
 		target/release/sim $(or $(SEED),0) $(or $(SEEDS),100000) $$kind --all || exit 1; done
 
 .PHONY: torture
-torture: ## SIGKILL under load, KILLS times (default 50) at each durable level, and a judgement
+torture: ## kill the broker with SIGKILL under load, KILLS times (default 50) at each durable level, and check what was lost
 	$(CARGO) build --profile quick -p quelea --bin quelea
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 lab/torture/torture.py --kills $(or $(KILLS),50)
 
 .PHONY: cluster-test
-cluster-test: ## ROUNDS (default 50) of mixed faults on three brokers and three NATS servers, and a judgement (SEED=n, RESULTS=1 writes lab/results)
+cluster-test: ## ROUNDS (default 50) of mixed faults on three brokers and three NATS servers, and a check (SEED=n; RESULTS=1 writes lab/results)
 	$(CARGO) build --profile quick -p quelea --bin quelea
 	@[ -n "$$QUELEA_NATS_SERVER" ] || tests/nats
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/cluster/rounds.py --strict \
 		--rounds $(or $(ROUNDS),50) $(if $(SEED),--seed $(SEED)) $(if $(RESULTS),--results)
 
 .PHONY: cluster-bench
-cluster-bench: ## CPU per message of level quorum beside fsync, and takeovers with 100,000 sessions and 1 GB (ROUNDS=3)
+cluster-bench: ## CPU per message at level quorum compared with fsync, and takeovers with 100,000 sessions and 1 GB (ROUNDS=3)
 	$(CARGO) build --release -p quelea -p flock --bins
 	@[ -n "$$QUELEA_NATS_SERVER" ] || tests/nats
 	@python3 lab/cluster_cost.py --rounds $(or $(ROUNDS),3)
 	@python3 lab/takeover.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: siege
-siege: ## attacks a broker with default limits and 1 GB; all cases together write lab/results/siege.json (CASES="...", SECS)
+siege: ## attack a broker with default limits and 1 GB, into lab/results (CASES="..." runs only these and writes nothing; SECS=8)
 	$(CARGO) build --profile quick -p quelea --bin quelea
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 lab/siege/siege.py \
 		--secs $(or $(SECS),8) $(if $(CASES),$(CASES),--results)
@@ -90,35 +90,35 @@ bench: ## the benchmarks of every crate that has some, and instruction counts
 	@python3 tests/instructions.py
 
 .PHONY: floor
-floor: ## quelea as a multiple of a bare relay, into lab/results (ROUNDS=3)
+floor: ## CPU of quelea compared with a bare relay, into lab/results (ROUNDS=3)
 	@python3 lab/bench.py floor --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-peers
-bench-peers: ## quelea beside all installed brokers, into lab/results (SUITE=peers: only the core rows)
+bench-peers: ## quelea compared with all installed brokers, into lab/results (SUITE=peers: only the core rows)
 	@python3 lab/bench.py $(or $(SUITE),peers catalogue matrix)
 
 .PHONY: bench-catalogue
-bench-catalogue: ## only the published benchmarks, scaled, beside the best others
+bench-catalogue: ## only the published benchmarks, scaled, compared with other brokers
 	@python3 lab/bench.py catalogue
 
 .PHONY: bench-matrix
-bench-matrix: ## only QoS x payload x version, beside mosquitto
+bench-matrix: ## only QoS x payload x version, compared with mosquitto
 	@python3 lab/bench.py matrix
 
 .PHONY: bench-connections
-bench-connections: ## what connections cost to make and to hold, over TCP and TLS, beside the best others
+bench-connections: ## cost of connects and of idle connections over TCP and TLS, compared with other brokers (ROUNDS=1)
 	@python3 lab/bench.py connections --rounds $(or $(ROUNDS),1)
 
 .PHONY: scaling
-scaling: ## what a core more is worth, into lab/results (ROUNDS=3)
+scaling: ## rate and CPU on one, two and three cores, into lab/results (ROUNDS=3)
 	@python3 lab/scaling.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-durable
-bench-durable: ## durable sessions, at each level and beside other brokers, into lab/results (ROUNDS=3)
+bench-durable: ## durable sessions at each level and in other brokers, into lab/results (ROUNDS=3)
 	@python3 lab/bench.py durable durable-levels --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-tails
-bench-tails: ## p99.9 under storms, stopped subscribers, reclaiming, into lab/results (ROUNDS=3)
+bench-tails: ## p99.9 during connect storms, with stopped subscribers and while the log is reclaimed, into lab/results (ROUNDS=3)
 	@python3 lab/tails.py --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-memory
@@ -126,9 +126,14 @@ bench-memory: ## memory of connections, subscriptions and retained messages, int
 	@python3 lab/memory.py
 
 .PHONY: soak
-soak: ## is memory flat? everything comes and goes for SECONDS (default 3600)
+soak: ## check that memory stays flat; SECONDS=600 is shorter than the hour that goes into lab/results
 	$(CARGO) build --profile quick -p quelea -p flock
 	@python3 lab/soak.py --seconds $(or $(SECONDS),3600) $(if $(SECONDS),,--results)
+
+.PHONY: scenarios
+scenarios: ## run every built-in scenario of flock once against quelea, into lab/results (IDS="X-1 EG-3")
+	$(CARGO) build --profile quick -p quelea -p flock
+	@python3 lab/scenarios.py $(IDS)
 
 .PHONY: instructions-bless
 instructions-bless: ## accept what the hot path costs now as the baseline that `make test` guards

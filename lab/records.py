@@ -71,7 +71,15 @@ def git(*arguments):
 
 def this_machine():
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return machine(os.cpu_count(), platform.machine(), memory, platform.release())
+    return machine(os.cpu_count(), processor(), memory, platform.release())
+
+
+def processor():
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
 
 
 def machine(cores, cpu, memory_bytes, kernel, cpus=()):

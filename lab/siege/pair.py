@@ -11,7 +11,6 @@ they have seen in each phase as JSON when told `end`.
 import json
 import os
 import select
-import socket
 import struct
 import sys
 import time

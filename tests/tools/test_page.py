@@ -100,3 +100,15 @@ def test_the_page_of_examples_names_each_scenario_that_failed_and_what_it_lost()
         told = f"{row['of']['scenario']} did not pass: {lost:,} of {expected:,} messages were lost"
         assert told in page_of_examples
     assert not any(records.median(row, "lost") for row in rows if row["passed"])
+
+
+def test_readme_and_changelog_quote_the_results_of_the_chart():
+    peers = records.read("peers")
+    readme = (records.ROOT / "README.md").read_text()
+    assert "(docs/use/charts/peers.svg)" in readme
+    assert f"commit {peers['commit']} ({peers['commit_date']})" in readme
+    changelog = (records.ROOT / "CHANGELOG.md").read_text()
+    assert f"commit {peers['commit']}" in changelog
+    for load in ("MAX-1", "P2P-20K"):
+        ours, other = page.compared(peers, "cpu", scenario=load)
+        assert f"{ours} us" in changelog and f"{other.split()[0]} us" in changelog
