@@ -41,6 +41,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::scenario::units;
 use crate::threshold::Threshold;
 
 /// Everything that a run needs to know.
@@ -207,6 +208,7 @@ impl Transport {
 
 /// TLS settings, used when the transport asks for TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Tls {
     /// PEM file with the roots to trust; `None` trusts the system's.
     pub ca_file: Option<String>,
@@ -275,19 +277,21 @@ impl Slice {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Version {
     #[serde(rename = "3.1")]
     V31,
     #[serde(rename = "3.1.1")]
     V311,
+    #[default]
     #[serde(rename = "5")]
     V5,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u8", into = "u8")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(into = "u8")]
 pub enum QoS {
+    #[default]
     AtMostOnce = 0,
     AtLeastOnce = 1,
     ExactlyOnce = 2,
@@ -524,10 +528,11 @@ pub struct Will {
     pub expiry_secs: Option<u32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Disconnect {
     /// DISCONNECT, then close: the will is not sent.
+    #[default]
     Message,
     /// DISCONNECT with reason 0x04 (MQTT 5), which sends the will; as `Close` for 3.x.
     MessageWithWill,
@@ -578,9 +583,10 @@ impl Publish {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
+    #[default]
     RoundRobin,
     Random,
 }
@@ -601,10 +607,11 @@ pub struct Pace {
 }
 
 /// Where in its first interval a client sends its first message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// Client `i` of `n` at `i / n` of the interval: an even stream.
+    #[default]
     Spread,
     /// All at once: the sharpest burst.
     Together,
@@ -756,14 +763,33 @@ impl Default for Expect {
 /// Find the highest total publish rate at which `percentile` of the end-to-end latency stays below
 /// `latency_max_us` and nothing piles up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Search {
+    #[serde(default = "ninety_nine")]
     pub percentile: f64,
+    #[serde(rename = "latency_max", with = "units::micros")]
     pub latency_max_us: u64,
     /// Messages per second of all publishers together.
+    #[serde(deserialize_with = "units::whole")]
     pub rate_min: u64,
+    #[serde(deserialize_with = "units::whole")]
     pub rate_max: u64,
     /// How long each rate is held.
+    #[serde(default = "ten_seconds", rename = "step", with = "units::micros")]
     pub step_us: u64,
     /// Stop when the bounds are this close, as a share of the rate.
+    #[serde(default = "one_in_twenty")]
     pub precision: f64,
+}
+
+fn ninety_nine() -> f64 {
+    99.0
+}
+
+fn ten_seconds() -> u64 {
+    10_000_000
+}
+
+fn one_in_twenty() -> f64 {
+    0.05
 }

@@ -12,7 +12,7 @@ fn assign() -> impl Strategy<Value = Assign> {
         Just(Assign::Pairwise),
         Just(Assign::All),
         Just(Assign::Partition),
-        (1_u32..9).prop_map(|each| Assign::Window { each }),
+        (1_u32..9).prop_map(Assign::Window),
     ]
 }
 

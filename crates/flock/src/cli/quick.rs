@@ -414,7 +414,7 @@ fn variables(
     let assign = match (has_client, fast) {
         (false, _) => Assign::All,
         (true, None) => Assign::Pairwise,
-        (true, Some((_, n))) => Assign::Window { each: u32::try_from(n)? },
+        (true, Some((_, n))) => Assign::Window(u32::try_from(n)?),
     };
     let count =
         clients.checked_mul(each).ok_or_else(|| anyhow::anyhow!("`{text}`: too many topics"))?;
@@ -525,10 +525,7 @@ mod tests {
         assert_eq!(names("pub -c 3 -t a/b"), ("a/b".into(), 1, Assign::All));
         assert_eq!(names("pub -c 3 -t a/%c"), ("a/flock_bench_pub_2".into(), 3, Assign::Pairwise));
         assert_eq!(names("pub -c 3 -u me -t %u/%i"), ("me/2".into(), 3, Assign::Pairwise));
-        assert_eq!(
-            names("pub -c 3 -t %i/%rand_10"),
-            ("2/9".into(), 30, Assign::Window { each: 10 })
-        );
+        assert_eq!(names("pub -c 3 -t %i/%rand_10"), ("2/9".into(), 30, Assign::Window(10)));
         assert_eq!(names("pub -c 3 -L 12 -t x/%s"), ("x/4".into(), 4, Assign::All));
         for (line, message) in [
             ("pub --credentials no.such -t %u", "has many"),

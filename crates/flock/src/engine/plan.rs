@@ -222,7 +222,7 @@ impl Plan {
             Assign::Pairwise => 1,
             Assign::All => topic_count,
             Assign::Partition => topic_count.div_ceil(clients.max(1)).max(1),
-            Assign::Window { each } => u64::from(each).min(topic_count),
+            Assign::Window(each) => u64::from(each).min(topic_count),
         };
         let used = self.streams();
         if used.saturating_add(stride.saturating_mul(clients)) > STREAMS_MAX {
@@ -261,7 +261,7 @@ impl Plan {
         let is_alone = match family.assign {
             Assign::Partition => true,
             Assign::Pairwise => family.clients <= family.topic_count,
-            Assign::All | Assign::Window { .. } => family.clients == 1,
+            Assign::All | Assign::Window(_) => family.clients == 1,
         };
         let same = self.families.iter().filter(|other| other.topics == family.topics).count() == 1;
         let mut commands = self.publishes.iter().map(|planned| &planned.command);

@@ -1,12 +1,13 @@
 //! Which topics belong to which client, as arithmetic: nothing is stored per client or topic.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// How `t` topics (or filters) are given to the `n` clients of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Assign {
     /// Client `i` has topic `i mod t`: pairs when the counts are equal.
+    #[default]
     Pairwise,
     /// Every client has every topic.
     All,
@@ -14,8 +15,12 @@ pub enum Assign {
     /// fewer topics than clients, clients are cut into `t` blocks instead and each has one
     /// topic.
     Partition,
-    /// Client `i` has `each` consecutive topics from `i * each` on, wrapping around.
-    Window { each: u32 },
+    /// Client `i` has so many consecutive topics, from `i` times as many on, wrapping around.
+    Window(#[serde(deserialize_with = "one_at_least")] u32),
+}
+
+fn one_at_least<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    u32::deserialize(deserializer).map(|each| each.max(1))
 }
 
 /// A set of indices given by a formula: `((start + k * step) / divisor) mod modulus`, `k < len`.
@@ -44,7 +49,7 @@ impl Assign {
                 let first = muldiv(client, topics, clients);
                 Members::range(first, muldiv(client + 1, topics, clients) - first)
             }
-            Self::Window { each } => {
+            Self::Window(each) => {
                 let each = u64::from(each);
                 let start = (u128::from(client) * u128::from(each) % u128::from(topics)) as u64;
                 Members { modulus: topics, ..Members::range(start, each.min(topics)) }
@@ -69,7 +74,7 @@ impl Assign {
                 let due = (u128::from(topic) + 1) * u128::from(clients) - 1;
                 Members::range((due / u128::from(topics)) as u64, 1)
             }
-            Self::Window { each } => {
+            Self::Window(each) => {
                 // Client i stands at positions i*each .. i*each + each of the endless repetition of
                 // the topics; the topic itself stands at topic, topic + t, topic +
                 // 2t, ...
@@ -146,9 +151,9 @@ mod tests {
         Assign::Pairwise,
         Assign::All,
         Assign::Partition,
-        Assign::Window { each: 1 },
-        Assign::Window { each: 3 },
-        Assign::Window { each: 7 },
+        Assign::Window(1),
+        Assign::Window(3),
+        Assign::Window(7),
     ];
 
     #[test]

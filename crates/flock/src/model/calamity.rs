@@ -43,14 +43,15 @@ pub enum Party {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Which {
-    /// Position among the nodes, from 0.
-    Number(u32),
     /// The one that accepts clients when the fault is done.
     Active,
     /// The first that runs and accepts none.
     Standby,
     /// The one that `active` or `standby` stood for last.
     Last,
+    /// Position among the nodes, from 0.
+    #[serde(untagged)]
+    Number(u32),
 }
 
 /// As seen from the node.

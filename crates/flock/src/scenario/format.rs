@@ -8,9 +8,11 @@ use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Spanned;
 
-use crate::model::{Directions, Failover, TlsVersion};
+use crate::model::{
+    self, Assign, Directions, Failover, Order, Phase, QoS, Search, Tls, Version, Which,
+};
 
-use super::units::{Count, PerTime, PerTimeOrMax, QosValue, Ramp, Size, Time};
+use super::units::{Count, PerTime, PerTimeOrMax, Ramp, Size, Time};
 
 /// A whole file.
 #[derive(Debug, Deserialize)]
@@ -147,19 +149,6 @@ pub(super) enum Transport {
     Unix,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Tls {
-    pub ca_file: Option<String>,
-    pub insecure: bool,
-    pub server_name: Option<String>,
-    pub cert_file: Option<String>,
-    pub key_file: Option<String>,
-    pub resume: bool,
-    pub version: Option<TlsVersion>,
-    pub ciphers: Vec<String>,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Clients {
@@ -170,16 +159,6 @@ pub(super) struct Clients {
     pub version: Option<Version>,
     #[serde(default = "yes")]
     pub scales: bool,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) enum Version {
-    #[serde(rename = "3.1")]
-    V31,
-    #[serde(rename = "3.1.1")]
-    V311,
-    #[serde(rename = "5")]
-    V5,
 }
 
 #[derive(Debug, Deserialize)]
@@ -210,17 +189,6 @@ pub(super) struct Subscription {
     pub assign: Assign,
     #[serde(default)]
     pub routed: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Assign {
-    #[default]
-    Pairwise,
-    All,
-    Partition,
-    /// `{ window = 10 }`: so many each, one after the other.
-    Window(u32),
 }
 
 #[derive(Debug, Deserialize)]
@@ -297,7 +265,8 @@ pub(super) struct Will {
     #[serde(default)]
     pub assign: Assign,
     pub payload: Option<Payload>,
-    pub qos: Option<QosValue>,
+    #[serde(default)]
+    pub qos: QoS,
     #[serde(default)]
     pub retain: bool,
     pub delay: Option<Time>,
@@ -308,17 +277,7 @@ pub(super) struct Will {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Disconnect {
     pub ramp: Option<Ramp>,
-    pub how: DisconnectHow,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum DisconnectHow {
-    #[default]
-    Message,
-    MessageWithWill,
-    Close,
-    Silent,
+    pub how: model::Disconnect,
 }
 
 #[derive(Debug, Deserialize)]
@@ -329,7 +288,8 @@ pub(super) struct Publish {
     pub assign: Assign,
     #[serde(default)]
     pub order: Order,
-    pub qos: Option<QosValue>,
+    #[serde(default)]
+    pub qos: QoS,
     #[serde(default)]
     pub retain: bool,
     pub payload: Option<Payload>,
@@ -351,34 +311,19 @@ pub(super) struct Publish {
     pub payload_format: Option<Spanned<u8>>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Order {
-    #[default]
-    RoundRobin,
-    Random,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Phase {
-    #[default]
-    Spread,
-    Together,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Subscribe {
     pub to: Spanned<OneOrMany>,
-    pub qos: Option<QosValue>,
+    #[serde(default)]
+    pub qos: QoS,
     pub ack_delay: Option<Time>,
     #[serde(default)]
     pub no_local: bool,
     #[serde(default)]
     pub retain_as_published: bool,
     /// Answer requests, at this QoS.
-    pub respond: Option<QosValue>,
+    pub respond: Option<QoS>,
     #[serde(default)]
     pub retain_handling: u8,
     pub identifier: Option<u32>,
@@ -424,26 +369,10 @@ pub(super) enum Whom {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Member {
-    pub node: Option<NodeName>,
+    pub node: Option<Which>,
     pub engine: Option<u32>,
     #[serde(rename = "for")]
     pub lasting: Option<Time>,
-}
-
-/// `0`, `"active"`, `"standby"` or `"last"`.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum NodeName {
-    Number(u32),
-    Role(NodeRole),
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum NodeRole {
-    Active,
-    Standby,
-    Last,
 }
 
 /// The connections of some clients, or the links of a node or an engine.
@@ -452,7 +381,7 @@ pub(super) enum NodeRole {
 pub(super) struct Cut {
     pub clients: Option<Spanned<String>>,
     pub share: Option<Spanned<f64>>,
-    pub node: Option<NodeName>,
+    pub node: Option<Which>,
     pub engine: Option<u32>,
     pub directions: Option<Directions>,
     #[serde(rename = "for")]
@@ -477,18 +406,6 @@ pub(super) struct Expect {
 pub(super) enum AnyOr {
     Any,
     Max(u64),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Search {
-    #[serde(default = "ninety_nine")]
-    pub percentile: f64,
-    pub latency_max: Time,
-    pub rate_min: Count,
-    pub rate_max: Count,
-    pub step: Option<Time>,
-    pub precision: Option<f64>,
 }
 
 /// Messages in flight; text is allowed so that a parameter can stand for it.
@@ -521,10 +438,6 @@ pub(super) struct PayloadTable {
 
 fn yes() -> bool {
     true
-}
-
-fn ninety_nine() -> f64 {
-    99.0
 }
 
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {

@@ -12,10 +12,10 @@ use super::format::{self, File};
 use super::units::{Ramp, show_time};
 use super::{ScenarioError, did_you_mean};
 use crate::model::{
-    self, Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Expect, Filters,
-    GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS, Rate, Receive,
-    Reconnect, Repeat, Scenario, Search, Slice, Spread, Stage, Step, Subscribe, Subscription,
-    SubscriptionId, Tls, TopicGroup, TopicsId, Transport, Version, Who, Will,
+    self, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Expect, Filters,
+    GroupId, LifeCycle, Pace, Pattern, Payload, Publish, Rate, Receive, Reconnect, Repeat,
+    Scenario, Search, Slice, Spread, Stage, Step, Subscribe, Subscription, SubscriptionId, Tls,
+    TopicGroup, TopicsId, Transport, Who, Will,
 };
 
 use super::ReadFile;
@@ -163,16 +163,7 @@ impl<'a> Lowering<'a> {
                     format::Transport::Wss => Transport::Wss { path },
                     format::Transport::Unix => Transport::Unix,
                 },
-                tls: Tls {
-                    ca_file: broker.tls.ca_file.clone(),
-                    insecure: broker.tls.insecure,
-                    server_name: broker.tls.server_name.clone(),
-                    cert_file: broker.tls.cert_file.clone(),
-                    key_file: broker.tls.key_file.clone(),
-                    resume: broker.tls.resume,
-                    version: broker.tls.version,
-                    ciphers: broker.tls.ciphers.clone(),
-                },
+                tls: broker.tls.clone(),
             }
         });
         lowered.collect()
@@ -194,7 +185,7 @@ impl<'a> Lowering<'a> {
             offset: group.offset,
             count: group.count.0,
             here: Slice::whole(group.count.0),
-            version: version(group.version.or(self.parsed.connect.version)),
+            version: group.version.or(self.parsed.connect.version).unwrap_or_default(),
             scales: group.scales,
         })
     }
@@ -242,7 +233,7 @@ impl<'a> Lowering<'a> {
         Ok(Subscription {
             id: name.to_owned(),
             filters,
-            assign: assign(given.assign),
+            assign: given.assign,
             routed: given.routed,
         })
     }
@@ -298,7 +289,7 @@ impl<'a> Lowering<'a> {
                 }
                 format::Step::Disconnect(given) => {
                     to.extend(self.ramp(who, given.ramp));
-                    to.push(Command::Disconnect(disconnect(given.how)).into());
+                    to.push(Command::Disconnect(given.how).into());
                 }
                 format::Step::Fault(fault) => to.extend(self.fault(fault)?),
                 other => to.push(self.command(who, other)?.into()),
@@ -350,7 +341,7 @@ impl<'a> Lowering<'a> {
             format::Step::StopTimer(name) => Command::StopTimer(name.clone()),
             format::Step::Stall(time) => Command::Stall { duration_us: time.0 },
             format::Step::Connect(given) => Command::Connect(self.connect(given)?),
-            format::Step::Disconnect(given) => Command::Disconnect(disconnect(given.how)),
+            format::Step::Disconnect(given) => Command::Disconnect(given.how),
             // Faults that end by themselves are several steps.
             format::Step::Fault(_) => return Err(ScenarioError::new(self.file, "a fault")),
         })
@@ -425,9 +416,9 @@ impl<'a> Lowering<'a> {
     fn will(&self, will: &format::Will) -> Lowered<Will> {
         Ok(Will {
             topics: TopicsId(self.find(&self.topics, &will.topics, "topic group")?),
-            assign: assign(will.assign),
+            assign: will.assign,
             payload: self.payload(will.payload.as_ref(), will.topics.span())?,
-            qos: will.qos.map_or(QoS::AtMostOnce, |qos| qos.0),
+            qos: will.qos,
             retain: will.retain,
             delay_secs: will.delay.map_or(0, |time| secs(time.0)),
             expiry_secs: will.expiry.map(|time| secs(time.0)),
@@ -449,12 +440,9 @@ impl<'a> Lowering<'a> {
         let payload = self.payload(given.payload.as_ref(), given.to.span())?;
         Ok(Publish {
             topics: TopicsId(self.find(&self.topics, &given.to, "topic group")?),
-            assign: assign(given.assign),
-            order: match given.order {
-                format::Order::RoundRobin => Order::RoundRobin,
-                format::Order::Random => Order::Random,
-            },
-            qos: given.qos.map_or(QoS::AtMostOnce, |qos| qos.0),
+            assign: given.assign,
+            order: given.order,
+            qos: given.qos,
             retain: given.retain,
             payload_format: self.payload_format(given.payload_format.as_ref(), payload.stamped)?,
             payload,
@@ -462,10 +450,7 @@ impl<'a> Lowering<'a> {
             count: given.count.map(|count| count.0),
             pace: Pace {
                 rate,
-                phase: match given.phase {
-                    format::Phase::Spread => Phase::Spread,
-                    format::Phase::Together => Phase::Together,
-                },
+                phase: given.phase,
                 in_flight: given.in_flight.as_ref().map(|window| window.get_ref().0),
             },
             reply_to: given
@@ -521,11 +506,11 @@ impl<'a> Lowering<'a> {
     fn subscribe(&self, given: &format::Subscribe) -> Lowered<Subscribe> {
         Ok(Subscribe {
             to: self.subscription_ids(&given.to)?,
-            qos: given.qos.map_or(QoS::AtMostOnce, |qos| qos.0),
+            qos: given.qos,
             ack_delay_us: given.ack_delay.map_or(0, |time| time.0),
             no_local: given.no_local,
             retain_as_published: given.retain_as_published,
-            respond: given.respond.map(|qos| qos.0),
+            respond: given.respond,
             retain_handling: given.retain_handling,
             identifier: given.identifier,
         })
@@ -578,20 +563,13 @@ impl<'a> Lowering<'a> {
         if !(given.percentile > 0.0 && given.percentile <= 100.0) {
             return Err(ScenarioError::new(self.file, "a percentile lies between 0 and 100"));
         }
-        if given.rate_min.0 > given.rate_max.0 {
+        if given.rate_min > given.rate_max {
             return Err(ScenarioError::new(
                 self.file,
                 "the search's `rate_min` is above its `rate_max`",
             ));
         }
-        Ok(Some(Search {
-            percentile: given.percentile,
-            latency_max_us: given.latency_max.0,
-            rate_min: given.rate_min.0,
-            rate_max: given.rate_max.0,
-            step_us: given.step.map_or(10_000_000, |time| time.0),
-            precision: given.precision.unwrap_or(0.05),
-        }))
+        Ok(Some(*given))
     }
 }
 
@@ -618,32 +596,6 @@ fn gcd(a: u64, b: u64) -> u64 {
 
 fn secs(us: u64) -> u32 {
     u32::try_from(us / 1_000_000).unwrap_or(u32::MAX)
-}
-
-fn version(version: Option<format::Version>) -> Version {
-    match version {
-        Some(format::Version::V31) => Version::V31,
-        Some(format::Version::V311) => Version::V311,
-        Some(format::Version::V5) | None => Version::V5,
-    }
-}
-
-fn assign(assign: format::Assign) -> Assign {
-    match assign {
-        format::Assign::Pairwise => Assign::Pairwise,
-        format::Assign::All => Assign::All,
-        format::Assign::Partition => Assign::Partition,
-        format::Assign::Window(each) => Assign::Window { each: each.max(1) },
-    }
-}
-
-fn disconnect(how: format::DisconnectHow) -> model::Disconnect {
-    match how {
-        format::DisconnectHow::Message => model::Disconnect::Message,
-        format::DisconnectHow::MessageWithWill => model::Disconnect::MessageWithWill,
-        format::DisconnectHow::Close => model::Disconnect::Close,
-        format::DisconnectHow::Silent => model::Disconnect::Silent,
-    }
 }
 
 fn pairs(table: Option<&BTreeMap<String, String>>) -> Vec<(String, String)> {

@@ -248,7 +248,7 @@ rate_max = 1000
         panic!("topics expected");
     };
     assert_eq!(prefix, "$share/g/");
-    assert_eq!(scenario.subscriptions[2].assign, Assign::Window { each: 2 });
+    assert_eq!(scenario.subscriptions[2].assign, Assign::Window(2));
     // 1 for the shared group, 4 for the wildcard that all clients have, 2 for the windows.
     assert_eq!(scenario.estimate().copies_per_message, Some(7.0));
     let json = serde_json::to_string(&scenario).unwrap();

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serializer};
 
 use crate::model::{QoS, Rate};
 
@@ -26,10 +26,6 @@ pub struct PerTime(pub Rate);
 /// A rate, or `max`: as fast as the window and the socket allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerTimeOrMax(pub Option<Rate>);
-
-/// 0, 1 or 2; text is allowed so that a parameter can stand for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QosValue(pub QoS);
 
 /// How long a ramp takes: a time, or connections per time for the whole group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,8 +149,26 @@ from_text! {
     Count, |text: &str| count(text).map(Count), "a whole number above 0";
     PerTime, |text: &str| rate(text).map(PerTime), "a rate like \"1/s\"";
     PerTimeOrMax, rate_or_max, "a rate like \"1/s\", or \"max\"";
-    QosValue, |text: &str| qos(text).map(QosValue), "0, 1 or 2";
+    QoS, qos, "0, 1 or 2";
     Ramp, ramp, "a time like \"10s\" or a rate like \"100/s\"";
+}
+
+/// Microseconds that are written as [`Time`].
+pub(crate) mod micros {
+    use super::{Deserialize, Deserializer, Serializer, Time, show_time};
+
+    pub(crate) fn serialize<S: Serializer>(us: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&show_time(*us))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        Time::deserialize(from).map(|time| time.0)
+    }
+}
+
+/// A number that is written as [`Count`].
+pub(crate) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    Count::deserialize(from).map(|count| count.0)
 }
 
 /// Microseconds as the shortest text that [`time`] reads back.

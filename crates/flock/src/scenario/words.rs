@@ -343,7 +343,7 @@ fn assign_words(assign: Assign) -> String {
         Assign::Pairwise => ", one each".to_owned(),
         Assign::All => ", everybody all".to_owned(),
         Assign::Partition => ", divided among them".to_owned(),
-        Assign::Window { each } => format!(", {each} each"),
+        Assign::Window(each) => format!(", {each} each"),
     }
 }
 

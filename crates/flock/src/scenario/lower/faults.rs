@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::super::format::{self, NodeName, NodeRole, Whom};
+use super::super::format::{self, Whom};
 use super::super::units::Time;
 use super::{DEFAULT_BROKER, Lowered, Lowering};
 use crate::model::{
@@ -57,17 +57,12 @@ impl Lowering<'_> {
 
     fn member(
         &self,
-        node: Option<NodeName>,
+        node: Option<Which>,
         engine: Option<u32>,
         span: Range<usize>,
     ) -> Lowered<Party> {
         match (node, engine) {
-            (Some(node), None) => Ok(Party::Node(match node {
-                NodeName::Number(at) => Which::Number(at),
-                NodeName::Role(NodeRole::Active) => Which::Active,
-                NodeName::Role(NodeRole::Standby) => Which::Standby,
-                NodeName::Role(NodeRole::Last) => Which::Last,
-            })),
+            (Some(node), None) => Ok(Party::Node(node)),
             (None, Some(engine)) => Ok(Party::Engine(engine)),
             _ => Err(self.error(span, "either `node` (a number, \"active\", \"standby\" or \"last\") or `engine` (a number)")),
         }
