@@ -133,7 +133,7 @@ def audited(broker, count):
     """Who did what came to which status, once so many lines say so."""
     def lines():
         events = [event for event in broker.log if event["message"] == "audit"]
-        return [(event["who"], event["status"]) for event in events]
+        return [(event["caller"], event["status"]) for event in events]
 
     eventually(lambda: len(lines()) >= count, "lines of the audit")
     return lines()

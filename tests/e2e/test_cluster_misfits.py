@@ -125,7 +125,7 @@ def test_streams_of_another_cluster_are_not_served(nats, start, standby, tmp_pat
     assert code == 1 and "is the local copy of another cluster" in log
     node = standby(with_cluster(nats, "n2"))
     told = node.wait_for_log(lambda event: "cannot become active" in event["message"])
-    assert "is of another cluster" in told["reason"]
+    assert "is of another cluster" in told["detail"]
     assert not is_ready(node)
 
 
@@ -162,8 +162,8 @@ def test_messages_of_a_newer_version_stop_every_node_and_lose_nothing(
     empty = standby(with_cluster(nats, "n2"))
     for node in (old, empty):
         told = node.wait_for_log(lambda event: "cannot become active" in event["message"])
-        assert f"message {last + 1}: its version is 2" in told["reason"]
-        assert "use a newer one" in told["reason"]
+        assert f"message {last + 1}: its version is 2" in told["detail"]
+        assert "use a newer one" in told["detail"]
         assert not is_ready(node)
     assert shown(config)["streams"][0]["last"] == last + 1
 

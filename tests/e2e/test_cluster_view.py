@@ -147,7 +147,7 @@ def test_a_standby_is_only_read_and_names_the_active_node(lab):
         lab.ask(standby, "GET", path)
     assert lab.ask(active, "GET", "/clients")["items"] == []
     broker = lab.ask(standby, "GET", "/broker")
-    assert broker["state"] == "standby" and f"'node{active + 1}'" in broker["reason"]
+    assert broker["state"] == "standby" and f"'node{active + 1}'" in broker["detail"]
     assert lab.ask(active, "GET", "/broker")["state"] == "ready"
     code, text = lab.readiness(standby)
     assert code == 503 and f"'node{active + 1}'" in text
@@ -220,7 +220,7 @@ def test_without_a_quorum_the_active_node_is_not_ready_and_says_when_it_is_back(
         eventually(lambda: role() == "suspended", "the role")
         broker = lab.ask(active, "GET", "/broker")
         assert broker["state"] == "not_ready"
-        assert "lease expired: this node is suspended" in broker["reason"]
+        assert "lease expired: this node is suspended" in broker["detail"]
         data = lab.token_file(active).parent
         command = [QUELEA, "ctl", "--data", data, "info"]
         told = subprocess.run([str(part) for part in command], capture_output=True, text=True)

@@ -720,7 +720,7 @@ def test_a_backup_is_made_while_messages_flow(start):
     thread.join(PATIENCE_SECS)
     assert ran.returncode == 0, ran.stderr
     assert "ok" in ran.stdout
-    broker.wait_for_log(lambda event: event["message"] == "the backup is done")
+    broker.wait_for_log(lambda event: event["message"] == "backup done")
     assert waiting(broker, own) == (True, before + sent)
 
     restored = start(data=copy)

@@ -240,7 +240,7 @@ def test_access_rules_that_are_not_understood_refuse_the_log_in(start, service):
         assert reason(broker, client_id="c1", user="x", password=token) == NOT_AUTHORIZED, acl
         assert reason(broker, client_id="c1", user="x", password="p") == NOT_AUTHORIZED, acl
     line = broker.wait_for_log(lambda event: event["message"] == "log-in refused")
-    assert "access rules (acl)" in line["why"], line
+    assert "access rules (acl)" in line["detail"], line
     # The object form denies what it does not mention, also where nothing else forbids anything.
     token = hs256(claims(acl={"pub": ["up/${clientid}"]}))
     with Peer(broker.port()).accepted(client_id="c1", user="x", password=token) as peer:

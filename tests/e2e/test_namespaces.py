@@ -289,7 +289,7 @@ def test_log_ins_are_answered_while_a_namespace_is_made(start):
             assert peer.connect(client_id=f"silent {number}", user="blue:a")[1] == 0
         # Log lines are read by a thread of their own.
         broker.wait_for_log(lambda event: event.get("namespace") == "yellow")
-    made = [event for event in broker.log if event["message"] == "namespace made for a client"]
+    made = [event for event in broker.log if event["message"] == "namespace created for a client"]
     assert [event["namespace"] for event in made] == ["green", "yellow"]
 
 
@@ -304,7 +304,7 @@ def test_who_waits_for_a_namespace_waits_no_longer_than_for_any_log_in(start):
         assert Peer(broker.port()).connect(user="red:a")[1] == 0
         gate.open()
         # What was asked for is made, whoever has left.
-        broker.wait_for_log(lambda event: event["message"] == "namespace made for a client")
+        broker.wait_for_log(lambda event: event["message"] == "namespace created for a client")
 
 
 def test_one_address_makes_so_many_namespaces_at_once(start):

@@ -140,7 +140,8 @@ fn write_listeners(text: &mut String, gate: &Gate) {
     head(text, name, Kind::Counter, help);
     for (listener, counts) in &listeners {
         for (reason, count) in counts.refused() {
-            let labels = format!("{listener},code=\"0x{:02x}\",reason=\"{reason}\"", reason.0);
+            let (code, reason) = (reason.0, reason.word());
+            let labels = format!("{listener},code=\"0x{code:02x}\",reason=\"{reason}\"");
             let _ = writeln!(text, "{name}{{{labels}}} {count}");
         }
     }
@@ -253,7 +254,7 @@ fn write_holders(text: &mut String, shared: &Shared) {
     if holders.is_empty() {
         return;
     }
-    let name = "quelea_holder_bytes";
+    let name = "quelea_owner_bytes";
     let help = "The same of the ten users (or addresses) with most memory, and of the ten with \
                 most bytes in the logs.";
     head(text, name, Kind::Gauge, help);
@@ -261,7 +262,7 @@ fn write_holders(text: &mut String, shared: &Shared) {
         let who = shown(&holder.name);
         for (held, bytes) in Held::ALL.into_iter().zip(holder.bytes) {
             let (who, kind) = (escaped(&who), held.name());
-            let _ = writeln!(text, "{name}{{holder=\"{who}\",kind=\"{kind}\"}} {bytes}");
+            let _ = writeln!(text, "{name}{{owner=\"{who}\",kind=\"{kind}\"}} {bytes}");
         }
     }
 }

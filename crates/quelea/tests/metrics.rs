@@ -51,7 +51,7 @@ Alert on:
 - `quelea_publishes_refused_total`, `quelea_retained_refused_total`: publishers are refused because
   there is no room, in a queue, in the retained store, or in memory.
 - `quelea_sessions_refused_total`, `quelea_incoming_cuts_total`: a user or an address uses more
-  than its part of the memory. `quelea_holder_bytes` names those that use most.
+  than its part of the memory. `quelea_owner_bytes` names those that use most.
 - `quelea_memory_cuts_total`: memory was short, and connections of the largest holders were closed.
 - `quelea_log_poisoned`: the disk failed, and what must be stored is not acknowledged any more.
   `quelea_log_full`: it has no space. [Durability](durability.md) says what to do.

@@ -93,7 +93,7 @@ impl Server {
                 tokio::select! {
                     result = accept(listener, limits, router) => {
                         if let Err(error) = result {
-                            tracing::error!(%error, "the HTTP server ended");
+                            tracing::error!(%error, "the HTTP server stopped");
                         }
                     }
                     // Dropped senders count as a stop, too.

@@ -16,15 +16,15 @@ use crate::run::{FIGURES, resident_bytes};
 pub(crate) fn info(api: &Api) -> Outcome {
     let shared = &api.shards.shared;
     let total = |counter: fn(&Metrics) -> &broker::Counter| shared.total(counter);
-    let (state, reason) = api.facts.health.readiness();
-    let word = match (state, &reason) {
+    let (state, detail) = api.facts.health.readiness();
+    let word = match (state, &detail) {
         (State::Ready, Some(_)) => "not_ready",
         _ => state.word(),
     };
     json(&Broker {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         state: word.to_owned(),
-        reason,
+        detail,
         uptime_secs: api.facts.clock.uptime_secs(),
         shards: shared.shard_count,
         connections: total(|m| &m.connections),
@@ -98,7 +98,7 @@ pub(crate) fn logs(api: &Api) -> Outcome {
         (0..FIGURES.len()).map(|place| board.figures(place).collect()).collect();
     let logs = board.states().enumerate().map(|(shard, state)| Log {
         shard: shard as u64,
-        state: format!("{state:?}").to_lowercase(),
+        state: state.name().to_owned(),
         figures: FIGURES
             .iter()
             .zip(&figures)

@@ -182,7 +182,7 @@ impl Gatekeeper {
             let username = basic_of(header.to_str().unwrap_or_default()).map(|(name, _)| name);
             let username = crate::logging::shown(username.as_deref().unwrap_or_default());
             let address = from.to_string();
-            tracing::warn!(address, username = &*username, reason = why, "API log-in refused");
+            tracing::warn!(address, username = &*username, detail = why, "API log-in refused");
         }
         true
     }

@@ -183,7 +183,7 @@ async fn send(api: &Api, scope: Scope, publication: Publication) -> Result<Reaso
 
 fn published(reason: Reason) -> Published {
     let matched = reason == Reason::SUCCESS;
-    Published { reason_code: reason.0, reason: reason.to_string(), matched }
+    Published { reason_code: reason.0, reason: reason.word(), matched }
 }
 
 /// A refusal is a failure of the call.

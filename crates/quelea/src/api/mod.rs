@@ -253,7 +253,7 @@ impl Audit {
         };
         let (method, status) = (self.route.method.as_str(), status.as_u16());
         tracing::info!(
-            who = &*crate::logging::shown(&self.name),
+            caller = &*crate::logging::shown(&self.name),
             method,
             call = &*crate::logging::shown(&self.target),
             namespace = &*crate::logging::shown(&self.namespace),

@@ -355,19 +355,19 @@ record! {
 }
 
 record! {
-    /// What became of a message.
+    /// The result of a publish.
     Published {
         /// The reason code that a PUBACK would have had: 0 or 16, or 128 and more for a refusal.
         reason_code: u8,
-        /// The same in words.
+        /// Its name, such as `success` or `no_matching_subscribers`.
         reason: String,
-        /// Somebody has a matching subscription.
+        /// There is a matching subscription.
         matched: bool,
     }
 }
 
 record! {
-    /// What became of a batch.
+    /// The results of a batch.
     PublishedBatch {
         /// In the order of the messages.
         results: Vec<Published>,
@@ -383,8 +383,8 @@ record! {
         version: String,
         /// `starting`, `ready`, `not_ready`, `standby`, `stopping` or `failed`.
         state: String,
-        /// Why it is `not_ready` or `standby`, in the words of `/readyz`.
-        reason: Option<String>,
+        /// Why it is `not_ready` or `standby`: the answer of `/readyz`.
+        detail: Option<String>,
         /// Seconds since the start.
         uptime_secs: u64,
         /// Shards of state.

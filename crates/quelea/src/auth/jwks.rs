@@ -192,13 +192,13 @@ impl Shared {
         let is_there = match fetched {
             Ok(keys) => {
                 self.keys.write().unwrap_or_else(PoisonError::into_inner).1 = Arc::new(keys);
-                tracing::debug!(by = self.name, "key set fetched");
+                tracing::debug!(provider = self.name, "key set fetched");
                 true
             }
             Err(why) => {
                 let why = crate::logging::shown(&why);
-                let text = "cannot fetch the key set; the keys that there are stay in force";
-                tracing::warn!(by = self.name, why = &*why, "{text}");
+                let text = "cannot fetch the key set; the present keys stay in use";
+                tracing::warn!(provider = self.name, detail = &*why, "{text}");
                 false
             }
         };

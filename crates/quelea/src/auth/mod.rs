@@ -362,7 +362,7 @@ impl Authenticator {
             _ => "it is no token".into(),
         };
         let client = shown(&ask.client_id);
-        tracing::debug!(client = &*client, by = name, why, "new token refused");
+        tracing::debug!(client_id = &*client, provider = name, detail = why, "new token refused");
         None
     }
 
@@ -567,9 +567,14 @@ impl Asking {
             count <= REFUSALS_TOLD_PER_SECOND_MAX
         };
         if is_told {
-            tracing::info!(client = &*client, by = name, why = &*why, "log-in refused");
+            tracing::info!(client_id = &*client, provider = name, detail = &*why, "log-in refused");
         } else {
-            tracing::debug!(client = &*client, by = name, why = &*why, "log-in refused");
+            tracing::debug!(
+                client_id = &*client,
+                provider = name,
+                detail = &*why,
+                "log-in refused"
+            );
         }
     }
 

@@ -26,9 +26,9 @@ pub fn kept(directory: &Path, stamps: &Stamps) -> io::Result<[u8; BYTES]> {
             if stamps.are_of_a_used_directory() {
                 tracing::warn!(
                     path = %path.display(),
-                    "the secret is missing and is made anew: the SCRAM salts that are sent for \
-                     unknown users change, so that a client that saw them before can tell which \
-                     users exist; to keep them, stop the broker and restore the file"
+                    "the secret of the SCRAM salts was missing; a new one was created. A client \
+                    that saw the old salts can tell which users exist. To prevent this, stop \
+                    the broker and restore the file"
                 );
             }
             random()

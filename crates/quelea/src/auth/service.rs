@@ -283,7 +283,12 @@ impl Shared {
         if queue.told_at.is_none_or(|at| now.duration_since(at) >= TOLD_EVERY) {
             queue.told_at = Some(now);
             let why = crate::logging::shown(why);
-            tracing::warn!(by = self.name, why = &*why, "cannot ask the authentication service");
+            tracing::warn!(
+                provider = self.name,
+                detail = &*why,
+                "request to the authentication \
+            service failed"
+            );
         }
         opinion
     }

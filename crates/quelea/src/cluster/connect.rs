@@ -35,7 +35,7 @@ impl Waiting {
 
     /// Notes that a try failed, and waits for the next one.
     async fn pause(&self, reason: String) {
-        tracing::warn!(reason, "waiting for NATS, retrying");
+        tracing::warn!(detail = reason, "cannot connect to NATS, retrying");
         self.set(reason);
         tokio::time::sleep(RETRY_INTERVAL).await;
     }
@@ -143,7 +143,7 @@ async fn note(event: Event) {
     match event {
         Event::Connected => {
             if IS_LOST.swap(false, Ordering::Relaxed) {
-                tracing::info!("connected to NATS again");
+                tracing::info!("reconnected to NATS");
             }
         }
         Event::Disconnected => {

@@ -151,7 +151,11 @@ impl LocalCopy {
 
     fn give_up(mut self, why: &str) -> anyhow::Result<(Self, Cursor)> {
         let shard = self.shard;
-        tracing::warn!(shard, why, "the local copy of the log is read again from the stream");
+        tracing::warn!(
+            shard,
+            detail = why,
+            "the local copy of the log is read again from the stream"
+        );
         self.start_over()?;
         Ok((self, Cursor::default()))
     }
@@ -420,7 +424,7 @@ impl LocalCopy {
             Ok(()) => self.marked = Some(cursor),
             Err(error) => {
                 let shard = self.shard;
-                tracing::warn!(shard, %error, "cannot note how far the local copy is");
+                tracing::warn!(shard, %error, "cannot store the position of the local copy");
             }
         }
     }

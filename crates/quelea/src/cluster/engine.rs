@@ -280,7 +280,7 @@ impl Engine {
     pub(crate) async fn tell(&self, topic: &str, payload: Vec<u8>) {
         let subject = self.names.talk_subject(topic);
         if let Err(error) = self.client.publish(subject, payload.into()).await {
-            tracing::debug!(%error, "cannot tell the other nodes");
+            tracing::debug!(%error, "cannot publish the status of this node");
         }
     }
 

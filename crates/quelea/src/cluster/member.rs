@@ -454,7 +454,7 @@ impl Loop {
                 let _ = self.turns.send(Turn::Active { logs: taken.logs });
             }
             Err(NotTaken::Engine(error)) if Instant::now() < taken.tries_until => {
-                tracing::warn!(%error, "cannot read the small files of the cluster yet");
+                tracing::warn!(%error, "cannot read the shared files of the cluster, retrying");
                 taken.next_try = Instant::now() + TAKE_OVER_INTERVAL;
                 self.taken = Some(taken);
             }
@@ -510,7 +510,11 @@ impl Loop {
             Effect::Follow(shard, from) => self.follow(shard, from),
             Effect::Unfollow(shard) => self.followers[usize::from(shard)] = None,
             Effect::StartOver(shard) => {
-                tracing::warn!(shard, "the stream begins behind the local copy; it is read again");
+                tracing::warn!(
+                    shard,
+                    "the stream begins after the end of the local copy: the \
+                log is read again from the stream"
+                );
                 let started = self.copies[usize::from(shard)].start_over();
                 self.note_local(started);
             }
@@ -598,7 +602,7 @@ impl Loop {
                 std::thread::sleep(LIFE_MIN.saturating_sub(self.started.elapsed()));
                 if self.member.is_to_end() {
                     tracing::warn!(
-                        why,
+                        detail = why,
                         "stopped without the lease: connections closed without DISCONNECT"
                     );
                     super::end(&self.member);
@@ -636,7 +640,7 @@ impl Loop {
             match misfit {
                 Misfit::Name => tracing::error!(
                     node,
-                    "another node has the same name: change `cluster.node` of one"
+                    "another node has the same name: change `cluster.node` on one of them"
                 ),
                 Misfit::Version => {
                     let own = &*self.facts.version;
@@ -644,8 +648,8 @@ impl Loop {
                 }
                 Misfit::Config => tracing::warn!(
                     node,
-                    "another node has other settings of durability or namespaces: make them the \
-                     same"
+                    "another node has other settings of durability or namespaces: use the same \
+                    on all nodes"
                 ),
             }
         }
@@ -687,7 +691,7 @@ impl Loop {
             return refuse(format!("'{}' has not caught up or cannot follow", chosen.node));
         }
         let name = chosen.node.clone();
-        tracing::info!(to = name, "switchover: this node stops, and the other one takes over");
+        tracing::info!(to = name, "switchover: this node stops and the other node takes over");
         self.switchover = Some(name.clone());
         self.member.successor.set(name.clone());
         // The broker stops in order, as on SIGTERM, and then gives the role back.

@@ -144,7 +144,7 @@ impl Clustered {
             tracing::warn!(
                 configured,
                 shards,
-                "server.shards is ignored: the cluster was made with another number"
+                "server.shards is ignored: the cluster was created with another number"
             );
         }
         let durability = config.durability.with_segment_bytes(facts.segment_bytes);
@@ -219,18 +219,18 @@ pub(crate) fn begin_again(end: &End) -> ! {
             tracing::info!(to, "switched over: restarting as a standby");
         }
         End::Lost(why) => tracing::error!(
-            why,
+            detail = why,
             "this node is no longer active: closing all connections, restarting as a standby"
         ),
         End::Failed(why) => {
-            tracing::error!(why, "restarting as a standby");
+            tracing::error!(detail = why, "restarting as a standby");
         }
     }
     Logging::flush_installed();
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
     let error = std::process::Command::new("/proc/self/exe").arg0(name).args(arguments).exec();
-    tracing::error!(%error, "cannot start again; the process ends");
+    tracing::error!(%error, "restart failed; the process exits");
     Logging::flush_installed();
     std::process::exit(1)
 }

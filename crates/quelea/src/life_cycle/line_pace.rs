@@ -36,7 +36,7 @@ const KINDS: [(About, &str); 8] = [
     (About::CutOff, "connection closed"),
     (About::Refused, "connection refused"),
     (About::Handshake, "handshake failed"),
-    (About::Denied, "not allowed by the access rules"),
+    (About::Denied, "access denied"),
     (About::Lost, "messages dropped or refused"),
     (About::Session, "session refused"),
 ];
@@ -113,9 +113,9 @@ impl LinePace {
     /// Tells how much was withheld. To be called about twice a second.
     pub(crate) fn tell_withheld(&self, now_ms: u64) {
         for (Visitor { about, peer, client, what }, count) in self.take_visitors(now_ms) {
-            let peer = peer.map_or_else(|| "-".to_owned(), |peer| peer.to_string());
-            let client = &*client;
-            tracing::info!(client, peer, what, count, "again: {}", about.text());
+            let address = peer.map(|peer| peer.to_string());
+            let client_id = Some(&*client).filter(|id| *id != "-");
+            tracing::info!(client_id, address, detail = what, count, "repeated: {}", about.text());
         }
         for (about, count) in self.take_withheld() {
             tracing::info!(count, "suppressed similar lines: {}", about.text());

@@ -76,10 +76,11 @@ impl Readers {
         if all.len() >= READERS_MAX {
             let oldest = oldest_of_greedier(&all, name)?;
             all.remove(oldest);
-            let who = &*crate::logging::shown(name);
+            let caller = &*crate::logging::shown(name);
             tracing::info!(
-                for_whom = who,
-                "the oldest event stream of the caller with the most of them was ended"
+                caller,
+                "event stream closed: the limit of streams is reached, and this caller has the \
+                most"
             );
         }
         let (sender, queue) = mpsc::channel(EVENTS_MAX);
@@ -128,8 +129,13 @@ impl Readers {
                 Err(mpsc::error::TrySendError::Closed(_)) => false,
                 Err(mpsc::error::TrySendError::Full(_)) => {
                     self.cut.fetch_add(1, Ordering::Relaxed);
-                    let who = &*crate::logging::shown(&reader.name);
-                    tracing::warn!(who, unread = EVENTS_MAX, "a reader of events was cut");
+                    let caller = &*crate::logging::shown(&reader.name);
+                    tracing::warn!(
+                        caller,
+                        queued = EVENTS_MAX,
+                        "event stream closed: the reader \
+                    is too slow"
+                    );
                     false
                 }
             },

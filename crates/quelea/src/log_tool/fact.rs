@@ -15,7 +15,7 @@ pub(super) fn describe(kind: u8, record: &[u8], bytes: usize) -> String {
 fn of_fact(fact: &Fact<'_>, bytes: usize) -> String {
     match fact {
         Fact::SessionOpened(own) => format!(
-            "session opened: session {} client {:?} user {:?} {:?} expiry {} at {}",
+            "session opened: session {} client_id {:?} username {:?} {:?} expiry {} at {}",
             own.session,
             own.client_id,
             own.username,
@@ -86,7 +86,7 @@ fn of_message(message: &StoredMessage<'_>, bytes: usize) -> String {
         let _ = write!(text, " expires at {}", message.expires_at_ms);
     }
     if !message.payer.is_empty() {
-        let _ = write!(text, " paid by {:?}", message.payer);
+        let _ = write!(text, " owner {:?}", message.payer);
     }
     push_payload(&mut text, message.properties, message.payload, bytes);
     text
@@ -187,7 +187,7 @@ mod tests {
         };
         assert_eq!(
             described(Fact::Message(message)),
-            "message: serial 7 topic \"a/b\" qos 1 retain paid by \"user anna\" payload of 7 bytes \"ab\\nc\"..."
+            "message: serial 7 topic \"a/b\" qos 1 retain owner \"user anna\" payload of 7 bytes \"ab\\nc\"..."
         );
     }
 

@@ -119,7 +119,7 @@ impl Logging {
     /// Why the broker ends. Where there is no file, standard error will say it.
     pub fn tell_in_file(&self, error: &anyhow::Error) {
         if self.file.is_some() {
-            tracing::error!(error = format!("{error:#}"), "the broker ends");
+            tracing::error!(error = format!("{error:#}"), "the broker exits");
         }
     }
 
@@ -175,7 +175,7 @@ fn install(config: &LogConfig, producer: Producer, has_colours: bool) -> Result<
 fn log_panics() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tracing::error!(%panic, "a bug of the broker");
+        tracing::error!(%panic, "internal error: the broker exits");
         Logging::flush_installed();
         tell(panic);
     }));

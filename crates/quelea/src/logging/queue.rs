@@ -141,10 +141,7 @@ impl Queue {
             let lost = lost + unwritten;
             // Of those that cannot be written, a line that cannot be written either is no help.
             if lost > 0 && unwritten == 0 {
-                tracing::warn!(
-                    lines = lost,
-                    "lines of this log were lost: it is written too slowly"
-                );
+                tracing::warn!(lines = lost, "log lines were lost: the log is written too slowly");
             } else if lost > 0 {
                 self.lock().lost += lost;
             }

@@ -294,7 +294,7 @@ impl Namespaces {
         }
         if let Some(first) = faults.first() {
             let error = format!("{first:#}");
-            tracing::warn!(count = faults.len(), error, "namespaces for clients not made");
+            tracing::warn!(count = faults.len(), error, "cannot create namespaces for clients");
         }
         wanted.iter().map(|name| self.scope_of(name).is_some()).collect()
     }
@@ -304,7 +304,7 @@ impl Namespaces {
         for entry in names.iter().filter(|entry| entry.scope > last) {
             self.shared.spaces.open(entry.scope).set_name(&entry.name);
             let number = entry.scope.number();
-            tracing::info!(namespace = &*entry.name, number, "namespace made for a client");
+            tracing::info!(namespace = &*entry.name, number, "namespace created for a client");
         }
         self.write().take(names);
     }

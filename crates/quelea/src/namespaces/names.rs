@@ -62,7 +62,8 @@ impl Names {
         let read = |path: &PathBuf| stamps.read_text(path);
         let [first, second] = [read(&paths[0]), read(&paths[1])];
         if let (Ok(Some(_)), Err(error)) = (&first, &second) {
-            tracing::warn!(%error, "the names of namespaces are taken from their other copy");
+            tracing::warn!(%error, "cannot read the file of namespace names: its second copy is \
+            used");
         }
         let text = match first {
             Ok(Some(text)) => Some(text),

@@ -130,7 +130,8 @@ impl ClockWatch {
             tracing::error!(
                 %path,
                 %error,
-                "cannot note how the clock was set: after the next start things may expire early"
+                "cannot store the offset of the clock: sessions and messages may expire early \
+                after the next start"
             );
         }
     }
@@ -139,7 +140,7 @@ impl ClockWatch {
 fn warn(when: &str, set_ms: i64) {
     tracing::warn!(
         set_by_secs = set_ms / 1000,
-        "the wall clock was set {when}; no expiry time changes by that"
+        "the wall clock was set {when}; expiry times are not affected"
     );
 }
 

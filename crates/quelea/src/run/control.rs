@@ -55,7 +55,7 @@ impl Control {
             for stream in listener.incoming() {
                 let served = stream.and_then(|stream| serve(&stream, &owner));
                 if let Err(error) = served {
-                    tracing::warn!(%error, "a backup did not end in order");
+                    tracing::warn!(%error, "backup aborted");
                 }
             }
         };
@@ -169,7 +169,7 @@ fn serve(stream: &UnixStream, owner: &Owner) -> io::Result<()> {
     let began = Instant::now();
     let pin = Pin(Some(owner));
     let text = owner.pin()?;
-    tracing::info!("the logs are pinned for a backup");
+    tracing::info!("backup started: the logs keep all segments until it is done");
     (&mut &*stream).write_all(format!("{text}{PINNED}\n").as_bytes())?;
     stream.set_read_timeout(Some(PINNED_MAX))?;
     let last = lines.next().transpose();
@@ -180,7 +180,7 @@ fn serve(stream: &UnixStream, owner: &Owner) -> io::Result<()> {
             Err(io::Error::other("the local copy was read again from its stream meanwhile"))
         }
         Some(DONE) => {
-            tracing::info!(seconds, "the backup is done");
+            tracing::info!(seconds, "backup done");
             writeln!(&mut &*stream, "{UNPINNED}")
         }
         _ => Err(io::Error::other("its connection ended before it was done")),

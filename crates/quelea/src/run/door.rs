@@ -348,7 +348,8 @@ impl Door {
             entrance.counts.turn_away(TurnedAway::Banned);
             if self.may_tell(About::Refused, address, "-", BANNED) {
                 let peer = handshake.peer().address;
-                tracing::info!(%peer, listener = entrance.name, "banned; connection closed");
+                tracing::info!(address = %peer, listener = entrance.name, "connection refused: the address \
+                is banned");
             }
             return;
         }
@@ -381,7 +382,7 @@ impl Door {
         match self.poll.registry().register(source, Token(key), interests) {
             Ok(()) => arrival.is_watched = true,
             Err(error) => {
-                tracing::warn!(%error, "cannot watch a connection; it is closed");
+                tracing::warn!(%error, "connection closed: cannot register its socket");
                 self.turn_away(key, TurnedAway::Resources);
             }
         }
@@ -436,7 +437,7 @@ impl Door {
                     let hint = error.broker_hint();
                     let error = error.to_string();
                     let error = format_args!("{}{hint}", shown(&error));
-                    tracing::info!(%peer, listener, %error, "handshake failed");
+                    tracing::info!(address = %peer, listener, %error, "handshake failed");
                 }
                 self.turn_away(key, TurnedAway::Handshake);
             }
@@ -623,7 +624,7 @@ impl Door {
             let data = credentials.auth_data.as_deref().unwrap_or_default();
             authenticator.start_scram(data).map_err(|error| {
                 let client = shown(&credentials.request.client_id);
-                tracing::debug!(client = &*client, %error, "SCRAM refused");
+                tracing::debug!(client_id = &*client, %error, "SCRAM refused");
                 refusal(&credentials, Reason::NOT_AUTHORIZED, "", "authentication failed")
             })
         };

@@ -245,7 +245,7 @@ impl LogState {
     ];
 
     /// As it is called in metrics and on `$SYS`.
-    pub(super) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
             Self::Ready => "ready",
@@ -315,15 +315,15 @@ impl Told {
     fn look_at_damage(&mut self, shard: ShardId, damage: Option<Position>) {
         let was_damaged = std::mem::replace(&mut self.is_damaged, damage.is_some());
         if was_damaged && !self.is_damaged {
-            tracing::info!(shard, "the log can be read again: its space comes back");
+            tracing::info!(shard, "the log can be read again: its disk space is reclaimed");
         }
         let Some(at) = damage.filter(|_| !was_damaged) else { return };
         tracing::error!(
             shard,
             %at,
-            "the disk does not give back what was written to the log: no space comes back \
-             while that is so, and the next start will look at all of it; make a backup, then run \
-             `quelea log check` on it"
+            "stored records of the log cannot be read from the disk: disk space is not reclaimed \
+            until they can, and the next start reads the whole log; make a backup, then run \
+            `quelea log check` on it"
         );
     }
 }
@@ -334,11 +334,11 @@ fn tell(shard: ShardId, status: &Status, before: LogState) {
         Status::Full(fault) => tracing::error!(
             shard,
             %fault,
-            "no space for the log: messages that must be stored are refused or wait until there is \
-             some; what is stored stays readable"
+            "no space for the log: messages that must be stored are refused or wait for free \
+            space; stored messages stay readable"
         ),
         // The thread of the cluster tells of it: no worker goes on while the lease has run out.
-        Status::Unavailable(fault) => tracing::debug!(shard, %fault, "no quorum"),
+        Status::Unavailable(fault) => tracing::debug!(shard, %fault, "the log has no quorum"),
         Status::Fenced(fault) => tracing::error!(
             shard,
             %fault,
@@ -348,14 +348,14 @@ fn tell(shard: ShardId, status: &Status, before: LogState) {
         Status::Poisoned(fault) => tracing::error!(
             shard,
             %fault,
-            "a write or sync of the log failed: no message that must be stored is acknowledged any \
-             more; mend the disk, then restart"
+            "a write or sync of the log failed: no message that must be stored is acknowledged \
+            any more; repair the disk, then restart the broker"
         ),
         _ if before == LogState::Unavailable => {
-            tracing::debug!(shard, "a quorum again");
+            tracing::debug!(shard, "the log has a quorum again");
         }
         Status::Opening | Status::Ready | Status::Closed => {
-            tracing::info!(shard, "there is space for the log again");
+            tracing::info!(shard, "the log has free space again");
         }
     }
 }

@@ -119,7 +119,7 @@ impl MemoryGuard {
         if change.purges {
             let Reading { held, resident } = now;
             let limit = self.bytes_max;
-            tracing::info!(held, resident, limit, "free memory is returned to the system");
+            tracing::info!(used = held, resident, limit, "free memory was returned to the system");
         }
         change
     }
@@ -209,21 +209,23 @@ impl MemoryGuard {
 
 fn tell(left: Memory, Reading { held, resident }: Reading, limit: u64) {
     match left {
-        Memory::Enough => tracing::info!(held, resident, limit, "below the memory limit again"),
+        Memory::Enough => {
+            tracing::info!(used = held, resident, limit, "below the memory limit again")
+        }
         Memory::Tight => tracing::info!(
-            held,
+            used = held,
             resident,
             limit,
-            "memory is short: the largest users and addresses are throttled"
+            "memory is short: the largest consumers (users, addresses) are throttled"
         ),
         Memory::Short => tracing::warn!(
-            held,
+            used = held,
             resident,
             limit,
-            "memory limit near: publishes and subscriptions of the largest users are refused"
+            "memory limit near: publishes and subscriptions of the largest consumers are refused"
         ),
         Memory::Out => tracing::warn!(
-            held,
+            used = held,
             resident,
             limit,
             "memory limit reached: publishes and new connections are refused"

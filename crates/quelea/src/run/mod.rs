@@ -373,7 +373,8 @@ fn kept_secret(store: Option<&Store>) -> io::Result<Option<[u8; 32]>> {
 fn open_control(directory: &Path, owner: control::Owner) -> Option<Control> {
     let opened = Control::open(directory, owner);
     let warn = |error: &io::Error| {
-        tracing::warn!(%error, "no backups while running: cannot open a socket in the data directory");
+        tracing::warn!(%error, "backups of the running broker are disabled: cannot open a socket \
+        in the data directory");
     };
     opened.inspect_err(warn).ok()
 }
@@ -437,7 +438,7 @@ fn spawn(
             pin_to(core);
         }
         if let Err(error) = run() {
-            tracing::error!(%error, "a thread of the broker failed; the process ends");
+            tracing::error!(%error, "a thread of the broker failed; the process exits");
             Logging::flush_installed();
             std::process::abort();
         }
@@ -488,7 +489,8 @@ fn raise_descriptor_limit(connections_max: u32) {
         tracing::warn!(limit = ?limit.current, "cannot raise the limit of open files");
     }
     if let Some(open_files) = limit.maximum.filter(|files| *files < FEW_DESCRIPTORS) {
-        let text = "few clients can connect: raise the limit of open files (LimitNOFILE, ulimit)";
+        let text = "the limit of open files is low and few clients can connect: raise it \
+        (LimitNOFILE, ulimit -n)";
         tracing::warn!(open_files, connections_max, "{text}");
     }
     reserve_descriptors(limit.maximum.unwrap_or(u64::MAX).min(DESCRIPTORS_RESERVED));
@@ -502,7 +504,7 @@ fn reserve_descriptors(count: u64) {
     let reserved = std::fs::File::open("/dev/null")
         .and_then(|any| Ok(rustix::io::fcntl_dupfd_cloexec(&any, highest)?));
     if let Err(error) = reserved {
-        tracing::debug!(%error, "cannot reserve descriptors");
+        tracing::debug!(%error, "cannot reserve file descriptors");
     }
 }
 

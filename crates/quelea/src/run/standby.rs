@@ -108,11 +108,12 @@ pub(super) fn wait(
 /// What a standby uses itself. All else is read when it becomes active.
 fn reload(http: &HttpServers, tls: &[(String, Arc<TlsContext>)]) {
     if let Some(Err(error)) = http.gatekeeper.as_ref().map(|own| own.reload()) {
-        tracing::error!(%error, "users of the API not reloaded; the old ones stay");
+        tracing::error!(%error, "users of the API not reloaded; the old ones stay in force");
     }
     for (listener, tls) in tls {
         if let Err(error) = tls.reload() {
-            tracing::error!(listener, %error, "certificates not reloaded");
+            tracing::error!(listener, %error, "certificates not reloaded; the old ones stay in \
+            force");
         }
     }
     tracing::info!(

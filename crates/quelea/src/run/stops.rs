@@ -97,7 +97,10 @@ impl Stops {
         }
         match action {
             Some(action) => action(),
-            None => tracing::info!("SIGHUP: files are read when this node follows or serves"),
+            None => tracing::info!(
+                "SIGHUP ignored: files are read when this node becomes \
+            standby or active"
+            ),
         }
     }
 

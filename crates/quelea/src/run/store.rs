@@ -290,8 +290,8 @@ fn report(read: &[ReadBack], bytes: u64, took: Duration, now_ms: u64) {
             tracing::warn!(
                 shard = log.shard.id(),
                 at = %cut,
-                "the end of the log was torn by a crash and is cut off; nothing in it was \
-                 acknowledged at level fsync"
+                "the end of the log was torn by a crash and is discarded; no message in it was \
+                acknowledged at level fsync"
             );
         }
     }

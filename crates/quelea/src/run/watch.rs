@@ -125,7 +125,8 @@ impl Watch<'_> {
         match self.authenticator.reload(&self.config.auth) {
             Ok(()) => tracing::info!("passwords and keys reloaded"),
             Err(error) => {
-                tracing::error!(%error, "not reloaded; the old ones stay in force")
+                tracing::error!(%error, "passwords and keys not reloaded; the old ones stay in \
+                force")
             }
         }
         match self.gate.bans.reload() {
@@ -150,7 +151,8 @@ impl Watch<'_> {
             match tls.reload() {
                 Ok(()) => tracing::info!(listener, "certificates reloaded"),
                 Err(error) => {
-                    tracing::error!(listener, %error, "certificates not reloaded");
+                    tracing::error!(listener, %error, "certificates not reloaded; the old ones \
+                    stay in force");
                 }
             }
         }
@@ -207,7 +209,7 @@ impl Watch<'_> {
             Ok(false) => {}
             Ok(true) => tracing::info!("users of the API reloaded"),
             Err(error) => {
-                tracing::error!(%error, "users of the API not reloaded; the old ones stay");
+                tracing::error!(%error, "users of the API not reloaded; the old ones stay in force");
             }
         }
         if let Some(gatekeeper) = self.gatekeeper {
@@ -252,12 +254,12 @@ fn tell_largest(shared: &Shared) {
     for holder in shared.ledger.largest(LARGEST_TOLD) {
         let [queued, sessions, retained, unsent, _] = holder.bytes;
         tracing::warn!(
-            holder = &*shown(&holder.name),
+            owner = &*shown(&holder.name),
             queued,
             sessions,
             retained,
             unsent,
-            "one of the largest holders"
+            "one of the largest memory consumers"
         );
     }
 }
@@ -355,8 +357,8 @@ fn end_in_time(grace: Duration) {
         std::thread::sleep(grace);
         tracing::warn!(
             grace_secs = grace.as_secs(),
-            "stopped at the end of shutdown_grace_secs: the disk is too slow to close the logs in \
-             time; messages that were not synced have not been acknowledged"
+            "stopped after shutdown_grace_secs: the disk was too slow to close the logs; \
+            messages that were not synced have not been acknowledged"
         );
         Logging::flush_installed();
         std::process::exit(0);

@@ -78,9 +78,9 @@ fn shown(info: &Value, last: Option<(Duration, &Value)>) -> String {
     let word = |name: &str| info[name].as_str().unwrap_or("-").to_owned();
     let number = |info: &Value, name: &str| info[name].as_u64().unwrap_or_default();
     let uptime = number(info, "uptime_secs");
-    let reason = info["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let detail = info["detail"].as_str().map(|detail| format!(" ({detail})")).unwrap_or_default();
     let (version, state) = (word("version"), word("state"));
-    let mut text = format!("quelea {version}, {state}{reason}, up {uptime} s\n");
+    let mut text = format!("quelea {version}, {state}{detail}, up {uptime} s\n");
     for (title, name) in GAUGES {
         text.push_str(&format!("{title:<16}{:>14}\n", number(info, name)));
     }

@@ -169,7 +169,7 @@ impl Host for Os {
     }
 
     fn on_untaken(&mut self, client_id: &str, error: &io::Error) {
-        tracing::warn!(client = %client_id, %error, "a worker cannot take a connection; it is closed");
+        tracing::warn!(client_id, %error, "connection closed: a worker cannot accept it");
     }
 
     fn on_event(&mut self, shard: &mut Shard, scope: Scope, event: &Event, now_ms: u64) {
