@@ -295,7 +295,8 @@ def tails_chart():
 
 def source(record):
     command = record["command"].split()[0]
-    return f"Commit {record['commit']} of {record['commit_date']}. {record['machine']}. {command}"
+    machine = record["machine"].split(";")[0]
+    return f"Commit {record['commit']} of {record['commit_date']}. {machine}. {command}"
 
 
 # --- Files

@@ -154,8 +154,8 @@ def publishing(results):
 
 
 def still_came(results):
-    """Did messages arrive to the very end of the wait? Then what is missing need not be lost: what
-    is sent flat out at QoS 0 waits in the sockets of publishers, millions deep."""
+    """Did messages arrive to the very end of the wait? Then missing messages need not be lost: at
+    full speed at QoS 0, millions of messages are still in the sockets of publishers."""
     waits = [phase["to_secs"] for phase in results["phases"] if phase["name"] == "drain"]
     last = [one for one in results["series"] if waits and one["at_secs"] == math.floor(waits[-1])]
     return any(second["received"] for second in last)

@@ -56,7 +56,7 @@ def read_away(stream):
     return thread
 
 
-def flat_out(field, stream, portion):
+def at_full_speed(field, stream, portion):
     """Sends the same again and again, as fast as it is taken, until the time is over."""
     sent = 0
     stream.settimeout(0.2)
@@ -78,7 +78,9 @@ def never_read(field, portion, **options):
     peers = [peer for number in range(8) if (peer := field.client(1 + number, **options))]
     threads, sent = [], []
     for peer in peers:
-        work = functools.partial(lambda peer: sent.append(flat_out(field, peer.stream, portion)))
+        work = functools.partial(
+            lambda peer: sent.append(at_full_speed(field, peer.stream, portion))
+        )
         threads.append(threading.Thread(target=work, args=(peer,)))
         threads[-1].start()
     for thread in threads:
@@ -126,8 +128,8 @@ def retain(field, count, prefix="siege-retained", payload=b"x" * 100):
     reader.join()
 
 
-@case("retained-loop", "SUBSCRIBE to all of 10,000 retained messages, again and again, and no look"
-      " at them")  # fmt: skip
+@case("retained-loop", "clients that repeatedly subscribe to 10,000 retained messages, and never"
+      " read")  # fmt: skip
 def retained_loop(field):
     retain(field, field.pick(RETAINED, 1_000))
     return never_read(field, wire.subscribe("#", 1) * 1_000)
@@ -145,7 +147,7 @@ def retained_loop_read(field):
     return {"clients": len(peers)}
 
 
-@case("retained-in-vain", "100 clients look for what is not there in many retained messages")
+@case("retained-in-vain", "100 clients with filters that match none of many retained messages")
 def retained_in_vain(field):
     retain(field, field.pick(50_000, 2_000))
     peers = [peer for number in range(100) if (peer := field.client(1 + number % 20))]
@@ -194,7 +196,7 @@ def groups(field):
     return {"granted": granted}
 
 
-@case("groups-come-and-go", "sessions that join groups and end, flat out")
+@case("groups-come-and-go", "sessions that join groups and end, at full speed")
 def groups_come_and_go(field):
     count = 0
     while field.goes_on():
@@ -221,7 +223,7 @@ def overlapping_filters(field):
     publisher = field.client()
     read_away(publisher.stream)
     topic = "/".join("a" * field.pick(LEVELS, 8))
-    sent = flat_out(field, publisher.stream, wire.publish(topic, b"x") * 200)
+    sent = at_full_speed(field, publisher.stream, wire.publish(topic, b"x") * 200)
     return {"granted": granted, "sent_mb": sent / MIB}
 
 
@@ -238,7 +240,7 @@ def overlapping_identifiers(field):
     publisher = field.client()
     read_away(publisher.stream)
     topic = "/".join("a" * levels)
-    sent = flat_out(field, publisher.stream, wire.publish(topic, b"x", 1) * 200)
+    sent = at_full_speed(field, publisher.stream, wire.publish(topic, b"x", 1) * 200)
     return {"sent_mb": sent / MIB}
 
 
@@ -251,12 +253,12 @@ def deep_topics(field):
     read_away(publisher.stream)
     head = "/".join("a" * field.pick(12, 8)) + "/" + "/".join("b" * 109)
     portion = b"".join(wire.publish(f"{head}/{number}", b"x") for number in range(200))
-    sent = flat_out(field, publisher.stream, portion)
+    sent = at_full_speed(field, publisher.stream, portion)
     return {"granted": granted, "sent_mb": sent / MIB}
 
 
-@case("many-subscriptions-come-and-go", "kept sessions with 1,000 subscriptions each, begun and"
-      " ended, flat out")  # fmt: skip
+@case("many-subscriptions-come-and-go", "sessions with 1,000 subscriptions each, begun and ended,"
+      " at full speed")  # fmt: skip
 def many_subscriptions(field):
     expiry = b"\x11" + struct.pack(">I", 3600)
     names = [f"siege/{number}/+" for number in range(1_000)]
@@ -280,7 +282,7 @@ def slow_acknowledgements(field):
     publisher = field.client()
     read_away(publisher.stream)
     flood = wire.publish("siege-slow/x", b"x" * 1_000, 1) * 100
-    thread = threading.Thread(target=flat_out, args=(field, publisher.stream, flood))
+    thread = threading.Thread(target=at_full_speed, args=(field, publisher.stream, flood))
     thread.start()
     taken = 0
     peer.stream.settimeout(0.2)
@@ -295,7 +297,7 @@ def slow_acknowledgements(field):
     return {"taken": taken}
 
 
-@case("aliases", "a client that sets all its topic aliases anew with each publish")
+@case("aliases", "a client that sets all its topic aliases again with each publish")
 def aliases(field):
     peer = field.client()
     read_away(peer.stream)
@@ -303,4 +305,4 @@ def aliases(field):
         wire.publish(f"alias/{number}/" + "x" * 200, b"", properties=b"\x23\0" + bytes([number]))
         for number in range(1, 33)
     )
-    return {"sent_mb": flat_out(field, peer.stream, portion * 10) / MIB}
+    return {"sent_mb": at_full_speed(field, peer.stream, portion * 10) / MIB}

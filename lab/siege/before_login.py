@@ -99,18 +99,18 @@ def fire_and_close(field, source_of, text_bytes, per_second):
     return {"fired": fired}
 
 
-@case("fire-and-close", "CONNECTs with texts of 60 KB and a will, closed at once, flat out")
+@case("fire-and-close", "CONNECTs with texts of 60 KB and a will, closed at once, at full speed")
 def fire_and_close_long(field):
     return fire_and_close(field, lambda _: 1, 60_000, 0)
 
 
-@case("fire-and-close-short", "CONNECTs with wrong passwords, closed at once, flat out")
+@case("fire-and-close-short", "CONNECTs with wrong passwords, closed at once, at full speed")
 def fire_and_close_short(field):
     return fire_and_close(field, lambda _: 1, 20, 0)
 
 
 @case("wrong-passwords", "100 log-ins a second with wrong passwords, closed at once, from the"
-      " address of those who behave")  # fmt: skip
+      " address of the other clients")  # fmt: skip
 def wrong_passwords(field):
     return fire_and_close(field, lambda _: 0, 20, 100)
 
@@ -166,7 +166,7 @@ def refused_ids(field):
     return {"fired": fired}
 
 
-@case("silent-connections", "2,000 connections that say nothing, or one byte a second")
+@case("silent-connections", "2,000 connections that send nothing, or one byte a second")
 def silent_connections(field):
     streams = []
     for number in range(field.pick(2_000, 300)):
@@ -203,7 +203,7 @@ def guesses_are_paced(outcome):
     return [f"{heard} guesses were heard in {secs:.1f} s"] if heard > 70 + 6 * secs else []
 
 
-@case("scram-guesses", "guesses by SCRAM, which costs no more than two digests, flat out",
+@case("scram-guesses", "guesses by SCRAM, which costs no more than two digests, at full speed",
       expect=guesses_are_paced)  # fmt: skip
 def scram_guesses(field):
     begun, answers = time.monotonic(), {"0x87": 0, "0x89": 0}
@@ -227,7 +227,7 @@ def scram_guesses(field):
     return {**answers, "secs": time.monotonic() - begun}
 
 
-@case("come-and-go", "log-ins that succeed, with a subscription, and connections cut, flat out")
+@case("come-and-go", "successful log-ins with a subscription, then disconnected, at full speed")
 def come_and_go(field):
     count = 0
     while field.goes_on():
@@ -239,7 +239,7 @@ def come_and_go(field):
     return {"connections": count}
 
 
-@case("takeovers", "a stranger connects with the client ids of those who behave, flat out",
+@case("takeovers", "another user connects with the client ids of the other clients, at full speed",
       expect=lambda outcome: [f"{outcome.facts['let_in']} times let in"]
       if outcome.facts["let_in"] else [])  # fmt: skip
 def takeovers(field):

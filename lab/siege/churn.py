@@ -13,7 +13,7 @@ import threading
 
 import cases
 import wire
-from after_login import flat_out, never_read, read_away, subscribed, unsubscribe_all
+from after_login import at_full_speed, never_read, read_away, subscribed, unsubscribe_all
 from cases import is_cut, push
 from held import kept, unfinished
 from users import EVE, behave, honest_go_on
@@ -28,13 +28,15 @@ def kept_client(field, number, name):
 
 
 def by_eight(field, name, portion):
-    """Kept sessions that say the same flat out, and read what comes."""
+    """Kept sessions that say the same at full speed, and read what comes."""
     peers = [peer for number in range(8) if (peer := kept_client(field, number, name))]
     sent = []
     for peer in peers:
         read_away(peer.stream)
     threads = [
-        threading.Thread(target=lambda peer=peer: sent.append(flat_out(field, peer.stream, portion)))
+        threading.Thread(
+            target=lambda peer=peer: sent.append(at_full_speed(field, peer.stream, portion))
+        )
         for peer in peers
     ]  # fmt: skip
     [thread.start() for thread in threads]
@@ -42,20 +44,20 @@ def by_eight(field, name, portion):
     return {"clients": len(peers), "sent_mb": sum(sent) / MIB}
 
 
-@case("resubscribes-kept", "kept sessions that change the QoS of a subscription, flat out")
+@case("resubscribes-kept", "sessions that change the QoS of a subscription, at full speed")
 def resubscribes_kept(field):
     portion = b"".join(wire.subscribe("siege/again", qos) for qos in (0, 1, 2))
     return by_eight(field, "resubscribes", portion * 200)
 
 
-@case("groups-kept-come-and-go", "kept sessions that join and leave a group, flat out")
+@case("groups-kept-come-and-go", "persistent sessions that join and leave a group, at full speed")
 def groups_kept(field):
     name = "$share/kept/siege-kept/#"
     portion = wire.subscribe(name, 1) + unsubscribe_all([name])
     return by_eight(field, "group-kept", portion * 200)
 
 
-@case("exchanges-kept", "kept sessions that publish at QoS 2 and release, flat out")
+@case("exchanges-kept", "persistent sessions that publish at QoS 2 and release, at full speed")
 def exchanges_kept(field):
     numbers = range(1, 200)
     publishes = (wire.publish("siege-kept/x", b"x", 2, number) for number in numbers)
@@ -63,14 +65,14 @@ def exchanges_kept(field):
     return by_eight(field, "exchanges", b"".join(publishes) + b"".join(releases))
 
 
-@case("repetitions", "one QoS 2 publish, repeated flat out and never released")
+@case("repetitions", "one QoS 2 publish, repeated at full speed and never released")
 def repetitions(field):
     first = bytearray(wire.publish("siege-kept/x", b"x" * 500, 2, 1))
     first[0] |= 8
     return by_eight(field, "repetitions", bytes(first) * 500)
 
 
-@case("retained-rewritten", "one retained message of 16 KB, replaced flat out")
+@case("retained-rewritten", "one retained message of 16 KB, replaced at full speed")
 def retained_rewritten(field):
     portion = wire.publish("siege-rewritten/x", bytes(16 * 1024), 1, 1, retain=True)
     return by_eight(field, "rewritten", portion * 8)
@@ -90,7 +92,7 @@ def shared_unread(field):
     publisher = field.client(30)
     read_away(publisher.stream)
     flood = wire.publish("siege-shared/x", bytes(4_000), 1) * 50
-    sent = flat_out(field, publisher.stream, flood)
+    sent = at_full_speed(field, publisher.stream, flood)
     return {"members": len(peers), "sent_mb": sent / MIB}
 
 
@@ -104,11 +106,11 @@ def group_crowd(field):
         subscribed(peer, ["$share/crowd/siege-crowd/#"], 1)
     publisher = field.client(30)
     read_away(publisher.stream)
-    sent = flat_out(field, publisher.stream, wire.publish("siege-crowd/x", b"x" * 50, 1) * 100)
+    sent = at_full_speed(field, publisher.stream, wire.publish("siege-crowd/x", b"x" * 50, 1) * 100)
     return {"members": len(peers), "sent_mb": sent / MIB}
 
 
-@case("topics-ever-new", "publishes on topics that nobody has seen yet, flat out")
+@case("topics-ever-new", "publishes on new topics, at full speed")
 def topics_ever_new(field):
     peer = field.client()
     read_away(peer.stream)
@@ -120,7 +122,7 @@ def topics_ever_new(field):
     return {"topics": number, "sent_mb": sent / MIB}
 
 
-@case("filters-ever-new", "clients that come with 1,000 filters nobody has had yet, and go")
+@case("filters-ever-new", "clients that connect with 1,000 new filters and disconnect")
 def filters_ever_new(field):
     count = 0
     while field.goes_on():
@@ -152,7 +154,7 @@ def takeovers_unfinished(field):
     return {"takeovers": count, "cut": sum(map(is_cut, streams))}
 
 
-@case("tls-key-updates", "TLS connections that ask for new keys again and again", peak_mib=300)
+@case("tls-key-updates", "TLS connections that repeatedly ask for new keys", peak_mib=300)
 def tls_key_updates(field):
     command = ["openssl", "s_client", "-quiet", "-no_ign_eof", "-tls1_3", "-connect"]
     command.append(f"127.0.0.1:{field.tls_port}")
@@ -201,8 +203,8 @@ log_bytes_max = "64MiB"
 """
 
 
-@case("log-hog", "a user who fills the logs with messages for sessions that are away, beside one"
-      " who has some, too", config=SMALL_LOGS, alone=True,
+@case("log-hog", "a user who fills the logs with messages for offline sessions, while another"
+      " user has a few", config=SMALL_LOGS, alone=True,
       expect=lambda outcome: honest_go_on(outcome) + hog_is_refused(outcome))  # fmt: skip
 def log_hog(field):
     for login in ({"number": 1, **EVE}, {"number": 2, "user": "otto", "password": "still"}):

@@ -13,7 +13,7 @@ import time
 import cases
 import scram
 import wire
-from after_login import flat_out, never_read, read_away, retain, subscribed, unsubscribe_all
+from after_login import at_full_speed, never_read, read_away, retain, subscribed, unsubscribe_all
 from cases import is_cut, push
 from ground import SCRAM_USER
 from held import kept, user_property
@@ -24,16 +24,16 @@ case = functools.partial(cases.case, peak_mib=450)
 
 
 def repeat(field, portion, source=1, **options):
-    """One client says the same flat out, and reads what comes."""
+    """One client says the same at full speed, and reads what comes."""
     peer = field.client(source, **options)
     if peer is None:
         return {"sent_mb": 0}
     read_away(peer.stream)
-    return {"sent_mb": flat_out(field, peer.stream, portion) / MIB}
+    return {"sent_mb": at_full_speed(field, peer.stream, portion) / MIB}
 
 
 def come_again(field, packets_of, port=None, clients=20):
-    """Connects, says something, is gone, flat out."""
+    """Connects, says something, is gone, at full speed."""
     count = 0
     while field.goes_on():
         stream = field.dial(port or field.open_port, 1 + count % clients)
@@ -66,25 +66,25 @@ def begin_again(data=b"n,,n=sara,r=again"):
     return wire.packet(wire.AUTH, b"\x19" + wire.varint(len(properties)) + properties)
 
 
-@case("auth-again", "a client that begins to authenticate again, flat out")
+@case("auth-again", "a client that begins to re-authenticate, at full speed")
 def auth_again(field):
     peer = scram_client(field)
     read_away(peer.stream)
-    return {"sent_mb": flat_out(field, peer.stream, begin_again() * 100) / MIB}
+    return {"sent_mb": at_full_speed(field, peer.stream, begin_again() * 100) / MIB}
 
 
 @case("auth-again-unread", "the same, and it reads no answer")
 def auth_again_unread(field):
     peer = scram_client(field)
-    return {"sent_mb": flat_out(field, peer.stream, begin_again() * 100) / MIB}
+    return {"sent_mb": at_full_speed(field, peer.stream, begin_again() * 100) / MIB}
 
 
-@case("auth-long", "authentication data of 60 KB, begun again and again")
+@case("auth-long", "authentication exchanges of 60 KB, begun repeatedly")
 def auth_long(field):
     peer = scram_client(field)
     read_away(peer.stream)
     data = b"n,,n=sara,r=" + b"x" * 60_000
-    return {"sent_mb": flat_out(field, peer.stream, begin_again(data)) / MIB}
+    return {"sent_mb": at_full_speed(field, peer.stream, begin_again(data)) / MIB}
 
 
 @case("auth-begun", "connections that begin an exchange and never end it", peak_mib=250)
@@ -187,7 +187,7 @@ def wills_at_once(field):
     return {"clients": len(streams)}
 
 
-@case("expiry-churn", "sessions whose expiry goes from 0 to the longest and back, flat out")
+@case("expiry-churn", "sessions whose expiry goes from 0 to the longest and back, at full speed")
 def expiry_churn(field):
     def packets(count):
         leave = kept(0 if count % 2 else 0xFFFF_FFFF)
@@ -198,12 +198,12 @@ def expiry_churn(field):
     return come_again(field, packets)
 
 
-@case("assigned-ids", "kept sessions with client ids that the broker assigns, flat out")
+@case("assigned-ids", "persistent sessions with client ids that the broker assigns, at full speed")
 def assigned_ids(field):
     return come_again(field, lambda _: wire.connect("", properties=kept()))
 
 
-@case("takeover-loop", "one client id, taken over and begun anew by eight at once")
+@case("takeover-loop", "one client id that eight clients take over at once, with a clean start")
 def takeover_loop(field):
     def take(source):
         count = 0
@@ -222,7 +222,7 @@ def takeover_loop(field):
     return {"takeovers": sum(tries)}
 
 
-@case("packet-maximum-small", "clients that take packets of 1 to 8 bytes only, flat out")
+@case("packet-maximum-small", "clients that take packets of 1 to 8 bytes only, at full speed")
 def packet_maximum_small(field):
     def packets(count):
         most = b"\x27" + struct.pack(">I", 1 + count % 8)
@@ -265,12 +265,12 @@ def never_released(field):
     return facts
 
 
-@case("pubrels", "PUBREL for packet ids that are not there, flat out")
+@case("pubrels", "PUBREL for packet ids that are not there, at full speed")
 def pubrels(field):
     return repeat(field, b"".join(wire.ack(wire.PUBREL, n) for n in range(1, 5_000)))
 
 
-@case("pings", "PINGREQ, flat out, by eight clients that read")
+@case("pings", "PINGREQ, at full speed, by eight clients that read")
 def pings(field):
     threads = [
         threading.Thread(target=repeat, args=(field, wire.packet(0xC0) * 5_000, 1 + number))
@@ -281,7 +281,7 @@ def pings(field):
     return {"clients": 8}
 
 
-@case("unsubscribes", "UNSUBSCRIBE of what was never subscribed to, flat out")
+@case("unsubscribes", "UNSUBSCRIBE of what was never subscribed to, at full speed")
 def unsubscribes(field):
     names = [f"siege/never/{number}/+" for number in range(500)]
     return repeat(field, unsubscribe_all(names))
@@ -311,7 +311,7 @@ def pluses(field):
     return {"granted": granted} | repeat(field, portion * 4, 2)
 
 
-@case("retained-many", "retained messages of 1 byte on as many topics as are taken", alone=True)
+@case("retained-many", "retained messages of 1 byte on as many topics as are accepted", alone=True)
 def retained_many(field):
     peer = field.client()
     read_away(peer.stream)
@@ -323,13 +323,13 @@ def retained_many(field):
     return {"topics": number}
 
 
-@case("retained-hash", "clients that come, ask for all of 10,000 retained messages, and go")
+@case("retained-hash", "clients that connect, get 10,000 retained messages, and disconnect")
 def retained_hash(field):
     retain(field, field.pick(10_000, 1_000))
     return come_again(field, lambda n: wire.connect(f"hash-{n}") + wire.subscribe("#", 0))
 
 
-@case("share-names", "one client that joins and leaves groups of new names, flat out")
+@case("share-names", "one client that joins and leaves groups of new names, at full speed")
 def share_names(field):
     peer = field.client()
     read_away(peer.stream)
@@ -342,13 +342,13 @@ def share_names(field):
     return {"groups": number * 50}
 
 
-@case("groups-parked", "messages for a group whose only member is away")
+@case("groups-parked", "messages for a group whose only member is offline")
 def groups_parked(field):
     leave_sessions(field, 1, "$share/parked/siege-parked/#", "parked")
     return repeat(field, wire.publish("siege-parked/x", bytes(16 * 1024), 1) * 4)
 
 
-@case("expired-messages", "messages that expire in a second, for 20 sessions that are away")
+@case("expired-messages", "messages that expire in a second, for 20 offline sessions")
 def expired_messages(field):
     leave_sessions(field, 20, "siege-expired/#", "expired")
     expiry = b"\x02" + struct.pack(">I", 1)
@@ -410,7 +410,7 @@ def chorus(field):
     return {"clients": len(peers), "sent": sent // len(packet)}
 
 
-@case("audience", "4,000 connections that all want what a few of them publish flat out")
+@case("audience", "4,000 connections that all want what a few of them publish at full speed")
 def audience(field):
     peers = []
     for number in range(field.pick(4_000, 60)):
@@ -432,7 +432,7 @@ def audience(field):
     return {"clients": len(peers), "sent": sent // (len(packet) // 10)}
 
 
-@case("sys-topics", "clients that ask for `$SYS/#` again and again")
+@case("sys-topics", "clients that repeatedly subscribe to `$SYS/#`")
 def sys_topics(field):
     both = wire.subscribe("$SYS/#", 1) + unsubscribe_all(["$SYS/#"])
     return repeat(field, both * 100)

@@ -103,7 +103,8 @@ def may_publish_large(field):
 
 
 def large_goes_on(outcome):
-    return ["a packet of 1 MB from elsewhere finds no room"] if outcome.facts["large_refused"] else []
+    refused = outcome.facts["large_refused"]
+    return ["a packet of 1 MB from another address was refused"] if refused else []
 
 
 # One share of packets under way, or all of them, beside what the broker is.
@@ -144,7 +145,7 @@ def will_connect(name, properties, payload):
 
 
 def come_and_leave(field, packet_of, facts):
-    """Sessions that are kept, flat out; in `facts` how many were let in and how many were not."""
+    """Persistent sessions at full speed; `facts` has how many were accepted and how many refused."""
     number = 0
     while field.goes_on():
         number += 1
@@ -161,7 +162,7 @@ def come_and_leave(field, packet_of, facts):
     return facts
 
 
-@case("wills-with-properties", "sessions that are kept, each with a will that has 100 KB of user"
+@case("wills-with-properties", "persistent sessions, each with a will that has 100 KB of user"
       " properties", peak_mib=250)  # fmt: skip
 def wills_with_properties(field):
     properties = user_property("k" * 50_000, "v" * 50_000)
@@ -180,7 +181,7 @@ def wills_at_the_limit(field):
     )
 
 
-@case("long-client-ids", "sessions that are kept, with client ids of 64 KB", peak_mib=250,
+@case("long-client-ids", "persistent sessions with client ids of 64 KB", peak_mib=250,
       expect=lambda outcome: ["some were let in"] if outcome.facts["let_in"] else [])  # fmt: skip
 def long_client_ids(field):
     def packet_of(number):
@@ -217,7 +218,7 @@ def long_filters(field):
     return subscribe_many(field, 1, lambda _, number: f"{number}/" + "f" * 65_000)
 
 
-@case("deep-filters", "filters of 128 levels, as many as are granted, by 20 clients", peak_mib=400)
+@case("deep-filters", "filters of 128 levels, as many as are granted to 20 clients", peak_mib=400)
 def deep_filters(field):
     tail = "/".join("abcdefgh"[at % 8] for at in range(120))
     return subscribe_many(field, 20, lambda session, number: f"{session}/{number}/{tail}")

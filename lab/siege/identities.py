@@ -40,7 +40,7 @@ CLIENTS = 30
 
 
 def log_ins(field, port, options_of, source):
-    """Log-ins of one address flat out, some of them under way at a time: how often each reason was
+    """Log-ins of one address at full speed, some at a time: how often each reason was
     answered."""
     begun, reasons, waiting = time.monotonic(), collections.Counter(), []
     for number in itertools.count():
@@ -74,13 +74,13 @@ def none_let_in(outcome):
     return [f"{let_in} times let in"] if let_in else []
 
 
-@case("service-garbage", "log-ins for which the service answers 500 or what is no answer, flat out",
+@case("service-garbage", "log-ins for which the service answers 500 or garbage, at full speed",
       expect=none_let_in)  # fmt: skip
 def service_garbage(field):
     return log_ins(field, field.closed_port, lambda n: {"user": f"odd{n}", "password": "x"}, 41)
 
 
-@case("service-silence", "log-ins of one address for which the service never answers, flat out",
+@case("service-silence", "log-ins of one address that the service never answers, at full speed",
       expect=none_let_in)  # fmt: skip
 def service_silence(field):
     return log_ins(field, field.closed_port, lambda n: {"user": f"silent{n}", "password": "x"}, 46)
@@ -93,14 +93,14 @@ def guesses_are_paced(outcome):
     return found + none_let_in(outcome)
 
 
-@case("service-guesses", "guesses that the service answers with 401 and 403, flat out",
+@case("service-guesses", "guesses that the service answers with 401 and 403, at full speed",
       expect=guesses_are_paced)  # fmt: skip
 def service_guesses(field):
     return log_ins(field, field.closed_port, lambda n: {"user": "guess", "password": f"x{n}"}, 42)
 
 
-@case("remembered-answers", "one user who logs in with ever new client ids, with answers of 10 KB that"
-      " are to be remembered", peak_mib=120)  # fmt: skip
+@case("remembered-answers", "one user with a new client id for each log-in; answers of 10 KB are"
+      " cached", peak_mib=120)  # fmt: skip
 def remembered_answers(field):
     login = {"user": "cached", "password": "x"}
     return log_ins(field, field.closed_port, lambda n: {"client_id": f"cached-{n}", **login}, 43)
@@ -128,7 +128,7 @@ def names_are_paced(outcome):
     return [f"{made} namespaces were made in {secs:.1f} s"] if made > 34 + 2 * secs else []
 
 
-@case("namespaces-ever-new", "one address that asks for ever new namespaces, flat out",
+@case("namespaces-ever-new", "one address that asks for a new namespace each time, at full speed",
       expect=names_are_paced)  # fmt: skip
 def namespaces_ever_new(field):
     return log_ins(field, field.tenants_port, lambda n: {"user": f"new{n}:a", "password": "x"}, 44)

@@ -5,7 +5,7 @@ import itertools
 
 import cases
 import wire
-from after_login import flat_out, read_away, subscribed
+from after_login import at_full_speed, read_away, subscribed
 from cases import push
 from held import kept
 
@@ -88,20 +88,20 @@ def group_thieves(field):
     return facts
 
 
-@case("denied-publishes", "publishes of long topics that are denied, flat out", expect=few_lines)
+@case("denied-publishes", "denied publishes to long topics, at full speed", expect=few_lines)
 def denied_publishes(field):
     peer = eve(field)
     read_away(peer.stream)
     portion = b"".join(wire.publish(f"no/{n}/" + "t" * 900, b"x", 1) for n in range(100))
-    return {"sent_mb": flat_out(field, peer.stream, portion) / (1 << 20)}
+    return {"sent_mb": at_full_speed(field, peer.stream, portion) / (1 << 20)}
 
 
-@case("denied-subscribes", "filters that are denied, flat out", expect=few_lines)
+@case("denied-subscribes", "filters that are denied, at full speed", expect=few_lines)
 def denied_subscribes(field):
     peer = eve(field)
     read_away(peer.stream)
     portion = b"".join(wire.subscribe(f"no/{n}/" + "f" * 900) for n in range(100))
-    return {"sent_mb": flat_out(field, peer.stream, portion) / (1 << 20)}
+    return {"sent_mb": at_full_speed(field, peer.stream, portion) / (1 << 20)}
 
 
 @case("slashed-ids", "client ids with `/` that would reach other levels of a pattern",
@@ -123,7 +123,7 @@ def slashed_ids(field):
     return facts
 
 
-@case("wills-denied", "wills for topics that their clients may not write, cut flat out",
+@case("wills-denied", "wills for topics that their clients may not publish to at full speed",
       expect=few_lines)  # fmt: skip
 def wills_denied(field):
     count = 0
@@ -144,4 +144,4 @@ def group_dropped(field):
     publisher = anna(field)
     read_away(publisher.stream)
     flood = wire.publish("siege-away/x", b"x", 1) * 500
-    return {"sent_mb": flat_out(field, publisher.stream, flood) / (1 << 20)}
+    return {"sent_mb": at_full_speed(field, publisher.stream, flood) / (1 << 20)}

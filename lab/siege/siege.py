@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Attacks a broker with default limits, and measures what becomes of those who behave.
+"""Attacks a broker with default limits, and measures what other clients notice.
 
-`siege.py` runs every case of the table, each against a broker of its own in a cgroup with 1 GB,
-and prints a table. Beside the attack go a pair of clients (QoS 1, a message every 10 ms) and
-newcomers who log in, publish, and ask `/healthz`, four times a second.
+`siege.py` runs each case against a broker of its own in a cgroup with 1 GB, and prints a table.
+During the attack a pair of clients sends a QoS 1 message every 10 ms. Newcomers log in, publish,
+and ask `/healthz`, four times a second.
 
-It judges what has to hold on any machine: the broker lives, keeps below its limit of memory, the
-pair loses nothing, is refused nothing, and things are as before within the time for recovery. The
-times in the table are for a quiet machine.
+A case holds if the broker lives and keeps below its memory limit, the pair loses nothing and is
+refused nothing, and memory is given back in time. Times in the table are for a quiet machine.
 """
 
 import argparse

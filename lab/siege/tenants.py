@@ -117,8 +117,8 @@ def neighbour_is_whole(outcome):
 
 
 def enter_case(level, config):
-    @cases.case(f"tenant-crowd-{level}", "150 users of a namespace who fill queues and retained messages,"
-                f" at level {level}, beside another namespace", config=config, peak_mib=270, alone=True,
+    @cases.case(f"tenant-crowd-{level}", "150 users of a namespace that fill queues and retained"
+                f" messages at level {level}, and another namespace", config=config, peak_mib=270, alone=True,
                 expect=neighbour_is_whole)  # fmt: skip
     def attack(field):
         return tenant_crowd(field)
@@ -155,8 +155,8 @@ def rate_holds(outcome):
     return [f"{taken} publishes in {secs:.1f} s, of 1,000 a second"] if taken > 1_000 * (secs + 2) else []
 
 
-@cases.case("namespace-rate", "100 connections of a namespace that may publish 1,000 messages a second,"
-            " flat out", config=identities.CONFIG, peak_mib=300, expect=rate_holds)  # fmt: skip
+@cases.case("namespace-rate", "100 connections of a namespace with a limit of 1,000 messages a second,"
+            " at full speed", config=identities.CONFIG, peak_mib=300, expect=rate_holds)  # fmt: skip
 def namespace_rate(field):
     peers = [tenant(field, "green", number) for number in range(field.pick(100, 30))]
     peers = [peer for peer in peers if peer is not None]

@@ -56,7 +56,7 @@ def resets(stream):
     stream.close()
 
 
-@case("resets", "connections that are reset at once, before or behind a CONNECT")
+@case("resets", "connections that are reset at once, before or after a CONNECT")
 def reset_at_once(field):
     count = 0
     while field.goes_on():
@@ -69,7 +69,7 @@ def reset_at_once(field):
     return {"connections": count}
 
 
-@case("half-closed", "2,000 connections whose sending side is closed behind the CONNECT")
+@case("half-closed", "2,000 connections whose sending side is closed after the CONNECT")
 def half_closed(field):
     streams = []
     for number in range(field.pick(2_000, 200)):
@@ -95,7 +95,7 @@ def tls_trickle(field):
     return trickle(field, field.tls_port, HELLO + os.urandom(400), field.pick(200, 50))
 
 
-@case("tls-garbage", "what is no TLS, and records of the largest size, flat out")
+@case("tls-garbage", "bytes that are not TLS, and records of the largest size, at full speed")
 def tls_garbage(field):
     return come_again(field, field.tls_port, b"\x16\x03\x03\x48\x00" + os.urandom(18_432))
 
@@ -112,7 +112,7 @@ def tls_of(field, number):
         return None
 
 
-@case("tls-handshakes", "whole TLS handshakes, and nothing behind them, flat out")
+@case("tls-handshakes", "whole TLS handshakes without a CONNECT, at full speed")
 def tls_handshakes(field):
     count = 0
     while field.goes_on():
@@ -123,14 +123,14 @@ def tls_handshakes(field):
     return {"handshakes": count}
 
 
-@case("tls-silent", "TLS connections that say nothing behind the handshake")
+@case("tls-silent", "TLS connections that send nothing after the handshake")
 def tls_silent(field):
     streams = [stream for n in range(field.pick(300, 30)) if (stream := tls_of(field, n))]
     field.wait()
     return {"connections": len(streams)}
 
 
-@case("tls-small-records", "TLS records of one byte each, flat out")
+@case("tls-small-records", "TLS records of one byte each, at full speed")
 def tls_small_records(field):
     stream = tls_of(field, 0)
     data, sent = wire.connect("records") + wire.publish("siege/records", b"x" * 200) * 100, 0
@@ -177,7 +177,7 @@ def frame(opcode, payload, is_final=True, length=None):
 
 
 def say(field, stream, portion, reads=True):
-    """The same flat out; what comes is read away, or not."""
+    """The same at full speed; what comes is read away, or not."""
     sent = 0
     stream.settimeout(0.2)
     while field.goes_on():
@@ -225,7 +225,7 @@ def ws_pings_strange(field):
     return say(field, stream, frame(9, b"p" * 125) * 500, reads=False)
 
 
-@case("ws-empty-frames", "WebSocket frames with nothing in them, flat out")
+@case("ws-empty-frames", "WebSocket frames with nothing in them, at full speed")
 def ws_empty_frames(field):
     stream = websocket(field)
     push(stream, frame(2, wire.connect("ws-empty")))
@@ -241,7 +241,7 @@ def ws_long_frames(field):
     return {"connections": len(streams), "cut": sum(map(is_cut, streams))}
 
 
-@case("ws-long-headers", "upgrades with 200 headers of 4 KB, flat out")
+@case("ws-long-headers", "upgrades with 200 headers of 4 KB, at full speed")
 def ws_long_headers(field):
     request = b"GET /mqtt HTTP/1.1\r\n"
     request += b"".join(b"X-%d: %s\r\n" % (n, b"h" * 4_000) for n in range(200))
@@ -265,7 +265,7 @@ def proxy_long(field):
     return hold(field, field.proxy_port, head, field.pick(500, 100))
 
 
-@case("proxy-wrong", "what is no header of a proxy, flat out")
+@case("proxy-wrong", "invalid PROXY headers, at full speed")
 def proxy_wrong(field):
     return come_again(field, field.proxy_port, wire.connect("no-proxy"))
 
@@ -275,7 +275,7 @@ def nobody_is_let_in(outcome):
     return [f"{count} were let in without a header"] if count else []
 
 
-@case("proxy-missing", "clients that come past the proxy", expect=nobody_is_let_in)
+@case("proxy-missing", "clients that connect without the proxy", expect=nobody_is_let_in)
 def proxy_missing(field):
     let_in = 0
     while field.goes_on():
@@ -325,7 +325,7 @@ def ws_origins(field):
     return {"let_in": let_in}
 
 
-@case("http-unread", "pipelined requests for /metrics whose answers nobody reads")
+@case("http-unread", "pipelined requests for /metrics whose answers are not read")
 def http_unread(field):
     request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200
     streams = [stream for n in range(field.pick(30, 6))

@@ -8,7 +8,7 @@ import threading
 
 import cases
 import wire
-from after_login import flat_out, read_away, subscribed
+from after_login import at_full_speed, read_away, subscribed
 from cases import is_cut
 from held import publish_retained
 
@@ -82,14 +82,14 @@ def fill_retained(field, login, facts):
 
 
 def keep_sending(field, login, portion):
-    """The same flat out, by another connection whenever one is cut."""
+    """The same at full speed, by another connection whenever one is cut."""
     for number in itertools.count(20):
         if not field.goes_on():
             return
         peer = user(field, login, number)
         if peer is not None:
             read_away(peer.stream)
-            flat_out(field, peer.stream, portion)
+            at_full_speed(field, peer.stream, portion)
 
 
 def behave(field, login, facts):
@@ -170,8 +170,8 @@ NAMELESS = {}
 
 @cases.case(
     "many-addresses",
-    "clients of 20 addresses who fill 96 MiB with what nobody reads, with queues and with retained"
-    " messages, beside those who behave",
+    "clients of 20 addresses that fill 96 MiB with queues, retained messages and unread bytes"
+    " while other clients work",
     config=limited(96), peak_mib=int(96 * SLACK), alone=True,
     expect=lambda outcome: honest_go_on(outcome) + pressure_was_reached(outcome),
 )  # fmt: skip
@@ -185,8 +185,8 @@ def enter(mib):
 
     @cases.case(
         f"many-users-{mib}",
-        f"three users who fill {mib} MiB with what nobody reads, with queues and with retained"
-        " messages, beside those who behave",
+        f"three users that fill {mib} MiB with queues, retained messages and unread bytes"
+        " while other clients work",
         config=limited(mib), peak_mib=int(mib * SLACK), alone=True, expect=honest_go_on,
     )  # fmt: skip
     def many_users(field):
