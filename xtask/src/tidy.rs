@@ -56,6 +56,7 @@ pub fn faults(root: &Path) -> Result<Vec<String>> {
         check_links(root, file, &mut faults);
         check_decision(file, &mut faults);
     }
+    check_list_of_decisions(&documents, &mut faults);
     check_manifests(root, &rules, &documents, &mut faults)?;
     check_exceptions(root, &rules, &mut faults);
     Ok(faults)
@@ -211,11 +212,34 @@ fn check_links(root: &Path, file: &File, faults: &mut Vec<String>) {
 
 /// A decision can be read in a minute. The list of decisions is no decision.
 fn check_decision(file: &File, faults: &mut Vec<String>) {
-    let is_one = file.path.starts_with("docs/decisions/") && !file.path.ends_with("README.md");
     let count = prose::words(&file.text);
-    if is_one && count > DECISION_WORDS_MAX {
+    if is_decision(file) && count > DECISION_WORDS_MAX {
         faults.push(format!("{}: {count} words, at most {DECISION_WORDS_MAX}", file.path));
     }
+}
+
+/// Each decision has a row in the list, and a row is short enough to be skimmed.
+fn check_list_of_decisions(documents: &[File], faults: &mut Vec<String>) {
+    let Some(list) = documents.iter().find(|file| file.path == LIST_OF_DECISIONS) else { return };
+    for file in documents.iter().filter(|file| is_decision(file)) {
+        let name = file.path.rsplit('/').next().unwrap_or_default();
+        if !list.text.contains(&format!("]({name}) |")) {
+            faults.push(format!("{LIST_OF_DECISIONS}: no row for {name}"));
+        }
+    }
+    for (number, line) in numbered(&list.text).filter(|(_, line)| line.starts_with("| [")) {
+        // Without the number of the decision.
+        let count = prose::words(line) - 1;
+        if count > LISTED_WORDS_MAX {
+            faults.push(format!(
+                "{LIST_OF_DECISIONS}:{number}: {count} words in a row, at most {LISTED_WORDS_MAX}"
+            ));
+        }
+    }
+}
+
+fn is_decision(file: &File) -> bool {
+    file.path.starts_with("docs/decisions/") && file.path != LIST_OF_DECISIONS
 }
 
 /// A heading by its link, or an `<a id="...">`; none other counts.
@@ -353,7 +377,9 @@ const LINE_CHARS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 const SAFETY_LINES_MAX: usize = 6;
+const LIST_OF_DECISIONS: &str = "docs/decisions/README.md";
 const DECISION_WORDS_MAX: usize = 250;
+const LISTED_WORDS_MAX: usize = 12;
 
 const REMINDERS: [&str; 5] = ["TODO", "FIXME", "XXX", "dbg!(", "HACK:"];
 
@@ -425,6 +451,23 @@ mod tests {
         check("docs/use/a.md", DECISION_WORDS_MAX + 1);
         check("docs/decisions/0002-b.md", DECISION_WORDS_MAX + 1);
         assert_eq!(faults, ["docs/decisions/0002-b.md: 251 words, at most 250"]);
+    }
+
+    #[test]
+    fn decisions_that_are_not_listed_and_long_rows_are_found() {
+        let row = "word ".repeat(LISTED_WORDS_MAX);
+        let list = format!("| [1](0001-a.md) | {row}|\n| [2](0002-b.md) | and {row}|\n");
+        let decision = |name: &str| file(&format!("docs/decisions/{name}"), "");
+        let names = ["0001-a.md", "0002-b.md", "0003-c.md"];
+        let mut documents: Vec<File> = names.into_iter().map(decision).collect();
+        documents.push(file(LIST_OF_DECISIONS, &list));
+        let mut faults = Vec::new();
+        check_list_of_decisions(&documents, &mut faults);
+        let wanted = [
+            "docs/decisions/README.md: no row for 0003-c.md",
+            "docs/decisions/README.md:2: 13 words in a row, at most 12",
+        ];
+        assert_eq!(faults, wanted);
     }
 
     #[test]
