@@ -65,6 +65,15 @@ def refused(broker, *words):
     shutil.rmtree(broker.directory / "refused.partial", ignore_errors=True)
 
 
+def given_up(broker):
+    """A repair gives up a shard, and the broker serves from the rest."""
+    repaired = tool("log", "repair", broker.data, "--give-up-what-follows")
+    assert repaired.returncode == 0 and "given up" in repaired.stdout, repaired.stdout
+    assert tool("log", "check", broker.data).returncode == 0
+    again(broker)
+    assert tool("log", "check", broker.data).returncode == 0
+
+
 def replace(target, source):
     if target.is_dir():
         shutil.rmtree(target)
@@ -79,15 +88,14 @@ def test_an_older_copy_of_one_shard_is_refused(start, tmp_path):
     again(broker)
     replace(broker.data / "shard-001", tmp_path / "old")
     refused(broker, "shard-001", "start 1", "start 2")
-    repaired = tool("log", "repair", broker.data, "--give-up-what-follows")
-    assert repaired.returncode == 0 and "given up" in repaired.stdout, repaired.stdout
-    again(broker)
+    given_up(broker)
 
 
 def test_a_shard_of_another_directory_is_refused(start):
     own, other = filled(start), filled(start)
     replace(own.data / "shard-001", other.data / "shard-001")
     refused(own, "shard-001", "another data directory")
+    given_up(own)
 
 
 def test_a_shard_without_any_file_is_refused(start):
@@ -95,6 +103,7 @@ def test_a_shard_without_any_file_is_refused(start):
     for path in (broker.data / "shard-001").iterdir():
         path.unlink()
     refused(broker, "shard-001")
+    given_up(broker)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -4,7 +4,7 @@
 mod fact;
 
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -416,6 +416,9 @@ fn apply_repair(files: &LogFiles, plan: &Repair, stamp: Option<Stamp>) -> io::Re
         let file = OpenOptions::new().write(true).open(&path)?;
         file.write_all_at(&plan.write, u64::from(end.offset()))?;
         file.sync_all()?;
+    } else {
+        // A start refuses a log without any file if other logs have records.
+        File::create(files.segment_path(1))?.sync_all()?;
     }
     let manifest = stamp.map_or(plan.manifest, |stamp| plan.manifest.stamped(stamp));
     files.replace_manifest(&manifest.file())
