@@ -1,7 +1,7 @@
 //! The few figures that everybody looks for, computed once for all formats.
 
 use super::text;
-use crate::measure::{HostLoad, LatencyKind, Outcome, RateSearch, Results, Second, Totals};
+use crate::{HostLoad, LatencyKind, Outcome, RateSearch, Results, Second, Totals};
 
 /// Headline figures of a run. `None` where the run has no such thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -177,7 +177,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub(crate) fn of(is_good: bool) -> Self {
+    pub fn of(is_good: bool) -> Self {
         if is_good { Self::Good } else { Self::Bad }
     }
 

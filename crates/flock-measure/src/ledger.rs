@@ -24,7 +24,7 @@ pub use track::{Receipt, Track};
 pub use verdict::{Heard, Verdict, judge, judge_shared, judge_stored};
 pub use wills::{Wills, judge_wills};
 
-/// Number of a stream, unique in a run: see [`crate::engine::plan`].
+/// Number of a stream, unique in a run: the plan of the engine gives it out.
 pub type StreamId = u32;
 
 /// How a client came to hear a stream, found out at the first message and remembered.

@@ -6,11 +6,17 @@
 //! the run itself. Start reading at [`results::Results`]; [`histogram::LatencyHistogram`] is what
 //! the load threads record into.
 
+pub mod figures;
 pub mod heat;
 pub mod histogram;
 pub mod ledger;
 pub mod results;
+#[cfg(any(test, feature = "sample"))]
+pub mod sample;
 pub mod service;
+pub mod stats;
+pub mod text;
+pub mod threshold;
 
 pub use heat::{Heat, HeatSecond, STEPS_PER_DECADE, step_from_us};
 pub use histogram::{LatencyHistogram, LatencyKind};

@@ -1,9 +1,9 @@
 //! A made-up run with everything in it, for tests of reports.
 
-use crate::measure::*;
+use crate::*;
 
 /// 60 seconds of 1,000 messages per second with a stall at 30 s; everything follows from `shift`.
-pub(crate) fn results(shift: f64) -> Results {
+pub fn results(shift: f64) -> Results {
     let measured = Measured::new(shift);
     Results {
         format: RESULTS_FORMAT,

@@ -5,9 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::measure::{HostLoad, LatencyKind, LatencySummary, RateSearch, Results};
-use crate::report::figures::Figures;
-use crate::report::text::{bytes, micros, number};
+use crate::figures::Figures;
+use crate::text::{bytes, micros, number};
+use crate::{HostLoad, LatencyKind, LatencySummary, RateSearch, Results};
 
 /// One limit, such as `received_per_sec >= 40000`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -245,7 +245,7 @@ const FIGURES: &str = "one of published_per_sec, received_per_sec, average, p50,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
+    use crate::sample;
 
     fn unmet(text: &str) -> Option<String> {
         Threshold::parse(text).unwrap().unmet(&sample::results(1.0))

@@ -42,7 +42,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::units;
-use crate::threshold::Threshold;
+use flock_measure::threshold::Threshold;
 
 /// Everything that a run needs to know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,7 +152,7 @@ fn each_step<'a>(steps: &'a [Step], visit: &mut dyn FnMut(&'a Step)) {
     }
 }
 
-pub(crate) fn each_step_mut(steps: &mut [Step], visit: &mut dyn FnMut(&mut Command)) {
+pub fn each_step_mut(steps: &mut [Step], visit: &mut dyn FnMut(&mut Command)) {
     for step in steps {
         visit(&mut step.command);
         if let Command::For(repeat) = &mut step.command {

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::drawing::{
     self, COLOURS, Events, FLOOR, HEIGHT, LEFT, RIGHT, Scale, WIDTH, nice_step, px,
 };
-use super::text;
+use flock_measure::text;
 
 /// A chart of one or several lines.
 #[derive(Clone, Debug, Default)]

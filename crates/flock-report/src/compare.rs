@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use maud::{Markup, html as markup};
 
-use crate::measure::{HostSample, LatencyKind, LatencySummary, Results};
-use crate::report::chart::{Chart, Line, Unit};
-use crate::report::drawing::{self, COLOURS};
-use crate::report::figures::verdicts;
-use crate::report::figures::{Figures, headline};
-use crate::report::page::{self as parts, note, table};
-use crate::report::percentile_points;
-use crate::report::text::{self, bytes, count, micros, number};
+use crate::chart::{Chart, Line, Unit};
+use crate::drawing::{self, COLOURS};
+use crate::page::{self as parts, note, table};
+use crate::percentile_points;
+use flock_measure::figures::verdicts;
+use flock_measure::figures::{Figures, headline};
+use flock_measure::text::{self, bytes, count, micros, number};
+use flock_measure::{HostSample, LatencyKind, LatencySummary, Results};
 
 /// A run and what it is called in the comparison.
 #[derive(Clone, Debug)]
@@ -118,7 +118,7 @@ fn faults_of(results: &Results) -> Vec<(String, u64)> {
 }
 
 /// Why the runs are not alike in more than the broker.
-pub(crate) fn differences(runs: &[Run]) -> Vec<String> {
+pub fn differences(runs: &[Run]) -> Vec<String> {
     type Read = fn(&Results) -> String;
     let what: [(&str, Read); 13] = [
         ("scenarios", |r| r.scenario.id.clone()),
@@ -153,12 +153,12 @@ fn measured_words(results: &Results) -> String {
 }
 
 /// A figure of each run.
-pub(crate) struct Measure {
-    pub(crate) name: String,
-    pub(crate) values: Vec<Option<f64>>,
-    pub(crate) show: fn(f64) -> String,
+pub struct Measure {
+    pub name: String,
+    pub values: Vec<Option<f64>>,
+    pub show: fn(f64) -> String,
     /// Whether a ratio to another run says something.
-    pub(crate) has_ratio: bool,
+    pub has_ratio: bool,
 }
 
 /// Head and rows; ratios are to the first run.
@@ -178,7 +178,7 @@ fn cells(runs: &[Run]) -> (Vec<String>, Vec<Vec<String>>) {
 }
 
 /// Every figure that some run has.
-pub(crate) fn measures(runs: &[Run]) -> Vec<Measure> {
+pub fn measures(runs: &[Run]) -> Vec<Measure> {
     let figures: Vec<Figures> = runs.iter().map(|run| Figures::of(&run.results)).collect();
     let mut all = Vec::new();
     let mut add = |name: &str, values: &[Option<f64>], show: fn(f64) -> String, has_ratio| {
@@ -311,7 +311,7 @@ pub fn markdown(runs: &[Run]) -> String {
 }
 
 /// A table and what has to be said with it.
-pub(crate) fn markdown_table(head: &[String], rows: &[Vec<String>], notes: &[String]) -> String {
+pub fn markdown_table(head: &[String], rows: &[Vec<String>], notes: &[String]) -> String {
     let mut out = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
     for row in rows {
         let row: Vec<String> = row.iter().map(|cell| text::markdown(cell)).collect();
@@ -434,8 +434,8 @@ pub fn total(runs: &[Run]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::AgentInfo;
-    use crate::report::sample;
+    use flock_measure::AgentInfo;
+    use flock_measure::sample;
 
     fn runs() -> Vec<Run> {
         let mut second = sample::results(2.0);

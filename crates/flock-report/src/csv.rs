@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::text;
-use crate::measure::Results;
+use flock_measure::Results;
+use flock_measure::text;
 
 /// One row per second; latencies in microseconds, broker load as sampled nearest before the
 /// second's end.

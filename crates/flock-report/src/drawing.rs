@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 
-use super::text;
+use flock_measure::text;
 
 /// A `<figure>` of this class: title, legend by class and name, drawing, note.
 pub(crate) fn figure(

@@ -1,8 +1,8 @@
 //! Did the run show what its scenario expects?
 
-use crate::measure::{LatencyKind, Outcome, Results};
-use crate::model::Expect;
-use crate::report::text::{count, micros};
+use flock_measure::text::{count, micros};
+use flock_measure::{LatencyKind, Outcome, Results};
+use flock_model::Expect;
 
 /// What was expected and did not come true, in words; empty if all did.
 pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
@@ -56,7 +56,7 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
+    use flock_measure::sample;
 
     #[test]
     fn limits_are_judged() {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 
 use super::drawing::{self, Events, FLOOR, HEIGHT, LEFT, RIGHT, WIDTH};
-use super::text;
-use crate::measure::{Heat, STEPS_PER_DECADE, step_from_us};
+use flock_measure::text;
+use flock_measure::{Heat, STEPS_PER_DECADE, step_from_us};
 
 /// A `<figure>` of the map; nothing where there is nothing to draw.
 pub(super) fn figure(heat: &Heat, title: &str, until_secs: u32, events: &Events) -> Markup {
@@ -123,7 +123,7 @@ const LEVELS: u32 = 5;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::{HeatSecond, LatencyHistogram, LatencyKind};
+    use flock_measure::{HeatSecond, LatencyHistogram, LatencyKind};
 
     fn heat(seconds: &[(u32, &[u64])]) -> Heat {
         let second = |(at_secs, all): &(u32, &[u64])| {

@@ -4,15 +4,15 @@ use maud::{Markup, html as markup};
 
 use super::chart::{Axis, Chart, Line, Unit};
 use super::drawing::Events;
-use super::figures::{Figures, headline, is_unheard, search_words, verdicts};
 use super::heat;
 use super::markdown::{
     INTEGRITY_HEAD, LATENCY_HEAD, disclosure, headline_rows, integrity_rows, latency_rows, verbatim,
 };
 use super::page::{self, details, note, page, pairs, rows_of, table, table_with};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
-use super::text::{self, count, micros, number, seconds};
-use crate::measure::{HostSample, LatencyHistogram, LatencyKind, LatencyPoint, Results, Second};
+use flock_measure::figures::{Figures, headline, is_unheard, search_words, verdicts};
+use flock_measure::text::{self, count, micros, number, seconds};
+use flock_measure::{HostSample, LatencyHistogram, LatencyKind, LatencyPoint, Results, Second};
 
 pub fn html(results: &Results) -> String {
     let distribution = distribution(results);
@@ -224,7 +224,7 @@ fn distribution(results: &Results) -> Chart {
 }
 
 /// Percentile and latency, as far right as the number of samples supports.
-pub(crate) fn percentile_points(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
+pub fn percentile_points(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
     if histogram.is_empty() {
         return Vec::new();
     }

@@ -6,34 +6,33 @@
 //! draws.
 
 pub mod chart;
+pub mod compare;
 mod csv;
-pub(crate) mod drawing;
-pub mod figures;
+mod drawing;
+pub mod expect;
 mod heat;
 mod html;
 mod markdown;
-pub(crate) mod page;
+pub mod matrix;
+pub mod noise;
+mod page;
 mod published;
-#[cfg(test)]
-pub(crate) mod sample;
 mod summary;
-pub mod text;
+pub mod versus;
 
 pub use csv::csv;
 pub use html::html;
-pub(crate) use html::percentile_points;
+pub use html::percentile_points;
 pub use markdown::markdown;
-pub(crate) use markdown::{
-    clients_words, disclosure, machine_words, overrides_words, surroundings_words,
-};
-pub(crate) use published::HARDWARE_DIFFERS;
+pub use markdown::{clients_words, disclosure, machine_words, overrides_words, surroundings_words};
+pub use published::HARDWARE_DIFFERS;
 pub use published::published;
 pub use summary::summary;
 
 #[cfg(test)]
 mod tests;
 
-use crate::measure::Results;
+use flock_measure::Results;
 
 /// What a report can be written as. The results themselves are the JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::figures::{Figures, Verdict, verdicts};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
-use super::text::{self, bytes, count, micros, number, seconds};
-use crate::measure::{
+use flock_measure::figures::{Figures, Verdict, verdicts};
+use flock_measure::text::{self, bytes, count, micros, number, seconds};
+use flock_measure::{
     BrokerInfo, Latency, LatencySummary, Limits, MachineInfo, Results, ScenarioInfo, Surroundings,
     Timer,
 };
@@ -154,7 +154,7 @@ pub(super) const INTEGRITY_HEAD: [&str; 9] = [
 ];
 
 pub(super) fn integrity_rows(results: &Results) -> Vec<Vec<String>> {
-    let row = |c: &crate::measure::IntegrityCount| {
+    let row = |c: &flock_measure::IntegrityCount| {
         let mut row = vec![c.qos.to_string()];
         let all = [
             c.expected,
@@ -185,12 +185,12 @@ fn config_words(broker: &BrokerInfo) -> String {
 }
 
 /// `lab: a CPU, 4 cores, 16 GB`.
-pub(crate) fn machine_words(machine: &MachineInfo) -> String {
+pub fn machine_words(machine: &MachineInfo) -> String {
     let MachineInfo { hostname, cpu, cores, memory_bytes, .. } = machine;
     format!("{hostname}: {cpu}, {cores} cores, {}", bytes(*memory_bytes as f64))
 }
 
-pub(crate) fn clients_words(scenario: &ScenarioInfo) -> String {
+pub fn clients_words(scenario: &ScenarioInfo) -> String {
     let ScenarioInfo { clients, publishers, subscribers, topics, .. } = scenario;
     let [clients, publishers, subscribers, topics] =
         [clients, publishers, subscribers, topics].map(|n| count(*n));
@@ -198,7 +198,7 @@ pub(crate) fn clients_words(scenario: &ScenarioInfo) -> String {
 }
 
 /// What was asked to be otherwise than the scenario says.
-pub(crate) fn overrides_words(results: &Results) -> String {
+pub fn overrides_words(results: &Results) -> String {
     let all = results.scenario.overrides.iter().map(|(name, value)| format!("{name} {value}"));
     all.collect::<Vec<_>>().join(", ")
 }
@@ -221,7 +221,7 @@ fn limits_words(limits: &Limits) -> String {
 }
 
 /// What is not known is said to be, where it may change the figures.
-pub(crate) fn surroundings_words(round: &Surroundings) -> String {
+pub fn surroundings_words(round: &Surroundings) -> String {
     let governor = round.governor.as_deref().unwrap_or("unknown");
     let nodes = round.numa_nodes.map_or("unknown".to_owned(), |nodes| nodes.to_string());
     let mut words = vec![format!("governor {governor}"), format!("NUMA nodes {nodes}")];
@@ -236,7 +236,7 @@ pub(crate) fn surroundings_words(round: &Surroundings) -> String {
 }
 
 /// Everything that somebody needs to run it again, as name and value.
-pub(crate) fn disclosure(results: &Results) -> Vec<(&str, String)> {
+pub fn disclosure(results: &Results) -> Vec<(&str, String)> {
     let mut all = run_facts(results);
     all.extend(broker_facts(results));
     all.extend(machine_facts(results));

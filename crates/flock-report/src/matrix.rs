@@ -2,16 +2,16 @@
 
 use maud::{Markup, html};
 
-use super::{Axis, Cell, Matrix};
+use crate::chart::{Axis as Across, Chart, Line, Unit};
 use crate::compare::aligned;
-use crate::measure::Results;
-use crate::report::chart::{Axis as Across, Chart, Line, Unit};
-use crate::report::disclosure;
-use crate::report::figures::{Figures, Verdict};
-use crate::report::page::{self as parts, details, note, pairs};
-use crate::report::text::{self, seconds};
-use crate::scenario::Published;
-use crate::stats::{RUNS_MIN, Spread, median_interval};
+use crate::disclosure;
+use crate::page::{self as parts, details, note, pairs};
+use flock_measure::Results;
+use flock_measure::figures::{Figures, Verdict};
+use flock_measure::stats::{RUNS_MIN, Spread, median_interval};
+use flock_measure::text::{self, seconds};
+use flock_model::matrix::{Axis, Cell, Matrix};
+use flock_model::scenario::Published;
 
 /// A cell that was run.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ fn curves(matrix: &Matrix, across: &Axis, all: &[Done]) -> Markup {
         }
         (parts::charts(FIGURES.iter().map(|figure| curve_chart(figure, matrix, across, all))))
         @if all.iter().any(|done| !done.published.is_empty()) {
-            (note(crate::report::HARDWARE_DIFFERS))
+            (note(crate::HARDWARE_DIFFERS))
         }
     }
 }
@@ -373,7 +373,7 @@ const FIGURES: [Figure; 9] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
+    use flock_measure::sample;
 
     fn done(values: [&str; 2], shifts: &[f64], valid: bool) -> Done {
         let run = |shift: &f64| {

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::compare::{Measure, Run, aligned, differences, markdown_table, measures};
-use crate::measure::Results;
-use crate::stats::{Noise, Ratio, Spread};
+use flock_measure::Results;
+use flock_measure::stats::{Noise, Ratio, Spread};
 
 /// Runs of one thing.
 #[derive(Clone, Debug)]
@@ -166,8 +166,8 @@ pub fn markdown(sides: &[Side]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::RunSet;
-    use crate::report::sample;
+    use flock_measure::RunSet;
+    use flock_measure::sample;
 
     fn runs(set: &str, costs: &[f64]) -> Vec<Results> {
         let run = |(n, cost): (usize, &f64)| {

@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::figures::Verdict;
+use flock_measure::figures::Verdict;
 
 pub(crate) fn page(title: &str, body: &Markup) -> String {
     html! {

@@ -1,10 +1,10 @@
 //! The figures published for a scenario, beside ours.
 
-use super::figures::Figures;
-use super::text::{bytes, micros, number};
-use crate::catalogue;
-use crate::measure::{LatencyKind, Results};
-use crate::scenario::{Choice, Published};
+use flock_measure::figures::Figures;
+use flock_measure::text::{bytes, micros, number};
+use flock_measure::{LatencyKind, Results};
+use flock_model::catalogue;
+use flock_model::scenario::{Choice, Published};
 
 /// Figures published for the scenario of `results`; empty for a scenario that is not built in.
 pub fn published(results: &Results) -> Vec<Published> {
@@ -14,7 +14,7 @@ pub fn published(results: &Results) -> Vec<Published> {
 }
 
 /// What has to be said wherever the two stand side by side.
-pub(crate) const HARDWARE_DIFFERS: &str = "The published figures were taken on other hardware, with other load tools and often another scale. \
+pub const HARDWARE_DIFFERS: &str = "The published figures were taken on other hardware, with other load tools and often another scale. \
 They show what the scenario looked like there; they are not a comparison of brokers.";
 
 /// Ours and theirs, ours first. Of the figures that few publish only those are columns that
@@ -158,7 +158,7 @@ const COLUMNS: [Column; 15] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
+    use flock_measure::sample;
 
     #[test]
     fn every_figure_that_was_published_is_in_the_table() {

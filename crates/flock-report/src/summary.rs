@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::figures::{Figures, Verdict, headline, search_words, verdicts};
-use super::text::{bytes, count, micros, number, seconds};
-use crate::measure::{ErrorCount, Results};
+use flock_measure::figures::{Figures, Verdict, headline, search_words, verdicts};
+use flock_measure::text::{bytes, count, micros, number, seconds};
+use flock_measure::{ErrorCount, Results};
 
 pub fn summary(results: &Results) -> String {
     let figures = Figures::of(results);

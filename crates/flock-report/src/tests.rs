@@ -1,6 +1,7 @@
-use super::figures::{Figures, Verdict, verdicts};
 use super::*;
-use crate::measure::{
+use flock_measure::figures::{Figures, Verdict, verdicts};
+use flock_measure::sample;
+use flock_measure::{
     AgentInfo, FaultRecord, Integrity, IntegrityCount, Latency, LatencyKind, LatencySummary,
     Outcome, Phase, Validity,
 };
@@ -322,6 +323,6 @@ fn a_second_in_which_nothing_arrived_is_a_gap() {
     let mut results = sample::results(1.0);
     let lines = |results: &Results| html(results).matches("<polyline class=\"c2\"").count();
     let whole = lines(&results);
-    results.series[40].end_to_end = crate::measure::LatencyPoint::default();
+    results.series[40].end_to_end = flock_measure::LatencyPoint::default();
     assert_eq!(lines(&results), whole + 1, "the maximum, in two parts");
 }

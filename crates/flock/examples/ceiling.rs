@@ -6,9 +6,9 @@
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 
 use flock::engine::{Options, run};
-use flock::measure::Results;
-use flock::scenario::{Choice, parse};
 use flock::standin::{Mischief, StandIn};
+use flock_measure::Results;
+use flock_model::scenario::{Choice, parse};
 
 fn main() {
     let given = std::env::args().nth(1);
@@ -85,7 +85,7 @@ fn show(title: &str, results: &Results) {
     let load = &results.tool_load;
     let cpu = results.validity.thread_cpu_percent_max / 100.0;
     let per_message = cpu * seconds * 1e6 / (published + received).max(1) as f64;
-    let p99 = results.latency_merged(flock::measure::LatencyKind::EndToEnd).micros_at(99.0);
+    let p99 = results.latency_merged(flock_measure::LatencyKind::EndToEnd).micros_at(99.0);
     println!(
         "| {title} | {:.0} | {:.0} | {per_message:.2} | {p99} |",
         published as f64 / seconds,

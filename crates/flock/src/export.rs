@@ -319,8 +319,8 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::measure::{LatencyPoint, Second, Totals};
-    use crate::model::Length;
+    use flock_measure::{LatencyPoint, Second, Totals};
+    use flock_model::Length;
 
     fn second() -> (Second, Totals) {
         let end_to_end = LatencyPoint { count: 3, p99_us: 70, ..LatencyPoint::default() };

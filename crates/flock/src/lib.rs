@@ -4,29 +4,18 @@
 //! writes an honest report. It does not know any broker's insides: what it learns, it learns over
 //! the wire, from `/proc`, or from a metrics page.
 //!
-//! Start reading at [`model`]: everything before it turns some text into a [`model::Scenario`],
-//! everything after it executes one or tells about it.
+//! Start reading at [`flock_model`]: everything there turns some text into a
+//! [`flock_model::Scenario`]. This crate executes one; [`flock_measure`] is what comes of it, and
+//! [`flock_report`] tells about that.
 
 pub mod agent;
-pub mod catalogue;
 pub mod cli;
-pub mod compare;
 pub mod engine;
-pub mod expect;
 pub mod export;
 pub mod faults;
 pub mod http;
 pub mod keep;
-pub mod matrix;
-pub mod measure;
-pub mod model;
-pub mod noise;
 pub mod prometheus;
-pub mod report;
-pub mod scenario;
 pub mod selftest;
 pub mod standin;
-pub mod stats;
-pub mod swarm;
-pub mod threshold;
 pub mod versus;

@@ -14,7 +14,7 @@ use web::axum::routing::get;
 
 use crate::engine::Progress;
 use crate::http::{self, Problem};
-use crate::measure::{LatencyPoint, Second};
+use flock_measure::{LatencyPoint, Second};
 
 /// Answers every request with what the run last told.
 pub struct Endpoint {
@@ -177,8 +177,8 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
-    use crate::measure::Totals;
-    use crate::model::Length;
+    use flock_measure::Totals;
+    use flock_model::Length;
 
     fn fetch(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();

@@ -6,12 +6,12 @@
 use codec::AckKind;
 
 use crate::engine::{Options, RunError, run};
-use crate::expect::unmet;
-use crate::measure::{LatencyKind, Outcome, RateSearch, Results};
-use crate::model::Scenario;
-use crate::report::figures::{Verdict, search_words, verdicts};
-use crate::scenario::{Choice, parse};
 use crate::standin::{Damage, Mischief, RetainedMischief, StandIn, WillMischief};
+use flock_measure::figures::{Verdict, search_words, verdicts};
+use flock_measure::{LatencyKind, Outcome, RateSearch, Results};
+use flock_model::Scenario;
+use flock_model::scenario::{Choice, parse};
+use flock_report::expect::unmet;
 use std::time::Duration;
 
 /// One thing that a broker may do.
@@ -523,7 +523,7 @@ const AT_ONCE: usize = 6;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::RateStep;
+    use flock_measure::RateStep;
 
     fn found(held: f64, failed: Option<f64>) -> RateSearch {
         let step = |rate: f64| RateStep { rate, ..RateStep::default() };

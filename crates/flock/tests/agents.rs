@@ -6,7 +6,7 @@ mod common;
 
 use common::{Agent, Mosquitto, pairs, run_on, scenario, total};
 use flock::engine::{BrokerAccess, Options, RunError, run};
-use flock::measure::{LatencyKind, Outcome};
+use flock_measure::{LatencyKind, Outcome};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Shared and plain subscribers, so that both kinds of judgement cross the process boundary.

@@ -9,11 +9,11 @@ use std::time::Duration;
 use codec::{AckKind, QoS};
 use common::{pairs, run_on, total};
 use flock::engine::BrokerAccess;
-use flock::expect::unmet;
-use flock::measure::{LatencyKind, Outcome, Results};
-use flock::model::Expect;
-use flock::report::figures::{Verdict, verdicts};
 use flock::standin::{Damage, Mischief, StandIn};
+use flock_measure::figures::{Verdict, verdicts};
+use flock_measure::{LatencyKind, Outcome, Results};
+use flock_model::Expect;
+use flock_report::expect::unmet;
 
 fn run_with(mischief: Mischief, text: &str) -> Results {
     let broker = StandIn::start(mischief).unwrap();
@@ -398,7 +398,7 @@ fn a_closed_loop_is_marked() {
     let verdicts = verdicts(&results);
     let is_marked = verdicts.iter().any(|(_, words)| words.starts_with("closed loop"));
     assert!(is_marked, "{verdicts:?}");
-    assert!(flock::report::Format::Markdown.render(&results).contains("| loop | closed"));
+    assert!(flock_report::Format::Markdown.render(&results).contains("| loop | closed"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use common::{Agent, Mosquitto, pairs};
-use flock::measure::Results;
+use flock_measure::Results;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 

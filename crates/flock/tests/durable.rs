@@ -7,13 +7,14 @@ mod common;
 
 use common::{Mosquitto, total};
 use flock::engine::{Options, run};
-use flock::measure::{Outcome, Results};
-use flock::scenario::Choice;
+use flock_measure::{Outcome, Results};
+use flock_model::scenario::Choice;
 
 fn run_small(id: &str, scale: f64, params: &[(&str, &str)], address: &str) -> Results {
     let params = params.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
     let choice = Choice { params, variant: None };
-    let loaded = flock::catalogue::find(id, &choice).unwrap_or_else(|error| panic!("{error}"));
+    let loaded =
+        flock_model::catalogue::find(id, &choice).unwrap_or_else(|error| panic!("{error}"));
     let mut scenario = loaded.scenario.scaled(scale).with_ramps(50_000);
     for broker in &mut scenario.brokers {
         broker.addresses = vec![address.to_owned()];

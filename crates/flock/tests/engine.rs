@@ -6,7 +6,7 @@ mod common;
 
 use common::{Mosquitto, pairs, run_on, total};
 use flock::engine::BrokerAccess;
-use flock::measure::{LatencyKind, Outcome};
+use flock_measure::{LatencyKind, Outcome};
 
 #[test]
 fn pairs_at_every_qos_lose_nothing() {

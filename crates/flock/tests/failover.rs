@@ -13,8 +13,8 @@ use codec::PropertyBuf;
 use common::{Draft, LASTING, publish, total};
 use flock::engine::{Options, run};
 use flock::faults::Link;
-use flock::measure::{Outcome, Results};
 use flock::standin::{Mischief, StandIn};
+use flock_measure::{Outcome, Results};
 
 const CLIENTS: u64 = 6;
 

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Draft, LASTING, Mosquitto, V5, publish, run_on, scenario, total};
 use flock::engine::{BrokerAccess, Options, run};
-use flock::measure::{LatencyKind, Outcome, Results};
+use flock_measure::{LatencyKind, Outcome, Results};
 
 /// Runs it against a fresh broker.
 fn run_draft(draft: Draft) -> Results {
@@ -150,7 +150,7 @@ fn a_receive_of_none_waits_for_nothing_and_one_of_a_shared_subscription_counts()
     <disconnect/>
   </lifeCycle></stage></stages></scenario>"#
     );
-    let scenario = flock::swarm::parse("x.xml", &text).unwrap();
+    let scenario = flock_model::swarm::parse("x.xml", &text).unwrap();
     let results = run(&scenario, Options { threads: Some(1), ..Options::default() }).unwrap();
     assert_eq!(results.run.outcome, Outcome::Completed);
     assert!(results.errors.is_empty(), "{:?}", results.errors);

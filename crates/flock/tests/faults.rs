@@ -8,10 +8,10 @@ use std::net::TcpListener;
 
 use common::{Draft, LASTING, Mosquitto, publish, run_on, total};
 use flock::engine::{BrokerAccess, Options, RunError, run};
-use flock::expect::unmet;
 use flock::faults::{BrokerProcess, FaultError};
-use flock::measure::{LatencyKind, Outcome, Results};
-use flock::model::Expect;
+use flock_measure::{LatencyKind, Outcome, Results};
+use flock_model::Expect;
+use flock_report::expect::unmet;
 
 fn text(fault: &str) -> String {
     let publish = publish("qos = 1, rate = \"50/s\", count = 150, payload = 16");

@@ -7,10 +7,10 @@ mod common;
 
 use common::{Draft, Mosquitto, V5, publish, run_on, total};
 use flock::engine::BrokerAccess;
-use flock::expect::unmet;
-use flock::measure::{Outcome, Results};
-use flock::model::Expect;
 use flock::standin::{Damage, Dup, Mischief, RetainedMischief, StandIn, WillMischief};
+use flock_measure::{Outcome, Results};
+use flock_model::Expect;
+use flock_report::expect::unmet;
 
 fn run_with(mischief: Mischief, text: &str) -> Results {
     let broker = StandIn::start(mischief).unwrap();

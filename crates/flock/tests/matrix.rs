@@ -7,7 +7,7 @@ mod common;
 use std::process::{Command, Output};
 
 use common::Mosquitto;
-use flock::measure::Results;
+use flock_measure::Results;
 
 fn flock(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_flock")).args(args).output().unwrap()

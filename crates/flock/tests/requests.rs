@@ -7,8 +7,8 @@ mod common;
 
 use common::{Mosquitto, drained_for, run_on};
 use flock::engine::BrokerAccess;
-use flock::measure::{LatencyKind, Results};
 use flock::standin::{Damage, Mischief, StandIn};
+use flock_measure::{LatencyKind, Results};
 
 /// Ten clients that ask, two that answer with these keys, and so many requests of each.
 fn asking(answering: &str, qos: u8, drain: &str) -> String {
@@ -85,7 +85,7 @@ fn what_is_done_to_answers_is_seen_as_it_is_of_other_messages() {
         let found = wrongs.iter().find(|(what, _)| *what == named).map_or(0, |(_, count)| *count);
         // A request that is damaged comes back as it is.
         assert!(found >= 20, "{damage:?}: {wrongs:?}");
-        let unmet = flock::expect::unmet(&flock::model::Expect::default(), &results);
+        let unmet = flock_report::expect::unmet(&flock_model::Expect::default(), &results);
         assert!(unmet.iter().any(|line| line.contains(named)), "{unmet:?}");
     }
 }
@@ -94,9 +94,9 @@ fn what_is_done_to_answers_is_seen_as_it_is_of_other_messages() {
 fn answers_that_come_twice_fail_the_run() {
     let results = lied_to(Mischief { duplicate_every: 20, ..Mischief::default() });
     assert!(results.totals.answers_unasked > 0, "{:?}", results.totals);
-    let unmet = flock::expect::unmet(&flock::model::Expect::default(), &results);
+    let unmet = flock_report::expect::unmet(&flock_model::Expect::default(), &results);
     assert!(unmet.iter().any(|line| line.contains("came again or unasked, 0")), "{unmet:?}");
-    let page = flock::report::summary(&results);
+    let page = flock_report::summary(&results);
     assert!(page.contains("NOT OK                all 200 requests were answered;"), "{page}");
 }
 
@@ -134,8 +134,8 @@ fn a_request_without_an_answer_is_counted_and_its_wait_is_in_the_latency() {
     assert_eq!((totals.requests, totals.answers, totals.requests_unanswered), (200, 0, 200));
     assert_eq!(round_trips(&results), (200, 200));
     assert_eq!(results.integrity.total().lost, 0, "the requests arrived");
-    let unmet = flock::expect::unmet(&flock::model::Expect::default(), &results);
+    let unmet = flock_report::expect::unmet(&flock_model::Expect::default(), &results);
     assert!(unmet.iter().any(|line| line.contains("200 requests without an answer")), "{unmet:?}");
-    let page = flock::report::summary(&results);
+    let page = flock_report::summary(&results);
     assert!(page.contains("200 of 200 requests were never answered"), "{page}");
 }

@@ -7,7 +7,7 @@ mod common;
 use std::process::Command;
 
 use common::Mosquitto;
-use flock::measure::{RESULTS_FORMAT, Results};
+use flock_measure::{RESULTS_FORMAT, Results};
 use serde_json::{Value, json};
 
 /// Only what the schema uses of JSON Schema, 2020-12; anything else in it is an error here, too.

@@ -6,8 +6,8 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
-use flock::measure::{LatencyKind, Outcome, Results};
 use flock::standin::{Mischief, StandIn};
+use flock_measure::{LatencyKind, Outcome, Results};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn flock(what: &str, broker: &str, args: &[&str], out: &Path) -> Command {

@@ -8,8 +8,8 @@ mod common;
 use common::{Mosquitto, pairs, scenario, total};
 use conformance::broker::{Quelea, scratch_directory};
 use flock::engine::{Options, run};
-use flock::measure::{Outcome, Results};
-use flock::model::{Tls, Transport};
+use flock_measure::{Outcome, Results};
+use flock_model::{Tls, Transport};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 /// A CA, a server and a client certificate, as PEM files.

@@ -6,8 +6,8 @@ mod common;
 
 use common::{Draft, V5, run_on};
 use flock::engine::BrokerAccess;
-use flock::measure::{LatencyKind, Outcome, Results};
 use flock::standin::{Mischief, StandIn};
+use flock_measure::{LatencyKind, Outcome, Results};
 
 fn run_with(mischief: Mischief, text: &str) -> Results {
     let broker = StandIn::start(mischief).unwrap();

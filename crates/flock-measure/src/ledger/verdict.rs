@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::sent::{Sent, Unpromised};
 use super::shared::SharedTrack;
 use super::track::Track;
-use crate::measure::IntegrityCount;
+use crate::IntegrityCount;
 
 /// When a subscriber listened, and how strictly it is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

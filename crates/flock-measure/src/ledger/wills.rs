@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::measure::Integrity;
-use crate::model::TopicsId;
+use crate::Integrity;
 
 /// The wills of one client, over all its connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wills {
-    pub topics: TopicsId,
+    /// Position of the topic group in the scenario.
+    pub topics: u32,
     /// Position in the topic group.
     pub topic: u64,
     pub qos: u8,
@@ -45,7 +45,7 @@ mod tests {
 
     fn judged(owed: u32, open: u32, came: u32, is_whole: bool) -> (u64, u64, u64) {
         let wills = Wills {
-            topics: TopicsId(0),
+            topics: 0,
             topic: 0,
             qos: 1,
             retain: false,

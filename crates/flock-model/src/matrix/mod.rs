@@ -1,18 +1,15 @@
 //! One scenario over the values of some parameters: payload, QoS, rate, clients, version, whatever
-//! a file has a name for. [`Matrix`] says which, [`Matrix::cells`] are the runs, and
-//! [`page()`] draws their curves.
+//! a file has a name for. [`Matrix`] says which, and [`Matrix::cells`] are the runs.
 //!
 //! The sweeps and load ladders that were published come as files under `matrices/`.
 
 mod bend;
-mod page;
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 pub use bend::{GENERAL, apply};
-pub use page::{Done, csv, page, table};
 
 use crate::catalogue;
 use crate::scenario::{Loaded, Published, ScenarioError, did_you_mean};
@@ -220,7 +217,7 @@ fn names(axes: &[Axis]) -> String {
 }
 
 /// By name of the option, what a cell changed.
-pub(crate) fn overrides(cell: &Cell) -> BTreeMap<String, String> {
+pub fn overrides(cell: &Cell) -> BTreeMap<String, String> {
     cell.changes.iter().map(|(name, value)| (format!("axis {name}"), value.clone())).collect()
 }
 

@@ -20,7 +20,7 @@ use crate::model::{
 
 use super::ReadFile;
 use super::credentials::credentials;
-use crate::threshold::Threshold;
+use flock_measure::threshold::Threshold;
 
 type Lowered<T> = Result<T, ScenarioError>;
 

@@ -154,20 +154,20 @@ from_text! {
 }
 
 /// Microseconds that are written as [`Time`].
-pub(crate) mod micros {
+pub mod micros {
     use super::{Deserialize, Deserializer, Serializer, Time, show_time};
 
-    pub(crate) fn serialize<S: Serializer>(us: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(us: &u64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&show_time(*us))
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         Time::deserialize(from).map(|time| time.0)
     }
 }
 
 /// A number that is written as [`Count`].
-pub(crate) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+pub fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     Count::deserialize(from).map(|count| count.0)
 }
 

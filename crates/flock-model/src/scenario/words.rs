@@ -11,7 +11,7 @@ use crate::model::{
     Failover, Fault, Filters, LifeCycle, Order, Party, Payload, Phase, Publish, Rate, Repeat,
     Scenario, Spread, Stage, Step, Subscribe, Subscription, Version, Who,
 };
-use crate::report::text;
+use flock_measure::text;
 
 /// All of it, a line for each thing.
 pub fn words(scenario: &Scenario) -> String {

@@ -3,29 +3,18 @@
 
 use maud::{Markup, html};
 
-use super::Cell;
 use super::strip::{Row, Strip};
 use super::table::{
     COLUMNS, Column, RATIOS_NOTE, is_valid, names, ratio_of, ratio_parts, remarks, valid_values,
 };
-use crate::measure::{LatencyHistogram, Results};
-use crate::report::chart::{Chart, Line};
-use crate::report::figures::{Verdict, headline};
-use crate::report::page::{self as parts, details, note, pairs};
-use crate::report::text::{self, number, seconds};
-use crate::report::{
-    clients_words, machine_words, overrides_words, percentile_points, surroundings_words,
-};
-use crate::stats::Spread;
-
-/// How the whole was done, as far as no run knows it.
-#[derive(Clone, Debug, Default)]
-pub struct Conduct {
-    pub command: Vec<String>,
-    pub rounds: u32,
-    pub broker_cpus: String,
-    pub load_cpus: String,
-}
+use super::{Cell, Conduct};
+use crate::chart::{Chart, Line};
+use crate::page::{self as parts, details, note, pairs};
+use crate::{clients_words, machine_words, overrides_words, percentile_points, surroundings_words};
+use flock_measure::figures::{Verdict, headline};
+use flock_measure::stats::Spread;
+use flock_measure::text::{self, number, seconds};
+use flock_measure::{LatencyHistogram, Results};
 
 /// The runs of one scenario, by broker in the order of their first appearance.
 type Rounds<'a> = Vec<(&'a str, Vec<&'a Cell>)>;
@@ -275,7 +264,7 @@ const ANECDOTE: &str = "one round tells nothing of the noise: an anecdote, no co
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
+    use flock_measure::sample;
 
     fn cell(broker: &str, round: u32, valid: bool) -> Cell {
         let mut results = sample::results(1.0 + f64::from(round) / 10.0);

@@ -3,9 +3,9 @@
 
 use maud::{Markup, html};
 
-use crate::report::drawing::{self, COLOURS, Scale, WIDTH, px, upright};
-use crate::report::text;
-use crate::stats::Spread;
+use crate::drawing::{self, COLOURS, Scale, WIDTH, px, upright};
+use flock_measure::stats::Spread;
+use flock_measure::text;
 
 /// One figure, of all brokers.
 pub(super) struct Strip<'a> {

@@ -4,9 +4,9 @@
 use std::fmt::Write as _;
 
 use super::Cell;
-use crate::measure::Results;
-use crate::report::figures::{Figures, headline};
-use crate::stats::{Noise, Ratio, Spread};
+use flock_measure::Results;
+use flock_measure::figures::{Figures, headline};
+use flock_measure::stats::{Noise, Ratio, Spread};
 
 /// A Markdown table per scenario. What is not valid is shown and stands in no median; a broker
 /// without a valid round has no figure.
@@ -229,7 +229,7 @@ pub(super) const RATIOS_NOTE: &str = "Ratios are of medians; in brackets the int
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
+    use flock_measure::sample;
 
     /// Rounds with these costs per message, valid or not.
     fn rounds(costs: &[(f64, bool)]) -> Vec<Cell> {

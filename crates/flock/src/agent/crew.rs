@@ -16,9 +16,9 @@ use crate::engine::crew::{Crew, CrewNews, CrewOrder};
 use crate::engine::host;
 use crate::engine::judge::Part;
 use crate::engine::tally::Tick;
-use crate::measure::AgentInfo;
-use crate::measure::ledger::SentTable;
-use crate::model::Scenario;
+use flock_measure::AgentInfo;
+use flock_measure::ledger::SentTable;
+use flock_model::Scenario;
 
 /// Agents that carry out a run together.
 pub struct RemoteCrew {
@@ -436,11 +436,11 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::measure::MachineInfo;
-    use crate::scenario::Choice;
+    use flock_measure::MachineInfo;
+    use flock_model::scenario::Choice;
 
     fn scenario() -> Scenario {
-        crate::catalogue::find("MB-B1", &Choice::default()).unwrap().scenario
+        flock_model::catalogue::find("MB-B1", &Choice::default()).unwrap().scenario
     }
 
     fn connect(address: &str) -> Result<RemoteCrew, AgentError> {

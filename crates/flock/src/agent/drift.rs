@@ -1,7 +1,7 @@
 //! An agent's clock against the commander's, over a whole run: how far it was off, and how far it
 //! went.
 
-use crate::measure::AgentInfo;
+use flock_measure::AgentInfo;
 
 /// One round trip.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -16,7 +16,7 @@ use crate::engine::host;
 use crate::engine::judge::Part;
 use crate::engine::plan::Plan;
 use crate::engine::preflight;
-use crate::measure::Contention;
+use flock_measure::Contention;
 
 /// Listens on `address` (`host:port`, port 0 for any) and serves commanders one after another; with
 /// `once`, only the first. Prints `listening HOST:PORT` when ready.

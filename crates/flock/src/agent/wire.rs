@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::engine::crew::{CrewNews, CrewOrder};
 use crate::engine::judge::Part;
 use crate::engine::tally::Tick;
-use crate::measure::MachineInfo;
-use crate::measure::ledger::SentTable;
-use crate::model::Scenario;
+use flock_measure::MachineInfo;
+use flock_measure::ledger::SentTable;
+use flock_model::Scenario;
 
 /// The version of all that follows. It rises with every change of a message, also of what is within
 /// one: scenario, orders, ticks, judgement.

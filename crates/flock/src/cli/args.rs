@@ -8,10 +8,10 @@ use clap::{Parser, Subcommand};
 
 use crate::export::Sink;
 use crate::faults::{LinkSpec, MemberSpec};
-use crate::matrix::Axis;
-use crate::model::{Failover, Target, Tls, TlsVersion, Transport};
-use crate::scenario::units;
-use crate::threshold::Threshold;
+use flock_measure::threshold::Threshold;
+use flock_model::matrix::Axis;
+use flock_model::scenario::units;
+use flock_model::{Failover, Target, Tls, TlsVersion, Transport};
 
 #[derive(Debug, Parser)]
 #[command(

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::args;
-use crate::catalogue;
-use crate::compare::aligned;
-use crate::model::{Command, Estimate};
-use crate::report::text::{count, number};
-use crate::scenario::units::show_time;
-use crate::scenario::{self, Choice, Loaded, Published, ScenarioError};
+use flock_measure::text::{count, number};
+use flock_model::catalogue;
+use flock_model::scenario::units::show_time;
+use flock_model::scenario::{self, Choice, Loaded, Published, ScenarioError};
+use flock_model::{Command, Estimate};
+use flock_report::compare::aligned;
 
 pub(super) fn list(args: &args::List) -> anyhow::Result<ExitCode> {
     let wanted = args.family.as_deref().unwrap_or("").to_lowercase();

@@ -15,11 +15,12 @@ use super::say::{note, out, say};
 use super::{FAILED, NOT_VALID, args};
 use crate::engine::{self, Options, surroundings};
 use crate::keep;
-use crate::matrix::{self, Cell, Done, Matrix};
-use crate::measure::{Outcome, Results};
-use crate::scenario::Loaded;
-use crate::scenario::check::check;
-use crate::scenario::words::parameters;
+use flock_measure::{Outcome, Results};
+use flock_model::matrix::{self, Cell, Matrix};
+use flock_model::scenario::Loaded;
+use flock_model::scenario::check::check;
+use flock_model::scenario::words::parameters;
+use flock_report::matrix::{self as report, Done};
 
 pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
     let Some(name) = &args.matrix else {
@@ -149,15 +150,15 @@ fn run_one(
 
 fn keep_report(matrix: &Matrix, all: &[Done], args: &args::Matrix) -> anyhow::Result<()> {
     let command: Vec<String> = std::env::args().collect();
-    let page = matrix::page(matrix, &surroundings::without_passwords(&command), all);
+    let page = report::page(matrix, &surroundings::without_passwords(&command), all);
     let path = args.lab.out.join(format!("{}.html", file_name(matrix, args)));
     for (path, text) in
-        [(path.with_extension("csv"), matrix::csv(matrix, all)), (path.clone(), page)]
+        [(path.with_extension("csv"), report::csv(matrix, all)), (path.clone(), page)]
     {
         keep::write(&path, &text)
             .with_context(|| format!("{} cannot be written", path.display()))?;
     }
-    out(format_args!("{}", matrix::table(matrix, all)));
+    out(format_args!("{}", report::table(matrix, all)));
     say!("report                {}", path.display());
     Ok(())
 }

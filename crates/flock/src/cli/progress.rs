@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use super::say::note;
 use crate::engine::{self, Progress};
-use crate::report::text::{bytes, count, micros, number, seconds};
+use flock_measure::text::{bytes, count, micros, number, seconds};
 
 pub(super) struct ProgressLine {
     is_terminal: bool,
@@ -119,8 +119,8 @@ const INTERVAL_PIPED_SECS: u32 = 5;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::{LatencyPoint, Second, Totals};
-    use crate::model::Length;
+    use flock_measure::{LatencyPoint, Second, Totals};
+    use flock_model::Length;
 
     #[test]
     fn the_line_tells_the_essentials() {

@@ -10,13 +10,13 @@ use anyhow::Context as _;
 use super::args::{Bench, Conn, Lab, Pub, Sub, Waits};
 use super::run::{Origin, carry_out, equip};
 use super::topics;
-use crate::model::{
+use flock_model::scenario::check::check;
+use flock_model::{
     Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Disconnect, Expect,
     FOR_EVER_US, Filters, GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS,
     Rate, Reconnect, STAMP_BYTES, Scenario, Slice, Spread, Stage, Step, Subscribe, Subscription,
     SubscriptionId, Tls, TopicGroup, TopicsId, Transport, Version, Who,
 };
-use crate::scenario::check::check;
 
 pub(super) fn conn(args: &Conn) -> anyhow::Result<ExitCode> {
     go(&conn_scenario(args)?, &args.bench)
@@ -429,8 +429,8 @@ fn qos(value: u8) -> QoS {
 mod tests {
     use super::super::args::{Args, Command as Asked};
     use super::*;
-    use crate::model::TlsVersion;
     use clap::Parser as _;
+    use flock_model::TlsVersion;
 
     fn scenario(line: &str) -> anyhow::Result<Scenario> {
         let args = Args::try_parse_from(["flock"].into_iter().chain(line.split_whitespace()))?;

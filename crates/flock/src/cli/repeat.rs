@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use super::run::{Origin, carry_out_one, endpoint};
 use super::say::{note, out, say};
 use super::{FAILED, args};
-use crate::measure::{Outcome, Results, RunSet};
-use crate::model::Scenario;
-use crate::noise::{self, Side};
-use crate::stats;
+use flock_measure::stats;
+use flock_measure::{Outcome, Results, RunSet};
+use flock_model::Scenario;
+use flock_report::noise::{self, Side};
 
 /// Carries the scenario out as often as asked for.
 pub(super) fn carry_out_all(

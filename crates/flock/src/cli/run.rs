@@ -13,17 +13,18 @@ use super::repeat::carry_out_all;
 use super::say::{note, out, say};
 use super::{FAILED, NOT_VALID, args};
 use crate::engine::{self, BrokerAccess, Options, surroundings};
-use crate::expect::unmet;
 use crate::export::Exporter;
 use crate::faults::EnsembleSpec;
 use crate::keep;
-use crate::measure::{BrokerInfo, Outcome, Results, RunSet};
-use crate::model::{Command, Length, Scenario, Search};
 use crate::prometheus::Endpoint;
-use crate::report::{Format, summary, text};
-use crate::scenario::check::check;
-use crate::scenario::credentials::credentials;
-use crate::scenario::words::parameters;
+use flock_measure::text;
+use flock_measure::{BrokerInfo, Outcome, Results, RunSet};
+use flock_model::scenario::check::check;
+use flock_model::scenario::credentials::credentials;
+use flock_model::scenario::words::parameters;
+use flock_model::{Command, Length, Scenario, Search};
+use flock_report::expect::unmet;
+use flock_report::{Format, summary};
 
 /// What a scenario was made of.
 #[derive(Default)]

@@ -8,11 +8,11 @@ use anyhow::Context as _;
 use super::args;
 use super::run::write_reports;
 use super::say::{out, say};
-use crate::compare::{self, Run};
 use crate::keep;
-use crate::measure::Results;
-use crate::noise::{self, Side};
-use crate::report::summary;
+use flock_measure::Results;
+use flock_report::compare::{self, Run};
+use flock_report::noise::{self, Side};
+use flock_report::summary;
 
 pub(super) fn report(args: &args::Report) -> anyhow::Result<ExitCode> {
     let results = read(&args.results)?;

@@ -7,7 +7,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::model::{
+use flock_model::{
     Command, Content, Delay, Order, Pace, Payload, Phase, Publish, QoS, Rate, Repeat, STAMP_BYTES,
     Spread, Step, TimeUnit, TopicsId,
 };
@@ -129,7 +129,7 @@ impl Spec {
 /// One round of all topics, repeated until the stage ends.
 pub(super) fn round(
     specs: &Specs,
-    publishes: &[(TopicsId, crate::model::Assign)],
+    publishes: &[(TopicsId, flock_model::Assign)],
     in_flight: Option<u16>,
     stamped: bool,
 ) -> anyhow::Result<Command> {
@@ -196,7 +196,7 @@ const MESSAGES_MAX: u64 = 10_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Assign;
+    use flock_model::Assign;
 
     const FILE: &str = r#"{ "topics": [
         { "name": "t1/%i", "interval_ms": "200", "inject_timestamp": "ms", "QoS": 1,

@@ -13,11 +13,12 @@ use super::run::{bent, keep_all, lengths_words, survive_full_places};
 use super::say::{note, say};
 use super::{FAILED, NOT_VALID, args};
 use crate::keep;
-use crate::model::Scenario;
-use crate::report::text;
-use crate::scenario::check::check;
-use crate::stats;
-use crate::versus::{self, Cell, Conduct, Description};
+use crate::versus::{self, Description};
+use flock_measure::stats;
+use flock_measure::text;
+use flock_model::Scenario;
+use flock_model::scenario::check::check;
+use flock_report::versus::{self as report, Cell, Conduct};
 
 pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     let scenarios = scenarios(args)?;
@@ -63,12 +64,12 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     };
     let (cells, conduct) = versus::run(options, &scenarios);
     line.borrow_mut().end();
-    say!("{}", versus::table(&cells));
+    say!("{}", report::table(&cells));
     keep_comparisons(&cells, &conduct, args)?;
     kept.into_iter().collect::<anyhow::Result<()>>()?;
     say!("results, reports and comparisons are in {}", args.out.display());
     let all_ran = !cells.is_empty() && cells.iter().all(|cell| cell.results.is_ok());
-    Ok(match (all_ran, versus::all_have_a_valid_round(&cells)) {
+    Ok(match (all_ran, report::all_have_a_valid_round(&cells)) {
         (false, _) => ExitCode::from(FAILED),
         (true, false) => ExitCode::from(NOT_VALID),
         (true, true) => ExitCode::SUCCESS,
@@ -171,10 +172,10 @@ fn keep_comparisons(cells: &[Cell], conduct: &Conduct, args: &args::Versus) -> a
     scenarios.dedup();
     for scenario in scenarios {
         let of: Vec<&Cell> = cells.iter().filter(|cell| cell.scenario == scenario).collect();
-        let page = versus::page(&of, conduct, &|cell| name(cell, "html"));
+        let page = report::page(&of, conduct, &|cell| name(cell, "html"));
         write(&format!("{scenario}.html"), &page)?;
     }
-    write("comparison.md", &versus::table(cells))
+    write("comparison.md", &report::table(cells))
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use super::client::Client;
 use super::lane::Lane;
 use super::plan::Plan;
 use super::stamp::Stamp;
-use crate::measure::ledger::StreamId;
-use crate::model::{Publish as Command, Version};
+use flock_measure::ledger::StreamId;
+use flock_model::{Publish as Command, Version};
 
 /// When a message of ours was due, and when it came.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +158,7 @@ const EXPIRY_SECS_ROUNDED: u64 = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Assign, Order, Pace, Payload, Phase, QoS, TopicsId};
+    use flock_model::{Assign, Order, Pace, Payload, Phase, QoS, TopicsId};
 
     #[test]
     fn what_is_left_of_an_expiry_is_what_was_sent_less_the_time_that_passed() {

@@ -18,8 +18,8 @@ use super::publish::{Flight, Publishing};
 use super::request::Dialogue;
 use super::task::{Task, Wait, described, wire_version};
 use super::wills::Ending;
-use crate::measure::LatencyKind;
-use crate::model::{Connect, GroupId, SubscriptionId, Version};
+use flock_measure::LatencyKind;
+use flock_model::{Connect, GroupId, SubscriptionId, Version};
 
 pub(super) struct Client {
     /// Position in the thread's list, and token of the socket.

@@ -14,11 +14,11 @@ use super::script::{self, Action};
 use super::tally::{Tick, add_totals};
 use super::worker::Standing;
 use crate::faults::{BrokerProcess, Ensemble, FaultError};
-use crate::measure::{
+use flock_measure::{
     AgentInfo, FaultRecord, Heat, HeatSecond, LatencyHistogram, LatencyKind, LatencyPoint, Outcome,
     Phase, Second, Service, Totals,
 };
-use crate::model::{FOR_EVER_US, Fault, Length, Party};
+use flock_model::{FOR_EVER_US, Fault, Length, Party};
 
 /// What a run tells about itself once a second.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ pub struct Conductor<'a> {
     pub(super) phases: Vec<Phase>,
     pub(super) faults: Vec<FaultRecord>,
     pub(super) marks: Marks,
-    pub(super) rate_search: Option<crate::measure::RateSearch>,
+    pub(super) rate_search: Option<flock_measure::RateSearch>,
     /// Replaces the stage's own duration while a rate is tried.
     duration_us: Option<u64>,
     pub(super) outcome: Outcome,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::conductor::{Conductor, Marks};
 use super::crew::Counting;
 use super::host::Sampler;
-use crate::measure::Contention;
+use flock_measure::Contention;
 
 /// Readings of the whole machine's clocks, in seconds since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -20,9 +20,9 @@ use super::lane::Setting;
 use super::plan::Plan;
 use super::tally::Tick;
 use super::worker::{Harvest, News, Order, Standing, Worker};
-use crate::measure::AgentInfo;
-use crate::measure::ledger::SentTable;
-use crate::model::{Broker, GroupId, Rate, TlsVersion, Transport};
+use flock_measure::AgentInfo;
+use flock_measure::ledger::SentTable;
+use flock_model::{Broker, GroupId, Rate, TlsVersion, Transport};
 
 /// Those who carry out a run.
 pub trait Crew {

@@ -10,7 +10,7 @@ use codec::{Properties, Property, Reason};
 use super::client::{Client, Extra};
 use super::crew::endpoint;
 use super::lane::Lane;
-use crate::model::{Broker, Connect, Failover, Target};
+use flock_model::{Broker, Connect, Failover, Target};
 
 /// A client's way through the addresses of its broker.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,7 +4,7 @@ use codec::{Property, PropertyBuf, QoS};
 
 use super::plan::PublishPlan;
 use super::task::wire_qos;
-use crate::model::Publish;
+use flock_model::Publish;
 
 /// A PUBLISH without its payload, and where its packet identifier and its correlation data stand.
 /// `with`: an alias, and where an answer is wanted.
@@ -71,7 +71,7 @@ const CORRELATION_PLACE: [u8; CORRELATION_BYTES] = [0xFF; CORRELATION_BYTES];
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Assign, Order, Pace, Payload, Phase, TopicsId};
+    use flock_model::{Assign, Order, Pace, Payload, Phase, TopicsId};
 
     #[test]
     fn properties_go_with_every_message_of_mqtt_5_only() {
@@ -79,7 +79,7 @@ mod tests {
             topics: TopicsId(0),
             assign: Assign::Pairwise,
             order: Order::RoundRobin,
-            qos: crate::model::QoS::AtMostOnce,
+            qos: flock_model::QoS::AtMostOnce,
             retain: false,
             payload: Payload::filler(16),
             expiry_secs: Some(60),

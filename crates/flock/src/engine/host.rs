@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::surroundings;
-use crate::measure::{HostLoad, HostSample, MachineInfo};
+use flock_measure::{HostLoad, HostSample, MachineInfo};
 
 /// This machine, as far as it bears on the figures.
 pub fn machine() -> MachineInfo {

@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Hearer, Plan};
 use super::tally::Measured;
 use super::worker::{Harvest, HeardEntry};
-use crate::measure::ledger::{
+use flock_measure::ledger::{
     Heard, Ledger, Sent, SentTable, ShareKey, SharedTrack, StreamId, Track, Unpromised, Verdict,
     judge, judge_shared, judge_stored,
 };
-use crate::measure::{
+use flock_measure::{
     Contention, ErrorCount, Integrity, IntegrityCount, IntegritySample, LatencyHistogram,
     LatencyKind, WORST_MAX,
 };
-use crate::model::{GroupId, SubscriptionId};
+use flock_model::{GroupId, SubscriptionId};
 
 /// One process's part of the result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

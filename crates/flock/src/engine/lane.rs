@@ -13,8 +13,8 @@ use super::crew::StagePace;
 use super::plan::{Plan, Random};
 use super::stamp::Stamps;
 use super::tally::Tally;
-use crate::measure::ledger::{Ledger, Sent, StreamId, Unpromised, Wills};
-use crate::model::{FOR_EVER_US, TopicsId};
+use flock_measure::ledger::{Ledger, Sent, StreamId, Unpromised, Wills};
+use flock_model::{FOR_EVER_US, TopicsId};
 
 /// See the module's text. Passed to every call on a client.
 pub(super) struct Lane {

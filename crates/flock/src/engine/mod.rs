@@ -1,5 +1,5 @@
-//! The engine: executes a [`Scenario`](crate::model::Scenario) and gives
-//! [`Results`](crate::measure::Results).
+//! The engine: executes a [`Scenario`](flock_model::Scenario) and gives
+//! [`Results`](flock_measure::Results).
 //!
 //! Load threads (`worker`) own their clients outright; the conductor ([`conductor`]) tells them
 //! when a stage begins and ends, gathers what they count each second, and judges at the end. All

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use super::stamp::{STAMP_BYTES, STREAMS_MAX, Sum};
-use crate::measure::LatencyKind;
-use crate::measure::ledger::{Agreed, Path, ShareKey, StreamId};
-use crate::model::{
+use flock_measure::LatencyKind;
+use flock_measure::ledger::{Agreed, Path, ShareKey, StreamId};
+use flock_model::{
     Assign, Command, Connect, Content, Delay, Disconnect, Filters, GroupId, Members, Publish, QoS,
     Rate, Receive, Scenario, Step, Subscribe, Subscription, SubscriptionId, TopicsId, Who,
 };

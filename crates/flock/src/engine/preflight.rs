@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::host;
-use crate::model::{Scenario, Transport};
+use flock_model::{Scenario, Transport};
 
 /// What was found out, and how the run is set up for it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -125,7 +125,7 @@ pub fn deaf(scenario: &Scenario) -> Vec<String> {
             found.into_iter().any(|at| TcpStream::connect_timeout(&at, CONNECT_MAX).is_ok())
         }
     };
-    let deaf = |broker: &&crate::model::Broker| !broker.addresses.iter().any(listens);
+    let deaf = |broker: &&flock_model::Broker| !broker.addresses.iter().any(listens);
     let mut all: Vec<String> =
         scenario.brokers.iter().filter(deaf).flat_map(|broker| broker.addresses.clone()).collect();
     all.sort_unstable();
@@ -160,7 +160,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ClientGroup, Pattern, Slice, Version};
+    use flock_model::{ClientGroup, Pattern, Slice, Version};
 
     fn scenario(clients: u64, address: &str) -> Scenario {
         let group = ClientGroup {
@@ -177,11 +177,11 @@ mod tests {
             title: String::new(),
             description: String::new(),
             seed: 1,
-            brokers: vec![crate::model::Broker {
+            brokers: vec![flock_model::Broker {
                 id: "b".into(),
                 addresses: vec![address.into()],
                 transport: Transport::Tcp,
-                tls: crate::model::Tls::default(),
+                tls: flock_model::Tls::default(),
             }],
             brokers_distinct: false,
             source_addresses: Vec::new(),
@@ -192,7 +192,7 @@ mod tests {
             drain_us: 0,
             warm_up_us: None,
             cool_down_us: None,
-            expect: crate::model::Expect::default(),
+            expect: flock_model::Expect::default(),
             search: None,
             scale: 1.0,
         }

@@ -16,9 +16,9 @@ use super::lane::Lane;
 use super::plan::PublishPlan;
 use super::stamp::{STAMP_BYTES, Stamp, Stamps, Sum};
 use super::task::{Wait, wire_qos};
-use crate::measure::LatencyKind;
-use crate::measure::ledger::{Sent, StreamId};
-use crate::model::{Content, Members, Order, Phase, Rate};
+use flock_measure::LatencyKind;
+use flock_measure::ledger::{Sent, StreamId};
+use flock_model::{Content, Members, Order, Phase, Rate};
 
 /// What is remembered of a QoS 1 or 2 message until it is acknowledged, enough to send it again.
 #[derive(Clone, Copy, Debug)]
@@ -647,7 +647,7 @@ fn skip(publishing: &Publishing, until_ns: u64, lane: &mut Lane) {
         let due_ns = publishing.due_ns(to - 1).unwrap_or(until_ns);
         if lane.tally.was_measured(due_ns) {
             let waited_ns = seen_ns.saturating_sub(due_ns);
-            if command.qos != crate::model::QoS::AtMostOnce {
+            if command.qos != flock_model::QoS::AtMostOnce {
                 let kind = LatencyKind::PublishAck;
                 lane.tally.unfinished(kind, command.qos as u8, waited_ns, to - from);
             }

@@ -6,8 +6,8 @@ use super::check::CLOCKS_APART_NS_MAX;
 use super::client::Client;
 use super::lane::{Kind, Lane};
 use super::stamp::{Reading, WILL_STREAM};
-use crate::measure::LatencyKind;
-use crate::measure::ledger::{Path, Received, StreamId};
+use flock_measure::LatencyKind;
+use flock_measure::ledger::{Path, Received, StreamId};
 
 impl Client {
     #[inline]

@@ -16,8 +16,8 @@ use super::plan::Plan;
 use super::publish::Flight;
 use super::stamp::Reading;
 use super::task::wire_qos;
-use crate::measure::LatencyKind;
-use crate::measure::ledger::StreamId;
+use flock_measure::LatencyKind;
+use flock_measure::ledger::StreamId;
 
 /// Requests of one client that have no answer yet, and answers that it could not send yet.
 #[derive(Default)]

@@ -19,12 +19,12 @@ use super::surroundings;
 use super::valid::validity;
 use crate::agent::{AgentError, RemoteCrew};
 use crate::faults::{BrokerProcess, Ensemble, EnsembleSpec, FaultError};
-use crate::measure::{
+use flock_measure::{
     BrokerInfo, HostLoad, Latency, LatencyKind, Outcome, RESULTS_FORMAT, Results, RunInfo,
     ScenarioInfo, Service, Timer, ToolInfo,
 };
-use crate::model::Scenario;
-use crate::scenario::words::words;
+use flock_model::Scenario;
+use flock_model::scenario::words::words;
 
 /// How a scenario is to be run.
 #[derive(Default)]
@@ -361,7 +361,7 @@ fn judge_faults(results: &mut Results) {
         // Faults of one second show together; the effect of a later one is its own.
         let next = starts.iter().copied().find(|start| *start >= fault.at_secs + 1.0);
         let until = next.unwrap_or(f64::MAX).min(fault.at_secs + FAULT_EFFECT_SECS);
-        let at = |second: &&crate::measure::Second| f64::from(second.at_secs);
+        let at = |second: &&flock_measure::Second| f64::from(second.at_secs);
         let before = results
             .series
             .iter()

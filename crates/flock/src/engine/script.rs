@@ -1,6 +1,6 @@
 //! The conductor's own life cycles of a stage, as a list of actions in time.
 
-use crate::model::{Command, Fault, Stage, Step, Who};
+use flock_model::{Command, Fault, Stage, Step, Who};
 
 /// Something that the run itself does.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +78,7 @@ const ACTIONS_MAX: usize = 100_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{BrokerId, Delay, LifeCycle, Party, Repeat, Spread};
+    use flock_model::{BrokerId, Delay, LifeCycle, Party, Repeat, Spread};
 
     #[test]
     fn loops_are_laid_out_in_time() {

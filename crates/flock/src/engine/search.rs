@@ -13,8 +13,8 @@ use super::hunt::{Aim, Hunt, Outcome};
 use super::plan::Plan;
 use super::valid::LATENESS_MAX_US;
 use super::worker::Standing;
-use crate::measure::{LatencyHistogram, RateSearch, RateStep};
-use crate::model::{Rate, Search};
+use flock_measure::{LatencyHistogram, RateSearch, RateStep};
+use flock_model::{Rate, Search};
 
 impl Conductor<'_> {
     /// Looks for the rate, and measures at the one that is found.
@@ -306,9 +306,9 @@ const PUBLISHED_SHARE_MIN: f64 = 0.95;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::find;
-    use crate::model::Pace;
-    use crate::scenario::Choice;
+    use flock_model::Pace;
+    use flock_model::catalogue::find;
+    use flock_model::scenario::Choice;
 
     /// Publish rates of all clients of the publishing stage, at `rate` in all.
     fn rates(id: &str, rate: u64) -> Vec<f64> {

@@ -16,7 +16,7 @@
 use crc_fast::crc32_iscsi;
 
 use super::clock::Clock;
-use crate::measure::ledger::StreamId;
+use flock_measure::ledger::StreamId;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
@@ -181,7 +181,7 @@ fn mix(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-pub(super) const STAMP_BYTES: usize = crate::model::STAMP_BYTES as usize;
+pub(super) const STAMP_BYTES: usize = flock_model::STAMP_BYTES as usize;
 /// The stream of every will: they are counted, not judged.
 pub(super) const WILL_STREAM: StreamId = StreamId::MAX;
 /// Streams that a run may have; the last number marks wills.

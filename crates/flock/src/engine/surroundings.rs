@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::measure::{Limits, RoundTrip, Surroundings};
+use flock_measure::{Limits, RoundTrip, Surroundings};
 
 /// Those of this machine, as this process sees it.
 pub fn here() -> Surroundings {

@@ -6,8 +6,8 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::crew::Counting;
-use crate::measure::service::{Bins, bin_of};
-use crate::measure::{ErrorCount, LatencyHistogram, LatencyKind, Totals};
+use flock_measure::service::{Bins, bin_of};
+use flock_measure::{ErrorCount, LatencyHistogram, LatencyKind, Totals};
 
 /// Counters and histograms of one thread.
 #[derive(Debug)]

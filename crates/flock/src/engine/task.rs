@@ -14,8 +14,8 @@ use super::client::{Client, Hearing, Link};
 use super::lane::{Kind, Lane};
 use super::plan::{Op, Plan};
 use super::publish::CATCH_UP_NS_MAX;
-use crate::measure::LatencyKind;
-use crate::model::{Disconnect, Rate, Receive, Subscribe, SubscriptionId, Version};
+use flock_measure::LatencyKind;
+use flock_model::{Disconnect, Rate, Receive, Subscribe, SubscriptionId, Version};
 
 /// Where a client stands in its program.
 #[derive(Debug, Default)]
@@ -628,7 +628,7 @@ impl Client {
                 lane.plan.filters_of(self.group, self.index, model).iter().any(|filter| {
                     text.clear();
                     lane.plan.write_filter(model, filter, &mut text);
-                    crate::model::matches(crate::model::unshared(&text).1, publish.topic)
+                    flock_model::matches(flock_model::unshared(&text).1, publish.topic)
                 })
             })
     }
@@ -676,11 +676,11 @@ pub(super) fn wire_version(version: Version) -> codec::Version {
     }
 }
 
-pub(super) fn wire_qos(qos: crate::model::QoS) -> QoS {
+pub(super) fn wire_qos(qos: flock_model::QoS) -> QoS {
     match qos {
-        crate::model::QoS::AtMostOnce => QoS::AtMostOnce,
-        crate::model::QoS::AtLeastOnce => QoS::AtLeastOnce,
-        crate::model::QoS::ExactlyOnce => QoS::ExactlyOnce,
+        flock_model::QoS::AtMostOnce => QoS::AtMostOnce,
+        flock_model::QoS::AtLeastOnce => QoS::AtLeastOnce,
+        flock_model::QoS::ExactlyOnce => QoS::ExactlyOnce,
     }
 }
 

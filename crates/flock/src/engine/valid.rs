@@ -3,10 +3,10 @@
 use super::conductor::Conductor;
 use super::contention;
 use super::judge::Part;
-use crate::measure::{
+use flock_measure::text::{count, micros};
+use flock_measure::{
     AgentInfo, FaultRecord, LatencyHistogram, LatencyKind, Outcome, Totals, Validity,
 };
-use crate::report::text::{count, micros};
 
 /// What was planned and not done comes first; then the thresholds of the catalogue's method: 99 %
 /// of the messages at most 1 ms late, and no load thread over 80 % busy.
@@ -196,7 +196,7 @@ const RECOVERY_SECS: f64 = 10.0;
 mod tests {
     use super::*;
     use crate::engine::tally::Measured;
-    use crate::measure::Contention;
+    use flock_measure::Contention;
 
     fn fault(what: &str, at_secs: f64) -> FaultRecord {
         FaultRecord { what: what.to_owned(), at_secs, ..FaultRecord::default() }

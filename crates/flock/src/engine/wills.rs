@@ -8,9 +8,9 @@ use super::lane::Lane;
 use super::plan::{Hearer, Plan};
 use super::stamp::{STAMP_BYTES, Stamp, Sum, WILL_STREAM};
 use super::task::wire_qos;
-use crate::measure::Integrity;
-use crate::measure::ledger::{SentTable, Wills, judge_wills};
-use crate::model::{Content, Will};
+use flock_measure::Integrity;
+use flock_measure::ledger::{SentTable, Wills, judge_wills};
+use flock_model::{Content, TopicsId, Will};
 
 /// How a connection ended, as far as its will goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Client {
             return;
         };
         let named = Wills {
-            topics: will.topics,
+            topics: will.topics.0,
             topic: self.will_topic(will, lane),
             qos: will.qos as u8,
             retain: will.retain,
@@ -116,7 +116,7 @@ impl Client {
 
 /// What carries no stamp is not known when it comes.
 fn is_stamped(will: &Will) -> bool {
-    will.payload.stamped && will.payload.bytes_min() >= crate::model::STAMP_BYTES
+    will.payload.stamped && will.payload.bytes_min() >= flock_model::STAMP_BYTES
 }
 
 impl PartJudge<'_> {
@@ -126,7 +126,8 @@ impl PartJudge<'_> {
             let mut hearers: Vec<(&Hearer, u64)> = Vec::new();
             for hearer in self.plan.listeners() {
                 let subscription = self.plan.scenario.subscription(hearer.subscription);
-                self.plan.each_match(subscription, wills.topics, wills.topic, &mut |filter, _| {
+                let topics = TopicsId(wills.topics);
+                self.plan.each_match(subscription, topics, wills.topic, &mut |filter, _| {
                     hearers.push((hearer, filter));
                 });
             }

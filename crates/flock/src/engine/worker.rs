@@ -19,9 +19,9 @@ use super::lane::{Lane, Setting};
 use super::tally::{Measured, Tick};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::ledger::{Heard, Ledger, SentTable};
-use crate::measure::{ErrorCount, LatencyHistogram};
-use crate::model::{GroupId, SubscriptionId};
+use flock_measure::ledger::{Heard, Ledger, SentTable};
+use flock_measure::{ErrorCount, LatencyHistogram};
+use flock_model::{GroupId, SubscriptionId};
 
 /// What a load thread is told.
 #[derive(Clone, Debug)]

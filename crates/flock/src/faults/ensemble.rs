@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::probe::serves;
 use super::{BrokerProcess, FaultError, Link};
-use crate::model::{Directions, Party, Which};
+use flock_model::{Directions, Party, Which};
 
 /// How a process of the cluster is had: `host:port=pid:NUMBER` or `host:port=COMMAND`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::model::Directions;
+use flock_model::Directions;
 
 /// Ends with its owner: connections are closed.
 #[derive(Debug)]

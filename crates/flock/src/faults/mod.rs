@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub use ensemble::{Ensemble, EnsembleSpec, LinkSpec, MemberSource, MemberSpec};
 pub use link::Link;
 
-use crate::model::Which;
+use flock_model::Which;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// A broker process that faults can be done to: one we started, or one that we were given the pid

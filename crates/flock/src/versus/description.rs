@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 
 use crate::faults::{BrokerProcess, FaultError};
-use crate::measure::BrokerInfo;
-use crate::scenario::units;
+use flock_measure::BrokerInfo;
+use flock_model::scenario::units;
 
 /// A broker as a file of `brokers/` describes it.
 ///

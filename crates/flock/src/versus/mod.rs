@@ -3,13 +3,10 @@
 //!
 //! A [`Description`] says how to start a broker; [`run`] starts, loads and stops them one after
 //! another, so that never two share the machine, and gives one [`Cell`] per broker, scenario and
-//! round. [`table()`] draws the comparison that the command prints.
+//! round.
 
 mod certificate;
 mod description;
-mod page;
-mod strip;
-mod table;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,17 +16,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 pub use description::{BrokerError, ConfigFile, Description, TlsForm, Variant};
-pub use page::{Conduct, page};
-pub(crate) use table::remarks;
-pub use table::{all_have_a_valid_round, table};
 
 use crate::engine::conductor::Progress;
 use crate::engine::host;
 use crate::engine::{self, BrokerAccess};
-use crate::measure::{Results, RunSet};
-use crate::model::{Scenario, Transport};
-use crate::noise;
-use crate::scenario::words::parameters;
+use flock_measure::{Results, RunSet};
+use flock_model::scenario::words::parameters;
+use flock_model::{Scenario, Transport};
+use flock_report::noise;
+use flock_report::versus::{Cell, Conduct};
 
 /// How to compare.
 pub struct Options<'a> {
@@ -51,17 +46,6 @@ pub struct Options<'a> {
     pub on_progress: &'a mut dyn FnMut(&Progress<'_>),
     /// Told of each run when it is over, so that a later one cannot take it away.
     pub on_end: &'a mut dyn FnMut(&Cell),
-}
-
-/// One broker and one scenario, once.
-#[derive(Debug)]
-pub struct Cell {
-    pub broker: String,
-    /// What a reader should know of the broker.
-    pub note: String,
-    pub scenario: String,
-    pub round: u32,
-    pub results: Result<Box<Results>, String>,
 }
 
 /// Why brokers cannot take part, in words: known before anything is started.

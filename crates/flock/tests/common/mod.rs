@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 
 use flock::engine::{BrokerAccess, Options, run};
 use flock::faults::{BrokerProcess, FaultError};
-use flock::measure::{IntegrityCount, Results};
-use flock::model::Scenario;
-use flock::scenario::{Choice, parse};
+use flock_measure::{IntegrityCount, Results};
+use flock_model::Scenario;
+use flock_model::scenario::{Choice, parse};
 
 const PORTS_TRIED_MAX: u32 = 5;
 

@@ -18,13 +18,13 @@ use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::{get, post};
 
 use super::desk::{Desk, Job, Refusal, Stored, scenario_entry};
-use crate::catalogue;
 use crate::cli::args::{Bend, RATE_MAX, RATE_MIN, RATE_STEP, bound, factor};
 use crate::cli::run::{bent, checked, search};
 use crate::http::{self, Problem};
-use crate::model::{Search, Target};
-use crate::scenario::{Choice, Loaded, ScenarioError, parse_any, units};
-use crate::threshold::Threshold;
+use flock_measure::threshold::Threshold;
+use flock_model::catalogue;
+use flock_model::scenario::{Choice, Loaded, ScenarioError, parse_any, units};
+use flock_model::{Search, Target};
 
 /// All that can be asked, by whoever may ask.
 pub(super) fn router(desk: Arc<Desk>, token: Option<String>) -> Router {

@@ -14,12 +14,12 @@ use crate::cli::repeat::Series;
 use crate::cli::run::{Origin, exporters, keep_all, options, results_path, verdict};
 use crate::cli::say::note;
 use crate::engine::{self, Options, Progress};
-use crate::expect::unmet;
 use crate::export::Exporter;
 use crate::keep;
-use crate::measure::{AgentInfo, Outcome, Results, RunSet};
-use crate::model::{Scenario, Target};
 use crate::prometheus::Live;
+use flock_measure::{AgentInfo, Outcome, Results, RunSet};
+use flock_model::{Scenario, Target};
+use flock_report::expect::unmet;
 
 pub(super) struct Desk {
     pub(super) broker: Vec<Target>,

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use flock::catalogue;
-use flock::model::{Assign, Pattern, Rate, Slice};
-use flock::scenario::{self, Choice};
+use flock_model::catalogue;
+use flock_model::scenario::{self, Choice};
+use flock_model::{Assign, Pattern, Rate, Slice};
 use proptest::prelude::*;
 
 fn assign() -> impl Strategy<Value = Assign> {
@@ -90,7 +90,7 @@ proptest! {
         let text = include_str!("../scenarios/swarm/hm-200m.xml");
         let (from, to) = (text.floor_char_boundary(at), text.floor_char_boundary(at + cut));
         let broken = format!("{}{noise}{}", &text[..from], &text[to..]);
-        let _ = flock::swarm::parse("x.xml", &broken);
+        let _ = flock_model::swarm::parse("x.xml", &broken);
     }
 
     /// Due times follow the rate exactly, however far out.

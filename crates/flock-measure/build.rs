@@ -1,0 +1,3 @@
+fn main() {
+    build_info::emit(env!("CARGO_PKG_VERSION"));
+}
