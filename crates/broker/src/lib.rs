@@ -32,7 +32,7 @@ mod shard;
 mod stats;
 
 pub use clients::admission;
-pub use clients::client::{CLIENT_BYTES, Gauge};
+pub use clients::client::{CLIENT_BYTES, MemberLoad};
 pub use clients::connect::{ConnectRequest, Who};
 pub use command::{Answer, Command};
 pub use durable::{Replay, Restored, Unreadable, settle};
@@ -40,7 +40,7 @@ pub use flow::BROADCAST_MIN;
 pub use flow::work::Work;
 pub use groups::group_names::GroupName;
 pub use groups::members::Member;
-pub use limits::ledger::{Holder, Ledger};
+pub use limits::ledger::{Consumer, Ledger};
 pub use limits::namespace::{Quota, Space, Spaces};
 pub use limits::rules::Rules;
 pub use limits::settings::{
@@ -55,5 +55,5 @@ pub use shard::mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardI
 pub use shard::shared::{Memory, Shared};
 pub use shard::waits::Waits;
 pub use shard::{Rest, Shard};
-pub use stats::metrics::{Counter, Description, Kind, Metrics};
+pub use stats::metrics::{Counter, Description, MetricType, Metrics};
 pub use stats::sys;

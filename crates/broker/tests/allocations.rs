@@ -13,7 +13,7 @@ use codec::{Ack, AckKind, Packet, QoS, Reason, Version};
 use lab::{Lab, persistent, publish, request, retained, with_limits};
 use policy::{Access, Permission, Rule, Who};
 use policy::{Attribute, Attributes, Principal};
-use session::{Held, Will};
+use session::{MemoryKind, Will};
 
 struct Counting;
 
@@ -146,7 +146,7 @@ fn the_lab_s_acknowledgement_is_what_a_client_sends() {
 const FLOOR_BYTES: f64 = 64.0 * 1024.0;
 
 fn charged(lab: &Lab) -> u64 {
-    Held::ALL.iter().map(|held| lab.shared.ledger.bytes(*held)).sum()
+    MemoryKind::ALL.iter().map(|held| lab.shared.ledger.bytes(*held)).sum()
 }
 
 /// How much is charged and how much allocated by what is done `count` times.

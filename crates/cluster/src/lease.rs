@@ -79,7 +79,7 @@ pub struct Lease {
     seen: Option<Seen>,
     /// Since when all polls have succeeded.
     settled_since_ms: Option<u64>,
-    held: Option<Held>,
+    held: Option<HeldLease>,
     /// This node wants to be active.
     wants: bool,
     /// No node may have an epoch below this: of the streams.
@@ -105,7 +105,7 @@ struct Seen {
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldLease {
     epoch: u64,
     revision: u64,
     /// When writes were begun that may be the one that is seen: count and time.
@@ -255,7 +255,7 @@ impl Lease {
         let known = seen.and_then(|seen| seen.value.as_ref()).map_or(0, |value| value.epoch);
         let epoch = known.max(self.epoch_min).saturating_add(1);
         let revision = seen.map_or(0, |seen| seen.revision);
-        self.held = Some(Held {
+        self.held = Some(HeldLease {
             epoch,
             revision,
             begun: Vec::new(),

@@ -1,7 +1,7 @@
 //! PUBACK, PUBREC, PUBREL and PUBCOMP: four packets of one shape.
 
-use crate::header::Kind;
-use crate::properties::Place;
+use crate::header::PacketType;
+use crate::properties::PropertyScope;
 use crate::reader::Reader;
 use crate::reason::{self, ReasonSet};
 use crate::rules::{self, Rule};
@@ -51,7 +51,7 @@ impl<'a> Ack<'a> {
             return Err(reader.fail(rule));
         }
         if !reader.is_empty() {
-            ack.properties = Properties::read(&mut reader, Place::Acknowledgement)?;
+            ack.properties = Properties::read(&mut reader, PropertyScope::Acknowledgement)?;
         }
         reader.finish()?;
         Ok(ack)
@@ -84,12 +84,12 @@ impl<'a> Ack<'a> {
 
 impl AckKind {
     #[inline]
-    const fn packet(self) -> Kind {
+    const fn packet(self) -> PacketType {
         match self {
-            Self::Puback => Kind::Puback,
-            Self::Pubrec => Kind::Pubrec,
-            Self::Pubrel => Kind::Pubrel,
-            Self::Pubcomp => Kind::Pubcomp,
+            Self::Puback => PacketType::Puback,
+            Self::Pubrec => PacketType::Pubrec,
+            Self::Pubrel => PacketType::Pubrel,
+            Self::Pubcomp => PacketType::Pubcomp,
         }
     }
 

@@ -1,7 +1,7 @@
 //! CONNECT and CONNACK.
 
-use crate::header::Kind;
-use crate::properties::Place;
+use crate::header::PacketType;
+use crate::properties::PropertyScope;
 use crate::reader::Reader;
 use crate::rules::{self, Rule};
 use crate::{Properties, QoS, Reason, Version, Violation, reason, text, varint, writer};
@@ -48,7 +48,7 @@ impl<'a> Connect<'a> {
         let flags = reader.byte()?;
         check_flags(flags, &reader)?;
         let keep_alive_secs = reader.short()?;
-        let properties = Properties::read(&mut reader, Place::Connect)?;
+        let properties = Properties::read(&mut reader, PropertyScope::Connect)?;
         let client_id = named(&mut reader, &rules::CLIENT_ID)?;
         let will = if flags & WILL != 0 { Some(Will::read(&mut reader, flags)?) } else { None };
         // In MQTT 3.1 the length takes precedence over these flags: the fields may be missing.
@@ -85,7 +85,7 @@ impl<'a> Connect<'a> {
     /// If a field is longer than 65,535 bytes.
     pub fn encode(&self, _version: Version, out: &mut Vec<u8>) {
         let version = self.version;
-        writer::packet(out, Kind::Connect.first_byte(), |out| {
+        writer::packet(out, PacketType::Connect.first_byte(), |out| {
             writer::text(out, version.protocol_name());
             let bridge = self.bridge && version < Version::V5;
             out.push(version.level() | if bridge { BRIDGE } else { 0 });
@@ -139,7 +139,7 @@ impl<'a> Will<'a> {
         let Some(qos) = QoS::from_bits(flags >> WILL_QOS_SHIFT) else {
             return Err(reader.fail(&rules::WILL_QOS_3));
         };
-        let properties = Properties::read(reader, Place::Will)?;
+        let properties = Properties::read(reader, PropertyScope::Will)?;
         let topic = reader.topic(&rules::WILL_TOPIC_WILDCARD, "")?;
         if topic.is_empty() {
             return Err(reader.fail(&rules::TOPIC_EMPTY));
@@ -163,7 +163,7 @@ pub(crate) fn is_level_from_5(bytes: &[u8]) -> bool {
 /// What follows the fixed header of a CONNECT.
 fn body(bytes: &[u8]) -> Option<&[u8]> {
     let (&first, rest) = bytes.split_first()?;
-    if first >> 4 != Kind::Connect as u8 {
+    if first >> 4 != PacketType::Connect as u8 {
         return None;
     }
     let (_, length_bytes) = varint::read(rest).ok()??;
@@ -244,7 +244,7 @@ impl<'a> Connack<'a> {
         if session_present && reason.is_error() {
             return Err(reader.fail(&rules::CONNACK_SESSION_ON_ERROR));
         }
-        let properties = Properties::read(&mut reader, Place::Connack)?;
+        let properties = Properties::read(&mut reader, PropertyScope::Connack)?;
         reader.finish()?;
         Ok(Connack { session_present, reason, properties })
     }
@@ -254,7 +254,7 @@ impl<'a> Connack<'a> {
         let known = version >= Version::V311 && !self.reason.is_error();
         let flags = if self.session_present && known { SESSION_PRESENT } else { 0 };
         let code = if version >= Version::V5 { self.reason.0 } else { self.reason.connack_v3() };
-        writer::packet(out, Kind::Connack.first_byte(), |out| {
+        writer::packet(out, PacketType::Connack.first_byte(), |out| {
             out.extend_from_slice(&[flags, code]);
             writer::properties(out, self.properties, version);
         });

@@ -1,7 +1,7 @@
 //! DISCONNECT and AUTH.
 
-use crate::header::Kind;
-use crate::properties::Place;
+use crate::header::PacketType;
+use crate::properties::PropertyScope;
 use crate::reader::Reader;
 use crate::{Properties, Reason, Sender, Version, Violation, reason, rules, writer};
 
@@ -36,7 +36,8 @@ impl<'a> Disconnect<'a> {
             return Err(reader.fail(&rules::REASON_DISCONNECT));
         }
         if !reader.is_empty() {
-            disconnect.properties = Properties::read(&mut reader, Place::Disconnect(sender))?;
+            disconnect.properties =
+                Properties::read(&mut reader, PropertyScope::Disconnect(sender))?;
         }
         reader.finish()?;
         Ok(disconnect)
@@ -44,7 +45,7 @@ impl<'a> Disconnect<'a> {
 
     /// Appends the whole packet in its shortest form.
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
-        let first = Kind::Disconnect.first_byte();
+        let first = PacketType::Disconnect.first_byte();
         let normal = self.reason == Reason::NORMAL_DISCONNECTION;
         if version < Version::V5 || (normal && self.properties.is_empty()) {
             out.extend_from_slice(&[first, 0]);
@@ -84,7 +85,7 @@ impl<'a> Auth<'a> {
         if reader.is_empty() {
             return Err(reader.fail(&rules::AUTH_NO_METHOD));
         }
-        let properties = Properties::read(&mut reader, Place::Auth)?;
+        let properties = Properties::read(&mut reader, PropertyScope::Auth)?;
         reader.finish()?;
         if properties.auth_method().is_none() {
             return Err(reader.fail(&rules::AUTH_NO_METHOD));
@@ -97,7 +98,7 @@ impl<'a> Auth<'a> {
         if version < Version::V5 {
             return;
         }
-        let first = Kind::Auth.first_byte();
+        let first = PacketType::Auth.first_byte();
         if self.reason == Reason::SUCCESS && self.properties.is_empty() {
             out.extend_from_slice(&[first, 0]);
             return;

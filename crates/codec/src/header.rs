@@ -6,7 +6,7 @@ use crate::{AckKind, QoS, Sender, Version, Violation, varint};
 /// A fixed header that has arrived whole and breaks no rule.
 #[derive(Clone, Copy)]
 pub(crate) struct Header {
-    pub(crate) kind: Kind,
+    pub(crate) kind: PacketType,
     /// The low four bits of the first byte.
     pub(crate) flags: u8,
     /// Bytes of the header itself: 2 to 5.
@@ -30,7 +30,7 @@ impl Header {
             Ok(None) => return Ok(None),
             Err(varint::Malformed) => return Err(rules::LENGTH_BYTES.broken(version)),
         };
-        if matches!(kind, Kind::Pingreq | Kind::Pingresp) && body_bytes != 0 {
+        if matches!(kind, PacketType::Pingreq | PacketType::Pingresp) && body_bytes != 0 {
             return Err(rules::PING_BODY.broken(version));
         }
         if !kind.is_sent_by(sender, version) {
@@ -42,7 +42,7 @@ impl Header {
         // Before CONNECT has told its version only the older, looser rule can be applied.
         if length_bytes > 1
             && version >= Version::V5
-            && kind != Kind::Connect
+            && kind != PacketType::Connect
             && length_bytes != varint::len(body_bytes)
         {
             return Err(rules::OVERLONG.broken(version));
@@ -58,7 +58,7 @@ impl Header {
 
 /// The packet types, numbered as on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum PacketType {
     Connect = 1,
     Connack = 2,
     Publish = 3,
@@ -76,7 +76,7 @@ pub(crate) enum Kind {
     Auth = 15,
 }
 
-impl Kind {
+impl PacketType {
     /// The first byte of a packet of this type, with the flags that the standard fixes.
     pub(crate) const fn first_byte(self) -> u8 {
         (self as u8) << 4 | self.flags_fixed()
@@ -140,14 +140,14 @@ impl Kind {
 
 /// What the first byte alone can break.
 #[inline]
-fn check_first(first: u8, version: Version) -> Result<Kind, Violation> {
-    let Some(kind) = Kind::of(first) else { return Err(rules::PACKET_TYPE.broken(version)) };
+fn check_first(first: u8, version: Version) -> Result<PacketType, Violation> {
+    let Some(kind) = PacketType::of(first) else { return Err(rules::PACKET_TYPE.broken(version)) };
     let broken = match kind {
-        Kind::Publish => check_publish(first, version),
+        PacketType::Publish => check_publish(first, version),
         // The packet has yet to tell its version, and MQTT 3.1 calls these bits unused.
-        Kind::Connect => None,
-        Kind::Auth if version < Version::V5 => Some(&rules::PACKET_TYPE),
-        Kind::Auth if first & 0x0F != 0 => Some(&rules::AUTH_FLAGS),
+        PacketType::Connect => None,
+        PacketType::Auth if version < Version::V5 => Some(&rules::PACKET_TYPE),
+        PacketType::Auth if first & 0x0F != 0 => Some(&rules::AUTH_FLAGS),
         // MQTT 3.1 sets DUP on a resent PUBREL, SUBSCRIBE or UNSUBSCRIBE.
         _ if version >= Version::V311 && first & 0x0F != kind.flags_fixed() => Some(&rules::FLAGS),
         _ => None,

@@ -1,6 +1,6 @@
 //! All packets, and the two functions that take them off a stream of bytes.
 
-use crate::header::{Header, Kind};
+use crate::header::{Header, PacketType};
 use crate::reader::Reader;
 use crate::{
     Ack, AckKind, Auth, Connack, Connect, Disconnect, Publish, Sender, Suback, Subscribe, Unsuback,
@@ -63,7 +63,7 @@ pub fn decode_behind<'a>(
     // the branches shared would be moved once more.
     let reader = Reader::new(body, version);
     match (header.kind, header.kind.ack()) {
-        (Kind::Publish, _) => {
+        (PacketType::Publish, _) => {
             let publish = Publish::read(reader, header.flags, sender, known)?;
             Ok(Some((Packet::Publish(publish), taken)))
         }
@@ -80,19 +80,23 @@ fn read_other<'a>(
 ) -> Result<Packet<'a>, Violation> {
     let reader = Reader::new(body, version);
     match header.kind {
-        Kind::Connect => Connect::read(body, header.flags).map(Packet::Connect),
-        Kind::Connack => Connack::read(reader).map(Packet::Connack),
-        Kind::Publish | Kind::Puback | Kind::Pubrec | Kind::Pubrel | Kind::Pubcomp => {
+        PacketType::Connect => Connect::read(body, header.flags).map(Packet::Connect),
+        PacketType::Connack => Connack::read(reader).map(Packet::Connack),
+        PacketType::Publish
+        | PacketType::Puback
+        | PacketType::Pubrec
+        | PacketType::Pubrel
+        | PacketType::Pubcomp => {
             unreachable!("packets of the message path are read by decode itself")
         }
-        Kind::Subscribe => Subscribe::read(reader).map(Packet::Subscribe),
-        Kind::Suback => Suback::read(reader).map(Packet::Suback),
-        Kind::Unsubscribe => Unsubscribe::read(reader).map(Packet::Unsubscribe),
-        Kind::Unsuback => Unsuback::read(reader).map(Packet::Unsuback),
-        Kind::Pingreq => Ok(Packet::Pingreq),
-        Kind::Pingresp => Ok(Packet::Pingresp),
-        Kind::Disconnect => Disconnect::read(reader, sender).map(Packet::Disconnect),
-        Kind::Auth => Auth::read(reader, sender).map(Packet::Auth),
+        PacketType::Subscribe => Subscribe::read(reader).map(Packet::Subscribe),
+        PacketType::Suback => Suback::read(reader).map(Packet::Suback),
+        PacketType::Unsubscribe => Unsubscribe::read(reader).map(Packet::Unsubscribe),
+        PacketType::Unsuback => Unsuback::read(reader).map(Packet::Unsuback),
+        PacketType::Pingreq => Ok(Packet::Pingreq),
+        PacketType::Pingresp => Ok(Packet::Pingresp),
+        PacketType::Disconnect => Disconnect::read(reader, sender).map(Packet::Disconnect),
+        PacketType::Auth => Auth::read(reader, sender).map(Packet::Auth),
     }
 }
 
@@ -152,5 +156,5 @@ impl Packet<'_> {
     }
 }
 
-const PINGREQ: [u8; 2] = [Kind::Pingreq.first_byte(), 0];
-const PINGRESP: [u8; 2] = [Kind::Pingresp.first_byte(), 0];
+const PINGREQ: [u8; 2] = [PacketType::Pingreq.first_byte(), 0];
+const PINGRESP: [u8; 2] = [PacketType::Pingresp.first_byte(), 0];

@@ -104,19 +104,19 @@ impl<'a> Properties<'a> {
 
     /// Whether `raw` may be the properties of a PUBLISH of a client.
     pub(crate) fn check_publish(raw: &[u8]) -> Result<(), Violation> {
-        validate(raw, Place::Publish(Sender::Client))
+        validate(raw, PropertyScope::Publish(Sender::Client))
     }
 
     /// Reads and validates the properties at the front of `reader`; none before version 5.
     #[inline]
-    pub(crate) fn read(reader: &mut Reader<'a>, place: Place) -> Result<Self, Violation> {
+    pub(crate) fn read(reader: &mut Reader<'a>, place: PropertyScope) -> Result<Self, Violation> {
         if reader.version < Version::V5 || reader.skip_zero() {
             return Ok(Self::EMPTY);
         }
         Self::read_some(reader, place)
     }
 
-    fn read_some(reader: &mut Reader<'a>, place: Place) -> Result<Self, Violation> {
+    fn read_some(reader: &mut Reader<'a>, place: PropertyScope) -> Result<Self, Violation> {
         let len = reader.varint()? as usize;
         let raw = reader.take(len)?;
         if !raw.is_empty() {
@@ -358,9 +358,9 @@ impl PropertyBuf {
     }
 }
 
-/// Where properties stand. Which ones may stand there is [`Place::allowed`].
+/// Where properties stand. Which ones may stand there is [`PropertyScope::allowed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum PropertyScope {
     Connect,
     Will,
     Connack,
@@ -374,7 +374,7 @@ pub(crate) enum Place {
     Auth,
 }
 
-impl Place {
+impl PropertyScope {
     /// One bit per identifier.
     const fn allowed(self) -> u64 {
         match self {
@@ -407,7 +407,7 @@ impl Place {
 }
 
 /// Checks that `raw` is a sequence of properties, each allowed at `place` and not twice.
-fn validate(raw: &[u8], place: Place) -> Result<(), Violation> {
+fn validate(raw: &[u8], place: PropertyScope) -> Result<(), Violation> {
     let mut reader = Reader::new(raw, Version::V5);
     let mut seen = 0_u64;
     while !reader.is_empty() {
@@ -427,7 +427,7 @@ fn validate(raw: &[u8], place: Place) -> Result<(), Violation> {
             property.check_forwarded().map_err(|rule| reader.fail(rule))?;
         }
     }
-    if place == Place::Connect
+    if place == PropertyScope::Connect
         && seen & bits(&[id::AUTH_METHOD, id::AUTH_DATA]) == 1 << id::AUTH_DATA
     {
         return Err(reader.fail(&rules::AUTH_DATA_WITHOUT_METHOD));
@@ -436,13 +436,13 @@ fn validate(raw: &[u8], place: Place) -> Result<(), Violation> {
 }
 
 #[cold]
-fn not_here(bit: u64, place: Place) -> Violation {
+fn not_here(bit: u64, place: PropertyScope) -> Violation {
     let rule = match place {
-        Place::Publish(Sender::Client) if bit == 1 << id::SUBSCRIPTION_ID => {
+        PropertyScope::Publish(Sender::Client) if bit == 1 << id::SUBSCRIPTION_ID => {
             &rules::SUBSCRIPTION_ID_FROM_CLIENT
         }
-        Place::Subscribe | Place::Unsubscribe => &rules::PROPERTY_NOT_IN_LIST,
-        Place::Disconnect(Sender::Server) if bit == 1 << id::SESSION_EXPIRY => {
+        PropertyScope::Subscribe | PropertyScope::Unsubscribe => &rules::PROPERTY_NOT_IN_LIST,
+        PropertyScope::Disconnect(Sender::Server) if bit == 1 << id::SESSION_EXPIRY => {
             &rules::SESSION_EXPIRY_FROM_SERVER
         }
         _ => &rules::PROPERTY_NOT_HERE,
@@ -450,8 +450,12 @@ fn not_here(bit: u64, place: Place) -> Violation {
     rule.broken(Version::V5)
 }
 
-fn subscription_id_0(place: Place) -> &'static Rule {
-    if place == Place::Subscribe { &rules::SUBSCRIBE_ID_ZERO } else { &rules::PROPERTY_RANGE }
+fn subscription_id_0(place: PropertyScope) -> &'static Rule {
+    if place == PropertyScope::Subscribe {
+        &rules::SUBSCRIBE_ID_ZERO
+    } else {
+        &rules::PROPERTY_RANGE
+    }
 }
 
 /// A byte that is 0 or 1; any other value is a protocol error.

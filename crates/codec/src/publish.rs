@@ -1,7 +1,7 @@
 //! PUBLISH, the packet that matters for speed.
 
-use crate::header::Kind;
-use crate::properties::Place;
+use crate::header::PacketType;
+use crate::properties::PropertyScope;
 use crate::reader::Reader;
 use crate::{Properties, QoS, Sender, Version, Violation, rules, varint, writer};
 
@@ -31,7 +31,7 @@ impl<'a> Publish<'a> {
         let qos = QoS::from_bits(flags >> 1).unwrap_or(QoS::AtMostOnce);
         let topic = reader.topic(&rules::PUBLISH_WILDCARD, known)?;
         let packet_id = if qos == QoS::AtMostOnce { 0 } else { packet_id(&mut reader)? };
-        let properties = Properties::read(&mut reader, Place::Publish(sender))?;
+        let properties = Properties::read(&mut reader, PropertyScope::Publish(sender))?;
         if topic.is_empty() && properties.topic_alias().is_none() {
             return Err(reader.fail(&rules::TOPIC_MISSING));
         }
@@ -93,7 +93,7 @@ impl<'a> Publish<'a> {
     pub const fn first_byte(&self) -> u8 {
         let dup = if self.dup { DUP } else { 0 };
         let retain = if self.retain { RETAIN } else { 0 };
-        Kind::Publish.first_byte() | dup | (self.qos as u8) << 1 | retain
+        PacketType::Publish.first_byte() | dup | (self.qos as u8) << 1 | retain
     }
 
     fn body_len(&self, version: Version) -> usize {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::header::Kind;
-use crate::properties::Place;
+use crate::header::PacketType;
+use crate::properties::PropertyScope;
 use crate::reader::Reader;
 use crate::{Properties, QoS, Reason, Version, Violation, reason, rules, writer};
 
@@ -75,7 +75,7 @@ impl SubscribeOptions {
 impl<'a> Subscribe<'a> {
     pub(crate) fn read(mut reader: Reader<'a>) -> Result<Self, Violation> {
         let packet_id = list_packet_id(&mut reader)?;
-        let properties = Properties::read(&mut reader, Place::Subscribe)?;
+        let properties = Properties::read(&mut reader, PropertyScope::Subscribe)?;
         if reader.is_empty() {
             return Err(reader.fail(&rules::SUBSCRIBE_EMPTY));
         }
@@ -92,7 +92,7 @@ impl<'a> Subscribe<'a> {
 
     /// Appends the whole packet. Before version 5 only the QoS of the options is sent.
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
-        writer::packet(out, Kind::Subscribe.first_byte(), |out| {
+        writer::packet(out, PacketType::Subscribe.first_byte(), |out| {
             out.extend_from_slice(&self.packet_id.to_be_bytes());
             writer::properties(out, self.properties, version);
             if version >= Version::V5 {
@@ -171,7 +171,7 @@ pub struct Suback<'a> {
 impl<'a> Suback<'a> {
     pub(crate) fn read(mut reader: Reader<'a>) -> Result<Self, Violation> {
         let packet_id = list_packet_id(&mut reader)?;
-        let properties = Properties::read(&mut reader, Place::Acknowledgement)?;
+        let properties = Properties::read(&mut reader, PropertyScope::Acknowledgement)?;
         let reasons = reader.remainder();
         let allowed =
             if reader.version >= Version::V5 { &reason::SUBACK } else { &reason::SUBACK_V3 };
@@ -186,7 +186,7 @@ impl<'a> Suback<'a> {
 
     /// Appends the whole packet. Before version 5 every refusal is sent as 0x80.
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
-        writer::packet(out, Kind::Suback.first_byte(), |out| {
+        writer::packet(out, PacketType::Suback.first_byte(), |out| {
             out.extend_from_slice(&self.packet_id.to_be_bytes());
             writer::properties(out, self.properties, version);
             if version >= Version::V5 {
@@ -210,7 +210,7 @@ pub struct Unsubscribe<'a> {
 impl<'a> Unsubscribe<'a> {
     pub(crate) fn read(mut reader: Reader<'a>) -> Result<Self, Violation> {
         let packet_id = list_packet_id(&mut reader)?;
-        let properties = Properties::read(&mut reader, Place::Unsubscribe)?;
+        let properties = Properties::read(&mut reader, PropertyScope::Unsubscribe)?;
         if reader.is_empty() {
             return Err(reader.fail(&rules::UNSUBSCRIBE_EMPTY));
         }
@@ -225,7 +225,7 @@ impl<'a> Unsubscribe<'a> {
 
     /// Appends the whole packet.
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
-        writer::packet(out, Kind::Unsubscribe.first_byte(), |out| {
+        writer::packet(out, PacketType::Unsubscribe.first_byte(), |out| {
             out.extend_from_slice(&self.packet_id.to_be_bytes());
             writer::properties(out, self.properties, version);
             out.extend_from_slice(self.filters.raw);
@@ -292,7 +292,7 @@ pub struct Unsuback<'a> {
 impl<'a> Unsuback<'a> {
     pub(crate) fn read(mut reader: Reader<'a>) -> Result<Self, Violation> {
         let packet_id = list_packet_id(&mut reader)?;
-        let properties = Properties::read(&mut reader, Place::Acknowledgement)?;
+        let properties = Properties::read(&mut reader, PropertyScope::Acknowledgement)?;
         if reader.version < Version::V5 {
             reader.finish()?;
             return Ok(Unsuback { packet_id, properties, reasons: &[] });
@@ -309,7 +309,7 @@ impl<'a> Unsuback<'a> {
 
     /// Appends the whole packet.
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
-        writer::packet(out, Kind::Unsuback.first_byte(), |out| {
+        writer::packet(out, PacketType::Unsuback.first_byte(), |out| {
             out.extend_from_slice(&self.packet_id.to_be_bytes());
             writer::properties(out, self.properties, version);
             if version >= Version::V5 {

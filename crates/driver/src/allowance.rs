@@ -39,13 +39,13 @@ struct Used<K> {
     /// Bytes of each group that has something.
     groups: HashMap<Scope, u64>,
     /// Those that have nothing and found no room, each once, the longest there first.
-    line: VecDeque<Place<K>>,
+    line: VecDeque<QueuePosition<K>>,
     places_made: u64,
 }
 
 /// In the line, for one connection of a sharer.
 #[derive(Debug)]
-struct Place<K> {
+struct QueuePosition<K> {
     sharer: K,
     number: u64,
     bytes: u64,
@@ -79,12 +79,12 @@ impl Sharer for Payer {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Payer {
     pub scope: Scope,
-    pub holder: Holder,
+    pub holder: Owner,
 }
 
 /// Who it is within a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Holder {
+pub enum Owner {
     /// All clients with a proved name.
     User(Box<str>),
     /// All others of an address.
@@ -207,7 +207,7 @@ impl<K: Sharer> Charge<K> {
         }
         used.places_made += 1;
         let (sharer, number) = (self.sharer.clone(), used.places_made);
-        used.line.push_back(Place { sharer, number, bytes });
+        used.line.push_back(QueuePosition { sharer, number, bytes });
         self.place = Some(number);
     }
 

@@ -107,19 +107,19 @@ enum State {
 }
 
 /// Connections that wait for a time: not to be read before, or leaving. Each once.
-struct Waiting {
+struct TimedConnections {
     keys: Vec<usize>,
     /// When the first of them has waited long enough, unless it waits no more.
     until_ms: u64,
 }
 
-impl Default for Waiting {
+impl Default for TimedConnections {
     fn default() -> Self {
         Self { keys: Vec::new(), until_ms: NEVER }
     }
 }
 
-impl Waiting {
+impl TimedConnections {
     /// `is_waiting` is that of the connection.
     fn add(&mut self, key: usize, is_waiting: &mut bool, until_ms: u64) {
         if !std::mem::replace(is_waiting, true) {
@@ -161,7 +161,7 @@ pub struct Driver<H: Host> {
     unread: VecDeque<usize>,
     /// Bytes that may still be read in this part of the turn from those that send much.
     bytes_left: usize,
-    waiting: Waiting,
+    waiting: TimedConnections,
     local_mail: Vec<(ShardId, Vec<Mail>)>,
     /// The last turn was not told of all that was ready.
     has_more_ready: bool,
@@ -202,7 +202,7 @@ impl<H: Host> Driver<H> {
             host: parts.host,
             unread: VecDeque::new(),
             bytes_left: 0,
-            waiting: Waiting::default(),
+            waiting: TimedConnections::default(),
             local_mail: Vec::new(),
             has_more_ready: false,
             arrivals: Arrivals::default(),

@@ -76,19 +76,19 @@ impl Connection {
 }
 
 /// Where the connections of a thread stand, for it and for the thread that accepts them.
-pub(crate) struct Place {
+pub(crate) struct ThreadState {
     registry: Registry,
     connections: Mutex<Vec<Option<Arc<Connection>>>>,
 }
 
 /// A place and the poll that belongs to it.
-pub(crate) fn place() -> io::Result<(Arc<Place>, Poll)> {
+pub(crate) fn place() -> io::Result<(Arc<ThreadState>, Poll)> {
     let poll = Poll::new()?;
     let registry = poll.registry().try_clone()?;
-    Ok((Arc::new(Place { registry, connections: Mutex::default() }), poll))
+    Ok((Arc::new(ThreadState { registry, connections: Mutex::default() }), poll))
 }
 
-impl Place {
+impl ThreadState {
     fn seat(&self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut connections = self.lock();
@@ -106,12 +106,12 @@ impl Place {
 /// The listener, which one of the threads has.
 pub(crate) struct Listening {
     listener: TcpListener,
-    places: Arc<Vec<Arc<Place>>>,
+    places: Arc<Vec<Arc<ThreadState>>>,
     next: usize,
 }
 
 impl Listening {
-    pub(crate) fn new(listener: TcpListener, places: Arc<Vec<Arc<Place>>>) -> Self {
+    pub(crate) fn new(listener: TcpListener, places: Arc<Vec<Arc<ThreadState>>>) -> Self {
         Self { listener, places, next: 0 }
     }
 
@@ -130,7 +130,7 @@ impl Listening {
 }
 
 pub(crate) struct Worker {
-    place: Arc<Place>,
+    place: Arc<ThreadState>,
     routes: RouteCache,
     buffer: Box<[u8]>,
     /// By token: the beginning of a packet whose end has not come.
@@ -141,7 +141,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(place: Arc<Place>, routes: Arc<Routes>) -> Self {
+    pub(crate) fn new(place: Arc<ThreadState>, routes: Arc<Routes>) -> Self {
         Self {
             place,
             routes: RouteCache::new(routes),

@@ -6,12 +6,12 @@
 
 use storage::testing::{Crash, SimDisk, mend_checksums};
 use storage::{
-    HeaderRead, Identity, Kind, Level, Log, Recovered, Refusal, SegmentHeader, Settings, Status,
-    Survey,
+    HeaderRead, Identity, Level, Log, RecordKind, Recovered, Refusal, SegmentHeader, Settings,
+    Status, Survey,
 };
 
 const IDENTITY: Identity = Identity { id: *b"a log for a fuzz", shard: 0, shards: 1 };
-const KIND: Kind = Kind::new(1);
+const KIND: RecordKind = RecordKind::new(1);
 const SEGMENT_BYTES: u32 = 64 * 1024;
 const FLAG_MEND: u8 = 1;
 const FLAG_TWO_FILES: u8 = 2;
@@ -50,7 +50,7 @@ pub fn log_recovery(input: &[u8]) {
     assert_eq!(second.len(), first.len() + usize::from(appended.is_ok()));
 }
 
-/// Kind and bytes of each record in order.
+/// RecordKind and bytes of each record in order.
 type Records = Vec<(u8, Vec<u8>)>;
 
 fn recover(disk: &SimDisk) -> Result<(Recovered, Records), Refusal> {

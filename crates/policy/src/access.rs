@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use group::{Groups, Reading};
 use ordered::{Active, OrderedRules};
-pub use ordered::{Manner, OrderedRule, OwnRules, Place};
+pub use ordered::{ClientLocation, Manner, OrderedRule, OwnRules};
 use pattern::Pattern;
 pub(crate) use pattern::substitute;
 
@@ -206,7 +206,7 @@ impl Access {
     }
 
     /// The grants of a client, by all that is known of it.
-    pub fn grants_of(&self, who: Identity<'_>, place: Place<'_>) -> Grants {
+    pub fn grants_of(&self, who: Identity<'_>, place: ClientLocation<'_>) -> Grants {
         let mut grants = self.grants(who.username);
         if let Some(principal) = who.principal {
             grants.is_open |= principal.is_superuser;
@@ -655,7 +655,7 @@ mod tests {
         ]);
         let anna =
             principal(&[("site", &["berlin", "a/b", "+", "%u", "$SYS"]), ("floor", &["1", "3"])]);
-        let grants = access.grants_of(of(ANNA, &anna), Place::default());
+        let grants = access.grants_of(of(ANNA, &anna), ClientLocation::default());
         assert!(grants.allows(of(ANNA, &anna), Action::Publish, "berlin/1/c1"));
         for topic in
             ["berlin/1/c2", "berlin/2/c1", "berlin/3/c1", "a/b/1/c1", "x/1/c1", "$SYS/1/c1"]
@@ -685,16 +685,20 @@ mod tests {
             rule(matching("user = 'anna' and client.id = 'c1'"), Permission::Read, "anna/#"),
         ]);
         let (one, two) = (principal(&[("floor", &["1"])]), principal(&[("floor", &["2"])]));
-        let grants = access.grants_of(of(ANNA, &one), Place::default());
+        let grants = access.grants_of(of(ANNA, &one), ClientLocation::default());
         assert!(grants.allows(of(ANNA, &one), Action::Publish, "floor/1/c1"));
         assert!(!grants.allows(of(ANNA, &one), Action::Publish, "floor/1/c2"));
         assert!(grants.allows(of(ANNA, &one), Action::Receive, "near/anna"));
-        let grants = access.grants_of(of(ANNA, &two), Place::default());
+        let grants = access.grants_of(of(ANNA, &two), ClientLocation::default());
         assert!(!grants.allows(of(ANNA, &two), Action::Publish, "floor/2/c1"));
         assert!(!grants.allows(of(ANNA, &two), Action::Receive, "near/anna"));
         // What is known without a credential that says more is asked for, too.
-        assert!(access.grants_of(ANNA, Place::default()).allows(ANNA, Action::Receive, "anna/x"));
-        assert!(!access.grants_of(NOBODY, Place::default()).allows(
+        assert!(access.grants_of(ANNA, ClientLocation::default()).allows(
+            ANNA,
+            Action::Receive,
+            "anna/x"
+        ));
+        assert!(!access.grants_of(NOBODY, ClientLocation::default()).allows(
             NOBODY,
             Action::Receive,
             "anna/x"
@@ -705,11 +709,11 @@ mod tests {
     fn rules_do_not_bind_a_superuser_and_keep_nothing_from_who_is_not_known_yet() {
         let access = compiled(&[anna(Permission::Read, "a")]);
         let superuser = Principal { is_superuser: true, ..Principal::default() };
-        let grants = access.grants_of(of(NOBODY, &superuser), Place::default());
+        let grants = access.grants_of(of(NOBODY, &superuser), ClientLocation::default());
         assert!(grants.allows(of(NOBODY, &superuser), Action::Publish, "x"));
         assert!(!grants.allows(of(NOBODY, &superuser), Action::Publish, "$SYS/x"));
         let unknown = Principal { is_unknown: true, ..Principal::default() };
-        let grants = access.grants_of(of(NOBODY, &unknown), Place::default());
+        let grants = access.grants_of(of(NOBODY, &unknown), ClientLocation::default());
         assert!(grants.allows(of(NOBODY, &unknown), Action::Receive, "x"));
         assert!(!grants.allows(of(NOBODY, &unknown), Action::Publish, "x"));
     }
@@ -724,7 +728,7 @@ mod tests {
             rule(Who::Everyone, Permission::Deny, "at/x-%{attributes.site}/+/%c"),
         ]);
         let unknown = Principal { is_unknown: true, ..Principal::default() };
-        let grants = access.grants_of(of(NOBODY, &unknown), Place::default());
+        let grants = access.grants_of(of(NOBODY, &unknown), ClientLocation::default());
         for topic in ["floor/a", "at/berlin/1/c2"] {
             assert!(!grants.allows(of(NOBODY, &unknown), Action::Publish, topic), "{topic}");
             assert!(grants.allows(of(NOBODY, &unknown), Action::Receive, topic), "{topic}");
@@ -736,7 +740,7 @@ mod tests {
             rule(matching("not attributes.floor = '1'"), Permission::Write, "not-one/#"),
             rule(matching("user = 'anna'"), Permission::Write, "anna/#"),
         ]);
-        let grants = access.grants_of(of(ANNA, &unknown), Place::default());
+        let grants = access.grants_of(of(ANNA, &unknown), ClientLocation::default());
         assert!(!grants.allows(of(ANNA, &unknown), Action::Publish, "not-one/a"));
         assert!(grants.allows(of(ANNA, &unknown), Action::Publish, "anna/a"));
     }

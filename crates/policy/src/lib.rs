@@ -10,8 +10,8 @@ mod principal;
 pub mod query;
 
 pub use access::{
-    Access, Action, Grants, Identity, Manner, OrderedRule, OwnRules, Permission, Place, Rule,
-    RuleError, Who,
+    Access, Action, ClientLocation, Grants, Identity, Manner, OrderedRule, OwnRules, Permission,
+    Rule, RuleError, Who,
 };
 pub use number::Number;
 pub use principal::{Attribute, Attributes, NAMESPACE, Principal};

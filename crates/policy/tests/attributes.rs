@@ -1,7 +1,9 @@
 //! Rules with attributes in their filters against what they stand for: a filter for each choice of
 //! values, built one by one. The broker never builds them.
 
-use policy::{Access, Action, Identity, Manner, OrderedRule, Permission, Place, Rule, Who};
+use policy::{
+    Access, Action, ClientLocation, Identity, Manner, OrderedRule, Permission, Rule, Who,
+};
 use policy::{Attribute, Attributes, Number, Principal};
 use proptest::prelude::*;
 
@@ -283,7 +285,7 @@ proptest! {
         let naive = Naive::of(&rules, &attributes);
         let principal = Principal { attributes, ..Principal::default() };
         let who = who(&principal);
-        let grants = compiled(&rules).grants_of(who, Place::default());
+        let grants = compiled(&rules).grants_of(who, ClientLocation::default());
         let all = [naive.granted.clone(), naive.denied.clone()].concat();
         let filter = near(&all, (number, asked));
         let topic = near(&all, (number / 7, topic)).replace(['+', '#'], "a");
@@ -314,7 +316,7 @@ proptest! {
             ..OrderedRule::default()
         }).collect();
         let access = Access::compile(&[]).unwrap().in_order(&ordered).unwrap();
-        let grants = access.grants_of(who, Place::default());
+        let grants = access.grants_of(who, ClientLocation::default());
         let filter = near(&all, (number, asked));
         let topic = near(&all, (number / 7, topic)).replace(['+', '#'], "a");
         let first = |is_about: &dyn Fn(&str, bool) -> bool| {
@@ -350,7 +352,7 @@ proptest! {
         let possible = Naive::of(&rules, &attributes);
         let unknown = Principal { is_unknown: true, ..Principal::default() };
         let who = who(&unknown);
-        let grants = compiled(&rules).grants_of(who, Place::default());
+        let grants = compiled(&rules).grants_of(who, ClientLocation::default());
         let all = [possible.granted.clone(), possible.denied.clone()].concat();
         let (filter, topic) =
             (near(&all, (number, asked)), near(&all, (number / 7, topic)).replace(['+', '#'], "a"));

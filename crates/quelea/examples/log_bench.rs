@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use quelea::disk::{DataDir, LogDisk};
 use storage::{
-    Command, Completion, Identity, Kind, Level, Log, Position, Settings, Status, weight,
+    Command, Completion, Identity, Level, Log, Position, RecordKind, Settings, Status, weight,
 };
 
 fn main() -> Result<()> {
@@ -245,7 +245,7 @@ fn cpu_time() -> Result<Duration> {
     Ok(Duration::from_millis((user + system) * 1000 / TICKS_PER_SEC))
 }
 
-const KIND: Kind = Kind::new(1);
+const KIND: RecordKind = RecordKind::new(1);
 const TURN_RECORDS: usize = 256;
 const BARE_FILE_BYTES: u64 = 64 << 20;
 /// What Linux shows in /proc on all its platforms.

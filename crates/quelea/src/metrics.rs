@@ -3,8 +3,8 @@
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
 
-use broker::{Kind, Metrics, Quota, Shared};
-use session::Held;
+use broker::{MetricType, Metrics, Quota, Shared};
+use session::MemoryKind;
 
 use crate::auth::bans;
 use crate::cluster::{ClusterFigures, ROLES};
@@ -48,7 +48,7 @@ pub fn exposition(sources: &Sources<'_>) -> String {
     let name = "quelea_worker_turn_seconds_max";
     let help =
         "The longest time since the start that a worker was busy without looking at its sockets.";
-    write_one(&mut text, name, Kind::Gauge, help, turns.longest_secs());
+    write_one(&mut text, name, MetricType::Gauge, help, turns.longest_secs());
     write_certificates(&mut text, certificates);
     write_listeners(&mut text, gate);
     write_api(&mut text, gate);
@@ -84,7 +84,7 @@ fn write_certificates(text: &mut String, certificates: &Certificates) {
     for (number, (listener, secs)) in certificates.expiries().into_iter().enumerate() {
         if number == 0 {
             let help = "When the certificate of a TLS listener expires, in seconds since 1970.";
-            head(text, name, Kind::Gauge, help);
+            head(text, name, MetricType::Gauge, help);
         }
         let _ = writeln!(text, "{name}{{listener=\"{}\"}} {secs}", escaped(&listener));
     }
@@ -93,22 +93,22 @@ fn write_certificates(text: &mut String, certificates: &Certificates) {
 /// How often what came to a listener.
 type OfListener = fn(&Counts) -> u64;
 
-const OF_LISTENERS: [(&str, Kind, &str, OfListener); 3] = [
+const OF_LISTENERS: [(&str, MetricType, &str, OfListener); 3] = [
     (
         "quelea_listener_connections",
-        Kind::Gauge,
+        MetricType::Gauge,
         "Connections of a listener, including those that have not sent their CONNECT yet.",
         |counts| counts.connections.load(Ordering::Relaxed).into(),
     ),
     (
         "quelea_connections_accepted_total",
-        Kind::Counter,
+        MetricType::Counter,
         "Network connections that were accepted, before any handshake.",
         |counts| counts.accepted.load(Ordering::Relaxed),
     ),
     (
         "quelea_connections_admitted_total",
-        Kind::Counter,
+        MetricType::Counter,
         "Connections whose CONNECT was valid and authenticated, and that went on to a session.",
         |counts| counts.admitted.load(Ordering::Relaxed),
     ),
@@ -127,7 +127,7 @@ fn write_listeners(text: &mut String, gate: &Gate) {
         }
     }
     let name = "quelea_connections_turned_away_total";
-    head(text, name, Kind::Counter, TURNED_AWAY_HELP);
+    head(text, name, MetricType::Counter, TURNED_AWAY_HELP);
     for (listener, counts) in &listeners {
         for why in TurnedAway::ALL {
             let (reason, count) = (why.as_str(), counts.turned_away(why));
@@ -137,7 +137,7 @@ fn write_listeners(text: &mut String, gate: &Gate) {
     write_bans(text, gate);
     let name = "quelea_connects_refused_total";
     let help = "CONNECTs that were refused, by the reason code of MQTT 5.";
-    head(text, name, Kind::Counter, help);
+    head(text, name, MetricType::Counter, help);
     for (listener, counts) in &listeners {
         for (reason, count) in counts.refused() {
             let (code, reason) = (reason.0, reason.word());
@@ -151,14 +151,14 @@ fn write_listeners(text: &mut String, gate: &Gate) {
 fn write_api(text: &mut String, gate: &Gate) {
     let help = "Calls of the management API with a wrong token or password.";
     let count = gate.api_refused.load(Ordering::Relaxed);
-    write_one(text, "quelea_api_logins_refused_total", Kind::Counter, help, count);
+    write_one(text, "quelea_api_logins_refused_total", MetricType::Counter, help, count);
 }
 
 fn write_events(text: &mut String, life_cycle: &LifeCycle) {
     let help = "Life-cycle events that were not told, because there were too many.";
-    write_one(text, "quelea_events_withheld_total", Kind::Counter, help, life_cycle.withheld());
+    write_one(text, "quelea_events_withheld_total", MetricType::Counter, help, life_cycle.withheld());
     let help = "Readers of the stream of events that were cut, because they did not read.";
-    write_one(text, "quelea_event_readers_cut_total", Kind::Counter, help, life_cycle.cut());
+    write_one(text, "quelea_event_readers_cut_total", MetricType::Counter, help, life_cycle.cut());
 }
 
 /// Nothing where there is none but the default one.
@@ -169,7 +169,7 @@ fn write_namespaces(text: &mut String, shared: &Shared) {
     }
     let help = "Namespaces beside the default one. Those of the lowest numbers, 200 of them, have \
                 metrics of their own.";
-    write_one(text, "quelea_namespaces", Kind::Gauge, help, all.len());
+    write_one(text, "quelea_namespaces", MetricType::Gauge, help, all.len());
     let shown = &all[..all.len().min(NAMESPACES_MAX)];
     for quota in Quota::ALL {
         let (kind, end, help) = describe(quota);
@@ -183,7 +183,7 @@ fn write_namespaces(text: &mut String, shared: &Shared) {
     let name = "quelea_namespace_refused_total";
     let help = "How often clients of a namespace were refused or throttled because of a limit \
                 of the namespace, by the limit.";
-    head(text, name, Kind::Counter, help);
+    head(text, name, MetricType::Counter, help);
     for space in shown {
         let namespace = space.name();
         for quota in Quota::ALL {
@@ -194,23 +194,23 @@ fn write_namespaces(text: &mut String, shared: &Shared) {
     }
 }
 
-const fn describe(quota: Quota) -> (Kind, &'static str, &'static str) {
+const fn describe(quota: Quota) -> (MetricType, &'static str, &'static str) {
     match quota {
-        Quota::Connections => (Kind::Gauge, "", "Connections of a namespace."),
-        Quota::Sessions => (Kind::Gauge, "", "Sessions of a namespace, connected or not."),
-        Quota::Subscriptions => (Kind::Gauge, "", "Subscriptions of a namespace."),
-        Quota::RetainedMessages => (Kind::Gauge, "", "Retained messages of a namespace."),
-        Quota::RetainedBytes => (Kind::Gauge, "", "Bytes of retained messages of a namespace."),
-        Quota::QueuedBytes => (Kind::Gauge, "", "Memory of messages queued for its sessions."),
-        Quota::LoggedBytes => (Kind::Gauge, "", "Bytes of its messages that wait in the logs."),
-        Quota::SessionBytes => (Kind::Gauge, "", "Memory of its sessions and subscriptions."),
-        Quota::Connects => (Kind::Counter, "_total", "Connects to a namespace."),
-        Quota::MessagesIn => (Kind::Counter, "_total", "Publishes from clients of a namespace."),
-        Quota::BytesIn => (Kind::Counter, "_total", "Bytes of packets from its clients."),
+        Quota::Connections => (MetricType::Gauge, "", "Connections of a namespace."),
+        Quota::Sessions => (MetricType::Gauge, "", "Sessions of a namespace, connected or not."),
+        Quota::Subscriptions => (MetricType::Gauge, "", "Subscriptions of a namespace."),
+        Quota::RetainedMessages => (MetricType::Gauge, "", "Retained messages of a namespace."),
+        Quota::RetainedBytes => (MetricType::Gauge, "", "Bytes of retained messages of a namespace."),
+        Quota::QueuedBytes => (MetricType::Gauge, "", "Memory of messages queued for its sessions."),
+        Quota::LoggedBytes => (MetricType::Gauge, "", "Bytes of its messages that wait in the logs."),
+        Quota::SessionBytes => (MetricType::Gauge, "", "Memory of its sessions and subscriptions."),
+        Quota::Connects => (MetricType::Counter, "_total", "Connects to a namespace."),
+        Quota::MessagesIn => (MetricType::Counter, "_total", "Publishes from clients of a namespace."),
+        Quota::BytesIn => (MetricType::Counter, "_total", "Bytes of packets from its clients."),
         Quota::MessagesOut => {
-            (Kind::Counter, "_total", "Deliveries to clients of a namespace, as they are made out.")
+            (MetricType::Counter, "_total", "Deliveries to clients of a namespace, as they are made out.")
         }
-        Quota::BytesOut => (Kind::Counter, "_total", "Bytes of their topics and payloads."),
+        Quota::BytesOut => (MetricType::Counter, "_total", "Bytes of their topics and payloads."),
     }
 }
 
@@ -220,13 +220,13 @@ const NAMESPACES_MAX: usize = 200;
 fn write_bans(text: &mut String, gate: &Gate) {
     let name = "quelea_bans_enforced_total";
     let help = "Connections that a ban refused, by what was banned.";
-    head(text, name, Kind::Counter, help);
-    for kind in bans::Kind::ALL {
+    head(text, name, MetricType::Counter, help);
+    for kind in bans::MetricType::ALL {
         let by = kind.as_str();
         let _ = writeln!(text, "{name}{{by=\"{by}\"}} {}", gate.bans.refused(kind));
     }
     let help = "Bans in the file and by the API, those that have ended included.";
-    write_one(text, "quelea_bans", Kind::Gauge, help, gate.bans.count_listed());
+    write_one(text, "quelea_bans", MetricType::Gauge, help, gate.bans.count_listed());
 }
 
 const TURNED_AWAY_HELP: &str = "Connections that ended before a client was admitted. Reasons: a \
@@ -240,14 +240,14 @@ const HOLDERS_TOLD: usize = 10;
 fn write_holders(text: &mut String, shared: &Shared) {
     let name = "quelea_held_bytes";
     let help = "Bytes that clients use in memory and (logged) in the logs.";
-    head(text, name, Kind::Gauge, help);
-    for held in Held::ALL {
+    head(text, name, MetricType::Gauge, help);
+    for held in MemoryKind::ALL {
         let _ = writeln!(text, "{name}{{kind=\"{}\"}} {}", held.name(), shared.ledger.bytes(held));
     }
     let mut holders = shared.ledger.largest(HOLDERS_TOLD);
-    for holder in shared.ledger.largest_of(Held::Logged, HOLDERS_TOLD) {
+    for holder in shared.ledger.largest_of(MemoryKind::Logged, HOLDERS_TOLD) {
         let is_told = holders.iter().any(|told| told.name == holder.name);
-        if holder.bytes[Held::Logged as usize] > 0 && !is_told {
+        if holder.bytes[MemoryKind::Logged as usize] > 0 && !is_told {
             holders.push(holder);
         }
     }
@@ -257,10 +257,10 @@ fn write_holders(text: &mut String, shared: &Shared) {
     let name = "quelea_owner_bytes";
     let help = "The same of the ten users (or addresses) with most memory, and of the ten with \
                 most bytes in the logs.";
-    head(text, name, Kind::Gauge, help);
+    head(text, name, MetricType::Gauge, help);
     for holder in holders {
         let who = shown(&holder.name);
-        for (held, bytes) in Held::ALL.into_iter().zip(holder.bytes) {
+        for (held, bytes) in MemoryKind::ALL.into_iter().zip(holder.bytes) {
             let (who, kind) = (escaped(&who), held.name());
             let _ = writeln!(text, "{name}{{owner=\"{who}\",kind=\"{kind}\"}} {bytes}");
         }
@@ -269,28 +269,28 @@ fn write_holders(text: &mut String, shared: &Shared) {
 
 fn write_own(text: &mut String, shared: &Shared, clock: Clock) {
     let name = "quelea_build_info";
-    head(text, name, Kind::Gauge, "1; the labels say what was built.");
+    head(text, name, MetricType::Gauge, "1; the labels say what was built.");
     let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("BUILD_COMMIT"));
     let _ = writeln!(text, "{name}{{version=\"{version}\",commit=\"{commit}\"}} 1");
     let help = "Time since the start.";
-    write_one(text, "quelea_uptime_seconds", Kind::Gauge, help, clock.uptime_secs());
+    write_one(text, "quelea_uptime_seconds", MetricType::Gauge, help, clock.uptime_secs());
     let help = "Lines of the broker's own log that were lost: it was written too slowly.";
     let lost = Logging::lines_lost();
-    write_one(text, "quelea_logging_lines_lost_total", Kind::Counter, help, lost);
+    write_one(text, "quelea_logging_lines_lost_total", MetricType::Counter, help, lost);
     write_holders(text, shared);
     let help = "Memory that is allocated and not freed: what memory_bytes_max is compared with.";
-    write_one(text, "quelea_memory_held_bytes", Kind::Gauge, help, memory::held_bytes());
+    write_one(text, "quelea_memory_held_bytes", MetricType::Gauge, help, memory::held_bytes());
     let name = "quelea_memory_shortages_total";
     let help = "How often memory got tight (those who hold most are slowed), short (they are refused), \
                 and out (everybody is).";
-    head(text, name, Kind::Counter, help);
+    head(text, name, MetricType::Counter, help);
     for (stage, count) in ["tight", "short", "out"].into_iter().zip(shared.memory_shortages()) {
         let _ = writeln!(text, "{name}{{stage=\"{stage}\"}} {count}");
     }
 }
 
 fn write_process(text: &mut String, process: &Process) {
-    let (counter, gauge) = (Kind::Counter, Kind::Gauge);
+    let (counter, gauge) = (MetricType::Counter, MetricType::Gauge);
     let help = "Processor time of the process, user and system.";
     write_one(text, "process_cpu_seconds_total", counter, help, process.cpu_secs);
     let help = "When the process was started, in seconds since 1970.";
@@ -307,7 +307,7 @@ fn write_process(text: &mut String, process: &Process) {
     write_one(text, "process_max_fds", gauge, help, most);
 }
 
-fn write_one(text: &mut String, name: &str, kind: Kind, help: &str, value: impl Display) {
+fn write_one(text: &mut String, name: &str, kind: MetricType, help: &str, value: impl Display) {
     head(text, name, kind, help);
     let _ = writeln!(text, "{name} {value}");
 }
@@ -320,7 +320,7 @@ fn escaped(value: &str) -> String {
 fn write_logs(text: &mut String, board: &LogBoard) {
     for (name, state, help) in STATES {
         let values = board.states().map(|now| u64::from(now == state));
-        write_log(text, name, Kind::Gauge, help, values);
+        write_log(text, name, MetricType::Gauge, help, values);
     }
     for (place, figure) in FIGURES.iter().enumerate() {
         write_log(text, figure.name, figure.kind, figure.help, board.figures(place));
@@ -330,7 +330,7 @@ fn write_logs(text: &mut String, board: &LogBoard) {
 }
 
 fn write_cluster(text: &mut String, figures: &ClusterFigures) {
-    let (counter, gauge) = (Kind::Counter, Kind::Gauge);
+    let (counter, gauge) = (MetricType::Counter, MetricType::Gauge);
     let name = "quelea_cluster_role";
     head(text, name, gauge, "1 for the role that this node has in its cluster, 0 for the others.");
     for role in ROLES {
@@ -371,7 +371,7 @@ fn write_cluster(text: &mut String, figures: &ClusterFigures) {
 fn write_log(
     text: &mut String,
     name: &str,
-    kind: Kind,
+    kind: MetricType,
     help: &str,
     values: impl Iterator<Item = u64>,
 ) {
@@ -394,10 +394,10 @@ fn write_timing(text: &mut String, name: &str, help: &str, timing: &Timing) {
     let _ = writeln!(text, "{name}_sum {}\n{name}_count {count}", timing.sum_secs());
 }
 
-fn head(text: &mut String, name: &str, kind: Kind, help: &str) {
+fn head(text: &mut String, name: &str, kind: MetricType, help: &str) {
     let kind = match kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
+        MetricType::Counter => "counter",
+        MetricType::Gauge => "gauge",
     };
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is held, by what it counts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum MemoryKind {
     /// Deliveries that wait in memory for sessions.
     Queued,
     /// Sessions with their wills and subscriptions.
@@ -27,7 +27,7 @@ pub enum Held {
     Logged,
 }
 
-impl Held {
+impl MemoryKind {
     pub const COUNT: usize = 5;
     pub const ALL: [Self; Self::COUNT] =
         [Self::Queued, Self::Sessions, Self::Retained, Self::Unsent, Self::Logged];
@@ -51,13 +51,13 @@ impl Held {
 /// What all payers together hold, and may hold.
 #[derive(Debug)]
 pub struct Pots {
-    /// In the order of [`Held::ALL`], like the next.
-    bytes_max: [u64; Held::COUNT],
-    bytes: [AtomicU64; Held::COUNT],
+    /// In the order of [`MemoryKind::ALL`], like the next.
+    bytes_max: [u64; MemoryKind::COUNT],
+    bytes: [AtomicU64; MemoryKind::COUNT],
     /// Those who have something in the logs.
     loggers: AtomicU64,
     /// What namespaces hold beside the default one, which holds the rest.
-    in_groups: [AtomicU64; Held::COUNT],
+    in_groups: [AtomicU64; MemoryKind::COUNT],
     group_loggers: AtomicU64,
     /// Namespaces, but for the default one, with something in the logs.
     logging_groups: AtomicU64,
@@ -70,11 +70,11 @@ pub struct Pots {
 /// What all payers of a namespace hold together, and may hold.
 #[derive(Debug)]
 pub struct Group {
-    /// In the order of [`Held::ALL`], like the next; [`u64::MAX`]: there is no limit.
-    bytes_max: [AtomicU64; Held::COUNT],
-    bytes: [AtomicU64; Held::COUNT],
+    /// In the order of [`MemoryKind::ALL`], like the next; [`u64::MAX`]: there is no limit.
+    bytes_max: [AtomicU64; MemoryKind::COUNT],
+    bytes: [AtomicU64; MemoryKind::COUNT],
     /// How often somebody was refused because of that limit.
-    refused: [AtomicU64; Held::COUNT],
+    refused: [AtomicU64; MemoryKind::COUNT],
     loggers: AtomicU64,
 }
 
@@ -97,11 +97,11 @@ pub struct Account {
     group: Option<Arc<Group>>,
     /// By which it is known where a reference would take too much. No other has it meanwhile.
     number: u32,
-    bytes: [AtomicU64; Held::COUNT],
+    bytes: [AtomicU64; MemoryKind::COUNT],
 }
 
 impl Pots {
-    pub fn new(bytes_max: [u64; Held::COUNT]) -> Arc<Self> {
+    pub fn new(bytes_max: [u64; MemoryKind::COUNT]) -> Arc<Self> {
         let memory_left = AtomicU64::new(u64::MAX);
         Arc::new(Self {
             bytes_max,
@@ -124,7 +124,7 @@ impl Pots {
         self.memory_left.store(bytes, Ordering::Relaxed);
     }
 
-    pub fn bytes(&self, held: Held) -> u64 {
+    pub fn bytes(&self, held: MemoryKind) -> u64 {
         self.bytes[held as usize].load(Ordering::Relaxed)
     }
 }
@@ -132,7 +132,7 @@ impl Pots {
 impl Default for Group {
     fn default() -> Self {
         Self {
-            bytes_max: [const { AtomicU64::new(u64::MAX) }; Held::COUNT],
+            bytes_max: [const { AtomicU64::new(u64::MAX) }; MemoryKind::COUNT],
             bytes: Default::default(),
             refused: Default::default(),
             loggers: AtomicU64::new(0),
@@ -141,24 +141,24 @@ impl Default for Group {
 }
 
 impl Group {
-    pub fn bytes(&self, held: Held) -> u64 {
+    pub fn bytes(&self, held: MemoryKind) -> u64 {
         self.bytes[held as usize].load(Ordering::Relaxed)
     }
 
-    pub fn refused(&self, held: Held) -> u64 {
+    pub fn refused(&self, held: MemoryKind) -> u64 {
         self.refused[held as usize].load(Ordering::Relaxed)
     }
 
     /// [`u64::MAX`]: there is none.
-    pub fn bytes_max(&self, held: Held) -> u64 {
+    pub fn bytes_max(&self, held: MemoryKind) -> u64 {
         self.bytes_max[held as usize].load(Ordering::Relaxed)
     }
 
-    pub fn set_bytes_max(&self, held: Held, bytes_max: u64) {
+    pub fn set_bytes_max(&self, held: MemoryKind, bytes_max: u64) {
         self.bytes_max[held as usize].store(bytes_max, Ordering::Relaxed);
     }
 
-    fn is_over(&self, held: Held, more: u64) -> bool {
+    fn is_over(&self, held: MemoryKind, more: u64) -> bool {
         self.bytes(held).saturating_add(more) > self.bytes_max(held)
     }
 }
@@ -180,7 +180,7 @@ impl Account {
         &self.name
     }
 
-    pub fn bytes(&self, held: Held) -> u64 {
+    pub fn bytes(&self, held: MemoryKind) -> u64 {
         self.bytes[held as usize].load(Ordering::Relaxed)
     }
 
@@ -190,7 +190,7 @@ impl Account {
     }
 
     /// What its namespace holds. None: nobody uses namespaces.
-    fn group_bytes(&self, held: Held) -> Option<u64> {
+    fn group_bytes(&self, held: MemoryKind) -> Option<u64> {
         match &self.group {
             Some(group) => Some(group.bytes(held)),
             None => self.are_divided().then(|| {
@@ -217,7 +217,7 @@ impl Account {
     }
 
     /// Would so many bytes more be too many? Two who ask at the same moment may both be told no.
-    pub fn lacks_room(&self, held: Held, more: u64) -> bool {
+    pub fn lacks_room(&self, held: MemoryKind, more: u64) -> bool {
         let left = self.pots.bytes_max[held as usize].saturating_sub(self.pots.bytes(held));
         let share = match self.group_bytes(held) {
             None => left,
@@ -228,18 +228,18 @@ impl Account {
     }
 
     /// Would its namespace take more than it leaves to others, whatever this payer may have?
-    pub fn lacks_group_room(&self, held: Held, more: u64) -> bool {
+    pub fn lacks_group_room(&self, held: MemoryKind, more: u64) -> bool {
         let left = self.pots.bytes_max[held as usize].saturating_sub(self.pots.bytes(held));
         self.group_bytes(held).is_some_and(|bytes| bytes + more > left)
     }
 
     /// Would it be more than what its namespace is limited to?
-    pub fn is_over_limit(&self, held: Held, more: u64) -> bool {
+    pub fn is_over_limit(&self, held: MemoryKind, more: u64) -> bool {
         self.group.as_ref().is_some_and(|group| group.is_over(held, more))
     }
 
     /// So much more has been refused: that counts if the limit of the namespace is a reason.
-    pub fn count_refusal(&self, held: Held, more: u64) {
+    pub fn count_refusal(&self, held: MemoryKind, more: u64) {
         if let Some(group) = self.group.as_ref().filter(|group| group.is_over(held, more)) {
             group.refused[held as usize].fetch_add(1, Ordering::Relaxed);
         }
@@ -253,7 +253,7 @@ impl Account {
 
     /// Who shares the logs with it, by namespace. None: nobody uses namespaces.
     pub fn group_logs(&self) -> Option<GroupLogs> {
-        let bytes = self.group_bytes(Held::Logged)?;
+        let bytes = self.group_bytes(MemoryKind::Logged)?;
         let in_groups = self.pots.group_loggers.load(Ordering::Relaxed);
         let default = self.pots.loggers.load(Ordering::Relaxed).saturating_sub(in_groups);
         let members = match &self.group {
@@ -266,29 +266,29 @@ impl Account {
     }
 
     fn and_itself(&self, loggers: u64) -> u64 {
-        loggers.max(1) + u64::from(self.bytes(Held::Logged) == 0 && loggers > 0)
+        loggers.max(1) + u64::from(self.bytes(MemoryKind::Logged) == 0 && loggers > 0)
     }
 
-    pub fn add(&self, held: Held, bytes: u64) {
+    pub fn add(&self, held: MemoryKind, bytes: u64) {
         let before = self.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
         self.pots.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
         if let Some(group) = &self.group {
             group.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
             self.pots.in_groups[held as usize].fetch_add(bytes, Ordering::Relaxed);
         }
-        if held == Held::Logged && before == 0 && bytes > 0 {
+        if held == MemoryKind::Logged && before == 0 && bytes > 0 {
             self.begin_to_log();
         }
     }
 
-    pub fn sub(&self, held: Held, bytes: u64) {
+    pub fn sub(&self, held: MemoryKind, bytes: u64) {
         let before = self.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
         self.pots.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
         if let Some(group) = &self.group {
             group.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
             self.pots.in_groups[held as usize].fetch_sub(bytes, Ordering::Relaxed);
         }
-        if held == Held::Logged && before == bytes && bytes > 0 {
+        if held == MemoryKind::Logged && before == bytes && bytes > 0 {
             self.end_to_log();
         }
     }
@@ -324,8 +324,8 @@ impl Drop for Account {
     }
 }
 
-fn total_of(bytes: impl Fn(Held) -> u64) -> u64 {
-    Held::ALL.into_iter().filter(|held| held.is_in_memory()).map(bytes).sum()
+fn total_of(bytes: impl Fn(MemoryKind) -> u64) -> u64 {
+    MemoryKind::ALL.into_iter().filter(|held| held.is_in_memory()).map(bytes).sum()
 }
 
 #[cfg(test)]
@@ -337,64 +337,67 @@ mod tests {
         let pots = Pots::new([1000, 0, 0, 0, 0]);
         let greedy = Account::new("greedy", 1, &pots, None);
         let mut taken = 0;
-        while !greedy.lacks_room(Held::Queued, 10) {
-            greedy.add(Held::Queued, 10);
+        while !greedy.lacks_room(MemoryKind::Queued, 10) {
+            greedy.add(MemoryKind::Queued, 10);
             taken += 10;
         }
         assert_eq!(taken, 500);
         let others: Vec<_> = (0..8).map(|_| Account::new("other", 2, &pots, None)).collect();
         for _ in 0..100 {
-            for other in others.iter().filter(|other| !other.lacks_room(Held::Queued, 1)) {
-                other.add(Held::Queued, 1);
+            for other in others.iter().filter(|other| !other.lacks_room(MemoryKind::Queued, 1)) {
+                other.add(MemoryKind::Queued, 1);
             }
         }
-        let (least, most) = (others[7].bytes(Held::Queued), others[0].bytes(Held::Queued));
+        let (least, most) =
+            (others[7].bytes(MemoryKind::Queued), others[0].bytes(MemoryKind::Queued));
         assert!(least >= 50 && most - least <= 1, "{least} {most}");
         let late = Account::new("late", 3, &pots, None);
-        assert!(!late.lacks_room(Held::Queued, 50), "who comes last finds room, too");
-        greedy.sub(Held::Queued, 500);
-        assert!(!others[0].lacks_room(Held::Queued, 100));
+        assert!(!late.lacks_room(MemoryKind::Queued, 50), "who comes last finds room, too");
+        greedy.sub(MemoryKind::Queued, 500);
+        assert!(!others[0].lacks_room(MemoryKind::Queued, 100));
     }
 
     #[test]
     fn those_who_have_something_in_the_logs_are_counted() {
-        let pots = Pots::new([u64::MAX; Held::COUNT]);
+        let pots = Pots::new([u64::MAX; MemoryKind::COUNT]);
         let (one, other) =
             (Account::new("one", 1, &pots, None), Account::new("other", 2, &pots, None));
         let counts = || (one.logging_count(), other.logging_count());
         assert_eq!(counts(), (1, 1));
-        one.add(Held::Logged, 10);
-        one.add(Held::Logged, 5);
-        one.add(Held::Queued, 5);
+        one.add(MemoryKind::Logged, 10);
+        one.add(MemoryKind::Logged, 5);
+        one.add(MemoryKind::Queued, 5);
         assert_eq!(counts(), (1, 2), "who comes counts, too");
-        other.add(Held::Logged, 0);
-        other.add(Held::Logged, 7);
+        other.add(MemoryKind::Logged, 0);
+        other.add(MemoryKind::Logged, 7);
         assert_eq!(counts(), (2, 2));
-        one.sub(Held::Logged, 10);
+        one.sub(MemoryKind::Logged, 10);
         assert_eq!(counts(), (2, 2));
-        one.sub(Held::Logged, 5);
+        one.sub(MemoryKind::Logged, 5);
         assert_eq!(counts(), (2, 1));
-        other.sub(Held::Logged, 7);
+        other.sub(MemoryKind::Logged, 7);
         assert_eq!(counts(), (1, 1));
     }
 
     #[test]
     fn while_memory_is_short_one_payer_has_no_more_than_it_leaves() {
-        let pots = Pots::new([u64::MAX; Held::COUNT]);
+        let pots = Pots::new([u64::MAX; MemoryKind::COUNT]);
         let (greedy, modest) =
             (Account::new("greedy", 1, &pots, None), Account::new("modest", 2, &pots, None));
-        greedy.add(Held::Unsent, 400);
-        greedy.add(Held::Sessions, 200);
-        modest.add(Held::Queued, 20);
-        modest.add(Held::Logged, 1_000_000);
-        let lacks = || (greedy.lacks_room(Held::Queued, 10), modest.lacks_room(Held::Queued, 10));
+        greedy.add(MemoryKind::Unsent, 400);
+        greedy.add(MemoryKind::Sessions, 200);
+        modest.add(MemoryKind::Queued, 20);
+        modest.add(MemoryKind::Logged, 1_000_000);
+        let lacks = || {
+            (greedy.lacks_room(MemoryKind::Queued, 10), modest.lacks_room(MemoryKind::Queued, 10))
+        };
         assert_eq!(lacks(), (false, false));
         pots.set_memory_left(100);
         assert_eq!(lacks(), (true, false));
         pots.set_memory_left(25);
         assert_eq!(lacks(), (true, true));
         assert!(!modest.lacks_memory(5), "what is left it may have");
-        greedy.sub(Held::Unsent, 400);
+        greedy.sub(MemoryKind::Unsent, 400);
         pots.set_memory_left(u64::MAX);
         assert_eq!(lacks(), (false, false));
     }
@@ -406,25 +409,26 @@ mod tests {
         let member = |number| Account::new("member", number, &pots, Some(crowd.clone()));
         let members: Vec<_> = (0..150).map(member).collect();
         for _ in 0..1_000 {
-            for member in members.iter().filter(|member| !member.lacks_room(Held::Queued, 10)) {
-                member.add(Held::Queued, 10);
+            for member in members.iter().filter(|member| !member.lacks_room(MemoryKind::Queued, 10))
+            {
+                member.add(MemoryKind::Queued, 10);
             }
         }
-        assert!((14_000..=15_000).contains(&crowd.bytes(Held::Queued)), "{crowd:?}");
+        assert!((14_000..=15_000).contains(&crowd.bytes(MemoryKind::Queued)), "{crowd:?}");
         let honest = Account::new("honest", 500, &pots, Some(tenant));
-        assert!(!honest.lacks_room(Held::Queued, 10_000));
+        assert!(!honest.lacks_room(MemoryKind::Queued, 10_000));
         let of_default = Account::new("default", 501, &pots, None);
-        assert!(!of_default.lacks_room(Held::Queued, 10_000));
-        crowd.set_bytes_max(Held::Queued, crowd.bytes(Held::Queued));
-        members[0].sub(Held::Queued, 20);
-        assert!(!members[0].is_over_limit(Held::Queued, 20));
-        assert!(members[0].is_over_limit(Held::Queued, 21));
-        assert!(members[0].lacks_room(Held::Queued, 21));
-        assert_eq!(crowd.refused(Held::Queued), 0, "nobody has been refused yet");
-        members[0].count_refusal(Held::Queued, 20);
-        members[0].count_refusal(Held::Queued, 21);
-        assert_eq!(crowd.refused(Held::Queued), 1);
+        assert!(!of_default.lacks_room(MemoryKind::Queued, 10_000));
+        crowd.set_bytes_max(MemoryKind::Queued, crowd.bytes(MemoryKind::Queued));
+        members[0].sub(MemoryKind::Queued, 20);
+        assert!(!members[0].is_over_limit(MemoryKind::Queued, 20));
+        assert!(members[0].is_over_limit(MemoryKind::Queued, 21));
+        assert!(members[0].lacks_room(MemoryKind::Queued, 21));
+        assert_eq!(crowd.refused(MemoryKind::Queued), 0, "nobody has been refused yet");
+        members[0].count_refusal(MemoryKind::Queued, 20);
+        members[0].count_refusal(MemoryKind::Queued, 21);
+        assert_eq!(crowd.refused(MemoryKind::Queued), 1);
         drop((members, honest));
-        assert!(!of_default.lacks_room(Held::Queued, 14_000), "as without namespaces");
+        assert!(!of_default.lacks_room(MemoryKind::Queued, 14_000), "as without namespaces");
     }
 }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use codec::{Ack, AckKind, Packet, Properties, Reason, Version};
 
 use crate::alias::AliasUse;
-use crate::gate::Gate;
 use crate::layout::{Layout, Template};
+use crate::read_pauses::ReadPauses;
 use crate::{
     Awaited, Bucket, Identifiers, InboundAliases, LARGE_BYTES_MIN, Message, NEVER, OutboundAliases,
     Outbox, Rate, Respondent, Terms,
@@ -113,7 +113,7 @@ pub struct Link {
     pub is_told_nothing: bool,
     /// Does the driver know that there may be something in the outbox?
     pub dirty: Dirt,
-    pub gate: Gate,
+    pub gate: ReadPauses,
     /// Bytes of answers that it has not taken, beside a full outbox.
     unheard_bytes: u32,
     /// What it last asked for took a good part of a turn.
@@ -171,7 +171,7 @@ impl Link {
             has_refused: false,
             is_told_nothing: false,
             dirty: Dirt::Clean,
-            gate: Gate::default(),
+            gate: ReadPauses::default(),
             unheard_bytes: 0,
             asks_for_much: false,
             is_lost: false,

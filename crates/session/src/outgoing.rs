@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use codec::{AckKind, QoS};
 
-use crate::{Account, Dropped, Held, Link, Message, NEVER};
+use crate::{Account, Dropped, Link, MemoryKind, Message, NEVER};
 
 /// Subscription identifiers of the subscriptions that matched (MQTT-3.3.4-3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -143,7 +143,7 @@ pub struct Outgoing {
     /// The session had a connection before the present one. Here it costs no memory.
     pub(crate) is_resumed: bool,
     /// Absent while nothing waits, as in most sessions.
-    waiting: Option<Box<Waiting>>,
+    waiting: Option<Box<PendingDeliveries>>,
     /// Pays for what waits.
     account: Option<Arc<Account>>,
 }
@@ -153,14 +153,14 @@ const EXPIRY_LOOK_MS: u64 = 1000;
 
 /// Deliveries that wait for a place in the window.
 #[derive(Debug)]
-struct Waiting {
+struct PendingDeliveries {
     queue: VecDeque<Delivery>,
     bytes: u64,
     /// When it is worth while to look for what has expired.
     look_ms: u64,
 }
 
-impl Default for Waiting {
+impl Default for PendingDeliveries {
     fn default() -> Self {
         Self { queue: VecDeque::new(), bytes: 0, look_ms: NEVER }
     }
@@ -484,7 +484,7 @@ impl Outgoing {
     pub fn enqueue(&mut self, delivery: Delivery) {
         let bytes = delivery.bytes();
         if let Some(account) = &self.account {
-            account.add(Held::Queued, bytes + Delivery::ENTRY_BYTES);
+            account.add(MemoryKind::Queued, bytes + Delivery::ENTRY_BYTES);
         }
         let waiting = self.waiting.get_or_insert_default();
         waiting.bytes += bytes;
@@ -495,9 +495,9 @@ impl Outgoing {
     /// From now on this is who pays for what waits.
     pub fn charge_to(&mut self, account: Arc<Account>) {
         let bytes = self.charged_bytes();
-        account.add(Held::Queued, bytes);
+        account.add(MemoryKind::Queued, bytes);
         if let Some(before) = self.account.replace(account) {
-            before.sub(Held::Queued, bytes);
+            before.sub(MemoryKind::Queued, bytes);
         }
     }
 
@@ -508,15 +508,15 @@ impl Outgoing {
     /// So many bytes have been refused.
     pub(crate) fn count_refusal(&self, bytes: u64) {
         if let Some(account) = &self.account {
-            account.count_refusal(Held::Queued, bytes + Delivery::ENTRY_BYTES);
+            account.count_refusal(MemoryKind::Queued, bytes + Delivery::ENTRY_BYTES);
         }
     }
 
     /// Would so many bytes more in the queue be too many for who pays?
     pub(crate) fn lacks_room(&self, bytes: u64) -> bool {
-        self.account
-            .as_ref()
-            .is_some_and(|account| account.lacks_room(Held::Queued, bytes + Delivery::ENTRY_BYTES))
+        self.account.as_ref().is_some_and(|account| {
+            account.lacks_room(MemoryKind::Queued, bytes + Delivery::ENTRY_BYTES)
+        })
     }
 
     /// Is the oldest waiting delivery one whose packet id has to be in the log first?
@@ -555,7 +555,7 @@ impl Outgoing {
         waiting.bytes -= bytes;
         waiting.look_ms = next_ms.max(now_ms + EXPIRY_LOOK_MS);
         if let Some(account) = &self.account {
-            account.sub(Held::Queued, bytes + u64::from(dropped) * Delivery::ENTRY_BYTES);
+            account.sub(MemoryKind::Queued, bytes + u64::from(dropped) * Delivery::ENTRY_BYTES);
         }
         dropped
     }
@@ -566,7 +566,7 @@ impl Outgoing {
         let delivery = waiting.queue.pop_front()?;
         waiting.bytes -= delivery.bytes();
         if let Some(account) = &self.account {
-            account.sub(Held::Queued, delivery.bytes() + Delivery::ENTRY_BYTES);
+            account.sub(MemoryKind::Queued, delivery.bytes() + Delivery::ENTRY_BYTES);
         }
         if waiting.queue.is_empty() && waiting.queue.capacity() > IDLE_CAPACITY_MAX {
             self.waiting = None;
@@ -583,7 +583,7 @@ impl Outgoing {
             let more = (count - freed).min(waiting.queue.len());
             drop(waiting.queue.drain(..more));
             if let Some(account) = &self.account {
-                account.sub(Held::Queued, more as u64 * Delivery::ENTRY_BYTES);
+                account.sub(MemoryKind::Queued, more as u64 * Delivery::ENTRY_BYTES);
             }
             freed += more;
         }
@@ -609,7 +609,7 @@ impl Outgoing {
         let bytes = self.charged_bytes();
         let waiting = self.waiting.take();
         if let Some(account) = &self.account {
-            account.sub(Held::Queued, bytes);
+            account.sub(MemoryKind::Queued, bytes);
         }
         for delivery in waiting.map(|waiting| waiting.queue).unwrap_or_default() {
             if delivery.terms.group == 0 {
@@ -657,7 +657,7 @@ impl Outgoing {
     pub fn heap_bytes(&self) -> usize {
         self.in_flight.capacity() * size_of::<InFlight>()
             + self.waiting.as_ref().map_or(0, |waiting| {
-                size_of::<Waiting>()
+                size_of::<PendingDeliveries>()
                     + waiting.queue.capacity() * size_of::<Delivery>()
                     + waiting.bytes as usize
             })
@@ -667,7 +667,7 @@ impl Outgoing {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         if let Some(account) = &self.account {
-            account.sub(Held::Queued, self.charged_bytes());
+            account.sub(MemoryKind::Queued, self.charged_bytes());
         }
     }
 }

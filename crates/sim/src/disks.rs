@@ -6,8 +6,8 @@ use broker::journal::Fact;
 use broker::{Replay, ShardId};
 use storage::testing::{Crash, SimDisk};
 use storage::{
-    Command, CommandId, Completion, Identity, Kind, Ledger, Outcome, Position, Record, Recovered,
-    Refusal, Settings,
+    Command, CommandId, Completion, Identity, Ledger, Outcome, Position, Record, RecordKind,
+    Recovered, Refusal, Settings,
 };
 
 use crate::random::Random;
@@ -27,7 +27,7 @@ pub(crate) struct Disks {
 }
 
 /// A record as recovery hands it out: place, kind, content.
-pub(crate) type Found = (Position, Kind, Vec<u8>);
+pub(crate) type Found = (Position, RecordKind, Vec<u8>);
 
 impl Disks {
     /// `thrift`: how much of a log is left to what frees more than it takes, and how commits wait.
@@ -201,7 +201,7 @@ impl Disks {
         let recovered = self.read_log(shard, &mut |record, ledger| {
             let is_forgotten = match sabotage {
                 Some(Sabotage::ForgetFact(kind)) => {
-                    record.kind == Kind::new(kind) && random.chance(30)
+                    record.kind == RecordKind::new(kind) && random.chance(30)
                 }
                 Some(Sabotage::ForgetAll) => true,
                 Some(Sabotage::ForgetNewest) => newest == Some(record.position),
@@ -216,7 +216,7 @@ impl Disks {
                     let fact = Fact::WillCleared { session };
                     let mut bytes = Vec::new();
                     fact.encode(&mut bytes);
-                    let kind = Kind::new(fact.kind());
+                    let kind = RecordKind::new(fact.kind());
                     replay.on_record(Record { kind, bytes: &bytes, ..record }, ledger);
                 }
             } else if !is_forgotten {

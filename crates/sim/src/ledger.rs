@@ -4,7 +4,7 @@ use broker::command::Publication;
 use broker::{Answer, Command, Durability, Scope, ShardId};
 use codec::QoS;
 use driver::{Asked, Item};
-use session::Held;
+use session::MemoryKind;
 
 use crate::world::World;
 
@@ -42,7 +42,7 @@ impl World {
         let ledger = &self.node.shared.ledger;
         for name in self.mob.accounts() {
             let account = ledger.account(&name);
-            for held in Held::ALL.into_iter().filter(|held| *held != Held::Retained) {
+            for held in MemoryKind::ALL.into_iter().filter(|held| *held != MemoryKind::Retained) {
                 let bytes = account.bytes(held);
                 if bytes > 0 {
                     return Err(format!("{name} has gone, and pays for {bytes} bytes {held:?}"));
@@ -66,7 +66,7 @@ impl World {
             self.let_move()?;
         }
         let shared = &self.node.shared;
-        for held in Held::ALL {
+        for held in MemoryKind::ALL {
             let bytes = shared.ledger.bytes(held);
             if bytes > 0 {
                 let who = shared.ledger.largest_of(held, 3);

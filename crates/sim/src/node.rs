@@ -20,13 +20,13 @@ use crate::sabotage::Sabotage;
 
 /// A connection as the broker knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionRef {
     pub(crate) shard: ShardId,
     pub(crate) slot: u32,
     pub(crate) connection: u64,
 }
 
-impl Place {
+impl ConnectionRef {
     /// That of a connection which its shard does not have any more.
     const fn none(shard: ShardId) -> Self {
         Self { shard, slot: 0, connection: NO_CONNECTION }
@@ -188,18 +188,18 @@ impl Node {
     }
 
     /// Where the client is connected, if it is.
-    pub(crate) fn place_of(&mut self, client: Name<'_>) -> Place {
+    pub(crate) fn place_of(&mut self, client: Name<'_>) -> ConnectionRef {
         let shard = self.shared.shard_of_client(client);
         let Some(connection) = self.shard(shard).connection_of(client) else {
-            return Place::none(shard);
+            return ConnectionRef::none(shard);
         };
         let driver = &self.drivers[self.driver_of(shard)].driver;
         let slot = driver.slot_of(connection);
-        slot.map_or(Place::none(shard), |slot| Place { shard, slot, connection })
+        slot.map_or(ConnectionRef::none(shard), |slot| ConnectionRef { shard, slot, connection })
     }
 
     /// What the broker has for a connection, and its socket has not taken.
-    pub(crate) fn unsent(&mut self, place: Place) -> usize {
+    pub(crate) fn unsent(&mut self, place: ConnectionRef) -> usize {
         let farewell =
             self.drivers[self.driver_of(place.shard)].driver.farewell_len(place.connection);
         let outbox = self.shard(place.shard).outbox(place.slot, place.connection);

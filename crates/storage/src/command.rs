@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// a file name.
 ///
 /// The contract of a driver:
-/// - Commands of one [`Lane`] are executed in the order given, one after the other; the two lanes
+/// - Commands of one [`CommandQueue`] are executed in the order given, one after the other; the two queues
 ///   are independent of each other.
 /// - The steps of a `Commit` are executed in order and **stop at the first fault**. Commits behind
 ///   one that failed are not carried out, but answered as [`FaultKind::Skipped`], until one comes
@@ -58,7 +58,7 @@ pub struct CommandId(pub u64);
 
 /// The two queues of a log's driver. Housekeeping never delays a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lane {
+pub enum CommandQueue {
     /// Writes and syncs that a client may be waiting for.
     Commit,
     /// Files made and removed, and reads.
@@ -78,10 +78,10 @@ impl Command {
     }
 
     /// The queue it belongs into.
-    pub fn lane(&self) -> Lane {
+    pub fn queue(&self) -> CommandQueue {
         match self {
-            Self::Commit { .. } => Lane::Commit,
-            _ => Lane::Background,
+            Self::Commit { .. } => CommandQueue::Commit,
+            _ => CommandQueue::Background,
         }
     }
 }

@@ -181,9 +181,9 @@ impl BatchHeader {
 /// What a record is to its reader: 1 to 127, given a meaning by the user of the log. The first byte
 /// of a batch header is outside that range, so a walk over bytes can tell the two apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Kind(u8);
+pub struct RecordKind(u8);
 
-impl Kind {
+impl RecordKind {
     /// Panics, at compile time in a `const`, when `kind` is not 1 to 127.
     pub const fn new(kind: u8) -> Self {
         assert!(kind >= 1 && kind <= KIND_MAX);
@@ -200,12 +200,12 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
     pub position: Position,
-    pub kind: Kind,
+    pub kind: RecordKind,
     pub bytes: &'a [u8],
 }
 
 /// Appends one framed record to `out`; the parts are its bytes in order.
-pub(crate) fn push_record(out: &mut Vec<u8>, seed: u32, kind: Kind, parts: &[&[u8]]) {
+pub(crate) fn push_record(out: &mut Vec<u8>, seed: u32, kind: RecordKind, parts: &[&[u8]]) {
     let start = out.len();
     let len: usize = parts.iter().map(|part| part.len()).sum();
     out.reserve(len + RECORD_FRAME_BYTES as usize);
@@ -222,7 +222,7 @@ pub(crate) fn push_record(out: &mut Vec<u8>, seed: u32, kind: Kind, parts: &[&[u
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
     /// A record: its kind, its bytes, the bytes of its whole frame.
-    Record(Kind, &'a [u8], usize),
+    Record(RecordKind, &'a [u8], usize),
     /// The frame is not whole: it takes this many bytes.
     Partial(usize),
     /// Neither a record nor the beginning of one.
@@ -248,7 +248,7 @@ pub(crate) fn read_frame(bytes: &[u8], seed: u32, checked: bool) -> Frame<'_> {
     if checked && crc32c(&bytes[..5 + len]) ^ seed != u32_at(bytes, 5 + len) {
         return Frame::Other;
     }
-    Frame::Record(Kind(kind), &bytes[5..5 + len], whole)
+    Frame::Record(RecordKind(kind), &bytes[5..5 + len], whole)
 }
 
 /// CRC-32C, the checksum of all that is stored.
@@ -353,9 +353,9 @@ mod tests {
     #[test]
     fn frames_are_read_back_and_partial_ones_say_what_they_need() {
         let mut out = Vec::new();
-        push_record(&mut out, 11, Kind::new(5), &[b"ab", b"", b"c"]);
+        push_record(&mut out, 11, RecordKind::new(5), &[b"ab", b"", b"c"]);
         assert_eq!(out.len(), 12);
-        assert_eq!(read_frame(&out, 11, true), Frame::Record(Kind::new(5), b"abc", 12));
+        assert_eq!(read_frame(&out, 11, true), Frame::Record(RecordKind::new(5), b"abc", 12));
         assert_eq!(read_frame(&out, 12, true), Frame::Other);
         assert_eq!(read_frame(&out[..11], 11, true), Frame::Partial(12));
         assert_eq!(read_frame(&out[..3], 11, true), Frame::Partial(9));

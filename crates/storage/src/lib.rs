@@ -67,13 +67,13 @@ pub mod testing;
 
 pub use chunk::{Chunk, ChunkEnd};
 pub use command::{
-    Command, CommandId, CommitGate, Completion, Fault, FaultKind, Lane, Outcome, Step,
+    Command, CommandId, CommandQueue, CommitGate, Completion, Fault, FaultKind, Outcome, Step,
 };
 pub use follow::Follow;
 pub use format::crc32c as checksum;
 pub use format::{
     BatchHeader, FLAG_MANIFEST, FLAG_MARK, FLAG_OPEN, FLAG_SEAL, FORMAT_VERSION, HeaderRead,
-    Identity, Kind, Record, SegmentHeader,
+    Identity, Record, RecordKind, SegmentHeader,
 };
 pub use inspect::{Repair, Survey};
 pub use ledger::{Ledger, weight};

@@ -7,7 +7,7 @@ use crate::chunk::Chunk;
 use crate::command::{Command, CommandId, Completion, Fault, FaultKind, Outcome, Step};
 use crate::commit::Commit;
 use crate::format::{
-    BATCH_HEADER_BYTES, BatchHeader, FLAG_MANIFEST, FLAG_OPEN, Identity, Kind, Record,
+    BATCH_HEADER_BYTES, BatchHeader, FLAG_MANIFEST, FLAG_OPEN, Identity, Record, RecordKind,
     SegmentHeader, crc32c, push_record,
 };
 use crate::ledger::{Ledger, weight};
@@ -270,7 +270,7 @@ impl Log {
     /// [`Log::synced_upto`], as `level` asks, is past the position returned.
     pub fn append(
         &mut self,
-        kind: Kind,
+        kind: RecordKind,
         parts: &[&[u8]],
         level: Level,
     ) -> Result<Position, AppendError> {
@@ -281,7 +281,7 @@ impl Log {
     /// the reserve that other records leave alone on a full disk.
     pub fn append_essential(
         &mut self,
-        kind: Kind,
+        kind: RecordKind,
         parts: &[&[u8]],
         level: Level,
     ) -> Result<Position, AppendError> {
@@ -290,7 +290,11 @@ impl Log {
 
     /// Appends a record of a [`Log::reclaim`] chunk again. It may use the segment that is kept free
     /// for this.
-    pub fn append_copy(&mut self, kind: Kind, parts: &[&[u8]]) -> Result<Position, AppendError> {
+    pub fn append_copy(
+        &mut self,
+        kind: RecordKind,
+        parts: &[&[u8]],
+    ) -> Result<Position, AppendError> {
         self.append_as(Class::Copy, kind, parts, Level::Disk)
     }
 
@@ -523,7 +527,7 @@ impl Log {
     fn append_as(
         &mut self,
         class: Class,
-        kind: Kind,
+        kind: RecordKind,
         parts: &[&[u8]],
         level: Level,
     ) -> Result<Position, AppendError> {

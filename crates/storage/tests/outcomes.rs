@@ -4,7 +4,7 @@ mod model;
 
 use model::{Model, live, settings};
 use storage::testing::{Crash, Rng};
-use storage::{AppendError, Command, FaultKind, Kind, Level, Status};
+use storage::{AppendError, Command, FaultKind, Level, RecordKind, Status};
 
 /// As long as nothing is appended and time does not pass.
 fn rest(model: &mut Model) {
@@ -55,7 +55,7 @@ fn without_a_quorum_appends_are_taken_until_the_backlog_is_full() {
     let promised = model.promised_fsync;
     let (mut taken, mut was_behind) = (0, false);
     loop {
-        let refused = model.log.append(Kind::new(3), &[&[7; 1000]], Level::Fsync).err();
+        let refused = model.log.append(RecordKind::new(3), &[&[7; 1000]], Level::Fsync).err();
         if let Some(error) = refused {
             assert!(matches!(error, AppendError::Backlog { .. }), "{error}");
             break;
@@ -114,7 +114,7 @@ fn a_read_that_found_no_quorum_is_asked_again() {
     settings.cache_bytes_max = 0;
     let mut model = Model::new(3, settings);
     model.settle();
-    let position = model.log.append(Kind::new(3), &[b"content"], Level::Fsync).unwrap();
+    let position = model.log.append(RecordKind::new(3), &[b"content"], Level::Fsync).unwrap();
     model.settle();
     assert!(model.log.read(position).is_none());
     let id = model.log.request(position, 1000).unwrap();
@@ -151,7 +151,7 @@ fn a_fenced_log_never_writes_again() {
         let Status::Fenced(fault) = &status else { panic!("seed {seed}: {status:?}") };
         assert_eq!(fault.kind, FaultKind::Fenced);
         assert!(!model.log.is_ready());
-        let refused = model.log.append(Kind::new(3), &[b"x"], Level::Disk);
+        let refused = model.log.append(RecordKind::new(3), &[b"x"], Level::Disk);
         assert!(matches!(refused, Err(AppendError::Poisoned(_))), "seed {seed}");
         // Should the engine take everything again, nothing comes any more.
         model.disk.faults.fenced = false;

@@ -5,7 +5,7 @@ use crate::filter::has_wildcard;
 use crate::hash::{IdTable, TextHasher};
 use crate::routes::Routes;
 use crate::slab::Slab;
-use crate::trie::{Place, Trie};
+use crate::trie::{TreePosition, Trie};
 
 /// Which subscriptions and shared groups want a topic.
 ///
@@ -113,7 +113,7 @@ pub(crate) struct Entry {
     pub(crate) text: Box<str>,
     audience: Audience,
     /// Where a wildcard filter hangs in the tree; an exact filter hangs nowhere.
-    pub(crate) place: Place,
+    pub(crate) place: TreePosition,
 }
 
 impl Entry {

@@ -37,7 +37,7 @@ const TAIL_BYTES_PER_STEP: usize = 64;
 
 /// Where a filter hangs in the tree.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct TreePosition {
     node: u32,
     /// Where its tail begins in its text. One more than the text's length: it ends with the node.
     tail: u32,
@@ -83,7 +83,7 @@ impl Trie {
         if self.is_empty() {
             return None;
         }
-        let mut place = Place::default();
+        let mut place = TreePosition::default();
         loop {
             let step = Step::of(text, place);
             match self.link(filters, place.node, step).target() {
@@ -102,7 +102,7 @@ impl Trie {
             self.nodes.insert(Node::default());
         }
         self.filter_count += 1;
-        let mut place = Place::default();
+        let mut place = TreePosition::default();
         loop {
             let step = Step::of(text, place);
             let child = match self.link(filters, place.node, step).target() {
@@ -229,7 +229,7 @@ impl Trie {
         let Node { parent, level, .. } = self.nodes.remove(place.node);
         self.level_bytes -= level.len();
         let gone = Link::of_node(place.node);
-        *place = Place { node: parent, tail: place.tail - level.len() as u32 - 1 };
+        *place = TreePosition { node: parent, tail: place.tail - level.len() as u32 - 1 };
         self.relink(parent, Step::of(text, *place), gone, Link::of_filter(filter));
         parent
     }
@@ -285,7 +285,7 @@ impl Trie {
     }
 }
 
-impl Place {
+impl TreePosition {
     /// The place one step further, at a child.
     fn below(self, child: u32, step: Step<'_>) -> Self {
         Self { node: child, tail: self.tail + step.level().len() as u32 + 1 }
@@ -312,7 +312,7 @@ enum Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    fn of(text: &'a str, place: Place) -> Self {
+    fn of(text: &'a str, place: TreePosition) -> Self {
         let Some(tail) = text.get(place.tail as usize..) else { return Self::End };
         match tail.split_once('/').map_or(tail, |(level, _)| level) {
             "#" => Self::Hash,

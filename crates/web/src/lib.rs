@@ -6,7 +6,7 @@
 
 mod body;
 mod lasting;
-mod places;
+mod permits;
 
 use std::convert::Infallible;
 use std::io;
@@ -29,7 +29,7 @@ pub use axum;
 pub use body::{BodyError, read_body};
 use lasting::Slot;
 pub use lasting::{Lasting, stream};
-use places::Places;
+use permits::ConnectionPermits;
 
 /// Who asks: in the extensions of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
 
 async fn accept(listener: std::net::TcpListener, limits: Limits, router: Router) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let places = Arc::new(Places::new(limits));
+    let places = Arc::new(ConnectionPermits::new(limits));
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {

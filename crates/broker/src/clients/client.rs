@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use core::net::{IpAddr, SocketAddr};
 use policy::Principal;
-use policy::{Grants, Identity, Place};
+use policy::{ClientLocation, Grants, Identity};
 use session::{NEVER, Session, Will};
 
 use crate::clients::notices::ClientNotices;
@@ -27,13 +27,13 @@ pub(crate) fn address_of(peer: &str) -> Option<IpAddr> {
 
 /// How busy a session is, for the shards that choose among the members of a shared group.
 #[derive(Debug, Default)]
-pub struct Gauge {
+pub struct MemberLoad {
     is_online: AtomicBool,
     in_flight: AtomicU32,
     room: AtomicU32,
 }
 
-impl Gauge {
+impl MemberLoad {
     pub(crate) fn set(&self, is_online: bool, in_flight: u16, room: u16) {
         self.is_online.store(is_online, Ordering::Release);
         self.in_flight.store(u32::from(in_flight), Ordering::Relaxed);
@@ -180,7 +180,7 @@ pub(crate) struct Client {
     pub(crate) will: Option<Box<Will>>,
     /// What waits for it was meant for it by other access rules than those of now.
     pub(crate) rechecks: bool,
-    pub(crate) gauge: Option<Arc<Gauge>>,
+    pub(crate) gauge: Option<Arc<MemberLoad>>,
     pub(crate) extras: Option<Box<Extras>>,
     /// Present if the session is in the log.
     pub(crate) durable: Option<Box<KeptSession>>,
@@ -238,9 +238,9 @@ impl Client {
     }
 
     /// Without a connection its address is not known any more.
-    fn place(&self) -> Place<'_> {
+    fn place(&self) -> ClientLocation<'_> {
         let address = self.session.link().and_then(|link| address_of(&link.peer));
-        Place { address, listener: &self.limits.listener }
+        ClientLocation { address, listener: &self.limits.listener }
     }
 
     pub(crate) fn grants_by(&self, rules: &Rules) -> Grants {

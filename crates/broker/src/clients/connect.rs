@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
 use policy::Principal;
-use policy::{Grants, Identity, Place};
-use session::{Held, LinkSettings, NEVER, Rates, Will};
+use policy::{ClientLocation, Grants, Identity};
+use session::{LinkSettings, MemoryKind, NEVER, Rates, Will};
 
 use crate::clients::Sessions;
 use crate::clients::client::{self, Client, address_of};
@@ -76,7 +76,7 @@ impl ConnectRequest {
         let (client_id, username) = (&*self.client_id, self.proved_username());
         let identity = Identity { client_id, username, principal: self.principal.as_deref() };
         let listener = &self.limits.listener;
-        let place = Place { address: address_of(&self.peer), listener };
+        let place = ClientLocation { address: address_of(&self.peer), listener };
         rules.of(self.scope).grants_of(identity, place)
     }
 
@@ -141,9 +141,9 @@ impl Context {
         let bytes = client::SESSION_BYTES + who_bytes + will_bytes;
         let Some(payer) = request.payer() else { return false };
         let account = self.shared.account(&payer);
-        let lacks = account.lacks_room(Held::Sessions, bytes as u64);
+        let lacks = account.lacks_room(MemoryKind::Sessions, bytes as u64);
         if lacks {
-            account.count_refusal(Held::Sessions, bytes as u64);
+            account.count_refusal(MemoryKind::Sessions, bytes as u64);
         }
         lacks
     }

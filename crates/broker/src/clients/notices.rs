@@ -25,7 +25,7 @@ pub(crate) struct ClientNotices {
 
 #[derive(Debug)]
 struct ClientItem {
-    kind: Kind,
+    kind: NoticeKind,
     count: u64,
     /// Of the first; empty where the kind has none.
     topic: Box<str>,
@@ -33,7 +33,7 @@ struct ClientItem {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum NoticeKind {
     /// Deliveries to the client.
     Dropped(Dropped),
     /// Its publishes, for lack of room.
@@ -72,7 +72,7 @@ impl ClientNotices {
     }
 
     /// Counts what is known to have happened already. False: it is new.
-    fn count(&mut self, kind: Kind) -> bool {
+    fn count(&mut self, kind: NoticeKind) -> bool {
         let known = self.items.iter_mut().find(|item| item.kind == kind);
         known.map(|item| item.count += 1).is_some()
     }
@@ -86,12 +86,12 @@ impl ShardNotices {
 
 impl Client {
     /// Counts, and tells at once if nothing was told of it for a second.
-    pub(crate) fn note(&mut self, cx: &mut Context, kind: Kind, topic: &str) {
+    pub(crate) fn note(&mut self, cx: &mut Context, kind: NoticeKind, topic: &str) {
         self.note_as(cx, kind, topic, Manner::default());
     }
 
     /// The same of something that was wanted in a certain manner.
-    pub(crate) fn note_as(&mut self, cx: &mut Context, kind: Kind, topic: &str, manner: Manner) {
+    pub(crate) fn note_as(&mut self, cx: &mut Context, kind: NoticeKind, topic: &str, manner: Manner) {
         if !self.extras().notices.count(kind) {
             let (topic, rule) = (topic.into(), rule_of(self, kind, topic, manner));
             self.extras().notices.items.push(ClientItem { kind, count: 1, topic, rule });
@@ -118,12 +118,12 @@ impl Client {
         for ClientItem { kind, count, topic, rule } in items {
             let (client_id, username, peer) = (client_id.clone(), username.clone(), peer.clone());
             let event = match kind {
-                Kind::Dropped(reason) => Event::Dropped { client_id, reason, count },
-                Kind::Refused => Event::Refused { client_id, username, peer, topic, count },
-                Kind::TooMany => {
+                NoticeKind::Dropped(reason) => Event::Dropped { client_id, reason, count },
+                NoticeKind::Refused => Event::Refused { client_id, username, peer, topic, count },
+                NoticeKind::TooMany => {
                     Event::TooManySubscriptions { client_id, username, peer, filter: topic, count }
                 }
-                Kind::Denied(action) => {
+                NoticeKind::Denied(action) => {
                     Event::Denied { client_id, username, peer, action, topic, rule, count }
                 }
             };
@@ -184,11 +184,11 @@ impl Subject {
 }
 
 /// The access rule that denied something.
-fn rule_of(client: &Client, kind: Kind, topic: &str, manner: Manner) -> Box<str> {
+fn rule_of(client: &Client, kind: NoticeKind, topic: &str, manner: Manner) -> Box<str> {
     let action = match kind {
-        Kind::Denied("subscribe") => Action::Subscribe,
-        Kind::Denied(_) => Action::Publish,
-        Kind::Dropped(_) | Kind::Refused | Kind::TooMany => return Box::default(),
+        NoticeKind::Denied("subscribe") => Action::Subscribe,
+        NoticeKind::Denied(_) => Action::Publish,
+        NoticeKind::Dropped(_) | NoticeKind::Refused | NoticeKind::TooMany => return Box::default(),
     };
     client.grants.why_denied(client.identity(), action, topic, manner)
 }

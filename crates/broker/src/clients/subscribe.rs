@@ -10,7 +10,7 @@ use topic::{Filter, Subscription};
 
 use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::notices::Kind;
+use crate::clients::notices::NoticeKind;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Durable;
 use crate::expected::Expected;
@@ -596,11 +596,11 @@ impl Client {
         match reason {
             Reason::NOT_AUTHORIZED => {
                 let manner = Manner { qos, retain: false };
-                self.note_as(cx, Kind::Denied("subscribe"), text, manner);
+                self.note_as(cx, NoticeKind::Denied("subscribe"), text, manner);
             }
             Reason::QUOTA_EXCEEDED => {
                 cx.metrics.subscriptions_refused.add(1);
-                self.note(cx, Kind::TooMany, text);
+                self.note(cx, NoticeKind::TooMany, text);
             }
             _ => {}
         }

@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 use topic::FilterId;
 
-use crate::durable::Place;
+use crate::durable::RecordLocation;
 
 /// Up to so many are looked through one by one, a microsecond or two for each filter of a packet;
 /// more stand in a table. Without it a client that subscribes again to all it has would keep its
@@ -22,12 +22,12 @@ pub(crate) struct Listed {
     /// The shard's number of the shared group plus one, or 0.
     pub(crate) group: u32,
     /// Where it stands in the log.
-    pub(crate) place: Place,
+    pub(crate) place: RecordLocation,
 }
 
 impl Listed {
     pub(crate) const fn new(filter: FilterId, group: u32) -> Self {
-        Self { filter, group, place: Place::NOWHERE }
+        Self { filter, group, place: RecordLocation::NOWHERE }
     }
 
     pub(crate) const fn is_shared(&self) -> bool {
@@ -43,7 +43,7 @@ impl Listed {
 /// Filter and group of a [`Listed`].
 type Name = (FilterId, u32);
 
-type Table = HashMap<Name, Place, FixedState>;
+type Table = HashMap<Name, RecordLocation, FixedState>;
 
 /// What a session is subscribed to, each once. Its shared subscriptions are found without a look at
 /// the others: with each acknowledgement their groups are asked for more.
@@ -144,7 +144,7 @@ impl Subscriptions {
         }
     }
 
-    pub(crate) fn place_mut(&mut self, listed: &Listed) -> Option<&mut Place> {
+    pub(crate) fn place_mut(&mut self, listed: &Listed) -> Option<&mut RecordLocation> {
         match self {
             Self::Few(few) => {
                 let known = few.iter_mut().find(|known| known.name() == listed.name());
@@ -184,7 +184,7 @@ fn one_by_one<'a>(few: &'a [Listed], many: Option<&'a Table>) -> impl Iterator<I
     few.iter().copied().chain(many)
 }
 
-fn listed_of(((filter, group), place): (Name, Place)) -> Listed {
+fn listed_of(((filter, group), place): (Name, RecordLocation)) -> Listed {
     Listed { filter, group, place }
 }
 
@@ -192,7 +192,7 @@ fn listed_of(((filter, group), place): (Name, Place)) -> Listed {
 #[derive(Debug)]
 pub(crate) enum Leaving {
     Few(smallvec::IntoIter<[Listed; 1]>),
-    Many(Chain<IntoIter<Name, Place>, IntoIter<Name, Place>>),
+    Many(Chain<IntoIter<Name, RecordLocation>, IntoIter<Name, RecordLocation>>),
 }
 
 impl Iterator for Leaving {
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     fn listed(number: u32) -> Listed {
-        let place = Place::new(storage::Position::new(1, number), 1);
+        let place = RecordLocation::new(storage::Position::new(1, number), 1);
         Listed { place, ..Listed::new(FilterId(number), number % 3) }
     }
 
@@ -268,7 +268,7 @@ mod tests {
             if number % 100 == 0 {
                 assert_eq!(numbers(subscriptions.iter()), (number..count).collect::<Vec<_>>());
             }
-            *subscriptions.place_mut(&listed(number)).unwrap() = Place::NOWHERE;
+            *subscriptions.place_mut(&listed(number)).unwrap() = RecordLocation::NOWHERE;
             assert!(!subscriptions.find(&listed(number)).unwrap().place.is_some());
             subscriptions.remove(&listed(number));
             assert!(subscriptions.find(&listed(number)).is_none());

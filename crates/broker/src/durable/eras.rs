@@ -9,7 +9,7 @@ use topic::{FilterId, Subscription};
 
 use super::kept_sessions::KeptSession;
 use super::store::{Class, Store};
-use super::track::Place;
+use super::track::RecordLocation;
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::clients::subscriptions::Listed;
@@ -28,7 +28,7 @@ pub(super) struct Era {
     through: u64,
     /// Option bits of the index and identifier. None: it was not subscribed.
     subscribed: Option<(u8, u32)>,
-    place: Place,
+    place: RecordLocation,
 }
 
 /// By filter and serial.
@@ -53,7 +53,7 @@ impl Eras {
     }
 
     pub(crate) fn begin(&mut self, filter: FilterId, through: u64) {
-        self.insert(Era { filter, through, subscribed: None, place: Place::NOWHERE });
+        self.insert(Era { filter, through, subscribed: None, place: RecordLocation::NOWHERE });
     }
 
     pub(super) fn restore(
@@ -61,7 +61,7 @@ impl Eras {
         filter: FilterId,
         through: u64,
         subscribed: (u8, u32),
-        place: Place,
+        place: RecordLocation,
     ) {
         self.insert(Era { filter, through, subscribed: Some(subscribed), place });
     }
@@ -72,14 +72,18 @@ impl Eras {
         self.0.insert(index, era);
     }
 
-    pub(super) fn place_mut(&mut self, filter: FilterId, through: u64) -> Option<&mut Place> {
+    pub(super) fn place_mut(
+        &mut self,
+        filter: FilterId,
+        through: u64,
+    ) -> Option<&mut RecordLocation> {
         let mut all = self.0.iter_mut();
         let found = all.find(|era| era.filter == filter && era.through == through)?;
         Some(&mut found.place)
     }
 
     /// Takes out what nothing is owed by any more; the facts that told of it are released.
-    fn take(&mut self, is_over: impl Fn(&Era) -> bool) -> Vec<Place> {
+    fn take(&mut self, is_over: impl Fn(&Era) -> bool) -> Vec<RecordLocation> {
         let mut places = Vec::new();
         self.0.retain(|era| {
             if is_over(era) {
@@ -91,7 +95,7 @@ impl Eras {
         places
     }
 
-    pub(super) fn into_places(self) -> impl Iterator<Item = Place> {
+    pub(super) fn into_places(self) -> impl Iterator<Item = RecordLocation> {
         self.0.into_iter().map(|era| era.place)
     }
 }

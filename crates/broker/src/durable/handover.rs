@@ -16,7 +16,7 @@ use storage::{AppendError, Position, Status};
 
 use super::promise::Promise;
 use super::store::{Class, Loaded, level_of};
-use super::track::{Place, Track};
+use super::track::{RecordLocation, Track};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
@@ -83,7 +83,7 @@ pub(crate) struct Received {
     pub(crate) packet_id: u16,
     pub(crate) serial: u64,
     /// Where it stands by itself; else the record of its message tells.
-    pub(crate) place: Place,
+    pub(crate) place: RecordLocation,
     /// None: it is of an earlier life.
     pub(super) topic_mark: Option<u64>,
     /// An older retained publish of its client and topic has come again since: should it come
@@ -196,7 +196,7 @@ impl Durable {
         sessions.enter_line(cx, slot, Name::of(message));
         let topic_mark = Some(cx.topic_mark(Name::of(message)));
         if let Some(durable) = sessions.kept_mut(slot) {
-            let (place, is_undone, is_released) = (Place::default(), false, false);
+            let (place, is_undone, is_released) = (RecordLocation::default(), false, false);
             let received =
                 Received { packet_id, serial, place, topic_mark, is_undone, is_released };
             durable.rare().received.push(received);
@@ -366,7 +366,7 @@ impl Durable {
                 let fact = Fact::Undone { session, packet_id, serial };
                 let place = store.append(Class::Essential, &fact, level)?;
                 match std::mem::replace(&mut received.place, place) {
-                    Place::NOWHERE => store.unpin_message(serial),
+                    RecordLocation::NOWHERE => store.unpin_message(serial),
                     old => store.release(old),
                 }
             }

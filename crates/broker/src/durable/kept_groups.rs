@@ -14,7 +14,7 @@ use storage::{AppendError, Level};
 
 use super::promise::Promise;
 use super::store::{Class, Loaded, Store, level_of};
-use super::track::{Place, Track};
+use super::track::{RecordLocation, Track};
 use crate::durable::Durable;
 use crate::expected::Expected;
 use crate::groups::group_names::GroupName;
@@ -35,7 +35,7 @@ pub(crate) struct KeptId(u32);
 
 /// One message that waits.
 #[derive(Debug)]
-struct Waiting {
+struct QueuedMessage {
     serial: u64,
     bytes: u32,
     message: Option<Message>,
@@ -47,9 +47,9 @@ pub(super) struct KeptQueue {
     pub(super) number: QueueNumber,
     /// The key of its group.
     pub(super) group: u64,
-    pub(super) place: Place,
+    pub(super) place: RecordLocation,
     pub(super) track: Track,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedMessage>,
     bytes: u64,
     memory_bytes: usize,
     /// Until then it is not looked through for what has expired.
@@ -100,7 +100,7 @@ impl KeptGroups {
 }
 
 impl KeptQueue {
-    fn new(number: QueueNumber, group: u64, place: Place, track: Track) -> Self {
+    fn new(number: QueueNumber, group: u64, place: RecordLocation, track: Track) -> Self {
         Self {
             number,
             group,
@@ -128,7 +128,7 @@ impl KeptQueue {
         let message = message.filter(|_| self.memory_bytes < MEMORY_BYTES_MAX);
         self.memory_bytes += message.as_ref().map_or(0, Message::heap_bytes);
         self.bytes += u64::from(bytes);
-        self.waiting.push_back(Waiting { serial, bytes, message });
+        self.waiting.push_back(QueuedMessage { serial, bytes, message });
     }
 
     fn front(&self) -> Option<(u64, Option<&Message>)> {
@@ -146,7 +146,7 @@ impl KeptQueue {
         }
     }
 
-    fn count_out(&mut self, gone: &Waiting) {
+    fn count_out(&mut self, gone: &QueuedMessage) {
         self.bytes -= u64::from(gone.bytes);
         self.memory_bytes -= gone.message.as_ref().map_or(0, Message::heap_bytes);
     }
@@ -350,7 +350,7 @@ impl Store {
         &mut self,
         number: QueueNumber,
         group: u64,
-        place: Place,
+        place: RecordLocation,
         track: Track,
     ) -> KeptId {
         self.groups.insert(KeptQueue::new(number, group, place, track))
@@ -365,7 +365,7 @@ impl Store {
         if !is_full || kept.look_ms > cx.now_ms {
             return;
         }
-        let is_gone = |waiting: &&Waiting| self.stored(waiting.serial).is_none();
+        let is_gone = |waiting: &&QueuedMessage| self.stored(waiting.serial).is_none();
         let gone: Vec<u64> = kept.waiting.iter().filter(is_gone).map(|it| it.serial).collect();
         let Some(kept) = self.groups.get_mut(id) else { return };
         kept.look_ms = cx.now_ms + EXPIRY_LOOK_MS;

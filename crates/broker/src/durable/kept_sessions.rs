@@ -13,7 +13,7 @@ use super::postponed::{self, Postponed, Unwritten};
 use super::promise::Promise;
 use super::session_ends::End;
 use super::store::{Class, level_of};
-use super::track::{Place, Track};
+use super::track::{RecordLocation, Track};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::clients::subscriptions::Listed;
@@ -32,9 +32,9 @@ pub(crate) struct KeptSession {
     /// Its queue number.
     pub(crate) queue: QueueNumber,
     pub(super) track: Track,
-    pub(crate) opened: Place,
+    pub(crate) opened: RecordLocation,
     /// Present while it has no connection.
-    pub(crate) detached: Place,
+    pub(crate) detached: RecordLocation,
     pub(super) rare: Option<Box<Rare>>,
     /// Deliveries that wait in the log, and their bytes. What expires there is counted until the
     /// queue is counted anew, or the session has caught up: by so much it has expired as is counted
@@ -57,7 +57,7 @@ pub(crate) struct KeptSession {
 /// What only few durable sessions have.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
-    pub(crate) will: Place,
+    pub(crate) will: RecordLocation,
     /// Bounded by the receive maximum.
     pub(crate) received: Vec<Received>,
     pub(super) eras: Eras,
@@ -83,8 +83,8 @@ impl KeptSession {
         Self {
             queue,
             track: Track::starting_at(cursor),
-            opened: Place::default(),
-            detached: Place::default(),
+            opened: RecordLocation::default(),
+            detached: RecordLocation::default(),
             rare: None,
             queued: 0,
             queued_bytes: 0,
@@ -258,7 +258,7 @@ impl Durable {
             store.append(Class::Normal, &Fact::SessionOpened(opened), level_of(level as u8));
         let may_wait = |error: &AppendError| may_wait && postponed::passes(error);
         let place = match &written {
-            Err(error) if may_wait(error) => Place::NOWHERE,
+            Err(error) if may_wait(error) => RecordLocation::NOWHERE,
             _ => written.clone()?,
         };
         let mut durable = KeptSession::new(queue, level, store.last_serial());

@@ -32,13 +32,13 @@ const BEHIND_BYTES_MAX: usize = 1024 * 1024;
 /// What waits. Bounded by the receive maxima of the publishers, and by [`BEHIND_BYTES_MAX`].
 #[derive(Debug, Default)]
 pub(crate) struct Line {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingEntry>,
     behind_bytes: usize,
     wills: usize,
 }
 
 #[derive(Debug)]
-pub(super) enum Waiting {
+pub(super) enum PendingEntry {
     /// It was taken on, and goes on when its record is committed.
     Taken {
         serial: u64,
@@ -66,28 +66,30 @@ pub(super) struct Behind {
 
 impl Line {
     pub(super) fn push_taken(&mut self, serial: u64, position: Position, level: Level) {
-        self.waiting.push_back(Waiting::Taken { serial, position, level });
+        self.waiting.push_back(PendingEntry::Taken { serial, position, level });
     }
 
     fn push_behind(&mut self, behind: Behind) {
         self.behind_bytes += behind.message.heap_bytes();
-        self.waiting.push_back(Waiting::Behind(Box::new(behind)));
+        self.waiting.push_back(PendingEntry::Behind(Box::new(behind)));
     }
 
     /// The next one, if it can go on.
-    pub(super) fn next(&mut self, log: &Log) -> Option<Waiting> {
+    pub(super) fn next(&mut self, log: &Log) -> Option<PendingEntry> {
         match self.waiting.front()? {
-            Waiting::Taken { position, level, .. } if !log.is_committed(*position, *level) => None,
+            PendingEntry::Taken { position, level, .. } if !log.is_committed(*position, *level) => {
+                None
+            }
             _ => self.pop(),
         }
     }
 
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
+    pub(super) fn pop(&mut self) -> Option<PendingEntry> {
         let waiting = self.waiting.pop_front()?;
         match &waiting {
-            Waiting::Taken { .. } => {}
-            Waiting::Behind(behind) => self.behind_bytes -= behind.message.heap_bytes(),
-            Waiting::Will { .. } => self.wills -= 1,
+            PendingEntry::Taken { .. } => {}
+            PendingEntry::Behind(behind) => self.behind_bytes -= behind.message.heap_bytes(),
+            PendingEntry::Will { .. } => self.wills -= 1,
         }
         Some(waiting)
     }
@@ -175,10 +177,10 @@ impl Durable {
             && let Some(waiting) = store.line.next(&store.log)
         {
             match waiting {
-                Waiting::Taken { serial, .. } | Waiting::Will { serial } => {
+                PendingEntry::Taken { serial, .. } | PendingEntry::Will { serial } => {
                     self.pass_on_taken(cx, sessions, groups, retained, serial);
                 }
-                Waiting::Behind(behind) => {
+                PendingEntry::Behind(behind) => {
                     self.pass_on_behind(cx, sessions, groups, retained, *behind)
                 }
             }
@@ -197,11 +199,11 @@ impl Durable {
             && let Some(waiting) = store.line.pop()
         {
             match waiting {
-                Waiting::Taken { serial, .. } => self.refuse_taken(cx, sessions, serial),
-                Waiting::Will { serial } => {
+                PendingEntry::Taken { serial, .. } => self.refuse_taken(cx, sessions, serial),
+                PendingEntry::Will { serial } => {
                     self.pass_on_taken(cx, sessions, groups, retained, serial)
                 }
-                Waiting::Behind(behind) => {
+                PendingEntry::Behind(behind) => {
                     self.pass_on_behind(cx, sessions, groups, retained, *behind)
                 }
             }
@@ -261,7 +263,7 @@ impl Durable {
         let waits = self.store.as_ref().is_some_and(|store| store.line.wills > 0)
             || slot.is_some_and(|slot| self.would_overtake(cx, sessions, slot, message));
         let Some(store) = self.store.as_mut().filter(|_| waits) else { return false };
-        store.line.waiting.push_back(Waiting::Will { serial });
+        store.line.waiting.push_back(PendingEntry::Will { serial });
         store.line.wills += 1;
         if let Some(slot) = slot {
             store.handovers.note_in_line(serial);

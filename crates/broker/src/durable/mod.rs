@@ -53,7 +53,7 @@ pub(crate) use promise::Promise;
 pub use replay::{Replay, Restored, Unreadable};
 use store::Store;
 pub(crate) use store::{PAYER_BYTES_MAX, level_of};
-pub(crate) use track::Place;
+pub(crate) use track::RecordLocation;
 pub(crate) use unlogged::unlogged;
 
 use crate::clients::Sessions;

@@ -6,7 +6,7 @@
 
 use super::KeptId;
 use super::store::{Seen, Store};
-use super::track::{Place, Track};
+use super::track::{RecordLocation, Track};
 use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::expected::Expected;
@@ -39,7 +39,7 @@ impl Reached<'_> {
         }
     }
 
-    const fn place(&self) -> Place {
+    const fn place(&self) -> RecordLocation {
         match self {
             Self::Track(track) => track.place,
             Self::Serial(seen) => seen.place,
@@ -100,7 +100,11 @@ impl Store {
     }
 
     /// Where the log says how far the queue is. None: the queue is gone.
-    pub(super) fn progress_place(&self, sessions: &Sessions, id: QueueId) -> Option<Place> {
+    pub(super) fn progress_place(
+        &self,
+        sessions: &Sessions,
+        id: QueueId,
+    ) -> Option<RecordLocation> {
         self.reached(sessions, id).map(|reached| reached.place())
     }
 
@@ -110,8 +114,8 @@ impl Store {
         &mut self,
         sessions: &mut Sessions,
         id: QueueId,
-        place: Place,
-    ) -> Place {
+        place: RecordLocation,
+    ) -> RecordLocation {
         let Some(queue) = self.queue(sessions, id) else { return place };
         let old = match queue {
             Queue::Handover => Some(&mut self.handovers.track.place),

@@ -16,7 +16,7 @@ use storage::{Ledger, Position, Record, weight};
 
 use super::store::message_of;
 use super::texts::Texts;
-use super::track::Place;
+use super::track::RecordLocation;
 use super::writing::Shares;
 use crate::journal::{
     Fact, GroupOpened, InFlight, Origin, QueueId, QueueNumber, Sent, SessionOpened, Stage,
@@ -91,7 +91,7 @@ pub struct Restored {
 #[derive(Debug, Default)]
 pub(super) struct SessionFacts {
     pub(super) opened: Option<Opened>,
-    pub(super) detached: Option<(u64, u32, Place)>,
+    pub(super) detached: Option<(u64, u32, RecordLocation)>,
     pub(super) subscriptions: Subscriptions,
     pub(super) rare: Option<Box<RareFacts>>,
 }
@@ -99,22 +99,22 @@ pub(super) struct SessionFacts {
 /// What only few sessions have.
 #[derive(Debug, Default)]
 pub(super) struct RareFacts {
-    pub(super) will: Option<(Box<Will>, Place)>,
+    pub(super) will: Option<(Box<Will>, RecordLocation)>,
     /// By packet id.
     pub(super) received: BTreeMap<u16, ReceivedFacts>,
     /// By packet id.
-    pub(super) in_flight: BTreeMap<u16, (Sent, Place)>,
+    pub(super) in_flight: BTreeMap<u16, (Sent, RecordLocation)>,
     pub(super) formerly: FormerFacts,
 }
 
 /// By filter and serial: options, identifier and place.
-pub(super) type FormerFacts = BTreeMap<(Box<str>, u64), (u8, u32, Place)>;
+pub(super) type FormerFacts = BTreeMap<(Box<str>, u64), (u8, u32, RecordLocation)>;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceivedFacts {
     pub(super) serial: u64,
     /// If it is not that of the message.
-    pub(super) place: Place,
+    pub(super) place: RecordLocation,
     pub(super) is_undone: bool,
 }
 
@@ -133,7 +133,7 @@ pub(super) struct Opened {
     pub(super) expiry_secs: u32,
     pub(super) client_id: Box<str>,
     pub(super) username: Box<str>,
-    pub(super) place: Place,
+    pub(super) place: RecordLocation,
 }
 
 #[derive(Debug)]
@@ -141,7 +141,7 @@ pub(super) struct SubscribedFacts {
     pub(super) options: u8,
     pub(super) identifier: u32,
     pub(super) from_serial: u64,
-    pub(super) place: Place,
+    pub(super) place: RecordLocation,
 }
 
 #[derive(Debug)]
@@ -149,12 +149,12 @@ pub(super) struct GroupFacts {
     pub(super) from_serial: u64,
     pub(super) name: Box<str>,
     pub(super) filter: Box<str>,
-    pub(super) place: Place,
+    pub(super) place: RecordLocation,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageFacts {
-    pub(super) place: Place,
+    pub(super) place: RecordLocation,
     pub(super) expires_at_ms: u64,
     pub(super) queue: Option<QueueNumber>,
     pub(super) topic: u32,
@@ -164,7 +164,7 @@ pub(super) struct MessageFacts {
 #[derive(Debug)]
 pub(super) struct RetainedFacts {
     pub(super) message: Message,
-    pub(super) place: Place,
+    pub(super) place: RecordLocation,
     pub(super) payer: Option<u32>,
 }
 
@@ -172,7 +172,7 @@ pub(super) struct RetainedFacts {
 pub(super) struct ProgressFacts {
     pub(super) floor: u64,
     pub(super) above: Vec<(u64, u64)>,
-    pub(super) place: Place,
+    pub(super) place: RecordLocation,
 }
 
 impl Replay {
@@ -189,7 +189,7 @@ impl Replay {
         if let Some(oldest) = ledger.oldest() {
             self.forget_before(oldest);
         }
-        let place = Place::new(record.position, weight(record.bytes.len()) as u32);
+        let place = RecordLocation::new(record.position, weight(record.bytes.len()) as u32);
         match Fact::decode(record.kind.get(), record.bytes) {
             Ok(fact) => self.on_fact(&fact, place, ledger),
             Err(malformed) => {
@@ -261,7 +261,7 @@ impl Replay {
         }
     }
 
-    fn on_fact(&mut self, fact: &Fact<'_>, place: Place, ledger: &mut Ledger) {
+    fn on_fact(&mut self, fact: &Fact<'_>, place: RecordLocation, ledger: &mut Ledger) {
         match *fact {
             Fact::SessionOpened(opened) => self.on_opened(opened, place, ledger),
             Fact::SessionDetached { session, at_ms, expiry_secs } => {
@@ -276,7 +276,7 @@ impl Replay {
             Fact::Taken { session, packet_id, message } => {
                 self.on_message(message, place, ledger);
                 self.taken.insert(message.serial, (Some(session), false));
-                let (serial, place, is_undone) = (message.serial, Place::default(), false);
+                let (serial, place, is_undone) = (message.serial, RecordLocation::default(), false);
                 let received = ReceivedFacts { serial, place, is_undone };
                 self.on_received(session, packet_id, received, ledger);
             }
@@ -327,7 +327,12 @@ impl Replay {
         }
     }
 
-    fn on_in_flight(&mut self, in_flight: InFlight<'_>, place: Place, ledger: &mut Ledger) {
+    fn on_in_flight(
+        &mut self,
+        in_flight: InFlight<'_>,
+        place: RecordLocation,
+        ledger: &mut Ledger,
+    ) {
         let mut shares = Shares::new(place, in_flight.iter().count());
         for sent in in_flight.iter() {
             self.last_serial = self.last_serial.max(sent.serial);
@@ -392,7 +397,7 @@ impl Replay {
         self.last_queue = self.last_queue.max(Some(queue));
     }
 
-    fn on_opened(&mut self, opened: SessionOpened<'_>, place: Place, ledger: &mut Ledger) {
+    fn on_opened(&mut self, opened: SessionOpened<'_>, place: RecordLocation, ledger: &mut Ledger) {
         self.newest_ms = self.newest_ms.max(opened.opened_at_ms);
         self.note_scope(opened.client_id);
         let facts = self.session(opened.session);
@@ -406,7 +411,12 @@ impl Replay {
         release(ledger, facts.opened.replace(opened).map(|opened| opened.place));
     }
 
-    fn on_subscribed(&mut self, subscribed: Subscribed<'_>, place: Place, ledger: &mut Ledger) {
+    fn on_subscribed(
+        &mut self,
+        subscribed: Subscribed<'_>,
+        place: RecordLocation,
+        ledger: &mut Ledger,
+    ) {
         self.last_serial = self.last_serial.max(subscribed.serial);
         let facts = self.session(subscribed.session);
         let subscription = SubscribedFacts {
@@ -419,7 +429,12 @@ impl Replay {
         release(ledger, old.map(|old| old.place));
     }
 
-    fn on_formerly(&mut self, formerly: Subscribed<'_>, place: Place, ledger: &mut Ledger) {
+    fn on_formerly(
+        &mut self,
+        formerly: Subscribed<'_>,
+        place: RecordLocation,
+        ledger: &mut Ledger,
+    ) {
         let Subscribed { session, options, identifier, serial, filter } = formerly;
         self.last_serial = self.last_serial.max(serial);
         let known = &mut self.session(session).rare().formerly;
@@ -439,7 +454,12 @@ impl Replay {
         release(ledger, old.map(|old| old.place));
     }
 
-    fn on_message(&mut self, message: StoredMessage<'_>, place: Place, ledger: &mut Ledger) {
+    fn on_message(
+        &mut self,
+        message: StoredMessage<'_>,
+        place: RecordLocation,
+        ledger: &mut Ledger,
+    ) {
         self.last_serial = self.last_serial.max(message.serial);
         self.note_origin(message.origin);
         self.note_scope(message.topic);
@@ -484,7 +504,7 @@ impl Replay {
         (!payer.is_empty()).then(|| self.texts.enter(payer))
     }
 
-    fn on_will(&mut self, stored: StoredWill<'_>, place: Place, ledger: &mut Ledger) {
+    fn on_will(&mut self, stored: StoredWill<'_>, place: RecordLocation, ledger: &mut Ledger) {
         let will = Box::new(Will {
             topic: stored.topic.into(),
             properties: stored.properties.into(),
@@ -505,7 +525,7 @@ impl Replay {
         release(ledger, rare.and_then(|rare| rare.will.take()).map(|(_, place)| place));
     }
 
-    fn on_group(&mut self, group: GroupOpened<'_>, place: Place, ledger: &mut Ledger) {
+    fn on_group(&mut self, group: GroupOpened<'_>, place: RecordLocation, ledger: &mut Ledger) {
         self.note_queue(group.queue);
         self.last_serial = self.last_serial.max(group.from_serial);
         let facts = GroupFacts {
@@ -562,8 +582,8 @@ impl RareFacts {
     }
 
     /// What is in flight, in the order in which it was sent.
-    pub(super) fn take_in_flight(&mut self) -> Vec<(Sent, Place)> {
-        let mut in_flight: Vec<(Sent, Place)> =
+    pub(super) fn take_in_flight(&mut self) -> Vec<(Sent, RecordLocation)> {
+        let mut in_flight: Vec<(Sent, RecordLocation)> =
             std::mem::take(&mut self.in_flight).into_values().collect();
         in_flight.sort_unstable_by_key(|(sent, _)| sent.serial);
         in_flight
@@ -624,7 +644,7 @@ impl Subscriptions {
     }
 }
 
-fn release(ledger: &mut Ledger, place: Option<Place>) {
+fn release(ledger: &mut Ledger, place: Option<RecordLocation>) {
     if let Some(place) = place.filter(|place| place.is_some()) {
         ledger.release(place.position(), u64::from(place.bytes));
     }
@@ -635,7 +655,7 @@ mod tests {
     use super::*;
 
     fn facts(identifier: u32) -> SubscribedFacts {
-        SubscribedFacts { options: 1, identifier, from_serial: 0, place: Place::default() }
+        SubscribedFacts { options: 1, identifier, from_serial: 0, place: RecordLocation::default() }
     }
 
     fn listed(subscriptions: Subscriptions) -> Vec<(String, u32)> {

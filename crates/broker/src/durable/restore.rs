@@ -20,7 +20,7 @@ use super::replay::{
 };
 use super::session_ends::End;
 use super::store::{Store, Stored};
-use super::track::{Out, Place, Track};
+use super::track::{Out, RecordLocation, Track};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::clients::connect::{payer_name, user_account};
@@ -122,7 +122,7 @@ impl Durable {
     }
 
     /// The fact at this place is needed no more.
-    pub(crate) fn release_place(&mut self, place: Place) {
+    pub(crate) fn release_place(&mut self, place: RecordLocation) {
         if let Some(store) = &mut self.store {
             store.release(place);
         }

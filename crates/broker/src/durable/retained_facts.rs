@@ -8,7 +8,7 @@ use storage::{AppendError, Level};
 use super::postponed::Postponed;
 use super::promise::Promise;
 use super::store::{Class, level_of, noted};
-use super::track::Place;
+use super::track::RecordLocation;
 use crate::durable::Durable;
 use crate::journal::{Fact, Origin, StoredMessage};
 use crate::shard::context::Context;
@@ -22,14 +22,14 @@ impl Durable {
         message: &Message,
         confirm: Option<Confirm>,
         payer: Option<&Arc<Account>>,
-    ) -> Result<Place, AppendError> {
+    ) -> Result<RecordLocation, AppendError> {
         let level = level_of(message.level());
         // So that its repetition after a crash is known, and replaces nothing that came since.
         let taken = confirm.filter(|confirm| confirm.serial != 0);
         let origin = taken
             .map(|confirm| Origin { source: cx.source_of(confirm, 1), serial: confirm.serial });
         let Some(store) = self.store.as_mut().filter(|_| message.level() > 0) else {
-            return Ok(Place::NOWHERE);
+            return Ok(RecordLocation::NOWHERE);
         };
         let topic = Name::of(message).key();
         let fact = Fact::Retained(StoredMessage {
@@ -82,7 +82,7 @@ impl Durable {
     }
 
     /// What is written of the topic of this message is void, and the message is not written.
-    pub(crate) fn unwrite_retained(&mut self, message: &Message, place: Place) {
+    pub(crate) fn unwrite_retained(&mut self, message: &Message, place: RecordLocation) {
         let Some(store) = self.store.as_mut().filter(|_| place.is_some()) else { return };
         store.release(place);
         let topic = &*Name::of(message).key();

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use session::{Account, Held, Message, MessageParts, NEVER};
-use storage::{AppendError, Chunk, CommandId, Kind, Level, Log, Position, Status, weight};
+use session::{Account, MemoryKind, Message, MessageParts, NEVER};
+use storage::{AppendError, Chunk, CommandId, Level, Log, Position, RecordKind, Status, weight};
 use topic::FilterId;
 
 use super::handover::{Handovers, SOURCES};
@@ -15,7 +15,7 @@ use super::line::Line;
 use super::postponed::PostponedFacts;
 use super::promise::{Promise, Promises};
 use super::session_ends::Ends;
-use super::track::Place;
+use super::track::RecordLocation;
 use crate::expected::Expected;
 use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
 use crate::limits::ledger::{Ledger, NOBODY, Payers};
@@ -52,7 +52,7 @@ const UNREAD_TRIES_MAX: u8 = 5;
 /// A message that somebody is owed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
-    pub(crate) place: Place,
+    pub(crate) place: RecordLocation,
     /// Sessions, groups, handovers and unreleased packet ids that need it.
     pub(super) refs: u32,
     /// Those of them for which its record matters even when it has expired.
@@ -65,7 +65,7 @@ pub(crate) struct Stored {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) serial: u64,
-    pub(crate) place: Place,
+    pub(crate) place: RecordLocation,
 }
 
 /// A delivery whose in-flight fact is in the making.
@@ -187,7 +187,7 @@ impl Store {
             last_queue: None,
             last_serial: 0,
             messages: HashMap::default(),
-            payers: Payers::of(Held::Logged),
+            payers: Payers::of(MemoryKind::Logged),
             unwritten: HashMap::default(),
             expiries: BTreeMap::new(),
             expiry_count: 0,
@@ -254,26 +254,30 @@ impl Store {
         class: Class,
         fact: &Fact<'_>,
         level: Level,
-    ) -> Result<Place, AppendError> {
+    ) -> Result<RecordLocation, AppendError> {
         if class == Class::Normal && self.postponed.goes_first() {
             return Err(AppendError::Backlog { bytes: self.log.stats().pending_bytes });
         }
         self.buffer.clear();
         let rest = fact.encode(&mut self.buffer);
         let bytes = weight(self.buffer.len() + rest.len()) as u32;
-        let (kind, parts) = (Kind::new(fact.kind()), [&self.buffer[..], rest]);
+        let (kind, parts) = (RecordKind::new(fact.kind()), [&self.buffer[..], rest]);
         let position = match class {
             Class::Normal => self.log.append(kind, &parts, level),
             Class::Essential => self.log.append_essential(kind, &parts, level),
             Class::Copy => self.log.append_copy(kind, &parts),
         }?;
-        Ok(Place::new(position, bytes))
+        Ok(RecordLocation::new(position, bytes))
     }
 
     /// Writes a fact again, as it stood in the log.
-    pub(super) fn append_raw(&mut self, kind: Kind, bytes: &[u8]) -> Result<Place, AppendError> {
+    pub(super) fn append_raw(
+        &mut self,
+        kind: RecordKind,
+        bytes: &[u8],
+    ) -> Result<RecordLocation, AppendError> {
         let position = self.log.append_copy(kind, &[bytes])?;
-        Ok(Place::new(position, weight(bytes.len()) as u32))
+        Ok(RecordLocation::new(position, weight(bytes.len()) as u32))
     }
 
     /// Writes a fact that takes others away. It is needed no more once it is written: what it
@@ -288,7 +292,7 @@ impl Store {
         Ok(place.position())
     }
 
-    pub(crate) fn release(&mut self, place: Place) {
+    pub(crate) fn release(&mut self, place: RecordLocation) {
         if place.is_some() {
             self.log.release(place.position(), u64::from(place.bytes));
         }
@@ -343,7 +347,7 @@ impl Store {
     pub(super) fn add_unwritten(&mut self, message: &Message) -> u64 {
         self.last_serial += 1;
         let serial = self.last_serial;
-        let place = Place::NOWHERE;
+        let place = RecordLocation::NOWHERE;
         self.messages.insert(serial, Stored { place, refs: 1, pins: 0, payer: NOBODY });
         self.unwritten.insert(serial, message.clone());
         self.note_expiry(serial, message.expires_at_ms());
@@ -398,7 +402,7 @@ impl Store {
         self.messages.get(&serial).copied()
     }
 
-    pub(super) fn move_message(&mut self, serial: u64, place: Place) {
+    pub(super) fn move_message(&mut self, serial: u64, place: RecordLocation) {
         if let Some(stored) = self.messages.get_mut(&serial) {
             self.payers.change(stored.payer, stored.place.bytes.into(), place.bytes.into());
             stored.place = place;
@@ -680,7 +684,7 @@ pub(super) fn message_of(stored: &StoredMessage<'_>) -> Message {
     })
 }
 
-fn message_in(kind: Kind, bytes: &[u8]) -> Option<(u64, Message)> {
+fn message_in(kind: RecordKind, bytes: &[u8]) -> Option<(u64, Message)> {
     match Fact::decode(kind.get(), bytes) {
         Ok(
             Fact::Message(stored)

@@ -10,14 +10,14 @@ use crate::journal::Stage;
 ///
 /// Every session has several: the position lies here in two halves, so that it needs no padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RecordLocation {
     segment: u32,
     offset: u32,
     /// 0: there is no such fact.
     pub(crate) bytes: u32,
 }
 
-impl Place {
+impl RecordLocation {
     pub(crate) const NOWHERE: Self = Self { segment: 0, offset: 0, bytes: 0 };
 
     pub(crate) const fn new(position: Position, bytes: u32) -> Self {
@@ -49,7 +49,7 @@ pub(crate) struct Out {
     /// The last serial of a run; that of the message itself while it is in flight.
     through: u64,
     /// Its share of the in-flight fact that tells its packet id.
-    pub(crate) place: Place,
+    pub(crate) place: RecordLocation,
     pub(crate) packet_id: u16,
     pub(crate) stage: Stage,
     is_done: bool,
@@ -59,23 +59,28 @@ pub(crate) struct Out {
 
 impl Out {
     pub(crate) const fn in_flight(serial: u64, packet_id: u16) -> Self {
-        let (place, stage) = (Place::NOWHERE, Stage::AwaitsPuback);
+        let (place, stage) = (RecordLocation::NOWHERE, Stage::AwaitsPuback);
         let (is_done, is_aside) = (false, false);
         Self { serial, through: serial, place, packet_id, stage, is_done, is_aside }
     }
 
     /// A delivery of which the log knows the packet id only.
-    pub(crate) const fn aside(serial: u64, packet_id: u16, place: Place) -> Self {
+    pub(crate) const fn aside(serial: u64, packet_id: u16, place: RecordLocation) -> Self {
         let stage = Stage::AwaitsPubrec;
         Self { place, stage, is_aside: true, ..Self::in_flight(serial, packet_id) }
     }
 
-    pub(crate) const fn restored(serial: u64, packet_id: u16, stage: Stage, place: Place) -> Self {
+    pub(crate) const fn restored(
+        serial: u64,
+        packet_id: u16,
+        stage: Stage,
+        place: RecordLocation,
+    ) -> Self {
         Self { place, stage, ..Self::in_flight(serial, packet_id) }
     }
 
     const fn done(from: u64, through: u64) -> Self {
-        let (place, stage) = (Place::NOWHERE, Stage::AwaitsPuback);
+        let (place, stage) = (RecordLocation::NOWHERE, Stage::AwaitsPuback);
         let (packet_id, is_done, is_aside) = (0, true, false);
         Self { serial: from, through, place, packet_id, stage, is_done, is_aside }
     }
@@ -102,7 +107,7 @@ pub(super) struct Track {
     /// Absent while there has been no traffic for a while.
     out: Option<Box<Outs>>,
     /// The share of the latest progress fact that tells of this queue.
-    pub(crate) place: Place,
+    pub(crate) place: RecordLocation,
 }
 
 impl Track {
@@ -400,7 +405,7 @@ mod tests {
     #[test]
     fn what_is_in_no_queue_moves_neither_floor_nor_cursor() {
         let mut track = Track::starting_at(10);
-        track.hand_out_aside(Out::aside(13, 1, Place::NOWHERE));
+        track.hand_out_aside(Out::aside(13, 1, RecordLocation::NOWHERE));
         track.hand_out(12, 2);
         assert_eq!((track.floor(), track.cursor()), (11, 12));
         assert_eq!(track.in_flight().map(|out| out.serial).collect::<Vec<_>>(), [12, 13]);

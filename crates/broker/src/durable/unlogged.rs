@@ -13,7 +13,7 @@ use storage::Status;
 
 use super::promise::Promise;
 use super::store::Noted;
-use super::track::{Out, Place};
+use super::track::{Out, RecordLocation};
 use crate::clients::client::Client;
 use crate::durable::Durable;
 use crate::expected::Expected;
@@ -54,7 +54,11 @@ impl Durable {
                 let serial = store.new_serial();
                 let terms = Terms { serial, ..terms };
                 let packet_id = client.session.start_uncommitted(Delivery { message, terms });
-                durable.track.hand_out_aside(Out::aside(serial, packet_id, Place::NOWHERE));
+                durable.track.hand_out_aside(Out::aside(
+                    serial,
+                    packet_id,
+                    RecordLocation::NOWHERE,
+                ));
                 let (stage, is_aside) = (Stage::AwaitsPubrec, true);
                 let (queue, level) = (durable.queue, durable.log_level());
                 let then = Some(Promise::Send { session, packet_id });

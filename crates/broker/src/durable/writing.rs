@@ -5,7 +5,7 @@ use storage::{AppendError, Chunk, Command, Fault, FaultKind, Level, Position, Re
 
 use super::queues::Queue;
 use super::store::{Class, Noted, Store};
-use super::track::{Out, Place};
+use super::track::{Out, RecordLocation};
 use crate::Name;
 use crate::clients::Sessions;
 use crate::clients::notices::Subject;
@@ -288,7 +288,7 @@ impl Store {
         groups: &Groups,
         retained: &mut Retained,
         fact: &Fact<'_>,
-    ) -> Option<Place> {
+    ) -> Option<RecordLocation> {
         match fact {
             Fact::Retained(message) => retained.place_of(Name::of_key(message.topic)),
             _ => self.place_of_mut(sessions, groups, fact).copied(),
@@ -301,7 +301,7 @@ impl Store {
         sessions: &'a mut Sessions,
         groups: &Groups,
         fact: &Fact<'_>,
-    ) -> Option<&'a mut Place> {
+    ) -> Option<&'a mut RecordLocation> {
         let queue = match *fact {
             Fact::SessionOpened(opened) => opened.session,
             Fact::SessionDetached { session, .. }
@@ -350,10 +350,14 @@ impl Store {
 
     /// Writes a list. While a segment is emptied, lists may use what is kept free for that. A log
     /// out of service swallows them: what waits for them waits for ever.
-    fn append_list(&mut self, fact: &Fact<'_>, level: Level) -> Result<Place, AppendError> {
+    fn append_list(
+        &mut self,
+        fact: &Fact<'_>,
+        level: Level,
+    ) -> Result<RecordLocation, AppendError> {
         let class = if self.chunk.is_some() { Class::Copy } else { Class::Essential };
         match self.append(class, fact, level) {
-            Err(AppendError::Poisoned(_)) => Ok(Place::default()),
+            Err(AppendError::Poisoned(_)) => Ok(RecordLocation::default()),
             other => other,
         }
     }
@@ -383,22 +387,22 @@ fn chunk_is_done(chunk: &mut Chunk) -> bool {
 /// A list's weight in the log, in parts for its entries.
 #[derive(Debug)]
 pub(super) struct Shares {
-    place: Place,
+    place: RecordLocation,
     rest: u32,
     each: u32,
 }
 
 impl Shares {
-    pub(crate) fn new(place: Place, count: usize) -> Self {
+    pub(crate) fn new(place: RecordLocation, count: usize) -> Self {
         let each = place.bytes / (count.max(1) as u32);
         let first = place.bytes - each * (count.saturating_sub(1) as u32);
         Self { place, rest: first, each }
     }
 
     /// The next entry's share; the first one has what does not divide.
-    pub(crate) fn next(&mut self) -> Place {
+    pub(crate) fn next(&mut self) -> RecordLocation {
         let bytes = std::mem::replace(&mut self.rest, self.each);
-        Place::new(self.place.position(), bytes)
+        RecordLocation::new(self.place.position(), bytes)
     }
 }
 

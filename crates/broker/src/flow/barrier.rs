@@ -23,7 +23,7 @@ const FILTER_BYTES: usize = 64;
 
 /// A SUBACK that waits.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingSuback {
     session: SessionKey,
     connection: u64,
     packet_id: u16,
@@ -39,7 +39,7 @@ pub(crate) struct Barrier {
     asked: u64,
     answered: Box<[u64]>,
     /// With the number of the question, in its order.
-    waiting: VecDeque<(u64, Waiting)>,
+    waiting: VecDeque<(u64, PendingSuback)>,
     waiting_bytes: usize,
 }
 
@@ -58,7 +58,7 @@ impl Barrier {
     }
 
     /// Waits for the question that comes next.
-    fn push(&mut self, waiting: Waiting) {
+    fn push(&mut self, waiting: PendingSuback) {
         self.waiting_bytes += waiting.bytes();
         self.waiting.push_back((self.asked + 1, waiting));
     }
@@ -73,7 +73,7 @@ impl Barrier {
     }
 
     /// The next of those that every shard but `own` has heard of.
-    fn next_passed(&mut self, own: ShardId) -> Option<Waiting> {
+    fn next_passed(&mut self, own: ShardId) -> Option<PendingSuback> {
         let (number, _) = self.waiting.front()?;
         let mut answered = self.answered.iter().enumerate();
         if answered.any(|(shard, answered)| shard != usize::from(own) && answered < number) {
@@ -85,7 +85,7 @@ impl Barrier {
     }
 }
 
-impl Waiting {
+impl PendingSuback {
     fn bytes(&self) -> usize {
         size_of::<Self>() + FILTER_BYTES * self.reasons.len()
     }
@@ -105,7 +105,8 @@ impl Sessions {
         let session = self.key(slot);
         let Some(client) = self.get(slot).expected() else { return };
         let connection = client.connection;
-        let waiting = Waiting { session, connection, packet_id, reasons: reasons.into(), kept };
+        let waiting =
+            PendingSuback { session, connection, packet_id, reasons: reasons.into(), kept };
         cx.flow.barrier.push(waiting);
         // Nobody has to be asked where there is one shard.
         self.answer_passed(cx, durable);
@@ -137,7 +138,7 @@ impl Sessions {
 
     fn answer_passed(&mut self, cx: &mut Context, durable: &mut Durable) {
         while let Some(waiting) = cx.flow.barrier.next_passed(cx.id) {
-            let Waiting { session, connection, packet_id, reasons, kept } = waiting;
+            let PendingSuback { session, connection, packet_id, reasons, kept } = waiting;
             let Some(slot) = self.slot_of(session) else { continue };
             if self.link(slot, connection).is_some() {
                 let properties = Properties::EMPTY;

@@ -1,7 +1,7 @@
 //! When a publisher has to wait, and for how long it is not read.
 
 use codec::{Packet, Publish, QoS};
-use session::{Gate, Message, Turn};
+use session::{Message, ReadPauses, Turn};
 
 use crate::clients::client::{Client, Pace};
 use crate::durable::Durable;
@@ -225,7 +225,7 @@ impl Client {
     pub(crate) fn change_gate<T: Default>(
         &mut self,
         cx: &mut Context,
-        change: impl FnOnce(&mut Gate) -> T,
+        change: impl FnOnce(&mut ReadPauses) -> T,
     ) -> T {
         let Some(link) = self.session.link_mut() else { return T::default() };
         let outcome = change(&mut link.gate);

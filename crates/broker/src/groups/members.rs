@@ -7,7 +7,7 @@ use codec::QoS;
 use foldhash::fast::FixedState;
 
 use crate::SessionKey;
-use crate::clients::client::Gauge;
+use crate::clients::client::MemberLoad;
 use crate::routing::deliver::options;
 
 /// Members that are looked for one by one. The places of more are in a map.
@@ -17,7 +17,7 @@ const LISTED_MAX: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Member {
     pub(crate) key: SessionKey,
-    pub(crate) gauge: Arc<Gauge>,
+    pub(crate) gauge: Arc<MemberLoad>,
     pub(crate) options: u8,
     pub(crate) identifier: u32,
     /// Outlives its connection: what the group cannot deliver is kept.
@@ -39,14 +39,14 @@ impl Member {
     }
 }
 
-type Places = HashMap<SessionKey, u32, FixedState>;
+type Positions = HashMap<SessionKey, u32, FixedState>;
 
 /// Members in the order in which messages go round, each once.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     list: Vec<Member>,
     /// By key, of a list that is long or has been.
-    places: Option<Box<Places>>,
+    places: Option<Box<Positions>>,
     /// Those for whom the log keeps messages.
     kept_for: u32,
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use foldhash::fast::FixedState;
-use session::{Account, Group, Held, Pots};
+use session::{Account, Group, MemoryKind, Pots};
 
 use crate::expected::Expected;
 
@@ -40,22 +40,22 @@ struct Accounts {
 
 /// What one payer holds, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct Consumer {
     pub name: Box<str>,
-    /// In the order of [`Held::ALL`].
-    pub bytes: [u64; Held::COUNT],
+    /// In the order of [`MemoryKind::ALL`].
+    pub bytes: [u64; MemoryKind::COUNT],
 }
 
-impl Holder {
+impl Consumer {
     /// What it holds in memory.
     pub fn total(&self) -> u64 {
-        let in_memory = |held: &&Held| held.is_in_memory();
-        Held::ALL.iter().filter(in_memory).map(|held| self.bytes[*held as usize]).sum()
+        let in_memory = |held: &&MemoryKind| held.is_in_memory();
+        MemoryKind::ALL.iter().filter(in_memory).map(|held| self.bytes[*held as usize]).sum()
     }
 }
 
 impl Ledger {
-    pub(crate) fn new(bytes_max: [u64; Held::COUNT]) -> Self {
+    pub(crate) fn new(bytes_max: [u64; MemoryKind::COUNT]) -> Self {
         Self {
             pots: Pots::new(bytes_max),
             accounts: Mutex::default(),
@@ -71,7 +71,7 @@ impl Ledger {
     /// Connections of those who have most in them are to be cut until so many bytes are free: of
     /// who has half as much as the first of those that hold too much, or more.
     pub fn cut_largest(&self, bytes: u64) {
-        let unsent = |account: Arc<Account>| account.bytes(Held::Unsent);
+        let unsent = |account: Arc<Account>| account.bytes(MemoryKind::Unsent);
         let greedy = self.known().into_iter().filter(|account| account.lacks_memory(0));
         let largest = greedy.map(unsent).max().unwrap_or_default();
         if largest == 0 {
@@ -90,7 +90,7 @@ impl Ledger {
 
     /// Is a connection of this account to be cut that holds so much? Then it counts as freed.
     pub(crate) fn cuts(&self, account: &Account, bytes: u64) -> bool {
-        let is_large = account.bytes(Held::Unsent) >= self.cut_from.load(Ordering::Relaxed)
+        let is_large = account.bytes(MemoryKind::Unsent) >= self.cut_from.load(Ordering::Relaxed)
             && account.lacks_memory(0);
         let free = |left: u64| (left > 0).then(|| left.saturating_sub(bytes));
         is_large && self.to_free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok()
@@ -129,27 +129,27 @@ impl Ledger {
     }
 
     /// What all hold.
-    pub fn bytes(&self, held: Held) -> u64 {
+    pub fn bytes(&self, held: MemoryKind) -> u64 {
         self.pots.bytes(held)
     }
 
     /// Those who hold most memory, the largest first.
-    pub fn largest(&self, count: usize) -> Vec<Holder> {
-        self.largest_by(count, Holder::total)
+    pub fn largest(&self, count: usize) -> Vec<Consumer> {
+        self.largest_by(count, Consumer::total)
     }
 
     /// Those who hold most of one kind.
-    pub fn largest_of(&self, held: Held, count: usize) -> Vec<Holder> {
+    pub fn largest_of(&self, held: MemoryKind, count: usize) -> Vec<Consumer> {
         self.largest_by(count, |holder| holder.bytes[held as usize])
     }
 
-    fn largest_by(&self, count: usize, size: impl Fn(&Holder) -> u64) -> Vec<Holder> {
-        let mut holders: Vec<Holder> = self
+    fn largest_by(&self, count: usize, size: impl Fn(&Consumer) -> u64) -> Vec<Consumer> {
+        let mut holders: Vec<Consumer> = self
             .known()
             .iter()
-            .map(|account| Holder {
+            .map(|account| Consumer {
                 name: account.name().into(),
-                bytes: Held::ALL.map(|held| account.bytes(held)),
+                bytes: MemoryKind::ALL.map(|held| account.bytes(held)),
             })
             .collect();
         holders.sort_by_key(|holder| std::cmp::Reverse(size(holder)));
@@ -184,7 +184,7 @@ impl Accounts {
 /// their accounts. Each shard has its own, so that none waits for another.
 #[derive(Debug)]
 pub(crate) struct Payers {
-    held: Held,
+    held: MemoryKind,
     /// Those who pay for nothing any more are forgotten whenever there are twice as many as after
     /// the last time.
     by_number: HashMap<u32, Payer, FixedState>,
@@ -198,7 +198,7 @@ struct Payer {
 }
 
 impl Payers {
-    pub(crate) fn of(held: Held) -> Self {
+    pub(crate) fn of(held: MemoryKind) -> Self {
         Self { held, by_number: HashMap::default(), pruned_at: 0 }
     }
 
@@ -290,15 +290,15 @@ impl Charged {
 
     pub(crate) fn set_unsent(&mut self, bytes: u32) {
         let before = std::mem::replace(&mut self.unsent, bytes);
-        self.move_by(Held::Unsent, before, bytes);
+        self.move_by(MemoryKind::Unsent, before, bytes);
     }
 
     pub(crate) fn set(&mut self, bytes: u32) {
         let before = std::mem::replace(&mut self.bytes, bytes);
-        self.move_by(Held::Sessions, before, bytes);
+        self.move_by(MemoryKind::Sessions, before, bytes);
     }
 
-    fn move_by(&self, held: Held, before: u32, after: u32) {
+    fn move_by(&self, held: MemoryKind, before: u32, after: u32) {
         let Some(account) = self.account.as_ref().filter(|_| before != after) else { return };
         match after.checked_sub(before) {
             Some(more) => account.add(held, more.into()),
@@ -307,13 +307,13 @@ impl Charged {
     }
 
     pub(crate) fn lacks_room(&self, more: u64) -> bool {
-        self.account.as_ref().is_some_and(|account| account.lacks_room(Held::Sessions, more))
+        self.account.as_ref().is_some_and(|account| account.lacks_room(MemoryKind::Sessions, more))
     }
 
     /// So many bytes have been refused.
     pub(crate) fn count_refusal(&self, more: u64) {
         if let Some(account) = &self.account {
-            account.count_refusal(Held::Sessions, more);
+            account.count_refusal(MemoryKind::Sessions, more);
         }
     }
 

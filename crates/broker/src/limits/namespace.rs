@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use session::{Group, Held};
+use session::{Group, MemoryKind};
 
 use crate::Scope;
 
@@ -88,11 +88,11 @@ impl Quota {
     }
 
     /// What is counted by the accounts of its payers.
-    const fn held(self) -> Option<Held> {
+    const fn held(self) -> Option<MemoryKind> {
         match self {
-            Self::QueuedBytes => Some(Held::Queued),
-            Self::LoggedBytes => Some(Held::Logged),
-            Self::SessionBytes => Some(Held::Sessions),
+            Self::QueuedBytes => Some(MemoryKind::Queued),
+            Self::LoggedBytes => Some(MemoryKind::Logged),
+            Self::SessionBytes => Some(MemoryKind::Sessions),
             _ => None,
         }
     }

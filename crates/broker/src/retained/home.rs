@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use session::{Account, Held, Message};
+use session::{Account, MemoryKind, Message};
 use topic::Cursor;
 
 use super::{Kept, has_wildcard};
-use crate::durable::Place;
+use crate::durable::RecordLocation;
 use crate::limits::ledger::{NOBODY, Payers};
 use crate::shard::effects::Effects;
 use crate::{Mail, Name, Quota, RetainedQuery, Scope};
@@ -38,7 +38,7 @@ impl Retained {
     pub(crate) fn new() -> Self {
         Self {
             kept: topic::Retained::new(),
-            payers: Payers::of(Held::Retained),
+            payers: Payers::of(MemoryKind::Retained),
             asked: VecDeque::new(),
             given: 0,
             last_page: 0,
@@ -47,11 +47,11 @@ impl Retained {
     }
 
     /// Where the message of a topic stands in the log, if there is one.
-    pub(crate) fn place_of(&self, topic: Name<'_>) -> Option<Place> {
+    pub(crate) fn place_of(&self, topic: Name<'_>) -> Option<RecordLocation> {
         self.kept.get(&topic.key()).map(|kept| kept.place)
     }
 
-    pub(crate) fn set_place(&mut self, topic: Name<'_>, place: Place) {
+    pub(crate) fn set_place(&mut self, topic: Name<'_>, place: RecordLocation) {
         self.kept.change(&topic.key(), |kept| kept.place = place);
     }
 
@@ -95,10 +95,10 @@ impl Retained {
     pub(crate) fn insert(
         &mut self,
         message: &Message,
-        place: Place,
+        place: RecordLocation,
         payer: Option<&Arc<Account>>,
         effects: &Effects,
-    ) -> Option<Place> {
+    ) -> Option<RecordLocation> {
         let mut kept = Kept::new(message, place);
         let bytes = kept.bytes();
         kept.payer = payer.map_or(NOBODY, |payer| self.payers.charge(payer, bytes as u64));
@@ -115,7 +115,7 @@ impl Retained {
     }
 
     /// Forgets the message of a topic. Returns where it stood.
-    pub(super) fn remove(&mut self, topic: Name<'_>, effects: &Effects) -> Option<Place> {
+    pub(super) fn remove(&mut self, topic: Name<'_>, effects: &Effects) -> Option<RecordLocation> {
         let old = self.kept.remove(&topic.key())?;
         self.payers.release(old.payer, old.bytes() as u64);
         count(topic, -1, -old.bytes(), effects);

@@ -4,7 +4,7 @@ use codec::QoS;
 use session::{Message, MessageParts};
 use topic::Retainable;
 
-use crate::durable::Place;
+use crate::durable::RecordLocation;
 use crate::limits::ledger::NOBODY;
 use crate::{Name, Scope};
 
@@ -17,7 +17,7 @@ use crate::{Name, Scope};
 #[derive(Debug)]
 pub(crate) struct Kept {
     body: Body,
-    pub(crate) place: Place,
+    pub(crate) place: RecordLocation,
     /// Who pays, by the number of the account.
     pub(crate) payer: u32,
 }
@@ -39,7 +39,7 @@ struct Shared {
 }
 
 impl Kept {
-    pub(crate) fn new(message: &Message, place: Place) -> Self {
+    pub(crate) fn new(message: &Message, place: RecordLocation) -> Self {
         let is_small = message.heap_bytes() <= PACKED_BYTES_MAX;
         let body = match is_small {
             true => Body::Packed(pack(message)),
@@ -206,7 +206,7 @@ mod tests {
 
     fn check(parts: &MessageParts<'_>) {
         let message = Message::new(parts);
-        let kept = Kept::new(&message, Place::NOWHERE);
+        let kept = Kept::new(&message, RecordLocation::NOWHERE);
         let is_packed = matches!(kept.body, Body::Packed(_));
         assert_eq!(is_packed, message.heap_bytes() <= PACKED_BYTES_MAX);
         let scope = Scope::new(parts.scope);

@@ -20,7 +20,7 @@ use kept::Kept;
 
 use crate::clients::client::{Client, Extras, Wanted};
 use crate::clients::notices::Subject;
-use crate::durable::{Place, unlogged};
+use crate::durable::{RecordLocation, unlogged};
 use crate::expected::Expected;
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
@@ -191,7 +191,7 @@ impl Retained {
         message: &Message,
         confirm: Option<Confirm>,
     ) -> Result<bool, Reason> {
-        let is_written = self.place_of(Name::of(message)).is_some_and(Place::is_some);
+        let is_written = self.place_of(Name::of(message)).is_some_and(RecordLocation::is_some);
         let answers_later = durable
             .clear_retained(message, is_written, confirm)
             .map_err(|error| reason_of(&error))?;

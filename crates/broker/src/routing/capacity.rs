@@ -1,7 +1,7 @@
 //! Where a publish has to be written, and whether there is room for it there.
 
 use codec::{Publish, QoS, Reason};
-use session::{Held, Message};
+use session::{MemoryKind, Message};
 
 use crate::clients::Sessions;
 use crate::clients::client::Client;
@@ -74,12 +74,12 @@ impl Sessions {
         let bytes = message.heap_bytes() as u64;
         is_counted
             && !frees_room(message)
-            && self.payer_of(message).is_some_and(|p| p.is_over_limit(Held::Logged, bytes))
+            && self.payer_of(message).is_some_and(|p| p.is_over_limit(MemoryKind::Logged, bytes))
     }
 
     fn count_log_refusal(&self, message: &Message) {
         if let Some(payer) = self.payer_of(message) {
-            payer.count_refusal(Held::Logged, message.heap_bytes() as u64);
+            payer.count_refusal(MemoryKind::Logged, message.heap_bytes() as u64);
         }
     }
 

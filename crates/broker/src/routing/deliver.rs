@@ -10,7 +10,7 @@ use topic::Subscription;
 
 use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
-use crate::clients::notices::Kind;
+use crate::clients::notices::NoticeKind;
 use crate::durable::Durable;
 use crate::expected::Expected;
 use crate::journal::Origin;
@@ -538,7 +538,7 @@ impl Client {
         count_dropped(&cx.metrics, reason, 1);
         // QoS 0 to somebody who is away is the normal case, not a loss worth telling.
         if reason != Dropped::Offline {
-            self.note(cx, Kind::Dropped(reason), "");
+            self.note(cx, NoticeKind::Dropped(reason), "");
         }
     }
 

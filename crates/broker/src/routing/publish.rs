@@ -7,7 +7,7 @@ use topic::Interested;
 
 use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
-use crate::clients::notices::Kind;
+use crate::clients::notices::NoticeKind;
 use crate::durable::Durable;
 use crate::durable::{Promise, level_of};
 use crate::expected::Expected;
@@ -260,7 +260,7 @@ impl Sessions {
         cx.metrics.publishes_denied.add(1);
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
         if let Some(client) = self.get_mut(slot).expected() {
-            client.note_as(cx, Kind::Denied("publish"), topic, manner);
+            client.note_as(cx, NoticeKind::Denied("publish"), topic, manner);
         }
         let reason = self.reason_for(slot, Reason::NOT_AUTHORIZED);
         self.answer_publish(cx, slot, publish, reason, None);
@@ -494,7 +494,7 @@ impl Client {
     /// Counts a message that its publisher is told to be refused, and tells who it was.
     pub(crate) fn note_refused(&mut self, cx: &mut Context, message: &Message) {
         cx.metrics.publishes_refused.add(1);
-        self.note(cx, Kind::Refused, message.topic());
+        self.note(cx, NoticeKind::Refused, message.topic());
     }
 }
 

@@ -7,7 +7,7 @@ use session::{Link, Message, NEVER, Outbox, Wait};
 use crate::clients::client::Client;
 use crate::clients::connect::{ConnectRequest, Who};
 use crate::clients::ending::{LOOKS_PER_END, NEVER_EXPIRES, tells_client, write_farewell};
-use crate::clients::notices::Kind;
+use crate::clients::notices::NoticeKind;
 use crate::limits::rules::Rules;
 use crate::{
     Close, Ended, Event, NO_CONNECTION, Name, Quota, Reauthenticated, SessionKey, Shard, admission,
@@ -242,7 +242,7 @@ impl Shard {
         let manner = Manner { qos: will.qos as u8, retain: will.retain };
         if !client.grants.allows_as(client.identity(), Action::Publish, &will.topic, manner) {
             self.cx.metrics.publishes_denied.add(1);
-            client.note_as(&mut self.cx, Kind::Denied("will"), &will.topic, manner);
+            client.note_as(&mut self.cx, NoticeKind::Denied("will"), &will.topic, manner);
             self.durable.forget_will(&mut self.sessions, slot);
             return;
         }
@@ -255,7 +255,7 @@ impl Shard {
             self.sessions.lacks_share_for(&mut self.cx, &self.durable, &self.groups, &message);
         if is_unkept {
             if let Some(client) = self.sessions.get_mut(slot) {
-                client.note(&mut self.cx, Kind::Refused, message.topic());
+                client.note(&mut self.cx, NoticeKind::Refused, message.topic());
             }
             message = Message::new(&session::MessageParts { level: 0, ..parts });
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use session::{Account, Held};
+use session::{Account, MemoryKind};
 use topic::{Interest, SHARDS_MAX};
 
 use crate::clients::connect::scope_of_payer;
@@ -203,7 +203,8 @@ impl Shared {
 
     /// Is less to be kept for connections that do not read?
     pub(crate) fn keeps_less_unsent(&self) -> bool {
-        self.memory_is_tight() || self.ledger.bytes(Held::Unsent) > self.settings.unsent_bytes_max
+        self.memory_is_tight()
+            || self.ledger.bytes(MemoryKind::Unsent) > self.settings.unsent_bytes_max
     }
 
     /// Is what takes memory to be refused?
@@ -263,7 +264,7 @@ impl Shared {
     #[cold]
     pub(crate) fn logs_lacking(&self, logs: u64, payer: &Account, more: u64) -> u64 {
         let in_each = |bytes: u64| bytes / u64::from(self.shard_count);
-        let own = in_each(payer.bytes(Held::Logged)) + more;
+        let own = in_each(payer.bytes(MemoryKind::Logged)) + more;
         let sharers = payer.logging_count();
         let group = payer.group_logs();
         let lacks = |shard: &usize| {
@@ -302,10 +303,10 @@ impl Shared {
     /// Would a payer have more retained than its part?
     pub(crate) fn lacks_room_to_retain_for(&self, payer: &Account, bytes: u64) -> bool {
         match self.settings.retained_bytes_per_payer_max {
-            None => payer.lacks_room(Held::Retained, bytes),
+            None => payer.lacks_room(MemoryKind::Retained, bytes),
             Some(max) => {
-                payer.bytes(Held::Retained) + bytes > max
-                    || payer.lacks_group_room(Held::Retained, bytes)
+                payer.bytes(MemoryKind::Retained) + bytes > max
+                    || payer.lacks_group_room(MemoryKind::Retained, bytes)
                     || payer.lacks_memory(bytes)
             }
         }

@@ -26,7 +26,7 @@ impl Counter {
 
 /// Whether a number only grows, or goes up and down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricType {
     Counter,
     Gauge,
 }
@@ -38,7 +38,7 @@ pub struct Description {
     pub name: &'static str,
     /// Such as `reason="expired"`, or empty.
     pub label: &'static str,
-    pub kind: Kind,
+    pub kind: MetricType,
     /// Of this label.
     pub help: &'static str,
 }
@@ -70,7 +70,7 @@ macro_rules! metrics {
                 $(Description {
                     name: $name,
                     label: concat!("", $($label)?),
-                    kind: Kind::$kind,
+                    kind: MetricType::$kind,
                     help: $help,
                 },)*
             ];

@@ -1,7 +1,7 @@
 //! `$SYS/broker/…` topics, named as mosquitto names them.
 
 use codec::QoS;
-use session::{Held, Message, MessageParts, NEVER};
+use session::{MemoryKind, Message, MessageParts, NEVER};
 
 use crate::{Metrics, Shared};
 
@@ -153,7 +153,7 @@ fn stored(figures: &Figures<'_>) -> u64 {
 }
 
 fn stored_bytes(figures: &Figures<'_>) -> u64 {
-    figures.total(|m| &m.retained_bytes) + figures.shared.ledger.bytes(Held::Queued)
+    figures.total(|m| &m.retained_bytes) + figures.shared.ledger.bytes(MemoryKind::Queued)
 }
 
 const NUMBERS: &[Number] = &[

@@ -3,7 +3,7 @@
 use crate::lab::{Conn, Got, Lab, persistent, publish, retained};
 use broker::{ConnectRequest, Event, Settings, WhenFull};
 use codec::{AckKind, Reason, Version};
-use session::{Held, Will};
+use session::{MemoryKind, Will};
 use storage::Status;
 use storage::testing::Crash;
 
@@ -18,7 +18,7 @@ fn user(name: &str, client_id: &str) -> ConnectRequest {
 fn logged(lab: &Lab, payer: &str) -> u64 {
     let all = lab.shared.ledger.largest(usize::MAX);
     let found = all.iter().find(|holder| *holder.name == *payer);
-    found.map_or(0, |holder| holder.bytes[Held::Logged as usize])
+    found.map_or(0, |holder| holder.bytes[MemoryKind::Logged as usize])
 }
 
 /// Each user has a session on each shard that is away, and one that publishes for both of its own.
@@ -194,7 +194,7 @@ fn what_is_taken_out_of_the_logs_is_paid_for_by_nobody() {
     }
     lab.turn_the_log_over();
     assert_eq!(logged(&lab, "user eve"), 0);
-    assert_eq!(lab.shared.ledger.bytes(Held::Logged), 0);
+    assert_eq!(lab.shared.ledger.bytes(MemoryKind::Logged), 0);
     lab.send(eve, &publish("eve/x", &PAYLOAD, 1, 6_000));
     let reason = answer(&mut lab, eve, 6_000).expect("an answer");
     assert!(!reason.is_error(), "{reason:?}");
@@ -210,7 +210,7 @@ fn what_waits_is_its_publishers_after_a_restart_too() {
     let kept = |lab: &Lab| {
         let all = lab.shared.ledger.largest(usize::MAX);
         let eve = all.iter().find(|holder| *holder.name == *"user eve");
-        eve.map_or(0, |holder| holder.bytes[Held::Retained as usize])
+        eve.map_or(0, |holder| holder.bytes[MemoryKind::Retained as usize])
     };
     let before = (logged(&lab, "user eve"), kept(&lab));
     assert!(before.1 > 0, "something is retained");

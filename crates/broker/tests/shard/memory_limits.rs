@@ -11,7 +11,7 @@ use broker::{ConnectRequest, Limits, Memory, Settings};
 use codec::{AckKind, Connect, Packet, Property, PropertyBuf, QoS, Reason, Version};
 use policy::{Access, Attribute, Attributes, Principal};
 use policy::{OrderedRule, OwnRules};
-use session::Held;
+use session::MemoryKind;
 
 fn answer_to_retained(lab: &mut Lab, conn: Conn, topic: &str, payload: &[u8]) -> Reason {
     lab.send(conn, &retained(topic, payload, 1, 1));
@@ -213,7 +213,7 @@ fn from(address: &str, client_id: &str) -> ConnectRequest {
     ConnectRequest { origin: address.into(), ..persistent(client_id) }
 }
 
-fn held(lab: &Lab, payer: &str, kind: Held) -> u64 {
+fn held(lab: &Lab, payer: &str, kind: MemoryKind) -> u64 {
     let all = lab.shared.ledger.largest(usize::MAX);
     all.iter().find(|holder| *holder.name == *payer).map_or(0, |h| h.bytes[kind as usize])
 }
@@ -233,7 +233,7 @@ fn the_queues_of_one_payer_leave_room_for_those_of_others() {
     for number in 0..300 {
         lab.publish(publisher, &format!("t/{}", number % 3), &[7; 1_000], 1, number as u16 + 1);
     }
-    assert!((45_000..=52_000).contains(&held(&lab, "address greedy", Held::Queued)));
+    assert!((45_000..=52_000).contains(&held(&lab, "address greedy", MemoryKind::Queued)));
     for number in 0..20 {
         lab.publish(publisher, "t/3", &[7; 1_000], 1, number + 1);
     }
@@ -249,8 +249,8 @@ fn the_queues_of_one_payer_leave_room_for_those_of_others() {
         left += got as u64;
     }
     assert_eq!(left + dropped, 300);
-    assert_eq!(held(&lab, "address greedy", Held::Queued), 0);
-    assert_eq!(lab.shared.ledger.bytes(Held::Queued), 0);
+    assert_eq!(held(&lab, "address greedy", MemoryKind::Queued), 0);
+    assert_eq!(lab.shared.ledger.bytes(MemoryKind::Queued), 0);
 }
 
 #[test]
@@ -281,9 +281,9 @@ fn sessions_are_refused_to_a_payer_that_has_many_and_resumed_all_the_same() {
     assert!(is_let_in(&mut lab, short_lived), "what keeps nothing");
     let ended =
         ConnectRequest { clean_start: true, session_expiry_secs: 0, ..from("a", "client-3") };
-    let before = held(&lab, "address a", Held::Sessions);
+    let before = held(&lab, "address a", MemoryKind::Sessions);
     assert!(is_let_in(&mut lab, ended));
-    assert!(held(&lab, "address a", Held::Sessions) < before, "it is over");
+    assert!(held(&lab, "address a", MemoryKind::Sessions) < before, "it is over");
     let will = session::Will {
         topic: "w".into(),
         properties: [].into(),
@@ -337,20 +337,20 @@ fn what_is_known_of_clients_is_charged_as_long_as_they_are_connected() {
         }
     }
     assert!((2..20).contains(&all.len()), "{}", all.len());
-    assert!(held(&lab, "address a", Held::Sessions) > 10_000 * all.len() as u64);
+    assert!(held(&lab, "address a", MemoryKind::Sessions) > 10_000 * all.len() as u64);
     all.push(lab.open(once(fat("b", "its neighbour has its share"))));
     all.push(lab.open(once(from("a", "who needs little"))));
     all.into_iter().for_each(|conn| lab.cut(conn));
-    assert_eq!(lab.shared.ledger.bytes(Held::Sessions), 0);
+    assert_eq!(lab.shared.ledger.bytes(MemoryKind::Sessions), 0);
     // A session that is kept pays on.
     let kept = lab.open(fat("a", "kept"));
     lab.cut(kept);
-    assert!(held(&lab, "address a", Held::Sessions) > 10_000);
+    assert!(held(&lab, "address a", MemoryKind::Sessions) > 10_000);
     let clean = ConnectRequest { clean_start: true, ..once(from("a", "kept")) };
     let again = lab.open(clean);
-    assert!(held(&lab, "address a", Held::Sessions) < 1_000);
+    assert!(held(&lab, "address a", MemoryKind::Sessions) < 1_000);
     lab.cut(again);
-    assert_eq!(lab.shared.ledger.bytes(Held::Sessions), 0);
+    assert_eq!(lab.shared.ledger.bytes(MemoryKind::Sessions), 0);
 }
 
 #[test]
@@ -358,13 +358,13 @@ fn subscriptions_are_charged_and_come_back_with_the_end_of_the_session() {
     let settings = Settings { sessions_bytes_max: 4_000, ..Settings::default() };
     let mut lab = Lab::with(1, settings, Access::open());
     let conn = lab.open(from("a", "client"));
-    let before = held(&lab, "address a", Held::Sessions);
+    let before = held(&lab, "address a", MemoryKind::Sessions);
     let granted = (0..50).filter(|n| lab.subscribe(conn, &format!("t/{n}"), 1) < 0x80).count();
     assert!((3..10).contains(&granted), "{granted}");
     lab.unsubscribe(conn, "t/0");
     lab.take_all(conn);
     assert_eq!(lab.subscribe(conn, "t/0", 1), 1);
-    assert!(held(&lab, "address a", Held::Sessions) > before);
+    assert!(held(&lab, "address a", MemoryKind::Sessions) > before);
     lab.cut(conn);
     let conn = lab.open(ConnectRequest {
         clean_start: true,
@@ -372,5 +372,5 @@ fn subscriptions_are_charged_and_come_back_with_the_end_of_the_session() {
         ..from("a", "client")
     });
     lab.cut(conn);
-    assert_eq!(lab.shared.ledger.bytes(Held::Sessions), 0);
+    assert_eq!(lab.shared.ledger.bytes(MemoryKind::Sessions), 0);
 }

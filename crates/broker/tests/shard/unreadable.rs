@@ -6,7 +6,7 @@ use broker::journal::{Fact, QueueNumber, SessionOpened, Subscribed};
 use broker::{Limits, Replay, Settings, Shard, Shared};
 use codec::Version;
 use policy::Access;
-use storage::{Kind, Position, Record};
+use storage::{Position, Record, RecordKind};
 
 /// What a start says to these facts.
 fn start(facts: &[Fact<'_>]) -> Result<u64, String> {
@@ -21,7 +21,7 @@ fn start(facts: &[Fact<'_>]) -> Result<u64, String> {
         let mut bytes = Vec::new();
         let rest = fact.encode(&mut bytes);
         bytes.extend_from_slice(rest);
-        let (position, kind) = (Position::new(1, number * 1000), Kind::new(fact.kind()));
+        let (position, kind) = (Position::new(1, number * 1000), RecordKind::new(fact.kind()));
         replay.on_record(Record { position, kind, bytes: &bytes }, &mut recovered.ledger);
     }
     shard

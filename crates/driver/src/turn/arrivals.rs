@@ -14,11 +14,11 @@ pub(super) struct Arrivals<H: Host> {
     few: VecDeque<Handover<H>>,
     many: VecDeque<Handover<H>>,
     /// Of each payer, how many wait in which line.
-    waiting: HashMap<String, Waiting>,
+    waiting: HashMap<String, PendingCounts>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingCounts {
     few: usize,
     many: usize,
 }
@@ -63,7 +63,7 @@ impl<H: Host> Arrivals<H> {
         }
     }
 
-    fn forget(&mut self, handover: &Handover<H>, take: impl FnOnce(&mut Waiting)) {
+    fn forget(&mut self, handover: &Handover<H>, take: impl FnOnce(&mut PendingCounts)) {
         let payer = payer_of(handover);
         if let Some(waiting) = self.waiting.get_mut(&payer) {
             take(waiting);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use broker::{Scope, Shard};
 
 use super::{Connection, Driver};
-use crate::allowance::{Allowance, Charge, Holder, Payer, Purpose};
+use crate::allowance::{Allowance, Charge, Owner, Payer, Purpose};
 use crate::host::Host;
 use crate::origin::Origin;
 
@@ -243,11 +243,11 @@ impl<H: Host> Driver<H> {
 
 /// The user of a client in its namespace, or its address where it has no proved name.
 fn payer(shard: &Shard, slot: u32, number: u64) -> Payer {
-    let nobody = Payer { scope: Scope::FIRST, holder: Holder::Origin(Origin::Local) };
+    let nobody = Payer { scope: Scope::FIRST, holder: Owner::Origin(Origin::Local) };
     shard.who(slot, number).map_or(nobody, |who| {
         let origin = || who.peer.parse().map_or(Origin::Local, Origin::of_socket);
-        let user = who.username.map(|name| Holder::User(name.into()));
-        let holder = user.unwrap_or_else(|| Holder::Origin(origin()));
+        let user = who.username.map(|name| Owner::User(name.into()));
+        let holder = user.unwrap_or_else(|| Owner::Origin(origin()));
         Payer { scope: who.client.scope(), holder }
     })
 }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     fn incoming_in(room: &IncomingRoom, scope: u16, user: &str) -> Incoming {
-        let holder = Holder::User(user.into());
+        let holder = Owner::User(user.into());
         Incoming::begin(room, &Payer { scope: Scope::new(scope), holder }, 0)
     }
 

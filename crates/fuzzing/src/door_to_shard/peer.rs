@@ -10,7 +10,7 @@ use super::book::{Book, Whose};
 
 /// A connection as the broker knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ConnectionRef {
     pub(super) shard: ShardId,
     pub(super) slot: u32,
     pub(super) connection: u64,
@@ -22,7 +22,7 @@ pub(super) enum Stage {
     Door(Vec<u8>),
     /// An enhanced authentication is under way.
     Exchange(Box<Credentials>, Vec<u8>),
-    Open(Place),
+    Open(ConnectionRef),
     Closed,
 }
 
@@ -95,7 +95,7 @@ impl Peer {
         }
     }
 
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<ConnectionRef> {
         match self.stage {
             Stage::Open(place) => Some(place),
             _ => None,

@@ -10,13 +10,13 @@ use broker::{
     Scope, Settings, Shard, Shared, TURN_UNITS, key_of, settle,
 };
 use codec::{Packet, Reason, Sender, Version};
-use session::{Held, Overflow, QueueLimits};
+use session::{MemoryKind, Overflow, QueueLimits};
 use storage::Identity;
 use storage::testing::SimDisk;
 
 use super::book::{Book, JANITOR};
 use super::ops;
-use super::peer::{Peer, Place, Stage};
+use super::peer::{ConnectionRef, Peer, Stage};
 
 /// Places for connections; a new one in the same place leaves the old one to the broker.
 pub(super) const SEATS: usize = 6;
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    fn give(&mut self, place: Place, bytes: &[u8]) {
+    fn give(&mut self, place: ConnectionRef, bytes: &[u8]) {
         // A driver's duty: mail that was sent before the bytes came is delivered before them.
         for from in 0..self.shards.len() {
             self.carry_mail(from, usize::from(place.shard));
@@ -235,7 +235,7 @@ impl World {
         match core.on_connect(connection, request, self.now_ms) {
             Err(answer) => self.peers[who].read(&answer, &self.book),
             Ok(slot) => {
-                let place = Place { shard, slot, connection };
+                let place = ConnectionRef { shard, slot, connection };
                 self.peers[who].stage = Stage::Open(place);
                 self.connected.insert(connection, who);
                 self.collect();
@@ -250,7 +250,9 @@ impl World {
 
     /// The client takes so many bytes of what it is owed.
     pub(super) fn read(&mut self, who: usize, count: usize) {
-        let Some(Place { shard, slot, connection }) = self.peers[who].place() else { return };
+        let Some(ConnectionRef { shard, slot, connection }) = self.peers[who].place() else {
+            return;
+        };
         if self.peers[who].is_gone {
             return;
         }
@@ -265,7 +267,7 @@ impl World {
 
     fn owes(&mut self, who: usize) -> bool {
         let place = self.peers[who].place().filter(|_| !self.peers[who].is_gone);
-        let Some(Place { shard, slot, connection }) = place else { return false };
+        let Some(ConnectionRef { shard, slot, connection }) = place else { return false };
         let outbox = self.shards[usize::from(shard)].outbox(slot, connection);
         outbox.is_some_and(|outbox| !outbox.is_empty())
     }
@@ -285,7 +287,7 @@ impl World {
     /// The network connection breaks.
     pub(super) fn cut(&mut self, who: usize) {
         match self.peers[who].place() {
-            Some(Place { shard, slot, connection }) => {
+            Some(ConnectionRef { shard, slot, connection }) => {
                 self.peers[who].is_gone = true;
                 self.shards[usize::from(shard)].on_closed(slot, connection, self.now_ms);
                 self.collect();
@@ -296,7 +298,9 @@ impl World {
 
     /// What an operator, or the guard of packets under way, does to a connection.
     pub(super) fn push_out(&mut self, who: usize, is_kick: bool) {
-        let Some(Place { shard, slot, connection }) = self.peers[who].place() else { return };
+        let Some(ConnectionRef { shard, slot, connection }) = self.peers[who].place() else {
+            return;
+        };
         let client_id = self.peers[who].whose.0.clone();
         let core = &mut self.shards[usize::from(shard)];
         match is_kick {
@@ -372,7 +376,7 @@ impl World {
         !due.is_empty()
     }
 
-    fn place_of(&self, connection: u64) -> Option<Place> {
+    fn place_of(&self, connection: u64) -> Option<ConnectionRef> {
         let who = *self.connected.get(&connection)?;
         self.peers[who].place().filter(|place| place.connection == connection)
     }
@@ -535,7 +539,7 @@ impl World {
 
     fn assert_nothing_is_left(&self) {
         self.assert_no_connection();
-        for held in Held::ALL {
+        for held in MemoryKind::ALL {
             let name = held.name();
             assert_eq!(self.shared.ledger.bytes(held), 0, "bytes of {name} are left");
         }
@@ -547,7 +551,7 @@ impl World {
         let names = Metrics::DESCRIPTIONS;
         for (shard, metrics) in self.shared.metrics.iter().enumerate() {
             for (description, value) in names.iter().zip(metrics.values()) {
-                let is_gauge = description.kind == broker::Kind::Gauge;
+                let is_gauge = description.kind == broker::MetricType::Gauge;
                 assert!(!is_gauge || value == 0, "shard {shard}: {} {value}", description.name);
             }
         }

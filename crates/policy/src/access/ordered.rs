@@ -36,7 +36,7 @@ pub struct OrderedRule {
 /// Where a client is connected. What is not known any more may be anything: then rules that ask for
 /// it deny, and allow nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place<'a> {
+pub struct ClientLocation<'a> {
     pub address: Option<IpAddr>,
     /// Empty: not known.
     pub listener: &'a str,
@@ -112,7 +112,7 @@ impl OrderedRules {
     }
 
     /// Those for a client, behind its own. None: it has what everybody has.
-    pub(super) fn of(&self, who: Identity<'_>, place: Place<'_>) -> Option<Active> {
+    pub(super) fn of(&self, who: Identity<'_>, place: ClientLocation<'_>) -> Option<Active> {
         let own = who.own_rules();
         if own.is_empty() && (self.common.is_some() || self.rules.is_empty()) {
             return None;
@@ -125,7 +125,7 @@ impl OrderedRules {
     }
 
     /// Is there one of which nobody knows whether it is for a client there?
-    pub(super) fn is_in_doubt(&self, who: Identity<'_>, place: Place<'_>) -> bool {
+    pub(super) fn is_in_doubt(&self, who: Identity<'_>, place: ClientLocation<'_>) -> bool {
         if place.address.is_none() && who.own_rules().iter().any(|it| !it.addresses.is_empty()) {
             return true;
         }
@@ -253,7 +253,7 @@ impl Compiled {
         }
     }
 
-    fn holds_at(&self, place: Place<'_>) -> bool {
+    fn holds_at(&self, place: ClientLocation<'_>) -> bool {
         let in_doubt = !self.rule.allows;
         let is_there = match place.address {
             _ if self.addresses.is_empty() => true,
@@ -371,7 +371,7 @@ mod tests {
     use crate::{Attribute, Attributes, Principal};
 
     const ANNA: Identity<'static> = Identity::new("c1", Some("anna"));
-    const NEAR: Place<'static> = Place { address: None, listener: "inside" };
+    const NEAR: ClientLocation<'static> = ClientLocation { address: None, listener: "inside" };
 
     fn rule(allows: bool, what: &str, filters: &[&str]) -> OrderedRule {
         OrderedRule {
@@ -383,7 +383,7 @@ mod tests {
         }
     }
 
-    fn grants_at(rules: &[OrderedRule], place: Place<'_>) -> Grants {
+    fn grants_at(rules: &[OrderedRule], place: ClientLocation<'_>) -> Grants {
         let access = Access::compile(&[]).unwrap().in_order(rules).unwrap();
         access.grants_of(ANNA, place)
     }
@@ -500,7 +500,7 @@ mod tests {
             Attributes::new(vec![("type".into(), text("car")), ("vin".into(), text("v7"))]);
         let car = Principal { attributes, ..Principal::default() };
         let told = |principal: Option<&Principal>, address: &str, listener, topic| {
-            let place = Place { address: address.parse().ok(), listener };
+            let place = ClientLocation { address: address.parse().ok(), listener };
             let who = Identity { principal, ..ANNA };
             access.grants_of(who, place).allows(who, Action::Publish, topic)
         };
@@ -512,7 +512,7 @@ mod tests {
         assert!(!told(Some(&car), "11.0.0.1", "inside", "vehicles/v8"));
         assert!(!told(None, "11.0.0.1", "inside", "fleet"));
         // Where nobody knows, denials hold and grants do not; what waits is kept until it is known.
-        let unknown = access.grants_of(anna(&car), Place::default());
+        let unknown = access.grants_of(anna(&car), ClientLocation::default());
         assert!(!may(&unknown, Action::Publish, "fleet") && may(&unknown, Action::Receive, "x"));
         let superuser = Principal { is_superuser: true, ..Principal::default() };
         assert!(told(Some(&superuser), "11.0.0.1", "outside", "any"));

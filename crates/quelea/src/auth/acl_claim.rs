@@ -224,7 +224,7 @@ mod oracle;
 #[cfg(test)]
 mod tests {
     use policy::Principal;
-    use policy::{Access, Action, Identity, Place};
+    use policy::{Access, Action, ClientLocation, Identity};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -241,7 +241,7 @@ mod tests {
         let rules = OwnRules::compile(&rules(acl).unwrap()).unwrap();
         let principal = Principal { rules, ..Principal::default() };
         let who = Identity { principal: Some(&principal), ..Identity::new("c1", Some("anna")) };
-        let grants = Access::open().grants_of(who, Place::default());
+        let grants = Access::open().grants_of(who, ClientLocation::default());
         grants.allows(who, action, topic)
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use policy::{Access, Action, Grants, Identity, Manner, Place};
+use policy::{Access, Action, ClientLocation, Grants, Identity, Manner};
 use policy::{Attribute, Attributes, Number, Principal};
 
 use crate::auth::policy_file::{self, Policy, PolicyFileError};
@@ -220,7 +220,7 @@ impl<'a> Client<'a> {
     }
 
     fn grants_by(&self, access: &Access) -> Grants {
-        let place = Place { address: self.test.address, listener: &self.test.listener };
+        let place = ClientLocation { address: self.test.address, listener: &self.test.listener };
         access.grants_of(self.identity(), place)
     }
 

@@ -1,10 +1,10 @@
 use std::sync::mpsc::{Receiver, channel};
 
-use storage::{Kind, Level, Log, Position, Status};
+use storage::{Level, Log, Position, RecordKind, Status};
 
 use super::*;
 
-const KIND: Kind = Kind::new(1);
+const KIND: RecordKind = RecordKind::new(1);
 
 fn identity() -> Identity {
     Identity { id: [7; 16], shard: 0, shards: 1 }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use storage::{Command, CommitGate, Completion, FaultKind, Lane, Outcome};
+use storage::{Command, CommandQueue, CommitGate, Completion, FaultKind, Outcome};
 
 use super::LogFiles;
 
@@ -18,12 +18,12 @@ use super::LogFiles;
 #[derive(Debug)]
 pub struct LogDisk {
     /// `None` once closed.
-    lanes: Option<Lanes>,
+    queues: Option<CommandQueues>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Lanes {
+struct CommandQueues {
     commits: Sender<Command>,
     background: Sender<Command>,
 }
@@ -40,25 +40,25 @@ impl LogDisk {
         let (commits, commit_queue) = channel();
         let (background, background_queue) = channel();
         let spawn = |suffix: &str, queue: Receiver<Command>| {
-            let lane = LaneThread {
+            let queue = QueueThread {
                 files: Arc::clone(&files),
                 queue,
                 waiting: VecDeque::new(),
                 gate: CommitGate::default(),
                 done: done.clone(),
             };
-            Builder::new().name(format!("{name}-{suffix}")).spawn(move || lane.run())
+            Builder::new().name(format!("{name}-{suffix}")).spawn(move || queue.run())
         };
         let threads = vec![spawn("commit", commit_queue)?, spawn("files", background_queue)?];
-        Ok(Self { lanes: Some(Lanes { commits, background }), threads })
+        Ok(Self { queues: Some(CommandQueues { commits, background }), threads })
     }
 
     /// Queues a command; its completion follows on a disk thread. Should that thread be gone, the
     /// completion comes back at once, as a fault.
     pub fn submit(&self, command: Command) -> Result<(), Completion> {
-        let sent = match (&self.lanes, command.lane()) {
-            (Some(lanes), Lane::Commit) => lanes.commits.send(command),
-            (Some(lanes), Lane::Background) => lanes.background.send(command),
+        let sent = match (&self.queues, command.queue()) {
+            (Some(queues), CommandQueue::Commit) => queues.commits.send(command),
+            (Some(queues), CommandQueue::Background) => queues.background.send(command),
             (None, _) => return Err(gone(&command)),
         };
         sent.map_err(|unsent| gone(&unsent.0))
@@ -66,7 +66,7 @@ impl LogDisk {
 
     /// Finishes what was submitted, and ends the threads.
     pub fn close(&mut self) {
-        self.lanes = None;
+        self.queues = None;
         for thread in self.threads.drain(..) {
             // A panic there was reported by the thread; nothing of ours depends on it any more.
             let _ = thread.join();
@@ -75,7 +75,7 @@ impl LogDisk {
 }
 
 /// What one of the threads does.
-struct LaneThread<F> {
+struct QueueThread<F> {
     files: Arc<LogFiles>,
     queue: Receiver<Command>,
     /// Taken from the queue while a file was made, in order.
@@ -84,7 +84,7 @@ struct LaneThread<F> {
     done: F,
 }
 
-impl<F: Fn(Completion, Duration)> LaneThread<F> {
+impl<F: Fn(Completion, Duration)> QueueThread<F> {
     /// Ends when the sender is gone and the queue is empty.
     fn run(mut self) {
         while let Some(command) = self.waiting.pop_front().or_else(|| self.queue.recv().ok()) {

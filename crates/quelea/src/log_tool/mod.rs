@@ -445,7 +445,7 @@ Examples:
 pub(crate) mod tests {
     use std::sync::mpsc::channel;
 
-    use storage::{Kind, Level, Log, Status};
+    use storage::{Level, Log, RecordKind, Status};
 
     use super::*;
     use crate::disk::LogDisk;
@@ -477,7 +477,7 @@ pub(crate) mod tests {
             log.on_completed(completions.recv().unwrap());
             match log.status() {
                 Status::Ready if appended < 5 => {
-                    log.append(Kind::new(kind), &[b"abc"], Level::Fsync).unwrap();
+                    log.append(RecordKind::new(kind), &[b"abc"], Level::Fsync).unwrap();
                     appended += 1;
                 }
                 Status::Ready => log.close(),

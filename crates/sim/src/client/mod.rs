@@ -13,7 +13,7 @@ use codec::{
     QoS, Reason, Sender, Version, Will,
 };
 
-use crate::node::Place;
+use crate::node::ConnectionRef;
 use crate::oracle::{Oracle, Payload};
 use aliases::Aliases;
 use fate::Fate;
@@ -41,7 +41,7 @@ pub struct Wire {
     /// Bytes of the broker that the client has looked at.
     pub read_bytes: u64,
     /// As the broker knows it, once admitted.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<ConnectionRef>,
     /// Written by the client, not yet taken by the broker.
     pub to_broker: Vec<u8>,
     /// Written by the broker, not yet looked at by the client.

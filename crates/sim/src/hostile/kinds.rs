@@ -9,7 +9,7 @@ use super::Hostile;
 use crate::random::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum HostileKind {
     /// Subscribes to all there is, asks on and on, and reads nothing.
     Mute,
     /// Sends large packets, and some that never end.
@@ -32,7 +32,7 @@ pub(super) enum Kind {
     Babbler,
 }
 
-impl Kind {
+impl HostileKind {
     pub(super) const ALL: [Self; 10] = [
         Self::Mute,
         Self::Giant,
@@ -81,23 +81,23 @@ impl Hostile {
     pub(super) fn write(&mut self, version: Version, random: &mut Random) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self.kind {
-            Kind::Mute => self.ask_on(version, random, &mut bytes),
-            Kind::Giant => self.write_giant(version, random, &mut bytes),
-            Kind::Subscriber => self.write_filters(version, random, &mut bytes),
-            Kind::Joiner => self.join(version, random, &mut bytes),
-            Kind::Retainer => {
+            HostileKind::Mute => self.ask_on(version, random, &mut bytes),
+            HostileKind::Giant => self.write_giant(version, random, &mut bytes),
+            HostileKind::Subscriber => self.write_filters(version, random, &mut bytes),
+            HostileKind::Joiner => self.join(version, random, &mut bytes),
+            HostileKind::Retainer => {
                 let topic = format!("x/{}/{}", self.user, random.below(RETAINED_TOPICS));
                 let len = random.below(LARGE_BYTES);
                 self.publish(version, &topic, (QoS::AtLeastOnce, true), len, &mut bytes);
             }
-            Kind::Ghost => self.fill_ghosts(version, random, &mut bytes),
-            Kind::Authenticator => self.authenticate(version, random, &mut bytes),
-            Kind::Taker => {
+            HostileKind::Ghost => self.fill_ghosts(version, random, &mut bytes),
+            HostileKind::Authenticator => self.authenticate(version, random, &mut bytes),
+            HostileKind::Taker => {
                 let topic = format!("x/{}/t", self.user);
                 self.publish(version, &topic, (QoS::ExactlyOnce, false), 10, &mut bytes);
             }
-            Kind::Flooder => self.flood(version, random, &mut bytes),
-            Kind::Babbler => self.babble(version, random, &mut bytes),
+            HostileKind::Flooder => self.flood(version, random, &mut bytes),
+            HostileKind::Babbler => self.babble(version, random, &mut bytes),
         }
         if random.chance(2) {
             // Where it has no right to be: nobody may ever get it.

@@ -20,7 +20,7 @@ use session::{Account, Overflow, QueueLimits};
 
 use crate::random::Random;
 use crate::sabotage::Sabotage;
-use kinds::Kind;
+use kinds::HostileKind;
 use pressure::Pressure;
 
 /// All of them, and what the broker is made to feel.
@@ -55,7 +55,7 @@ pub(crate) struct Mob {
 pub(super) struct Hostile {
     number: u32,
     user: String,
-    kind: Kind,
+    kind: HostileKind,
     wire: Option<Wire>,
     next_packet_id: u16,
     /// What it has made so far, to make each thing another one.
@@ -101,11 +101,12 @@ impl Mob {
         let (messages_max, bytes_max) =
             if has_small_logs { (5_000, 8 << 20) } else { (200, 150_000) };
         for member in members.iter_mut().skip(1).filter(|_| has_small_logs) {
-            member.kind = Kind::Ghost;
+            member.kind = HostileKind::Ghost;
         }
         for member in members.iter_mut().filter(|_| has_floods) {
             // Who subscribes to everything has its session on one shard, who floods on another.
-            member.kind = if member.number % 2 == 0 { Kind::Ghost } else { Kind::Flooder };
+            member.kind =
+                if member.number % 2 == 0 { HostileKind::Ghost } else { HostileKind::Flooder };
         }
         let limits = Limits {
             packet_bytes_max: 64 * 1024,
@@ -210,7 +211,7 @@ impl Mob {
 
 impl Hostile {
     fn new(number: u32, (is_guarded, is_tenant): (bool, bool), random: &mut Random) -> Self {
-        let kind = Kind::ALL[random.below(Kind::ALL.len())];
+        let kind = HostileKind::ALL[random.below(HostileKind::ALL.len())];
         let user = format!("x{}", number % USERS);
         let (wire, next_packet_id, made, tail_bytes) = (None, 0, 0, 0);
         Self { number, user, kind, wire, next_packet_id, made, is_guarded, is_tenant, tail_bytes }
@@ -219,7 +220,7 @@ impl Hostile {
     /// Client ids that it uses.
     fn ids(&self) -> usize {
         // A taker has to come back by the id that it has.
-        let is_crowd = self.is_tenant && self.kind != Kind::Taker;
+        let is_crowd = self.is_tenant && self.kind != HostileKind::Taker;
         if is_crowd { TENANT_IDS } else { self.kind.ids() }
     }
 

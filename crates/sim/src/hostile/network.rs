@@ -9,9 +9,9 @@ use codec::{QoS, decode};
 use driver::testing::{Flaws, Pipe};
 use driver::{Handover, Item};
 use policy::Access;
-use session::Held;
+use session::MemoryKind;
 
-use super::kinds::{FILTERS_PER_PACKET, Kind, LARGE_BYTES, METHOD};
+use super::kinds::{FILTERS_PER_PACKET, HostileKind, LARGE_BYTES, METHOD};
 use super::pressure::Pressure;
 use super::{Hostile, Wire};
 use crate::dice::pick;
@@ -61,7 +61,7 @@ impl World {
         match self.node.sabotage {
             Some(Sabotage::KeepCharge) => {
                 if let Some(name) = self.mob.accounts().first() {
-                    self.node.shared.ledger.account(name).add(Held::Queued, 100);
+                    self.node.shared.ledger.account(name).add(MemoryKind::Queued, 100);
                 }
             }
             Some(Sabotage::OpenAccess) => {
@@ -77,7 +77,7 @@ impl World {
         let member = &mut mob.members[who];
         let Some(wire) = &member.wire else { return self.connect_hostile(who) };
         if mob.random.chance(member.kind.breaks_percent()) {
-            if member.kind == Kind::Taker && mob.random.chance(70) {
+            if member.kind == HostileKind::Taker && mob.random.chance(70) {
                 // Over the connection that it has.
                 mob.left_behind.extend(member.wire.take().map(|wire| wire.pipe));
                 return self.connect_hostile(who);
@@ -135,7 +135,7 @@ impl World {
         let mut properties = PropertyBuf::new();
         if version == Version::V5 {
             properties.push(Property::SessionExpirySecs(expiry_secs));
-            if member.kind == Kind::Authenticator {
+            if member.kind == HostileKind::Authenticator {
                 properties.push(Property::AuthMethod(METHOD));
             }
         }
@@ -175,7 +175,7 @@ impl World {
     fn carry_from_hostile(&mut self, who: usize) -> Result<(), String> {
         let mob = &mut self.mob;
         let member = &mut mob.members[who];
-        if mob.has_floods && member.kind == Kind::Flooder && member.wants_more() {
+        if mob.has_floods && member.kind == HostileKind::Flooder && member.wants_more() {
             let bytes = member.write(member.version(), &mut mob.random);
             member.wire.iter_mut().for_each(|wire| wire.to_broker.extend(&bytes));
         }
@@ -204,14 +204,14 @@ impl World {
         let member = &self.mob.members[who];
         let units = u64::from(self.mob.turn_units);
         let (most, what, seen) = match member.kind {
-            Kind::Flooder => {
+            HostileKind::Flooder => {
                 let packets = after.packets - before.packets;
                 let deliveries = after.deliveries - before.deliveries;
                 // Clients have so much in a turn, and mail has; a message may take it beyond.
                 (2 * (units + FAN_OUT_MAX) + packets, "deliveries", deliveries)
             }
             // Those of one packet at the least, if it is the rest of one.
-            Kind::Subscriber if FILTERS_PER_PACKET as u64 * FILTER_UNITS > units => {
+            HostileKind::Subscriber if FILTERS_PER_PACKET as u64 * FILTER_UNITS > units => {
                 let filters = after.subscriptions.saturating_sub(before.subscriptions);
                 let packets = after.packets - before.packets;
                 (units / FILTER_UNITS + packets + 1, "filters", filters)

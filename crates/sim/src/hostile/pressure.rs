@@ -5,7 +5,7 @@
 
 use broker::{Memory, NO_CONNECTION, Name};
 use driver::Item;
-use session::Held;
+use session::MemoryKind;
 
 use super::Wire;
 use crate::sabotage::Sabotage;
@@ -85,7 +85,7 @@ impl World {
         if self.mob.pressure.level == Memory::Short {
             match self.node.sabotage {
                 Some(Sabotage::SpareLargest) => ledger.cut_nobody(),
-                _ => ledger.cut_largest(ledger.bytes(Held::Unsent) / 2 + 1),
+                _ => ledger.cut_largest(ledger.bytes(MemoryKind::Unsent) / 2 + 1),
             }
         }
         self.node.put_to_all(|| Item::MemoryLook);
@@ -101,9 +101,9 @@ impl World {
         }
         let ledger = &self.node.shared.ledger;
         let most = ledger
-            .largest_of(Held::Unsent, 1)
+            .largest_of(MemoryKind::Unsent, 1)
             .first()
-            .map_or(0, |h| h.bytes[Held::Unsent as usize]);
+            .map_or(0, |h| h.bytes[MemoryKind::Unsent as usize]);
         let left = self.memory_left();
         let accounts = self.mob.accounts();
         // In a namespace of their own all of them are greedy together.
@@ -111,7 +111,7 @@ impl World {
             && accounts.iter().map(|name| ledger.account(name).total()).sum::<u64>() > left;
         let is_greedy = |name: &String| {
             let account = ledger.account(name);
-            (is_crowd || account.total() > left) && account.bytes(Held::Unsent) >= most / 2
+            (is_crowd || account.total() > left) && account.bytes(MemoryKind::Unsent) >= most / 2
         };
         let greedy: Vec<String> = accounts.into_iter().filter(is_greedy).collect();
         for who in 0..self.mob.members.len() {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::Rng;
 use crate::{
-    Command, CommandId, CommitGate, Completion, Fault, FaultKind, Follow, Lane, Ledger, Outcome,
-    Record, Recovery, Refusal, SegmentFile, Settings, Step, Want, manifest_file,
+    Command, CommandId, CommandQueue, CommitGate, Completion, Fault, FaultKind, Follow, Ledger,
+    Outcome, Record, Recovery, Refusal, SegmentFile, Settings, Step, Want, manifest_file,
 };
 
 /// Segment files in memory, with a page cache that a crash may lose in any pattern of sectors.
@@ -157,9 +157,9 @@ impl SimDisk {
 
     /// Queues a command.
     pub fn submit(&mut self, command: Command) {
-        match command.lane() {
-            Lane::Commit => self.commits.push_back(command),
-            Lane::Background => self.background.push_back(command),
+        match command.queue() {
+            CommandQueue::Commit => self.commits.push_back(command),
+            CommandQueue::Background => self.background.push_back(command),
         }
     }
 

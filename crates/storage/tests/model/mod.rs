@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use storage::testing::{Crash, Rng, SimDisk};
 use storage::{
-    AppendError, Chunk, Command, Identity, Kind, Ledger, Level, Log, Position, Record, Refusal,
-    Settings, Status, weight,
+    AppendError, Chunk, Command, Identity, Ledger, Level, Log, Position, Record, RecordKind,
+    Refusal, Settings, Status, weight,
 };
 
 pub(crate) const SEGMENT_BYTES: u32 = 64 * 1024;
-pub(crate) const PUT: Kind = Kind::new(1);
-pub(crate) const DELETE: Kind = Kind::new(2);
+pub(crate) const PUT: RecordKind = RecordKind::new(1);
+pub(crate) const DELETE: RecordKind = RecordKind::new(2);
 pub(crate) const IDENTITY: Identity = Identity { id: *b"a log for a test", shard: 1, shards: 4 };
 
 /// Short times, so that histories have all of it.
@@ -53,7 +53,7 @@ pub(crate) struct Op {
 }
 
 impl Op {
-    fn encode(&self) -> (Kind, Vec<u8>) {
+    fn encode(&self) -> (RecordKind, Vec<u8>) {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&self.key.to_le_bytes());
         bytes.extend_from_slice(&self.op.to_le_bytes());

@@ -1,7 +1,7 @@
 //! Rules in tokens against what `docs/use/authorization.md` says of them, read as plainly as can
 //! be: any shape of JSON either means that, or is refused.
 
-use policy::{Access, Action, Identity, Manner, Place};
+use policy::{Access, Action, ClientLocation, Identity, Manner};
 use policy::{Attribute, Attributes, Principal};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -379,7 +379,7 @@ proptest! {
         let principal = Principal { rules, attributes, ..Principal::default() };
         let who =
             Identity { principal: Some(&principal), ..Identity::new(CLIENT_ID, Some(USERNAME)) };
-        let place = Place { address: ADDRESS.parse().ok(), listener: "inside" };
+        let place = ClientLocation { address: ADDRESS.parse().ok(), listener: "inside" };
         let grants = Access::open().grants_of(who, place);
         for (topic, number) in TOPICS.iter().flat_map(|topic| (0..6).map(move |it| (topic, it))) {
             let (qos, retain) = (number / 2, number % 2 == 1);

@@ -21,9 +21,9 @@ const TIME: u64 = (1 << 62) - 1;
 /// The record of one connection: the bits of its waits, and the time before which it is not read,
 /// in broker time. One word, as every connection has it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gate(u64);
+pub struct ReadPauses(u64);
 
-impl Gate {
+impl ReadPauses {
     /// Gives a reason. False: it was given already.
     pub const fn shut(&mut self, wait: Wait) -> bool {
         let is_new = !self.is_shut(wait);
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn it_is_read_when_no_reason_is_left_and_its_time_has_come() {
-        let mut gate = Gate::default();
+        let mut gate = ReadPauses::default();
         assert_eq!(gate.reads_at_ms(), 0);
         gate.shut_until(7);
         assert!(gate.shut(Wait::InLine) && !gate.shut(Wait::InLine));

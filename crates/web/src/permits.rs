@@ -10,13 +10,13 @@ use crate::Limits;
 
 /// A newcomer always gets a place: an answer takes a millisecond, so who has been here longest is
 /// most likely one who asks nothing, or takes no answer.
-pub(crate) struct Places {
+pub(crate) struct ConnectionPermits {
     limits: Limits,
-    taken: Mutex<Taken>,
+    taken: Mutex<PermitState>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct PermitState {
     last: u64,
     /// Oldest first.
     guests: Vec<Guest>,
@@ -30,7 +30,7 @@ struct Guest {
     abort: AbortHandle,
 }
 
-impl Places {
+impl ConnectionPermits {
     pub(crate) fn new(limits: Limits) -> Self {
         Self { limits, taken: Mutex::default() }
     }
@@ -62,12 +62,12 @@ impl Places {
         self.lock().dismiss_greedy();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, PermitState> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken {
+impl PermitState {
     fn count(&self, address: IpAddr) -> usize {
         self.guests.iter().filter(|guest| guest.address == address).count()
     }
@@ -103,7 +103,7 @@ impl Taken {
 mod tests {
     use super::*;
 
-    struct Room(Arc<Places>);
+    struct Room(Arc<ConnectionPermits>);
 
     impl Room {
         fn seat(&self, last: u8, is_asking: bool) {
@@ -127,7 +127,7 @@ mod tests {
     async fn places_are_limited_in_all_and_for_each_address() {
         let limits =
             Limits { connections_max: 12, connections_per_address_max: 4, ..Limits::default() };
-        let room = Room(Arc::new(Places::new(limits)));
+        let room = Room(Arc::new(ConnectionPermits::new(limits)));
         for _ in 0..10 {
             room.seat(1, false);
         }
@@ -145,7 +145,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn neither_who_asks_nor_who_is_silent_takes_all_places() {
         let limits = Limits { connections_per_address_max: 4, ..Limits::default() };
-        let room = Room(Arc::new(Places::new(limits)));
+        let room = Room(Arc::new(ConnectionPermits::new(limits)));
         for is_asking in [true, true, false, false, false, false] {
             room.seat(1, is_asking);
         }
