@@ -15,7 +15,7 @@ use broker::journal::{Fact, QueueNumber, SessionOpened, StoredMessage, Subscribe
 use broker::{Name, Settings, Shared};
 use codec::{QoS, Version};
 use quelea::disk::{DataDir, LogDisk};
-use storage::{AppendError, Completion, Identity, Kind, Level, Log, Status};
+use storage::{AppendError, Completion, Identity, RecordKind, Level, Log, Status};
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
@@ -113,7 +113,7 @@ impl Writer {
         self.front.clear();
         let rest = fact.encode(&mut self.front);
         loop {
-            match self.log.append(Kind::new(fact.kind()), &[&self.front, rest], Level::Disk) {
+            match self.log.append(RecordKind::new(fact.kind()), &[&self.front, rest], Level::Disk) {
                 Ok(_) => return Ok(()),
                 Err(AppendError::Backlog { .. }) => self.turn()?,
                 Err(error) => return Err(error.into()),

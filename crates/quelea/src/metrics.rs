@@ -156,7 +156,13 @@ fn write_api(text: &mut String, gate: &Gate) {
 
 fn write_events(text: &mut String, life_cycle: &LifeCycle) {
     let help = "Life-cycle events that were not told, because there were too many.";
-    write_one(text, "quelea_events_withheld_total", MetricType::Counter, help, life_cycle.withheld());
+    write_one(
+        text,
+        "quelea_events_withheld_total",
+        MetricType::Counter,
+        help,
+        life_cycle.withheld(),
+    );
     let help = "Readers of the stream of events that were cut, because they did not read.";
     write_one(text, "quelea_event_readers_cut_total", MetricType::Counter, help, life_cycle.cut());
 }
@@ -200,16 +206,26 @@ const fn describe(quota: Quota) -> (MetricType, &'static str, &'static str) {
         Quota::Sessions => (MetricType::Gauge, "", "Sessions of a namespace, connected or not."),
         Quota::Subscriptions => (MetricType::Gauge, "", "Subscriptions of a namespace."),
         Quota::RetainedMessages => (MetricType::Gauge, "", "Retained messages of a namespace."),
-        Quota::RetainedBytes => (MetricType::Gauge, "", "Bytes of retained messages of a namespace."),
-        Quota::QueuedBytes => (MetricType::Gauge, "", "Memory of messages queued for its sessions."),
-        Quota::LoggedBytes => (MetricType::Gauge, "", "Bytes of its messages that wait in the logs."),
+        Quota::RetainedBytes => {
+            (MetricType::Gauge, "", "Bytes of retained messages of a namespace.")
+        }
+        Quota::QueuedBytes => {
+            (MetricType::Gauge, "", "Memory of messages queued for its sessions.")
+        }
+        Quota::LoggedBytes => {
+            (MetricType::Gauge, "", "Bytes of its messages that wait in the logs.")
+        }
         Quota::SessionBytes => (MetricType::Gauge, "", "Memory of its sessions and subscriptions."),
         Quota::Connects => (MetricType::Counter, "_total", "Connects to a namespace."),
-        Quota::MessagesIn => (MetricType::Counter, "_total", "Publishes from clients of a namespace."),
-        Quota::BytesIn => (MetricType::Counter, "_total", "Bytes of packets from its clients."),
-        Quota::MessagesOut => {
-            (MetricType::Counter, "_total", "Deliveries to clients of a namespace, as they are made out.")
+        Quota::MessagesIn => {
+            (MetricType::Counter, "_total", "Publishes from clients of a namespace.")
         }
+        Quota::BytesIn => (MetricType::Counter, "_total", "Bytes of packets from its clients."),
+        Quota::MessagesOut => (
+            MetricType::Counter,
+            "_total",
+            "Deliveries to clients of a namespace, as they are made out.",
+        ),
         Quota::BytesOut => (MetricType::Counter, "_total", "Bytes of their topics and payloads."),
     }
 }
@@ -221,7 +237,7 @@ fn write_bans(text: &mut String, gate: &Gate) {
     let name = "quelea_bans_enforced_total";
     let help = "Connections that a ban refused, by what was banned.";
     head(text, name, MetricType::Counter, help);
-    for kind in bans::MetricType::ALL {
+    for kind in bans::Kind::ALL {
         let by = kind.as_str();
         let _ = writeln!(text, "{name}{{by=\"{by}\"}} {}", gate.bans.refused(kind));
     }

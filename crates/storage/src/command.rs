@@ -7,8 +7,8 @@ use std::sync::Arc;
 /// a file name.
 ///
 /// The contract of a driver:
-/// - Commands of one [`CommandQueue`] are executed in the order given, one after the other; the two queues
-///   are independent of each other.
+/// - Commands of one [`CommandQueue`] are executed in the order given, one after the other; the
+///   two queues are independent of each other.
 /// - The steps of a `Commit` are executed in order and **stop at the first fault**. Commits behind
 ///   one that failed are not carried out, but answered as [`FaultKind::Skipped`], until one comes
 ///   that says `resume`. A [`CommitGate`] does this for a driver.

@@ -91,7 +91,13 @@ impl Client {
     }
 
     /// The same of something that was wanted in a certain manner.
-    pub(crate) fn note_as(&mut self, cx: &mut Context, kind: NoticeKind, topic: &str, manner: Manner) {
+    pub(crate) fn note_as(
+        &mut self,
+        cx: &mut Context,
+        kind: NoticeKind,
+        topic: &str,
+        manner: Manner,
+    ) {
         if !self.extras().notices.count(kind) {
             let (topic, rule) = (topic.into(), rule_of(self, kind, topic, manner));
             self.extras().notices.items.push(ClientItem { kind, count: 1, topic, rule });
@@ -188,7 +194,9 @@ fn rule_of(client: &Client, kind: NoticeKind, topic: &str, manner: Manner) -> Bo
     let action = match kind {
         NoticeKind::Denied("subscribe") => Action::Subscribe,
         NoticeKind::Denied(_) => Action::Publish,
-        NoticeKind::Dropped(_) | NoticeKind::Refused | NoticeKind::TooMany => return Box::default(),
+        NoticeKind::Dropped(_) | NoticeKind::Refused | NoticeKind::TooMany => {
+            return Box::default();
+        }
     };
     client.grants.why_denied(client.identity(), action, topic, manner)
 }
