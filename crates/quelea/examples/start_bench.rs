@@ -15,7 +15,7 @@ use broker::journal::{Fact, QueueNumber, SessionOpened, StoredMessage, Subscribe
 use broker::{Name, Settings, Shared};
 use codec::{QoS, Version};
 use quelea::disk::{DataDir, LogDisk};
-use storage::{AppendError, Completion, Identity, RecordKind, Level, Log, Status};
+use storage::{AppendError, Completion, Identity, Level, Log, RecordKind, Status};
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
