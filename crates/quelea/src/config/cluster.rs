@@ -12,22 +12,21 @@ settings! {
     /// init` prepares them. All nodes may use the same file. Not set: this broker is a single
     /// node, and nothing connects to NATS. See `docs/use/cluster.md`.
     "cluster" => RawCluster {
-        /// Name of the cluster: letters, digits, `-` and `_`, 32 at most. It is part of the names
-        /// of streams and subjects, so several clusters can share NATS servers.
+        /// Name of the cluster: letters, digits, `-` and `_`, at most 32. Several clusters can
+        /// share NATS servers.
         name: Option<String> = Kind::Text("a name"), "";
-        /// Name of this node, different for each node: letters, digits, `.`, `-` and `_`, 64 at
-        /// most. Not set: the host name.
+        /// Name of this node, different for each: letters, digits, `.`, `-` and `_`, at most 64.
+        /// Not set: the host name.
         node: Option<String> = Kind::Text("a name"), "";
-        /// NATS servers, `nats://HOST:PORT` or, with TLS, `tls://HOST:PORT`. The node connects to
-        /// the first one that answers and moves to another one when it fails. List the local
-        /// server first.
+        /// NATS servers, `nats://HOST:PORT` or `tls://HOST:PORT`. The node uses the first one that
+        /// answers, and another one when it fails. List the local server first.
         servers: Vec<String> = Kind::List("URLs such as nats://127.0.0.1:4222"), "";
         /// Credentials file of a NATS user (`.creds`: JWT and seed).
         credentials_file: Option<PathBuf> = Kind::Path, "";
         /// File with the seed of a NATS user's NKey (`SU...`).
         nkey_seed_file: Option<PathBuf> = Kind::Path, "";
         /// NATS user with a password.
-        username: Option<String> = Kind::Text("a user name"), "";
+        username: Option<String> = Kind::Text("a username"), "";
         /// File with the password of `username`, one line.
         password_file: Option<PathBuf> = Kind::Path, "";
         /// Authorities that sign the certificates of the NATS servers, PEM. Not set: those of the
@@ -38,16 +37,15 @@ settings! {
         cert_file: Option<PathBuf> = Kind::Path, "";
         /// Private key of `cert_file`, PEM.
         key_file: Option<PathBuf> = Kind::Path, "";
-        /// Address at which MQTT clients reach this node: a host, with a port where it is not the
-        /// usual one. While the node is active, standbys report this address to clients, if
-        /// `redirect` is set, and to operators.
+        /// Host, and port unless it is the usual one, at which MQTT clients reach this node.
+        /// Standbys report the active node's address to operators and, with `redirect`, to clients.
         advertise: Option<String> = Kind::Text("an address such as broker1.example:8883"), "";
-        /// A standby sends MQTT 5 clients to the active node: CONNACK 0x9C with the active node's
-        /// `advertise` as Server Reference. `false`: it refuses them with 0x88 and a reason.
+        /// A standby redirects MQTT 5 clients to the active node: 0x9C with its `advertise` as
+        /// Server Reference. `false`: it refuses them with 0x88 and a reason.
         redirect: bool = Kind::Flag, "false";
-        /// Size limit of each shard's stream, set by `quelea cluster init`. At the limit NATS
-        /// refuses appends, and the broker treats the log as full. Allow a quarter more
-        /// than `durability.log_bytes_max` divided by the shards.
+        /// Size limit of each shard's stream, set by `quelea cluster init`. At the limit the log
+        /// counts as full. Allow a quarter more than `durability.log_bytes_max` divided by the
+        /// shards.
         stream_bytes_max: u64 = bytes_or("unlimited", i64::MAX as u64), "unlimited";
     }
 }

@@ -86,7 +86,7 @@ words! {
         LeastInFlight = "least_in_flight",
         /// The same one for as long as it can take messages.
         Sticky = "sticky",
-        /// By the publisher's client id.
+        /// By the publisher's client ID.
         HashClient = "hash_client",
         /// By the topic: keeps the order per topic.
         HashTopic = "hash_topic",
@@ -96,9 +96,9 @@ words! {
 words! {
     /// Whose a session is.
     SessionOwner {
-        /// Of the user who opened it. Clients without a user name are one user.
+        /// Of the user who opened it. Clients without a username are one user.
         User = "user",
-        /// Of everybody who knows its client id.
+        /// Of everybody who knows its client ID.
         Anybody = "anybody",
     }
 }
@@ -148,7 +148,7 @@ words! {
 }
 
 words! {
-    /// What of a client's certificate becomes its user name.
+    /// What of a client's certificate becomes its username.
     CertificateIdentity {
         /// Nothing.
         None = "none",
@@ -200,20 +200,19 @@ settings! {
     "server" => Server {
         /// Threads that serve connections (workers). `auto`: one per core.
         workers: u16 = count_or("auto", 64), "auto";
-        /// How many parts (shards) sessions and topics are divided into; each has a log of its own
-        /// and is served by one worker. Fixed when the data directory is made. `auto`: the larger
-        /// of 4 and the number of cores.
+        /// Parts (shards) into which sessions and topics are divided; each has its own log. Fixed
+        /// when the data directory is made. `auto`: the larger of 4 and the number of cores.
         shards: u16 = count_or("auto", 64), "auto";
-        /// Threads that accept connections, do their handshakes and check who they are. `auto`: a
-        /// quarter of the cores, at least one.
+        /// Threads that accept connections, do handshakes and authenticate. `auto`: a quarter of
+        /// the cores, at least one.
         door_threads: u16 = count_or("auto", 64), "auto";
         /// Ties each worker to one core. It helps on a machine that runs nothing else.
         pin_workers: bool = Kind::Flag, "false";
-        /// Where sessions, messages and retained messages are stored. Only one process at a time
-        /// can use it. Unused where nothing is stored: see `[durability]`.
+        /// The directory of the logs and small files. Only one process at a time can use it. Unused
+        /// if nothing is stored: see `[durability]`.
         data_dir: PathBuf = Kind::Path, "quelea-data";
-        /// How long a shutdown may take. The broker disconnects its clients (0x8B for MQTT 5),
-        /// sends what is queued for their sockets, and closes the logs. Then the process ends.
+        /// The longest time of a shutdown: the broker disconnects its clients (0x8B for MQTT 5),
+        /// sends what is queued for their sockets, and closes the logs.
         shutdown_grace_secs: u32 = secs(0, 3_600), "10";
     }
 }
@@ -228,37 +227,34 @@ settings! {
         url: Option<String> = Kind::Text("a URL such as tcp://127.0.0.1:1883"), "";
         /// The name of the listener in logs, metrics and `quelea ctl listeners`. Default: its URL.
         name: Option<String> = Kind::Text("a name"), "";
-        /// The permission bits of the file of a `unix://` listener, in octal, such as `"0660"`. A
-        /// client must be able to write to the file. Not set: what the umask of the process leaves.
+        /// Permission bits of the file of a `unix://` listener, in octal. A client must be able to
+        /// write to the file. Not set: from the umask of the process.
         unix_mode: Option<String> = Kind::Text("permission bits in octal, such as 0660"), "";
-        /// Admits clients that show neither user name nor certificate. Not set:
-        /// `auth.allow_anonymous` decides, and without that only loopback and Unix listeners admit
-        /// them, and only if no authentication is configured.
+        /// Admits clients without username and certificate. Not set: `auth.allow_anonymous`
+        /// decides. If that is not set, only loopback and Unix listeners admit them, and only
+        /// without authentication.
         allow_anonymous: Option<bool> = Kind::Flag, "";
-        /// The providers that check a client, in this order, until one accepts or refuses it: names
-        /// of `[[authentication]]`, and `file` for the password file. Empty: all of them, the
-        /// password file last.
+        /// Providers that check a client, in this order, until one accepts or refuses it: names of
+        /// `[[authentication]]`, and `file` (the password file). Empty: all, `file` last.
         authentication: Vec<String> = Kind::List("names of providers"), "";
         /// The namespace of clients for which no source in `namespace_from` names one. Not set:
-        /// such clients are refused (0x87); without sources they are in `default`. Set `default` to
-        /// admit them there.
+        /// they are refused (0x87), or, without sources, in `default`.
         namespace: Option<String> = Kind::Text("a name of [[namespaces]]"), "";
-        /// The sources that name the namespace of a client. `host` is the TLS host name, as in
-        /// `namespaces.hosts`. `username` is the part of the user name before the first colon,
-        /// which is removed. `attribute` is the attribute `namespace` of the credential. If two
-        /// sources disagree, the client is refused.
+        /// Sources of a client's namespace: `host` (TLS host name, see `namespaces.hosts`),
+        /// `username` (the part before the first colon, which is removed), `attribute` (attribute
+        /// `namespace` of the credential). If two disagree, the client is refused.
         namespace_from: Vec<String> = Kind::List("\"host\", \"username\" and \"attribute\""), "";
         /// What to do when a client names an unknown namespace: `refuse` it (0x87), or `create` the
         /// namespace without limits of its own.
         namespace_unknown: UnknownNamespace = Kind::OneOf(UnknownNamespace::WORDS), "refuse";
-        /// Expects a PROXY protocol header (v1 or v2) before anything else, and takes the client's
-        /// address from it. Needs `trusted_proxies`.
+        /// Expects a PROXY protocol header (v1 or v2) first, and takes the client's address from
+        /// it. Needs `trusted_proxies`.
         proxy_protocol: bool = Kind::Flag, "false";
         /// The addresses from which a PROXY header is accepted. Connections from other addresses
         /// are closed, with or without a header. Direct clients need another listener.
         trusted_proxies: Vec<String> = Kind::List("networks such as 10.0.0.0/8"), "";
-        /// The user name that a client certificate gives: none, the common name (`cn`), or the
-        /// whole subject (`dn`, as an RFC 4514 string). Needs `tls.client_auth`.
+        /// The username from a client certificate: none, the common name (`cn`), or the subject
+        /// (`dn`, as an RFC 4514 string). Needs `tls.client_auth`.
         identity_from_certificate: CertificateIdentity =
             Kind::OneOf(CertificateIdentity::WORDS), "none";
         /// The most connections of this listener at a time. Further ones are closed before the
@@ -294,8 +290,8 @@ settings! {
     "listeners.tls" => RawTls {
         /// The server's certificate, then those of its issuers up to one that clients trust, PEM.
         certificate: Option<PathBuf> = Kind::Path, "";
-        /// More certificates of issuers, PEM, in any order. Issuers that `certificate` lacks are
-        /// taken from here and from `client_ca`. For what mosquitto calls `cafile`.
+        /// More issuer certificates, PEM, in any order (mosquitto: `cafile`). Issuers that
+        /// `certificate` lacks are taken from here and from `client_ca`.
         chain: Option<PathBuf> = Kind::Path, "";
         /// The private key of the certificate, PEM (PKCS#8, PKCS#1 or SEC1).
         key: Option<PathBuf> = Kind::Path, "";
@@ -316,146 +312,118 @@ settings! {
     "listeners.websocket" => RawWebSocket {
         /// The only path that is upgraded. Not set: any path.
         path: Option<String> = Kind::Text("a path such as /mqtt"), "";
-        /// The web pages whose scripts may connect, or "*" for all. Empty: all pages if every
-        /// client needs a password, else pages of the same host and port. On a loopback listener
-        /// such a page must use `localhost` or the address. Clients that send no Origin header are
-        /// not affected; only browsers send one.
+        /// Web pages whose scripts may connect, or "*" for all. Empty: all pages if every client
+        /// needs a password, else pages of the same host and port (`docs/use/transports.md`).
         origins: Vec<String> = Kind::List("origins such as https://example.org"), "";
     }
 }
 
 settings! {
-    /// Limits, with what happens at each. Every dropped message is counted by reason.
+    /// Limits, with the effect of each. Every dropped message is counted by reason.
     "limits" => Limits {
-        /// The most connections at a time. Further ones are answered with 0x89 (server busy) and
-        /// closed. It is capped by the limit of open files (`ulimit -Hn`), of which the broker
-        /// keeps an eighth, at most 1024, for its own files.
+        /// The most connections at a time. Further ones get 0x89 (server busy). Capped by the limit
+        /// of open files (`ulimit -Hn`), minus an eighth of it (at most 1024) for the broker's
+        /// files.
         connections_max: u32 = count_or("unlimited", u32::MAX as u64), "1000000";
         /// The most new connections per second. Further ones wait in the system's queue.
         connections_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
-        /// How long a client may take from the first byte of its connection (TLS and WebSocket
-        /// handshakes included) to a complete CONNECT. Then it is closed.
+        /// The longest time from the first byte of a connection to a complete CONNECT, handshakes
+        /// included. Then it is closed.
         connect_timeout_secs: u32 = secs(1, 3_600), "10";
-        /// The largest CONNECT accepted, and the largest AUTH before the CONNACK. A larger one ends
-        /// the connection as soon as its header is seen.
+        /// The largest CONNECT, and the largest AUTH before the CONNACK. A larger one closes the
+        /// connection as soon as its header is read.
         connect_bytes_max: u32 = bytes(1 << 10, PACKET_BYTES_MAX), "128KiB";
-        /// Memory for all connections that are not logged in yet. An incomplete CONNECT reserves
-        /// its whole length, and only from the first half of this memory. A CONNECT whose password
-        /// is being checked reserves its length. Without free memory a CONNECT is answered with
-        /// 0x89 (server busy). Above half of it, a connection without a complete CONNECT is closed
+        /// Memory for CONNECT packets that are incomplete or are being checked. Without free memory
+        /// a CONNECT gets 0x89 (server busy). Above half of it, unfinished connections are closed
         /// after a quarter of `connect_timeout_secs`. `auto`: a sixteenth of `memory_bytes_max`.
         arrivals_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// The same for each address (of IPv6, each /64). Without free memory a CONNECT is answered
-        /// with 0x97 (quota exceeded). `auto`: a quarter of `arrivals_bytes_max`.
+        /// The same for each address (IPv6: each /64). Without free memory a CONNECT gets 0x97
+        /// (quota exceeded). `auto`: a quarter of `arrivals_bytes_max`.
         arrivals_bytes_per_address_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// Memory for packets of logged-in clients that are incomplete or wait. An incomplete
-        /// packet reserves its whole length, and only from the first half of this memory. Until
-        /// there is enough, its sender is paused. If others wait for that memory, a packet that
-        /// takes longer than 10 s closes its connection with 0x97 (quota exceeded). A packet whose
-        /// received part finds no memory does so at once. Packets up to 4 KiB need none. `auto`: an
-        /// eighth of `memory_bytes_max`. Never less than twice the next key.
+        /// Memory for packets above 4 KiB that are incomplete or waiting. Without free memory
+        /// senders are paused, and slow ones disconnected (`docs/use/security.md`). `auto`: an
+        /// eighth of `memory_bytes_max`, at least twice the next key.
         incoming_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// The same for each user, or, for clients without a proved user name, for each address
-        /// (of IPv6, each /64), in each namespace. `auto`: a quarter of `incoming_bytes_max`. Never
-        /// less than twice the largest `packet_bytes_max`. All users of a namespace together have
-        /// no more than they leave to other namespaces.
+        /// The same for each user of a namespace; for clients without a proved username, for each
+        /// address (IPv6: /64). `auto`: a quarter of `incoming_bytes_max`, at least twice the
+        /// largest `packet_bytes_max`.
         incoming_bytes_per_user_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// The largest packet accepted, announced to MQTT 5 clients. A larger one ends the
-        /// connection with 0x95 as soon as its header is seen.
+        /// The largest packet, announced to MQTT 5 clients. A larger one closes the connection with
+        /// 0x95 as soon as its header is read.
         packet_bytes_max: u32 = bytes(20, PACKET_BYTES_MAX), "16MiB";
-        /// The longest topic name, filter or share name; the standard allows 65535. A longer one is
-        /// refused with 0x90 or 0x8F (0x80 in a SUBACK of MQTT 3). If the acknowledgement has no
-        /// such code, the connection is closed.
+        /// The longest topic name, filter or share name. A longer one is refused with 0x90 or 0x8F
+        /// (0x80 in a SUBACK of MQTT 3), or the connection is closed if the acknowledgement has no
+        /// such code.
         topic_bytes_max: u16 = bytes(1, 65_535), "1KiB";
-        /// The most levels of a topic name or filter, so that matching takes a limited time. More
-        /// are refused with 0x90 or 0x8F.
+        /// The most levels of a topic name or filter. More are refused with 0x90 or 0x8F.
         topic_levels_max: u16 = count(1, 65_535), "128";
-        /// The longest client id; the standard allows 65535. A longer one is refused with 0x85
-        /// (return code 2 of MQTT 3).
+        /// The longest client ID. A longer one is refused with 0x85 (return code 2 of MQTT 3).
         client_id_bytes_max: u16 = bytes(23, 65_535), "256";
-        /// The longest client id of an MQTT 3.1 client, in characters. Its specification says 23,
-        /// but devices in the field have longer ones and other brokers take them; 23 refuses them
-        /// with code 2.
+        /// The longest client ID of an MQTT 3.1 client, in characters. The specification says 23. A
+        /// longer one is refused with return code 2.
         client_id_v31_chars_max: u16 = count(1, 65_535), "65535";
-        /// The longest user name. A longer one is refused with 0x86.
+        /// The longest username. A longer one is refused with 0x86.
         username_bytes_max: u16 = bytes(1, 65_535), "1KiB";
         /// The longest password, or token in its place. A longer one is refused with 0x86.
         password_bytes_max: u16 = bytes(1, 65_535), "16KiB";
-        /// The most bytes of properties of a publish or a will (MQTT 5): mostly user properties. A
-        /// publish with more is refused with 0x97 (at QoS 0 that ends the connection), a will with
-        /// 0x95.
+        /// The most bytes of properties of a publish or will (MQTT 5). A publish with more gets
+        /// 0x97 (at QoS 0 the connection is closed), a will 0x95.
         properties_bytes_max: u32 = bytes(0, PACKET_BYTES_MAX), "16KiB";
-        /// The most bytes of subscriptions of one client. Each counts the length of its filter and
-        /// 172 bytes. A shared one counts its share name, and 285 bytes for each shard, in
-        /// addition. Further ones are refused with 0x97 (0x80 for MQTT 3).
+        /// The most bytes of subscriptions of one client. Each counts its filter and 172 bytes; a
+        /// shared one in addition its share name, and 285 bytes for each shard. Further ones get
+        /// 0x97 (0x80 for MQTT 3).
         subscription_bytes_per_client_max: u32 = bytes(1 << 10, 1 << 31), "8MiB";
-        /// The most subscriptions of one client. Further ones are refused with 0x97. Each takes a
-        /// few hundred bytes; the default is far above what bridges and back-ends use.
+        /// The most subscriptions of one client. Further ones are refused with 0x97.
         subscriptions_per_client_max: u32 = count(1, 10_000_000), "10000";
-        /// The most shared subscriptions (`$share/...`) of one client; more are refused with 0x97.
-        /// Each of them gets every message that it matches, so many of them slow all publishers.
+        /// The most shared subscriptions (`$share/...`) of one client. Further ones are refused
+        /// with 0x97. Each one adds work to every publish that matches.
         shared_subscriptions_per_client_max: u32 = count(1, 10_000_000), "100";
-        /// The most filters in one SUBSCRIBE; further filters are refused with 0x97. A SUBSCRIBE or
-        /// UNSUBSCRIBE above 128 KiB with more than 1 KiB for each filter is refused with 0x95.
-        /// Clients with more filters send several packets.
+        /// The most filters in one SUBSCRIBE. Further ones get 0x97. A SUBSCRIBE or UNSUBSCRIBE
+        /// above 128 KiB with more than 1 KiB for each filter gets 0x95.
         filters_per_packet_max: u32 = count(1, 65_536), "1024";
-        /// The most bytes of all sessions. Each counts its client id, user name, attributes, own
-        /// access rules, will and subscriptions. A session that outlives its connection counts 576
-        /// bytes more, and somewhat more if it is in the log. The bytes are shared between users as
-        /// in `queues_bytes_max`. Above its share, new persistent sessions, wills and subscriptions
-        /// of a user or address are refused with 0x97 (return code 3 and 0x80 for MQTT 3). So are
-        /// clients whose names, attributes and rules take more than 1 KiB. Existing sessions can
-        /// always be resumed. `auto`: an eighth of `memory_bytes_max`.
+        /// The most bytes of all sessions, wills and subscriptions, shared between users as in
+        /// `queues_bytes_max`. Above its share, a user's new ones are refused with 0x97 (MQTT 3:
+        /// return code 3, 0x80). `auto`: an eighth of `memory_bytes_max`.
         sessions_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// The most unacknowledged messages to one client, which may ask for fewer with its own
-        /// Receive Maximum. The others wait in its queue. 1000 are enough for 100,000 messages a
-        /// second at a round trip of 10 ms, and take memory only while in use.
+        /// The most unacknowledged messages to one client, which may request fewer with Receive
+        /// Maximum. Others wait in its queue.
         in_flight_max: u16 = count(1, 65_535), "1000";
-        /// The most unacknowledged QoS 1 and 2 messages from one client, announced to MQTT 5
-        /// clients as Receive Maximum. More end the connection with 0x93.
+        /// The most unacknowledged QoS 1 and 2 messages from one client, announced as Receive
+        /// Maximum. More close the connection with 0x93.
         receive_max: u16 = count(1, 65_535), "1000";
-        /// The most topic aliases that a client may define, announced to MQTT 5 clients. Also the
-        /// most that the broker defines for a client.
+        /// The most topic aliases that a client may define, announced to MQTT 5 clients, and that
+        /// the broker defines for a client.
         topic_alias_max: u16 = count(0, 65_535), "32";
         /// The most messages queued for one session. At the limit `queue_overflow` decides.
         queued_messages_max: u32 = count(1, u32::MAX as u64), "100000";
         /// The most bytes queued for one session. At the limit `queue_overflow` decides. `auto`: a
         /// sixteenth of `memory_bytes_max`, 1 MiB to 256 MiB.
         queued_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// The most bytes in memory queued for all sessions. Each user, or each address for clients
-        /// without a proved user name, may have as much as it leaves free for others: alone half of
-        /// it, as one of nine a tenth. Above that its queues count as full. `auto`: a quarter of
-        /// `memory_bytes_max`.
+        /// The most bytes in memory queued for all sessions. A user (or an address) may use as much
+        /// as it leaves free: alone half, one of nine a tenth. Above that its queues count as full.
+        /// `auto`: a quarter of `memory_bytes_max`.
         queues_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// The policy at a full queue. `drop_oldest` drops the oldest queued message. `drop_newest`
-        /// drops the new message. `reject` refuses the new message to its publisher (0x97).
-        /// `disconnect` closes the connection of the subscriber (0x97). The default suits
-        /// measurements, where the newest value counts; choose `reject` if publishers must know.
+        /// The policy at a full queue. `drop_oldest`: the oldest queued message is dropped.
+        /// `drop_newest`: the new message is dropped. `reject`: the publisher gets 0x97.
+        /// `disconnect`: the subscriber's connection is closed (0x97).
         queue_overflow: QueueOverflow = Kind::OneOf(QueueOverflow::WORDS), "drop_oldest";
         /// Queues QoS 0 messages for sessions that are offline.
         queue_qos0_offline: bool = Kind::Flag, "false";
-        /// The most bytes that wait to be written to one connection. Above it QoS 0 messages to
-        /// this client are dropped, and QoS 1 and 2 messages wait in its queue. One packet always
-        /// fits.
+        /// The most unsent bytes of one connection. Above it QoS 0 messages to this client are
+        /// dropped, and QoS 1 and 2 messages wait in its queue. One packet always fits.
         outbox_bytes_max: u32 = bytes(1 << 10, 1 << 30), "1MiB";
         /// The most retained messages. Further ones are refused with 0x97; replacing and clearing
-        /// goes on. `auto`: one for each 512 bytes of `retained_bytes_max`.
+        /// are accepted. `auto`: one for each 512 bytes of `retained_bytes_max`.
         retained_messages_max: u32 = count(0, u32::MAX as u64 / 2).or("auto", u32::MAX as u64), "auto";
-        /// The most bytes of retained messages. Further ones are refused with 0x97, also larger
-        /// ones that replace smaller ones; clearing is never refused. `auto`: a quarter of
-        /// `memory_bytes_max`.
+        /// The most bytes of retained messages. More are refused with 0x97; clearing is accepted.
+        /// `auto`: a quarter of `memory_bytes_max`.
         retained_bytes_max: u64 = bytes(0, AUTO / 2).or("auto", AUTO), "auto";
-        /// Of these, the most bytes of one user, or of one address for clients without a proved
-        /// user name. `auto`: as much as it leaves free for others, as `queues_bytes_max` says.
+        /// Of these, the most bytes of one user, or of one address without a proved username.
+        /// `auto`: as in `queues_bytes_max`.
         retained_bytes_per_user_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// Memory that the process may allocate, in contrast to resident memory. When an eighth of
-        /// it is left (at most 512 MiB), users and addresses that use more than that are throttled.
-        /// When a sixteenth is left, messages and new subscriptions of users that use more than the
-        /// rest are refused with 0x97. Connections of the largest user are then closed with 0x97.
-        /// At the limit all messages are refused, and new connections with 0x89. The same happens
-        /// when resident memory exceeds the limit by an eighth. Packets that free memory are never
-        /// refused: clearing a retained message, UNSUBSCRIBE, acknowledgements, DISCONNECT. `auto`:
-        /// 80 % of the memory of the machine or its cgroup.
+        /// Memory that the process may allocate. Towards the limit the largest users are throttled,
+        /// then refused, then disconnected (`docs/use/security.md`). At the limit all messages are
+        /// refused. `auto`: 80 % of the memory of the machine or cgroup.
         memory_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// The most messages per second from one connection. Above this rate the connection is
         /// throttled.
@@ -468,31 +436,29 @@ settings! {
         /// How many bytes may come at once. `auto`: as many as in one second.
         bytes_burst: u64 = bytes_or("auto", u32::MAX as u64), "auto";
         /// The longest time that a session outlives its connection, announced to MQTT 5 clients
-        /// that ask for more. An expired session loses its queued messages. Without expiry,
-        /// sessions of clients that never return would stay forever. The default is longer than
-        /// devices are usually switched off.
+        /// that request more. Then it ends, with its queued messages.
         session_expiry_max_secs: u32 = SECS_OR_NEVER, "90d";
-        /// The time that a session of a 3.1 or 3.1.1 client with clean session 0 outlives its
-        /// connection, as far as `session_expiry_max_secs` allows. The standard says forever.
+        /// The time that a session of MQTT 3 with clean session 0 outlives its connection, at most
+        /// `session_expiry_max_secs`.
         session_expiry_v3_secs: u32 = SECS_OR_NEVER, "never";
         /// The longest time that a message may wait. `never`: as long as its publisher says.
         message_expiry_max_secs: u32 = secs(1, NEVER as u64 - 1).or("never", NEVER as u64), "never";
-        /// The longest keep-alive. MQTT 5 clients that ask for more, or for none, are given this
-        /// one.
+        /// The longest keep-alive. MQTT 5 clients that request more, or none, get this one.
         keep_alive_max_secs: u16 = secs(1, 65_535).or("unlimited", 0), "unlimited";
-        /// The keep-alive given to MQTT 5 clients that ask for none. `off`: none.
+        /// The keep-alive of MQTT 5 clients that request none. `off`: none.
         keep_alive_default_secs: u16 = secs(1, 65_535).or("off", 0), "off";
         /// The longest delay of a will. A longer one is shortened.
         will_delay_max_secs: u32 = SECS_OR_NEVER, "never";
-        /// The largest will payload. A CONNECT with a larger one is refused with 0x95 (return code
-        /// 3 of MQTT 3).
+        /// The largest will payload. A CONNECT with a larger one gets 0x95 (return code 3 of MQTT
+        /// 3).
         will_payload_bytes_max: u16 = bytes(0, 65_535), "65535";
-        /// The most bytes of a will: topic, properties and payload. A larger one: the same.
+        /// The most bytes of a will: topic, properties and payload. A CONNECT with a larger one
+        /// gets 0x95 (return code 3 of MQTT 3).
         will_bytes_max: u32 = bytes(0, PACKET_BYTES_MAX), "80KiB";
-        /// The highest QoS of messages from clients, announced to MQTT 5 clients. A higher one ends
-        /// the connection with 0x9B.
+        /// The highest QoS of messages from clients, announced to MQTT 5 clients. A higher one
+        /// closes the connection with 0x9B.
         qos_max: u8 = count(0, 2), "2";
-        /// Retained messages are allowed. If not, one ends the connection with 0x9A.
+        /// Retained messages are allowed. If not, one closes the connection with 0x9A.
         retain_available: bool = Kind::Flag, "true";
         /// Subscriptions with wildcards are allowed. If not, they are refused with 0xA2.
         wildcard_available: bool = Kind::Flag, "true";
@@ -504,43 +470,38 @@ settings! {
 }
 
 settings! {
-    /// How persistent sessions and their messages are stored. `docs/use/durability.md` says what
-    /// each level promises. Where nothing asks for more than `memory`, no directory is touched.
+    /// How persistent sessions and their messages are stored: see `docs/use/durability.md`. If all
+    /// levels are `memory`, no directory is used.
     "durability" => Durability {
-        /// The durability that an acknowledgement confirms. `memory`: none. `disk`: the operating
-        /// system has the message. `fsync`: the message is on the medium. `quorum`: it is on the
-        /// media of a majority of the NATS servers of `[cluster]`. In a cluster `disk` and `fsync`
-        /// are served as `quorum`. QoS 0 messages, and sessions that end with their connection, are
-        /// never stored.
+        /// The level that an acknowledgement confirms: nothing (`memory`), stored by the operating
+        /// system (`disk`), on the medium (`fsync`), or on the media of a majority of NATS servers
+        /// (`quorum`).
         level: DurabilityLevel = Kind::OneOf(DurabilityLevel::WORDS), "fsync";
-        /// Topics whose messages have a level of their own, whatever their listener says:
-        /// `FILTER=LEVEL`. The first filter that matches counts.
+        /// Topics with a level of their own, whatever their listener has: `FILTER=LEVEL`. The first
+        /// filter that matches applies.
         topics: Vec<String> = Kind::List("rules such as sensors/#=disk"), "";
-        /// The policy for messages that must be stored while there is no space. `refuse` refuses
-        /// them (0x97), or closes the connection of an MQTT 3 publisher. `wait` pauses their
-        /// publishers until there is space.
+        /// The policy for messages that must be stored when there is no space. `refuse`: 0x97, or
+        /// the connection of an MQTT 3 publisher is closed. `wait`: publishers are paused until
+        /// there is space.
         when_full: WhenFull = Kind::OneOf(WhenFull::WORDS), "refuse";
-        /// Size of a log file. Each shard has one from its first start on, and about three once it
-        /// is busy. A record takes at most half of it, hence `auto`: a little more than twice the
-        /// largest `packet_bytes_max`, at least 16 MiB. On small devices, lower that limit.
+        /// Size of a log file. Each shard has one, and about three when it is busy. `auto`: a
+        /// little more than twice the largest `packet_bytes_max`, at least 16 MiB. On small
+        /// devices, lower that limit.
         segment_bytes: u32 = bytes(64 << 10, 1 << 30).or("auto", 0), "auto";
-        /// The most bytes of all logs together; each shard has an equal share. At the limit the
-        /// broker acts as if the disk were full. `auto`: 80 % of the free space of the data
-        /// directory at the start, including what is stored there, and at least four segments for
-        /// each shard. When less than a quarter is left, users (or addresses) that use more than
-        /// the rest are refused.
+        /// The most bytes of all logs, divided equally between shards. The limit acts like a full
+        /// disk. `auto`: 80 % of the free space at the start (with what is stored), at least four
+        /// segments for each shard.
         log_bytes_max: u64 =
             bytes(256 << 10, AUTO / 2).or("auto", AUTO).or("unlimited", 0), "auto";
-        /// How many milliseconds a commit of the log waits for more messages, while the disk is
-        /// idle. A busy broker then spends less CPU and disk work on each message, and
-        /// acknowledges it later by up to this time. 0: commits do not wait.
+        /// Milliseconds that a commit waits for more messages while the disk is idle. This saves
+        /// CPU and disk work, and delays acknowledgements by up to this time. 0: none.
         commit_delay_ms: u32 = count(0, 1_000), "0";
-        /// Space is reclaimed once a log takes more than this many per cent of the bytes that are
-        /// still needed, plus two segments. A smaller value takes less space and more copying.
+        /// Space is reclaimed once a log takes more than this percentage of the bytes that are
+        /// needed, plus two segments. Smaller: less space, more copying.
         space_percent: u32 = count(110, 1_000), "200";
-        /// How many bytes reclaiming may read for every 100 bytes appended.
+        /// The most bytes that reclaiming reads for every 100 bytes appended.
         reclaim_percent: u32 = count(150, 10_000), "200";
-        /// How many bytes per second reclaiming may read in each log, even if less is appended.
+        /// Bytes per second that reclaiming may read in each log, even if less is appended.
         reclaim_bytes_per_sec: u32 = bytes(1 << 10, u32::MAX as u64), "8MiB";
     }
 }
@@ -548,54 +509,46 @@ settings! {
 settings! {
     /// Which clients may connect. See `docs/use/authentication.md`.
     "auth" => Auth {
-        /// User names and passwords, as written by `quelea passwd` or `mosquitto_passwd`. SIGHUP
+        /// Usernames and passwords, as written by `quelea passwd` or `mosquitto_passwd`. SIGHUP
         /// reloads the file.
         password_file: Option<PathBuf> = Kind::Path, "";
-        /// Admits clients that show neither user name nor certificate, on every listener without
-        /// its own setting. Not set: see `listeners.allow_anonymous`.
+        /// Admits clients without username and certificate on every listener without its own
+        /// setting. Not set: see `listeners.allow_anonymous`.
         allow_anonymous: Option<bool> = Kind::Flag, "";
-        /// Who may resume, clear or take over a session. `user`: the user that opened it; others
-        /// are refused with 0x87. `anybody`: every client that knows the client id. If nothing
-        /// proves user names, `anybody` applies.
+        /// The clients that may resume, clear or take over a session. `user`: those of the user
+        /// that opened it; others get 0x87. `anybody`: every client with the client ID; always so
+        /// without authentication.
         session_owner: SessionOwner = Kind::OneOf(SessionOwner::WORDS), "user";
         /// Offers SCRAM-SHA-256 (MQTT 5 enhanced authentication) to users of the password file that
         /// have SCRAM credentials.
         scram: bool = Kind::Flag, "true";
-        /// Threads that check passwords. One check takes tens of milliseconds of one core, and the
-        /// memory that its hash asks for (argon2id: 19 MiB). That memory is always reserved within
-        /// `limits.memory_bytes_max`. If all threads would need more than an eighth of it, fewer
-        /// checks run at a time, but at least one.
+        /// Threads that check passwords. A check takes tens of milliseconds of one core, and
+        /// reserves the memory of its hash (argon2id: 19 MiB). If an eighth of
+        /// `limits.memory_bytes_max` is too little for all threads, fewer checks run.
         threads: u16 = count(1, 64), "2";
-        /// The most password checks that wait. Addresses take turns. At the limit the address with
-        /// the most waiting checks is answered with 0x89 (server busy).
+        /// The most queued password checks. Addresses take turns. At the limit the address with the
+        /// most gets 0x89 (server busy).
         queue_max: u32 = count(1, 10_000_000), "10000";
-        /// Failed log-ins that are checked per second for one address (of IPv6, one /64), after a
-        /// burst of 64, whichever provider refuses them. Further log-ins wait, users taking turns,
-        /// or are answered with 0x89. Refused tokens count, but tokens do not wait. Successful
-        /// log-ins do not count. Set `unlimited` for a proxy that does not forward the addresses of
-        /// its clients.
+        /// Failed logins per second that are checked for one address (IPv6: /64), after a burst of
+        /// 64. Further ones wait, or get 0x89. Use `unlimited` for a proxy that does not forward
+        /// addresses.
         failures_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "5";
-        /// The most successful checks in the cache, so that many reconnects do not hash passwords
-        /// again. 0: no cache. Cached answers of HTTP services take at most 32 MiB. While more than
-        /// half of that is used, one user name or address may use a sixteenth of it. When memory is
-        /// short, these answers are dropped first.
+        /// The most successful checks in the cache, which saves hashing at reconnects. 0: no cache.
+        /// Cached answers of HTTP services take at most 32 MiB, and are dropped first when memory
+        /// is short.
         cache_entries_max: u32 = count(0, 10_000_000), "100000";
         /// How long a successful check stays in the cache.
         cache_secs: u32 = secs(1, 604_800), "1h";
-        /// File of banned clients. They are refused even with valid credentials. A line is `client
-        /// ID`, `user NAME`, or `address` with an address or a network such as 10.0.0.0/8; ` until
-        /// 2026-12-31T23:59:59Z` may follow. Banned clients are refused with 0x8A, or closed at
-        /// once if the address is banned. SIGHUP reloads the file and closes connections that it
-        /// bans (0x98).
+        /// File of banned clients (`docs/use/security.md`). They are refused even with valid
+        /// credentials (0x8A). SIGHUP reloads the file and disconnects clients that it bans (0x98).
         ban_file: Option<PathBuf> = Kind::Path, "";
-        /// The most connects of one client in `flapping_window_secs`. A client is a client id with
-        /// its user name, in its namespace; refused connects do not count. A client that connects
-        /// more often is banned for `flapping_ban_secs` (0x8A). Each further ban is twice as long,
-        /// up to a day.
+        /// The most connects of one client ID and username in `flapping_window_secs`. A client with
+        /// more is banned for `flapping_ban_secs` (0x8A). Each further ban is twice as long, up to
+        /// a day.
         flapping_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
         /// The time in which connects are counted.
         flapping_window_secs: u32 = secs(1, 86_400), "1m";
-        /// How long the first ban is.
+        /// Duration of the first ban.
         flapping_ban_secs: u32 = secs(1, 86_400), "5m";
     }
 }
@@ -612,7 +565,7 @@ settings! {
         /// The kind of provider: a JSON Web Token in the password (`jwt`), a service that is asked
         /// over HTTP (`http`), or the client certificate (`certificate`).
         kind: Option<ProviderKind> = Kind::OneOf(ProviderKind::WORDS), "";
-        /// The user name, with placeholders. Not set: `${claims.sub}` of a token,
+        /// The username, with placeholders. Not set: `${claims.sub}` of a token,
         /// `${cert_common_name}` of a certificate.
         username: Option<String> = Kind::Text("a text with placeholders"), "";
         /// The attributes of a client, with placeholders. Access rules use them as
@@ -626,9 +579,8 @@ settings! {
         key_file: Option<PathBuf> = Kind::Path, "";
         /// `jwt`: a JSON Web Key Set.
         jwks_file: Option<PathBuf> = Kind::Path, "";
-        /// `jwt`: the URL of a JSON Web Key Set. It is fetched at the start, at each interval, and
-        /// when a token names an unknown key, at most every 10 s. If it cannot be fetched, the
-        /// present keys stay in force.
+        /// `jwt`: URL of a JSON Web Key Set. Fetched at the start, at each interval, and at an
+        /// unknown key, at most every 10 s. If that fails, the present keys stay in force.
         jwks_url: Option<String> = Kind::Text("a URL such as https://id.example/keys"), "";
         /// `jwt`: how often the key set of `jwks_url` is fetched.
         jwks_refresh_secs: u32 = secs(10, 604_800), "10m";
@@ -654,24 +606,22 @@ settings! {
         body: Vec<String> = Kind::List("fields such as clientid=${clientid}"), "";
         /// `http`: what the body is: JSON, or what a web form sends. Only with `method = "post"`.
         body_form: BodyForm = Kind::OneOf(BodyForm::WORDS), "json";
-        /// `http`: how long an answer may take. After 8 failed connects or time-outs in a row, from
-        /// at least 3 client addresses, the broker stops asking the service for 5 s. Then it probes
-        /// it once a second.
+        /// `http`: the longest time of an answer. After 8 failures in a row, from at least 3 client
+        /// addresses, the broker stops for 5 s. Then it probes the service each second.
         timeout_secs: u32 = secs(1, 60), "5";
-        /// `http`: requests that may be under way; one address (of IPv6, one /64) may have a
-        /// quarter of them. Further ones wait, as `auth.queue_max` says.
+        /// `http`: requests at a time; one address (IPv6: /64) may have a quarter of them. Further
+        /// ones wait, as in `auth.queue_max`.
         requests_max: u32 = count(1, 10_000), "64";
-        /// `http`: how long an `allow` without `Cache-Control: max-age` stays in the cache. 0: it
-        /// is not cached.
+        /// `http`: how long an `allow` without `Cache-Control: max-age` is cached. 0: not.
         cache_secs: u32 = secs(0, 86_400), "0";
-        /// `jwt`, `http`: authorities that sign the certificate of the service, PEM. Only with an
-        /// `https://` URL. Not set: those of the system.
+        /// `jwt`, `http`: authorities that sign the certificate of an `https://` service, PEM. Not
+        /// set: those of the system.
         ca: Option<PathBuf> = Kind::Path, "";
         /// `jwt`: the claim with access rules of EMQX. Not set: `acl`. A token that has rules in
         /// `acl` is refused when another claim is named here.
         acl_claim_name: Option<String> = Kind::Text("a claim such as acl"), "";
         /// `jwt`, `http`: does not carry out access rules of EMQX (`acl`) in a token or an answer.
-        /// Without it, rules that are not understood refuse the log-in.
+        /// Without it, rules that are not understood refuse the login.
         acl_ignored: bool = Kind::Flag, "false";
     }
 }
@@ -694,11 +644,10 @@ settings! {
 settings! {
     /// Shared subscriptions.
     "shared" => Shared {
-        /// The member of a group that gets a message. `random`: any member. `round_robin`: one
-        /// after the other. `least_in_flight`: the member with the fewest unacknowledged messages.
-        /// `sticky`: the same member for as long as it can take messages. `hash_client`: by the
-        /// client id of the publisher. `hash_topic`: by the topic, which keeps the order within a
-        /// topic.
+        /// The group member that gets a message: `random`; `round_robin` (one after the other);
+        /// `least_in_flight` (fewest unacknowledged messages); `sticky` (the same while it can);
+        /// `hash_client` (by the publisher's client ID); `hash_topic` (by topic, which keeps its
+        /// order).
         strategy: SharedStrategy = Kind::OneOf(SharedStrategy::WORDS), "round_robin";
     }
 }
@@ -706,12 +655,12 @@ settings! {
 settings! {
     /// HTTP for operators: `/metrics`, `/healthz`, `/readyz`. It has no authentication of its own.
     "http" => Http {
-        /// Address and port, or `off`. No common broker or exporter uses 9883.
+        /// Address and port, or `off`.
         listen: String =
             Kind::Text("an address and port such as 127.0.0.1:9883, or \"off\""), "127.0.0.1:9883";
-        /// Host names, without a port, that requests may use while this and the API listen on
-        /// loopback: the names that a proxy passes on. Addresses and `localhost` are always
-        /// accepted. Other names are refused with 421, which protects against DNS rebinding.
+        /// Host names without a port that a proxy passes on, while this and the API listen on
+        /// loopback. Other names get 421 (protection against DNS rebinding). Addresses and
+        /// `localhost` are always accepted.
         hosts: Vec<String> = Kind::List("names such as broker.example"), "";
     }
 }
@@ -723,20 +672,18 @@ settings! {
         /// `off`; `http`, at the address of `http.listen`; or an address and port of its own.
         listen: String =
             Kind::Text("\"off\", \"http\", or an address such as 127.0.0.1:9884"), "off";
-        /// The file with the token of an admin and the address of the API, for `quelea ctl`. The
-        /// broker makes it at the first start, readable for its own user only (mode 0600). Default:
-        /// `api.token` in `server.data_dir`.
+        /// File with an admin's token and the address of the API, for `quelea ctl`. Made at the
+        /// first start, with mode 0600. Default: `api.token` in `server.data_dir`.
         token_file: Option<PathBuf> = Kind::Path, "";
-        /// Users of the API with their passwords, as written by `quelea passwd`; other users than
-        /// those of `auth.password_file`. Users that the next two keys do not name are viewers, who
-        /// change nothing.
+        /// Users of the API with their passwords, as written by `quelea passwd`. They are viewers
+        /// unless the next two keys name them.
         password_file: Option<PathBuf> = Kind::Path, "";
-        /// Users who may also publish, change retained messages and end connections.
-        operators: Vec<String> = Kind::List("user names"), "";
-        /// Users who may do everything.
-        admins: Vec<String> = Kind::List("user names"), "";
-        /// Allows an address that other machines can reach, although tokens and passwords are then
-        /// sent in clear text. A proxy with TLS is better.
+        /// Users that may also publish, change retained messages and end connections.
+        operators: Vec<String> = Kind::List("usernames"), "";
+        /// Users that may do everything.
+        admins: Vec<String> = Kind::List("usernames"), "";
+        /// Allows an address that other machines can reach. Tokens and passwords are then sent in
+        /// clear text: use a TLS proxy.
         allow_remote: bool = Kind::Flag, "false";
     }
 }
@@ -748,8 +695,7 @@ settings! {
         level: LogLevel = Kind::OneOf(LogLevel::WORDS), "info";
         /// The shape of a line.
         format: LogFormat = Kind::OneOf(LogFormat::WORDS), "text";
-        /// The target of the log: `stderr`, `stdout`, or a file, to which the broker appends. A new
-        /// file is readable for the user of the broker only (mode 0600).
+        /// `stderr`, `stdout`, or a file, to which the broker appends. A new file has mode 0600.
         target: String = Kind::Text("stderr, stdout or a path"), "stderr";
         /// Size of a log file. A full one is renamed to end in `.1`, the one before to end in `.2`,
         /// and so on.
@@ -771,18 +717,16 @@ settings! {
 }
 
 settings! {
-    /// Life-cycle events: clients that come, go, subscribe, lose messages; bans; certificates. The
-    /// management API has them as a stream in any case. See `docs/use/events.md`.
+    /// Life-cycle events of clients, bans, certificates and nodes. The management API streams them
+    /// without any setting. See `docs/use/events.md`.
     "events" => Events {
-        /// Publishes the events below `$SYS/events/`. Events name clients, users and addresses, so
-        /// `access.acl_file` or `access.policy_file` must say who may read them, for example by a
-        /// rule for `$SYS/#`.
+        /// Publishes events below `$SYS/events/`. Needs `access.acl_file` or `access.policy_file`,
+        /// because events name clients, users and addresses.
         sys: bool = Kind::Flag, "false";
-        /// The `source` of each event, which distinguishes brokers.
+        /// The `source` of each event.
         source: String = Kind::Text("a URI reference"), "/quelea";
-        /// The most events per second. Events about clients of one address are at most a quarter of
-        /// that. Refused log-ins have a tenth of it in addition. Further events are counted, and
-        /// the count is reported.
+        /// The most events per second. At most a quarter is about clients of one address. Refused
+        /// logins have a tenth in addition. Further events are counted and reported.
         per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "2000";
         /// The most events a second about one client.
         per_client_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "20";

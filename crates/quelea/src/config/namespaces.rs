@@ -42,7 +42,7 @@ words! {
     NamespaceSource {
         /// The host name that it asked for (TLS).
         Host = "host",
-        /// What its user name begins with, before the first colon.
+        /// What its username begins with, before the first colon.
         Username = "username",
         /// The attribute `namespace` of its credential.
         Attribute = "attribute",
@@ -61,7 +61,7 @@ const RATE: Kind = count(1, u32::MAX as u64).or("unlimited", UNLIMITED);
 const BYTES_RATE: Kind = bytes(1, UNLIMITED / 2).or("unlimited", UNLIMITED);
 
 settings! {
-    /// Namespaces, each with its own topics, client ids, sessions, retained messages and groups.
+    /// Namespaces, each with its own topics, client IDs, sessions, retained messages and groups.
     /// See `docs/use/namespaces.md`. SIGHUP reloads them. A limit of 0 allows none; a rate must be
     /// at least 1. To admit no clients, set `state = "suspended"`.
     "namespaces" => RawNamespace {
@@ -73,15 +73,13 @@ settings! {
         state: NamespaceState = Kind::OneOf(NamespaceState::WORDS), "open";
         /// Host names of clients that belong here, for listeners with `host` in `namespace_from`.
         hosts: Vec<String> = Kind::List("host names"), "";
-        /// As in `[access]`, for its clients. Without rules of its own all of them may do
-        /// everything within it.
+        /// As in `[access]`, for its clients. Without rules, they may do everything in it.
         acl_file: Option<PathBuf> = Kind::Path, "";
         /// As in `[access]`, for its clients.
         policy_file: Option<PathBuf> = Kind::Path, "";
-        /// Sets the limits below that are not set to the quotas of Azure Event Grid for so many
-        /// units. Each unit gives 10,000 sessions and connections, 200 connects per second, 1,000
-        /// messages and 1 MB per second in each direction, and 10,000 retained messages of 640 MB
-        /// in all. Subscriptions are limited to 1,000,000 for any number of units.
+        /// Sets limits below that are not set to the quotas of Azure Event Grid for so many units.
+        /// One has 10,000 sessions and connections, 200 connects/s, 1,000 messages/s and 1 MB/s in
+        /// each direction, 10,000 retained messages (640 MB).
         throughput_units: u32 = count_or("unlimited", 10_000), "unlimited";
         /// The most connections. A further one is refused with 0x97.
         connections_max: Option<u64> = COUNT, "";
@@ -105,13 +103,13 @@ settings! {
         retained_messages_max: Option<u64> = COUNT, "";
         /// The most bytes of retained messages.
         retained_bytes_max: Option<u64> = BYTES, "";
-        /// The most memory of messages that are queued for its sessions. Above it the queues are
-        /// full: `queue_overflow` says what happens to a further message.
+        /// The most memory of messages queued for its sessions. Above it the queues count as full
+        /// (`queue_overflow`).
         queued_bytes_max: Option<u64> = BYTES, "";
-        /// The most bytes of its messages that are stored in the logs. Above it a publish that has
-        /// to be stored is refused with 0x97.
+        /// The most bytes of its messages in the logs. Above it a publish that must be stored is
+        /// refused with 0x97.
         logged_bytes_max: Option<u64> = BYTES, "";
-        /// The most memory of its sessions with their subscriptions and wills. Above it new kept
+        /// The most memory of its sessions, subscriptions and wills. Above it new persistent
         /// sessions, wills and subscriptions are refused with 0x97.
         session_bytes_max: Option<u64> = BYTES, "";
     }

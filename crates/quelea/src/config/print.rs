@@ -176,23 +176,22 @@ const MARKDOWN_HEAD: &str = "\
 
 <!-- Generated from crates/quelea/src/config/: `cargo xtask docs`. -->
 
-`quelea serve` needs no configuration: it then listens on port 1883 of the loopback addresses and
-keeps its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML file.
+Without a configuration, `quelea serve` listens on port 1883 of the loopback addresses and stores
+its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML file.
 
 - Later sources win: defaults, the file, environment variables, flags.
 - An environment variable is the section and the key joined by two underscores, in either case:
-  `QUELEA_limits__packet_bytes_max=1MiB`, `QUELEA_listeners__0__url=tcp://127.0.0.1:1884`.
-  Lists are comma separated. Variables without two underscores are not looked at.
-- Sizes take `B`, `KB`, `MB`, `GB`, `KiB`, `MiB`, `GiB`; times take `s`, `m`, `h`, `d`; without a
-  unit they are bytes and seconds.
-- Relative paths in a file are relative to that file; elsewhere to the working directory.
-- A number never stands for a word: `unlimited`, `auto`, `never` and `off` are written as such. 0
-  means none at all; where that would make no sense, it is out of range.
-- An unknown key or a value out of range is an error: the broker does not start with half of what
-  you meant. `quelea serve --check-config` only checks, also the files that it names; with
-  `--security` it tells what is open to others, too; `--print-config` shows each value in force with
-  where it was set, and of those that are `auto` what follows from this machine, and why.
-- `quelea.reference.toml` beside this page has all keys with their defaults.
+  `QUELEA_limits__packet_bytes_max=1MiB`, `QUELEA_listeners__0__url=tcp://127.0.0.1:1884`. Lists are
+  separated by commas. Variables without two underscores are ignored.
+- Sizes have the units `B`, `KB`, `MB`, `GB`, `KiB`, `MiB`, `GiB`, times `s`, `m`, `h`, `d`. Without
+  a unit they are bytes and seconds.
+- Relative paths in the file are relative to its directory, others to the working directory.
+- `unlimited`, `auto`, `never` and `off` are words. No number means the same, and 0 means none.
+- An unknown key or a value out of range is an error, and the broker does not start.
+- `--check-config` only checks the configuration and the files that it names. With `--security` it
+  lists missing protection. `--print-config` shows each value, its source, and what `auto` means on
+  this machine.
+- `quelea.reference.toml` has all keys with their defaults.
 
 Example:
 
