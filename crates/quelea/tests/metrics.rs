@@ -20,16 +20,16 @@ const SYS_INTRODUCTION: &str = "\
 <!-- Generated from crates/broker/src/stats/sys.rs, crates/quelea/src/run/ and cluster/figures.rs:
      `cargo xtask docs`. -->
 
-Figures of the broker as retained messages, with the names that mosquitto has for them where it has
-them. They are published every 10 s (`interval_secs` under `[sys]` in the
-[configuration](configuration.md)), at QoS 0. Counters begin at 0 with each start.
-[Metrics](metrics.md) say more, in a form that is easier to store.
+The broker publishes its figures as retained messages every 10 s (`interval_secs` under `[sys]` in
+the [configuration](configuration.md)), at QoS 0. Topics that mosquitto has as well have the same
+names. Counters begin at 0 with each start. [Metrics](metrics.md) are more detailed.
 
     quelea sub -t '$SYS/broker/#' -v
 
-`#` does not match them: subscribe to `$SYS/#`. Nobody can publish below `$SYS/`, except bridges to
-`$SYS/broker/connection/NAME/state`. Without an access file everybody may read them; with one,
-grant `topic read $SYS/#` to those who should.
+- A subscription to `#` does not match these topics. Subscribe to `$SYS/#`.
+- Without an access file all clients may read them. With an access file, grant
+  `topic read $SYS/#` to those that may.
+- Clients cannot publish below `$SYS/`. Bridges may publish `$SYS/broker/connection/NAME/state`.
 
 ";
 
@@ -39,45 +39,52 @@ const INTRODUCTION: &str = "\
 <!-- Generated from crates/broker/src/stats/metrics.rs and crates/quelea/src/metrics.rs:
      `cargo xtask docs`. -->
 
-`quelea serve` shows them in Prometheus' text format at `http://127.0.0.1:9883/metrics`; the
-address is `listen` under `[http]` in the [configuration](configuration.md). A shard is a part of
-the sessions and topics: metrics with the label `shard` have one value for each, and
-`sum(quelea_connections)` is the whole. Counters begin at 0 with each start.
+`quelea serve` serves metrics in the text format of Prometheus at `http://127.0.0.1:9883/metrics`
+(`listen` under `[http]` in the [configuration](configuration.md)). Counters begin at 0 with each
+start. A shard is a part of the sessions and topics. A metric with the label `shard` has one value
+for each; `sum(quelea_connections)` is the total.
 
 Alert on:
 
-- `quelea_messages_dropped_total` with the reasons `queue_full` and `shared_group`: messages are
-  lost at a limit. The log says whose, at most once a second for each session and reason.
-- `quelea_publishes_refused_total`, `quelea_retained_refused_total`: publishers are refused because
-  there is no room, in a queue, in the retained store, or in memory.
-- `quelea_sessions_refused_total`, `quelea_incoming_cuts_total`: a user or an address uses more
-  than its part of the memory. `quelea_owner_bytes` names those that use most.
-- `quelea_memory_cuts_total`: memory was short, and connections of the largest holders were closed.
-- `quelea_log_poisoned`: the disk failed, and what must be stored is not acknowledged any more.
-  `quelea_log_full`: it has no space. [Durability](durability.md) says what to do.
-- `quelea_certificate_expiry_timestamp_seconds - time() < 14 * 86400`: a certificate expires within
-  two weeks, which the log says once a day, too. After renewing it, send SIGHUP.
-- `quelea_connections_turned_away_total`: refused CONNECTs, broken handshakes, by listener.
-  `quelea_connects_refused_total` has them by reason code: wrong passwords (0x87), limits (0x89).
-- `quelea_events_lost_total`, `quelea_logging_lines_lost_total`: the log is missing lines.
-- `process_open_fds` near `process_max_fds`: each connection takes one.
+| Metric | Meaning |
+|---|---|
+| `quelea_messages_dropped_total`, reasons `queue_full` and `shared_group` | \
+  Messages are lost at a limit. The log names the session. |
+| `quelea_publishes_refused_total`, `quelea_retained_refused_total` | \
+  Publishes are refused: a queue, the retained store or the memory is full. |
+| `quelea_sessions_refused_total`, `quelea_incoming_cuts_total` | \
+  A user or an address uses more than its share of the memory. `quelea_owner_bytes` shows the \
+  largest ones. |
+| `quelea_memory_cuts_total` | \
+  The memory was short, and connections of its largest users were closed. |
+| `quelea_log_poisoned` | \
+  [A disk failed](operations.md#a-disk-that-fails). Messages that must be stored are refused. |
+| `quelea_log_full` | [A log has no space](operations.md#a-full-disk). |
+| `quelea_certificate_expiry_timestamp_seconds - time() < 14 * 86400` | \
+  A certificate expires within two weeks. Replace it, and send SIGHUP. |
+| `quelea_connections_turned_away_total` | Refused CONNECTs and failed handshakes, by listener. |
+| `quelea_connects_refused_total` | \
+  Refused CONNECTs by reason code: wrong passwords (0x87), limits (0x89). |
+| `quelea_events_lost_total`, `quelea_logging_lines_lost_total` | Lines are missing in the log. |
+| `process_open_fds` near `process_max_fds` | Each connection uses one descriptor. |
 
-`quelea_worker_turn_seconds` shows how long clients wait for a busy worker. A worker that is busy
-for 10 ms at a time delays each of its clients by up to 10 ms.
+On a node of a [cluster](cluster.md), in addition:
 
-`quelea_queued_messages` and `quelea_in_flight_messages` are sums over all sessions. Each shard
-counts 5,000 of its sessions per second: with more, the sums are some seconds old.
+| Metric | Meaning |
+|---|---|
+| `quelea_cluster_role{role=\"active\"}` is 1 on no node | No node serves. |
+| `quelea_cluster_engine_connected` is 0 | The node has no connection to NATS. |
+| `quelea_cluster_lag_seconds` above 10 | The standby does not follow the logs. |
+| `quelea_log_unavailable` is 1 | NATS has no quorum, and acknowledgements wait. |
+| `quelea_cluster_suspensions_total` increases | \
+  The active node could not renew its lease in time. |
 
-A node of a [cluster](cluster.md) has metrics of its role and lag (`quelea_cluster_...`). Alert on:
-
-- `quelea_cluster_role{role=\"active\"}` is 1 on no node: no node serves.
-- `quelea_cluster_engine_connected` is 0: the node has no connection to NATS.
-- `quelea_cluster_lag_seconds` above 10: the standby does not follow the logs.
-- `quelea_log_unavailable` is 1: NATS has no quorum, and acknowledgements wait.
-- `quelea_cluster_suspensions_total` increases: the active node could not renew its lease in time.
-
-Metrics of the logs (`quelea_log_...`) are there where something is stored. The average time of a
-commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seconds_count[1m])`.
+- `quelea_worker_turn_seconds` shows how long clients wait for a busy worker. A worker that is busy
+  for 10 ms at a time delays each of its clients by up to 10 ms.
+- `quelea_queued_messages` and `quelea_in_flight_messages` are sums over all sessions. Each shard
+  counts 5,000 of its sessions per second, so the sums may be some seconds old.
+- `quelea_log_...` exist if something is stored. The average time of a commit is
+  `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seconds_count[1m])`.
 
 ";
 
