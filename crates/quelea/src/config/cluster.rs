@@ -7,10 +7,9 @@ use super::source::{Problem, Settings, default_of};
 use super::{Machine, endpoint, values};
 
 settings! {
-    /// A cluster: one node is active and serves, the others are standbys that follow its logs and
-    /// take over. NATS servers (2.15 or newer) with JetStream replicate the logs; `quelea cluster
-    /// init` prepares them. All nodes may use the same file. Not set: this broker is a single
-    /// node, and nothing connects to NATS. See `docs/use/cluster.md`.
+    /// A cluster: an active node, and standbys that take over. NATS servers (2.15 or newer) with
+    /// JetStream replicate the logs: see `docs/use/cluster.md`. All nodes may use the same file.
+    /// Not set: a single broker.
     "cluster" => RawCluster {
         /// Name of the cluster: letters, digits, `-` and `_`, at most 32. Several clusters can
         /// share NATS servers.

@@ -211,7 +211,7 @@ settings! {
         /// The directory of the logs and small files. Only one process at a time can use it. Unused
         /// if nothing is stored: see `[durability]`.
         data_dir: PathBuf = Kind::Path, "quelea-data";
-        /// The longest time of a shutdown: the broker disconnects its clients (0x8B for MQTT 5),
+        /// The longest time of a shutdown. The broker disconnects its clients (0x8B for MQTT 5),
         /// sends what is queued for their sockets, and closes the logs.
         shutdown_grace_secs: u32 = secs(0, 3_600), "10";
     }
@@ -240,18 +240,18 @@ settings! {
         /// The namespace of clients for which no source in `namespace_from` names one. Not set:
         /// they are refused (0x87), or, without sources, in `default`.
         namespace: Option<String> = Kind::Text("a name of [[namespaces]]"), "";
-        /// Sources of a client's namespace: `host` (TLS host name, see `namespaces.hosts`),
-        /// `username` (the part before the first colon, which is removed), `attribute` (attribute
-        /// `namespace` of the credential). If two disagree, the client is refused.
+        /// Sources of a client's namespace. `host`: the TLS host name, see `namespaces.hosts`.
+        /// `username`: the part before the first colon, which is removed. `attribute`: attribute
+        /// `namespace` of the credential. If two disagree, the client is refused.
         namespace_from: Vec<String> = Kind::List("\"host\", \"username\" and \"attribute\""), "";
-        /// What to do when a client names an unknown namespace: `refuse` it (0x87), or `create` the
-        /// namespace without limits of its own.
+        /// The policy for clients that name an unknown namespace: `refuse` them (0x87), or `create`
+        /// it without limits of its own.
         namespace_unknown: UnknownNamespace = Kind::OneOf(UnknownNamespace::WORDS), "refuse";
         /// Expects a PROXY protocol header (v1 or v2) first, and takes the client's address from
         /// it. Needs `trusted_proxies`.
         proxy_protocol: bool = Kind::Flag, "false";
-        /// The addresses from which a PROXY header is accepted. Connections from other addresses
-        /// are closed, with or without a header. Direct clients need another listener.
+        /// Addresses from which a PROXY header is accepted. All other connections are closed:
+        /// direct clients need another listener.
         trusted_proxies: Vec<String> = Kind::List("networks such as 10.0.0.0/8"), "";
         /// The username from a client certificate: none, the common name (`cn`), or the subject
         /// (`dn`, as an RFC 4514 string). Needs `tls.client_auth`.
@@ -297,8 +297,8 @@ settings! {
         key: Option<PathBuf> = Kind::Path, "";
         /// The certificate authorities that sign client certificates, PEM.
         client_ca: Option<PathBuf> = Kind::Path, "";
-        /// Client certificates. `none`: the broker does not ask for one. `optional`: a certificate
-        /// is checked if the client sends one. `require`: the handshake fails without a valid one.
+        /// Client certificates. `none`: not requested. `optional`: verified if the client sends
+        /// one. `require`: the handshake fails without a valid one.
         client_auth: ClientAuth = Kind::OneOf(ClientAuth::WORDS), "none";
         /// Revoked client certificates, PEM.
         crl: Option<PathBuf> = Kind::Path, "";
@@ -352,8 +352,7 @@ settings! {
         /// 0x95 as soon as its header is read.
         packet_bytes_max: u32 = bytes(20, PACKET_BYTES_MAX), "16MiB";
         /// The longest topic name, filter or share name. A longer one is refused with 0x90 or 0x8F
-        /// (0x80 in a SUBACK of MQTT 3), or the connection is closed if the acknowledgement has no
-        /// such code.
+        /// (0x80 in a SUBACK of MQTT 3). Without such a code the connection is closed.
         topic_bytes_max: u16 = bytes(1, 65_535), "1KiB";
         /// The most levels of a topic name or filter. More are refused with 0x90 or 0x8F.
         topic_levels_max: u16 = count(1, 65_535), "128";
@@ -473,9 +472,9 @@ settings! {
     /// How persistent sessions and their messages are stored: see `docs/use/durability.md`. If all
     /// levels are `memory`, no directory is used.
     "durability" => Durability {
-        /// The level that an acknowledgement confirms: nothing (`memory`), stored by the operating
-        /// system (`disk`), on the medium (`fsync`), or on the media of a majority of NATS servers
-        /// (`quorum`).
+        /// The level that an acknowledgement confirms. `memory`: none. `disk`: stored by the
+        /// operating system. `fsync`: on the medium. `quorum`: on the media of a majority of NATS
+        /// servers.
         level: DurabilityLevel = Kind::OneOf(DurabilityLevel::WORDS), "fsync";
         /// Topics with a level of their own, whatever their listener has: `FILTER=LEVEL`. The first
         /// filter that matches applies.
@@ -507,7 +506,7 @@ settings! {
 }
 
 settings! {
-    /// Which clients may connect. See `docs/use/authentication.md`.
+    /// Authentication of clients. See `docs/use/authentication.md`.
     "auth" => Auth {
         /// Usernames and passwords, as written by `quelea passwd` or `mosquitto_passwd`. SIGHUP
         /// reloads the file.
@@ -627,13 +626,13 @@ settings! {
 }
 
 settings! {
-    /// What clients may do. See `docs/use/authorization.md`.
+    /// Rights of clients. See `docs/use/authorization.md`.
     "access" => AccessFile {
         /// Rules in the format of the ACL file of mosquitto; patterns may have
         /// `%{attributes.NAME}`. Not set: all clients may do everything. SIGHUP reloads the file.
         acl_file: Option<PathBuf> = Kind::Path, "";
-        /// Groups of clients by their attributes, sets of topics, and the rights of groups on sets,
-        /// in addition to `acl_file`. See `docs/use/authorization.md`. SIGHUP reloads the file.
+        /// Groups of clients, sets of topics, and the rights of groups on sets, in addition to
+        /// `acl_file`. SIGHUP reloads the file.
         policy_file: Option<PathBuf> = Kind::Path, "";
         /// Accepts subscriptions that could never receive anything under the rules, as mosquitto
         /// does, instead of refusing them with 0x87.
@@ -644,10 +643,10 @@ settings! {
 settings! {
     /// Shared subscriptions.
     "shared" => Shared {
-        /// The group member that gets a message: `random`; `round_robin` (one after the other);
-        /// `least_in_flight` (fewest unacknowledged messages); `sticky` (the same while it can);
-        /// `hash_client` (by the publisher's client ID); `hash_topic` (by topic, which keeps its
-        /// order).
+        /// The group member that gets a message. `random`: any. `round_robin`: one after the other.
+        /// `least_in_flight`: that with the fewest unacknowledged messages. `sticky`: the same
+        /// while it can take messages. `hash_client`: by the publisher's client ID. `hash_topic`:
+        /// by topic, which keeps its order.
         strategy: SharedStrategy = Kind::OneOf(SharedStrategy::WORDS), "round_robin";
     }
 }
@@ -702,8 +701,8 @@ settings! {
         file_bytes_max: u64 = bytes_or("unlimited", u64::MAX / 2), "16MiB";
         /// How many full log files stay. The oldest of more is deleted.
         files_kept: u16 = count(0, 1_000), "4";
-        /// The most lines per second of one kind about clients: connected, disconnected, refused,
-        /// denied and so on. Further ones are counted, and the count is logged.
+        /// The most lines per second of one kind about clients. Further ones are counted, and the
+        /// count is logged.
         client_lines_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "100";
     }
 }
