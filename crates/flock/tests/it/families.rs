@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{Draft, LASTING, Mosquitto, V5, publish, run_on, scenario, total};
 use flock::engine::{BrokerAccess, Options, run};

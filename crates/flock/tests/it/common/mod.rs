@@ -1,6 +1,5 @@
 //! A mosquitto on a free port, and scenarios from a few lines of TOML.
 
-#![allow(dead_code, reason = "not every test file uses all of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

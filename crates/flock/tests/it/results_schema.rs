@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 
@@ -99,7 +99,7 @@ fn len(rule: &Value) -> usize {
 }
 
 fn schema() -> Value {
-    serde_json::from_str(include_str!("../../../docs/flock/results.schema.json")).unwrap()
+    serde_json::from_str(include_str!("../../../../docs/flock/results.schema.json")).unwrap()
 }
 
 fn all_breaches(value: &Value) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{Agent, Mosquitto, pairs, run_on, scenario, total};
 use flock::engine::{BrokerAccess, Options, RunError, run};

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{Draft, Mosquitto, V5, publish, run_on, total};
 use flock::engine::BrokerAccess;
