@@ -12,7 +12,7 @@ use crate::scenario::units::show_time;
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    pub kind: Kind,
+    pub kind: SubjectKind,
     /// The id of what it is about.
     pub subject: String,
     pub message: String,
@@ -20,7 +20,7 @@ pub struct Problem {
 
 /// What a problem is about; ids are unique within a kind only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum SubjectKind {
     Scenario,
     Clients,
     Topics,
@@ -50,7 +50,7 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn problem(&mut self, kind: Kind, subject: &str, message: impl Into<String>) {
+    fn problem(&mut self, kind: SubjectKind, subject: &str, message: impl Into<String>) {
         self.problems.push(Problem { kind, subject: subject.to_owned(), message: message.into() });
     }
 
@@ -58,15 +58,15 @@ impl Checker<'_> {
         let scenario = self.scenario;
         let id = scenario.id.as_str();
         if scenario.brokers.iter().any(|broker| broker.addresses.is_empty()) {
-            self.problem(Kind::Scenario, id, "a broker has no address");
+            self.problem(SubjectKind::Scenario, id, "a broker has no address");
         }
         if scenario.brokers_distinct && scenario.brokers.len() < 2 {
-            self.problem(Kind::Scenario, id, "the scenario joins two brokers, name two");
+            self.problem(SubjectKind::Scenario, id, "the scenario joins two brokers, name two");
         }
         let clients: u64 = scenario.groups.iter().map(|group| group.count).sum();
         if clients > u64::from(u32::MAX) {
             self.problem(
-                Kind::Scenario,
+                SubjectKind::Scenario,
                 id,
                 format!("{clients} clients are more than the 4,294,967,295 a run can number"),
             );
@@ -77,7 +77,7 @@ impl Checker<'_> {
         let is_scaled = (scenario.scale - 1.0).abs() > f64::EPSILON;
         if !is_scaled && (wanted - found).abs() > wanted * COPIES_TOLERANCE {
             self.problem(
-                Kind::Scenario,
+                SubjectKind::Scenario,
                 id,
                 format!(
                     "the subscriptions make {found:.2} copies of a message, `expect` says {wanted}"
@@ -90,7 +90,7 @@ impl Checker<'_> {
         let scenario = self.scenario;
         for group in &scenario.groups {
             self.enough(
-                Kind::Clients,
+                SubjectKind::Clients,
                 &group.id,
                 &group.client_ids,
                 group.offset..group.offset.saturating_add(group.count),
@@ -98,7 +98,7 @@ impl Checker<'_> {
         }
         for topics in &scenario.topics {
             self.enough(
-                Kind::Topics,
+                SubjectKind::Topics,
                 &topics.id,
                 &topics.names,
                 topics.offset..topics.offset.saturating_add(topics.count),
@@ -107,7 +107,7 @@ impl Checker<'_> {
             topics.names.write(topics.offset, &mut name);
             if name.is_empty() || name.contains(['+', '#']) {
                 self.problem(
-                    Kind::Topics,
+                    SubjectKind::Topics,
                     &topics.id,
                     format!("`{name}` is no topic name: it is empty or has wildcards"),
                 );
@@ -118,23 +118,23 @@ impl Checker<'_> {
                 Filters::Topics { .. } => {}
                 Filters::Pattern { pattern, offset, count, .. } => {
                     self.enough(
-                        Kind::Subscription,
+                        SubjectKind::Subscription,
                         &subscription.id,
                         pattern,
                         *offset..offset.saturating_add(*count),
                     );
                     if let Err(detail) = check_filter(&pattern.name(*offset)) {
-                        self.problem(Kind::Subscription, &subscription.id, detail);
+                        self.problem(SubjectKind::Subscription, &subscription.id, detail);
                     }
                 }
             }
         }
     }
 
-    fn enough(&mut self, kind: Kind, subject: &str, pattern: &Pattern, wanted: Range<u64>) {
+    fn enough(&mut self, kind: SubjectKind, subject: &str, pattern: &Pattern, wanted: Range<u64>) {
         let what = match kind {
-            Kind::Clients => "client ids",
-            Kind::Topics => "topics",
+            SubjectKind::Clients => "client ids",
+            SubjectKind::Topics => "topics",
             _ => "filters",
         };
         let Some(capacity) = pattern.capacity() else { return };
@@ -152,7 +152,7 @@ impl Checker<'_> {
     fn life_cycle(&mut self, stage: &Stage, cycle: &LifeCycle) {
         if cycle.steps.is_empty() {
             self.problem(
-                Kind::LifeCycle,
+                SubjectKind::LifeCycle,
                 &cycle.id,
                 format!("life cycle `{}` has no command", cycle.id),
             );
@@ -178,7 +178,11 @@ impl Checker<'_> {
                 Command::Subscribe(subscribe) => {
                     self.needs_connection(cycle, group, "subscribe");
                     if subscribe.retain_handling > 2 {
-                        self.problem(Kind::LifeCycle, &cycle.id, "`retain_handling` is 0, 1 or 2");
+                        self.problem(
+                            SubjectKind::LifeCycle,
+                            &cycle.id,
+                            "`retain_handling` is 0, 1 or 2",
+                        );
                     }
                 }
                 Command::Receive(receive) => {
@@ -186,7 +190,7 @@ impl Checker<'_> {
                     let pattern = receive.message_pattern.as_deref().unwrap_or("");
                     if let Err(error) = regex_lite::Regex::new(pattern) {
                         self.problem(
-                            Kind::LifeCycle,
+                            SubjectKind::LifeCycle,
                             &cycle.id,
                             format!("the message pattern `{pattern}`: {error}"),
                         );
@@ -201,7 +205,7 @@ impl Checker<'_> {
                 }
                 Command::Fault(_) => {
                     self.problem(
-                        Kind::LifeCycle,
+                        SubjectKind::LifeCycle,
                         &cycle.id,
                         "a fault belongs to the conductor, not to clients",
                     );
@@ -222,7 +226,7 @@ impl Checker<'_> {
                 self.steps(stage, cycle, &repeat.steps);
             }
             _ => self.problem(
-                Kind::LifeCycle,
+                SubjectKind::LifeCycle,
                 &cycle.id,
                 "the conductor has no connection: only faults, delays and timers",
             ),
@@ -242,7 +246,7 @@ impl Checker<'_> {
                 stage.id,
                 show_time(end_us)
             );
-            self.problem(Kind::LifeCycle, &cycle.id, message);
+            self.problem(SubjectKind::LifeCycle, &cycle.id, message);
         }
     }
 
@@ -250,7 +254,7 @@ impl Checker<'_> {
         if !self.connected.contains(&group) {
             let id = &self.scenario.group(group).id;
             self.problem(
-                Kind::LifeCycle,
+                SubjectKind::LifeCycle,
                 &cycle.id,
                 format!("the clients of `{id}` {what} before they ever connect"),
             );
@@ -260,10 +264,14 @@ impl Checker<'_> {
     fn connect(&mut self, cycle: &LifeCycle, group: GroupId, connect: &Connect) {
         self.connected.insert(group);
         if connect.brokers.is_empty() {
-            self.problem(Kind::LifeCycle, &cycle.id, "connect needs a broker");
+            self.problem(SubjectKind::LifeCycle, &cycle.id, "connect needs a broker");
         }
         if connect.timeout_us == 0 {
-            self.problem(Kind::LifeCycle, &cycle.id, "a connect timeout of 0 cannot be kept");
+            self.problem(
+                SubjectKind::LifeCycle,
+                &cycle.id,
+                "a connect timeout of 0 cannot be kept",
+            );
         }
         if let Some(will) = &connect.will {
             self.payload(cycle, &will.payload);
@@ -276,7 +284,7 @@ impl Checker<'_> {
         self.payload(cycle, &publish.payload);
         if publish.pace.in_flight == Some(0) {
             self.problem(
-                Kind::LifeCycle,
+                SubjectKind::LifeCycle,
                 &cycle.id,
                 "a window of 0 messages in flight never sends; leave it out for no limit",
             );
@@ -288,11 +296,15 @@ impl Checker<'_> {
             return;
         }
         if !self.speaks_v5(cycle) {
-            self.problem(Kind::LifeCycle, &cycle.id, "requests need MQTT 5: version = \"5\"");
+            self.problem(
+                SubjectKind::LifeCycle,
+                &cycle.id,
+                "requests need MQTT 5: version = \"5\"",
+            );
         }
         if !publish.payload.stamped {
             self.problem(
-                Kind::LifeCycle,
+                SubjectKind::LifeCycle,
                 &cycle.id,
                 "requests are numbered in their stamp: they need 16 bytes of payload",
             );
@@ -309,7 +321,7 @@ impl Checker<'_> {
     fn payload(&mut self, cycle: &LifeCycle, payload: &Payload) {
         if payload.bytes_min() > payload.bytes_max() {
             self.problem(
-                Kind::LifeCycle,
+                SubjectKind::LifeCycle,
                 &cycle.id,
                 "the payload's smallest size is above its largest",
             );
@@ -319,7 +331,7 @@ impl Checker<'_> {
     fn endless(&mut self, stage: &Stage, cycle: &LifeCycle, is_endless: bool, what: &str) {
         if is_endless && stage.duration_us.is_none() {
             self.problem(
-                Kind::LifeCycle,
+                SubjectKind::LifeCycle,
                 &cycle.id,
                 format!(
                     "{what} has no count and stage `{}` no duration: it would never end",

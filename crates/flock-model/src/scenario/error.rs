@@ -8,21 +8,21 @@ use std::fmt;
 pub struct ScenarioError {
     pub file: String,
     /// 1-based line and column, the text of the line, and how many characters are meant.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
     pub message: String,
     pub hint: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     pub line: usize,
     pub column: usize,
     pub text: String,
     pub width: usize,
 }
 
-impl Place {
-    /// The place of a byte range in a text.
+impl Location {
+    /// The location of a byte range in a text.
     pub fn of(text: &str, range: std::ops::Range<usize>) -> Self {
         let start = floor_boundary(text, range.start);
         let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
@@ -43,12 +43,12 @@ fn floor_boundary(text: &str, at: usize) -> usize {
 
 impl ScenarioError {
     pub fn new(file: &str, message: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), place: None, message: message.into(), hint: None }
+        Self { file: file.to_owned(), location: None, message: message.into(), hint: None }
     }
 
     #[must_use]
     pub fn at(mut self, text: &str, range: std::ops::Range<usize>) -> Self {
-        self.place = Some(Place::of(text, range));
+        self.location = Some(Location::of(text, range));
         self
     }
 
@@ -61,10 +61,10 @@ impl ScenarioError {
 
 impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
+        match &self.location {
             None => write!(f, "{}: {}", self.file, self.message)?,
-            Some(place) => {
-                let Place { line, column, text, width } = place;
+            Some(location) => {
+                let Location { line, column, text, width } = location;
                 writeln!(f, "{}:{line}:{column}: {}", self.file, self.message)?;
                 let number = line.to_string();
                 writeln!(f, " {number} | {text}")?;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::check::{Kind, check};
+use super::check::{SubjectKind, check};
 use super::format::{self, File};
 use super::units::{Ramp, show_time};
 use super::{ScenarioError, did_you_mean};
@@ -63,7 +63,7 @@ struct Lowering<'a> {
     topics: Vec<&'a str>,
     subscriptions: Vec<&'a str>,
     /// Where each subject of a [`super::check::Problem`] stands.
-    spans: HashMap<(Kind, String), Range<usize>>,
+    spans: HashMap<(SubjectKind, String), Range<usize>>,
 }
 
 /// The names of a table in the order of the file.
@@ -171,7 +171,7 @@ impl<'a> Lowering<'a> {
 
     fn group(&mut self, name: &str) -> Lowered<ClientGroup> {
         let spanned = &self.parsed.clients[name];
-        self.spans.insert((Kind::Clients, name.to_owned()), self.header_of(spanned.span()));
+        self.spans.insert((SubjectKind::Clients, name.to_owned()), self.header_of(spanned.span()));
         let group = spanned.get_ref();
         let client_ids = match &group.id {
             Some(id) => self.pattern(id)?,
@@ -192,7 +192,7 @@ impl<'a> Lowering<'a> {
 
     fn topic_group(&mut self, name: &str) -> Lowered<TopicGroup> {
         let spanned = &self.parsed.topics[name];
-        self.spans.insert((Kind::Topics, name.to_owned()), self.header_of(spanned.span()));
+        self.spans.insert((SubjectKind::Topics, name.to_owned()), self.header_of(spanned.span()));
         let topics = spanned.get_ref();
         Ok(TopicGroup {
             id: name.to_owned(),
@@ -205,7 +205,8 @@ impl<'a> Lowering<'a> {
 
     fn subscription(&mut self, name: &str) -> Lowered<Subscription> {
         let spanned = &self.parsed.subscriptions[name];
-        self.spans.insert((Kind::Subscription, name.to_owned()), self.header_of(spanned.span()));
+        self.spans
+            .insert((SubjectKind::Subscription, name.to_owned()), self.header_of(spanned.span()));
         let given = spanned.get_ref();
         let filters = match (&given.topics, &given.filter) {
             (Some(topics), None) => Filters::Topics {
@@ -274,7 +275,7 @@ impl<'a> Lowering<'a> {
             }
         };
         let id = format!("{stage}.{name}");
-        self.spans.insert((Kind::LifeCycle, id.clone()), self.header_of(spanned.span()));
+        self.spans.insert((SubjectKind::LifeCycle, id.clone()), self.header_of(spanned.span()));
         let mut steps = Vec::new();
         self.steps(who, &cycle.steps, &mut steps)?;
         Ok(LifeCycle { id, who, expected_us: cycle.expected.map(|time| time.0), steps })

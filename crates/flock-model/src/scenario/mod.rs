@@ -16,7 +16,7 @@ pub mod words;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-pub use error::{Place, ScenarioError, did_you_mean};
+pub use error::{Location, ScenarioError, did_you_mean};
 pub use format::{About, Published};
 
 use crate::model::Scenario;

@@ -149,7 +149,7 @@ fn parameters_and_variants() {
 fn an_unknown_parameter_is_shown_where_it_stands() {
     let error = parse_text(&PAIRS.replace("payload = 16", "payload = \"${size}\"")).unwrap_err();
     assert!(error.to_string().contains("no parameter `size`"), "{error}");
-    assert!(error.place.is_some());
+    assert!(error.location.is_some());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::model::{
     Rate, Receive, Reconnect, Repeat, STAMP_BYTES, Scenario, Slice, Spread, Stage, Step, Subscribe,
     Subscription, SubscriptionId, Tls, TopicGroup, TopicsId, Transport, Version, Who, Will,
 };
-use crate::scenario::check::{Kind, check};
+use crate::scenario::check::{SubjectKind, check};
 use crate::scenario::{ScenarioError, did_you_mean, units};
 
 type Lowered<T> = Result<T, ScenarioError>;
@@ -48,7 +48,7 @@ struct Lowering<'a> {
     /// By kind, the ids in order; XML ids are unique over all kinds, references say which kinds
     /// fit.
     names: BTreeMap<&'static str, Vec<String>>,
-    spans: HashMap<(Kind, String), Range<usize>>,
+    spans: HashMap<(SubjectKind, String), Range<usize>>,
     /// Attributes that only Swarm's extensions know.
     ignored: RefCell<Vec<String>>,
 }
@@ -199,11 +199,11 @@ impl Lowering<'_> {
         }
         self.names.entry(kind).or_default().push(id.clone());
         let problem_kind = match kind {
-            "client group" => Kind::Clients,
-            "topic group" => Kind::Topics,
-            "subscription" => Kind::Subscription,
-            "life cycle" => Kind::LifeCycle,
-            _ => Kind::Scenario,
+            "client group" => SubjectKind::Clients,
+            "topic group" => SubjectKind::Topics,
+            "subscription" => SubjectKind::Subscription,
+            "life cycle" => SubjectKind::LifeCycle,
+            _ => SubjectKind::Scenario,
         };
         self.spans.insert((problem_kind, id.clone()), element.span.clone());
         Ok(id)

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::ToSocketAddrs as _;
 
-use super::crew::AgentError;
+use super::pool::AgentError;
 
 /// Replaces each `dns://NAME:PORT` by all addresses that the name stands for, as a headless service
 /// of Kubernetes has them; others stay as they are.

@@ -1,4 +1,4 @@
-//! Load from several processes or hosts: agents that carry out parts of a run, and the crew that
+//! Load from several processes or hosts: agents that carry out parts of a run, and the pool that
 //! leads them.
 //!
 //! A commander connects to each agent over TCP and speaks length-prefixed JSON (`wire`): it
@@ -13,12 +13,12 @@
 //! There is no authentication: whoever reaches an agent's port can make it send load. Let it listen
 //! on trusted networks only.
 
-mod crew;
 mod discover;
 mod drift;
+mod pool;
 mod serve;
 mod wire;
 
-pub use crew::{AgentError, RemoteCrew};
 pub use discover::discover;
+pub use pool::{AgentError, RemotePool};
 pub use serve::serve;

@@ -11,10 +11,10 @@ use super::wire::{
 };
 use crate::engine::clock::{Clock, monotonic_ns};
 use crate::engine::contention::Watch;
-use crate::engine::crew::{Crew, CrewOrder, LocalCrew};
 use crate::engine::host;
 use crate::engine::judge::Part;
 use crate::engine::plan::Plan;
+use crate::engine::pool::{LocalPool, Pool, PoolOrder};
 use crate::engine::preflight;
 use flock_measure::Contention;
 
@@ -63,9 +63,9 @@ fn attend(stream: &TcpStream) -> io::Result<()> {
                 let Some(package) = offer.take() else {
                     return Err(io::Error::other("told to start without a work package"));
                 };
-                let crew = start(&package, Clock::from_epoch(epoch_ns, wall_ns))?;
+                let pool = start(&package, Clock::from_epoch(epoch_ns, wall_ns))?;
                 out.send(&FromAgent::Started)?;
-                return carry_out(crew, &orders, &out);
+                return carry_out(pool, &orders, &out);
             }
             ToAgent::Ping { .. } | ToAgent::Order(_) | ToAgent::Finish | ToAgent::Judge(_) => {
                 return Err(io::Error::other("an order before the start"));
@@ -91,11 +91,11 @@ fn consider(package: &Offer) -> FromAgent {
     }
 }
 
-fn start(package: &Offer, clock: Clock) -> io::Result<LocalCrew> {
+fn start(package: &Offer, clock: Clock) -> io::Result<LocalPool> {
     let found = preflight::check(&package.scenario).map_err(io::Error::other)?;
     let plan = Plan::new(package.scenario.clone()).map_err(io::Error::other)?;
     let threads = package.threads.unwrap_or_else(host::cores).max(1);
-    LocalCrew::start(&Arc::clone(&plan), clock, package.tag, &found.sources, threads)
+    LocalPool::start(&Arc::clone(&plan), clock, package.tag, &found.sources, threads)
 }
 
 type Orders = Receiver<io::Result<ToAgent>>;
@@ -134,21 +134,21 @@ fn read_in_background(stream: TcpStream, out: Out) -> Orders {
 }
 
 /// The run itself: orders in, news out, until the judgement is delivered.
-fn carry_out(mut crew: LocalCrew, orders: &Orders, out: &Out) -> io::Result<()> {
+fn carry_out(mut pool: LocalPool, orders: &Orders, out: &Out) -> io::Result<()> {
     let mut machine = Watch::default();
     loop {
         match orders.try_recv() {
             Ok(message) => match message? {
                 ToAgent::Order(order) => {
-                    if let CrewOrder::Measure(counting) = order {
+                    if let PoolOrder::Measure(counting) = order {
                         machine.on(counting);
                     }
-                    crew.order(&order);
+                    pool.order(&order);
                 }
                 ToAgent::Finish => {
-                    let (sent, ticks) = crew.finish();
+                    let (sent, ticks) = pool.finish();
                     out.send(&FromAgent::Sent { sent, ticks })?;
-                    return judge_when_told(crew, machine.found(), orders, out);
+                    return judge_when_told(pool, machine.found(), orders, out);
                 }
                 ToAgent::Ping { .. }
                 | ToAgent::Judge(_)
@@ -157,12 +157,12 @@ fn carry_out(mut crew: LocalCrew, orders: &Orders, out: &Out) -> io::Result<()> 
             },
             Err(TryRecvError::Disconnected) => {
                 // The commander died: no load without a master.
-                crew.order(&CrewOrder::End);
+                pool.order(&PoolOrder::End);
                 return Err(io::Error::other("the connection ended in the middle of a run"));
             }
             Err(TryRecvError::Empty) => {}
         }
-        if let Some(news) = crew.next(ORDER_PAUSE) {
+        if let Some(news) = pool.next(ORDER_PAUSE) {
             out.send(&FromAgent::News(news))?;
         }
     }
@@ -170,14 +170,14 @@ fn carry_out(mut crew: LocalCrew, orders: &Orders, out: &Out) -> io::Result<()> 
 
 /// After the load: waits for what all have sent, and judges what this agent's clients received.
 fn judge_when_told(
-    mut crew: LocalCrew,
+    mut pool: LocalPool,
     contention: Contention,
     orders: &Orders,
     out: &Out,
 ) -> io::Result<()> {
     while let Ok(message) = orders.recv() {
         if let ToAgent::Judge(sent) = message? {
-            let part = Part { contention, ..crew.judge(&sent) };
+            let part = Part { contention, ..pool.judge(&sent) };
             return out.send(&FromAgent::Part(Box::new(part)));
         }
     }

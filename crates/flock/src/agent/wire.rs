@@ -8,8 +8,8 @@ use rustix::net::sockopt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::crew::{CrewNews, CrewOrder};
 use crate::engine::judge::Part;
+use crate::engine::pool::{PoolNews, PoolOrder};
 use crate::engine::tally::Tick;
 use flock_measure::MachineInfo;
 use flock_measure::ledger::SentTable;
@@ -35,7 +35,7 @@ pub(super) enum ToAgent {
         /// The commander's wall clock then.
         wall_ns: u64,
     },
-    Order(CrewOrder),
+    Order(PoolOrder),
     Finish,
     Judge(SentTable),
 }
@@ -69,7 +69,7 @@ pub(super) enum FromAgent {
         why: String,
     },
     Started,
-    News(CrewNews),
+    News(PoolNews),
     Sent {
         sent: SentTable,
         ticks: Vec<Tick>,

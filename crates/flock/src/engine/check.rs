@@ -4,7 +4,7 @@
 use codec::{Property, Publish};
 
 use super::client::Client;
-use super::lane::Lane;
+use super::context::Context;
 use super::plan::Plan;
 use super::stamp::Stamp;
 use flock_measure::ledger::StreamId;
@@ -29,7 +29,7 @@ struct Told<'a> {
 impl Client {
     /// Whether the client has no subscription by which it may get this message: it has asked for
     /// nothing yet, or the broker has let it leave all that match, and the message is younger.
-    pub(super) fn is_unasked(&self, stamp: &Stamp, lane: &Lane) -> bool {
+    pub(super) fn is_unasked(&self, stamp: &Stamp, ctx: &Context) -> bool {
         if self.hearing.is_empty() {
             // A session that lasts may have brought subscriptions from before the run.
             return self.is_fresh;
@@ -40,7 +40,7 @@ impl Client {
         // The latest one that matches: those before it were left before.
         let mut matching = self.hearing.iter().rev();
         let latest = matching.find(|hearing| {
-            lane.plan.hears((self.group, self.index), hearing.subscription, stamp.stream)
+            ctx.plan.hears((self.group, self.index), hearing.subscription, stamp.stream)
         });
         // Published after the UNSUBACK (MQTT-3.10.4-2).
         latest.is_some_and(|hearing| {
@@ -56,18 +56,18 @@ impl Client {
         publish: &Publish<'_>,
         stamp: &Stamp,
         now_ns: u64,
-        lane: &mut Lane,
+        ctx: &mut Context,
     ) {
         let is_bare = publish.properties.iter().next().is_none();
-        if self.machine.version() != codec::Version::V5 || (is_bare && !lane.plan.any_properties) {
+        if self.machine.version() != codec::Version::V5 || (is_bare && !ctx.plan.any_properties) {
             return;
         }
         let times = Times { due_ns: stamp.due_ns, now_ns };
-        if !are_as_sent(publish, (stamp.stream, stamp.sequence), times, &lane.plan) {
-            lane.ledger.wrong_properties += 1;
+        if !are_as_sent(publish, (stamp.stream, stamp.sequence), times, &ctx.plan) {
+            ctx.ledger.wrong_properties += 1;
         }
-        if !self.are_identifiers_right(publish, stamp.stream, &lane.plan) {
-            lane.ledger.wrong_identifiers += 1;
+        if !self.are_identifiers_right(publish, stamp.stream, &ctx.plan) {
+            ctx.ledger.wrong_identifiers += 1;
         }
     }
 

@@ -11,8 +11,8 @@ use client::{Acks, Event, Machine, Read, Wire};
 use codec::QoS;
 use mio::{Interest, Token};
 
+use super::context::{Context, TimerKind};
 use super::failover::{Failure, Way};
-use super::lane::{Kind, Lane};
 use super::plan::Plan;
 use super::publish::{Flight, Publishing};
 use super::request::Dialogue;
@@ -114,9 +114,9 @@ pub(super) struct Extra {
 }
 
 impl Client {
-    pub(super) fn new(at: u32, slot: u32, group: GroupId, index: u64, lane: &Lane) -> Self {
-        let version = lane.plan.scenario.group(group).version;
-        let held = lane.plan.subscribes.iter().any(|subscribe| subscribe.ack_delay_us > 0);
+    pub(super) fn new(at: u32, slot: u32, group: GroupId, index: u64, ctx: &Context) -> Self {
+        let version = ctx.plan.scenario.group(group).version;
+        let held = ctx.plan.subscribes.iter().any(|subscribe| subscribe.ack_delay_us > 0);
         Self {
             at,
             slot,
@@ -164,9 +164,9 @@ impl Client {
     }
 
     /// The id that the broker is told.
-    pub(super) fn wire_id(&self, lane: &Lane) -> String {
-        let id = self.id(&lane.plan);
-        match self.connect_command(lane) {
+    pub(super) fn wire_id(&self, ctx: &Context) -> String {
+        let id = self.id(&ctx.plan);
+        match self.connect_command(ctx) {
             Some(command) if command.fresh_id => format!("{id}-{}", self.calls),
             _ => id,
         }
@@ -186,14 +186,14 @@ impl Client {
         self.outbox.len() - self.outbox_done >= OUTBOX_BYTES_MAX
     }
 
-    pub(super) fn connect_command<'a>(&self, lane: &'a Lane) -> Option<&'a Connect> {
-        lane.plan.connects.get(usize::from(self.connect))
+    pub(super) fn connect_command<'a>(&self, ctx: &'a Context) -> Option<&'a Connect> {
+        ctx.plan.connects.get(usize::from(self.connect))
     }
 
     // --- Connecting
 
     /// Starts to connect as the command says. Does nothing while connected.
-    pub(super) fn connect(&mut self, command: u16, lane: &mut Lane) {
+    pub(super) fn connect(&mut self, command: u16, ctx: &mut Context) {
         if matches!(self.link, Link::Up | Link::Opening | Link::Backoff) {
             return;
         }
@@ -201,23 +201,23 @@ impl Client {
         self.calls += 1;
         self.attempts = 0;
         self.was_up = false;
-        self.open(lane);
+        self.open(ctx);
     }
 
-    fn open(&mut self, lane: &mut Lane) {
-        let Some(command) = self.connect_command(lane) else { return };
-        let timeout_ns = self.attempt_us(command, self.was_up, lane) * 1_000;
-        let sources = &lane.sources;
+    fn open(&mut self, ctx: &mut Context) {
+        let Some(command) = self.connect_command(ctx) else { return };
+        let timeout_ns = self.attempt_us(command, self.was_up, ctx) * 1_000;
+        let sources = &ctx.sources;
         let source = (!sources.is_empty()).then(|| sources[self.index as usize % sources.len()]);
-        let route = self.route(command, lane).clone();
-        let seed = lane.random.draw();
+        let route = self.route(command, ctx).clone();
+        let seed = ctx.random.draw();
         let opened = route.open(source, seed).and_then(|mut wire| {
             let both = Interest::READABLE | Interest::WRITABLE;
-            lane.registry.register(&mut wire, Token(self.at as usize), both)?;
+            ctx.registry.register(&mut wire, Token(self.at as usize), both)?;
             Ok(wire)
         });
-        let now = lane.now_ns();
-        lane.tally.totals.connects_started += 1;
+        let now = ctx.now_ns();
+        ctx.tally.totals.connects_started += 1;
         if self.attempts == 0 {
             // What a broker does not answer at once is not answered sooner for being asked again.
             self.link_since_ns = now;
@@ -226,34 +226,34 @@ impl Client {
             Ok(wire) => {
                 self.wire = Some(wire);
                 self.link = Link::Opening;
-                self.set_link_timer(now + timeout_ns, lane);
+                self.set_link_timer(now + timeout_ns, ctx);
             }
-            Err(error) => self.link_failed(Failure::Address, &error.to_string(), lane),
+            Err(error) => self.link_failed(Failure::Address, &error.to_string(), ctx),
         }
     }
 
-    fn set_link_timer(&mut self, at_ns: u64, lane: &mut Lane) {
+    fn set_link_timer(&mut self, at_ns: u64, ctx: &mut Context) {
         self.link_at_ns = at_ns;
-        lane.timers.set(at_ns, self.at, Kind::Link);
+        ctx.timers.set(at_ns, self.at, TimerKind::Link);
     }
 
     /// The connection attempt failed: again after a while, or not.
-    fn link_failed(&mut self, failure: Failure, reason: &str, lane: &mut Lane) {
-        self.drop_wire(lane);
-        self.end_attempt(lane);
+    fn link_failed(&mut self, failure: Failure, reason: &str, ctx: &mut Context) {
+        self.drop_wire(ctx);
+        self.end_attempt(ctx);
         self.link = Link::Down;
         let what = if self.was_up { "reconnect" } else { "connect" };
-        lane.tally.error(what, reason, || self.id(&lane.plan));
-        if let Some(wait_ns) = self.move_on(failure, lane) {
+        ctx.tally.error(what, reason, || self.id(&ctx.plan));
+        if let Some(wait_ns) = self.move_on(failure, ctx) {
             self.link = Link::Backoff;
-            self.set_link_timer(lane.now_ns() + wait_ns, lane);
+            self.set_link_timer(ctx.now_ns() + wait_ns, ctx);
             return;
         }
-        let Some(command) = self.connect_command(lane) else { return };
+        let Some(command) = self.connect_command(ctx) else { return };
         let wait_ns = match command.reconnect {
             Some(policy) if self.was_up => {
                 let doubled = policy.delay_us.saturating_mul(1 << self.attempts.min(20));
-                Some(doubled.min(self.round_pause_us_max(policy.delay_max_us, lane)) * 1_000)
+                Some(doubled.min(self.round_pause_us_max(policy.delay_max_us, ctx)) * 1_000)
             }
             _ if u32::from(self.attempts) < command.retries => {
                 Some(command.retry_interval_us * 1_000)
@@ -265,89 +265,89 @@ impl Client {
             Some(wait_ns) => {
                 self.attempts = self.attempts.saturating_add(1);
                 self.link = Link::Backoff;
-                let jitter_ns = lane.random.below(jitter_us * 1_000 + 1);
-                self.set_link_timer(lane.now_ns() + wait_ns + jitter_ns, lane);
+                let jitter_ns = ctx.random.below(jitter_us * 1_000 + 1);
+                self.set_link_timer(ctx.now_ns() + wait_ns + jitter_ns, ctx);
             }
             None => {
-                lane.tally.totals.connects_failed += 1;
+                ctx.tally.totals.connects_failed += 1;
                 if reason == TIMED_OUT {
-                    self.unconnected(lane);
+                    self.unconnected(ctx);
                 }
-                self.on_link_hopeless(lane);
+                self.on_link_hopeless(ctx);
             }
         }
     }
 
     /// The broker may have taken the CONNECT, and the will with it.
-    pub(super) fn end_attempt(&self, lane: &mut Lane) {
+    pub(super) fn end_attempt(&self, ctx: &mut Context) {
         if self.link == Link::Opening {
-            self.end_will(Ending::Unknown, lane);
+            self.end_will(Ending::Unknown, ctx);
         }
     }
 
     /// A connect that had no answer has waited so long at least. (A refusal is an answer.)
-    fn unconnected(&self, lane: &mut Lane) {
-        let waited_ns = lane.now_ns().saturating_sub(self.link_since_ns);
-        lane.tally.unfinished(LatencyKind::Connect, 0, waited_ns, 1);
+    fn unconnected(&self, ctx: &mut Context) {
+        let waited_ns = ctx.now_ns().saturating_sub(self.link_since_ns);
+        ctx.tally.unfinished(LatencyKind::Connect, 0, waited_ns, 1);
     }
 
     /// The run is over.
-    pub(super) fn end_opening(&self, lane: &mut Lane) {
+    pub(super) fn end_opening(&self, ctx: &mut Context) {
         if matches!(self.link, Link::Opening) {
-            self.unconnected(lane);
+            self.unconnected(ctx);
         }
     }
 
     /// How long the program has waited for an answer of the broker's, if it does.
-    pub(super) fn unanswered_ns(&self, lane: &Lane) -> Option<u64> {
+    pub(super) fn unanswered_ns(&self, ctx: &Context) -> Option<u64> {
         let since_ns = match self.task.wait {
             Wait::Connecting => self.link_since_ns,
             Wait::Answers(_) => self.task.asked_ns(),
             _ => return None,
         };
-        Some(lane.now_ns().saturating_sub(since_ns))
+        Some(ctx.now_ns().saturating_sub(since_ns))
     }
 
     /// The connection that was up is gone, and nobody asked for it.
-    pub(super) fn link_lost(&mut self, reason: &str, lane: &mut Lane) {
+    pub(super) fn link_lost(&mut self, reason: &str, ctx: &mut Context) {
         if self.link != Link::Up {
-            return self.link_failed(Failure::Address, reason, lane);
+            return self.link_failed(Failure::Address, reason, ctx);
         }
-        lane.tally.totals.connections_lost += 1;
-        let is_planned = reason == CUT || lane.plan.is_taken_over(self.group);
-        lane.tally.totals.connections_cut += u64::from(is_planned);
-        lane.tally.error("connection", reason, || self.id(&lane.plan));
-        self.end_will(if reason == CUT { Ending::Broken } else { Ending::Unknown }, lane);
-        self.link_down(lane);
-        self.move_away(lane);
-        let policy = self.connect_command(lane).and_then(|command| command.reconnect);
+        ctx.tally.totals.connections_lost += 1;
+        let is_planned = reason == CUT || ctx.plan.is_taken_over(self.group);
+        ctx.tally.totals.connections_cut += u64::from(is_planned);
+        ctx.tally.error("connection", reason, || self.id(&ctx.plan));
+        self.end_will(if reason == CUT { Ending::Broken } else { Ending::Unknown }, ctx);
+        self.link_down(ctx);
+        self.move_away(ctx);
+        let policy = self.connect_command(ctx).and_then(|command| command.reconnect);
         match policy {
             Some(policy) => {
                 self.was_up = true;
                 self.attempts = 0;
                 self.link = Link::Backoff;
-                let jitter_ns = lane.random.below(policy.jitter_us * 1_000 + 1);
+                let jitter_ns = ctx.random.below(policy.jitter_us * 1_000 + 1);
                 let wait_ns = policy.delay_us * 1_000 + jitter_ns;
-                self.set_link_timer(lane.now_ns() + wait_ns, lane);
+                self.set_link_timer(ctx.now_ns() + wait_ns, ctx);
             }
-            None => self.on_link_hopeless(lane),
+            None => self.on_link_hopeless(ctx),
         }
     }
 
     /// Books the end of a connection that was up.
-    pub(super) fn link_down(&mut self, lane: &mut Lane) {
-        self.drop_wire(lane);
-        lane.tally.connections -= 1;
+    pub(super) fn link_down(&mut self, ctx: &mut Context) {
+        self.drop_wire(ctx);
+        ctx.tally.connections -= 1;
         self.link = Link::Down;
-        self.down_ns = lane.now_ns();
+        self.down_ns = ctx.now_ns();
         self.link_generation = self.link_generation.wrapping_add(1);
         self.machine.on_closed();
     }
 
-    pub(super) fn drop_wire(&mut self, lane: &mut Lane) {
+    pub(super) fn drop_wire(&mut self, ctx: &mut Context) {
         if let Some(mut wire) = self.wire.take() {
             // A socket that is closed leaves the poll by itself; this is for the lower layers.
-            let _ = lane.registry.deregister(&mut wire);
+            let _ = ctx.registry.deregister(&mut wire);
         }
         self.link_at_ns = u64::MAX;
         self.partial = Vec::new();
@@ -364,78 +364,78 @@ impl Client {
         matches!(self.link, Link::Up | Link::Opening | Link::Backoff)
     }
 
-    fn send_connect(&mut self, lane: &mut Lane) {
-        self.note_will(lane);
-        let options = self.connect_options(lane);
-        lane.lend(&mut self.outbox);
-        let now_ms = lane.now_ns() / 1_000_000;
+    fn send_connect(&mut self, ctx: &mut Context) {
+        self.note_will(ctx);
+        let options = self.connect_options(ctx);
+        ctx.lend(&mut self.outbox);
+        let now_ms = ctx.now_ns() / 1_000_000;
         self.machine.connect(&options, now_ms, &mut self.outbox);
-        self.flush(lane);
+        self.flush(ctx);
     }
 
-    fn on_connected(&mut self, session_present: bool, now_ns: u64, lane: &mut Lane) {
+    fn on_connected(&mut self, session_present: bool, now_ns: u64, ctx: &mut Context) {
         let nanos = now_ns - self.link_since_ns;
-        lane.tally.latency(LatencyKind::Connect, 0, nanos);
-        lane.tally.totals.connects_ok += 1;
-        lane.tally.connections += 1;
+        ctx.tally.latency(LatencyKind::Connect, 0, nanos);
+        ctx.tally.totals.connects_ok += 1;
+        ctx.tally.connections += 1;
         self.link = Link::Up;
         self.arrive();
         self.up_ns = now_ns;
-        self.set_keep_alive(lane);
+        self.set_keep_alive(ctx);
         if self.is_subscribed() {
             self.returns = self.returns.wrapping_add(1);
         }
         // What MQTT 3.1 kept, its CONNACK does not tell.
-        let is_told = lane.plan.scenario.group(self.group).version != Version::V31;
-        self.is_fresh = !session_present && (is_told || self.asks_for_a_clean_start(lane));
+        let is_told = ctx.plan.scenario.group(self.group).version != Version::V31;
+        self.is_fresh = !session_present && (is_told || self.asks_for_a_clean_start(ctx));
         let again = self.was_up;
-        lane.tally.totals.reconnects += u64::from(again);
+        ctx.tally.totals.reconnects += u64::from(again);
         if session_present {
-            self.repeat_open(lane);
+            self.repeat_open(ctx);
         } else {
-            self.on_session_gone(lane);
+            self.on_session_gone(ctx);
             // Identifiers start afresh before the first new request.
             let forgotten = self.machine.forget();
-            self.resubscribe(again, lane);
-            self.publish_forgotten(forgotten, lane);
+            self.resubscribe(again, ctx);
+            self.publish_forgotten(forgotten, ctx);
         }
         if self.task.wait == Wait::Connecting {
             self.task.ready(now_ns);
         }
     }
 
-    fn asks_for_a_clean_start(&self, lane: &Lane) -> bool {
-        self.connect_command(lane).is_some_and(|command| command.clean_start)
+    fn asks_for_a_clean_start(&self, ctx: &Context) -> bool {
+        self.connect_command(ctx).is_some_and(|command| command.clean_start)
     }
 
     /// A session that was meant to end with its connection excuses what was missed meanwhile. One
     /// that was meant to last does not: its broker forgot it, and what was missed is lost.
-    fn on_session_gone(&mut self, lane: &mut Lane) {
+    fn on_session_gone(&mut self, ctx: &mut Context) {
         if !self.is_subscribed() {
             return;
         }
         // Whoever comes under a new name has no session to find.
-        let is_new = self.connect_command(lane).is_some_and(|command| command.fresh_id);
-        let asked_to_last = self.is_lasting(lane) && !self.asks_for_a_clean_start(lane) && !is_new;
+        let is_new = self.connect_command(ctx).is_some_and(|command| command.fresh_id);
+        let asked_to_last = self.is_lasting(ctx) && !self.asks_for_a_clean_start(ctx) && !is_new;
         // What MQTT 3.1 kept, its CONNACK does not tell.
-        let is_told = lane.plan.scenario.group(self.group).version != Version::V31;
+        let is_told = ctx.plan.scenario.group(self.group).version != Version::V31;
         if asked_to_last && !is_told {
             return;
         }
-        if asked_to_last && !self.has_expired(lane) {
-            lane.ledger.forgotten += 1;
-            lane.tally
-                .error("session", "the broker forgot a persistent session", || self.id(&lane.plan));
+        if asked_to_last && !self.has_expired(ctx) {
+            ctx.ledger.forgotten += 1;
+            ctx.tally
+                .error("session", "the broker forgot a persistent session", || self.id(&ctx.plan));
         } else {
             self.generation = self.generation.wrapping_add(1);
         }
     }
 
     /// Whether the session was without a connection for as long as it was to be kept.
-    fn has_expired(&self, lane: &Lane) -> bool {
-        let away_ns = lane.now_ns().saturating_sub(self.down_ns);
-        let expiry_secs = self.connect_command(lane).map(|command| command.session_expiry_secs);
-        lane.plan.scenario.group(self.group).version == Version::V5
+    fn has_expired(&self, ctx: &Context) -> bool {
+        let away_ns = ctx.now_ns().saturating_sub(self.down_ns);
+        let expiry_secs = self.connect_command(ctx).map(|command| command.session_expiry_secs);
+        ctx.plan.scenario.group(self.group).version == Version::V5
             && expiry_secs.is_some_and(|secs| away_ns / 1_000_000_000 >= u64::from(secs))
     }
 
@@ -445,17 +445,17 @@ impl Client {
     }
 
     /// Whether the session outlives its connection.
-    pub(super) fn is_lasting(&self, lane: &Lane) -> bool {
-        let version = lane.plan.scenario.group(self.group).version;
-        self.connect_command(lane).is_some_and(|command| match version {
+    pub(super) fn is_lasting(&self, ctx: &Context) -> bool {
+        let version = ctx.plan.scenario.group(self.group).version;
+        self.connect_command(ctx).is_some_and(|command| match version {
             Version::V5 => command.session_expiry_secs > 0,
             Version::V31 | Version::V311 => !command.clean_start,
         })
     }
 
-    fn set_keep_alive(&mut self, lane: &mut Lane) {
+    fn set_keep_alive(&mut self, ctx: &mut Context) {
         if let Some(at_ms) = self.machine.next_tick_ms() {
-            self.set_link_timer(at_ms * 1_000_000, lane);
+            self.set_link_timer(at_ms * 1_000_000, ctx);
         } else {
             self.link_at_ns = u64::MAX;
         }
@@ -463,41 +463,41 @@ impl Client {
 
     // --- Readiness
 
-    pub(super) fn on_ready(&mut self, scratch: &mut [u8], lane: &mut Lane) {
+    pub(super) fn on_ready(&mut self, scratch: &mut [u8], ctx: &mut Context) {
         let Some(wire) = &mut self.wire else { return };
         if !wire.is_open() {
             match wire.advance(scratch) {
-                Ok(true) => self.send_connect(lane),
+                Ok(true) => self.send_connect(ctx),
                 Ok(false) => return,
-                Err(error) => self.link_failed(Failure::Address, &error.to_string(), lane),
+                Err(error) => self.link_failed(Failure::Address, &error.to_string(), ctx),
             }
         } else if !self.outbox.is_empty() || wire.wants_write() {
-            self.flush(lane);
+            self.flush(ctx);
         }
-        self.read(scratch, lane);
-        self.go_on(lane);
+        self.read(scratch, ctx);
+        self.go_on(ctx);
     }
 
     /// Lets program and publishing do what they can, and sends the result.
-    pub(super) fn go_on(&mut self, lane: &mut Lane) {
-        self.answer_on(lane);
-        self.step(lane);
+    pub(super) fn go_on(&mut self, ctx: &mut Context) {
+        self.answer_on(ctx);
+        self.step(ctx);
         let congested = self.congested();
-        self.flush(lane);
+        self.flush(ctx);
         if congested && !self.congested() {
-            lane.again.push(self.at);
+            ctx.again.push(self.at);
         }
     }
 
-    pub(super) fn set_stalled(&mut self, stalled: bool, lane: &mut Lane) {
+    pub(super) fn set_stalled(&mut self, stalled: bool, ctx: &mut Context) {
         self.stalled = stalled;
         if !stalled {
-            lane.again.push(self.at);
+            ctx.again.push(self.at);
         }
     }
 
     /// Reads what there is, at most [`READS_MAX`] buffers in a turn.
-    pub(super) fn read(&mut self, scratch: &mut [u8], lane: &mut Lane) {
+    pub(super) fn read(&mut self, scratch: &mut [u8], ctx: &mut Context) {
         if self.stalled {
             return;
         }
@@ -507,50 +507,50 @@ impl Client {
                 return;
             }
             if turn == READS_MAX {
-                lane.again.push(self.at);
+                ctx.again.push(self.at);
                 return;
             }
             match wire.read(scratch) {
                 Ok(Read::Bytes(n)) => {
                     let drained = wire.is_drained(n, scratch.len());
-                    lane.tally.totals.bytes_in += n as u64;
-                    self.take_bytes(&scratch[..n], lane);
+                    ctx.tally.totals.bytes_in += n as u64;
+                    self.take_bytes(&scratch[..n], ctx);
                     if drained {
                         return;
                     }
                 }
                 Ok(Read::WouldBlock) => return,
-                Ok(Read::Closed) => return self.on_closed("closed by the broker", lane),
-                Err(error) => return self.on_closed(&error.to_string(), lane),
+                Ok(Read::Closed) => return self.on_closed("closed by the broker", ctx),
+                Err(error) => return self.on_closed(&error.to_string(), ctx),
             }
         }
     }
 
-    fn on_closed(&mut self, reason: &str, lane: &mut Lane) {
+    fn on_closed(&mut self, reason: &str, ctx: &mut Context) {
         if self.link == Link::Silent {
-            lane.tally.totals.disconnects += 1;
-            self.end_will(Ending::Broken, lane);
-            self.link_down(lane);
-            let now = lane.now_ns();
+            ctx.tally.totals.disconnects += 1;
+            self.end_will(Ending::Broken, ctx);
+            self.link_down(ctx);
+            let now = ctx.now_ns();
             if self.task.wait == Wait::Silence {
                 self.task.ready(now);
             }
         } else {
-            self.link_lost(reason, lane);
+            self.link_lost(reason, ctx);
         }
     }
 
-    fn take_bytes(&mut self, bytes: &[u8], lane: &mut Lane) {
+    fn take_bytes(&mut self, bytes: &[u8], ctx: &mut Context) {
         if self.link == Link::Silent {
             return;
         }
-        let now_ns = lane.now_ns();
+        let now_ns = ctx.now_ns();
         self.heard_ns = now_ns;
-        lane.lend(&mut self.outbox);
+        ctx.lend(&mut self.outbox);
         if self.partial.is_empty() {
-            let taken = self.take_packets(bytes, now_ns, lane);
+            let taken = self.take_packets(bytes, now_ns, ctx);
             if taken < bytes.len() && self.wire.is_some() {
-                lane.lend(&mut self.partial);
+                ctx.lend(&mut self.partial);
                 self.partial.extend_from_slice(&bytes[taken..]);
                 if let Ok(Some(len)) = codec::packet_len(&self.partial) {
                     self.partial.reserve(len.saturating_sub(self.partial.len()));
@@ -560,32 +560,32 @@ impl Client {
         }
         let mut partial = std::mem::take(&mut self.partial);
         partial.extend_from_slice(bytes);
-        let taken = self.take_packets(&partial, now_ns, lane);
+        let taken = self.take_packets(&partial, now_ns, ctx);
         partial.drain(..taken);
         if partial.is_empty() || self.wire.is_none() {
-            lane.take_back(&mut partial);
+            ctx.take_back(&mut partial);
         } else {
             self.partial = partial;
         }
     }
 
     /// Takes all whole packets; returns the bytes taken.
-    fn take_packets(&mut self, bytes: &[u8], now_ns: u64, lane: &mut Lane) -> usize {
+    fn take_packets(&mut self, bytes: &[u8], now_ns: u64, ctx: &mut Context) -> usize {
         let mut taken = 0;
         while taken < bytes.len() {
             match self.machine.next(&bytes[taken..], &mut self.outbox) {
                 Ok(Some((event, len))) => {
                     taken += len;
-                    self.on_event(event, now_ns, lane);
+                    self.on_event(event, now_ns, ctx);
                     if self.wire.is_none() {
                         return bytes.len();
                     }
                 }
                 Ok(None) => break,
                 Err(violation) => {
-                    lane.ledger.breaches += 1;
-                    lane.tally.error("protocol", &violation.to_string(), || self.id(&lane.plan));
-                    self.link_lost("the broker broke the protocol", lane);
+                    ctx.ledger.breaches += 1;
+                    ctx.tally.error("protocol", &violation.to_string(), || self.id(&ctx.plan));
+                    self.link_lost("the broker broke the protocol", ctx);
                     return bytes.len();
                 }
             }
@@ -593,44 +593,44 @@ impl Client {
         taken
     }
 
-    fn on_event(&mut self, event: Event<'_, Flight>, now_ns: u64, lane: &mut Lane) {
+    fn on_event(&mut self, event: Event<'_, Flight>, now_ns: u64, ctx: &mut Context) {
         match event {
-            Event::Message(publish) => self.on_message(&publish, now_ns, lane),
+            Event::Message(publish) => self.on_message(&publish, now_ns, ctx),
             Event::Published { token, qos, reason, .. } => {
-                self.on_published(&token, qos, reason, now_ns, lane);
-                self.on_settled(now_ns, lane);
+                self.on_published(&token, qos, reason, now_ns, ctx);
+                self.on_settled(now_ns, ctx);
             }
-            Event::Connected { session_present: true, .. } if self.asks_for_a_clean_start(lane) => {
+            Event::Connected { session_present: true, .. } if self.asks_for_a_clean_start(ctx) => {
                 let told = "a session is said to be there though a clean start was asked for \
                             (MQTT-3.2.2-2)";
-                lane.ledger.breaches += 1;
-                lane.tally.error("protocol", told, || self.id(&lane.plan));
-                self.link_failed(Failure::Client, "the broker broke the protocol", lane);
+                ctx.ledger.breaches += 1;
+                ctx.tally.error("protocol", told, || self.id(&ctx.plan));
+                self.link_failed(Failure::Client, "the broker broke the protocol", ctx);
             }
             Event::Connected { session_present, .. } => {
-                self.on_connected(session_present, now_ns, lane);
+                self.on_connected(session_present, now_ns, ctx);
             }
             Event::Refused { reason, properties } => {
                 let why = described(reason, properties.reason_string());
-                self.refer(reason, properties, lane);
-                self.link_failed(Failure::of(reason), &format!("refused: {why}"), lane);
+                self.refer(reason, properties, ctx);
+                self.link_failed(Failure::of(reason), &format!("refused: {why}"), ctx);
             }
             Event::Disconnected { reason, properties } => {
                 let why = described(reason, properties.reason_string());
-                self.refer(reason, properties, lane);
-                self.link_lost(&format!("DISCONNECT: {why}"), lane);
+                self.refer(reason, properties, ctx);
+                self.link_lost(&format!("DISCONNECT: {why}"), ctx);
             }
-            Event::Subscribed { reasons, .. } => self.on_subscribed(reasons, now_ns, lane),
-            Event::Unsubscribed { reasons, .. } => self.on_unsubscribed(reasons, now_ns, lane),
-            Event::Auth(_) => self.link_lost("the broker asks for enhanced authentication", lane),
-            Event::Repeated { dup, .. } => self.on_repeated(dup, lane),
-            Event::AckedAgain { kind } => lane.ledger.count_repeated_ack(kind),
-            Event::Nothing => self.on_settled(now_ns, lane),
+            Event::Subscribed { reasons, .. } => self.on_subscribed(reasons, now_ns, ctx),
+            Event::Unsubscribed { reasons, .. } => self.on_unsubscribed(reasons, now_ns, ctx),
+            Event::Auth(_) => self.link_lost("the broker asks for enhanced authentication", ctx),
+            Event::Repeated { dup, .. } => self.on_repeated(dup, ctx),
+            Event::AckedAgain { kind } => ctx.ledger.count_repeated_ack(kind),
+            Event::Nothing => self.on_settled(now_ns, ctx),
         }
     }
 
     /// Bytes on their way out: at most one write per call unless the socket takes all.
-    pub(super) fn flush(&mut self, lane: &mut Lane) {
+    pub(super) fn flush(&mut self, ctx: &mut Context) {
         let Some(wire) = &mut self.wire else { return };
         if !wire.is_open() {
             return;
@@ -641,12 +641,12 @@ impl Client {
                 Ok(0) => break,
                 Ok(n) => {
                     self.outbox_done += n;
-                    lane.tally.totals.bytes_out += n as u64;
+                    ctx.tally.totals.bytes_out += n as u64;
                 }
                 // What the broker sent before it closed is still to be read; reading finds the end.
                 Err(_) => {
                     self.outbox_done = self.outbox.len();
-                    lane.again.push(self.at);
+                    ctx.again.push(self.at);
                 }
             }
         }
@@ -655,12 +655,12 @@ impl Client {
             let _ = wire.flush();
         }
         if started {
-            self.machine.on_sent(lane.clock.now_ns() / 1_000_000);
+            self.machine.on_sent(ctx.clock.now_ns() / 1_000_000);
         }
         if self.outbox_done == self.outbox.len() {
             self.outbox.clear();
             self.outbox_done = 0;
-            lane.take_back(&mut self.outbox);
+            ctx.take_back(&mut self.outbox);
         } else if self.outbox_done > OUTBOX_BYTES_MAX {
             self.outbox.drain(..self.outbox_done);
             self.outbox_done = 0;
@@ -669,49 +669,49 @@ impl Client {
 
     // --- Timers
 
-    pub(super) fn on_timer(&mut self, at_ns: u64, kind: Kind, lane: &mut Lane) {
+    pub(super) fn on_timer(&mut self, at_ns: u64, kind: TimerKind, ctx: &mut Context) {
         match kind {
-            Kind::Task => {
+            TimerKind::Task => {
                 if self.task.timer_ns != at_ns {
                     return;
                 }
-                self.on_task_timer(lane);
+                self.on_task_timer(ctx);
             }
-            Kind::Link => {
+            TimerKind::Link => {
                 if self.link_at_ns != at_ns {
                     return;
                 }
-                self.on_link_timer(lane);
+                self.on_link_timer(ctx);
             }
-            Kind::Acks => self.on_acks_due(lane),
+            TimerKind::Acks => self.on_acks_due(ctx),
         }
-        self.go_on(lane);
+        self.go_on(ctx);
     }
 
-    fn on_link_timer(&mut self, lane: &mut Lane) {
+    fn on_link_timer(&mut self, ctx: &mut Context) {
         match self.link {
-            Link::Backoff => self.open(lane),
-            Link::Opening => self.link_failed(Failure::Address, TIMED_OUT, lane),
+            Link::Backoff => self.open(ctx),
+            Link::Opening => self.link_failed(Failure::Address, TIMED_OUT, ctx),
             Link::Up => {
-                lane.lend(&mut self.outbox);
-                let now_ms = lane.now_ns() / 1_000_000;
+                ctx.lend(&mut self.outbox);
+                let now_ms = ctx.now_ns() / 1_000_000;
                 if self.machine.on_tick(now_ms, &mut self.outbox) {
-                    self.set_keep_alive(lane);
+                    self.set_keep_alive(ctx);
                 } else {
-                    self.link_lost("no answer to PINGREQ", lane);
+                    self.link_lost("no answer to PINGREQ", ctx);
                 }
             }
             Link::Down | Link::Silent => {}
         }
     }
 
-    fn on_acks_due(&mut self, lane: &mut Lane) {
-        let now = lane.now_ns();
-        lane.lend(&mut self.outbox);
+    fn on_acks_due(&mut self, ctx: &mut Context) {
+        let now = ctx.now_ns();
+        ctx.lend(&mut self.outbox);
         let Some(extra) = &mut self.extra else { return };
         while let Some(&(due_ns, packet_id, qos)) = extra.held_acks.front() {
             if due_ns > now {
-                lane.timers.set(due_ns, self.at, Kind::Acks);
+                ctx.timers.set(due_ns, self.at, TimerKind::Acks);
                 return;
             }
             extra.held_acks.pop_front();

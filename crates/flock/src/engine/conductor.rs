@@ -1,4 +1,4 @@
-//! The conductor: leads the crew through the stages, watches, and puts the results together.
+//! The conductor: leads the pool through the stages, watches, and puts the results together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::contention::MachineTimes;
-use super::crew::{Counting, Crew, CrewNews, CrewOrder, StagePace};
 use super::host::Sampler;
 use super::plan::Plan;
+use super::pool::{Counting, Pool, PoolNews, PoolOrder, StagePace};
 use super::script::{self, Action};
 use super::tally::{Tick, add_totals};
 use super::worker::Standing;
@@ -44,7 +44,7 @@ pub type OnProgress<'a> = Box<dyn FnMut(&Progress<'_>) + 'a>;
 pub struct Conductor<'a> {
     pub(super) plan: Arc<Plan>,
     pub(super) clock: Clock,
-    pub(super) crew: &'a mut dyn Crew,
+    pub(super) pool: &'a mut dyn Pool,
     pub(super) broker: Option<BrokerProcess>,
     pub(super) ensemble: Ensemble,
     pub(super) broker_load: Option<Sampler>,
@@ -138,7 +138,7 @@ impl<'a> Conductor<'a> {
     pub(super) fn new(
         plan: Arc<Plan>,
         clock: Clock,
-        crew: &'a mut dyn Crew,
+        pool: &'a mut dyn Pool,
         watch: (Option<BrokerProcess>, Option<Sampler>),
         stop: Arc<AtomicBool>,
         on_progress: OnProgress<'a>,
@@ -151,7 +151,7 @@ impl<'a> Conductor<'a> {
             length: plan.scenario.length(),
             plan,
             clock,
-            crew,
+            pool,
             broker: watch.0,
             ensemble: Ensemble::default(),
             broker_load: watch.1,
@@ -242,7 +242,7 @@ impl<'a> Conductor<'a> {
 
     pub(super) fn count(&mut self, counting: Counting) {
         self.counting = counting;
-        self.crew.order(&CrewOrder::Measure(counting));
+        self.pool.order(&PoolOrder::Measure(counting));
     }
 
     /// Figures are taken from now on.
@@ -269,7 +269,7 @@ impl<'a> Conductor<'a> {
         let duration_us = self.duration_us.take().or(model.duration_us);
         let duration_us = duration_us.map(|us| us + margins.0 + margins.1);
         let end_ns = duration_us.map(|us| at_ns + us * 1_000);
-        self.crew.order(&CrewOrder::Begin { stage, at_ns, end_ns, pace });
+        self.pool.order(&PoolOrder::Begin { stage, at_ns, end_ns, pace });
         let mut phase = Phase {
             name: if margins.0 > 0 { WARM_UP.to_owned() } else { model.id.clone() },
             from_secs: at_ns as f64 / 1e9,
@@ -297,7 +297,7 @@ impl<'a> Conductor<'a> {
                 break;
             }
             if std::mem::take(&mut self.is_stage_ended) || end_ns.is_some_and(|end| now >= end) {
-                self.crew.order(&CrewOrder::End);
+                self.pool.order(&PoolOrder::End);
                 self.await_stage_end();
                 break;
             }
@@ -306,7 +306,7 @@ impl<'a> Conductor<'a> {
             self.follow(Duration::from_nanos(until_ns.saturating_sub(now)).min(STEP));
         }
         if self.is_over() {
-            self.crew.order(&CrewOrder::End);
+            self.pool.order(&PoolOrder::End);
         }
         (self.is_endless, self.is_stage_ended) = (false, false);
         let (from_secs, to_secs) = (at_ns as f64 / 1e9, self.clock.now_ns() as f64 / 1e9);
@@ -390,19 +390,19 @@ impl<'a> Conductor<'a> {
     }
 
     fn alive(&self) -> usize {
-        self.crew.threads().saturating_sub(self.lost_threads)
+        self.pool.threads().saturating_sub(self.lost_threads)
     }
 
     /// Where everybody stands, asked now.
     pub(super) fn standing(&mut self) -> Standing {
-        self.crew.order(&CrewOrder::Probe);
+        self.pool.order(&PoolOrder::Probe);
         let (mut sum, mut answers) = (Standing::default(), 0);
         let started = self.clock.now_ns();
         while answers < self.alive() && self.clock.now_ns() - started < ANSWER_MAX.as_nanos() as u64
         {
             self.each_second();
-            match self.crew.next(STEP) {
-                Some(CrewNews::Standing(one)) => {
+            match self.pool.next(STEP) {
+                Some(PoolNews::Standing(one)) => {
                     answers += 1;
                     sum.owed += one.owed;
                     sum.received += one.received;
@@ -437,7 +437,7 @@ impl<'a> Conductor<'a> {
     /// Takes news for at most `timeout`.
     pub(super) fn follow(&mut self, timeout: Duration) {
         self.each_second();
-        if let Some(news) = self.crew.next(timeout) {
+        if let Some(news) = self.pool.next(timeout) {
             self.on_news(news);
         }
         if self.stop.load(Ordering::Relaxed) && !self.is_over() {
@@ -451,12 +451,12 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    fn on_news(&mut self, news: CrewNews) {
+    fn on_news(&mut self, news: PoolNews) {
         match news {
-            CrewNews::StageDone { stage } if stage == self.done.stage => self.done.threads += 1,
-            CrewNews::StageDone { .. } | CrewNews::Standing(_) => {}
-            CrewNews::Tick(tick) => self.on_tick(&tick),
-            CrewNews::Lost { threads, why } => {
+            PoolNews::StageDone { stage } if stage == self.done.stage => self.done.threads += 1,
+            PoolNews::StageDone { .. } | PoolNews::Standing(_) => {}
+            PoolNews::Tick(tick) => self.on_tick(&tick),
+            PoolNews::Lost { threads, why } => {
                 self.lost_threads += threads;
                 self.reasons.push(format!("a part of the load is missing: {why}"));
                 if self.alive() == 0 {
@@ -513,7 +513,7 @@ impl<'a> Conductor<'a> {
         self.marks.measured_from.is_some() && self.marks.measured_to.is_none()
     }
 
-    /// What is left when the crew has gone.
+    /// What is left when the pool has gone.
     pub(super) fn complete_rest(&mut self) {
         for (at_secs, gathered) in std::mem::take(&mut self.gathering) {
             self.complete_second(at_secs, &gathered);
@@ -563,7 +563,7 @@ impl<'a> Conductor<'a> {
         self.series.push(second);
         self.add_heat(at_secs, tick);
         let broker = self.broker_load.as_ref().and_then(Sampler::last);
-        let agents = self.crew.agents();
+        let agents = self.pool.agents();
         (self.on_progress)(&Progress {
             stage: &self.stage_name,
             second: &second,
@@ -602,7 +602,7 @@ impl<'a> Conductor<'a> {
         let what = fault.name();
         let done = match *fault {
             Fault::Cut { group, share } => {
-                self.crew.order(&CrewOrder::Cut { group, share });
+                self.pool.order(&PoolOrder::Cut { group, share });
                 Ok(())
             }
             Fault::CutLinks { who, directions } => self.ensemble.cut(who, directions),

@@ -5,8 +5,8 @@ use std::fs;
 use std::time::Instant;
 
 use super::conductor::{Conductor, Marks};
-use super::crew::Counting;
 use super::host::Sampler;
+use super::pool::Counting;
 use flock_measure::Contention;
 
 /// Readings of the whole machine's clocks, in seconds since its start.

@@ -8,8 +8,8 @@ use client::Route;
 use codec::{Properties, Property, Reason};
 
 use super::client::{Client, Extra};
-use super::crew::endpoint;
-use super::lane::Lane;
+use super::context::Context;
+use super::pool::endpoint;
 use flock_model::{Broker, Connect, Failover, Target};
 
 /// A client's way through the addresses of its broker.
@@ -45,12 +45,12 @@ impl Failure {
 
 impl Client {
     /// The route of the next attempt.
-    pub(super) fn route<'a>(&'a self, command: &Connect, lane: &'a Lane) -> &'a Route {
+    pub(super) fn route<'a>(&'a self, command: &Connect, ctx: &'a Context) -> &'a Route {
         let elsewhere = self.extra.as_ref().and_then(|extra| extra.elsewhere.as_ref());
         if let Some(elsewhere) = elsewhere {
             return elsewhere;
         }
-        let routes = &lane.routes[self.broker_of(command)];
+        let routes = &ctx.routes[self.broker_of(command)];
         &routes[(self.index as usize + usize::from(self.way.moves)) % routes.len()]
     }
 
@@ -59,27 +59,27 @@ impl Client {
     }
 
     /// How many addresses there are to choose from.
-    fn addresses(&self, command: &Connect, lane: &Lane) -> u16 {
+    fn addresses(&self, command: &Connect, ctx: &Context) -> u16 {
         match command.failover {
             Failover::Off => 1,
-            _ => u16::try_from(lane.routes[self.broker_of(command)].len()).unwrap_or(u16::MAX),
+            _ => u16::try_from(ctx.routes[self.broker_of(command)].len()).unwrap_or(u16::MAX),
         }
     }
 
     /// How long an attempt may take: one that comes back does not wait for an address that hangs
     /// while another may serve.
-    pub(super) fn attempt_us(&self, command: &Connect, is_again: bool, lane: &Lane) -> u64 {
-        if is_again && self.addresses(command, lane) > 1 {
+    pub(super) fn attempt_us(&self, command: &Connect, is_again: bool, ctx: &Context) -> u64 {
+        if is_again && self.addresses(command, ctx) > 1 {
             return command.timeout_us.min(ATTEMPT_US_MAX);
         }
         command.timeout_us
     }
 
     /// Moves on after an attempt that failed. The wait until the next, if this round has one.
-    pub(super) fn move_on(&mut self, failure: Failure, lane: &mut Lane) -> Option<u64> {
+    pub(super) fn move_on(&mut self, failure: Failure, ctx: &mut Context) -> Option<u64> {
         let has_moved = self.is_elsewhere_next();
-        let command = self.connect_command(lane)?;
-        let addresses = self.addresses(command, lane);
+        let command = self.connect_command(ctx)?;
+        let addresses = self.addresses(command, ctx);
         if failure == Failure::Client || (addresses < 2 && !has_moved) {
             return None;
         }
@@ -92,16 +92,16 @@ impl Client {
             self.way.tried = 0;
             return None;
         }
-        Some(lane.random.below(PAUSE_NS_MAX))
+        Some(ctx.random.below(PAUSE_NS_MAX))
     }
 
     /// The connection was up, and is lost: a new round begins.
-    pub(super) fn move_away(&mut self, lane: &Lane) {
+    pub(super) fn move_away(&mut self, ctx: &Context) {
         self.way.tried = 0;
         let has_moved = self.is_elsewhere_next();
-        let Some(command) = self.connect_command(lane) else { return };
+        let Some(command) = self.connect_command(ctx) else { return };
         if !has_moved {
-            self.way.moves = (self.way.moves + 1) % self.addresses(command, lane).max(1);
+            self.way.moves = (self.way.moves + 1) % self.addresses(command, ctx).max(1);
         }
     }
 
@@ -118,9 +118,9 @@ impl Client {
     }
 
     /// The longest pause between two rounds.
-    pub(super) fn round_pause_us_max(&self, policy_us: u64, lane: &Lane) -> u64 {
-        match self.connect_command(lane) {
-            Some(command) if self.addresses(command, lane) > 1 => policy_us.min(ROUND_PAUSE_US_MAX),
+    pub(super) fn round_pause_us_max(&self, policy_us: u64, ctx: &Context) -> u64 {
+        match self.connect_command(ctx) {
+            Some(command) if self.addresses(command, ctx) > 1 => policy_us.min(ROUND_PAUSE_US_MAX),
             _ => policy_us,
         }
     }
@@ -131,7 +131,7 @@ impl Client {
 
     /// The broker named another server (0x9C, 0x9D): the next attempt goes there, if it is one of
     /// the addresses given, or any may be followed.
-    pub(super) fn refer(&mut self, reason: Reason, properties: Properties<'_>, lane: &mut Lane) {
+    pub(super) fn refer(&mut self, reason: Reason, properties: Properties<'_>, ctx: &mut Context) {
         if reason != Reason::USE_ANOTHER_SERVER && reason != Reason::SERVER_MOVED {
             return;
         }
@@ -139,22 +139,22 @@ impl Client {
             Property::ServerReference(text) => Some(text),
             _ => None,
         });
-        let Some(command) = self.connect_command(lane) else { return };
+        let Some(command) = self.connect_command(ctx) else { return };
         let (Some(references), true) = (found, command.failover != Failover::Off) else { return };
         let follows_any = command.failover == Failover::Any;
         let broker = self.broker_of(command);
-        let model = &lane.plan.scenario.brokers[broker];
+        let model = &ctx.plan.scenario.brokers[broker];
         if let Some(at) = listed(references, &model.addresses) {
             let len = model.addresses.len();
             self.leave_elsewhere();
             self.way.moves = ((at + len - self.index as usize % len) % len) as u16;
             self.is_referred = true;
-        } else if follows_any && let Some(route) = elsewhere(references, broker, lane) {
+        } else if follows_any && let Some(route) = elsewhere(references, broker, ctx) {
             self.extra.get_or_insert_with(Box::<Extra>::default).elsewhere = Some(route);
             self.is_referred = true;
         } else {
             let told = format!("not followed: Server Reference `{references}` is no address given");
-            lane.tally.error("reference", &told, || self.id(&lane.plan));
+            ctx.tally.error("reference", &told, || self.id(&ctx.plan));
         }
     }
 }
@@ -170,19 +170,19 @@ fn listed(references: &str, addresses: &[String]) -> Option<usize> {
 }
 
 /// A route to the first of the servers that can be had. Looking up a name stops the thread.
-fn elsewhere(references: &str, broker: usize, lane: &mut Lane) -> Option<Route> {
+fn elsewhere(references: &str, broker: usize, ctx: &mut Context) -> Option<Route> {
     references.split(' ').find_map(|reference| {
         let key = (broker, reference.to_owned());
-        if let Some(route) = lane.elsewhere.get(&key) {
+        if let Some(route) = ctx.elsewhere.get(&key) {
             return Some(route.clone());
         }
-        if lane.elsewhere.len() >= ELSEWHERE_MAX {
+        if ctx.elsewhere.len() >= ELSEWHERE_MAX {
             return None;
         }
-        let model: &Broker = &lane.plan.scenario.brokers[broker];
+        let model: &Broker = &ctx.plan.scenario.brokers[broker];
         let target = Target::parse(reference).ok()?;
         let route = endpoint(model, &target.address).prepare().ok()?;
-        lane.elsewhere.insert(key, route.clone());
+        ctx.elsewhere.insert(key, route.clone());
         Some(route)
     })
 }

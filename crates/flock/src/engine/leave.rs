@@ -5,18 +5,18 @@ use std::time::Duration;
 use codec::{Properties, Reason};
 
 use super::client::{CUT, Client, Link};
-use super::lane::Lane;
+use super::context::Context;
 use super::wills::Ending;
 
 impl Client {
     /// Sends DISCONNECT with this reason and closes.
-    pub(super) fn leave(&mut self, reason: Reason, lane: &mut Lane) {
+    pub(super) fn leave(&mut self, reason: Reason, ctx: &mut Context) {
         // Where the broker may still be sending, it may see a reset before the good-bye.
         let is_quiet = !self.is_subscribed() && self.machine.in_flight() == 0;
-        self.end_hearing(lane);
-        lane.lend(&mut self.outbox);
+        self.end_hearing(ctx);
+        ctx.lend(&mut self.outbox);
         self.machine.disconnect(reason, Properties::EMPTY, &mut self.outbox);
-        self.flush(lane);
+        self.flush(ctx);
         let mut is_said = is_quiet && self.outbox.is_empty();
         if let Some(wire) = &mut self.wire {
             is_said &= !wire.wants_write();
@@ -29,54 +29,54 @@ impl Client {
                 _ if is_said => Ending::GoodBye,
                 _ => Ending::Unknown,
             },
-            lane,
+            ctx,
         );
     }
 
     /// Whoever has heard nothing for a while asks before it leaves: a broker that stands still has
     /// its connections open, too.
-    pub(super) fn ask_whether_it_is_there(&mut self, lane: &mut Lane) {
-        let now_ns = lane.now_ns();
+    pub(super) fn ask_whether_it_is_there(&mut self, ctx: &mut Context) {
+        let now_ns = ctx.now_ns();
         if now_ns.saturating_sub(self.heard_ns) > SILENCE_NS_MAX {
-            lane.lend(&mut self.outbox);
+            ctx.lend(&mut self.outbox);
             self.machine.ping(now_ns / 1_000_000, &mut self.outbox);
         }
     }
 
     /// The broker did not answer although it was asked and waited for.
-    pub(super) fn lost_in_silence(&mut self, lane: &mut Lane) {
-        lane.tally.totals.connections_lost += 1;
-        lane.tally.error("connection", "no answer to PINGREQ", || self.id(&lane.plan));
-        self.end_hearing(lane);
-        self.end_will(Ending::Unknown, lane);
-        self.link_down(lane);
+    pub(super) fn lost_in_silence(&mut self, ctx: &mut Context) {
+        ctx.tally.totals.connections_lost += 1;
+        ctx.tally.error("connection", "no answer to PINGREQ", || self.id(&ctx.plan));
+        self.end_hearing(ctx);
+        self.end_will(Ending::Unknown, ctx);
+        self.link_down(ctx);
     }
 
     /// Closes the socket as it is.
-    pub(super) fn close(&mut self, lane: &mut Lane) {
-        self.end(Ending::Broken, lane);
+    pub(super) fn close(&mut self, ctx: &mut Context) {
+        self.end(Ending::Broken, ctx);
     }
 
-    fn end(&mut self, ending: Ending, lane: &mut Lane) {
+    fn end(&mut self, ending: Ending, ctx: &mut Context) {
         if matches!(self.link, Link::Up | Link::Silent) {
-            self.end_hearing(lane);
-            self.end_will(ending, lane);
-            lane.tally.totals.disconnects += 1;
-            self.link_down(lane);
+            self.end_hearing(ctx);
+            self.end_will(ending, ctx);
+            ctx.tally.totals.disconnects += 1;
+            self.link_down(ctx);
         } else {
-            self.drop_wire(lane);
-            self.end_attempt(lane);
+            self.drop_wire(ctx);
+            self.end_attempt(ctx);
             self.link = Link::Down;
             self.machine.on_closed();
         }
     }
 
     /// Goes silent; [`Wait::Silence`] ends when the broker closes.
-    pub(super) fn fall_silent(&mut self, lane: &mut Lane) {
-        self.end_hearing(lane);
+    pub(super) fn fall_silent(&mut self, ctx: &mut Context) {
+        self.end_hearing(ctx);
         self.link = Link::Silent;
         self.link_at_ns = u64::MAX;
-        lane.again.push(self.at);
+        ctx.again.push(self.at);
     }
 
     /// How long a broker may take to notice that a client is silent.
@@ -89,25 +89,25 @@ impl Client {
     }
 
     /// The time is over, and the broker has not closed.
-    pub(super) fn not_missed(&self, lane: &mut Lane) {
+    pub(super) fn not_missed(&self, ctx: &mut Context) {
         if self.machine.keep_alive_secs() > 0 {
-            lane.ledger.unnoticed += 1;
+            ctx.ledger.unnoticed += 1;
             let told = "the broker kept a silent client beyond its keep-alive (MQTT-3.1.2-22)";
-            lane.tally.error("connection", told, || self.id(&lane.plan));
+            ctx.tally.error("connection", told, || self.id(&ctx.plan));
         }
     }
 
     /// A fault: the socket is closed under the client's feet.
-    pub(super) fn cut(&mut self, lane: &mut Lane) {
+    pub(super) fn cut(&mut self, ctx: &mut Context) {
         if self.link == Link::Up {
-            self.link_lost(CUT, lane);
+            self.link_lost(CUT, ctx);
         }
     }
 
     /// Subscriptions of a session that ends with the connection are over.
-    pub(super) fn end_hearing(&mut self, lane: &Lane) {
-        if !self.is_lasting(lane) {
-            let now = lane.now_ns();
+    pub(super) fn end_hearing(&mut self, ctx: &Context) {
+        if !self.is_lasting(ctx) {
+            let now = ctx.now_ns();
             for hearing in &mut self.hearing {
                 hearing.until_ns = hearing.until_ns.min(now);
             }

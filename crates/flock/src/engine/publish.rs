@@ -11,8 +11,8 @@ use client::{NotSent, Unacknowledged};
 use codec::{PropertyBuf, QoS, Reason};
 
 use super::client::Client;
+use super::context::Context;
 use super::head::{CORRELATION_BYTES, encode_head, push_properties};
-use super::lane::Lane;
 use super::plan::PublishPlan;
 use super::stamp::{STAMP_BYTES, Stamp, Stamps, Sum};
 use super::task::{Wait, wire_qos};
@@ -81,19 +81,19 @@ enum Pumped {
 }
 
 impl Client {
-    pub(super) fn begin_publishing(&mut self, command: u16, lane: &mut Lane) {
-        let publishing = self.publishing_of(command, lane);
-        lane.tally.wanted_per_sec += publishing.rate.map_or(0.0, Rate::per_sec);
+    pub(super) fn begin_publishing(&mut self, command: u16, ctx: &mut Context) {
+        let publishing = self.publishing_of(command, ctx);
+        ctx.tally.wanted_per_sec += publishing.rate.map_or(0.0, Rate::per_sec);
         self.publishing = Some(Box::new(publishing));
         self.task.wait = Wait::Publishing;
     }
 
-    fn publishing_of(&mut self, command: u16, lane: &Lane) -> Publishing {
-        let planned = &lane.plan.publishes[usize::from(command)];
-        let clients = lane.plan.scenario.group(self.group).count;
-        let topics = lane.plan.scenario.topic_group(planned.command.topics).count;
+    fn publishing_of(&mut self, command: u16, ctx: &Context) -> Publishing {
+        let planned = &ctx.plan.publishes[usize::from(command)];
+        let clients = ctx.plan.scenario.group(self.group).count;
+        let topics = ctx.plan.scenario.topic_group(planned.command.topics).count;
         let pace = planned.command.pace;
-        let rate = lane.pace.of(pace.rate);
+        let rate = ctx.pace.of(pace.rate);
         let phase_ns = match (rate, pace.phase) {
             (Some(rate), Phase::Spread) if clients > 0 => {
                 let interval_ns = u128::from(rate.per_us) * 1_000 / u128::from(rate.count);
@@ -124,30 +124,30 @@ impl Client {
     }
 
     /// Sends what is due and can be sent.
-    pub(super) fn pump(&mut self, lane: &mut Lane) {
+    pub(super) fn pump(&mut self, ctx: &mut Context) {
         let Some(mut publishing) = self.publishing.take() else { return };
-        let plan = Arc::clone(&lane.plan);
+        let plan = Arc::clone(&ctx.plan);
         let planned = &plan.publishes[usize::from(publishing.command)];
-        lane.lend(&mut self.outbox);
-        let outcome = self.pump_some(&mut publishing, planned, lane);
+        ctx.lend(&mut self.outbox);
+        let outcome = self.pump_some(&mut publishing, planned, ctx);
         match outcome {
             Pumped::Done => {
                 let last_ns = publishing.due_ns(publishing.next.saturating_sub(1));
-                lane.tally.wanted_per_sec -= publishing.rate.map_or(0.0, Rate::per_sec);
+                ctx.tally.wanted_per_sec -= publishing.rate.map_or(0.0, Rate::per_sec);
                 publishing.active = false;
-                let now = lane.now_ns();
+                let now = ctx.now_ns();
                 self.task.ready(last_ns.unwrap_or(now).max(self.task.logical_ns()));
             }
-            Pumped::Later(due_ns) => self.wake_at(due_ns, lane),
-            Pumped::Again => lane.again.push(self.at),
+            Pumped::Later(due_ns) => self.wake_at(due_ns, ctx),
+            Pumped::Again => ctx.again.push(self.at),
             Pumped::Unfit(why) => {
                 self.publishing = Some(publishing);
-                return self.give_up(why, lane);
+                return self.give_up(why, ctx);
             }
             Pumped::Blocked => {
                 publishing.is_blocked = true;
                 if let Some(give_up_ns) = self.task.give_up_ns {
-                    self.wake_at(give_up_ns, lane);
+                    self.wake_at(give_up_ns, ctx);
                 }
             }
         }
@@ -158,7 +158,7 @@ impl Client {
         &mut self,
         publishing: &mut Publishing,
         planned: &PublishPlan,
-        lane: &mut Lane,
+        ctx: &mut Context,
     ) -> Pumped {
         if publishing.own.is_empty() {
             return Pumped::Done;
@@ -166,7 +166,7 @@ impl Client {
         if let Some(why) = self.unfit(planned) {
             return Pumped::Unfit(why);
         }
-        let mut now = lane.now_ns();
+        let mut now = ctx.now_ns();
         if std::mem::take(&mut publishing.is_blocked) {
             publishing.excused_ns = now;
         }
@@ -178,7 +178,7 @@ impl Client {
                 None => now,
                 Some(due_ns) => {
                     if due_ns > now {
-                        now = lane.now_ns();
+                        now = ctx.now_ns();
                     }
                     if due_ns > now {
                         return Pumped::Later(due_ns);
@@ -189,7 +189,7 @@ impl Client {
             if self.congested() {
                 return Pumped::Blocked;
             }
-            match self.send(publishing, planned, (due_ns, now), lane) {
+            match self.send(publishing, planned, (due_ns, now), ctx) {
                 Ok(()) => publishing.next += 1,
                 Err(NotSent::PacketTooLarge) => return Pumped::Unfit(TOO_LARGE),
                 Err(_) => return Pumped::Blocked,
@@ -218,7 +218,7 @@ impl Client {
         publishing: &mut Publishing,
         planned: &PublishPlan,
         times: (u64, u64),
-        lane: &mut Lane,
+        ctx: &mut Context,
     ) -> Result<(), NotSent> {
         if !self.machine.is_connected() {
             return Err(NotSent::NotConnected);
@@ -234,18 +234,18 @@ impl Client {
         }
         let position = match command.order {
             Order::RoundRobin => publishing.walk % publishing.own.len(),
-            Order::Random => lane.random.below(publishing.own.len()),
+            Order::Random => ctx.random.below(publishing.own.len()),
         };
         publishing.walk += 1;
-        let at = self.head_at(publishing, planned, position, lane);
+        let at = self.head_at(publishing, planned, position, ctx);
         let head = &mut publishing.heads[at];
         if head.packet_bytes() > self.machine.peer_packet_bytes_max() as usize {
             return Err(NotSent::PacketTooLarge);
         }
         if publishing.rate.is_some() && due_ns > publishing.excused_ns {
-            lane.tally.latency(LatencyKind::Lateness, 0, now_ns - due_ns);
+            ctx.tally.latency(LatencyKind::Lateness, 0, now_ns - due_ns);
         }
-        let Some(sequence) = self.book(planned, head, now_ns, lane) else {
+        let Some(sequence) = self.book(planned, head, now_ns, ctx) else {
             publishing.count = publishing.next;
             return Err(NotSent::WindowFull);
         };
@@ -256,7 +256,7 @@ impl Client {
                 Ok(packet_id) => packet_id,
                 Err(refused) => {
                     // All identifiers are taken: the number is spent, and nobody promised it.
-                    lane.give_up_on(flight.stream, sequence, 0);
+                    ctx.give_up_on(flight.stream, sequence, 0);
                     return Err(refused);
                 }
             },
@@ -272,9 +272,9 @@ impl Client {
             self.outbox[start + id_at..start + id_at + 2].copy_from_slice(&packet_id.to_be_bytes());
         }
         let topic = head.topic;
-        self.append_payload(planned, &flight, topic, lane);
+        self.append_payload(planned, &flight, topic, ctx);
         if is_request {
-            self.ask(&flight, command.qos as u8, lane);
+            self.ask(&flight, command.qos as u8, ctx);
         }
         if matches!(planned.command.payload.content, Content::RandomSize { .. }) {
             // Such a payload has a length of its own, and its head is made for it alone.
@@ -289,23 +289,23 @@ impl Client {
         planned: &PublishPlan,
         head: &Head,
         now_ns: u64,
-        lane: &mut Lane,
+        ctx: &mut Context,
     ) -> Option<u32> {
         let qos = planned.command.qos as u8;
         let mut sequence = 0;
         if planned.command.payload.stamped {
-            let family = &lane.plan.families[planned.family];
+            let family = &ctx.plan.families[planned.family];
             let slot = self.slot as usize * family.stride as usize + head.position as usize;
-            let sent = &mut lane.sent[planned.family];
+            let sent = &mut ctx.sent[planned.family];
             if slot >= sent.len() {
                 sent.resize(slot + 1, Sent::default());
             }
             let entry = &mut sent[slot];
             sequence = entry.count;
-            if sequence >= lane.stamps.sequences_max() {
-                lane.tally.totals.programs_cut_short += 1;
+            if sequence >= ctx.stamps.sequences_max() {
+                ctx.tally.totals.programs_cut_short += 1;
                 let told = "a publisher has used up the numbers of its stream, and sends no more";
-                lane.tally.error("publish", told, || self.id(&lane.plan));
+                ctx.tally.error("publish", told, || self.id(&ctx.plan));
                 return None;
             }
             if sequence == 0 {
@@ -315,7 +315,7 @@ impl Client {
             entry.last_ns = now_ns;
             entry.count += 1;
         }
-        let tally = &mut lane.tally;
+        let tally = &mut ctx.tally;
         tally.totals.publishes_scheduled += 1;
         tally.totals.published[usize::from(qos)] += 1;
         tally.owed += u64::from(head.copies);
@@ -327,11 +327,11 @@ impl Client {
         planned: &PublishPlan,
         flight: &Flight,
         topic: Sum,
-        lane: &mut Lane,
+        ctx: &mut Context,
     ) {
         let bytes = self.payload_bytes(planned, flight);
-        lane.tally.totals.published_bytes += bytes as u64;
-        write_payload(planned, flight, bytes, topic, lane.stamps, &mut self.outbox);
+        ctx.tally.totals.published_bytes += bytes as u64;
+        write_payload(planned, flight, bytes, topic, ctx.stamps, &mut self.outbox);
     }
 
     /// The size of a message's payload: fixed, or drawn from stream and sequence so that a repeat
@@ -353,7 +353,7 @@ impl Client {
         publishing: &mut Publishing,
         planned: &PublishPlan,
         position: u64,
-        lane: &mut Lane,
+        ctx: &mut Context,
     ) -> usize {
         let heads = &mut publishing.heads;
         if let Some(at) = heads.iter().position(|head| head.position == position) {
@@ -363,26 +363,26 @@ impl Client {
             heads.swap_remove((position % HEADS_MAX as u64) as usize);
         }
         let topic = publishing.own.nth(position);
-        let family = &lane.plan.families[planned.family];
+        let family = &ctx.plan.families[planned.family];
         let stream = family.base + self.index as u32 * family.stride + position as u32;
-        let own = lane.plan.own_copies((self.group, self.index), planned.command.topics, topic);
-        let copies = lane.copies(planned.command.topics, topic).saturating_sub(own);
+        let own = ctx.plan.own_copies((self.group, self.index), planned.command.topics, topic);
+        let copies = ctx.copies(planned.command.topics, topic).saturating_sub(own);
         let random_size = matches!(planned.command.payload.content, Content::RandomSize { .. });
         let payload_bytes = if random_size {
-            let sent = &lane.sent[planned.family];
-            let slot = self.slot as usize * lane.plan.families[planned.family].stride as usize;
+            let sent = &ctx.sent[planned.family];
+            let slot = self.slot as usize * ctx.plan.families[planned.family].stride as usize;
             let sequence = sent.get(slot + position as usize).map_or(0, |sent| sent.count);
             let flight = Flight { due_ns: 0, stream, sequence, command: publishing.command };
             self.payload_bytes(planned, &flight)
         } else {
             planned.filler.len()
         };
-        let name = lane.plan.scenario.topic_name(planned.command.topics, topic);
+        let name = ctx.plan.scenario.topic_name(planned.command.topics, topic);
         let alias = u16::try_from(heads.len() + 1)
             .ok()
             .filter(|&alias| planned.command.topic_alias && alias <= self.machine.topic_alias_max())
             .filter(|_| publishing.own.len() <= HEADS_MAX as u64 && !random_size);
-        let reply = self.reply_topic(&lane.plan, publishing.command);
+        let reply = self.reply_topic(&ctx.plan, publishing.command);
         let encode = |name: &str, alias: Option<u16>| {
             let with = (alias, reply.as_deref());
             encode_head(self.machine.version(), planned, name, with, payload_bytes)
@@ -413,43 +413,43 @@ impl Client {
         qos: QoS,
         reason: Reason,
         now_ns: u64,
-        lane: &mut Lane,
+        ctx: &mut Context,
     ) {
         if flight.is_answer() {
             if reason.is_error() {
                 let text = format!("refused: {reason} (0x{:02x})", reason.0);
-                lane.tally.error("answer", &text, || self.id(&lane.plan));
+                ctx.tally.error("answer", &text, || self.id(&ctx.plan));
             }
             return;
         }
         if reason.is_error() {
-            lane.tally.totals.publishes_refused += 1;
+            ctx.tally.totals.publishes_refused += 1;
             // What was refused may still have reached some subscribers, so that it stays owed: a
             // drain that waits too long does no harm, one that ends too early invents losses.
-            lane.give_up_on(flight.stream, flight.sequence, 0);
+            ctx.give_up_on(flight.stream, flight.sequence, 0);
             let text = format!("refused: {reason} (0x{:02x})", reason.0);
-            lane.tally.error("publish", &text, || self.id(&lane.plan));
+            ctx.tally.error("publish", &text, || self.id(&ctx.plan));
             return;
         }
-        lane.tally.acknowledged(now_ns);
+        ctx.tally.acknowledged(now_ns);
         if reason == Reason::NO_MATCHING_SUBSCRIBERS {
-            lane.tally.totals.acknowledged_no_subscribers += 1;
-            lane.note_unheard(flight.stream, flight.sequence);
+            ctx.tally.totals.acknowledged_no_subscribers += 1;
+            ctx.note_unheard(flight.stream, flight.sequence);
         }
-        lane.tally.message_latency(LatencyKind::PublishAck, qos as u8, flight.due_ns, now_ns);
+        ctx.tally.message_latency(LatencyKind::PublishAck, qos as u8, flight.due_ns, now_ns);
     }
 
     /// The session is there: repeats what was not acknowledged, with its identifiers.
-    pub(super) fn repeat_open(&mut self, lane: &mut Lane) {
-        let plan = Arc::clone(&lane.plan);
+    pub(super) fn repeat_open(&mut self, ctx: &mut Context) {
+        let plan = Arc::clone(&ctx.plan);
         let mut outbox = std::mem::take(&mut self.outbox);
         for open in self.machine.unacknowledged() {
             match open {
                 // Who asked it asks no more, or was answered.
                 Unacknowledged::Publish { token, .. } if token.is_answer() => {}
                 Unacknowledged::Publish { packet_id, token, .. } => {
-                    lane.tally.totals.publishes_repeated += 1;
-                    self.encode_again(token, (true, packet_id), &plan, lane.stamps, &mut outbox);
+                    ctx.tally.totals.publishes_repeated += 1;
+                    self.encode_again(token, (true, packet_id), &plan, ctx.stamps, &mut outbox);
                 }
                 Unacknowledged::Pubrel { packet_id, .. } => {
                     self.machine.repeat_pubrel(packet_id, &mut outbox);
@@ -460,19 +460,19 @@ impl Client {
     }
 
     /// The session is gone: what was not acknowledged is sent as new.
-    pub(super) fn publish_forgotten(&mut self, forgotten: Vec<Flight>, lane: &mut Lane) {
-        let plan = Arc::clone(&lane.plan);
+    pub(super) fn publish_forgotten(&mut self, forgotten: Vec<Flight>, ctx: &mut Context) {
+        let plan = Arc::clone(&ctx.plan);
         for flight in forgotten.into_iter().filter(|flight| !flight.is_answer()) {
             let qos = wire_qos(plan.publishes[usize::from(flight.command)].command.qos);
             match self.machine.begin_publish(qos, flight, u16::MAX) {
                 Ok(packet_id) => {
-                    lane.tally.totals.publishes_repeated += 1;
+                    ctx.tally.totals.publishes_repeated += 1;
                     let mut outbox = std::mem::take(&mut self.outbox);
-                    self.encode_again(&flight, (false, packet_id), &plan, lane.stamps, &mut outbox);
+                    self.encode_again(&flight, (false, packet_id), &plan, ctx.stamps, &mut outbox);
                     self.outbox = outbox;
                 }
                 // The new window is smaller than the old one.
-                Err(_) => lane.give_up_on(flight.stream, flight.sequence, 0),
+                Err(_) => ctx.give_up_on(flight.stream, flight.sequence, 0),
             }
         }
     }
@@ -512,58 +512,58 @@ impl Client {
 
     /// The stage is over: what was due by then and was held back has a little more time to be sent.
     /// `false` if there is nothing such.
-    pub(super) fn catch_up(&mut self, lane: &mut Lane) -> bool {
+    pub(super) fn catch_up(&mut self, ctx: &mut Context) -> bool {
         let is_reachable = self.is_reachable();
-        let (Some(end_ns), Some(publishing)) = (lane.stage_end_ns, &mut self.publishing) else {
+        let (Some(end_ns), Some(publishing)) = (ctx.stage_end_ns, &mut self.publishing) else {
             return false;
         };
         if !publishing.active || publishing.rate.is_none() || !is_reachable {
             return false;
         }
         // A run that is cut short ends before its stage does.
-        let due = publishing.due_by(end_ns.min(lane.clock.now_ns()));
+        let due = publishing.due_by(end_ns.min(ctx.clock.now_ns()));
         publishing.count = due.max(publishing.next);
         if publishing.next >= publishing.count {
             return false;
         }
-        self.task.give_up_ns = Some(lane.now_ns() + CATCH_UP_NS_MAX);
-        lane.again.push(self.at);
+        self.task.give_up_ns = Some(ctx.now_ns() + CATCH_UP_NS_MAX);
+        ctx.again.push(self.at);
         true
     }
 
     /// Stops where it is; what was due by now, or by the end of the stage if that has passed, and
     /// was not sent counts as skipped. In a closed loop nothing is due.
-    pub(super) fn stop_publishing(&mut self, lane: &mut Lane) {
+    pub(super) fn stop_publishing(&mut self, ctx: &mut Context) {
         if let Some(publishing) = self.publishing.as_mut().filter(|one| one.rate.is_none()) {
             publishing.active = false;
         }
-        let until_ns = lane.now_ns().min(lane.stage_end_ns.unwrap_or(u64::MAX));
-        self.end_publishing(until_ns, lane);
+        let until_ns = ctx.now_ns().min(ctx.stage_end_ns.unwrap_or(u64::MAX));
+        self.end_publishing(until_ns, ctx);
     }
 
     /// Stops for good, and counts all that the stage had still planned as skipped.
-    pub(super) fn abandon_publishing(&mut self, lane: &mut Lane) {
-        self.end_publishing(lane.planned_end_ns(), lane);
+    pub(super) fn abandon_publishing(&mut self, ctx: &mut Context) {
+        self.end_publishing(ctx.planned_end_ns(), ctx);
     }
 
-    fn end_publishing(&mut self, until_ns: u64, lane: &mut Lane) {
+    fn end_publishing(&mut self, until_ns: u64, ctx: &mut Context) {
         let Some(publishing) = &mut self.publishing else { return };
         if std::mem::take(&mut publishing.active) {
-            lane.tally.wanted_per_sec -= publishing.rate.map_or(0.0, Rate::per_sec);
-            skip(publishing, until_ns, lane);
+            ctx.tally.wanted_per_sec -= publishing.rate.map_or(0.0, Rate::per_sec);
+            skip(publishing, until_ns, ctx);
         }
     }
 
     /// A publish command that will not be begun in this stage.
-    pub(super) fn skip_publishing(&mut self, command: u16, lane: &mut Lane) {
-        let publishing = self.publishing_of(command, lane);
-        skip(&publishing, lane.planned_end_ns(), lane);
+    pub(super) fn skip_publishing(&mut self, command: u16, ctx: &mut Context) {
+        let publishing = self.publishing_of(command, ctx);
+        skip(&publishing, ctx.planned_end_ns(), ctx);
     }
 
     /// Messages without an acknowledgement at the end of the run. Those of which only the last word
     /// is missing (PUBCOMP) were promised all the same.
-    pub(super) fn unacknowledged(&mut self, lane: &mut Lane) {
-        let now_ns = lane.now_ns();
+    pub(super) fn unacknowledged(&mut self, ctx: &mut Context) {
+        let now_ns = ctx.now_ns();
         for open in self.machine.unacknowledged() {
             let (token, is_taken) = match open {
                 Unacknowledged::Publish { token, .. } => (token, false),
@@ -572,19 +572,19 @@ impl Client {
             if token.is_answer() {
                 continue;
             }
-            let waited_ns = if lane.tally.was_measured(token.due_ns) {
+            let waited_ns = if ctx.tally.was_measured(token.due_ns) {
                 now_ns.saturating_sub(token.due_ns)
             } else {
                 0
             };
-            let qos = lane.plan.publishes[usize::from(token.command)].command.qos as u8;
+            let qos = ctx.plan.publishes[usize::from(token.command)].command.qos as u8;
             if waited_ns > 0 {
-                lane.tally.unfinished(LatencyKind::PublishAck, qos, waited_ns, 1);
+                ctx.tally.unfinished(LatencyKind::PublishAck, qos, waited_ns, 1);
             }
             if is_taken {
-                lane.ledger.uncompleted += 1;
+                ctx.ledger.uncompleted += 1;
             } else {
-                lane.give_up_on(token.stream, token.sequence, waited_ns);
+                ctx.give_up_on(token.stream, token.sequence, waited_ns);
             }
         }
     }
@@ -621,38 +621,38 @@ pub(super) fn correlation(stream: StreamId, sequence: u32) -> u64 {
 
 /// Counts what was due by `until_ns` and was never sent. Its latency is what it has waited, or will
 /// have by then, at least.
-fn skip(publishing: &Publishing, until_ns: u64, lane: &mut Lane) {
+fn skip(publishing: &Publishing, until_ns: u64, ctx: &mut Context) {
     let due = publishing.due_by(until_ns);
     let skipped = due.saturating_sub(publishing.next);
     if skipped == 0 || publishing.own.is_empty() {
         return;
     }
-    lane.tally.totals.publishes_skipped += skipped;
-    lane.tally.totals.publishes_scheduled += skipped;
+    ctx.tally.totals.publishes_skipped += skipped;
+    ctx.tally.totals.publishes_scheduled += skipped;
     if publishing.rate.is_none() || until_ns == u64::MAX {
         // They were not due at any known time.
         return;
     }
-    let plan = Arc::clone(&lane.plan);
+    let plan = Arc::clone(&ctx.plan);
     let command = &plan.publishes[usize::from(publishing.command)].command;
     let topic = publishing.own.nth(publishing.walk % publishing.own.len());
-    let copies = u64::from(lane.copies(command.topics, topic));
+    let copies = u64::from(ctx.copies(command.topics, topic));
     let heard = plan.heard_at(command.topics, topic, command.qos);
-    let seen_ns = until_ns.max(lane.now_ns());
+    let seen_ns = until_ns.max(ctx.now_ns());
     // Long waits are told in steps, each message with the wait of the youngest of its step.
     let step = skipped.div_ceil(SKIPPED_STEPS);
     let mut from = publishing.next;
     while from < due {
         let to = (from + step).min(due);
         let due_ns = publishing.due_ns(to - 1).unwrap_or(until_ns);
-        if lane.tally.was_measured(due_ns) {
+        if ctx.tally.was_measured(due_ns) {
             let waited_ns = seen_ns.saturating_sub(due_ns);
             if command.qos != flock_model::QoS::AtMostOnce {
                 let kind = LatencyKind::PublishAck;
-                lane.tally.unfinished(kind, command.qos as u8, waited_ns, to - from);
+                ctx.tally.unfinished(kind, command.qos as u8, waited_ns, to - from);
             }
             if let Some((kind, qos)) = heard {
-                lane.tally.unfinished(kind, qos, waited_ns, (to - from) * copies);
+                ctx.tally.unfinished(kind, qos, waited_ns, (to - from) * copies);
             }
         }
         from = to;

@@ -4,51 +4,51 @@ use codec::Publish;
 
 use super::check::CLOCKS_APART_NS_MAX;
 use super::client::Client;
-use super::lane::{Kind, Lane};
+use super::context::{Context, TimerKind};
 use super::stamp::{Reading, WILL_STREAM};
 use flock_measure::LatencyKind;
 use flock_measure::ledger::{Path, Received, StreamId};
 
 impl Client {
     #[inline]
-    pub(super) fn on_message(&mut self, publish: &Publish<'_>, now_ns: u64, lane: &mut Lane) {
+    pub(super) fn on_message(&mut self, publish: &Publish<'_>, now_ns: u64, ctx: &mut Context) {
         let qos = publish.qos as u8;
-        let totals = &mut lane.tally.totals;
+        let totals = &mut ctx.tally.totals;
         totals.received[usize::from(qos)] += 1;
         totals.received_bytes += publish.payload.len() as u64;
-        self.claim(publish, lane);
+        self.claim(publish, ctx);
         if qos > 0 && self.machine.leaves_acks() {
-            self.hold_ack(publish, now_ns, lane);
+            self.hold_ack(publish, now_ns, ctx);
         }
-        if self.hear_answer(publish, now_ns, lane) {
+        if self.hear_answer(publish, now_ns, ctx) {
             return;
         }
-        self.answer(publish, lane);
-        let topic_of = |stream: StreamId| lane.plan.topic_name_of(stream);
-        let read = lane.stamps.read(publish.topic, publish.payload, now_ns, topic_of);
+        self.answer(publish, ctx);
+        let topic_of = |stream: StreamId| ctx.plan.topic_name_of(stream);
+        let read = ctx.stamps.read(publish.topic, publish.payload, now_ns, topic_of);
         let (stamp, is_early) = match read {
             Reading::Ours { stamp, is_early } => (stamp, is_early),
-            other => return book_others(other, publish, lane),
+            other => return book_others(other, publish, ctx),
         };
         if stamp.stream == WILL_STREAM {
-            lane.tally.totals.wills_received += 1;
+            ctx.tally.totals.wills_received += 1;
             // What was in store, and what is sent again, is no further one.
             let is_live = !publish.retain && !publish.dup;
-            *lane.ledger.wills.entry((self.at, stamp.sequence)).or_default() += u32::from(is_live);
+            *ctx.ledger.wills.entry((self.at, stamp.sequence)).or_default() += u32::from(is_live);
             return;
         }
-        self.check_properties(publish, &stamp, now_ns, lane);
-        if self.is_unasked(&stamp, lane) {
-            lane.ledger.misrouted += 1;
+        self.check_properties(publish, &stamp, now_ns, ctx);
+        if self.is_unasked(&stamp, ctx) {
+            ctx.ledger.misrouted += 1;
             return;
         }
-        if self.is_retained_copy(publish, stamp.stream, stamp.due_ns, lane) {
-            lane.tally.totals.received_retained += 1;
+        if self.is_retained_copy(publish, stamp.stream, stamp.due_ns, ctx) {
+            ctx.tally.totals.received_retained += 1;
             let may_repeat = self.link_generation > 0 || self.hearing.len() > 1;
-            lane.ledger.receive_stored(self.at, stamp.stream, stamp.sequence, may_repeat);
+            ctx.ledger.receive_stored(self.at, stamp.stream, stamp.sequence, may_repeat);
             return;
         }
-        lane.tally.totals.received_early += u64::from(is_early);
+        ctx.tally.totals.received_early += u64::from(is_early);
         let received = Received {
             client: self.at,
             stream: stamp.stream,
@@ -60,9 +60,9 @@ impl Client {
             qos,
             generations: self.generations(),
         };
-        let (plan, group, index) = (&lane.plan, self.group, self.index);
+        let (plan, group, index) = (&ctx.plan, self.group, self.index);
         let find = || plan.path(group, index, stamp.stream).granted(self.granted);
-        let path = lane.ledger.receive(received, find);
+        let path = ctx.ledger.receive(received, find);
         let kind = match path {
             Path::Plain { routed: true, .. } | Path::Shared { routed: true, .. } => {
                 LatencyKind::Routed
@@ -71,7 +71,7 @@ impl Client {
             // It is no delivery that anybody waited for.
             Path::Misrouted => return,
         };
-        lane.tally.message_latency(kind, qos, stamp.due_ns, now_ns);
+        ctx.tally.message_latency(kind, qos, stamp.due_ns, now_ns);
     }
 
     /// Whether the broker sent it because it had it in store. Counts a retain flag that is wrong.
@@ -80,52 +80,52 @@ impl Client {
         publish: &Publish<'_>,
         stream: StreamId,
         due_ns: u64,
-        lane: &mut Lane,
+        ctx: &mut Context,
     ) -> bool {
-        if !publish.retain && !lane.plan.any_retained {
+        if !publish.retain && !ctx.plan.any_retained {
             return false;
         }
-        let sent_so = lane.plan.retains(stream);
-        let as_published = self.keeps_retain_flag(lane);
+        let sent_so = ctx.plan.retains(stream);
+        let as_published = self.keeps_retain_flag(ctx);
         // In store can only be what was published so; and what was published after the last
         // subscription comes as it is published.
         let is_live = !sent_so || due_ns > self.subscribed_ns;
         let expected = if is_live { as_published && sent_so } else { publish.retain };
         // Nor is anything in store for who asks for nothing of it (MQTT-3.3.1-11), or for a member
         // of a shared group.
-        let is_unwanted = !is_live && publish.retain && !as_published && !self.takes_stored(lane);
-        lane.ledger.wrong_retain += u64::from(publish.retain != expected || is_unwanted);
+        let is_unwanted = !is_live && publish.retain && !as_published && !self.takes_stored(ctx);
+        ctx.ledger.wrong_retain += u64::from(publish.retain != expected || is_unwanted);
         publish.retain && !is_live && !as_published
     }
 
     /// Whether some subscription of the client's brings what the broker has in store.
-    fn takes_stored(&self, lane: &Lane) -> bool {
+    fn takes_stored(&self, ctx: &Context) -> bool {
         self.hearing.is_empty()
             || self.hearing.iter().any(|hearing| {
-                let handling = lane.plan.subscribes[usize::from(hearing.command)].retain_handling;
-                handling < 2 && !lane.plan.is_shared(hearing.subscription)
+                let handling = ctx.plan.subscribes[usize::from(hearing.command)].retain_handling;
+                handling < 2 && !ctx.plan.is_shared(hearing.subscription)
             })
     }
 
-    fn keeps_retain_flag(&self, lane: &Lane) -> bool {
+    fn keeps_retain_flag(&self, ctx: &Context) -> bool {
         self.hearing
             .iter()
-            .any(|hearing| lane.plan.subscribes[usize::from(hearing.command)].retain_as_published)
+            .any(|hearing| ctx.plan.subscribes[usize::from(hearing.command)].retain_as_published)
     }
 
     /// A QoS 2 message came again under a number that is still taken. On the connection on which it
     /// came first nobody may send it again (MQTT-4.4.0-1); after another, it is known anyway.
-    pub(super) fn on_repeated(&self, dup: bool, lane: &mut Lane) {
+    pub(super) fn on_repeated(&self, dup: bool, ctx: &mut Context) {
         let is_first = self.link_generation == 0;
-        lane.ledger.repeated += u64::from(is_first);
-        lane.ledger.missing_dup += u64::from(!is_first && !dup);
+        ctx.ledger.repeated += u64::from(is_first);
+        ctx.ledger.missing_dup += u64::from(!is_first && !dup);
     }
 
-    fn hold_ack(&mut self, publish: &Publish<'_>, now_ns: u64, lane: &mut Lane) {
+    fn hold_ack(&mut self, publish: &Publish<'_>, now_ns: u64, ctx: &mut Context) {
         let delay_us = self
             .hearing
             .iter()
-            .map(|hearing| lane.plan.subscribes[usize::from(hearing.command)].ack_delay_us)
+            .map(|hearing| ctx.plan.subscribes[usize::from(hearing.command)].ack_delay_us)
             .max()
             .unwrap_or(0);
         if delay_us == 0 {
@@ -135,30 +135,30 @@ impl Client {
         let due_ns = now_ns + delay_us * 1_000;
         let held = &mut self.extra.get_or_insert_default().held_acks;
         if held.is_empty() {
-            lane.timers.set(due_ns, self.at, Kind::Acks);
+            ctx.timers.set(due_ns, self.at, TimerKind::Acks);
         }
         held.push_back((due_ns, publish.packet_id, publish.qos));
     }
 }
 
-fn book_others(read: Reading, publish: &Publish<'_>, lane: &mut Lane) {
+fn book_others(read: Reading, publish: &Publish<'_>, ctx: &mut Context) {
     match read {
         Reading::Foreign { age_ns, is_early } => {
-            lane.tally.totals.received_foreign += 1;
-            lane.tally.totals.received_foreign_live += u64::from(!publish.retain);
+            ctx.tally.totals.received_foreign += 1;
+            ctx.tally.totals.received_foreign_live += u64::from(!publish.retain);
             // A run that only subscribes measures what others publish. What is from a broker's
             // store has the age of its stay there.
-            if lane.plan.streams() == 0 && !publish.retain {
-                lane.tally.totals.received_early += u64::from(is_early);
-                lane.tally.latency(LatencyKind::EndToEnd, publish.qos as u8, age_ns);
+            if ctx.plan.streams() == 0 && !publish.retain {
+                ctx.tally.totals.received_early += u64::from(is_early);
+                ctx.tally.latency(LatencyKind::EndToEnd, publish.qos as u8, age_ns);
             }
         }
-        Reading::WrongTopic => lane.ledger.wrong_topic += 1,
+        Reading::WrongTopic => ctx.ledger.wrong_topic += 1,
         // Where nobody stamps, or not everybody, it may well be what was sent.
-        Reading::Damaged if lane.plan.all_stamped && lane.plan.streams() > 0 => {
-            lane.ledger.damaged += 1;
+        Reading::Damaged if ctx.plan.all_stamped && ctx.plan.streams() > 0 => {
+            ctx.ledger.damaged += 1;
         }
-        Reading::Damaged => lane.tally.totals.received_foreign += u64::from(lane.plan.all_stamped),
+        Reading::Damaged => ctx.tally.totals.received_foreign += u64::from(ctx.plan.all_stamped),
         Reading::Ours { .. } => {}
     }
 }

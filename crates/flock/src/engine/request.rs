@@ -11,7 +11,7 @@ use codec::{Property, PropertyBuf, Publish, QoS};
 use hashbrown::HashMap;
 
 use super::client::Client;
-use super::lane::Lane;
+use super::context::Context;
 use super::plan::Plan;
 use super::publish::Flight;
 use super::stamp::Reading;
@@ -40,10 +40,10 @@ impl Client {
         self.dialogue().is_none_or(|dialogue| dialogue.open.len() < OPEN_MAX)
     }
 
-    pub(super) fn ask(&mut self, flight: &Flight, qos: u8, lane: &mut Lane) {
-        lane.tally.totals.requests += 1;
+    pub(super) fn ask(&mut self, flight: &Flight, qos: u8, ctx: &mut Context) {
+        ctx.tally.totals.requests += 1;
         // Nothing is over before the answer is there.
-        lane.tally.owed += 1;
+        ctx.tally.owed += 1;
         let dialogue = self.extra.get_or_insert_default().dialogue.get_or_insert_default();
         dialogue.open.insert(flight.correlation(), (flight.due_ns(), qos));
     }
@@ -60,7 +60,7 @@ impl Client {
         &mut self,
         message: &Publish<'_>,
         now_ns: u64,
-        lane: &mut Lane,
+        ctx: &mut Context,
     ) -> bool {
         if self.dialogue().is_none() {
             return false;
@@ -71,31 +71,31 @@ impl Client {
         let asked = number.ok().zip(dialogue).and_then(|(n, dialogue)| dialogue.open.remove(&n));
         match asked {
             Some((due_ns, qos)) => {
-                lane.tally.totals.answers += 1;
-                lane.tally.message_latency(LatencyKind::RoundTrip, qos, due_ns, now_ns);
-                self.check_answer(message, now_ns, lane);
+                ctx.tally.totals.answers += 1;
+                ctx.tally.message_latency(LatencyKind::RoundTrip, qos, due_ns, now_ns);
+                self.check_answer(message, now_ns, ctx);
             }
             // A second answer, or one to nothing that this client asked.
-            None => lane.tally.totals.answers_unasked += 1,
+            None => ctx.tally.totals.answers_unasked += 1,
         }
         true
     }
 
     /// Counts what an answer has that it was not sent with: its payload is that of the request, its
     /// topic the one that was named, its QoS what service and asker agree on.
-    fn check_answer(&self, answer: &Publish<'_>, now_ns: u64, lane: &mut Lane) {
-        let plan = &lane.plan;
+    fn check_answer(&self, answer: &Publish<'_>, now_ns: u64, ctx: &mut Context) {
+        let plan = &ctx.plan;
         // The stamp is sealed with the topic of the request, so that a whole one is on another.
         let topic_of = |stream: StreamId| plan.topic_name_of(stream);
-        let read = lane.stamps.read(answer.topic, answer.payload, now_ns, topic_of);
-        lane.ledger.damaged += u64::from(plan.all_stamped && read == Reading::Damaged);
+        let read = ctx.stamps.read(answer.topic, answer.payload, now_ns, topic_of);
+        ctx.ledger.damaged += u64::from(plan.all_stamped && read == Reading::Damaged);
         let commands = 0..plan.publishes.len() as u16;
         let is_mine = |command: &u16| {
             let planned = &plan.publishes[usize::from(*command)];
             plan.families[planned.family].group == self.group
         };
         let mut named = commands.filter(is_mine).filter_map(|at| self.reply_topic(plan, at));
-        lane.ledger.wrong_topic += u64::from(!named.any(|topic| topic == answer.topic));
+        ctx.ledger.wrong_topic += u64::from(!named.any(|topic| topic == answer.topic));
         let asked = || {
             let commands = self.hearing.iter().map(|hearing| usize::from(hearing.command));
             commands.map(|command| plan.subscribes[command].qos as u8)
@@ -104,22 +104,22 @@ impl Client {
         let is_agreed = sent.any(|sent| {
             asked().any(|own| (sent as u8).min(own).min(self.granted) == answer.qos as u8)
         });
-        lane.ledger.wrong_qos += u64::from(!is_agreed);
-        lane.ledger.wrong_retain += u64::from(answer.retain);
+        ctx.ledger.wrong_qos += u64::from(!is_agreed);
+        ctx.ledger.wrong_retain += u64::from(answer.retain);
         // Services send the correlation data and nothing else.
         let is_known = |property| {
             matches!(property, Property::CorrelationData(_) | Property::SubscriptionId(_))
         };
-        lane.ledger.wrong_properties += u64::from(!answer.properties.iter().all(is_known));
+        ctx.ledger.wrong_properties += u64::from(!answer.properties.iter().all(is_known));
     }
 
     /// Answers a request, if that is what the client is there for: the payload goes back.
-    pub(super) fn answer(&mut self, request: &Publish<'_>, lane: &mut Lane) {
-        if !lane.plan.any_answers {
+    pub(super) fn answer(&mut self, request: &Publish<'_>, ctx: &mut Context) {
+        if !ctx.plan.any_answers {
             return;
         }
         let mut commands = self.hearing.iter().map(|hearing| usize::from(hearing.command));
-        let Some(qos) = commands.find_map(|command| lane.plan.subscribes[command].respond) else {
+        let Some(qos) = commands.find_map(|command| ctx.plan.subscribes[command].respond) else {
             return;
         };
         let topic = request.properties.find(|property| match property {
@@ -134,11 +134,11 @@ impl Client {
             qos: wire_qos(qos),
         };
         let waits = self.dialogue().map_or(0, |dialogue| dialogue.waiting.len());
-        if waits == 0 && self.send_answer(&answer, lane).is_ok() {
+        if waits == 0 && self.send_answer(&answer, ctx).is_ok() {
             return;
         }
         if waits >= WAITING_MAX {
-            lane.tally.error("answer", "too many answers wait to be sent", || self.id(&lane.plan));
+            ctx.tally.error("answer", "too many answers wait to be sent", || self.id(&ctx.plan));
             return;
         }
         let dialogue = self.extra.get_or_insert_default().dialogue.get_or_insert_default();
@@ -146,10 +146,10 @@ impl Client {
     }
 
     /// Sends what waited, as far as it can be sent now.
-    pub(super) fn answer_on(&mut self, lane: &mut Lane) {
+    pub(super) fn answer_on(&mut self, ctx: &mut Context) {
         while let Some(answer) = self.take_waiting() {
-            lane.lend(&mut self.outbox);
-            if self.send_answer(&answer, lane).is_err() {
+            ctx.lend(&mut self.outbox);
+            if self.send_answer(&answer, ctx).is_err() {
                 let dialogue = self.extra.as_mut().and_then(|extra| extra.dialogue.as_mut());
                 if let Some(dialogue) = dialogue {
                     dialogue.waiting.push_front(answer);
@@ -163,7 +163,7 @@ impl Client {
         self.extra.as_mut()?.dialogue.as_mut()?.waiting.pop_front()
     }
 
-    fn send_answer(&mut self, answer: &Answer, lane: &mut Lane) -> Result<(), NotSent> {
+    fn send_answer(&mut self, answer: &Answer, ctx: &mut Context) -> Result<(), NotSent> {
         if !self.machine.is_connected() {
             return Err(NotSent::NotConnected);
         }
@@ -172,7 +172,7 @@ impl Client {
         }
         let packet_id = match answer.qos {
             QoS::AtMostOnce => 0,
-            qos => self.machine.begin_publish(qos, Flight::answer(lane.now_ns()), u16::MAX)?,
+            qos => self.machine.begin_publish(qos, Flight::answer(ctx.now_ns()), u16::MAX)?,
         };
         let mut properties = PropertyBuf::new();
         if let Some(correlation) = &answer.correlation {
@@ -188,20 +188,20 @@ impl Client {
             payload: &answer.payload,
         };
         publish.encode(self.machine.version(), &mut self.outbox);
-        lane.tally.totals.answers_sent += 1;
+        ctx.tally.totals.answers_sent += 1;
         Ok(())
     }
 
     /// Requests without an answer at the end of the run. Their latency is what they have waited, at
     /// least.
-    pub(super) fn unanswered(&mut self, lane: &mut Lane) {
-        let now_ns = lane.now_ns();
+    pub(super) fn unanswered(&mut self, ctx: &mut Context) {
+        let now_ns = ctx.now_ns();
         let Some(dialogue) = self.dialogue() else { return };
         for (due_ns, qos) in dialogue.open.values() {
-            lane.tally.totals.requests_unanswered += 1;
-            if lane.tally.was_measured(*due_ns) {
+            ctx.tally.totals.requests_unanswered += 1;
+            if ctx.tally.was_measured(*due_ns) {
                 let waited_ns = now_ns.saturating_sub(*due_ns);
-                lane.tally.unfinished(LatencyKind::RoundTrip, *qos, waited_ns, 1);
+                ctx.tally.unfinished(LatencyKind::RoundTrip, *qos, waited_ns, 1);
             }
         }
     }

@@ -10,14 +10,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::clock::Clock;
 use super::conductor::{Conductor, DRAIN, Mark, OnProgress};
 use super::contention;
-use super::crew::{Crew, LocalCrew};
 use super::host::{self, Sampler};
 use super::judge::{Part, judge_shared_groups};
 use super::plan::{Plan, PlanError};
+use super::pool::{LocalPool, Pool};
 use super::preflight::{self, Refusal};
 use super::surroundings;
 use super::valid::validity;
-use crate::agent::{AgentError, RemoteCrew};
+use crate::agent::{AgentError, RemotePool};
 use crate::faults::{BrokerProcess, Ensemble, EnsembleSpec, FaultError};
 use flock_measure::{
     BrokerInfo, HostLoad, Latency, LatencyKind, Outcome, RESULTS_FORMAT, Results, RunInfo,
@@ -102,22 +102,22 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
     let threads = options.threads.unwrap_or_else(host::cores).max(1);
     let mut scenario = scenario.clone();
     scenario.source_addresses.clone_from(&preflight.sources);
-    let mut crew: Box<dyn Crew> = if !options.agents.is_empty() {
-        Box::new(RemoteCrew::connect(&scenario, &options.agents, clock, tag, options.threads)?)
+    let mut pool: Box<dyn Pool> = if !options.agents.is_empty() {
+        Box::new(RemotePool::connect(&scenario, &options.agents, clock, tag, options.threads)?)
     } else if preflight.processes > 1 {
         let each = threads.div_ceil(preflight.processes).max(1);
-        Box::new(RemoteCrew::spawn(&scenario, preflight.processes, clock, tag, each)?)
+        Box::new(RemotePool::spawn(&scenario, preflight.processes, clock, tag, each)?)
     } else {
-        let started = LocalCrew::start(&plan, clock, tag, &preflight.sources, threads);
+        let started = LocalPool::start(&plan, clock, tag, &preflight.sources, threads);
         Box::new(started.map_err(RunError::Start)?)
     };
     let started_unix_ms =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     let on_progress = options.on_progress.take().unwrap_or_else(|| Box::new(|_| {}));
     let stop = Arc::clone(&options.stop);
-    let threads = crew.threads();
+    let threads = pool.threads();
     let mut conductor =
-        Conductor::new(Arc::clone(&plan), clock, crew.as_mut(), watch, stop, on_progress);
+        Conductor::new(Arc::clone(&plan), clock, pool.as_mut(), watch, stop, on_progress);
     conductor.notes = preflight.notes;
     conductor.ensemble = ensemble;
     conductor.conduct();
@@ -125,7 +125,7 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
     results.run.command = surroundings::without_passwords(&options.command);
     results.run.started_unix_ms = started_unix_ms;
     results.run.threads = threads as u32;
-    results.run.agents = crew.agents();
+    results.run.agents = pool.agents();
     results.scenario = ScenarioInfo {
         source: options.source,
         parameters: options.parameters,
@@ -192,13 +192,13 @@ fn watch(
 
 /// Stops the load, judges, and puts everything together.
 fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
-    let (sent, ticks) = conductor.crew.finish();
+    let (sent, ticks) = conductor.pool.finish();
     let ended_secs = conductor.clock.now_ns() as f64 / 1e9;
     for tick in &ticks {
         conductor.on_tick(tick);
     }
     conductor.complete_rest();
-    let mut part = conductor.crew.judge(&sent);
+    let mut part = conductor.pool.judge(&sent);
     judge_shared_groups(plan, &sent, &mut part);
     let window = measured_window(&conductor, ended_secs);
     let broker_load = conductor.broker_load.as_ref().map(|sampler| {

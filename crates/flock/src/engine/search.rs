@@ -8,9 +8,9 @@
 use std::time::Duration;
 
 use super::conductor::{Conductor, WARM_UP};
-use super::crew::{Counting, StagePace};
 use super::hunt::{Aim, Hunt, Outcome};
 use super::plan::Plan;
+use super::pool::{Counting, StagePace};
 use super::valid::LATENESS_MAX_US;
 use super::worker::Standing;
 use flock_measure::{LatencyHistogram, RateSearch, RateStep};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::crew::Counting;
+use super::pool::Counting;
 use flock_measure::service::{Bins, bin_of};
 use flock_measure::{ErrorCount, LatencyHistogram, LatencyKind, Totals};
 

@@ -11,7 +11,7 @@ use codec::{FilterBuf, Properties, Property, PropertyBuf, Publish, QoS, Reason, 
 use codec::{SubscribeOptions, TopicBuf};
 
 use super::client::{Client, Hearing, Link};
-use super::lane::{Kind, Lane};
+use super::context::{Context, TimerKind};
 use super::plan::{Op, Plan};
 use super::publish::CATCH_UP_NS_MAX;
 use flock_measure::LatencyKind;
@@ -94,199 +94,198 @@ impl Task {
 
 impl Client {
     /// Begins the stage's program, at the stage's start.
-    pub(super) fn begin(&mut self, lane: &mut Lane) {
-        if lane.plan.program(lane.stage, self.group.index()).is_empty() {
+    pub(super) fn begin(&mut self, ctx: &mut Context) {
+        if ctx.plan.program(ctx.stage, self.group.index()).is_empty() {
             return;
         }
-        self.task = Task { wait: Wait::Time, logical_ns: lane.stage_at_ns, ..Task::default() };
-        self.set_task_timer(lane.stage_at_ns, lane);
-        lane.active += 1;
+        self.task = Task { wait: Wait::Time, logical_ns: ctx.stage_at_ns, ..Task::default() };
+        self.set_task_timer(ctx.stage_at_ns, ctx);
+        ctx.active += 1;
     }
 
     /// The stage is over: whatever the client was at, it stops.
-    pub(super) fn end_stage(&mut self, lane: &mut Lane) {
+    pub(super) fn end_stage(&mut self, ctx: &mut Context) {
         if self.task.wait == Wait::Idle {
             return;
         }
         if self.task.wait == Wait::Stalled {
-            self.set_stalled(false, lane);
+            self.set_stalled(false, ctx);
         }
-        if self.task.wait == Wait::Publishing && self.catch_up(lane) {
+        if self.task.wait == Wait::Publishing && self.catch_up(ctx) {
             return;
         }
-        if self.unanswered_ns(lane).is_some_and(|waited_ns| waited_ns > CATCH_UP_NS_MAX) {
+        if self.unanswered_ns(ctx).is_some_and(|waited_ns| waited_ns > CATCH_UP_NS_MAX) {
             let told = "the broker had not answered when the stage was over, the rest was skipped";
-            return self.give_up(told, lane);
+            return self.give_up(told, ctx);
         }
-        self.stop_publishing(lane);
-        self.finish(lane);
+        self.stop_publishing(ctx);
+        self.finish(ctx);
     }
 
-    fn finish(&mut self, lane: &mut Lane) {
+    fn finish(&mut self, ctx: &mut Context) {
         self.task.wait = Wait::Idle;
         self.task.timer_ns = u64::MAX;
         self.task.loops = Vec::new();
         self.task.give_up_ns = None;
-        lane.active -= 1;
+        ctx.active -= 1;
     }
 
     /// There is no connection and will be none: steps that need one are skipped with the rest.
-    pub(super) fn on_link_hopeless(&mut self, lane: &mut Lane) {
+    pub(super) fn on_link_hopeless(&mut self, ctx: &mut Context) {
         match self.task.wait {
-            Wait::Connecting | Wait::Settled(_) => self.task.ready(lane.now_ns()),
+            Wait::Connecting | Wait::Settled(_) => self.task.ready(ctx.now_ns()),
             Wait::Publishing | Wait::Answers(_) | Wait::Messages(_) | Wait::AnyMessages(_) => {
-                self.give_up(UNCONNECTED, lane);
+                self.give_up(UNCONNECTED, ctx);
             }
             _ => {}
         }
     }
 
-    pub(super) fn give_up(&mut self, why: &str, lane: &mut Lane) {
-        lane.tally.error("program", why, || self.id(&lane.plan));
-        lane.tally.totals.programs_cut_short += 1;
+    pub(super) fn give_up(&mut self, why: &str, ctx: &mut Context) {
+        ctx.tally.error("program", why, || self.id(&ctx.plan));
+        ctx.tally.totals.programs_cut_short += 1;
         let from = self.task.pc as usize;
         if self.publishing.as_ref().is_some_and(|publishing| publishing.is_active()) {
-            self.abandon_publishing(lane);
+            self.abandon_publishing(ctx);
         }
-        let plan = std::sync::Arc::clone(&lane.plan);
-        let ops = plan.program(lane.stage, self.group.index());
+        let plan = std::sync::Arc::clone(&ctx.plan);
+        let ops = plan.program(ctx.stage, self.group.index());
         for op in ops.iter().skip(from) {
             if let Op::Publish(command) = op {
-                self.skip_publishing(*command, lane);
+                self.skip_publishing(*command, ctx);
             }
         }
-        self.finish(lane);
+        self.finish(ctx);
     }
 
-    fn set_task_timer(&mut self, at_ns: u64, lane: &mut Lane) {
+    fn set_task_timer(&mut self, at_ns: u64, ctx: &mut Context) {
         self.task.timer_ns = at_ns;
-        lane.timers.set(at_ns, self.at, Kind::Task);
+        ctx.timers.set(at_ns, self.at, TimerKind::Task);
     }
 
-    pub(super) fn wake_at(&mut self, at_ns: u64, lane: &mut Lane) {
-        self.set_task_timer(at_ns, lane);
+    pub(super) fn wake_at(&mut self, at_ns: u64, ctx: &mut Context) {
+        self.set_task_timer(at_ns, ctx);
     }
 
-    pub(super) fn on_task_timer(&mut self, lane: &mut Lane) {
+    pub(super) fn on_task_timer(&mut self, ctx: &mut Context) {
         match self.task.wait {
             // The logical time was set when the timer was.
             Wait::Time => self.task.wait = Wait::Ready,
             Wait::Stalled => {
-                self.set_stalled(false, lane);
-                self.task.ready(lane.now_ns());
+                self.set_stalled(false, ctx);
+                self.task.ready(ctx.now_ns());
             }
             Wait::Settled(how) => {
-                self.task.ready(lane.now_ns());
+                self.task.ready(ctx.now_ns());
                 if self.machine.is_pinging() && self.link == Link::Up {
-                    self.lost_in_silence(lane);
+                    self.lost_in_silence(ctx);
                 } else {
-                    lane.ledger.unreleased += self.unreleased() as u64;
+                    ctx.ledger.unreleased += self.unreleased() as u64;
                 }
-                self.disconnect(how, lane);
+                self.disconnect(how, ctx);
             }
             Wait::Silence => {
-                self.not_missed(lane);
-                self.close(lane);
-                self.task.ready(lane.now_ns());
+                self.not_missed(ctx);
+                self.close(ctx);
+                self.task.ready(ctx.now_ns());
             }
-            Wait::Publishing if self.task.give_up_ns.is_some_and(|at| at <= lane.now_ns()) => {
-                self.stop_publishing(lane);
-                self.finish(lane);
+            Wait::Publishing if self.task.give_up_ns.is_some_and(|at| at <= ctx.now_ns()) => {
+                self.stop_publishing(ctx);
+                self.finish(ctx);
             }
-            Wait::Answers(_) => self.give_up(UNANSWERED, lane),
+            Wait::Answers(_) => self.give_up(UNANSWERED, ctx),
             Wait::Messages(_) | Wait::AnyMessages(_) => {
-                lane.tally.totals.receives_failed += 1;
-                lane.tally
-                    .error("receive", "not all messages came in time", || self.id(&lane.plan));
-                self.task.ready(lane.now_ns());
+                ctx.tally.totals.receives_failed += 1;
+                ctx.tally.error("receive", "not all messages came in time", || self.id(&ctx.plan));
+                self.task.ready(ctx.now_ns());
             }
             _ => {}
         }
     }
 
     /// Runs steps until one has to wait.
-    pub(super) fn step(&mut self, lane: &mut Lane) {
-        let plan = std::sync::Arc::clone(&lane.plan);
-        let ops = plan.program(lane.stage, self.group.index());
+    pub(super) fn step(&mut self, ctx: &mut Context) {
+        let plan = std::sync::Arc::clone(&ctx.plan);
+        let ops = plan.program(ctx.stage, self.group.index());
         for _ in 0..STEPS_MAX {
             if self.task.wait == Wait::Publishing {
-                self.pump(lane);
+                self.pump(ctx);
             }
             if self.task.wait != Wait::Ready {
                 return;
             }
             if self.task.give_up_ns.is_some() {
-                return self.finish(lane);
+                return self.finish(ctx);
             }
             match ops.get(self.task.pc as usize) {
                 Some(op) => {
                     self.task.pc += 1;
-                    self.execute(op, &plan, lane);
+                    self.execute(op, &plan, ctx);
                 }
-                None => self.finish(lane),
+                None => self.finish(ctx),
             }
         }
-        lane.again.push(self.at);
+        ctx.again.push(self.at);
     }
 
-    fn execute(&mut self, op: &Op, plan: &Plan, lane: &mut Lane) {
+    fn execute(&mut self, op: &Op, plan: &Plan, ctx: &mut Context) {
         let needs_link =
             matches!(op, Op::Publish(_) | Op::Subscribe(_) | Op::Unsubscribe(_) | Op::Receive(_));
         if needs_link && !self.is_reachable() {
             // The step itself is one of those that are left out.
             self.task.pc -= 1;
-            return self.give_up(UNCONNECTED, lane);
+            return self.give_up(UNCONNECTED, ctx);
         }
         match op {
             Op::Connect(command) => {
                 if self.link != Link::Up {
                     self.task.wait = Wait::Connecting;
-                    self.connect(*command, lane);
+                    self.connect(*command, ctx);
                 }
             }
-            Op::Disconnect(how) => self.settle_and_disconnect(*how, lane),
-            Op::Publish(command) => self.begin_publishing(*command, lane),
+            Op::Disconnect(how) => self.settle_and_disconnect(*how, ctx),
+            Op::Publish(command) => self.begin_publishing(*command, ctx),
             Op::Subscribe(command) => {
-                self.task.asked_ns = lane.now_ns();
-                let asked = self.subscribe(*command, plan, lane);
-                self.await_answers(asked, lane);
+                self.task.asked_ns = ctx.now_ns();
+                let asked = self.subscribe(*command, plan, ctx);
+                self.await_answers(asked, ctx);
             }
             Op::Unsubscribe(from) => {
-                self.task.asked_ns = lane.now_ns();
-                let asked = self.unsubscribe(from, plan, lane);
-                self.await_answers(asked, lane);
+                self.task.asked_ns = ctx.now_ns();
+                let asked = self.unsubscribe(from, plan, ctx);
+                self.await_answers(asked, ctx);
             }
-            Op::Receive(receive) => self.receive(receive, lane),
+            Op::Receive(receive) => self.receive(receive, ctx),
             Op::Loop { times, rate, end } => self.enter_loop(*times, *rate, *end),
-            Op::Again { .. } => self.next_round(lane),
+            Op::Again { .. } => self.next_round(ctx),
             Op::Delay(delay) => {
                 let clients = plan.scenario.group(self.group).count;
                 self.wait_until(
                     self.task.logical_ns + delay.wait_us(self.index, clients) * 1_000,
-                    lane,
+                    ctx,
                 );
             }
             Op::StartTimer(timer) => {
-                let now = lane.now_ns();
+                let now = ctx.now_ns();
                 let watches = &mut self.extra.get_or_insert_default().stopwatches;
                 watches.retain(|(running, _)| running != timer);
                 watches.push((*timer, now));
             }
-            Op::StopTimer(timer) => self.stop_timer(*timer, lane),
+            Op::StopTimer(timer) => self.stop_timer(*timer, ctx),
             Op::Stall { duration_ns } => {
-                self.set_stalled(true, lane);
+                self.set_stalled(true, ctx);
                 self.task.wait = Wait::Stalled;
-                self.set_task_timer(lane.now_ns() + duration_ns, lane);
+                self.set_task_timer(ctx.now_ns() + duration_ns, ctx);
             }
         }
     }
 
     /// Waits for a time of the schedule; a time that has passed is kept as the logical one.
-    fn wait_until(&mut self, at_ns: u64, lane: &mut Lane) {
+    fn wait_until(&mut self, at_ns: u64, ctx: &mut Context) {
         self.task.logical_ns = at_ns;
-        if at_ns > lane.now_ns() {
+        if at_ns > ctx.now_ns() {
             self.task.wait = Wait::Time;
-            self.set_task_timer(at_ns, lane);
+            self.set_task_timer(at_ns, ctx);
         }
     }
 
@@ -304,7 +303,7 @@ impl Client {
         });
     }
 
-    fn next_round(&mut self, lane: &mut Lane) {
+    fn next_round(&mut self, ctx: &mut Context) {
         let Some(round) = self.task.loops.last_mut() else { return };
         round.done += 1;
         if round.times.is_some_and(|times| round.done >= times) {
@@ -314,33 +313,33 @@ impl Client {
         self.task.pc = round.start;
         if let Some(rate) = round.rate {
             let due_ns = round.started_ns + rate.due_us(round.done) * 1_000;
-            self.wait_until(due_ns, lane);
+            self.wait_until(due_ns, ctx);
         }
     }
 
-    fn stop_timer(&mut self, timer: u16, lane: &mut Lane) {
+    fn stop_timer(&mut self, timer: u16, ctx: &mut Context) {
         let Some(extra) = &mut self.extra else { return };
         let at = extra.stopwatches.iter().position(|(running, _)| *running == timer);
         if let Some(at) = at {
             let (_, started_ns) = extra.stopwatches.swap_remove(at);
-            let nanos = lane.clock.now_ns() - started_ns;
-            lane.tally.timers[usize::from(timer)].record_nanos(nanos);
+            let nanos = ctx.clock.now_ns() - started_ns;
+            ctx.tally.timers[usize::from(timer)].record_nanos(nanos);
         }
     }
 
     /// Whoever says good-bye waits for the acknowledgements of what it published, as long as a
     /// drain lasts: a message given up in flight would be neither promised nor refused.
-    fn settle_and_disconnect(&mut self, how: Disconnect, lane: &mut Lane) {
+    fn settle_and_disconnect(&mut self, how: Disconnect, ctx: &mut Context) {
         let is_polite = matches!(how, Disconnect::Message | Disconnect::MessageWithWill);
         if is_polite && self.link == Link::Up {
-            self.ask_whether_it_is_there(lane);
+            self.ask_whether_it_is_there(ctx);
         }
         if is_polite && self.link == Link::Up && self.is_unsettled() {
             self.task.wait = Wait::Settled(how);
-            let drain_ns = lane.plan.scenario.drain_us * 1_000;
-            return self.set_task_timer(lane.now_ns() + drain_ns, lane);
+            let drain_ns = ctx.plan.scenario.drain_us * 1_000;
+            return self.set_task_timer(ctx.now_ns() + drain_ns, ctx);
         }
-        self.disconnect(how, lane);
+        self.disconnect(how, ctx);
     }
 
     fn is_unsettled(&self) -> bool {
@@ -354,48 +353,48 @@ impl Client {
     }
 
     /// Something that the client waits for before it leaves may be there.
-    pub(super) fn on_settled(&mut self, now_ns: u64, lane: &mut Lane) {
+    pub(super) fn on_settled(&mut self, now_ns: u64, ctx: &mut Context) {
         if let Wait::Settled(how) = self.task.wait
             && !self.is_unsettled()
         {
             self.task.ready(now_ns);
-            self.disconnect(how, lane);
+            self.disconnect(how, ctx);
         }
     }
 
-    fn disconnect(&mut self, how: Disconnect, lane: &mut Lane) {
+    fn disconnect(&mut self, how: Disconnect, ctx: &mut Context) {
         if self.link != Link::Up {
-            return self.close(lane);
+            return self.close(ctx);
         }
         match how {
-            Disconnect::Message => self.leave(Reason::NORMAL_DISCONNECTION, lane),
+            Disconnect::Message => self.leave(Reason::NORMAL_DISCONNECTION, ctx),
             Disconnect::MessageWithWill if self.machine.version() == codec::Version::V5 => {
-                self.leave(Reason::DISCONNECT_WITH_WILL, lane);
+                self.leave(Reason::DISCONNECT_WITH_WILL, ctx);
             }
-            Disconnect::MessageWithWill | Disconnect::Close => self.close(lane),
+            Disconnect::MessageWithWill | Disconnect::Close => self.close(ctx),
             Disconnect::Silent => {
-                self.fall_silent(lane);
+                self.fall_silent(ctx);
                 self.task.wait = Wait::Silence;
-                self.set_task_timer(lane.now_ns() + self.silence_max_ns(), lane);
+                self.set_task_timer(ctx.now_ns() + self.silence_max_ns(), ctx);
                 return;
             }
         }
-        self.task.logical_ns = lane.now_ns().max(self.task.logical_ns);
+        self.task.logical_ns = ctx.now_ns().max(self.task.logical_ns);
     }
 
     // --- Subscribing
 
     /// Each may take as long as a CONNACK.
-    fn await_answers(&mut self, asked: u32, lane: &mut Lane) {
+    fn await_answers(&mut self, asked: u32, ctx: &mut Context) {
         if asked > 0 {
             self.task.wait = Wait::Answers(asked);
-            let patience_us = self.connect_command(lane).map_or(0, |command| command.timeout_us);
-            self.set_task_timer(lane.now_ns() + patience_us * 1_000, lane);
+            let patience_us = self.connect_command(ctx).map_or(0, |command| command.timeout_us);
+            self.set_task_timer(ctx.now_ns() + patience_us * 1_000, ctx);
         }
     }
 
     /// Sends the SUBSCRIBE packets of a command; returns how many.
-    fn subscribe(&mut self, command: u16, plan: &Plan, lane: &mut Lane) -> u32 {
+    fn subscribe(&mut self, command: u16, plan: &Plan, ctx: &mut Context) -> u32 {
         let subscribe = &plan.subscribes[usize::from(command)];
         let mut asked = 0;
         for &subscription in &subscribe.to {
@@ -411,7 +410,7 @@ impl Client {
                     left_ns: u64::MAX,
                 });
             }
-            asked += self.send_subscribe(subscribe, subscription, plan, lane);
+            asked += self.send_subscribe(subscribe, subscription, plan, ctx);
         }
         asked
     }
@@ -421,7 +420,7 @@ impl Client {
         subscribe: &Subscribe,
         subscription: SubscriptionId,
         plan: &Plan,
-        lane: &mut Lane,
+        ctx: &mut Context,
     ) -> u32 {
         if self.link != Link::Up {
             // It is asked for as soon as the connection is back.
@@ -434,7 +433,7 @@ impl Client {
         let options = subscribe_options(subscribe);
         let model = plan.scenario.subscription(subscription);
         let filters = plan.filters_of(self.group, self.index, model);
-        lane.lend(&mut self.outbox);
+        ctx.lend(&mut self.outbox);
         let (mut list, mut text, mut packets) = (FilterBuf::new(), String::new(), 0);
         let all = filters.len();
         for (n, filter) in filters.iter().enumerate() {
@@ -446,8 +445,8 @@ impl Client {
                 let sent = self.machine.subscribe(list.as_filters(), properties, &mut self.outbox);
                 packets += u32::from(sent.is_ok());
                 if let Err(why) = sent {
-                    lane.tally.totals.subscribes_failed += list.as_filters().iter().count() as u64;
-                    lane.tally.error("subscribe", &why.to_string(), || self.id(&lane.plan));
+                    ctx.tally.totals.subscribes_failed += list.as_filters().iter().count() as u64;
+                    ctx.tally.error("subscribe", &why.to_string(), || self.id(&ctx.plan));
                 }
                 list.clear();
             }
@@ -455,70 +454,70 @@ impl Client {
         packets
     }
 
-    pub(super) fn resubscribe(&mut self, again: bool, lane: &mut Lane) {
+    pub(super) fn resubscribe(&mut self, again: bool, ctx: &mut Context) {
         if !again {
             return;
         }
-        let plan = std::sync::Arc::clone(&lane.plan);
+        let plan = std::sync::Arc::clone(&ctx.plan);
         let mut asked = 0;
         for at in 0..self.hearing.len() {
             let hearing = self.hearing[at];
             if hearing.until_ns == u64::MAX {
                 let subscribe = &plan.subscribes[usize::from(hearing.command)];
-                asked += self.send_subscribe(subscribe, hearing.subscription, &plan, lane);
+                asked += self.send_subscribe(subscribe, hearing.subscription, &plan, ctx);
             }
         }
         if let Wait::Answers(_) = self.task.wait {
             self.task.wait = Wait::Ready;
-            self.await_answers(asked, lane);
+            self.await_answers(asked, ctx);
         }
     }
 
-    pub(super) fn on_subscribed(&mut self, reasons: &[u8], now_ns: u64, lane: &mut Lane) {
-        lane.tally.latency(LatencyKind::Subscribe, 0, now_ns.saturating_sub(self.task.asked_ns));
+    pub(super) fn on_subscribed(&mut self, reasons: &[u8], now_ns: u64, ctx: &mut Context) {
+        ctx.tally.latency(LatencyKind::Subscribe, 0, now_ns.saturating_sub(self.task.asked_ns));
         self.subscribed_ns = now_ns;
         let refused = reasons.iter().filter(|&&reason| reason >= 0x80).count() as u64;
-        lane.tally.totals.subscribes_failed += refused;
-        lane.tally.totals.subscribes_ok += reasons.len() as u64 - refused;
+        ctx.tally.totals.subscribes_failed += refused;
+        ctx.tally.totals.subscribes_ok += reasons.len() as u64 - refused;
         if let Some(&reason) = reasons.iter().find(|&&reason| reason >= 0x80) {
             let text = format!("refused: {} (0x{reason:02x})", Reason(reason));
-            lane.tally.error("subscribe", &text, || self.id(&lane.plan));
+            ctx.tally.error("subscribe", &text, || self.id(&ctx.plan));
         }
-        self.note_grants(reasons, lane);
+        self.note_grants(reasons, ctx);
         for hearing in &mut self.hearing {
             // A subscription that is renewed after a break keeps its beginning.
             if hearing.since_ns == u64::MAX {
                 hearing.since_ns = now_ns;
             }
         }
-        self.on_answer(now_ns, lane);
+        self.on_answer(now_ns, ctx);
     }
 
     /// A broker may grant less than was asked for (MQTT-3.8.4-7): no delivery is wrong for it, but
     /// the run is not what its scenario asks for. Which filter an answer is for is not looked up:
     /// where a client asks for several QoS, what is below all of them counts.
-    fn note_grants(&mut self, reasons: &[u8], lane: &mut Lane) {
-        let subscribes = &lane.plan.subscribes;
+    fn note_grants(&mut self, reasons: &[u8], ctx: &mut Context) {
+        let subscribes = &ctx.plan.subscribes;
         let asked = |hearing: &Hearing| subscribes[usize::from(hearing.command)].qos as u8;
         let Some(asked) = self.hearing.iter().map(asked).min() else { return };
         for &granted in reasons.iter().filter(|&&reason| reason < asked) {
             self.granted = self.granted.min(granted);
-            lane.tally.totals.subscribes_lowered += 1;
+            ctx.tally.totals.subscribes_lowered += 1;
         }
     }
 
-    fn on_answer(&mut self, now_ns: u64, lane: &mut Lane) {
+    fn on_answer(&mut self, now_ns: u64, ctx: &mut Context) {
         match self.task.wait {
             Wait::Answers(0 | 1) => self.task.ready(now_ns),
-            Wait::Answers(left) => self.await_answers(left - 1, lane),
+            Wait::Answers(left) => self.await_answers(left - 1, ctx),
             _ => {}
         }
     }
 
-    fn unsubscribe(&mut self, from: &[SubscriptionId], plan: &Plan, lane: &mut Lane) -> u32 {
-        let now = lane.now_ns();
+    fn unsubscribe(&mut self, from: &[SubscriptionId], plan: &Plan, ctx: &mut Context) -> u32 {
+        let now = ctx.now_ns();
         let (mut list, mut text, mut asked) = (TopicBuf::new(), String::new(), 0);
-        lane.lend(&mut self.outbox);
+        ctx.lend(&mut self.outbox);
         for &subscription in from {
             for hearing in &mut self.hearing {
                 if hearing.subscription == subscription {
@@ -542,30 +541,30 @@ impl Client {
         asked
     }
 
-    pub(super) fn on_unsubscribed(&mut self, reasons: &[u8], now_ns: u64, lane: &mut Lane) {
+    pub(super) fn on_unsubscribed(&mut self, reasons: &[u8], now_ns: u64, ctx: &mut Context) {
         let knows = self.hearing.iter().all(|hearing| hearing.since_ns != u64::MAX);
         let is_wrong = |reason: Reason| {
             reason.is_error() || (reason == Reason::NO_SUBSCRIPTION_EXISTED && knows)
         };
         if let Some(&reason) = reasons.iter().find(|&&reason| is_wrong(Reason(reason))) {
             let failed = reasons.iter().filter(|&&reason| is_wrong(Reason(reason))).count();
-            lane.tally.totals.unsubscribes_failed += failed as u64;
+            ctx.tally.totals.unsubscribes_failed += failed as u64;
             let text = format!("refused: {} (0x{reason:02x})", Reason(reason));
-            lane.tally.error("unsubscribe", &text, || self.id(&lane.plan));
+            ctx.tally.error("unsubscribe", &text, || self.id(&ctx.plan));
         }
-        lane.tally.totals.unsubscribes_ok += 1;
+        ctx.tally.totals.unsubscribes_ok += 1;
         if matches!(self.task.wait, Wait::Answers(0 | 1)) {
             for hearing in self.hearing.iter_mut().filter(|one| one.until_ns != u64::MAX) {
                 hearing.left_ns = hearing.left_ns.min(now_ns);
                 self.has_left = true;
             }
         }
-        self.on_answer(now_ns, lane);
+        self.on_answer(now_ns, ctx);
     }
 
     // --- Receiving
 
-    fn receive(&mut self, receive: &Receive, lane: &mut Lane) {
+    fn receive(&mut self, receive: &Receive, ctx: &mut Context) {
         if receive.count == 0 {
             return;
         }
@@ -588,24 +587,24 @@ impl Client {
         }
         self.task.timer_ns = u64::MAX;
         if let Some(timeout_us) = receive.timeout_us {
-            self.set_task_timer(lane.now_ns() + timeout_us * 1_000, lane);
+            self.set_task_timer(ctx.now_ns() + timeout_us * 1_000, ctx);
         }
     }
 
     /// Counts a message for the program.
     #[inline]
-    pub(super) fn claim(&mut self, publish: &Publish<'_>, lane: &Lane) {
+    pub(super) fn claim(&mut self, publish: &Publish<'_>, ctx: &Context) {
         match self.task.wait {
             Wait::AnyMessages(count) => {
                 self.unclaimed += 1;
                 if self.unclaimed >= count {
                     self.unclaimed -= count;
-                    self.task.ready(lane.now_ns());
+                    self.task.ready(ctx.now_ns());
                 }
             }
-            Wait::Messages(left) if self.is_wanted(publish, lane) => {
+            Wait::Messages(left) if self.is_wanted(publish, ctx) => {
                 if left <= 1 {
-                    self.task.ready(lane.now_ns());
+                    self.task.ready(ctx.now_ns());
                 } else {
                     self.task.wait = Wait::Messages(left - 1);
                 }
@@ -614,8 +613,8 @@ impl Client {
         }
     }
 
-    fn is_wanted(&self, publish: &Publish<'_>, lane: &Lane) -> bool {
-        let op = lane.plan.program(lane.stage, self.group.index()).get(self.task.pc as usize - 1);
+    fn is_wanted(&self, publish: &Publish<'_>, ctx: &Context) -> bool {
+        let op = ctx.plan.program(ctx.stage, self.group.index()).get(self.task.pc as usize - 1);
         let Some(Op::Receive(receive)) = op else { return false };
         let pattern = self.extra.as_ref().and_then(|extra| extra.pattern.as_ref());
         let text_matches = pattern.is_none_or(|pattern| {
@@ -623,11 +622,11 @@ impl Client {
         });
         text_matches
             && receive.from.is_none_or(|from| {
-                let model = lane.plan.scenario.subscription(from);
+                let model = ctx.plan.scenario.subscription(from);
                 let mut text = String::new();
-                lane.plan.filters_of(self.group, self.index, model).iter().any(|filter| {
+                ctx.plan.filters_of(self.group, self.index, model).iter().any(|filter| {
                     text.clear();
-                    lane.plan.write_filter(model, filter, &mut text);
+                    ctx.plan.write_filter(model, filter, &mut text);
                     flock_model::matches(flock_model::unshared(&text).1, publish.topic)
                 })
             })
@@ -635,20 +634,20 @@ impl Client {
 
     // --- CONNECT
 
-    pub(super) fn connect_options(&self, lane: &Lane) -> ConnectOptions {
-        let Some(command) = self.connect_command(lane) else { return ConnectOptions::default() };
-        let group = lane.plan.scenario.group(self.group);
+    pub(super) fn connect_options(&self, ctx: &Context) -> ConnectOptions {
+        let Some(command) = self.connect_command(ctx) else { return ConnectOptions::default() };
+        let group = ctx.plan.scenario.group(self.group);
         let is_v5 = group.version == Version::V5;
         ConnectOptions {
             version: wire_version(group.version),
-            client_id: self.wire_id(lane),
+            client_id: self.wire_id(ctx),
             clean_start: command.clean_start,
             keep_alive_secs: command.keep_alive_secs,
             session_expiry_secs: if is_v5 { command.session_expiry_secs } else { 0 },
             receive_max: command.receive_max,
             username: command.username.as_ref().map(|pattern| pattern.name(self.index)),
             password: command.password.as_ref().map(|p| p.name(self.index).into_bytes()),
-            will: command.will.as_ref().map(|will| self.will_options(will, lane)),
+            will: command.will.as_ref().map(|will| self.will_options(will, ctx)),
             user_properties: command.user_properties.clone(),
             ..ConnectOptions::default()
         }

@@ -34,7 +34,7 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     }
     let contention = contention::of(conductor);
     reasons.extend(contention::reasons(&contention));
-    let agents = conductor.crew.agents();
+    let agents = conductor.pool.agents();
     let clocks = clocks(&agents, &conductor.totals);
     reasons.extend(clocks.0);
     let elsewhere = machines_of(&agents);

@@ -3,8 +3,8 @@
 use codec::{Property, PropertyBuf};
 
 use super::client::Client;
+use super::context::Context;
 use super::judge::PartJudge;
-use super::lane::Lane;
 use super::plan::{Hearer, Plan};
 use super::stamp::{STAMP_BYTES, Stamp, Sum, WILL_STREAM};
 use super::task::wire_qos;
@@ -24,19 +24,18 @@ pub(super) enum Ending {
 }
 
 impl Client {
-    pub(super) fn will_options(&self, will: &Will, lane: &Lane) -> client::WillOptions {
-        let topic = lane.plan.scenario.topic_name(will.topics, self.will_topic(will, lane));
+    pub(super) fn will_options(&self, will: &Will, ctx: &Context) -> client::WillOptions {
+        let topic = ctx.plan.scenario.topic_name(will.topics, self.will_topic(will, ctx));
         let mut payload = match &will.payload.content {
             Content::Fixed(bytes) | Content::Timed { bytes, .. } => bytes.clone(),
             _ => vec![b'w'; will.payload.bytes_max() as usize],
         };
         if is_stamped(will) && payload.len() >= STAMP_BYTES {
             // What is beyond the last number is not judged: see `has_will`.
-            let sequence =
-                self.number(&lane.plan).unwrap_or(u32::MAX) & lane.stamps.sequences_max();
-            let stamp = Stamp { due_ns: lane.now_ns(), stream: WILL_STREAM, sequence };
+            let sequence = self.number(&ctx.plan).unwrap_or(u32::MAX) & ctx.stamps.sequences_max();
+            let stamp = Stamp { due_ns: ctx.now_ns(), stream: WILL_STREAM, sequence };
             let (sum, rest) = (Sum::of(topic.as_bytes()), Sum::of(&payload[STAMP_BYTES..]));
-            payload[..STAMP_BYTES].copy_from_slice(&lane.stamps.write(stamp, sum, rest));
+            payload[..STAMP_BYTES].copy_from_slice(&ctx.stamps.write(stamp, sum, rest));
         }
         let mut properties = PropertyBuf::new();
         if let Some(secs) = will.expiry_secs {
@@ -52,9 +51,9 @@ impl Client {
         }
     }
 
-    fn will_topic(&self, will: &Will, lane: &Lane) -> u64 {
-        let clients = lane.plan.scenario.group(self.group).count;
-        let count = lane.plan.scenario.topic_group(will.topics).count;
+    fn will_topic(&self, will: &Will, ctx: &Context) -> u64 {
+        let clients = ctx.plan.scenario.group(self.group).count;
+        let count = ctx.plan.scenario.topic_group(will.topics).count;
         let own = will.assign.topics_of(self.index, clients, count);
         if own.is_empty() { 0 } else { own.nth(0) }
     }
@@ -67,16 +66,16 @@ impl Client {
     }
 
     /// A CONNECT goes out that names a will.
-    pub(super) fn note_will(&self, lane: &mut Lane) {
-        let Some(command) = self.connect_command(lane) else { return };
+    pub(super) fn note_will(&self, ctx: &mut Context) {
+        let Some(command) = self.connect_command(ctx) else { return };
         let Some(will) = command.will.as_ref().filter(|will| is_stamped(will)) else { return };
-        let Some(number) = self.number(&lane.plan).filter(|n| *n < lane.stamps.sequences_max())
+        let Some(number) = self.number(&ctx.plan).filter(|n| *n < ctx.stamps.sequences_max())
         else {
             return;
         };
         let named = Wills {
             topics: will.topics.0,
-            topic: self.will_topic(will, lane),
+            topic: self.will_topic(will, ctx),
             qos: will.qos as u8,
             retain: will.retain,
             owed: 0,
@@ -87,7 +86,7 @@ impl Client {
         };
         let is_delayed = will.delay_secs > 0;
         let same = (named.topics, named.topic, named.qos, named.retain);
-        let wills = lane.wills.entry(number).or_insert(named);
+        let wills = ctx.wills.entry(number).or_insert(named);
         wills.is_mixed |= (wills.topics, wills.topic, wills.qos, wills.retain) != same;
         if is_delayed {
             // Who comes back in time has taken it back, if its session is still there.
@@ -96,12 +95,12 @@ impl Client {
     }
 
     /// A connection ended that had a will.
-    pub(super) fn end_will(&self, ending: Ending, lane: &mut Lane) {
-        let will = self.connect_command(lane).and_then(|command| command.will.as_ref());
+    pub(super) fn end_will(&self, ending: Ending, ctx: &mut Context) {
+        let will = self.connect_command(ctx).and_then(|command| command.will.as_ref());
         let Some(delay_secs) = will.map(|will| will.delay_secs) else { return };
-        let due_ns = lane.now_ns() + u64::from(delay_secs) * 1_000_000_000;
-        let Some(number) = self.number(&lane.plan) else { return };
-        let Some(wills) = lane.wills.get_mut(&number) else { return };
+        let due_ns = ctx.now_ns() + u64::from(delay_secs) * 1_000_000_000;
+        let Some(number) = self.number(&ctx.plan) else { return };
+        let Some(wills) = ctx.wills.get_mut(&number) else { return };
         match ending {
             Ending::GoodBye => {}
             Ending::Unknown => wills.open += 1,

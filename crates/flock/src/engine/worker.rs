@@ -14,8 +14,8 @@ use rustix::time::{
 };
 
 use super::client::Client;
-use super::crew::{Counting, StagePace};
-use super::lane::{Lane, Setting};
+use super::context::{Context, Setting};
+use super::pool::{Counting, StagePace};
 use super::tally::{Measured, Tick};
 use serde::{Deserialize, Serialize};
 
@@ -120,7 +120,7 @@ impl HeardEntry {
 }
 
 pub(super) struct Worker {
-    lane: Lane,
+    ctx: Context,
     clients: Vec<Client>,
     bases: Vec<u32>,
     poll: Poll,
@@ -154,20 +154,20 @@ impl Worker {
         )?;
         poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)?;
         let registry = poll.registry().try_clone()?;
-        let lane = Lane::new(setting, registry, thread);
+        let ctx = Context::new(setting, registry, thread);
         let (mut clients, mut bases) = (Vec::new(), Vec::new());
-        let plan = Arc::clone(&lane.plan);
+        let plan = Arc::clone(&ctx.plan);
         for (group, model) in plan.scenario.groups.iter().enumerate() {
             bases.push(clients.len() as u32);
             let here = (thread..model.here.count).step_by(threads as usize);
             for (slot, local) in here.enumerate() {
                 let index = model.here.global(local);
                 let at = clients.len() as u32;
-                clients.push(Client::new(at, slot as u32, GroupId(group as u32), index, &lane));
+                clients.push(Client::new(at, slot as u32, GroupId(group as u32), index, &ctx));
             }
         }
         let worker = Self {
-            lane,
+            ctx,
             clients,
             bases,
             poll,
@@ -201,7 +201,7 @@ impl Worker {
                 let _ = self.news.send(News::Died(format!("poll failed: {error}")));
                 break;
             }
-            self.turn = (self.lane.now_ns(), self.lane.tally.totals.received_all());
+            self.turn = (self.ctx.now_ns(), self.ctx.tally.totals.received_all());
             self.serve();
         }
         self.look_once_more();
@@ -211,20 +211,20 @@ impl Worker {
     /// What came in this turn may have waited as long as the turn took: nobody looked meanwhile.
     fn book_turn(&mut self) {
         let (from_ns, received) = self.turn;
-        let came = self.lane.tally.totals.received_all() - received;
+        let came = self.ctx.tally.totals.received_all() - received;
         if came > 0 {
-            let took_ns = self.lane.now_ns().saturating_sub(from_ns);
-            self.lane.tally.receive_lag(took_ns, came);
+            let took_ns = self.ctx.now_ns().saturating_sub(from_ns);
+            self.ctx.tally.receive_lag(took_ns, came);
         }
     }
 
     /// Reads what sockets hold. A run ends when all that is due has come, but what comes twice or
     /// to the wrong client is due to nobody, and may be the last to be read.
     fn look_once_more(&mut self) {
-        let until_ns = self.lane.now_ns() + LAST_LOOK_NS_MAX;
-        while self.lane.now_ns() < until_ns
+        let until_ns = self.ctx.now_ns() + LAST_LOOK_NS_MAX;
+        while self.ctx.now_ns() < until_ns
             && self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_ok()
-            && !(self.events.is_empty() && self.lane.again.is_empty())
+            && !(self.events.is_empty() && self.ctx.again.is_empty())
         {
             self.serve();
             self.give_turns();
@@ -236,18 +236,18 @@ impl Worker {
         loop {
             match self.orders.try_recv() {
                 Ok(Order::Begin { stage, at_ns, end_ns, pace }) => {
-                    self.lane.stage = stage;
-                    self.lane.stage_at_ns = at_ns;
-                    self.lane.stage_end_ns = end_ns;
-                    self.lane.pace = pace;
+                    self.ctx.stage = stage;
+                    self.ctx.stage_at_ns = at_ns;
+                    self.ctx.stage_end_ns = end_ns;
+                    self.ctx.pace = pace;
                     self.stage_open = true;
                     for client in &mut self.clients {
-                        client.begin(&mut self.lane);
+                        client.begin(&mut self.ctx);
                     }
                 }
                 Ok(Order::End) => {
                     for client in &mut self.clients {
-                        client.end_stage(&mut self.lane);
+                        client.end_stage(&mut self.ctx);
                     }
                 }
                 Ok(Order::Cut { group, share }) => self.cut(group, share),
@@ -255,8 +255,8 @@ impl Worker {
                     let _ = self.news.send(News::Standing(self.standing()));
                 }
                 Ok(Order::Measure(counting)) => {
-                    let now = self.lane.now_ns();
-                    self.lane.tally.set_measured(counting, now);
+                    let now = self.ctx.now_ns();
+                    self.ctx.tally.set_measured(counting, now);
                 }
                 Ok(Order::Finish) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
@@ -265,16 +265,16 @@ impl Worker {
     }
 
     fn standing(&self) -> Standing {
-        let totals = &self.lane.tally.totals;
+        let totals = &self.ctx.tally.totals;
         let aside = totals.received_retained + totals.wills_received + totals.received_foreign;
-        let unasked = self.lane.ledger.duplicated_so_far + self.lane.ledger.misrouted;
+        let unasked = self.ctx.ledger.duplicated_so_far + self.ctx.ledger.misrouted;
         Standing {
-            owed: self.lane.tally.owed,
+            owed: self.ctx.tally.owed,
             received: totals.received_all().saturating_sub(aside + unasked),
             in_flight: self.in_flight(),
             published: totals.published_all(),
             connects_ok: totals.connects_ok,
-            connections: self.lane.tally.connections,
+            connections: self.ctx.tally.connections,
             stored: totals.received_retained,
         }
     }
@@ -288,14 +288,14 @@ impl Worker {
             // Spread over the group, and the same whatever the number of threads.
             let (i, next) = (client.index as f64, client.index as f64 + 1.0);
             if (i * share).floor() < (next * share).floor() {
-                client.cut(&mut self.lane);
-                client.go_on(&mut self.lane);
+                client.cut(&mut self.ctx);
+                client.go_on(&mut self.ctx);
             }
         }
     }
 
     fn tick_if_due(&mut self) {
-        let now = self.lane.now_ns();
+        let now = self.ctx.now_ns();
         while now >= u64::from(self.next_tick_secs) * SECOND_NS {
             self.tick(self.next_tick_secs, now);
             self.next_tick_secs += 1;
@@ -305,8 +305,8 @@ impl Worker {
     fn tick(&mut self, at_secs: u32, now: u64) {
         let seconds = (now - self.last_tick_ns) as f64 / SECOND_NS as f64;
         self.last_tick_ns = now;
-        let (lost, duplicated) = (self.lane.ledger.lost_so_far, self.lane.ledger.duplicated_so_far);
-        let mut tick = self.lane.tally.tick(at_secs, seconds, lost, duplicated);
+        let (lost, duplicated) = (self.ctx.ledger.lost_so_far, self.ctx.ledger.duplicated_so_far);
+        let mut tick = self.ctx.tally.tick(at_secs, seconds, lost, duplicated);
         let cpu_ns = thread_cpu_ns();
         tick.cpu_ns = cpu_ns - self.cpu_ns;
         tick.wall_ns = (seconds * SECOND_NS as f64) as u64;
@@ -318,35 +318,35 @@ impl Worker {
 
     fn fire_timers(&mut self) {
         for _ in 0..TIMERS_PER_TURN {
-            let now = self.lane.now_ns();
-            let Some((at_ns, client, kind)) = self.lane.timers.pop_due(now) else { return };
-            self.clients[client as usize].on_timer(at_ns, kind, &mut self.lane);
+            let now = self.ctx.now_ns();
+            let Some((at_ns, client, kind)) = self.ctx.timers.pop_due(now) else { return };
+            self.clients[client as usize].on_timer(at_ns, kind, &mut self.ctx);
         }
     }
 
     /// Clients that had more to do than fits a turn.
     fn give_turns(&mut self) {
-        let waiting = std::mem::take(&mut self.lane.again);
+        let waiting = std::mem::take(&mut self.ctx.again);
         for &at in &waiting {
             let client = &mut self.clients[at as usize];
-            client.read(&mut self.scratch, &mut self.lane);
-            client.go_on(&mut self.lane);
+            client.read(&mut self.scratch, &mut self.ctx);
+            client.go_on(&mut self.ctx);
         }
     }
 
     fn report_stage(&mut self) {
-        if self.stage_open && self.lane.active == 0 {
+        if self.stage_open && self.ctx.active == 0 {
             self.stage_open = false;
-            let _ = self.news.send(News::StageDone(self.lane.stage));
+            let _ = self.news.send(News::StageDone(self.ctx.stage));
         }
     }
 
     fn wait(&mut self) -> io::Result<()> {
         let tick_ns = u64::from(self.next_tick_secs) * SECOND_NS;
-        let next_ns = self.lane.timers.next_ns().map_or(tick_ns, |next_ns| next_ns.min(tick_ns));
-        let busy = !self.lane.again.is_empty() || next_ns <= self.lane.now_ns();
+        let next_ns = self.ctx.timers.next_ns().map_or(tick_ns, |next_ns| next_ns.min(tick_ns));
+        let busy = !self.ctx.again.is_empty() || next_ns <= self.ctx.now_ns();
         if !busy && next_ns != self.timer_set_ns {
-            let at = self.lane.clock.to_monotonic(next_ns);
+            let at = self.ctx.clock.to_monotonic(next_ns);
             let at = Timespec { tv_sec: at / 1_000_000_000, tv_nsec: at % 1_000_000_000 };
             let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
             let setting = Itimerspec { it_interval: zero, it_value: at };
@@ -367,7 +367,7 @@ impl Worker {
                 TIMER => self.timer_set_ns = u64::MAX,
                 Token(at) => {
                     if let Some(client) = self.clients.get_mut(at) {
-                        client.on_ready(&mut self.scratch, &mut self.lane);
+                        client.on_ready(&mut self.scratch, &mut self.ctx);
                     }
                 }
             }
@@ -377,18 +377,18 @@ impl Worker {
     fn harvest(mut self) -> Harvest {
         for client in &mut self.clients {
             // A run that was cut short ends in the middle of things.
-            client.stop_publishing(&mut self.lane);
-            client.unacknowledged(&mut self.lane);
-            client.end_opening(&mut self.lane);
-            client.unanswered(&mut self.lane);
+            client.stop_publishing(&mut self.ctx);
+            client.unacknowledged(&mut self.ctx);
+            client.end_opening(&mut self.ctx);
+            client.unanswered(&mut self.ctx);
         }
-        let now = self.lane.now_ns();
+        let now = self.ctx.now_ns();
         self.tick(self.next_tick_secs, now);
         let sent = self.sent_table();
         let mut heard = Vec::new();
         for client in &self.clients {
             for hearing in &client.hearing {
-                let subscribe = &self.lane.plan.subscribes[usize::from(hearing.command)];
+                let subscribe = &self.ctx.plan.subscribes[usize::from(hearing.command)];
                 let end_ns = hearing.until_ns.min(now);
                 heard.push(HeardEntry {
                     stayed_ns: end_ns.saturating_sub(hearing.since_ns),
@@ -407,21 +407,21 @@ impl Worker {
             }
         }
         Harvest {
-            ledger: self.lane.ledger,
+            ledger: self.ctx.ledger,
             sent,
             heard,
             bases: self.bases,
-            latencies: self.lane.tally.latencies(),
-            errors: self.lane.tally.errors(),
-            timers: self.lane.tally.timers,
-            receive_lag: self.lane.tally.receive_lag,
+            latencies: self.ctx.tally.latencies(),
+            errors: self.ctx.tally.errors(),
+            timers: self.ctx.tally.timers,
+            receive_lag: self.ctx.tally.receive_lag,
         }
     }
 
     fn sent_table(&mut self) -> SentTable {
         let mut table = SentTable::default();
-        let plan = Arc::clone(&self.lane.plan);
-        for (family, entries) in plan.families.iter().zip(&mut self.lane.sent) {
+        let plan = Arc::clone(&self.ctx.plan);
+        for (family, entries) in plan.families.iter().zip(&mut self.ctx.sent) {
             let base = self.bases[family.group.index()] as usize;
             for (at, entry) in entries.iter_mut().enumerate() {
                 if entry.count == 0 {
@@ -433,13 +433,13 @@ impl Worker {
                 table.streams.insert(stream, std::mem::take(entry));
             }
         }
-        for (stream, unpromised) in self.lane.unpromised.drain(..) {
+        for (stream, unpromised) in self.ctx.unpromised.drain(..) {
             table.unpromised.entry(stream).or_default().push(unpromised);
         }
-        for (stream, sequence) in self.lane.unheard.drain(..) {
+        for (stream, sequence) in self.ctx.unheard.drain(..) {
             table.unheard.entry(stream).or_default().push(sequence);
         }
-        table.wills.extend(self.lane.wills.drain());
+        table.wills.extend(self.ctx.wills.drain());
         table.sort();
         table
     }

@@ -17,7 +17,7 @@ use web::axum::middleware::{self, Next};
 use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::{get, post};
 
-use super::desk::{Desk, Job, Refusal, Stored, scenario_entry};
+use super::jobs::{Job, Jobs, Refusal, Stored, scenario_entry};
 use crate::cli::args::{Bend, RATE_MAX, RATE_MIN, RATE_STEP, bound, factor};
 use crate::cli::run::{bent, checked, search};
 use crate::http::{self, Problem};
@@ -27,7 +27,7 @@ use flock_model::scenario::{Choice, Loaded, ScenarioError, parse_any, units};
 use flock_model::{Search, Target};
 
 /// All that can be asked, by whoever may ask.
-pub(super) fn router(desk: Arc<Desk>, token: Option<String>) -> Router {
+pub(super) fn router(jobs: Arc<Jobs>, token: Option<String>) -> Router {
     let admit = move |request: Request, next: Next| {
         let admitted = admit(request.headers(), token.as_deref());
         async move {
@@ -38,11 +38,11 @@ pub(super) fn router(desk: Arc<Desk>, token: Option<String>) -> Router {
         }
     };
     Router::new()
-        .route("/commander", get(async |State(desk): Of| ok(&desk.commander())))
-        .route("/metrics", get(async |State(desk): Of| desk.live.response()))
-        .route("/scenarios", get(async |State(desk): Of| ok(&desk.scenarios())).post(submit))
+        .route("/commander", get(async |State(jobs): Of| ok(&jobs.commander())))
+        .route("/metrics", get(async |State(jobs): Of| jobs.live.response()))
+        .route("/scenarios", get(async |State(jobs): Of| ok(&jobs.scenarios())).post(submit))
         .route("/scenarios/{id}", get(scenario).delete(remove))
-        .route("/runs", get(async |State(desk): Of| ok(&desk.runs())).post(start))
+        .route("/runs", get(async |State(jobs): Of| ok(&jobs.runs())).post(start))
         .route("/runs/{id}", get(run))
         .route("/runs/{id}/stop", post(stop))
         .route("/runs/{id}/results", get(results))
@@ -54,11 +54,11 @@ pub(super) fn router(desk: Arc<Desk>, token: Option<String>) -> Router {
             let detail = format!("{} does not take {method}", uri.path());
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
         })
-        .with_state(desk)
+        .with_state(jobs)
         .layer(middleware::from_fn(admit))
 }
 
-type Of = State<Arc<Desk>>;
+type Of = State<Arc<Jobs>>;
 type Answer = Result<Response, Problem>;
 
 /// Before anything else is looked at.
@@ -114,7 +114,7 @@ async fn body(request: Request) -> Result<Bytes, Problem> {
 }
 
 /// A scenario is handed in: the text as it would be in a file.
-async fn submit(State(desk): Of, RawQuery(query): RawQuery, request: Request) -> Answer {
+async fn submit(State(jobs): Of, RawQuery(query): RawQuery, request: Request) -> Answer {
     let text = String::from_utf8(body(request).await?.into())
         .map_err(|_| bad("the scenario is not text in UTF-8"))?;
     if text.trim().is_empty() {
@@ -130,48 +130,48 @@ async fn submit(State(desk): Of, RawQuery(query): RawQuery, request: Request) ->
         file,
         text,
     };
-    let id = desk.add(stored.clone())?;
+    let id = jobs.add(stored.clone())?;
     let mut entry = scenario_entry(id, &stored);
     entry["clients"] = loaded.scenario.estimate().clients.into();
     Ok(created(&entry, format!("/scenarios/{id}")))
 }
 
-async fn scenario(State(desk): Of, Path(id): Path<String>) -> Answer {
+async fn scenario(State(jobs): Of, Path(id): Path<String>) -> Answer {
     let id = number(&id, "scenario")?;
-    let stored = desk.scenario(id)?;
+    let stored = jobs.scenario(id)?;
     let mut entry = scenario_entry(id, &stored);
     entry["scenario"] = stored.text.into();
     Ok(ok(&entry))
 }
 
-async fn remove(State(desk): Of, Path(id): Path<String>) -> Result<StatusCode, Problem> {
-    desk.remove(number(&id, "scenario")?)?;
+async fn remove(State(jobs): Of, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+    jobs.remove(number(&id, "scenario")?)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn start(State(desk): Of, request: Request) -> Answer {
+async fn start(State(jobs): Of, request: Request) -> Answer {
     let wishes: Wishes = serde_json::from_slice(&body(request).await?)
         .map_err(|error| bad(format!("the body is not what starts a run: {error}")))?;
-    let id = desk.start(job(&desk, wishes)?)?;
-    Ok(created(&desk.run(id, Duration::ZERO)?, format!("/runs/{id}")))
+    let id = jobs.start(job(&jobs, wishes)?)?;
+    Ok(created(&jobs.run(id, Duration::ZERO)?, format!("/runs/{id}")))
 }
 
-async fn run(State(desk): Of, Path(id): Path<String>, RawQuery(query): RawQuery) -> Answer {
+async fn run(State(jobs): Of, Path(id): Path<String>, RawQuery(query): RawQuery) -> Answer {
     let (id, wait) = (number(&id, "run")?, wait(query.as_deref())?);
     if wait.is_zero() {
-        return Ok(ok(&desk.run(id, wait)?));
+        return Ok(ok(&jobs.run(id, wait)?));
     }
-    Ok(ok(&aside(move || desk.run(id, wait)).await??))
+    Ok(ok(&aside(move || jobs.run(id, wait)).await??))
 }
 
-async fn stop(State(desk): Of, Path(id): Path<String>) -> Answer {
-    Ok(http::json(StatusCode::ACCEPTED, &desk.stop(number(&id, "run")?)?))
+async fn stop(State(jobs): Of, Path(id): Path<String>) -> Answer {
+    Ok(http::json(StatusCode::ACCEPTED, &jobs.stop(number(&id, "run")?)?))
 }
 
-async fn results(State(desk): Of, Path(id): Path<String>, RawQuery(query): RawQuery) -> Answer {
+async fn results(State(jobs): Of, Path(id): Path<String>, RawQuery(query): RawQuery) -> Answer {
     let which = value(query.as_deref(), "number");
     let which = which.map(|text| number(text, "repetition")).transpose()?;
-    let path = desk.results(number(&id, "run")?, which)?;
+    let path = jobs.results(number(&id, "run")?, which)?;
     let text = aside(move || {
         std::fs::read_to_string(&path)
             .map_err(|error| missing(format!("{} cannot be read: {error}", path.display())))
@@ -186,18 +186,18 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     })
 }
 
-fn job(desk: &Desk, wishes: Wishes) -> Result<Job, Problem> {
+fn job(jobs: &Jobs, wishes: Wishes) -> Result<Job, Problem> {
     let choice = Choice { variant: None, params: wishes.assignments().into_iter().collect() };
     let (scenario_id, loaded) = match &wishes.scenario {
         Which::HandedIn(id) => {
-            let stored = desk.scenario(*id)?;
+            let stored = jobs.scenario(*id)?;
             (Some(*id), parsed(&stored.file, &stored.text, &choice)?)
         }
         Which::BuiltIn(id) => (
             None,
             catalogue::find(id, &choice).map_err(|error| {
                 // No parameter of an unknown scenario can be wrong.
-                let status = match error.place.is_none() && choice.params.is_empty() {
+                let status = match error.location.is_none() && choice.params.is_empty() {
                     true => StatusCode::NOT_FOUND,
                     false => StatusCode::BAD_REQUEST,
                 };
@@ -209,7 +209,7 @@ fn job(desk: &Desk, wishes: Wishes) -> Result<Job, Problem> {
         wishes.broker.iter().map(|text| Target::parse(text)).collect();
     let mut broker = broker.map_err(bad)?;
     if broker.is_empty() {
-        broker.clone_from(&desk.broker);
+        broker.clone_from(&jobs.broker);
     }
     let bend = wishes.bend().map_err(bad)?;
     let runs = wishes.runs.unwrap_or(1);
@@ -217,7 +217,7 @@ fn job(desk: &Desk, wishes: Wishes) -> Result<Job, Problem> {
         return Err(bad(format!("runs: a number from 1 to {RUNS_MAX}, not {runs}")));
     }
     let mut scenario = loaded.scenario;
-    let (transport, tls) = (desk.secure.transport(), desk.secure.tls());
+    let (transport, tls) = (jobs.secure.transport(), jobs.secure.tls());
     scenario.aim(&broker, transport.as_ref(), tls.as_ref()).map_err(bad)?;
     let mut scenario = bent(scenario, &bend);
     scenario.search = wishes.search().map_err(bad)?.or(scenario.search);
@@ -319,10 +319,10 @@ fn parsed(file: &str, text: &str, choice: &Choice) -> Result<Loaded, Problem> {
 }
 
 fn scenario_problem(status: StatusCode, error: &ScenarioError) -> Problem {
-    let place = error.place.as_ref();
+    let location = error.location.as_ref();
     let more = json!({
-        "line": place.map(|place| place.line),
-        "column": place.map(|place| place.column),
+        "line": location.map(|at| at.line),
+        "column": location.map(|at| at.column),
         "message": error.message,
         "hint": error.hint,
     });

@@ -1,9 +1,9 @@
 //! `flock commander`: runs for whoever asks over HTTP.
 //!
-//! `api` is what can be asked, `desk` keeps scenarios and runs and carries one out at a time.
+//! `api` is what can be asked, `jobs` keeps scenarios and runs and carries one out at a time.
 
 mod api;
-mod desk;
+mod jobs;
 
 use std::io::Write as _;
 use std::net::ToSocketAddrs as _;
@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 use super::args;
 use super::run::survive_full_places;
 use crate::keep;
-use desk::Desk;
+use jobs::Jobs;
 
 /// Listens until it is told to end. Prints `listening HOST:PORT` when ready.
 pub(super) fn command(args: &args::Commander) -> anyhow::Result<ExitCode> {
@@ -38,15 +38,15 @@ pub(super) fn command(args: &args::Commander) -> anyhow::Result<ExitCode> {
         signal_hook::flag::register(signal, Arc::clone(&is_ending))?;
     }
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let desk = Arc::new(Desk::new(args));
-    let router = api::router(Arc::clone(&desk), token);
+    let jobs = Arc::new(Jobs::new(args));
+    let router = api::router(Arc::clone(&jobs), token);
     let server = web::Server::start(&args.http, LIMITS, router)
         .with_context(|| format!("cannot listen at {}", args.http))?;
     let mut out = std::io::stdout();
     writeln!(out, "listening {}", server.address())?;
     out.flush()?;
     signals.forever().next();
-    desk.close();
+    jobs.close();
     Ok(ExitCode::SUCCESS)
 }
 

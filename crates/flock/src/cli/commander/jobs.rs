@@ -21,7 +21,7 @@ use flock_measure::{AgentInfo, Outcome, Results, RunSet};
 use flock_model::{Scenario, Target};
 use flock_report::expect::unmet;
 
-pub(super) struct Desk {
+pub(super) struct Jobs {
     pub(super) broker: Vec<Target>,
     pub(super) secure: args::Secure,
     lab: args::Lab,
@@ -118,7 +118,7 @@ pub(super) enum Refusal {
     State(String),
 }
 
-impl Desk {
+impl Jobs {
     pub(super) fn new(args: &args::Commander) -> Self {
         Self {
             broker: args.broker.clone(),
@@ -221,12 +221,12 @@ impl Desk {
         let id = state.run_last;
         let stop = Arc::new(AtomicBool::new(false));
         state.runs.insert(id, Run::new(&job, &stop));
-        let desk = Arc::clone(self);
+        let jobs = Arc::clone(self);
         let started = std::thread::Builder::new().name("run".to_owned()).spawn(move || {
-            let done = catch_unwind(AssertUnwindSafe(|| desk.carry_out(id, &job, &stop)));
+            let done = catch_unwind(AssertUnwindSafe(|| jobs.carry_out(id, &job, &stop)));
             let done =
                 done.unwrap_or_else(|_| Err(anyhow::anyhow!("a bug of flock ended the run")));
-            desk.end(id, done);
+            jobs.end(id, done);
         });
         if let Err(error) = started {
             state.runs.remove(&id);

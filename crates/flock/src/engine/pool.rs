@@ -14,9 +14,9 @@ use mio::Waker;
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
+use super::context::Setting;
 use super::host;
 use super::judge::{self, Part};
-use super::lane::Setting;
 use super::plan::Plan;
 use super::tally::Tick;
 use super::worker::{Harvest, News, Order, Standing, Worker};
@@ -25,18 +25,18 @@ use flock_measure::ledger::SentTable;
 use flock_model::{Broker, GroupId, Rate, TlsVersion, Transport};
 
 /// Those who carry out a run.
-pub trait Crew {
+pub trait Pool {
     /// Tells everybody.
-    fn order(&mut self, order: &CrewOrder);
+    fn order(&mut self, order: &PoolOrder);
     /// What happened next, if anything does within `timeout`.
-    fn next(&mut self, timeout: Duration) -> Option<CrewNews>;
+    fn next(&mut self, timeout: Duration) -> Option<PoolNews>;
     /// Load threads at work, over all processes.
     fn threads(&self) -> usize;
     /// Stops the load and gathers what was sent. Ticks still under way come back with it.
     fn finish(&mut self) -> (SentTable, Vec<Tick>);
     /// Judges everybody's receipts against what everybody sent.
     fn judge(&mut self, sent: &SentTable) -> Part;
-    /// For the report; empty for a crew of this process.
+    /// For the report; empty for a pool of this process.
     fn agents(&self) -> Vec<AgentInfo> {
         Vec::new()
     }
@@ -44,7 +44,7 @@ pub trait Crew {
 
 /// What the conductor wants done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum CrewOrder {
+pub enum PoolOrder {
     /// Start stage `stage` at `at_ns` of the run's clock, with publishers at this pace.
     Begin {
         stage: usize,
@@ -59,7 +59,7 @@ pub enum CrewOrder {
         share: f64,
     },
     Measure(Counting),
-    /// Answered by one [`CrewNews::Standing`] per thread.
+    /// Answered by one [`PoolNews::Standing`] per thread.
     Probe,
 }
 
@@ -98,7 +98,7 @@ impl StagePace {
 
 /// What the conductor is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum CrewNews {
+pub enum PoolNews {
     /// One more thread is through with the stage.
     StageDone {
         stage: usize,
@@ -113,7 +113,7 @@ pub enum CrewNews {
 }
 
 /// The load threads of this process.
-pub struct LocalCrew {
+pub struct LocalPool {
     plan: Arc<Plan>,
     threads: Vec<Thread>,
     news: Receiver<News>,
@@ -126,7 +126,7 @@ struct Thread {
     handle: Option<JoinHandle<Harvest>>,
 }
 
-impl LocalCrew {
+impl LocalPool {
     /// Starts `threads` load threads, which wait for orders.
     pub fn start(
         plan: &Arc<Plan>,
@@ -170,20 +170,20 @@ impl LocalCrew {
     }
 }
 
-impl Crew for LocalCrew {
-    fn order(&mut self, order: &CrewOrder) {
+impl Pool for LocalPool {
+    fn order(&mut self, order: &PoolOrder) {
         self.send(&match order.clone() {
-            CrewOrder::Begin { stage, at_ns, end_ns, pace } => {
+            PoolOrder::Begin { stage, at_ns, end_ns, pace } => {
                 Order::Begin { stage, at_ns, end_ns, pace }
             }
-            CrewOrder::End => Order::End,
-            CrewOrder::Cut { group, share } => Order::Cut { group, share },
-            CrewOrder::Measure(counting) => Order::Measure(counting),
-            CrewOrder::Probe => Order::Probe,
+            PoolOrder::End => Order::End,
+            PoolOrder::Cut { group, share } => Order::Cut { group, share },
+            PoolOrder::Measure(counting) => Order::Measure(counting),
+            PoolOrder::Probe => Order::Probe,
         });
     }
 
-    fn next(&mut self, timeout: Duration) -> Option<CrewNews> {
+    fn next(&mut self, timeout: Duration) -> Option<PoolNews> {
         match self.news.recv_timeout(timeout) {
             Ok(news) => Some(as_crew_news(news)),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
@@ -216,12 +216,12 @@ impl Crew for LocalCrew {
     }
 }
 
-fn as_crew_news(news: News) -> CrewNews {
+fn as_crew_news(news: News) -> PoolNews {
     match news {
-        News::StageDone(stage) => CrewNews::StageDone { stage },
-        News::Tick(tick) => CrewNews::Tick(tick),
-        News::Standing(standing) => CrewNews::Standing(standing),
-        News::Died(why) => CrewNews::Lost { threads: 1, why },
+        News::StageDone(stage) => PoolNews::StageDone { stage },
+        News::Tick(tick) => PoolNews::Tick(tick),
+        News::Standing(standing) => PoolNews::Standing(standing),
+        News::Died(why) => PoolNews::Lost { threads: 1, why },
     }
 }
 

@@ -1,4 +1,4 @@
-//! The commander's side: agents as a crew.
+//! The commander's side: agents as a pool.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::net::TcpStream;
@@ -12,20 +12,20 @@ use super::wire::{
     send,
 };
 use crate::engine::clock::{Clock, monotonic_ns};
-use crate::engine::crew::{Crew, CrewNews, CrewOrder};
 use crate::engine::host;
 use crate::engine::judge::Part;
+use crate::engine::pool::{Pool, PoolNews, PoolOrder};
 use crate::engine::tally::Tick;
 use flock_measure::AgentInfo;
 use flock_measure::ledger::SentTable;
 use flock_model::Scenario;
 
 /// Agents that carry out a run together.
-pub struct RemoteCrew {
+pub struct RemotePool {
     agents: Vec<Agent>,
     news: Receiver<Heard>,
     pinged_at: Instant,
-    /// Child processes, ended with the crew.
+    /// Child processes, ended with the pool.
     children: Vec<Child>,
 }
 
@@ -64,7 +64,7 @@ pub enum AgentError {
     Spawn(#[source] io::Error),
 }
 
-impl RemoteCrew {
+impl RemotePool {
     /// Connects to agents, measures their clocks, shares the work out and starts their threads.
     pub fn connect(
         scenario: &Scenario,
@@ -127,9 +127,9 @@ impl RemoteCrew {
             })?;
             addresses.push(address.to_owned());
         }
-        let mut crew = Self::connect(scenario, &addresses, clock, tag, Some(threads))?;
-        crew.children = std::mem::take(&mut children.0);
-        Ok(crew)
+        let mut pool = Self::connect(scenario, &addresses, clock, tag, Some(threads))?;
+        pool.children = std::mem::take(&mut children.0);
+        Ok(pool)
     }
 
     fn tell(&mut self, message: &ToAgent) {
@@ -150,11 +150,11 @@ impl RemoteCrew {
         }
     }
 
-    fn bury(&mut self, at: usize, why: String) -> CrewNews {
+    fn bury(&mut self, at: usize, why: String) -> PoolNews {
         let agent = &mut self.agents[at];
         agent.alive = false;
         agent.info.died = Some(why.clone());
-        CrewNews::Lost {
+        PoolNews::Lost {
             threads: agent.threads,
             why: format!("agent {}: {why}", agent.info.address),
         }
@@ -190,12 +190,12 @@ impl RemoteCrew {
     }
 }
 
-impl Crew for RemoteCrew {
-    fn order(&mut self, order: &CrewOrder) {
+impl Pool for RemotePool {
+    fn order(&mut self, order: &PoolOrder) {
         self.tell(&ToAgent::Order(order.clone()));
     }
 
-    fn next(&mut self, timeout: Duration) -> Option<CrewNews> {
+    fn next(&mut self, timeout: Duration) -> Option<PoolNews> {
         self.ping();
         let received = match self.news.try_recv() {
             Ok(received) => received,
@@ -243,7 +243,7 @@ impl Crew for RemoteCrew {
                 all_ticks.extend(ticks);
                 true
             }
-            FromAgent::News(CrewNews::Tick(tick)) => {
+            FromAgent::News(PoolNews::Tick(tick)) => {
                 all_ticks.push(*tick);
                 false
             }
@@ -285,7 +285,7 @@ impl Crew for RemoteCrew {
     }
 }
 
-impl Drop for RemoteCrew {
+impl Drop for RemotePool {
     fn drop(&mut self) {
         for agent in &self.agents {
             let _ = agent.stream.shutdown(std::net::Shutdown::Both);
@@ -443,8 +443,8 @@ mod tests {
         flock_model::catalogue::find("MB-B1", &Choice::default()).unwrap().scenario
     }
 
-    fn connect(address: &str) -> Result<RemoteCrew, AgentError> {
-        RemoteCrew::connect(&scenario(), &[address.to_owned()], Clock::start(), 7, Some(1))
+    fn connect(address: &str) -> Result<RemotePool, AgentError> {
+        RemotePool::connect(&scenario(), &[address.to_owned()], Clock::start(), 7, Some(1))
     }
 
     /// An agent on another machine, as it says, whose clock is an hour ahead and gains a
@@ -481,18 +481,18 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let agent = std::thread::spawn(move || gaining_agent(&listener));
-        let mut crew = connect(&address).unwrap();
-        let told = crew.agents().remove(0);
+        let mut pool = connect(&address).unwrap();
+        let told = pool.agents().remove(0);
         assert!(told.clock_offset_us >= 3.6e9 && told.clock_readings == 0, "{told:?}");
-        while crew.agents()[0].clock_readings < 2 {
+        while pool.agents()[0].clock_readings < 2 {
             // Its answers are no news of the run.
-            assert!(crew.next(Duration::from_millis(10)).is_none());
+            assert!(pool.next(Duration::from_millis(10)).is_none());
         }
-        let told = crew.agents().remove(0);
+        let told = pool.agents().remove(0);
         // Between the quickest before and the quickest during the run are some answers.
         let least_us = 1_000.0 - told.clock_drift_error_us;
         assert!(told.clock_drift_us >= least_us && told.clock_drift_error_us > 0.0, "{told:?}");
-        drop(crew);
+        drop(pool);
         agent.join().unwrap();
     }
 

@@ -9,15 +9,15 @@ use client::Route;
 use hashbrown::HashMap;
 
 use super::clock::Clock;
-use super::crew::StagePace;
 use super::plan::{Plan, Random};
+use super::pool::StagePace;
 use super::stamp::Stamps;
 use super::tally::Tally;
 use flock_measure::ledger::{Ledger, Sent, StreamId, Unpromised, Wills};
 use flock_model::{FOR_EVER_US, TopicsId};
 
 /// See the module's text. Passed to every call on a client.
-pub(super) struct Lane {
+pub(super) struct Context {
     pub(super) plan: Arc<Plan>,
     pub(super) clock: Clock,
     pub(super) stamps: Stamps,
@@ -51,7 +51,7 @@ pub(super) struct Lane {
     copies: HashMap<(TopicsId, u64), u32>,
 }
 
-/// Everything of a [`Lane`] that comes from outside.
+/// Everything of a [`Context`] that comes from outside.
 pub(super) struct Setting {
     pub(super) plan: Arc<Plan>,
     pub(super) clock: Clock,
@@ -60,7 +60,7 @@ pub(super) struct Setting {
     pub(super) sources: Arc<Vec<IpAddr>>,
 }
 
-impl Lane {
+impl Context {
     pub(super) fn new(setting: Setting, registry: mio::Registry, thread: u64) -> Self {
         Self {
             tally: Tally::new(setting.plan.timers.len()),
@@ -152,7 +152,7 @@ impl Lane {
 /// What a timer is for. A client has at most one valid timer of each kind; older entries in the
 /// heap are recognised by their time and ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum TimerKind {
     /// The program goes on (delay over, next message due, patience over).
     Task,
     /// The connection wants something (timeout, retry, keep-alive).
@@ -164,12 +164,12 @@ pub(super) enum Kind {
 /// Deadlines of all clients of a thread.
 #[derive(Default)]
 pub(super) struct Timers {
-    heap: BinaryHeap<Reverse<(u64, u32, Kind)>>,
+    heap: BinaryHeap<Reverse<(u64, u32, TimerKind)>>,
 }
 
 impl Timers {
     #[inline]
-    pub(super) fn set(&mut self, at_ns: u64, client: u32, kind: Kind) {
+    pub(super) fn set(&mut self, at_ns: u64, client: u32, kind: TimerKind) {
         self.heap.push(Reverse((at_ns, client, kind)));
     }
 
@@ -178,7 +178,7 @@ impl Timers {
     }
 
     #[inline]
-    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<(u64, u32, Kind)> {
+    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<(u64, u32, TimerKind)> {
         match self.heap.peek() {
             Some(Reverse(entry)) if entry.0 <= now_ns => self.heap.pop().map(|entry| entry.0),
             _ => None,
