@@ -93,7 +93,7 @@ impl Figures {
             };
             figures.published_per_sec = Some(average(publishing, |second| second.published));
             let rate = average(receiving, |second| second.received);
-            figures.received_per_sec = (!is_unheard(results)).then_some(rate);
+            figures.received_per_sec = (!has_no_subscriber(results)).then_some(rate);
         } else {
             // A run that only subscribes.
             let receiving = busy(&results.series, |second| second.received, 1);
@@ -204,14 +204,14 @@ impl Verdict {
 pub fn verdicts(results: &Results) -> Vec<(Verdict, String)> {
     let told = told_verdicts(results).into_iter();
     let mut all: Vec<_> = told.map(|(good, words)| (Verdict::of(good), words)).collect();
-    if is_unheard(results) {
-        all.push((Verdict::Unknown, UNHEARD.to_owned()));
+    if has_no_subscriber(results) {
+        all.push((Verdict::Unknown, NO_SUBSCRIBER.to_owned()));
     }
     all
 }
 
 /// Whether it publishes and has nobody who could hear that, as `flock pub` by itself.
-pub fn is_unheard(results: &Results) -> bool {
+pub fn has_no_subscriber(results: &Results) -> bool {
     let totals = &results.totals;
     results.scenario.subscribers == 0
         && totals.published_all() > 0
@@ -219,7 +219,7 @@ pub fn is_unheard(results: &Results) -> bool {
         && results.integrity.total().expected == 0
 }
 
-const UNHEARD: &str = "what of it was delivered: nobody of this run subscribes (`flock sub` in \
+const NO_SUBSCRIBER: &str = "what of it was delivered: nobody of this run subscribes (`flock sub` in \
                        another terminal would see it)";
 
 fn told_verdicts(results: &Results) -> Vec<(bool, String)> {
@@ -388,7 +388,7 @@ fn valid_verdict(results: &Results) -> (bool, String) {
     let kinds = [LatencyKind::EndToEnd, LatencyKind::Routed, LatencyKind::PublishAck];
     let has_messages = results.totals.published_all() + results.totals.received_all() > 0;
     let has_sample = kinds.iter().any(|kind| !results.latency_merged(*kind).is_empty());
-    if has_messages && !has_sample && is_unheard(results) {
+    if has_messages && !has_sample && has_no_subscriber(results) {
         return (true, sent_words(results));
     }
     if has_messages && !has_sample {

@@ -143,7 +143,7 @@ impl Chart {
             let value = self.unit.show(*value);
             format!("{:.1},{} · {value}{range};", scales.x(*at), scales.x_label(*at))
         };
-        let place = |(at, value): &(f64, f64)| format!("{:.1},{:.1} ", x(*at), scales.y(*value));
+        let point = |(at, value): &(f64, f64)| format!("{:.1},{:.1} ", x(*at), scales.y(*value));
         let runs = || points.split(|point| point.1.is_nan()).filter(|run| !run.is_empty());
         // Points that are few are seen as such.
         let is_few = |run: &[_]| matches!(self.axis, Axis::Labels(_)) || run.len() == 1;
@@ -153,7 +153,7 @@ impl Chart {
                     data-p=(runs().flatten().map(shown).collect::<String>()) {
                     @for run in runs() {
                         polyline class={ "c" (colour) }
-                            points=(run.iter().map(place).collect::<String>()) {}
+                            points=(run.iter().map(point).collect::<String>()) {}
                         @for (at, value) in run.iter().filter(|_| is_few(run)) {
                             circle class={ "k" (colour) } cx=(px(x(*at))) cy=(px(scales.y(*value)))
                                 r="3" {}
@@ -199,8 +199,9 @@ impl Scales {
             line.points.iter().copied().chain(bars).collect::<Vec<_>>()
         };
         let all: Vec<(f64, f64)> = chart.lines.iter().flat_map(ends).collect();
-        let places = || all.iter().map(|point| place(&chart.axis, point.0));
-        let (x_min, x_max) = (places().fold(f64::MAX, f64::min), places().fold(f64::MIN, f64::max));
+        let positions = || all.iter().map(|point| position(&chart.axis, point.0));
+        let (x_min, x_max) =
+            (positions().fold(f64::MAX, f64::min), positions().fold(f64::MIN, f64::max));
         let values = || all.iter().map(|point| point.1);
         let y_max = values().fold(0.0, f64::max);
         let y = if chart.log {
@@ -221,7 +222,7 @@ impl Scales {
     }
 
     fn x(&self, at: f64) -> f64 {
-        LEFT + self.x.part(place(&self.axis, at)) * (WIDTH - LEFT - RIGHT)
+        LEFT + self.x.part(position(&self.axis, at)) * (WIDTH - LEFT - RIGHT)
     }
 
     fn y(&self, value: f64) -> f64 {
@@ -230,7 +231,7 @@ impl Scales {
 
     fn x_ticks(&self) -> Vec<(f64, String)> {
         let is_within =
-            |at: &f64| (self.x.from..=self.x.to + 1e-9).contains(&place(&self.axis, *at));
+            |at: &f64| (self.x.from..=self.x.to + 1e-9).contains(&position(&self.axis, *at));
         let all: Vec<f64> = match &self.axis {
             Axis::Seconds => return drawing::time_ticks(self.x.to),
             Axis::Percentile => PERCENTILES.into_iter().filter(is_within).collect(),
@@ -261,7 +262,7 @@ impl Scales {
 }
 
 /// A position along the axis.
-fn place(axis: &Axis, at: f64) -> f64 {
+fn position(axis: &Axis, at: f64) -> f64 {
     match axis {
         Axis::Seconds | Axis::Labels(_) => at,
         Axis::Micros => at.max(1.0).log10(),

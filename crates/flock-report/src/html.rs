@@ -10,7 +10,7 @@ use super::markdown::{
 };
 use super::page::{self, details, note, page, pairs, rows_of, table, table_with};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
-use flock_measure::figures::{Figures, headline, is_unheard, search_words, verdicts};
+use flock_measure::figures::{Figures, has_no_subscriber, headline, search_words, verdicts};
 use flock_measure::text::{self, count, micros, number, seconds};
 use flock_measure::{HostSample, LatencyHistogram, LatencyKind, LatencyPoint, Results, Second};
 
@@ -82,7 +82,7 @@ fn over_time(results: &Results) -> Vec<Markup> {
     let mut messages: Vec<(&str, OfSecond)> =
         vec![("published", |s| s.published as f64), ("due", |s| s.scheduled as f64)];
     // What nobody listened for did not come to nought.
-    if !is_unheard(results) {
+    if !has_no_subscriber(results) {
         messages.insert(1, ("received", |s| s.received as f64));
     }
     let mut all = vec![

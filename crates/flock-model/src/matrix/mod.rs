@@ -3,13 +3,13 @@
 //!
 //! The sweeps and load ladders that were published come as files under `matrices/`.
 
-mod bend;
+mod axes;
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-pub use bend::{GENERAL, apply};
+pub use axes::{GENERAL, apply};
 
 use crate::catalogue;
 use crate::scenario::{Loaded, Published, ScenarioError, did_you_mean};

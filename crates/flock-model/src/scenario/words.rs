@@ -1,6 +1,6 @@
 //! A scenario as it runs, in words: with its scale, lengths, rates and addresses, whatever it was
-//! written in and however it was bent. A file and the options that bent it give the same; this is
-//! for who has neither.
+//! written in and however it was changed. A file and the options that changed it give the same;
+//! this is for who has neither.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -399,14 +399,14 @@ mod tests {
     #[test]
     fn what_ran_is_told_and_not_what_was_written() {
         let scenario = catalogue::find("MB-E1", &Choice::default()).unwrap().scenario;
-        let mut bent = scenario.scaled(0.02).with_duration(7_000_000).with_ramps(3_000_000);
-        bent.seed = 77;
-        let (before, after) = (words(&scenario), words(&bent));
+        let mut changed = scenario.scaled(0.02).with_duration(7_000_000).with_ramps(3_000_000);
+        changed.seed = 77;
+        let (before, after) = (words(&scenario), words(&changed));
         for (was, is) in [(": 50000,", ": 1000,"), ("30m, measured", "7s, measured")] {
             assert!(before.contains(was) && !after.contains(was), "{was}\n{before}\n{after}");
             assert!(after.contains(is), "{is}\n{after}");
         }
-        let warmed = bent.with_margins();
+        let warmed = changed.with_margins();
         let margins = "7s, measured, after a warm-up of 700ms and before a cool-down of 700ms";
         assert!(!after.contains("warm-up") && words(&warmed).contains(margins), "{after}");
         assert_eq!(parameters(&warmed)["warm-up of publish"], "700ms");

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::drift::{ClockWatch, Reading};
 use super::wire::{
-    FromAgent, Misfit, Offer, SILENCE_MAX, ToAgent, check_greeting, greet, notice_silence, receive,
-    send,
+    FromAgent, Mismatch, Offer, SILENCE_MAX, ToAgent, check_greeting, greet, notice_silence,
+    receive, send,
 };
 use crate::engine::clock::{Clock, monotonic_ns};
 use crate::engine::host;
@@ -54,8 +54,8 @@ pub enum AgentError {
     Unknown { name: String, source: io::Error },
     #[error("{address} does not answer as an agent: {source}")]
     NoAgent { address: String, source: io::Error },
-    #[error("agent {address}: {misfit} (run the same version of flock on both)")]
-    Protocol { address: String, misfit: String },
+    #[error("agent {address}: {mismatch} (run the same version of flock on both)")]
+    Protocol { address: String, mismatch: String },
     #[error("agent {address} is version {theirs}, this is {ours}: run the same version")]
     Version { address: String, theirs: String, ours: String },
     #[error("no agent can carry its part of the work:{0}")]
@@ -324,9 +324,11 @@ fn meet(address: &str) -> Result<Agent, AgentError> {
     notice_silence(&agent.stream).map_err(no_agent)?;
     agent.stream.set_read_timeout(Some(ANSWER_MAX)).map_err(no_agent)?;
     greet(&mut agent.stream).map_err(no_agent)?;
-    check_greeting(&mut agent.stream).map_err(|misfit| match misfit {
-        Misfit::Io(source) => no_agent(source),
-        misfit => AgentError::Protocol { address: address.to_owned(), misfit: misfit.to_string() },
+    check_greeting(&mut agent.stream).map_err(|mismatch| match mismatch {
+        Mismatch::Io(source) => no_agent(source),
+        mismatch => {
+            AgentError::Protocol { address: address.to_owned(), mismatch: mismatch.to_string() }
+        }
     })?;
     let FromAgent::Hello { version, machine, boot_id } = ask(&mut agent, None).map_err(no_agent)?
     else {

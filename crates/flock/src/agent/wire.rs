@@ -79,7 +79,7 @@ pub(super) enum FromAgent {
 
 /// Why the two do not understand each other.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Misfit {
+pub(super) enum Mismatch {
     #[error("it speaks version {theirs} of the agents' protocol, this program {PROTOCOL}")]
     Version { theirs: u32 },
     #[error(
@@ -101,16 +101,16 @@ pub(super) fn greet(stream: &mut impl Write) -> io::Result<()> {
 }
 
 /// What the other side says first.
-pub(super) fn check_greeting(stream: &mut impl Read) -> Result<(), Misfit> {
+pub(super) fn check_greeting(stream: &mut impl Read) -> Result<(), Mismatch> {
     let (mut name, mut version) = ([0; NAME.len()], [0; 4]);
     stream.read_exact(&mut name)?;
     if name != NAME {
-        return Err(Misfit::Stranger);
+        return Err(Mismatch::Stranger);
     }
     stream.read_exact(&mut version)?;
     match u32::from_be_bytes(version) {
         PROTOCOL => Ok(()),
-        theirs => Err(Misfit::Version { theirs }),
+        theirs => Err(Mismatch::Version { theirs }),
     }
 }
 
@@ -174,13 +174,13 @@ mod tests {
         greet(&mut greeting).unwrap();
         assert!(check_greeting(&mut greeting.as_slice()).is_ok());
         *greeting.last_mut().unwrap() = 77;
-        let misfit = check_greeting(&mut greeting.as_slice()).unwrap_err();
-        assert!(misfit.to_string().contains("version 77"), "{misfit}");
+        let mismatch = check_greeting(&mut greeting.as_slice()).unwrap_err();
+        assert!(mismatch.to_string().contains("version 77"), "{mismatch}");
         // What a flock without a version says first: the length of a message.
         let mut older = Vec::new();
         send(&mut older, &ToAgent::Finish).unwrap();
-        let misfit = check_greeting(&mut older.as_slice()).unwrap_err();
-        assert!(matches!(misfit, Misfit::Stranger), "{misfit}");
+        let mismatch = check_greeting(&mut older.as_slice()).unwrap_err();
+        assert!(matches!(mismatch, Mismatch::Stranger), "{mismatch}");
         // And what it makes of our greeting.
         assert!(receive::<ToAgent>(&mut greeting.as_slice()).is_err());
     }

@@ -128,7 +128,7 @@ pub(super) struct Run {
     #[arg(long, value_delimiter = ',', value_parser = Target::parse, value_name = "HOST:PORT")]
     pub broker: Vec<Target>,
     #[command(flatten)]
-    pub bend: Bend,
+    pub changes: Changes,
     /// Look for the highest total rate that keeps a percentile below a latency, as p99=10ms.
     #[arg(long, value_parser = bound, value_name = "PERCENTILE=TIME")]
     pub find_rate: Option<(f64, u64)>,
@@ -164,7 +164,7 @@ pub(super) struct Run {
 
 /// What makes a scenario fit the machine at hand.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Bend {
+pub(super) struct Changes {
     /// Multiply clients and topics; rates per client and ratios stay.
     #[arg(long, default_value_t = 1.0, value_parser = factor)]
     pub scale: f64,
@@ -225,7 +225,7 @@ pub(super) struct Secure {
     pub ciphers: Vec<String>,
 }
 
-impl Bend {
+impl Changes {
     /// What is asked for, by the names of the options.
     pub(super) fn overrides(&self) -> BTreeMap<String, String> {
         let is_other = |factor: f64| (factor - 1.0).abs() > f64::EPSILON;
@@ -620,7 +620,7 @@ pub(super) struct Versus {
     )]
     pub rounds: u32,
     #[command(flatten)]
-    pub bend: Bend,
+    pub changes: Changes,
     /// Folder for results, reports and comparisons.
     #[arg(long, default_value = "results/versus", value_name = "FOLDER")]
     pub out: PathBuf,
@@ -646,7 +646,7 @@ pub(super) struct Matrix {
     #[arg(long, default_value_t = 1)]
     pub rounds: u32,
     #[command(flatten)]
-    pub bend: Bend,
+    pub changes: Changes,
     #[command(flatten)]
     pub secure: Secure,
     #[command(flatten)]

@@ -347,8 +347,8 @@ mod tests {
             else {
                 panic!("{line}")
             };
-            let loaded = load(&entry.id, &run.bend.set).unwrap();
-            let scenario = super::super::run::bent(loaded.scenario, &run.bend);
+            let loaded = load(&entry.id, &run.changes.set).unwrap();
+            let scenario = super::super::run::changed(loaded.scenario, &run.changes);
             assert_eq!(scenario::check::check(&scenario), [], "{line}");
             let estimate = scenario.estimate();
             assert!(estimate.clients <= 16_000, "{line}: {} clients", estimate.clients);

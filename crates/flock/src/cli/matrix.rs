@@ -9,7 +9,8 @@ use anyhow::Context as _;
 
 use super::progress::ProgressLine;
 use super::run::{
-    access, bent, broker_info, deaf_words, ensemble, keep_all, lengths_words, survive_full_places,
+    access, broker_info, changed, deaf_words, ensemble, keep_all, lengths_words,
+    survive_full_places,
 };
 use super::say::{note, out, say};
 use super::{FAILED, NOT_VALID, args};
@@ -104,14 +105,14 @@ fn find(name: &str, args: &args::Matrix) -> anyhow::Result<Matrix> {
     matrix.map_err(anyhow::Error::msg)
 }
 
-/// The scenario of a cell, as the options bend it.
+/// The scenario of a cell, with the changes of the options.
 fn prepared(cell: &Cell, args: &args::Matrix) -> anyhow::Result<Loaded> {
     let mut loaded =
-        cell.load(&super::catalogue::load, &args.bend.set).map_err(anyhow::Error::msg)?;
+        cell.load(&super::catalogue::load, &args.changes.set).map_err(anyhow::Error::msg)?;
     let (transport, tls) = (args.secure.transport(), args.secure.tls());
     let aimed = loaded.scenario.aim(&args.broker, transport.as_ref(), tls.as_ref());
     aimed.map_err(anyhow::Error::msg)?;
-    loaded.scenario = bent(loaded.scenario, &args.bend);
+    loaded.scenario = changed(loaded.scenario, &args.changes);
     if !args.lab.ifaddr.is_empty() {
         loaded.scenario.source_addresses.clone_from(&args.lab.ifaddr);
     }
@@ -127,7 +128,7 @@ fn run_one(
     args: &args::Matrix,
     stop: &Arc<AtomicBool>,
 ) -> anyhow::Result<Results> {
-    let mut overrides = args.bend.overrides();
+    let mut overrides = args.changes.overrides();
     overrides.extend(matrix::overrides(cell));
     let mut line = ProgressLine::new(args.lab.interval, args.lab.quiet);
     let options = Options {

@@ -36,17 +36,17 @@ pub(super) struct Origin<'a> {
 }
 
 pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
-    let loaded = super::catalogue::load(&args.scenario, &args.bend.set)?;
+    let loaded = super::catalogue::load(&args.scenario, &args.changes.set)?;
     let scenario = prepared(loaded.scenario, args)?;
-    let origin = Origin { source: &loaded.source, overrides: args.bend.overrides() };
+    let origin = Origin { source: &loaded.source, overrides: args.changes.overrides() };
     carry_out_all(&scenario, &origin, &args.lab, args.runs)
 }
 
-/// The scenario as the options bend it.
+/// The scenario with the changes of the options.
 fn prepared(mut scenario: Scenario, args: &args::Run) -> anyhow::Result<Scenario> {
     let (transport, tls) = (args.secure.transport(), args.secure.tls());
     scenario.aim(&args.broker, transport.as_ref(), tls.as_ref()).map_err(anyhow::Error::msg)?;
-    scenario = bent(scenario, &args.bend);
+    scenario = changed(scenario, &args.changes);
     if let Some(bound) = args.find_rate {
         let rates = (args.rate_min, args.rate_max);
         scenario.search = Some(search(bound, rates, args.rate_step)?);
@@ -94,7 +94,7 @@ pub(super) fn equip(scenario: &mut Scenario, file: &Path) -> anyhow::Result<()> 
 }
 
 /// Counts, times and seed as asked for.
-pub(super) fn bent(mut scenario: Scenario, args: &args::Bend) -> Scenario {
+pub(super) fn changed(mut scenario: Scenario, args: &args::Changes) -> Scenario {
     if (args.scale - 1.0).abs() > f64::EPSILON {
         scenario = scenario.scaled(args.scale);
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use super::progress::ProgressLine;
-use super::run::{bent, keep_all, lengths_words, survive_full_places};
+use super::run::{changed, keep_all, lengths_words, survive_full_places};
 use super::say::{note, say};
 use super::{FAILED, NOT_VALID, args};
 use crate::keep;
@@ -51,9 +51,9 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
         broker_cpus: args.broker_cpus.clone(),
         load_cpus: args.load_cpus.clone(),
         rounds: args.rounds,
-        same_warm_up: args.bend.warm_up.is_some(),
+        same_warm_up: args.changes.warm_up.is_some(),
         command: std::env::args().collect(),
-        overrides: args.bend.overrides(),
+        overrides: args.changes.overrides(),
         stop,
         on_begin: &mut |broker, scenario| {
             line.borrow_mut().end();
@@ -124,8 +124,8 @@ impl Course {
 fn scenarios(args: &args::Versus) -> anyhow::Result<Vec<(Scenario, String)>> {
     let mut all = Vec::new();
     for name in &args.scenarios {
-        let loaded = super::catalogue::load(name, &args.bend.set)?;
-        let scenario = bent(loaded.scenario, &args.bend);
+        let loaded = super::catalogue::load(name, &args.changes.set)?;
+        let scenario = changed(loaded.scenario, &args.changes);
         if let Some(problem) = check(&scenario).into_iter().next() {
             anyhow::bail!("{}: {}", scenario.id, problem.message);
         }

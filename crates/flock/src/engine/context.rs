@@ -153,7 +153,7 @@ impl Context {
 /// heap are recognised by their time and ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TimerKind {
-    /// The program goes on (delay over, next message due, patience over).
+    /// The program goes on (delay over, next message due, timeout).
     Task,
     /// The connection wants something (timeout, retry, keep-alive).
     Link,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Hearer, Plan};
+use super::plan::{Plan, Subscriber};
 use super::tally::Measured;
 use super::worker::{Harvest, HeardEntry};
 use flock_measure::ledger::{
@@ -254,36 +254,36 @@ impl<'a> PartJudge<'a> {
         let sent = (entry, table.unpromised_of(stream));
         let unheard = table.unheard.get(&stream).map_or(&[][..], Vec::as_slice);
         let Some((topics, index)) = self.plan.topic_of(stream) else { return };
-        let mut plain: Vec<(&Hearer, u64)> = Vec::new();
-        for hearer in self.plan.listeners() {
-            let subscription = self.plan.scenario.subscription(hearer.subscription);
+        let mut plain: Vec<(&Subscriber, u64)> = Vec::new();
+        for subscriber in self.plan.listeners() {
+            let subscription = self.plan.scenario.subscription(subscriber.subscription);
             self.plan.each_match(subscription, topics, index, &mut |filter, shared| {
                 if !shared {
-                    plain.push((hearer, filter));
+                    plain.push((subscriber, filter));
                 }
             });
         }
         let several = plain.len() > 1;
         let mut judged: Vec<(GroupId, u64)> = Vec::new();
-        for (hearer, filter) in &plain {
-            let subscription = self.plan.scenario.subscription(hearer.subscription);
-            for client in self.plan.clients_of(hearer.group, *filter, subscription).iter() {
-                if several && judged.contains(&(hearer.group, client)) {
+        for (subscriber, filter) in &plain {
+            let subscription = self.plan.scenario.subscription(subscriber.subscription);
+            for client in self.plan.clients_of(subscriber.group, *filter, subscription).iter() {
+                if several && judged.contains(&(subscriber.group, client)) {
                     continue;
                 }
                 let repeats = several
                     && plain.iter().any(|(other, other_filter)| {
-                        (other.subscription, *other_filter) != (hearer.subscription, *filter)
-                            && other.group == hearer.group
+                        (other.subscription, *other_filter) != (subscriber.subscription, *filter)
+                            && other.group == subscriber.group
                     });
                 let publisher = self.plan.locate(stream).map(|(family, at, _)| (family.group, at));
-                if hearer.no_local && publisher == Some((hearer.group, client)) {
+                if subscriber.no_local && publisher == Some((subscriber.group, client)) {
                     continue;
                 }
-                self.judge_pair(stream, sent, (hearer, client, repeats), part);
-                self.note_denied(stream, unheard, (hearer.group, client), part);
+                self.judge_pair(stream, sent, (subscriber, client, repeats), part);
+                self.note_denied(stream, unheard, (subscriber.group, client), part);
                 if several {
-                    judged.push((hearer.group, client));
+                    judged.push((subscriber.group, client));
                 }
             }
         }
@@ -293,18 +293,18 @@ impl<'a> PartJudge<'a> {
         &self,
         stream: StreamId,
         (sent, unpromised): SentOn<'_>,
-        (hearer, client, repeats): (&Hearer, u64, bool),
+        (subscriber, client, repeats): (&Subscriber, u64, bool),
         part: &mut Part,
     ) {
-        let Some((thread, at)) = self.find(hearer.group, client) else { return };
-        let Some((entry, times)) = self.heard[thread].get(&(at, hearer.subscription)) else {
+        let Some((thread, at)) = self.find(subscriber.group, client) else { return };
+        let Some((entry, times)) = self.heard[thread].get(&(at, subscriber.subscription)) else {
             return;
         };
         if entry.since_ns == u64::MAX {
             // Never granted: nothing is owed, and the failed subscribe is counted elsewhere.
             return;
         }
-        let qos = sent.qos.min(hearer.qos as u8);
+        let qos = sent.qos.min(subscriber.qos as u8);
         let track = self.harvests[thread].ledger.track(at, stream);
         let heard = Heard { copies_may_repeat: repeats, ..entry.strictness(qos) };
         let is_owed_the_stored = entry.since_ns > sent.last_ns && self.plan.retains_one(stream);
@@ -328,10 +328,10 @@ impl<'a> PartJudge<'a> {
             verdict.count.expected -= verdict.count.lost.min(verdict.count.expected);
             verdict.count.unjudged += std::mem::take(&mut verdict.count.lost);
         }
-        let routed = self.plan.scenario.subscription(hearer.subscription).routed;
+        let routed = self.plan.scenario.subscription(subscriber.subscription).routed;
         add_waits(&mut part.latencies, &verdict, routed);
-        let subscriber = || client_name(self.plan, hearer.group, client);
-        book(self.plan, stream, &verdict, subscriber, &mut part.integrity);
+        let name = || client_name(self.plan, subscriber.group, client);
+        book(self.plan, stream, &verdict, name, &mut part.integrity);
     }
 
     /// What was all sent long before the client subscribed can only come from a broker's store, and
@@ -392,16 +392,17 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
     for (&stream, entry) in &sent.streams {
         let Some((topics, index)) = plan.topic_of(stream) else { continue };
         let mut judged: Vec<ShareKey> = Vec::new();
-        for hearer in plan.listeners() {
-            let subscription = plan.scenario.subscription(hearer.subscription);
+        for subscriber in plan.listeners() {
+            let subscription = plan.scenario.subscription(subscriber.subscription);
             plan.each_match(subscription, topics, index, &mut |filter, shared| {
-                let key = ShareKey { subscription: hearer.subscription.0, filter: filter as u32 };
+                let key =
+                    ShareKey { subscription: subscriber.subscription.0, filter: filter as u32 };
                 let Some(heard) = heard.get(&key) else { return };
                 if !shared || judged.contains(&key) {
                     return;
                 }
                 judged.push(key);
-                let qos = entry.qos.min(hearer.qos as u8);
+                let qos = entry.qos.min(subscriber.qos as u8);
                 let track = tracks.get(&(key, stream)).copied();
                 let unheard = sent.unheard.get(&stream).into_iter().flatten();
                 let came = unheard.filter(|sequence| track.is_some_and(|one| one.has(**sequence)));

@@ -34,7 +34,7 @@ pub struct Plan {
     pub any_answers: bool,
     /// Whether some publish asks for answers.
     pub any_asks: bool,
-    listeners: Vec<Hearer>,
+    listeners: Vec<Subscriber>,
     /// By group: whether another has the same client ids.
     taken_over: Vec<bool>,
     /// By stage, then by group.
@@ -70,7 +70,7 @@ pub struct PublishPlan {
 
 /// A group that listens by a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hearer {
+pub struct Subscriber {
     pub group: GroupId,
     pub subscription: SubscriptionId,
     pub qos: QoS,
@@ -281,35 +281,35 @@ impl Plan {
             let mut ops = self.programs[..stage].iter().flatten().flatten();
             ops.any(|op| matches!(op, Op::Publish(at) if is_of(*at)))
         };
-        let subscribes = |hearer: &&Hearer| {
-            self.programs[stage][hearer.group.index()].iter().any(|op| {
+        let subscribes = |subscriber: &&Subscriber| {
+            self.programs[stage][subscriber.group.index()].iter().any(|op| {
                 let Op::Subscribe(at) = op else { return false };
                 let subscribe = &self.subscribes[usize::from(*at)];
-                subscribe.retain_handling == 0 && subscribe.to.contains(&hearer.subscription)
+                subscribe.retain_handling == 0 && subscribe.to.contains(&subscriber.subscription)
             })
         };
-        let hearers: Vec<&Hearer> = self.listeners.iter().filter(subscribes).collect();
+        let subscribers: Vec<&Subscriber> = self.listeners.iter().filter(subscribes).collect();
         let mut all = 0;
         let families = self.families.iter().enumerate().filter(|(_, family)| family.retain);
         for (_, family) in families.filter(|(at, _)| published(*at)) {
             let numbers = 0..family.stride * family.clients as u32;
             for stream in numbers.map(|number| family.base + number) {
-                all += self.stored_copies(&hearers, stream);
+                all += self.stored_copies(&subscribers, stream);
             }
         }
         all
     }
 
-    fn stored_copies(&self, hearers: &[&Hearer], stream: StreamId) -> u64 {
+    fn stored_copies(&self, subscribers: &[&Subscriber], stream: StreamId) -> u64 {
         if !self.retains_one(stream) {
             return 0;
         }
         let Some((topics, index)) = self.topic_of(stream) else { return 0 };
         let mut copies = 0;
-        for hearer in hearers {
-            let subscription = self.scenario.subscription(hearer.subscription);
+        for subscriber in subscribers {
+            let subscription = self.scenario.subscription(subscriber.subscription);
             self.each_match(subscription, topics, index, &mut |filter, shared| {
-                let members = self.clients_of(hearer.group, filter, subscription).len();
+                let members = self.clients_of(subscriber.group, filter, subscription).len();
                 copies += if shared { 0 } else { members };
             });
         }
@@ -356,9 +356,9 @@ impl Plan {
     /// nothing of its own (MQTT-3.8.3-3).
     pub fn own_copies(&self, (group, client): (GroupId, u64), topics: TopicsId, index: u64) -> u32 {
         let mut own = 0;
-        let deaf = |hearer: &&Hearer| hearer.no_local && hearer.group == group;
-        for hearer in self.listeners.iter().filter(deaf) {
-            let subscription = self.scenario.subscription(hearer.subscription);
+        let deaf = |subscriber: &&Subscriber| subscriber.no_local && subscriber.group == group;
+        for subscriber in self.listeners.iter().filter(deaf) {
+            let subscription = self.scenario.subscription(subscriber.subscription);
             self.each_match(subscription, topics, index, &mut |filter, _| {
                 let members = self.clients_of(group, filter, subscription);
                 own += u32::from(members.position(client).is_some());
@@ -375,16 +375,17 @@ impl Plan {
 
     fn add_listeners(&mut self, group: GroupId, subscribe: &Subscribe) {
         for &subscription in &subscribe.to {
-            let known =
-                |hearer: &&mut Hearer| (hearer.group, hearer.subscription) == (group, subscription);
+            let known = |subscriber: &&mut Subscriber| {
+                (subscriber.group, subscriber.subscription) == (group, subscription)
+            };
             match self.listeners.iter_mut().find(known) {
-                Some(hearer) => {
-                    hearer.qos = hearer.qos.max(subscribe.qos);
-                    hearer.no_local &= subscribe.no_local;
+                Some(subscriber) => {
+                    subscriber.qos = subscriber.qos.max(subscribe.qos);
+                    subscriber.no_local &= subscribe.no_local;
                 }
                 None => {
                     let Subscribe { qos, no_local, .. } = *subscribe;
-                    self.listeners.push(Hearer { group, subscription, qos, no_local });
+                    self.listeners.push(Subscriber { group, subscription, qos, no_local });
                 }
             }
         }
@@ -394,7 +395,7 @@ impl Plan {
         &self.programs[stage][group]
     }
 
-    pub fn listeners(&self) -> &[Hearer] {
+    pub fn listeners(&self) -> &[Subscriber] {
         &self.listeners
     }
 
@@ -516,23 +517,25 @@ impl Plan {
         let sent_at = family.qos as u8;
         let (mut found, mut agreed) = (Path::Misrouted, Agreed { low: u8::MAX, high: 0 });
         let is_own = (family.group, publisher) == (group, client);
-        let hears = |hearer: &&Hearer| hearer.group == group && !(hearer.no_local && is_own);
-        for hearer in self.listeners.iter().filter(hears) {
-            let subscription = self.scenario.subscription(hearer.subscription);
+        let hears = |subscriber: &&Subscriber| {
+            subscriber.group == group && !(subscriber.no_local && is_own)
+        };
+        for subscriber in self.listeners.iter().filter(hears) {
+            let subscription = self.scenario.subscription(subscriber.subscription);
             let routed = subscription.routed;
             self.each_match(subscription, topics, index, &mut |filter, shared| {
                 let members = self.clients_of(group, filter, subscription);
                 if members.position(client).is_none() {
                     return;
                 }
-                let qos = sent_at.min(hearer.qos as u8);
+                let qos = sent_at.min(subscriber.qos as u8);
                 agreed = Agreed { low: agreed.low.min(qos), high: agreed.high.max(qos) };
                 if matches!(found, Path::Plain { .. }) {
                     return;
                 }
                 found = if shared {
                     let key =
-                        ShareKey { subscription: hearer.subscription.0, filter: filter as u32 };
+                        ShareKey { subscription: subscriber.subscription.0, filter: filter as u32 };
                     Path::Shared { key, routed, qos: agreed }
                 } else {
                     Path::Plain { routed, qos: agreed }
@@ -549,15 +552,15 @@ impl Plan {
     /// The kind of latency that a message on this topic has, and the QoS of its deliveries: those
     /// of the first subscription that hears it.
     pub fn heard_at(&self, topics: TopicsId, index: u64, qos: QoS) -> Option<(LatencyKind, u8)> {
-        self.listeners.iter().find_map(|hearer| {
-            let subscription = self.scenario.subscription(hearer.subscription);
+        self.listeners.iter().find_map(|subscriber| {
+            let subscription = self.scenario.subscription(subscriber.subscription);
             let mut hears = false;
             self.each_match(subscription, topics, index, &mut |filter, _| {
-                hears |= !self.clients_of(hearer.group, filter, subscription).is_empty();
+                hears |= !self.clients_of(subscriber.group, filter, subscription).is_empty();
             });
             let kind =
                 if subscription.routed { LatencyKind::Routed } else { LatencyKind::EndToEnd };
-            hears.then_some((kind, qos.min(hearer.qos) as u8))
+            hears.then_some((kind, qos.min(subscriber.qos) as u8))
         })
     }
 
@@ -565,15 +568,16 @@ impl Plan {
     pub fn copies(&self, topics: TopicsId, index: u64) -> u64 {
         let mut copies = 0;
         let mut groups_shared: Vec<ShareKey> = Vec::new();
-        for hearer in &self.listeners {
-            let subscription = self.scenario.subscription(hearer.subscription);
+        for subscriber in &self.listeners {
+            let subscription = self.scenario.subscription(subscriber.subscription);
             self.each_match(subscription, topics, index, &mut |filter, shared| {
-                let members = self.clients_of(hearer.group, filter, subscription).len();
+                let members = self.clients_of(subscriber.group, filter, subscription).len();
                 if !shared {
                     copies += members;
                     return;
                 }
-                let key = ShareKey { subscription: hearer.subscription.0, filter: filter as u32 };
+                let key =
+                    ShareKey { subscription: subscriber.subscription.0, filter: filter as u32 };
                 if members > 0 && !groups_shared.contains(&key) {
                     groups_shared.push(key);
                     copies += 1;

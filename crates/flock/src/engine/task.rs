@@ -388,8 +388,8 @@ impl Client {
     fn await_answers(&mut self, asked: u32, ctx: &mut Context) {
         if asked > 0 {
             self.task.wait = Wait::Answers(asked);
-            let patience_us = self.connect_command(ctx).map_or(0, |command| command.timeout_us);
-            self.set_task_timer(ctx.now_ns() + patience_us * 1_000, ctx);
+            let timeout_us = self.connect_command(ctx).map_or(0, |command| command.timeout_us);
+            self.set_task_timer(ctx.now_ns() + timeout_us * 1_000, ctx);
         }
     }
 

@@ -5,7 +5,7 @@ use codec::{Property, PropertyBuf};
 use super::client::Client;
 use super::context::Context;
 use super::judge::PartJudge;
-use super::plan::{Hearer, Plan};
+use super::plan::{Plan, Subscriber};
 use super::stamp::{STAMP_BYTES, Stamp, Sum, WILL_STREAM};
 use super::task::wire_qos;
 use flock_measure::Integrity;
@@ -122,24 +122,25 @@ impl PartJudge<'_> {
     /// Counts wills that never came, came again, or came of a client that had said good-bye.
     pub(super) fn judge_wills(&self, sent: &SentTable, all: &mut Integrity) {
         for (&number, wills) in sent.wills.iter().filter(|(_, wills)| !wills.is_mixed) {
-            let mut hearers: Vec<(&Hearer, u64)> = Vec::new();
-            for hearer in self.plan.listeners() {
-                let subscription = self.plan.scenario.subscription(hearer.subscription);
+            let mut subscribers: Vec<(&Subscriber, u64)> = Vec::new();
+            for subscriber in self.plan.listeners() {
+                let subscription = self.plan.scenario.subscription(subscriber.subscription);
                 let topics = TopicsId(wills.topics);
                 self.plan.each_match(subscription, topics, wills.topic, &mut |filter, _| {
-                    hearers.push((hearer, filter));
+                    subscribers.push((subscriber, filter));
                 });
             }
-            for (hearer, filter) in &hearers {
+            for (subscriber, filter) in &subscribers {
                 // A client with several filters that match may get several copies; so may a
                 // member of a shared group get one, or none.
-                let of_group = hearers.iter().filter(|(other, _)| other.group == hearer.group);
-                if of_group.count() > 1 || self.plan.is_shared(hearer.subscription) {
+                let of_group =
+                    subscribers.iter().filter(|(other, _)| other.group == subscriber.group);
+                if of_group.count() > 1 || self.plan.is_shared(subscriber.subscription) {
                     continue;
                 }
-                let subscription = self.plan.scenario.subscription(hearer.subscription);
-                for client in self.plan.clients_of(hearer.group, *filter, subscription).iter() {
-                    self.judge_will_at((number, wills), (hearer, client), all);
+                let subscription = self.plan.scenario.subscription(subscriber.subscription);
+                for client in self.plan.clients_of(subscriber.group, *filter, subscription).iter() {
+                    self.judge_will_at((number, wills), (subscriber, client), all);
                 }
             }
         }
@@ -148,20 +149,21 @@ impl PartJudge<'_> {
     fn judge_will_at(
         &self,
         (number, wills): (u32, &Wills),
-        (hearer, client): (&Hearer, u64),
+        (subscriber, client): (&Subscriber, u64),
         all: &mut Integrity,
     ) {
-        let Some((thread, at)) = self.find(hearer.group, client) else { return };
-        let Some((entry, times)) = self.heard[thread].get(&(at, hearer.subscription)) else {
+        let Some((thread, at)) = self.find(subscriber.group, client) else { return };
+        let Some((entry, times)) = self.heard[thread].get(&(at, subscriber.subscription)) else {
             return;
         };
         // Copies that keep their flag cannot be told from those that were in store.
-        if entry.since_ns == u64::MAX || (wills.retain && entry.as_published) || hearer.no_local {
+        if entry.since_ns == u64::MAX || (wills.retain && entry.as_published) || subscriber.no_local
+        {
             return;
         }
         let wait_ns = self.plan.scenario.drain_us * 1_000;
         let end_ns = entry.since_ns.saturating_add(entry.stayed_ns);
-        let qos = wills.qos.min(hearer.qos as u8);
+        let qos = wills.qos.min(subscriber.qos as u8);
         let is_whole = *times == 1
             && entry.strictness(qos).generation == 0
             && entry.since_ns < wills.first_ns

@@ -18,8 +18,8 @@ use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::{get, post};
 
 use super::jobs::{Job, Jobs, Refusal, Stored, scenario_entry};
-use crate::cli::args::{Bend, RATE_MAX, RATE_MIN, RATE_STEP, bound, factor};
-use crate::cli::run::{bent, checked, search};
+use crate::cli::args::{Changes, RATE_MAX, RATE_MIN, RATE_STEP, bound, factor};
+use crate::cli::run::{changed, checked, search};
 use crate::http::{self, Problem};
 use flock_measure::threshold::Threshold;
 use flock_model::catalogue;
@@ -211,7 +211,7 @@ fn job(jobs: &Jobs, wishes: Wishes) -> Result<Job, Problem> {
     if broker.is_empty() {
         broker.clone_from(&jobs.broker);
     }
-    let bend = wishes.bend().map_err(bad)?;
+    let changes = wishes.changes().map_err(bad)?;
     let runs = wishes.runs.unwrap_or(1);
     if !(1..=RUNS_MAX).contains(&runs) {
         return Err(bad(format!("runs: a number from 1 to {RUNS_MAX}, not {runs}")));
@@ -219,13 +219,13 @@ fn job(jobs: &Jobs, wishes: Wishes) -> Result<Job, Problem> {
     let mut scenario = loaded.scenario;
     let (transport, tls) = (jobs.secure.transport(), jobs.secure.tls());
     scenario.aim(&broker, transport.as_ref(), tls.as_ref()).map_err(bad)?;
-    let mut scenario = bent(scenario, &bend);
+    let mut scenario = changed(scenario, &changes);
     scenario.search = wishes.search().map_err(bad)?.or(scenario.search);
     for limit in &wishes.expect {
         scenario.expect.metrics.push(Threshold::parse(limit).map_err(bad)?);
     }
     let scenario = checked(scenario).map_err(|error| bad(error.to_string()))?;
-    let overrides = bend.overrides();
+    let overrides = changes.overrides();
     Ok(Job { scenario_id, scenario, source: loaded.source, overrides, runs })
 }
 
@@ -290,7 +290,7 @@ impl Wishes {
         search(bound, rates, step_us).map(Some).map_err(|error| error.to_string())
     }
 
-    fn bend(&self) -> Result<Bend, String> {
+    fn changes(&self) -> Result<Changes, String> {
         let by = |name: &str, value: Option<f64>| match value {
             Some(value) => factor(&value.to_string()).map_err(|error| format!("{name}: {error}")),
             None => Ok(1.0),
@@ -299,7 +299,7 @@ impl Wishes {
             Some(text) => units::time(text).map(Some).map_err(|error| format!("{name}: {error}")),
             None => Ok(None),
         };
-        Ok(Bend {
+        Ok(Changes {
             scale: by("scale", self.scale)?,
             speed: by("speed", self.speed)?,
             duration: time("duration", &self.duration)?,
