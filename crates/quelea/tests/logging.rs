@@ -16,8 +16,6 @@ fn json_lines_go_to_a_file_that_can_be_rotated() {
         level: LogLevel::Info,
         format: LogFormat::Json,
         target,
-        file_bytes_max: 0,
-        files_kept: 0,
         client_lines_per_second_max: 0,
     };
     Logging::install(&config).unwrap();

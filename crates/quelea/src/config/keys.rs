@@ -695,12 +695,8 @@ settings! {
         /// The shape of a line.
         format: LogFormat = Kind::OneOf(LogFormat::WORDS), "text";
         /// `stderr`, `stdout`, or a file, to which the broker appends. A new file has mode 0600.
+        /// logrotate rotates it, and SIGHUP reopens it.
         target: String = Kind::Text("stderr, stdout or a path"), "stderr";
-        /// Size of a log file. A full one is renamed to end in `.1`, the one before to end in `.2`,
-        /// and so on.
-        file_bytes_max: u64 = bytes_or("unlimited", u64::MAX / 2), "16MiB";
-        /// How many full log files stay. The oldest of more is deleted.
-        files_kept: u16 = count(0, 1_000), "4";
         /// The most lines per second of one kind about clients. Further ones are counted, and the
         /// count is logged.
         client_lines_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "100";

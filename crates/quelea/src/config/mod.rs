@@ -165,9 +165,6 @@ pub struct LogConfig {
     pub level: LogLevel,
     pub format: LogFormat,
     pub target: LogTarget,
-    /// 0: no limit.
-    pub file_bytes_max: u64,
-    pub files_kept: u16,
     /// Of each kind. 0: no limit.
     pub client_lines_per_second_max: u32,
 }
@@ -453,8 +450,6 @@ fn lower_log(log: Log) -> LogConfig {
             "stdout" => LogTarget::Stdout,
             _ => LogTarget::File(log.target.into()),
         },
-        file_bytes_max: log.file_bytes_max,
-        files_kept: log.files_kept,
         client_lines_per_second_max: log.client_lines_per_second_max,
     }
 }

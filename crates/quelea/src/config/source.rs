@@ -330,8 +330,17 @@ pub(super) fn unknown<'a>(list: &str, name: &str, known: impl Iterator<Item = &'
     format!("there is no [[{list}]] with the name '{name}'{near}")
 }
 
+/// Keys of earlier versions, and what replaces them.
+const REMOVED: [(&str, &str); 2] = [("log.file_bytes_max", ROTATION), ("log.files_kept", ROTATION)];
+
+const ROTATION: &str = "the broker does not rotate its log file; set up logrotate, with \
+                        packaging/logrotate/quelea as a sample";
+
 /// What to say about a key that does not exist.
 fn unknown_key(general: &str) -> String {
+    if let Some((_, remedy)) = REMOVED.iter().find(|(key, _)| *key == general) {
+        return format!("this key was removed: {remedy}");
+    }
     let (section, name) = general.rsplit_once('.').unwrap_or(("", general));
     let all = || SECTIONS.iter().flat_map(|s| s.keys.iter().map(move |key| (s.name, key.name)));
     let here = all().filter(|(own, _)| *own == section).map(|(_, key)| key);

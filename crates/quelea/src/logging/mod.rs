@@ -7,8 +7,9 @@ mod queue;
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,7 +20,6 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::config::{LogConfig, LogFormat, LogLevel, LogTarget};
 use fields::QuotedFields;
-use file::{LogFile, Place};
 use queue::{Producer, Queue, Sink};
 
 /// Bytes of a text that a client chose, in a log line.
@@ -31,7 +31,7 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// The installed logger.
 pub struct Logging {
     queue: Arc<Queue>,
-    file: Option<Place>,
+    file: Option<PathBuf>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -55,9 +55,12 @@ impl Logging {
     ///
     /// When the log file cannot be opened, or a logger is there already.
     pub fn install(config: &LogConfig) -> Result<&'static Self, LoggingError> {
-        let file = place(config);
+        let file = match &config.target {
+            LogTarget::File(path) => Some(path.clone()),
+            LogTarget::Stdout | LogTarget::Stderr => None,
+        };
         let sink = match (&config.target, &file) {
-            (_, Some(place)) => Sink::File(open(place)?),
+            (_, Some(path)) => Sink::File(open(path)?),
             (LogTarget::Stdout, _) => Sink::Stdout,
             _ => Sink::Stderr,
         };
@@ -95,8 +98,8 @@ impl Logging {
     /// When it cannot be opened; the old one then stays in use.
     pub fn reopen_installed() -> Result<(), LoggingError> {
         let Some(logging) = INSTALLED.get() else { return Ok(()) };
-        let Some(place) = &logging.file else { return Ok(()) };
-        let file = open(place)?;
+        let Some(path) = &logging.file else { return Ok(()) };
+        let file = open(path)?;
         // What was logged before belongs into the old one.
         logging.queue.flush(FLUSH_MAX);
         logging.queue.replace_file(file);
@@ -145,14 +148,8 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{cut}… ({} bytes)", text.len()))
 }
 
-fn place(config: &LogConfig) -> Option<Place> {
-    let LogTarget::File(path) = &config.target else { return None };
-    let (bytes_max, kept) = (config.file_bytes_max, config.files_kept);
-    Some(Place { path: path.clone(), bytes_max, kept })
-}
-
-fn open(place: &Place) -> Result<LogFile, LoggingError> {
-    LogFile::open(place.clone()).map_err(|cause| cannot_open(&place.path, cause))
+fn open(path: &Path) -> Result<File, LoggingError> {
+    file::open(path).map_err(|cause| cannot_open(path, cause))
 }
 
 fn cannot_open(path: &Path, cause: io::Error) -> LoggingError {

@@ -2,6 +2,7 @@
 //! writes them. A log that cannot be written as fast as lines come, or not at all, costs lines,
 //! which are counted, and never anybody's time.
 
+use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,8 +11,6 @@ use std::time::{Duration, Instant};
 
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
-
-use super::file::LogFile;
 
 /// Bytes of lines that wait to be written. More are lost.
 const QUEUE_BYTES_MAX: usize = 1024 * 1024;
@@ -27,7 +26,7 @@ const IDLE_BYTES: usize = 16 * 1024;
 pub(super) enum Sink {
     Stdout,
     Stderr,
-    File(LogFile),
+    File(File),
 }
 
 /// Shared by all who log and the thread that writes.
@@ -44,7 +43,7 @@ pub(super) struct Queue {
 struct State {
     lines: Vec<u8>,
     /// Takes the place of the one in use, before the next line.
-    next_file: Option<LogFile>,
+    next_file: Option<File>,
     /// Lines lost since that was told.
     lost: u64,
     is_writing: bool,
@@ -85,7 +84,7 @@ impl Queue {
     }
 
     /// From the next line on, lines go to this file.
-    pub(super) fn replace_file(&self, file: LogFile) {
+    pub(super) fn replace_file(&self, file: File) {
         self.lock().next_file = Some(file);
         self.wake.notify_one();
     }
@@ -149,7 +148,7 @@ impl Queue {
     }
 
     /// Waits for lines and swaps them for an empty buffer. None: there will be no more.
-    fn take(&self, lines: &mut Vec<u8>) -> Option<(Option<LogFile>, u64)> {
+    fn take(&self, lines: &mut Vec<u8>) -> Option<(Option<File>, u64)> {
         let mut state = self.lock();
         state.is_writing = false;
         while state.lines.is_empty() && state.next_file.is_none() {
@@ -177,7 +176,7 @@ impl Sink {
         let written = match self {
             Self::Stdout => write_to(&mut io::stdout().lock(), lines),
             Self::Stderr => write_to(&mut io::stderr().lock(), lines),
-            Self::File(file) => return file.write_lines(lines),
+            Self::File(file) => write_to(file, lines),
         };
         if written.is_ok() { 0 } else { count(lines) }
     }
@@ -188,7 +187,7 @@ fn write_to(out: &mut impl io::Write, lines: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-pub(super) fn count(lines: &[u8]) -> u64 {
+fn count(lines: &[u8]) -> u64 {
     lines.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
