@@ -4,32 +4,26 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::io::{self, Write as _};
+use std::sync::mpsc::{self, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use net::Url;
 use serde_json::{Value, json};
+use web::ureq;
 
 use crate::engine::Progress;
 
 /// Where the figures go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sink {
-    /// The line protocol to an `http://` write address, with a token if the database wants one.
-    Influx { url: Url, token: Option<String> },
+    /// The line protocol to a write address, with a token if the database wants one.
+    Influx { url: String, token: Option<String> },
     /// The line protocol into a file, line after line.
     InfluxFile(String),
     /// OTLP/HTTP with JSON.
-    Otlp(Url),
-}
-
-/// `http://host:port/path?query`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
-    host: String,
-    path: String,
+    Otlp(String),
 }
 
 /// Pushes until it is dropped.
@@ -54,40 +48,34 @@ struct Told {
     last: String,
 }
 
-impl Url {
-    /// `path` stands for a path that is not given.
-    pub fn parse(text: &str, path: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("`{text}` is no address; write one like http://127.0.0.1:8086{path}");
-        let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
-        let (host, own) = match rest.find('/') {
-            Some(at) => (&rest[..at], &rest[at..]),
-            None => (rest, path),
-        };
-        let own = if own == "/" { path } else { own };
-        if host.is_empty() || text.contains(char::is_whitespace) {
-            return Err(wrong());
-        }
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let host = if has_port { host.to_owned() } else { format!("{host}:80") };
-        Ok(Self { host, path: own.to_owned() })
-    }
-}
-
 impl Sink {
-    /// An `http://` address, or else a file.
+    /// An `http://` or `https://` address, or else a file.
     pub fn influx(text: &str) -> Result<Self, String> {
         match text.contains("://") {
             true => {
                 let token = std::env::var("INFLUX_TOKEN").ok();
-                Ok(Self::Influx { url: Url::parse(text, "/write?db=flock")?, token })
+                Ok(Self::Influx { url: address(text, "/write?db=flock")?, token })
             }
             false => Ok(Self::InfluxFile(text.to_owned())),
         }
     }
 
     pub fn otlp(text: &str) -> Result<Self, String> {
-        Url::parse(text, "/v1/metrics").map(Self::Otlp)
+        address(text, "/v1/metrics").map(Self::Otlp)
+    }
+
+    fn open(self) -> io::Result<Receiver> {
+        let (url, kind, authorization) = match self {
+            Self::InfluxFile(path) => return File::create(path).map(Receiver::File),
+            Self::Influx { url, token } => {
+                let token = token.map(|token| format!("Token {token}"));
+                (url, "text/plain; charset=utf-8", token)
+            }
+            Self::Otlp(url) => (url, "application/json", None),
+        };
+        let agent = web::agent(&Url::parse(&url).map_err(io::Error::other)?, None, TIMEOUT);
+        let agent = agent.map_err(io::Error::other)?;
+        Ok(Receiver::Http { agent, url, kind, authorization })
     }
 }
 
@@ -95,13 +83,10 @@ impl Exporter {
     pub fn start(sink: Sink, scenario: &str) -> io::Result<Self> {
         let (queue, bodies) = sync_channel(QUEUE_MAX);
         let form = if matches!(sink, Sink::Otlp(_)) { Form::Otlp } else { Form::Lines };
-        let file = match &sink {
-            Sink::InfluxFile(path) => Some(File::create(path)?),
-            _ => None,
-        };
+        let receiver = sink.open()?;
         let thread = std::thread::Builder::new()
             .name("export".to_owned())
-            .spawn(move || push_all(&sink, file, &bodies))?;
+            .spawn(move || push_all(receiver, &bodies))?;
         Ok(Self {
             queue: Some(queue),
             thread: Some(thread),
@@ -139,20 +124,33 @@ impl Exporter {
     }
 }
 
-fn push_all(sink: &Sink, mut file: Option<File>, bodies: &Receiver<String>) -> Told {
+/// An open sink.
+enum Receiver {
+    File(File),
+    Http { agent: ureq::Agent, url: String, kind: &'static str, authorization: Option<String> },
+}
+
+impl Receiver {
+    fn push(&mut self, body: &str) -> io::Result<()> {
+        let (agent, url, kind, authorization) = match self {
+            Self::File(file) => return file.write_all(body.as_bytes()),
+            Self::Http { agent, url, kind, authorization } => (agent, url, kind, authorization),
+        };
+        let mut request = agent.post(&*url).content_type(*kind);
+        if let Some(authorization) = authorization {
+            request = request.header("Authorization", &*authorization);
+        }
+        match request.send(body).map_err(ureq::Error::into_io)?.status() {
+            status if status.is_success() => Ok(()),
+            status => Err(io::Error::other(format!("{url} answered `{status}`"))),
+        }
+    }
+}
+
+fn push_all(mut receiver: Receiver, bodies: &mpsc::Receiver<String>) -> Told {
     let mut told = Told::default();
     for body in bodies {
-        let pushed = match sink {
-            Sink::InfluxFile(_) => match &mut file {
-                Some(file) => file.write_all(body.as_bytes()),
-                None => Ok(()),
-            },
-            Sink::Influx { url, token } => {
-                post(url, "text/plain; charset=utf-8", token.as_deref(), &body)
-            }
-            Sink::Otlp(url) => post(url, "application/json", None, &body),
-        };
-        if let Err(error) = pushed {
+        if let Err(error) = receiver.push(&body) {
             told.failed += 1;
             told.last = error.to_string();
         }
@@ -160,42 +158,10 @@ fn push_all(sink: &Sink, mut file: Option<File>, bodies: &Receiver<String>) -> T
     told
 }
 
-fn post(url: &Url, kind: &str, token: Option<&str>, body: &str) -> io::Result<()> {
-    let mut last = io::Error::other(format!("{}: no address for this name", url.host));
-    for address in url.host.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, TIMEOUT) {
-            Ok(stream) => return exchange(&stream, url, kind, token, body),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn exchange(
-    mut stream: &TcpStream,
-    url: &Url,
-    kind: &str,
-    token: Option<&str>,
-    body: &str,
-) -> io::Result<()> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    let authorization = token.map_or(String::new(), |t| format!("Authorization: Token {t}\r\n"));
-    let head = format!(
-        "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{authorization}Connection: close\r\n\r\n",
-        url.path,
-        url.host,
-        body.len()
-    );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())?;
-    let mut status = String::new();
-    BufReader::new(stream.take(STATUS_BYTES_MAX)).read_line(&mut status)?;
-    let code = status.split_whitespace().nth(1).and_then(|code| code.parse::<u16>().ok());
-    match code {
-        Some(200..=299) => Ok(()),
-        _ => Err(io::Error::other(format!("{} answered `{}`", url.host, status.trim()))),
-    }
+/// With a path where it has none.
+fn address(text: &str, path: &str) -> Result<String, String> {
+    web::http_url(text, 80, path)
+        .map_err(|why| format!("`{text}` {why}; write one like http://127.0.0.1:8086{path}"))
 }
 
 fn now_ns() -> u128 {
@@ -312,10 +278,10 @@ fn otlp(scenario: &str, stage: &str, figures: &[Figure], times: (u128, u128)) ->
 /// Seconds that wait for the receiver; later ones are left out.
 const QUEUE_MAX: usize = 60;
 const TIMEOUT: Duration = Duration::from_secs(5);
-const STATUS_BYTES_MAX: u64 = 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Read as _};
     use std::net::TcpListener;
 
     use super::*;
@@ -438,10 +404,10 @@ mod tests {
 
     #[test]
     fn addresses() {
-        let url = |text: &str| Url::parse(text, "/x").map(|url| (url.host, url.path));
-        assert_eq!(url("http://h").unwrap(), ("h:80".into(), "/x".into()));
-        assert_eq!(url("http://h:9/a?b=c").unwrap(), ("h:9".into(), "/a?b=c".into()));
-        assert!(url("https://h").is_err() && url("http://").is_err());
+        let url = |text: &str| address(text, "/x");
+        assert_eq!(url("http://h").unwrap(), "http://h:80/x");
+        assert_eq!(url("https://h:9/a?b=c").unwrap(), "https://h:9/a?b=c");
+        assert!(url("ftp://h").is_err() && url("http://").is_err());
         assert_eq!(Sink::influx("a.txt"), Ok(Sink::InfluxFile("a.txt".to_owned())));
     }
 }

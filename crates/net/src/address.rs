@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::url::{self, Url, UrlError};
+
 /// A URL such as `tcp://127.0.0.1:1883`, `tls://[::]:8883`, `ws://localhost:8083/mqtt`,
 /// `wss://broker.example` or `unix:///run/quelea.sock`.
 ///
@@ -89,9 +91,7 @@ impl Address {
     pub fn is_loopback(&self) -> bool {
         match self {
             Self::Unix(_) => true,
-            Self::Inet { host, .. } => {
-                host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
-            }
+            Self::Inet { host, .. } => url::is_loopback(host),
         }
     }
 
@@ -144,56 +144,39 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let (scheme, rest) =
-            text.split_once("://").ok_or_else(|| AddressError::SchemeMissing(text.to_owned()))?;
-        let scheme = match scheme {
+        if let Some(path) = text.strip_prefix("unix://") {
+            return match path {
+                "" => Err(AddressError::PathMissing(text.to_owned())),
+                path => Ok(Self::Unix(PathBuf::from(path))),
+            };
+        }
+        let url = Url::parse(text).map_err(|error| match error {
+            UrlError::Scheme => AddressError::SchemeMissing(text.to_owned()),
+            UrlError::Host => AddressError::HostInvalid(text.to_owned()),
+            UrlError::Port => AddressError::PortInvalid(text.to_owned()),
+        })?;
+        if url.user.is_some() {
+            return Err(AddressError::HostInvalid(text.to_owned()));
+        }
+        let scheme = match url.scheme {
             "tcp" | "mqtt" => Scheme::Tcp,
             "tls" | "mqtts" | "ssl" => Scheme::Tls,
             "ws" => Scheme::Ws,
             "wss" => Scheme::Wss,
-            "unix" if rest.is_empty() => return Err(AddressError::PathMissing(text.to_owned())),
-            "unix" => return Ok(Self::Unix(PathBuf::from(rest))),
             _ => return Err(AddressError::SchemeUnknown(text.to_owned())),
         };
-        let (authority, path) = match rest.find('/') {
-            Some(at) => rest.split_at(at),
-            None => (rest, ""),
-        };
-        let path = match (scheme.is_websocket(), path) {
+        let path = match (scheme.is_websocket(), url.path) {
             (true, "" | "/") => WEBSOCKET_PATH_DEFAULT,
             (true, path) => path,
             (false, "" | "/") => "",
             (false, _) => return Err(AddressError::PathUnexpected(text.to_owned())),
         };
-        let (host, port) = split_port(authority, text)?;
         Ok(Self::Inet {
             scheme,
-            host: if host == "*" { String::new() } else { host.to_owned() },
-            port: port.unwrap_or(scheme.port_default()),
+            host: if url.host == "*" { String::new() } else { url.host.to_owned() },
+            port: url.port.unwrap_or(scheme.port_default()),
             path: path.to_owned(),
         })
-    }
-}
-
-/// Takes `host`, `host:port`, `[v6]` and `[v6]:port` apart.
-fn split_port<'a>(authority: &'a str, text: &str) -> Result<(&'a str, Option<u16>), AddressError> {
-    let port = |digits: &str| {
-        digits.parse().map(Some).map_err(|_| AddressError::PortInvalid(text.to_owned()))
-    };
-    let host_invalid = || AddressError::HostInvalid(text.to_owned());
-    if let Some(bracketed) = authority.strip_prefix('[') {
-        let (host, rest) = bracketed.split_once(']').ok_or_else(host_invalid)?;
-        host.parse::<Ipv6Addr>().map_err(|_| host_invalid())?;
-        return match rest.strip_prefix(':') {
-            Some(digits) => Ok((host, port(digits)?)),
-            None if rest.is_empty() => Ok((host, None)),
-            None => Err(host_invalid()),
-        };
-    }
-    match authority.split_once(':') {
-        Some((_, digits)) if digits.contains(':') => Err(host_invalid()),
-        Some((host, digits)) => Ok((host, port(digits)?)),
-        None => Ok((authority, None)),
     }
 }
 

@@ -1,19 +1,17 @@
 //! Networks of IP addresses: of proxies that are trusted, of clients that are banned, of rules.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use ipnet::{IpNet, Ipv4Net};
 use thiserror::Error;
 
 /// A network such as `10.0.0.0/8` or `fd00::/8`; a bare address is a network of one. IPv4 mapped
 /// into IPv6 (`::ffff:10.0.0.0/104`) is IPv4 here, as addresses of clients are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Cidr {
-    network: IpAddr,
-    prefix_bits: u8,
-}
+pub struct Cidr(IpNet);
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CidrError {
@@ -26,42 +24,18 @@ pub enum CidrError {
 impl Cidr {
     /// Whether `address` lies within. An IPv4 address mapped into IPv6 counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.network, address.to_canonical()) {
-            (IpAddr::V4(network), IpAddr::V4(address)) => {
-                let differing = (network.to_bits() ^ address.to_bits()).leading_zeros();
-                differing >= u32::from(self.prefix_bits)
-            }
-            (IpAddr::V6(network), IpAddr::V6(address)) => {
-                let differing = (network.to_bits() ^ address.to_bits()).leading_zeros();
-                differing >= u32::from(self.prefix_bits)
-            }
-            _ => false,
-        }
+        self.0.contains(&address.to_canonical())
     }
-}
 
-impl Cidr {
     /// The same network, named by its first address.
     #[must_use]
     pub fn without_host(self) -> Self {
-        Self { network: *self.addresses().start(), ..self }
+        Self(self.0.trunc())
     }
 
     /// All of them. IPv4 and IPv6 do not mix.
     pub fn addresses(&self) -> RangeInclusive<IpAddr> {
-        let prefix_bits = u32::from(self.prefix_bits);
-        match self.network {
-            IpAddr::V4(own) => {
-                let host = u32::MAX.checked_shr(prefix_bits).unwrap_or(0);
-                let (first, last) = (own.to_bits() & !host, own.to_bits() | host);
-                Ipv4Addr::from_bits(first).into()..=Ipv4Addr::from_bits(last).into()
-            }
-            IpAddr::V6(own) => {
-                let host = u128::MAX.checked_shr(prefix_bits).unwrap_or(0);
-                let (first, last) = (own.to_bits() & !host, own.to_bits() | host);
-                Ipv6Addr::from_bits(first).into()..=Ipv6Addr::from_bits(last).into()
-            }
-        }
+        self.0.network()..=self.0.broadcast()
     }
 }
 
@@ -69,34 +43,24 @@ impl FromStr for Cidr {
     type Err = CidrError;
 
     fn from_str(text: &str) -> Result<Self, CidrError> {
-        let error = || CidrError::Malformed(text.to_owned());
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix)),
-            None => (text, None),
+        let net = match text.parse::<IpAddr>() {
+            Ok(address) => IpNet::from(address),
+            Err(_) => text.parse().map_err(|_| CidrError::Malformed(text.to_owned()))?,
         };
-        let network: IpAddr = address.parse().map_err(|_| error())?;
-        let bits_max = if network.is_ipv4() { 32 } else { 128 };
-        let prefix_bits = match prefix {
-            Some(prefix) => prefix.parse::<u8>().map_err(|_| error())?,
-            None => bits_max,
-        };
-        if prefix_bits > bits_max {
-            return Err(error());
-        }
-        match network.to_canonical() {
-            IpAddr::V4(mapped) if network.is_ipv6() => {
-                let prefix_bits = prefix_bits.checked_sub(MAPPED_PREFIX_BITS);
-                let prefix_bits = prefix_bits.ok_or_else(|| CidrError::Mapped(text.to_owned()))?;
-                Ok(Self { network: mapped.into(), prefix_bits })
+        match (net, net.addr().to_canonical()) {
+            (IpNet::V6(net), IpAddr::V4(mapped)) => {
+                let prefix_bits = net.prefix_len().checked_sub(MAPPED_PREFIX_BITS);
+                let plain = prefix_bits.and_then(|bits| Ipv4Net::new(mapped, bits).ok());
+                Ok(Self(plain.ok_or_else(|| CidrError::Mapped(text.to_owned()))?.into()))
             }
-            network => Ok(Self { network, prefix_bits }),
+            _ => Ok(Self(net)),
         }
     }
 }
 
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.prefix_bits)
+        self.0.fmt(f)
     }
 }
 

@@ -30,6 +30,7 @@ mod socket;
 mod stream;
 mod sys;
 mod tls;
+mod url;
 pub mod ws;
 
 pub use address::{Address, AddressError, ListenAddress, Scheme};
@@ -46,7 +47,9 @@ pub use stream::{Read, Stream};
 pub use sys::UnixCredentials;
 pub use tls::{
     ClientAuth, TlsClientContext, TlsClientOptions, TlsContext, TlsError, TlsOptions, TlsVersion,
+    authorities,
 };
+pub use url::{Url, UrlError, host_and_port};
 pub use ws::upgrade::Origins;
 
 #[cfg(test)]

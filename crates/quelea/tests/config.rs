@@ -192,7 +192,7 @@ fn providers_are_listed_and_named_by_listeners() {
         ("[[authentication]]\nname = \"a\"\nkind = \"http\"\n".into(), "needs a url"),
         (
             "[[authentication]]\nname = \"a\"\nkind = \"http\"\nurl = \"id\"\n".into(),
-            "'id' is not a URL",
+            "'id' has no scheme",
         ),
         (more("username = \"${username}\"\n"), "have the token say it"),
         (more("username = \"${claims.sub\"\n"), "lacks its '}'"),
@@ -309,6 +309,7 @@ fn unknown_keys_are_errors_with_place_and_suggestion() {
     assert!(error("[[listeners]]\nurll = \"x\"").contains(":2:1: listeners.0.urll"));
     assert!(error("[listeners]\nurl = \"x\"").contains("[[listeners]]"));
     assert!(error("limits = 3").contains("[limits]"));
+    assert!(error("[log]\nfiles_kept = 3").contains("set up logrotate"));
     let env = vec![("QUELEA_limits__qos_mx".to_owned(), "1".to_owned())];
     let message = load(&Sources { env, ..Sources::default() }, &MACHINE).unwrap_err().to_string();
     assert_eq!(

@@ -1,10 +1,12 @@
 //! A small HTTP server on a thread and a runtime of its own, so that nothing that is asked there
-//! delays a message. What it answers is an axum router.
+//! delays a message. What it answers is an axum router. [`agent`] is a client that blocks.
 //!
 //! Whoever reaches the address may ask: one request for each connection, few places, and a time
 //! for everything.
 
 mod body;
+mod client;
+mod escapes;
 mod lasting;
 mod permits;
 
@@ -27,6 +29,8 @@ use tokio::sync::oneshot;
 
 pub use axum;
 pub use body::{BodyError, read_body};
+pub use client::{agent, http_url, ureq};
+pub use escapes::{percent_decoded, percent_encoded};
 use lasting::Slot;
 pub use lasting::{Lasting, stream};
 use permits::ConnectionPermits;

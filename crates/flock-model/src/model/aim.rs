@@ -1,5 +1,7 @@
 //! Pointing a scenario at the brokers at hand, and bending its times.
 
+use std::net::Ipv6Addr;
+
 use super::{Broker, Command, Scenario, Spread, Tls, Transport};
 
 /// A broker as given on the command line: `host:port`, with a transport if one was asked for.
@@ -20,37 +22,33 @@ impl Target {
             }
             return Ok(Self { address: path.to_owned(), transport: Some(Transport::Unix) });
         }
-        let (scheme, rest) = text.split_once("://").map_or(("", text), |(s, r)| (s, r));
-        let (host, path) = rest.split_once('/').map_or((rest, None), |(h, p)| (h, Some(p)));
-        let path = path.map_or("/mqtt".to_owned(), |path| format!("/{path}"));
-        let (transport, port) = match scheme {
-            "" => (None, 1883),
-            "mqtt" | "tcp" => (Some(Transport::Tcp), 1883),
-            "mqtts" | "ssl" | "tls" => (Some(Transport::Tls), 8883),
-            "ws" => (Some(Transport::Ws { path }), 80),
-            "wss" => (Some(Transport::Wss { path }), 443),
-            _ => {
+        let wrong = |why: &str| format!("`{text}` {why}; write host:port or mqtt://host:port");
+        let bare_v6 = text.parse::<Ipv6Addr>().map(|ip| format!("mqtt://[{ip}]"));
+        let is_bare = !text.contains("://");
+        let full = match (bare_v6, is_bare) {
+            (Ok(full), _) => full,
+            (Err(_), true) => format!("mqtt://{text}"),
+            (Err(_), false) => text.to_owned(),
+        };
+        let url = net::Url::parse(&full).map_err(|error| wrong(&error.to_string()))?;
+        let path = if url.path.is_empty() { "/mqtt" } else { url.path }.to_owned();
+        let (transport, port) = match url.scheme {
+            "mqtt" | "tcp" => (Transport::Tcp, 1883),
+            "mqtts" | "ssl" | "tls" => (Transport::Tls, 8883),
+            "ws" => (Transport::Ws { path }, 80),
+            "wss" => (Transport::Wss { path }, 443),
+            scheme => {
                 return Err(format!(
-                    "`{scheme}` is no known scheme; use mqtt, mqtts, ws, wss or unix"
+                    "`{scheme}` is an unknown scheme; valid are mqtt, mqtts, ws, wss and unix"
                 ));
             }
         };
-        let has_port = host
-            .rsplit_once(':')
-            .is_some_and(|(name, _)| !name.contains(':') || name.ends_with(']'));
-        let address = match (has_port, host.matches(':').count() > 1 && !host.starts_with('[')) {
-            (true, _) => host.to_owned(),
-            (false, true) => format!("[{host}]:{port}"),
-            (false, false) => format!("{host}:{port}"),
-        };
-        match address.rsplit_once(':') {
-            Some((name, port))
-                if !name.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) =>
-            {
-                Ok(Self { address, transport })
-            }
-            _ => Err(format!("`{text}` is no broker address; write host:port")),
+        let port = url.port.unwrap_or(port);
+        if url.host.is_empty() || url.user.is_some() || port == 0 {
+            return Err(wrong("has no valid host and port"));
         }
+        let address = format!("{}:{port}", url.bracketed_host());
+        Ok(Self { address, transport: (!is_bare).then_some(transport) })
     }
 }
 

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io::{self, Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use web::ureq;
 
 use super::surroundings;
 use flock_measure::{HostLoad, HostSample, MachineInfo};
@@ -103,10 +103,10 @@ pub struct Sampler {
 #[derive(Debug)]
 enum Source {
     Tree(u32),
-    /// `host:port` and path of a page in the Prometheus format.
+    /// A page in the Prometheus format.
     Page {
-        address: String,
-        path: String,
+        agent: ureq::Agent,
+        url: String,
     },
 }
 
@@ -115,13 +115,13 @@ impl Sampler {
         Self::of(Source::Tree(pid))
     }
 
-    /// `http://host:port/path`, read for `process_cpu_seconds_total` and
+    /// `http://host:port/path` or `https://...`, read for `process_cpu_seconds_total` and
     /// `process_resident_memory_bytes`.
-    pub fn of_page(url: &str) -> Option<Self> {
-        let rest = url.strip_prefix("http://")?;
-        let (address, path) = rest.split_once('/').unwrap_or((rest, "metrics"));
-        let source = Source::Page { address: address.to_owned(), path: format!("/{path}") };
-        Some(Self::of(source))
+    pub fn of_page(url: &str) -> Result<Self, String> {
+        let url = web::http_url(url, 80, "/metrics")?;
+        let parts = net::Url::parse(&url).map_err(|error| error.to_string())?;
+        let agent = web::agent(&parts, None, PAGE_TIMEOUT).map_err(|error| error.to_string())?;
+        Ok(Self::of(Source::Page { agent, url }))
     }
 
     fn of(source: Source) -> Self {
@@ -150,7 +150,7 @@ impl Sampler {
     pub fn is_there(&self) -> bool {
         match &self.source {
             Source::Tree(_) => true,
-            Source::Page { address, path } => sample_page(address, path).is_ok(),
+            Source::Page { agent, url } => sample_page(agent, url).is_ok(),
         }
     }
 
@@ -158,7 +158,7 @@ impl Sampler {
     pub fn sample(&mut self, at_secs: f64) -> Option<HostSample> {
         let mut sample = match &self.source {
             Source::Tree(pid) => sample_tree(*pid, self.except, &mut self.tasks)?,
-            Source::Page { address, path } => sample_page(address, path).ok()?,
+            Source::Page { agent, url } => sample_page(agent, url).ok()?,
         };
         sample.at_secs = at_secs;
         sample.cpu_secs = sample.cpu_secs.map(|secs| secs + self.before_secs);
@@ -222,7 +222,7 @@ impl Sampler {
                 .map_or(0.0, |(first, last)| last.at_secs - first.at_secs),
             source: match &self.source {
                 Source::Tree(pid) => format!("pid {pid}"),
-                Source::Page { address, path } => format!("http://{address}{path}"),
+                Source::Page { url, .. } => url.clone(),
             },
             samples: self.samples.clone(),
             ..HostLoad::default()
@@ -381,20 +381,13 @@ fn resident_bytes(pid: u32) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-fn sample_page(address: &str, path: &str) -> io::Result<HostSample> {
-    let remote = address
-        .to_socket_addrs()?
-        .next()
-        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-    let mut stream = TcpStream::connect_timeout(&remote, PAGE_TIMEOUT)?;
-    stream.set_read_timeout(Some(PAGE_TIMEOUT))?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-    let mut text = String::new();
-    stream.take(PAGE_BYTES_MAX).read_to_string(&mut text)?;
+fn sample_page(agent: &ureq::Agent, url: &str) -> Result<HostSample, ureq::Error> {
+    let mut answer = agent.get(url).call()?;
     // What a server says instead of a page has no figures.
-    if text.split_whitespace().nth(1) != Some("200") {
-        return Err(io::Error::from(io::ErrorKind::NotFound));
+    if answer.status() != 200 {
+        return Err(ureq::Error::StatusCode(answer.status().as_u16()));
     }
+    let text = answer.body_mut().with_config().limit(PAGE_BYTES_MAX).read_to_string()?;
     let value = |name: &str| {
         text.lines()
             .find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])))
@@ -435,7 +428,7 @@ const SYSCTLS: [&str; 12] = [
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead as _, BufReader};
+    use std::io::{BufRead as _, BufReader, Write as _};
 
     use super::*;
 

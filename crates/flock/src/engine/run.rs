@@ -62,7 +62,7 @@ pub enum BrokerAccess {
     Command(Vec<String>),
     /// A process that somebody else started and hands over.
     Process(BrokerProcess),
-    /// `http://host:port/metrics`.
+    /// `http://host:port/metrics` or `https://...`.
     Metrics(String),
 }
 
@@ -79,8 +79,8 @@ pub enum RunError {
     Agent(#[from] AgentError),
     #[error("cannot start the load: {0}")]
     Start(#[source] io::Error),
-    #[error("`{0}` is not a metrics page: write http://host:port/metrics")]
-    Metrics(String),
+    #[error("`{0}` {1}; write http://host:port/metrics or https://host/metrics")]
+    Metrics(String, String),
     #[error("nothing was run: {0} does not answer with metrics (--metrics)")]
     NoMetrics(String),
 }
@@ -176,7 +176,8 @@ fn watch(
     let process = match access {
         BrokerAccess::None => return Ok((None, None)),
         BrokerAccess::Metrics(url) => {
-            let Some(sampler) = Sampler::of_page(&url) else { return Err(RunError::Metrics(url)) };
+            let sampler =
+                Sampler::of_page(&url).map_err(|why| RunError::Metrics(url.clone(), why))?;
             if !sampler.is_there() {
                 return Err(RunError::NoMetrics(url));
             }

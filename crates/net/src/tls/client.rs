@@ -1,6 +1,6 @@
 //! TLS as a connector asks for it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -89,6 +89,16 @@ impl TlsClientContext {
         Ok(Self { config: Arc::new(config) })
     }
 
+    /// The cryptography of all TLS here.
+    pub fn provider() -> CryptoProvider {
+        aws_lc_rs::default_provider()
+    }
+
+    /// For other users of rustls, such as clients of HTTP.
+    pub fn config(&self) -> &Arc<ClientConfig> {
+        &self.config
+    }
+
     /// `server_name` is checked against the certificate and sent as SNI.
     pub(crate) fn session(&self, server_name: ServerName<'static>) -> Result<Session, TlsError> {
         let config = Arc::clone(&self.config);
@@ -127,14 +137,27 @@ fn roots(options: &TlsClientOptions) -> Result<RootCertStore, TlsError> {
     if let Some(path) = &options.ca {
         return files::roots(path);
     }
-    let from_environment = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
-    let path = from_environment
-        .or_else(|| SYSTEM_CA_FILES.iter().map(PathBuf::from).find(|path| path.exists()))
-        .ok_or(TlsError::SystemCaMissing)?;
     let mut roots = RootCertStore::empty();
-    // Systems carry a few certificates that rustls does not accept as anchors; the others serve.
-    roots.add_parsable_certificates(files::certificates(&path)?);
+    // Systems have a few certificates that rustls does not accept as anchors; the others serve.
+    roots.add_parsable_certificates(authorities(None)?);
     Ok(roots)
+}
+
+/// The CA certificates of a PEM file, or those of the system.
+///
+/// # Errors
+///
+/// A file that cannot be read, or a system without CA certificates.
+pub fn authorities(ca: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    if let Some(path) = ca {
+        return files::certificates(path);
+    }
+    let found = rustls_native_certs::load_native_certs();
+    match found.errors.into_iter().next() {
+        _ if !found.certs.is_empty() => Ok(found.certs),
+        None => Err(TlsError::SystemCaMissing),
+        Some(error) => Err(TlsError::SystemCa(error.to_string())),
+    }
 }
 
 /// Checks signatures, so that the handshake itself is sound, but not who signed.
@@ -179,11 +202,3 @@ impl ServerCertVerifier for AnyServer {
 }
 
 static VERSION_12: &[&SupportedProtocolVersion] = &[&rustls::version::TLS12];
-
-/// Debian and Alpine, Fedora, openSUSE, the BSDs and macOS.
-const SYSTEM_CA_FILES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];

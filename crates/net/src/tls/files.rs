@@ -38,6 +38,8 @@ pub enum TlsError {
     KeyMissing,
     #[error("no CA certificates found on this system: name a file of them, or set SSL_CERT_FILE")]
     SystemCaMissing,
+    #[error("cannot read the CA certificates of this system: {0}")]
+    SystemCa(String),
     #[error("`{0}` is not a host name or IP address that a certificate could be for")]
     ServerName(String),
     #[error("there is no cipher suite `{name}` here; there are {known}")]

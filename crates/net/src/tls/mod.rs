@@ -8,7 +8,7 @@ mod server;
 mod session;
 
 pub(crate) use client::parse_server_name;
-pub use client::{TlsClientContext, TlsClientOptions};
+pub use client::{TlsClientContext, TlsClientOptions, authorities};
 pub use files::TlsError;
 pub use server::{ClientAuth, TlsContext, TlsOptions, TlsVersion};
 pub(crate) use session::{INPUT_BYTES_MAX, Plaintext, Session};

@@ -2,6 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use web::axum::http::StatusCode;
+use web::percent_decoded;
 
 use super::problem::Problem;
 use super::routes::{Kind, Param, Place, Route};
@@ -62,7 +63,7 @@ impl Call {
             return Err(Problem::bad("query", format!("'{name}' is unknown")).fix(fix));
         };
         let shown = format!("{} parameter {name}", place.as_str());
-        let value = decoded(value).ok_or_else(|| {
+        let value = percent_decoded(value).ok_or_else(|| {
             let fix = "write bytes other than letters and digits as %XX, in UTF-8";
             Problem::bad(&shown, "it is not percent-encoded UTF-8").fix(fix)
         })?;
@@ -157,24 +158,6 @@ impl Param {
     }
 }
 
-/// Percent-encoding undone. None: it is broken, or not UTF-8.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        bytes.push((digit(digits[0])? * 16 + digit(digits[1])?) as u8);
-        rest = after;
-    }
-    String::from_utf8(bytes).ok()
-}
-
 /// A body that cannot be read as such.
 pub(crate) fn too_much(detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail).at("body").fix("ask for less at a time")
@@ -259,7 +242,7 @@ mod tests {
         #[test]
         fn what_was_encoded_is_decoded(text in ".{0,40}") {
             let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
-            prop_assert_eq!(decoded(&encoded), Some(text));
+            prop_assert_eq!(percent_decoded(&encoded), Some(text));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! All of it runs on one thread with a small runtime ([`Net`]): a service that hangs holds a few
 //! hundred bytes, and no thread.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,25 +14,19 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+use net::{TlsClientContext, TlsClientOptions};
+use rustls::pki_types::ServerName;
 use serde_json::{Map, Value};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
+use web::percent_decoded;
 
 use super::lock;
 
 /// The largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-
-/// Where systems keep the authorities that they trust.
-const SYSTEM_ROOTS: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 
 /// The thread that requests are made on.
 pub(super) struct Net {
@@ -46,6 +40,8 @@ pub(super) struct Net {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     is_tls: bool,
+    is_loopback: bool,
+    /// Without the brackets of an IPv6 address.
     host: String,
     port: u16,
     /// With the query, if there is one.
@@ -135,38 +131,40 @@ impl Url {
     ///
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wanted = || format!("'{text}' is not a URL such as https://id.example/keys");
-        let uri: Uri = text.parse().map_err(|_| wanted())?;
-        let is_tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(wanted()),
+        let wanted = |why: &dyn std::fmt::Display| {
+            format!("'{text}' {why}; write a URL such as https://id.example/keys")
         };
-        let authority = uri.authority().ok_or_else(wanted)?;
-        if authority.as_str().contains('@') {
+        let url = net::Url::parse(text).map_err(|error| wanted(&error))?;
+        let is_tls = match url.scheme {
+            "http" => false,
+            "https" => true,
+            _ => return Err(wanted(&"is neither http:// nor https://")),
+        };
+        if url.user.is_some() {
             return Err("names and passwords go into headers, not into the URL".into());
         }
-        let host = uri.host().ok_or_else(wanted)?.to_owned();
-        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-        Ok(Self { is_tls, host, port, path })
+        if url.host.is_empty() {
+            return Err(wanted(&"has no host"));
+        }
+        let port = url.port.unwrap_or(if is_tls { 443 } else { 80 });
+        let path = match url.path {
+            "" => "/".to_owned(),
+            path if path.starts_with('?') => format!("/{path}"),
+            path => path.to_owned(),
+        };
+        if path.parse::<Uri>().is_err() {
+            return Err(wanted(&"has characters in its path that must be percent-encoded"));
+        }
+        Ok(Self { is_tls, is_loopback: url.is_loopback(), host: url.host.to_owned(), port, path })
     }
 
     /// Does what goes there stay on this machine, or encrypted?
     pub fn is_private(&self) -> bool {
-        let address = self.bare_host().parse::<std::net::IpAddr>();
-        self.is_tls
-            || self.host == "localhost"
-            || address.is_ok_and(|ip| ip.to_canonical().is_loopback())
+        self.is_tls || self.is_loopback
     }
 
     pub fn is_tls(&self) -> bool {
         self.is_tls
-    }
-
-    /// Without the brackets of an IPv6 address.
-    fn bare_host(&self) -> &str {
-        self.host.trim_start_matches('[').trim_end_matches(']')
     }
 }
 
@@ -190,7 +188,9 @@ impl Client {
     ) -> Result<Self, String> {
         let tls = if url.is_tls { Some(connector(ca)?) } else { None };
         let mut all = HeaderMap::new();
-        let host = HeaderValue::from_str(&format!("{}:{}", url.host, url.port));
+        let shown =
+            if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
+        let host = HeaderValue::from_str(&format!("{shown}:{}", url.port));
         all.insert(HOST, host.map_err(|error| error.to_string())?);
         for (name, value) in headers {
             let wrong = |why: String| format!("the header '{name}' cannot be sent: {why}");
@@ -295,7 +295,7 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
-        let host = self.url.bare_host();
+        let host = self.url.host.as_str();
         let cannot = |error: std::io::Error| format!("cannot connect to {host}: {error}");
         let stream = TcpStream::connect((host, self.url.port)).await.map_err(cannot)?;
         // Without it nothing is wrong but the latency.
@@ -317,27 +317,9 @@ where
 }
 
 fn connector(ca: Option<&Path>) -> Result<TlsConnector, String> {
-    let system = || SYSTEM_ROOTS.iter().map(PathBuf::from).find(|path| path.exists());
-    let path = ca.map(Path::to_path_buf).or_else(system);
-    let path = path.ok_or("this system has no list of authorities; name one with ca")?;
-    let cannot = |why: String| format!("{}: {why}", path.display());
-    let mut roots = rustls::RootCertStore::empty();
-    let listed = CertificateDer::pem_file_iter(&path).map_err(|error| cannot(error.to_string()))?;
-    for certificate in listed {
-        let certificate = certificate.map_err(|error| cannot(error.to_string()))?;
-        // Systems trust some that are too odd for this; the others are enough.
-        let _ = roots.add(certificate);
-    }
-    if roots.is_empty() {
-        return Err(cannot("there is no certificate in it".into()));
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
+    let options = TlsClientOptions { ca: ca.map(Path::to_path_buf), ..TlsClientOptions::default() };
+    let context = TlsClientContext::load(&options).map_err(|error| error.to_string())?;
+    Ok(TlsConnector::from(Arc::clone(context.config())))
 }
 
 /// RFC 9111, section 5.2: what must not be kept has no age.
@@ -361,46 +343,23 @@ fn content_of(header: Option<&HeaderValue>) -> Content {
     }
 }
 
+/// A `+` is a space in forms.
+fn form_decoded(text: &str) -> Option<String> {
+    percent_decoded(&text.replace('+', " "))
+}
+
 /// The fields of a form as members of an object. None: it is none, or a field is there twice.
 pub(super) fn members_of_form(body: &[u8]) -> Option<Map<String, Value>> {
     let mut members = Map::new();
     let text = str::from_utf8(body).ok()?.trim();
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = Value::String(percent_decoded(value)?);
-        if members.insert(percent_decoded(name)?, value).is_some() {
+        let value = Value::String(form_decoded(value)?);
+        if members.insert(form_decoded(name)?, value).is_some() {
             return None;
         }
     }
     Some(members)
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => u8::try_from(digit(rest.next())? * 16 + digit(rest.next())?).ok()?,
-            other => other,
-        });
-    }
-    String::from_utf8(bytes).ok()
-}
-
-/// Text as a part of a query or a form.
-pub(super) fn percent_encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(byte.into());
-            }
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
 }
 
 impl AskError {
@@ -424,7 +383,7 @@ mod tests {
         );
         assert!(url.is_private());
         let url = Url::parse("http://[::1]:8080").unwrap();
-        assert_eq!((url.is_tls, url.bare_host(), url.port, &*url.path), (false, "::1", 8080, "/"));
+        assert_eq!((url.is_tls, &*url.host, url.port, &*url.path), (false, "::1", 8080, "/"));
         assert!(url.is_private() && !Url::parse("http://10.0.0.1/").unwrap().is_private());
         for text in ["", "id.example", "ftp://a/b", "https:///x", "http://a:b@c/"] {
             assert!(Url::parse(text).is_err(), "{text}");
@@ -473,10 +432,5 @@ mod tests {
         for wrong in [&b"a=%"[..], b"a=%4", b"a=%zz", b"a=%ff", b"\xff", b"a=1&a=2"] {
             assert_eq!(members_of_form(wrong), None, "{wrong:?}");
         }
-    }
-
-    #[test]
-    fn text_is_encoded() {
-        assert_eq!(percent_encoded("a b&c=ä/%"), "a%20b%26c%3D%C3%A4%2F%25");
     }
 }

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use hyper::StatusCode;
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
+use web::percent_encoded;
 
 use super::breaker::Breaker;
 use super::cache::{Digest, ProofCache};
-use super::fetch::{self, AskError, Client, Content, Reply, members_of_form, percent_encoded};
+use super::fetch::{self, AskError, Client, Content, Reply, members_of_form};
 use super::jwt::{CLIENT_ATTRS, attributes_of};
 use super::lanes::{Asks, Lanes, Next};
 use super::pace::{Attempt, Pace};

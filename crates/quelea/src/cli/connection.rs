@@ -8,6 +8,7 @@ use clap::{ArgAction, Args};
 use client::blocking::{Client, ClientError, Connected};
 use client::{ConnectOptions, Endpoint, TlsOptions, WillOptions};
 use codec::{Property, QoS, Reason, Version};
+use web::percent_decoded;
 
 use crate::auth::scram;
 
@@ -413,56 +414,28 @@ struct UrlParts {
 
 fn parse_url(url: &str) -> Result<UrlParts, String> {
     let wrong = || format!("-L {url}: write mqtt[s]://[user[:password]@]host[:port]/topic");
-    let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
-    let (has_tls, has_ws) = match scheme {
+    let parts = net::Url::parse(url).map_err(|_| wrong())?;
+    let (has_tls, has_ws) = match parts.scheme {
         "mqtt" => (false, false),
         "mqtts" => (true, false),
         "ws" => (false, true),
         "wss" => (true, true),
         _ => return Err(wrong()),
     };
-    let (authority, topic) = match rest.split_once('/') {
-        Some((authority, topic)) => (authority, Some(topic).filter(|topic| !topic.is_empty())),
-        None => (rest, None),
-    };
-    let (user, place) = match authority.rsplit_once('@') {
-        Some((user, place)) => (Some(user), place),
-        None => (None, authority),
-    };
-    let (username, password) = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
-        Some((name, "")) => (Some(percent_decoded(name).ok_or_else(wrong)?), None),
-        Some((name, password)) => {
-            (percent_decoded(name), Some(percent_decoded(password).ok_or_else(wrong)?))
-        }
-        None => (None, None),
-    };
-    let (host, port) = match place.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => {
-            (host, Some(port.parse().map_err(|_| wrong())?))
-        }
-        _ => (place, None),
-    };
-    if host.is_empty() {
+    let decoded = |text: &str| percent_decoded(text).ok_or_else(wrong);
+    let (username, password) =
+        match parts.user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
+            Some((name, "")) => (Some(decoded(name)?), None),
+            Some((name, password)) => (Some(decoded(name)?), Some(decoded(password)?)),
+            None => (None, None),
+        };
+    if parts.host.is_empty() {
         return Err(wrong());
     }
-    let (host, topic) = (Some(host.into()), topic.map(Into::into));
+    let topic = parts.path.strip_prefix('/').filter(|topic| !topic.is_empty());
+    let (host, topic) = (Some(parts.bracketed_host()), topic.map(Into::into));
+    let port = parts.port;
     Ok(UrlParts { has_tls, has_ws, username, password, host, port, topic })
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first == b'%' {
-            let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &tail[2..];
-        } else {
-            bytes.push(*first);
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// clap gives the words of all `-D` flags in one list. A group has three words, or four when it is

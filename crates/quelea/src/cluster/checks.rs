@@ -2,12 +2,11 @@
 //! they sync before they acknowledge.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use async_nats::ServerInfo;
+use net::Url;
 use serde_json::Value;
 
 use super::connect;
@@ -112,8 +111,7 @@ fn usual_that_sync(config: &ClusterConfig) -> impl Iterator<Item = String> {
 }
 
 fn usual_port(url: &str) -> Option<String> {
-    let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    let host = Url::parse(url).ok()?.bracketed_host();
     (!host.is_empty()).then(|| format!("http://{host}:{MONITORING_PORT}"))
 }
 
@@ -127,36 +125,17 @@ fn id_of(answer: &Value) -> Option<String> {
 
 /// `/jsz` of a server's monitoring port.
 fn fetch(url: &str) -> anyhow::Result<Value> {
-    let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-    let authority = authority.filter(|rest| !rest.is_empty() && !rest.contains('/'));
-    let authority = authority.context("is no URL such as http://127.0.0.1:8222")?;
-    let addresses = authority.to_socket_addrs().context("needs a host and a port")?;
-    let mut last = None;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, TIMEOUT) {
-            Ok(stream) => return ask(stream, authority),
-            Err(error) => last = Some(error),
-        }
-    }
-    match last {
-        Some(error) => Err(error).context("cannot be reached"),
-        None => bail!("has no address"),
-    }
-}
-
-fn ask(mut stream: TcpStream, authority: &str) -> anyhow::Result<Value> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    write!(stream, "GET /jsz HTTP/1.0\r\nHost: {authority}\r\n\r\n")?;
-    let mut text = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut text).context("does not answer")?;
-    body(&text).context("does not answer as the monitoring port of a NATS server does")
-}
-
-fn body(answer: &str) -> Option<Value> {
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let is_good = head.lines().next()?.split(' ').nth(1) == Some("200");
-    serde_json::from_str(body).ok().filter(|_| is_good)
+    let wrong = |why: &str| anyhow!("{why}; write a URL such as http://127.0.0.1:8222");
+    let base = web::http_url(url, MONITORING_PORT, "").map_err(|why| wrong(&why))?;
+    let parts = Url::parse(&base)?;
+    ensure!(parts.path.is_empty(), wrong("has a path"));
+    let agent = web::agent(&parts, None, TIMEOUT)?;
+    let mut answer = agent.get(format!("{base}/jsz")).call().context("cannot be reached")?;
+    let is_good = answer.status().as_u16() == 200;
+    let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+    let body = body.context("does not answer")?;
+    let value = serde_json::from_slice(&body).ok().filter(|_| is_good);
+    value.context("does not answer as the monitoring port of a NATS server does")
 }
 
 /// Major and minor.
@@ -205,9 +184,9 @@ mod tests {
 
     #[test]
     fn monitoring_ports_are_urls_and_guessed_by_host() {
-        for url in ["127.0.0.1:8222", "http://", "http://a/b", "https://a:1"] {
+        for url in ["127.0.0.1:8222", "http://", "http://a/b", "ftp://a:1"] {
             let error = named_that_sync(&[url.to_owned()], false).unwrap_err();
-            assert!(format!("{error:#}").contains("is no URL such as"), "{error:#}");
+            assert!(format!("{error:#}").contains("write a URL such as"), "{error:#}");
         }
         assert_eq!(usual_port("tls://m1.example:4222").unwrap(), "http://m1.example:8222");
         assert_eq!(usual_port("nats://[::1]:4222").unwrap(), "http://[::1]:8222");
@@ -216,10 +195,27 @@ mod tests {
 
     #[test]
     fn answers_of_the_monitoring_port_are_read() {
+        use std::io::{BufRead as _, BufReader, Write as _};
+        let ask = |answer: &'static str| {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let url = format!("http://{}", listener.local_addr().unwrap());
+            let server = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                let head: Vec<_> =
+                    lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+                stream.write_all(answer.as_bytes()).unwrap();
+                head[0].clone()
+            });
+            let answer = fetch(&url);
+            assert_eq!(server.join().unwrap(), "GET /jsz HTTP/1.1");
+            answer
+        };
         let good = "HTTP/1.0 200 OK\r\nA: b\r\n\r\n{\"config\":{\"sync_always\":true}}";
-        assert_eq!(body(good).unwrap()["config"]["sync_always"], true);
-        for bad in ["", "HTTP/1.0 404 No\r\n\r\n{}", "HTTP/1.0 200 OK\r\n\r\n<html>"] {
-            assert_eq!(body(bad), None, "{bad}");
+        assert!(syncs(&ask(good).unwrap()));
+        for bad in ["HTTP/1.0 404 No\r\n\r\n{}", "HTTP/1.0 200 OK\r\n\r\n<html>"] {
+            let error = format!("{:#}", ask(bad).unwrap_err());
+            assert!(error.contains("does not answer as the monitoring port"), "{bad}: {error}");
         }
     }
 }

@@ -306,50 +306,35 @@ fn server(text: &str) -> Result<EngineServer, String> {
     let wrong = |why: &str| {
         Err(format!("'{text}' {why}; write one like nats://127.0.0.1:4222 or tls://nats1:4222"))
     };
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return wrong("has no scheme");
+    let url = match net::Url::parse(text) {
+        Ok(url) => url,
+        Err(error) => return wrong(&error.to_string()),
     };
-    if !matches!(scheme, "nats" | "tls") {
-        return wrong("is neither nats:// nor tls://");
-    }
-    if rest.contains('@') {
+    if url.user.is_some() {
         // The text may hold a password, so it is not repeated.
         return Err("a URL must not contain a user; set username and password_file, or \
                     credentials_file"
             .into());
     }
-    let Some((host, port)) = host_and_port(rest.strip_suffix('/').unwrap_or(rest)) else {
+    if !matches!(url.scheme, "nats" | "tls") {
+        return wrong("is neither nats:// nor tls://");
+    }
+    if !is_host(url.host) || url.port == Some(0) || !matches!(url.path, "" | "/") {
         return wrong("has no valid host and port");
-    };
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    let is_loopback = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
-    Ok(EngineServer {
-        url: format!("{scheme}://{host}:{}", port.unwrap_or(NATS_PORT)),
-        is_loopback,
-    })
+    }
+    let (host, port) = (url.bracketed_host(), url.port.unwrap_or(NATS_PORT));
+    let url_text = format!("{}://{host}:{port}", url.scheme);
+    Ok(EngineServer { url: url_text, is_loopback: url.is_loopback() })
 }
 
 /// What a Server Reference takes.
 fn is_address(text: &str) -> bool {
-    host_and_port(text).is_some()
+    net::host_and_port(text).is_ok_and(|(host, port)| is_host(host) && port != Some(0))
 }
 
-/// A host name, an address of IPv4, or one of IPv6 in brackets, and a port.
-fn host_and_port(text: &str) -> Option<(&str, Option<u16>)> {
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, Some(port)),
-        _ => (text, None),
-    };
-    let port = match port.map(str::parse::<u16>) {
-        Some(Ok(0) | Err(_)) => return None,
-        Some(Ok(port)) => Some(port),
-        None => None,
-    };
-    let is_host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => endpoint::is_host_name(host),
-    };
-    is_host.then_some((host, port))
+/// A host name, or an address of IPv4 or IPv6.
+fn is_host(host: &str) -> bool {
+    endpoint::is_host_name(host) || host.parse::<std::net::Ipv6Addr>().is_ok()
 }
 
 fn is_node_byte(byte: u8) -> bool {

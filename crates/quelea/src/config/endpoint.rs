@@ -37,30 +37,28 @@ impl Endpoint {
     ///
     /// What is wrong with it and what would be right.
     pub fn parse(url: &str, has_ipv6: bool) -> Result<Self, String> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong(url, "has no scheme"))?;
-        let (transport, default_port) = match scheme {
+        if let Some(path) = url.strip_prefix("unix://") {
+            if !path.starts_with('/') || path.len() == 1 {
+                return Err(wrong(url, "needs an absolute path, as in unix:///run/quelea.sock"));
+            }
+            let address = Address::Unix(path.into());
+            return Ok(Self { transport: Transport::Unix, address, path: None });
+        }
+        let parts = net::Url::parse(url).map_err(|error| wrong(url, &error.to_string()))?;
+        let (transport, default_port) = match parts.scheme {
             "tcp" | "mqtt" => (Transport::Tcp, 1883),
             "tls" | "mqtts" | "ssl" => (Transport::Tls, 8883),
             "ws" => (Transport::Ws, 80),
             "wss" => (Transport::Wss, 443),
-            "unix" if rest.starts_with('/') && rest.len() > 1 => {
-                let address = Address::Unix(rest.into());
-                return Ok(Self { transport: Transport::Unix, address, path: None });
-            }
-            "unix" => {
-                return Err(wrong(url, "needs an absolute path, as in unix:///run/quelea.sock"));
-            }
             _ => return Err(wrong(url, "has an unknown scheme")),
         };
-        let (authority, path) = match rest.find('/') {
-            Some(at) => (&rest[..at], Some(rest[at..].to_owned())),
-            None => (rest, None),
-        };
-        let path = path.filter(|path| path != "/");
+        let path = Some(parts.path).filter(|path| !matches!(*path, "" | "/")).map(str::to_owned);
         if path.is_some() && !matches!(transport, Transport::Ws | Transport::Wss) {
             return Err(wrong(url, "must not have a path"));
         }
-        let address = parse_authority(authority, default_port, has_ipv6)
+        let ip = local_address(parts.host, has_ipv6).filter(|_| parts.user.is_none());
+        let address = ip
+            .map(|ip| SocketAddr::new(ip, parts.port.unwrap_or(default_port)))
             .ok_or_else(|| wrong(url, "has no usable address and port"))?;
         Ok(Self { transport, address: Address::Ip(address), path })
     }
@@ -126,21 +124,13 @@ pub(super) fn is_origin(text: &str) -> bool {
     text == "null" || authority.is_some_and(|(_, rest)| is_whole(rest))
 }
 
-fn parse_authority(authority: &str, default_port: u16, has_ipv6: bool) -> Option<SocketAddr> {
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
-        _ => (authority, default_port),
-    };
-    let ip = match host {
-        "*" if has_ipv6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        "*" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        _ => match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(v6) => IpAddr::V6(v6.parse().ok()?),
-            None => IpAddr::V4(host.parse().ok()?),
-        },
-    };
-    Some(SocketAddr::new(ip, port))
+fn local_address(host: &str, has_ipv6: bool) -> Option<IpAddr> {
+    match host {
+        "*" if has_ipv6 => Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+        "*" => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        _ => host.parse().ok(),
+    }
 }
 
 fn wrong(url: &str, why: &str) -> String {

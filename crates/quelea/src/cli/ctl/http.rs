@@ -1,18 +1,21 @@
-//! As much of an HTTP client as the API needs: one request for each connection.
+//! Calls of the management API.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use net::Url;
 use serde_json::Value;
+use web::ureq;
+use web::ureq::http::{Request, Response};
 
 use super::{EXIT_FAILURE, EXIT_NONE, EXIT_NOT_ALLOWED, Failure};
 use crate::api::PREFIX;
 
-/// How long a broker may take for a part of its answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait for a part of an answer.
+const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The longest answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
@@ -20,7 +23,9 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// The longest line of a stream.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Who we are.
+const PORT_DEFAULT: u16 = 9883;
+
+/// What the caller proves its identity with.
 pub(super) enum Credentials {
     Token(String),
     /// User name and password.
@@ -28,19 +33,31 @@ pub(super) enum Credentials {
 }
 
 /// A broker's API.
+#[derive(Debug)]
 pub(super) struct Http {
-    /// Host and port.
-    authority: String,
+    /// Scheme, host and port.
+    base: String,
     authorization: String,
+    agent: ureq::Agent,
 }
 
 impl Http {
-    pub(super) fn new(url: &str, credentials: Credentials) -> Result<Self, Failure> {
-        let wrong = || Failure::new(format!("'{url}' is no address such as http://127.0.0.1:9883"));
-        let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
-        let authority = rest.split('/').next().filter(|it| !it.is_empty()).ok_or_else(wrong)?;
-        let has_port = authority.rsplit_once(':').is_some_and(|(_, it)| it.parse::<u16>().is_ok());
-        let authority = if has_port { authority.to_owned() } else { format!("{authority}:9883") };
+    pub(super) fn new(
+        url: &str,
+        ca_file: Option<&Path>,
+        credentials: Credentials,
+    ) -> Result<Self, Failure> {
+        let wrong = |why: &str| Failure::new(format!("'{url}' {why}; write http://127.0.0.1:9883"));
+        let base = web::http_url(url, PORT_DEFAULT, "").map_err(|why| wrong(&why))?;
+        let parts = Url::parse(&base).map_err(|error| wrong(&error.to_string()))?;
+        if !parts.path.is_empty() {
+            return Err(wrong("has a path"));
+        }
+        if ca_file.is_some() && parts.scheme != "https" {
+            return Err(Failure::new(format!("--ca-file needs an https:// URL, got '{url}'")));
+        }
+        let agent = web::agent(&parts, ca_file, TIME_MAX)
+            .map_err(|error| Failure::new(error.to_string()))?;
         let authorization = match credentials {
             Credentials::Token(token) => format!("Bearer {token}"),
             Credentials::Password(user, password) => {
@@ -50,7 +67,7 @@ impl Http {
         if authorization.contains(['\r', '\n']) {
             return Err(Failure::new("the token has a line break in it"));
         }
-        Ok(Self { authority, authorization })
+        Ok(Self { base, authorization, agent })
     }
 
     /// Calls a route; JSON or null.
@@ -60,15 +77,12 @@ impl Http {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
-        let (status, answer) = self.exchange(method, path, body).map_err(|error| {
-            let authority = &self.authority;
-            Failure::new(format!("cannot ask http://{authority}: {error}; is the broker there?"))
-        })?;
-        let value = serde_json::from_slice(&answer).unwrap_or(Value::Null);
-        if (200..300).contains(&status) {
-            return Ok(value);
-        }
-        Err(failure(status, &value))
+        let mut answer = self.open(method, path, body)?;
+        let status = answer.status().as_u16();
+        let limited = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+        let bytes = limited.read_to_vec().map_err(|error| self.fault(&error))?;
+        let value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        if (200..300).contains(&status) { Ok(value) } else { Err(failure(status, &value)) }
     }
 
     /// Reads a stream line by line, until it ends or `line` says that it is enough.
@@ -77,28 +91,22 @@ impl Http {
         path: &str,
         mut line: impl FnMut(&str) -> bool,
     ) -> Result<(), Failure> {
-        let fault = |error: std::io::Error| {
-            Failure::new(format!("cannot read from http://{}: {error}", self.authority))
-        };
-        let mut stream = BufReader::new(self.open("GET", path, "", "1.0").map_err(fault)?);
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let count = (&mut stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut head);
-            if count.map_err(fault)? == 0 || head.len() as u64 > LINE_BYTES_MAX {
-                return Err(Failure::new("the broker's answer is not HTTP"));
-            }
-        }
-        let status = parse(&head).map_or(0, |(status, _)| status);
+        let answer = self.open("GET", path, None)?;
+        let status = answer.status().as_u16();
+        // Each line has its own limit; all of them together have none.
+        let body = answer.into_body().into_with_config().limit(u64::MAX).reader();
+        let mut stream = BufReader::new(body);
         if status != 200 {
             let mut body = Vec::new();
-            stream.take(ANSWER_BYTES_MAX).read_to_end(&mut body).map_err(fault)?;
-            let problem = serde_json::from_slice(&body).unwrap_or(Value::Null);
-            return Err(failure(status, &problem));
+            let read = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut body);
+            read.map_err(|error| self.fault(&error))?;
+            return Err(failure(status, &serde_json::from_slice(&body).unwrap_or(Value::Null)));
         }
         let mut text = String::new();
         loop {
             text.clear();
-            match (&mut stream).take(LINE_BYTES_MAX).read_line(&mut text).map_err(fault)? {
+            let count = (&mut stream).take(LINE_BYTES_MAX).read_line(&mut text);
+            match count.map_err(|error| self.fault(&error))? {
                 0 => return Ok(()),
                 _ if line(text.trim_end()) => {}
                 _ => return Ok(()),
@@ -106,43 +114,33 @@ impl Http {
         }
     }
 
-    fn exchange(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<&Value>,
-    ) -> std::io::Result<(u16, Vec<u8>)> {
-        let body = body.map(Value::to_string).unwrap_or_default();
-        let stream = self.open(method, path, &body, "1.1")?;
-        let mut answer = Vec::new();
-        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
-        parse(&answer).ok_or_else(|| std::io::Error::other("its answer is not HTTP"))
-    }
-
-    /// A connection on which a request was sent. Answers to HTTP 1.0 come in one piece, however
-    /// long they go on.
     fn open(
         &self,
         method: &str,
         path: &str,
-        body: &str,
-        version: &str,
-    ) -> std::io::Result<TcpStream> {
-        let mut addresses = self.authority.to_socket_addrs()?;
-        let address = addresses.next().ok_or(std::io::ErrorKind::NotFound)?;
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let head = format!(
-            "{method} {PREFIX}{path} HTTP/{version}\r\nHost: {}\r\nAuthorization: {}\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-            self.authority,
-            self.authorization,
-            body.len()
-        );
-        stream.write_all(head.as_bytes())?;
-        stream.write_all(body.as_bytes())?;
-        Ok(stream)
+        body: Option<&Value>,
+    ) -> Result<Response<ureq::Body>, Failure> {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{PREFIX}{path}", self.base))
+            .header("Authorization", &self.authorization)
+            .header("Content-Type", "application/json");
+        // A POST has a body, be it empty; a GET has none.
+        let answer = match (body, method) {
+            (None, "GET" | "DELETE") => request.body(()).map(|request| self.agent.run(request)),
+            (body, _) => {
+                let text = body.map(Value::to_string).unwrap_or_default();
+                request.body(text).map(|request| self.agent.run(request))
+            }
+        };
+        let answer = answer.map_err(|error| Failure::new(error.to_string()))?;
+        answer.map_err(|error| {
+            Failure::new(format!("cannot ask {}: {error}; is the broker there?", self.base))
+        })
+    }
+
+    fn fault(&self, error: &dyn std::fmt::Display) -> Failure {
+        Failure::new(format!("cannot read from {}: {error}", self.base))
     }
 }
 
@@ -155,14 +153,6 @@ fn failure(status: u16, problem: &Value) -> Failure {
     Failure { code, text: told(status, problem) }
 }
 
-/// Status and body.
-fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&answer[..end]).ok()?;
-    let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    Some((status, answer[end + 4..].to_vec()))
-}
-
 /// What a problem says, in one line.
 fn told(status: u16, problem: &Value) -> String {
     let text = |name: &str| problem[name].as_str();
@@ -170,20 +160,6 @@ fn told(status: u16, problem: &Value) -> String {
     let place = text("place").map(|place| format!("{place}: ")).unwrap_or_default();
     let fix = text("fix").map(|fix| format!("; {fix}")).unwrap_or_default();
     format!("{place}{detail}{fix}")
-}
-
-/// All but letters, digits and a few signs as %XX.
-pub(super) fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
-                encoded.push(char::from(byte));
-            }
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]
@@ -194,31 +170,26 @@ mod tests {
 
     #[test]
     fn addresses_are_understood_or_told() {
-        let authority = |url: &str| {
-            Http::new(url, Credentials::Token("t".into())).map(|http| http.authority).ok()
+        let base = |url: &str| {
+            Http::new(url, None, Credentials::Token("t".into())).map(|http| http.base).ok()
         };
-        assert_eq!(authority("http://a:1/x").as_deref(), Some("a:1"));
-        assert_eq!(authority("http://a").as_deref(), Some("a:9883"));
-        assert_eq!(authority("http://[::1]:7").as_deref(), Some("[::1]:7"));
-        for wrong in ["a:1", "https://a", "http://", "http:///x"] {
-            assert_eq!(authority(wrong), None, "{wrong}");
+        assert_eq!(base("http://a:1/").as_deref(), Some("http://a:1"));
+        assert_eq!(base("http://a").as_deref(), Some("http://a:9883"));
+        assert_eq!(base("http://[::1]:7").as_deref(), Some("http://[::1]:7"));
+        for wrong in ["a:1", "ftp://a", "http://", "http:///x", "http://a/x"] {
+            assert_eq!(base(wrong), None, "{wrong}");
         }
-        assert!(Http::new("http://a", Credentials::Token("a\nb".into())).is_err());
+        assert!(Http::new("http://a", None, Credentials::Token("a\nb".into())).is_err());
+        let file = Some(Path::new("ca.pem"));
+        let told = |url: &str| Http::new(url, file, Credentials::Token("t".into())).unwrap_err();
+        assert!(told("http://a").text.contains("needs an https:// URL"));
+        assert!(told("https://a").text.contains("ca.pem"), "the file is read");
     }
 
     #[test]
-    fn answers_are_taken_apart() {
-        let answer = b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}";
-        assert_eq!(parse(answer), Some((404, b"{}".to_vec())));
-        assert_eq!(parse(b"hello"), None);
-        assert_eq!(parse(b"HTTP/1.1 x\r\n\r\n"), None);
+    fn problems_become_one_line() {
         let problem = json!({ "detail": "no", "place": "body", "fix": "write yes" });
         assert_eq!(told(400, &problem), "body: no; write yes");
         assert_eq!(told(500, &Value::Null), "the broker answered 500");
-    }
-
-    #[test]
-    fn names_travel_in_paths() {
-        assert_eq!(percent_encoded("a/b c.é"), "a%2Fb%20c%2E%C3%A9");
     }
 }

@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use web::percent_encoded;
 
 use super::{EXIT_FAILURE, EXIT_OK, complain, print};
 use crate::config::schema::secs_of_text;
 use ban::BanCommand;
 use events::EventsArgs;
-use http::{Credentials, Http, percent_encoded};
+use http::{Credentials, Http};
 use ns::NsCommand;
 use table::Column;
 use top::TopArgs;
@@ -45,6 +46,9 @@ struct Access {
     /// Address of the API, or QUELEA_API_URL. Default: the address in the token file.
     #[arg(long, global = true, value_name = "URL")]
     url: Option<String>,
+    /// CA certificates (PEM) for an https:// URL. Default: those of the system.
+    #[arg(long, global = true, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
     /// Data directory of a broker on this machine, with its token file.
     #[arg(long, global = true, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -262,6 +266,7 @@ const EXIT_NONE: u8 = 5;
 impl Access {
     fn open(&self) -> Result<Http, Failure> {
         let env = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let ca_file = self.ca_file.as_deref();
         let given_url = self.url.clone().or_else(|| env("QUELEA_API_URL"));
         if let Some(user) = &self.user {
             let password = match env("QUELEA_PASSWORD") {
@@ -270,18 +275,18 @@ impl Access {
                     .map_err(|error| Failure::new(format!("cannot read the password: {error}")))?,
             };
             let credentials = Credentials::Password(user.clone(), password);
-            return Http::new(given_url.as_deref().unwrap_or(URL_DEFAULT), credentials);
+            return Http::new(given_url.as_deref().unwrap_or(URL_DEFAULT), ca_file, credentials);
         }
         if let Some(token) = env("QUELEA_API_TOKEN") {
             let url = given_url.unwrap_or_else(|| URL_DEFAULT.to_owned());
-            return Http::new(&url, Credentials::Token(token));
+            return Http::new(&url, ca_file, Credentials::Token(token));
         }
         let data = self.data.clone().or_else(|| env("QUELEA_server__data_dir").map(PathBuf::from));
         let data = data.unwrap_or_else(|| PathBuf::from("quelea-data"));
         let path = self.token_file.clone().unwrap_or_else(|| data.join(crate::config::TOKEN_FILE));
         let (token, noted) = read_token(&path)?;
         let url = given_url.unwrap_or(noted);
-        Http::new(&url, Credentials::Token(token))
+        Http::new(&url, ca_file, Credentials::Token(token))
     }
 }
 

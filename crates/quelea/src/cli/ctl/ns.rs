@@ -2,8 +2,8 @@
 
 use clap::Subcommand;
 use serde_json::{Map, Value};
+use web::percent_encoded;
 
-use super::http::percent_encoded;
 use super::table::{Column, table};
 use super::{Ctl, Failure, print};
 

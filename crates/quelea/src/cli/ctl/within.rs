@@ -2,8 +2,8 @@
 
 use clap::Args;
 use serde_json::Value;
+use web::percent_encoded;
 
-use super::http::percent_encoded;
 use super::{Ctl, EXIT_NONE, Failure, print};
 use crate::config::namespaces::DEFAULT;
 
