@@ -1,7 +1,7 @@
 //! Moments as people write them: `2026-12-31T23:59:59Z`.
 
 /// Seconds since 1970, from such a number or from text. None: it is neither.
-pub(crate) fn secs_of(text: &str) -> Option<u64> {
+pub fn secs_of(text: &str) -> Option<u64> {
     if let Ok(secs) = text.parse() {
         return Some(secs);
     }
@@ -29,7 +29,7 @@ pub(crate) fn secs_of(text: &str) -> Option<u64> {
 }
 
 /// Seconds since 1970 as text. What is later than the year 9999 is its end.
-pub(crate) fn text_of(secs: u64) -> String {
+pub fn text_of(secs: u64) -> String {
     let secs = secs.min(SECS_MAX);
     let (days, rest) = (secs / DAY_SECS + DAYS_BEFORE_1970, secs % DAY_SECS);
     let era = days / ERA_DAYS;

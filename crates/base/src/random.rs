@@ -13,7 +13,7 @@ pub fn random<const N: usize>() -> [u8; N] {
 }
 
 /// Compares without telling by its time where the difference is.
-pub(crate) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
+pub fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     let difference = a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y));
     a.len() == b.len() && std::hint::black_box(difference) == 0
 }

@@ -1,7 +1,7 @@
 //! The allocator counts what is held.
 
-use quelea::memory::{Counting, ask_to_purge, held_bytes, purge_if_asked, taken_bytes};
-use quelea::run::resident_bytes;
+use base::memory::{Counting, ask_to_purge, held_bytes, purge_if_asked, taken_bytes};
+use base::resident_bytes;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

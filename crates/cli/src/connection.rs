@@ -10,10 +10,10 @@ use client::{ConnectOptions, Endpoint, TlsOptions, WillOptions};
 use codec::{Property, QoS, Reason, Version};
 use web::percent_decoded;
 
-use crate::auth::scram;
+use identity::auth::scram;
 
 use super::property::GivenProperties;
-use super::{EXIT_FAILURE, EXIT_TIMEOUT, EXIT_USAGE, complain};
+use base::{EXIT_FAILURE, EXIT_TIMEOUT, EXIT_USAGE, complain};
 
 /// Flags as mosquitto's clients have them.
 #[derive(Clone, Debug, Args)]
@@ -137,7 +137,7 @@ pub struct WillArgs {
 
 /// A client tool that failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ToolError {
+pub enum ToolError {
     #[error("{0}")]
     Usage(String),
     #[error("{source}")]
@@ -152,14 +152,14 @@ pub(crate) enum ToolError {
 
 /// How and as whom to connect: [`ConnectionArgs`] checked.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) options: ConnectOptions,
-    pub(crate) properties: GivenProperties,
-    pub(crate) timeout: Duration,
+pub struct Connection {
+    pub endpoint: Endpoint,
+    pub options: ConnectOptions,
+    pub properties: GivenProperties,
+    pub timeout: Duration,
     /// The topic of the URL.
-    pub(crate) topic: Option<String>,
-    pub(crate) is_debug: bool,
+    pub topic: Option<String>,
+    pub is_debug: bool,
     scram: bool,
 }
 
@@ -169,7 +169,7 @@ impl ConnectionArgs {
     /// # Errors
     ///
     /// [`ToolError::Usage`].
-    pub(crate) fn lower(&self) -> Result<Connection, ToolError> {
+    pub fn lower(&self) -> Result<Connection, ToolError> {
         let properties =
             GivenProperties::parse(&property_groups(&self.property)).map_err(ToolError::Usage)?;
         let is_v5 = self.protocol_version >= Version::V5;
@@ -286,7 +286,7 @@ impl Connection {
     /// # Errors
     ///
     /// Whatever keeps the connection from being made.
-    pub(crate) fn open(&self) -> Result<(Client, Connected), ToolError> {
+    pub fn open(&self) -> Result<(Client, Connected), ToolError> {
         self.debug(&format_args!("connecting to {}", self.endpoint.url));
         let opened = match self.scram {
             true => self.open_with_scram()?,
@@ -299,7 +299,7 @@ impl Connection {
     }
 
     /// An error of the client, with what its exit code depends on.
-    pub(crate) fn failed(&self, source: ClientError) -> ToolError {
+    pub fn failed(&self, source: ClientError) -> ToolError {
         ToolError::Client { source, version: self.options.version }
     }
 
@@ -315,7 +315,7 @@ impl Connection {
         }
     }
 
-    pub(crate) fn debug(&self, text: &dyn std::fmt::Display) {
+    pub fn debug(&self, text: &dyn std::fmt::Display) {
         if self.is_debug {
             complain(text);
         }
@@ -354,7 +354,7 @@ impl Connection {
 }
 
 impl ToolError {
-    pub(crate) fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => EXIT_USAGE,
             Self::TimedOut => EXIT_TIMEOUT,
@@ -368,12 +368,12 @@ impl ToolError {
         }
     }
 
-    pub(crate) fn refused(what: &str, reason: Reason) -> Self {
+    pub fn refused(what: &str, reason: Reason) -> Self {
         Self::Failed(format!("{what} was refused: {reason} (0x{:02x})", reason.0))
     }
 
     /// Standard output was closed by whoever read it, who has had enough.
-    pub(crate) fn is_broken_pipe(&self) -> bool {
+    pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
     }
 }
@@ -381,7 +381,7 @@ impl ToolError {
 /// Turns the result of a tool into its exit code, and tells the error.
 pub(crate) fn finish(result: Result<(), ToolError>, is_quiet: bool) -> u8 {
     match result {
-        Ok(()) => super::EXIT_OK,
+        Ok(()) => base::EXIT_OK,
         Err(error) => {
             if !is_quiet && !error.is_broken_pipe() {
                 complain(&error);

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use clap::Args;
 
-use super::{EXIT_FAILURE, complain};
+use base::{EXIT_FAILURE, complain};
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::auth::passwords::{PasswordFile, check_username, is_of, user_lines, with_user};
+use identity::auth::passwords::{PasswordFile, check_username, is_of, user_lines, with_user};
 
-use super::{EXIT_FAILURE, EXIT_OK, complain};
+use base::{EXIT_FAILURE, EXIT_OK, complain};
 
 /// The flags of `quelea passwd`.
 #[derive(Clone, Debug, Default, Args)]

@@ -7,9 +7,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use policy::{Access, Action, ClientLocation, Grants, Identity, Manner};
 use policy::{Attribute, Attributes, Number, Principal};
 
-use crate::auth::policy_file::{self, Policy, PolicyFileError};
+use identity::auth::policy_file::{self, Policy, PolicyFileError};
 
-use super::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
+use base::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
 
 /// The arguments of `quelea policy`.
 #[derive(Clone, Debug, Args)]

@@ -4,12 +4,12 @@ use codec::{Property, PropertyBuf};
 
 /// The properties given on a command line, by the packet they belong to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct GivenProperties {
-    pub(crate) connect: PropertyBuf,
-    pub(crate) will: PropertyBuf,
-    pub(crate) publish: PropertyBuf,
-    pub(crate) subscribe: PropertyBuf,
-    pub(crate) disconnect: PropertyBuf,
+pub struct GivenProperties {
+    pub connect: PropertyBuf,
+    pub will: PropertyBuf,
+    pub publish: PropertyBuf,
+    pub subscribe: PropertyBuf,
+    pub disconnect: PropertyBuf,
     is_any: bool,
 }
 
@@ -19,7 +19,7 @@ impl GivenProperties {
     /// # Errors
     ///
     /// What is wrong with them.
-    pub(crate) fn parse(flags: &[Vec<String>]) -> Result<Self, String> {
+    pub fn parse(flags: &[Vec<String>]) -> Result<Self, String> {
         let mut given = Self::default();
         for words in flags {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -39,7 +39,7 @@ impl GivenProperties {
         Ok(given)
     }
 
-    pub(crate) fn is_any(&self) -> bool {
+    pub fn is_any(&self) -> bool {
         self.is_any
     }
 

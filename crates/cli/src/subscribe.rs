@@ -173,7 +173,7 @@ impl Subscriber {
                     return Err(error);
                 }
                 if !self.args.connection.quiet {
-                    super::complain(&error);
+                    base::complain(&error);
                 }
                 refused = Some(*reason);
             } else {
@@ -261,7 +261,7 @@ impl Subscriber {
 
     fn reconnect(&self, client: &mut Client, error: &ClientError) -> Result<(), ToolError> {
         if !self.args.connection.quiet {
-            super::complain(&format_args!("{error}; connecting again"));
+            base::complain(&format_args!("{error}; connecting again"));
         }
         let mut pause = RECONNECT_PAUSE_MIN;
         loop {

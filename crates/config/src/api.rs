@@ -25,7 +25,10 @@ pub enum ApiAddress {
 }
 
 /// The file with the token, where none is named, in the data directory.
-pub(crate) const TOKEN_FILE: &str = "api.token";
+pub const TOKEN_FILE: &str = "api.token";
+
+/// All routes of the management API are below it.
+pub const API_PREFIX: &str = "/api/v1";
 
 pub(super) fn lower(
     api: Api,

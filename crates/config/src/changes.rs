@@ -42,8 +42,8 @@ fn changed_keys(section: &Section, own: &str, running: &Settings, fresh: &Settin
 
 #[cfg(test)]
 mod tests {
-    use super::super::source::{SourceFile, Sources};
     use super::*;
+    use crate::source::{SourceFile, Sources};
 
     fn settings(text: &str) -> Settings {
         let file = SourceFile { path: "quelea.toml".into(), text: text.into() };

@@ -353,8 +353,8 @@ const NATS_PORT: u16 = 4222;
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, DurabilityLevel, Loaded, SourceFile, Sources, load, print};
     use super::*;
+    use crate::{Config, DurabilityLevel, Loaded, SourceFile, Sources, load, print};
 
     const MACHINE: Machine =
         Machine { host_name: || Some("host7".into()), memory_bytes: 1 << 30, ..Machine::UNKNOWN };
@@ -407,7 +407,7 @@ mod tests {
         let config = loaded(&format!("{cluster}{quorum}")).unwrap().config;
         assert_eq!(config.durability.level, DurabilityLevel::Quorum);
         let is_noted = |config: &Config| {
-            let notes = crate::config::notes(config);
+            let notes = crate::notes(config);
             notes.iter().any(|note| note.contains("\"fsync\" is served as \"quorum\""))
         };
         assert!(!is_noted(&config));

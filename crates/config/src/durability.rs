@@ -43,7 +43,7 @@ impl DurabilityConfig {
 
     /// The same with segments of this size: a cluster fixes it when it is made.
     #[must_use]
-    pub(crate) fn with_segment_bytes(&self, segment_bytes: u32) -> Self {
+    pub fn with_segment_bytes(&self, segment_bytes: u32) -> Self {
         Self { segment_bytes, ..self.clone() }
     }
 
@@ -51,7 +51,7 @@ impl DurabilityConfig {
     /// configured, it follows from the disk of each machine. The delay of commits may change from
     /// node to node, in a rolling restart for one.
     #[must_use]
-    pub(crate) fn of_cluster(&self) -> Self {
+    pub fn of_cluster(&self) -> Self {
         Self { log_bytes_max: AUTO, commit_delay_ms: 0, ..self.clone() }
     }
 

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use super::demands::Demands;
 use super::keys::{BodyForm, ClientAuth, HttpMethod, ProviderKind, RawProvider};
 use super::schema::Section;
 use super::source::{Settings, default_of, unknown};
+use super::template::Template;
+use super::url::Url;
 use super::{Listener, NamespaceSource, Problem, values};
-use crate::auth::template::Template;
-use crate::auth::{Demands, Url};
 
 /// What the password file is called in the lists of listeners.
 pub const FILE: &str = "file";
@@ -211,7 +212,7 @@ impl Lowering<'_> {
     /// Authorities are for certificates.
     fn check_ca(&mut self, key: &str, url: Option<&Url>) {
         let why = format!("with a {key} of http://; use https://");
-        self.check_has_effect("ca", url.is_none_or(Url::is_tls), &why);
+        self.check_has_effect("ca", url.is_none_or(|url| url.is_tls), &why);
     }
 
     fn jwt(&mut self, raw: &RawProvider) -> JwtConfig {

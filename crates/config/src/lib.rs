@@ -6,6 +6,7 @@
 mod api;
 pub mod changes;
 pub mod cluster;
+mod demands;
 mod derived;
 mod durability;
 pub mod endpoint;
@@ -17,14 +18,16 @@ mod notes;
 pub mod print;
 pub mod schema;
 pub mod source;
+pub mod template;
+pub mod url;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-pub(crate) use api::TOKEN_FILE;
-pub use api::{ApiAddress, ApiConfig};
+pub use api::{API_PREFIX, ApiAddress, ApiConfig, TOKEN_FILE};
 pub use cluster::{ClusterConfig, EngineLogin, EngineServer, EngineTls};
+pub use demands::Demands;
 pub use derived::Derived;
 pub use durability::DurabilityConfig;
 pub use endpoint::{Address, Endpoint, Transport};
@@ -278,7 +281,7 @@ impl Listener {
 
 impl ConfigError {
     /// A file that could not even be read.
-    pub(crate) fn of_file(path: &std::path::Path, detail: String) -> Self {
+    pub fn of_file(path: &std::path::Path, detail: String) -> Self {
         let place = path.display().to_string();
         Self { problems: vec![Problem { place, key: String::new(), detail }] }
     }

@@ -87,10 +87,10 @@ macro_rules! settings {
         }
 
         impl $name {
-            pub const SECTION: $crate::config::schema::Section = $crate::config::schema::Section {
+            pub const SECTION: $crate::schema::Section = $crate::schema::Section {
                 name: $section,
                 doc: concat!($($about, "\n"),+),
-                keys: &[ $( $crate::config::schema::Key {
+                keys: &[ $( $crate::schema::Key {
                     name: stringify!($field),
                     doc: concat!($($doc, "\n"),+),
                     kind: $kind,
@@ -100,11 +100,11 @@ macro_rules! settings {
 
             /// Builds the struct from checked values, asked for by key name. `None` when a
             /// declaration pairs a type with a kind that does not fit it.
-            pub(crate) fn lower(
-                value: impl Fn(&str) -> $crate::config::schema::Value,
+            pub fn lower(
+                value: impl Fn(&str) -> $crate::schema::Value,
             ) -> Option<Self> {
                 Some(Self {
-                    $( $field: $crate::config::schema::FromValue::from_value(
+                    $( $field: $crate::schema::FromValue::from_value(
                         &value(stringify!($field)),
                     )?, )+
                 })
@@ -131,9 +131,9 @@ macro_rules! words {
             }
         }
 
-        impl $crate::config::schema::FromValue for $name {
-            fn from_value(value: &$crate::config::schema::Value) -> Option<Self> {
-                let $crate::config::schema::Value::Text(text) = value else { return None };
+        impl $crate::schema::FromValue for $name {
+            fn from_value(value: &$crate::schema::Value) -> Option<Self> {
+                let $crate::schema::Value::Text(text) = value else { return None };
                 match text.as_str() { $( $word => Some(Self::$variant), )+ _ => None }
             }
         }
@@ -141,31 +141,31 @@ macro_rules! words {
 }
 pub(crate) use words;
 
-pub(crate) const fn count(min: u64, max: u64) -> Kind {
+pub const fn count(min: u64, max: u64) -> Kind {
     Kind::Number { unit: Unit::Count, min, max, words: [None; 2] }
 }
 
-pub(crate) const fn bytes(min: u64, max: u64) -> Kind {
+pub const fn bytes(min: u64, max: u64) -> Kind {
     Kind::Number { unit: Unit::Bytes, min, max, words: [None; 2] }
 }
 
-pub(crate) const fn secs(min: u64, max: u64) -> Kind {
+pub const fn secs(min: u64, max: u64) -> Kind {
     Kind::Number { unit: Unit::Secs, min, max, words: [None; 2] }
 }
 
 /// A count from 1, or `word`, which is 0 inside.
-pub(crate) const fn count_or(word: &'static str, max: u64) -> Kind {
+pub const fn count_or(word: &'static str, max: u64) -> Kind {
     count(1, max).or(word, 0)
 }
 
 /// A size from 1, or `word`, which is 0 inside.
-pub(crate) const fn bytes_or(word: &'static str, max: u64) -> Kind {
+pub const fn bytes_or(word: &'static str, max: u64) -> Kind {
     bytes(1, max).or(word, 0)
 }
 
 impl Kind {
     /// A word beside the numbers, with the number that stands for it inside.
-    pub(crate) const fn or(self, word: &'static str, inside: u64) -> Self {
+    pub const fn or(self, word: &'static str, inside: u64) -> Self {
         let Self::Number { unit, min, max, words: [first, second] } = self else {
             panic!("only a number has words beside it");
         };

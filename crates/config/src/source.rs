@@ -120,14 +120,14 @@ impl Settings {
     }
 
     /// True when any key of the section was set.
-    pub(crate) fn has_section(&self, section: &str) -> bool {
+    pub fn has_section(&self, section: &str) -> bool {
         let prefix = format!("{section}.");
         self.values.keys().any(|key| key.starts_with(&prefix))
     }
 
     /// Placeholders stand for something in the templates of providers only. Elsewhere they would be
     /// taken as they are.
-    pub(crate) fn check_placeholders(&self, problems: &mut Vec<Problem>) {
+    pub fn check_placeholders(&self, problems: &mut Vec<Problem>) {
         for (key, setting) in &self.values {
             let texts = match &setting.value {
                 Value::Text(text) => std::slice::from_ref(text),
@@ -145,7 +145,7 @@ impl Settings {
     }
 
     /// Where a key was set, for messages about it.
-    pub(crate) fn place(&self, key: &str) -> String {
+    pub fn place(&self, key: &str) -> String {
         self.values.get(key).map(|setting| setting.origin.to_string()).unwrap_or_default()
     }
 
@@ -306,7 +306,7 @@ impl fmt::Display for Problem {
 }
 
 /// The value a key has when nobody sets it.
-pub(crate) fn default_of(key: &Key) -> Value {
+pub fn default_of(key: &Key) -> Value {
     if key.default.is_empty() && !matches!(key.kind, Kind::List(_)) {
         return Value::Unset;
     }
@@ -314,10 +314,7 @@ pub(crate) fn default_of(key: &Key) -> Value {
 }
 
 /// The candidate that is most like `text`, if any is like it.
-pub(crate) fn nearest<'a>(
-    text: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let scored = candidates.map(|candidate| (edit_distance(text, candidate), candidate));
     let (distance, candidate) = scored.min_by_key(|(distance, _)| *distance)?;
     (distance <= 1 + text.len() / 4).then_some(candidate)

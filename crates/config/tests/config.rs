@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use broker::Quota;
-use quelea::config::keys::SECTIONS;
-use quelea::config::schema::{Key, Kind, Section, Value};
-use quelea::config::{
+use config::keys::SECTIONS;
+use config::schema::{Key, Kind, Section, Value};
+use config::{
     Address, Config, ConfigError, DurabilityLevel, Flag, LogTarget, Machine, NEVER,
     NamespaceSource, NamespaceState, QueueOverflow, SourceFile, Sources, Transport, WhenFull, load,
     notes, print,

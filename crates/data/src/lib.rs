@@ -13,7 +13,10 @@
 //! [`LogDisk::spawn`] starts its threads. No caller ever waits for the medium: commands go in by
 //! [`LogDisk::submit`], completions come back through a callback on the disk's thread.
 
+pub mod control;
 mod files;
+#[doc(hidden)]
+pub mod sample;
 mod stamped;
 mod thread;
 
@@ -26,10 +29,21 @@ use storage::{Identity, Ledger, Record, Recovered, Recovery, Refusal, Report, Se
 
 pub use files::LogFiles;
 pub use stamped::Stamps;
-pub(crate) use stamped::{
+pub use stamped::{
     CLUSTERED_FILES, Fault, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small, stamp_log,
 };
 pub use thread::LogDisk;
+
+/// Where small files are replicated before they are written: the other nodes of a cluster.
+pub trait Replica: std::fmt::Debug + Send + Sync {
+    /// # Errors
+    ///
+    /// The file was not replicated.
+    fn put_file(&self, name: &str, content: &[u8]) -> io::Result<()>;
+}
+
+/// The file beside a log that a node of a cluster has copied.
+pub const MARK_FILE: &str = "cursor";
 
 /// A locked data directory.
 #[derive(Debug)]
@@ -238,7 +252,7 @@ impl DataDir {
 
 /// Makes a directory for our eyes only: what is in it are other people's messages. One that exists
 /// stays as it is.
-pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+pub fn make_private(path: &Path) -> io::Result<()> {
     let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
@@ -247,7 +261,7 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
 
 /// Makes the entry of a directory durable, so that a loss of power does not take it away with all
 /// that is in it.
-pub(crate) fn sync_entry(path: &Path) -> io::Result<()> {
+pub fn sync_entry(path: &Path) -> io::Result<()> {
     let parent = std::fs::canonicalize(path)?.parent().map(Path::to_owned);
     let Some(parent) = parent else { return Ok(()) };
     match File::open(parent) {
@@ -259,7 +273,7 @@ pub(crate) fn sync_entry(path: &Path) -> io::Result<()> {
 }
 
 /// The old content of a file or the new one, whatever happens.
-pub(crate) fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
+pub fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     // One that a crash has left may be for other eyes, too.
     match std::fs::remove_file(&fresh) {

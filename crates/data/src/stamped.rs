@@ -5,22 +5,23 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use storage::{Manifest, Misfit, Stamp, Together, checksum};
 
 use super::{DataDir, DataDirError, LogFiles, write_whole};
-use crate::cluster::Member;
+use crate::Replica;
 
 /// The small files that every data directory has once a broker has served from it, beside the one
 /// of the names, of which there are two.
-pub(crate) const SMALL_FILES: [&str; 2] = ["bans", "clock"];
+pub const SMALL_FILES: [&str; 2] = ["bans", "clock"];
 /// What namespaces are called: the file in the directory is a copy of the one in the first shard.
-pub(crate) const NAMES_FILE: &str = "namespaces";
+pub const NAMES_FILE: &str = "namespaces";
 /// Made anew where it is missing: nothing depends on it but itself.
-pub(crate) const SECRET_FILE: &str = "auth.secret";
+pub const SECRET_FILE: &str = "auth.secret";
 
 /// The small files that a cluster replicates, by their paths in the data directory.
-pub(crate) const CLUSTERED_FILES: [&str; 5] =
+pub const CLUSTERED_FILES: [&str; 5] =
     ["bans", "clock", NAMES_FILE, "shard-000/namespaces", SECRET_FILE];
 
 /// Reads and writes the small files of a data directory.
@@ -31,19 +32,19 @@ pub struct Stamps {
     own: Option<Stamp>,
     /// In a cluster: where files are replicated, and the directory that they are in. Neither logs
     /// nor files have stamps there: what belongs together is known by the cluster's id.
-    replica: Option<(Member, PathBuf)>,
+    replica: Option<(Arc<dyn Replica>, PathBuf)>,
 }
 
 /// A part of a data directory that does not belong to the others.
 #[derive(Clone, Debug)]
-pub(crate) struct Fault {
-    pub(crate) part: Part,
-    pub(crate) path: PathBuf,
+pub struct Fault {
+    pub part: Part,
+    pub path: PathBuf,
     misfit: Option<Misfit>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     Log(u16),
     Small,
     Names,
@@ -60,7 +61,7 @@ impl std::fmt::Display for Fault {
 
 impl Fault {
     /// Nothing of it can be used in this directory.
-    pub(crate) fn is_foreign(&self) -> bool {
+    pub fn is_foreign(&self) -> bool {
         self.misfit == Some(Misfit::Foreign)
     }
 }
@@ -76,8 +77,8 @@ enum Content {
 
 impl Stamps {
     /// Files are replicated before they are written.
-    pub(crate) fn clustered(member: Member, directory: &Path) -> Self {
-        Self { replica: Some((member, directory.to_owned())), ..Self::default() }
+    pub fn clustered(replica: Arc<dyn Replica>, directory: &Path) -> Self {
+        Self { replica: Some((replica, directory.to_owned())), ..Self::default() }
     }
 
     /// A broker has served from it before.
@@ -157,7 +158,7 @@ impl Stamps {
 
 impl DataDir {
     /// What of the directory does not belong to the rest. Changes nothing.
-    pub(crate) fn look_together(&self) -> Result<(Together, Vec<Fault>), DataDirError> {
+    pub fn look_together(&self) -> Result<(Together, Vec<Fault>), DataDirError> {
         let shards = self.shards()?;
         let logs = shards.iter().map(|shard| self.stamp_of(*shard));
         let logs: Vec<_> = logs.collect::<Result<_, _>>()?;
@@ -217,15 +218,15 @@ impl DataDir {
         if !faults.is_empty() {
             return Err(DataDirError::Apart(faults.iter().map(Fault::to_string).collect()));
         }
-        let token = u64::from_ne_bytes(crate::auth::random());
-        let next = together.next(crate::auth::random(), token);
+        let token = u64::from_ne_bytes(base::random());
+        let next = together.next(base::random(), token);
         for shard in 0..shards {
             let files = self.log_files(shard)?;
             let fail = |error| DataDirError::Io { path: files.path().to_owned(), error };
             let read = files.manifest().map_err(fail)?.map(|content| Manifest::read(&content));
             let known = match read {
                 None if files.list().map_err(fail)?.is_empty() => {
-                    let id = crate::auth::random();
+                    let id = base::random();
                     Manifest::of_nothing(storage::Identity { id, shard, shards })
                 }
                 Some(Ok(known)) => known,
@@ -242,7 +243,7 @@ impl DataDir {
 
 impl DataDir {
     /// The small files as a cluster replicates them: without the stamp of this directory.
-    pub(crate) fn files_for_cluster(&self) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
+    pub fn files_for_cluster(&self) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
         let mut all = Vec::new();
         for name in CLUSTERED_FILES {
             match content_of(&self.path().join(name))? {
@@ -259,13 +260,13 @@ impl DataDir {
     /// Makes a directory of what a cluster replicates: logs are here already, files are as
     /// [`DataDir::files_for_cluster`] gives them. All get one finished stamp, as if a broker had
     /// served from it.
-    pub(crate) fn stamp_as_served(
+    pub fn stamp_as_served(
         &self,
         shards: u16,
         files: &[(&'static str, Vec<u8>)],
     ) -> Result<(), DataDirError> {
-        let token = u64::from_ne_bytes(crate::auth::random());
-        let directory = crate::auth::random();
+        let token = u64::from_ne_bytes(base::random());
+        let directory = base::random();
         let stamp = Stamp { directory, start: 1, token, is_finished: true };
         for shard in 0..shards {
             let log = self.log_files(shard)?;
@@ -275,7 +276,7 @@ impl DataDir {
                     DataDirError::Refused { path: log.path().into(), refusal }
                 })?,
                 None => {
-                    let id = crate::auth::random();
+                    let id = base::random();
                     Manifest::of_nothing(storage::Identity { id, shard, shards })
                 }
             };
@@ -303,7 +304,7 @@ fn without_stamp(bytes: &[u8]) -> &[u8] {
 }
 
 /// Sets a damaged small file aside, and puts one in its place that says nothing.
-pub(crate) fn replace_small(path: &Path, stamp: Stamp) -> io::Result<()> {
+pub fn replace_small(path: &Path, stamp: Stamp) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".damaged");
     match std::fs::rename(path, aside) {
@@ -314,7 +315,7 @@ pub(crate) fn replace_small(path: &Path, stamp: Stamp) -> io::Result<()> {
 }
 
 /// Gives a log that was mended the stamp of the others.
-pub(crate) fn stamp_log(files: &LogFiles, stamp: Stamp) -> io::Result<()> {
+pub fn stamp_log(files: &LogFiles, stamp: Stamp) -> io::Result<()> {
     let content = files.manifest()?.unwrap_or_default();
     let found = Manifest::read(&content).map_err(io::Error::other)?;
     files.put_manifest(&found.stamped(stamp))

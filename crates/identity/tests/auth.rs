@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use base::Clock;
 use codec::Reason;
+use config::{Auth, Config, Machine};
 use driver::Origin;
-use quelea::auth::passwords::user_lines;
-use quelea::auth::scram::ScramError;
-use quelea::auth::{Answer, AuthError, AuthRequest, Authenticator, Verdict};
-use quelea::config::{Auth, Config, Machine};
-use quelea::run::Clock;
+use identity::auth::passwords::user_lines;
+use identity::auth::scram::ScramError;
+use identity::auth::{Answer, AuthError, AuthRequest, Authenticator, Verdict};
 
 /// A password file that goes away with the test.
 struct TempFile(PathBuf);
@@ -99,9 +99,9 @@ fn an_end_that_no_clock_reaches_is_an_end_all_the_same() {
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     ));
     let text = format!("[[authentication]]\nname = \"s\"\nkind = \"http\"\nurl = \"{url}\"\n");
-    let file = quelea::config::SourceFile { path: "quelea.toml".into(), text };
-    let sources = quelea::config::Sources { file: Some(file), ..Default::default() };
-    let config = quelea::config::load(&sources, &Machine::UNKNOWN).unwrap().config;
+    let file = config::SourceFile { path: "quelea.toml".into(), text };
+    let sources = config::Sources { file: Some(file), ..Default::default() };
+    let config = config::load(&sources, &Machine::UNKNOWN).unwrap().config;
     let authenticator =
         Authenticator::start(&config.auth, &config.authentication, None, Clock::start()).unwrap();
     match verdict(&authenticator, request(Some("anna"), None)) {

@@ -3,13 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails should stop")]
 
+use config::keys::SECTIONS;
+use config::{Machine, SourceFile, Sources, load};
+use identity::auth::acl_file;
+use identity::auth::passwords::{PasswordFile, check_username, with_user};
+use identity::auth::scram::{Credentials, Exchange};
 use policy::Permission;
 use proptest::prelude::*;
-use quelea::auth::acl_file;
-use quelea::auth::passwords::{PasswordFile, check_username, with_user};
-use quelea::auth::scram::{Credentials, Exchange};
-use quelea::config::keys::SECTIONS;
-use quelea::config::{Machine, SourceFile, Sources, load};
 
 const MACHINE: Machine = Machine { cores: 2, has_ipv6: true, ..Machine::UNKNOWN };
 

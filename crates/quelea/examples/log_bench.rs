@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use quelea::disk::{DataDir, LogDisk};
+use data::{DataDir, LogDisk};
 use storage::{
     Command, Completion, Identity, Level, Log, Position, RecordKind, Settings, Status, weight,
 };

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use broker::journal::{Fact, QueueNumber, SessionOpened, StoredMessage, Subscribed};
 use broker::{Name, Settings, Shared};
 use codec::{QoS, Version};
-use quelea::disk::{DataDir, LogDisk};
+use data::{DataDir, LogDisk};
 use storage::{AppendError, Completion, Identity, Level, Log, RecordKind, Status};
 
 fn main() -> Result<()> {

@@ -6,20 +6,11 @@
 //! Start reading at `main.rs`.
 
 pub mod api;
-pub mod auth;
-pub mod backup;
-pub mod cli;
 pub mod cluster;
-pub mod config;
-pub mod disk;
+pub mod commands;
 pub mod http;
 pub mod life_cycle;
-pub mod log_tool;
 pub mod logging;
-pub mod memory;
 pub mod metrics;
-mod moment;
-pub mod namespaces;
-pub mod process;
 pub mod run;
 pub mod security;

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use quelea::cli::{self, Command, serve::ServeArgs};
-use quelea::config::Loaded;
+use base::memory::Counting;
+use config::Loaded;
+use quelea::commands::{self, Command, serve::ServeArgs};
 use quelea::logging::Logging;
-use quelea::memory::Counting;
 
 /// A message is often freed by another thread than the one that made it, which must not make the
 /// two wait for each other.
@@ -13,7 +13,7 @@ use quelea::memory::Counting;
 static ALLOCATOR: Counting = Counting;
 
 fn main() -> ExitCode {
-    let cli = match cli::parse(std::env::args_os()) {
+    let cli = match commands::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
             Ok(loaded) => serve(loaded, &args),
             Err(code) => code,
         },
-        tool => cli::run_tool(tool),
+        tool => commands::run_tool(tool),
     }
 }
 
@@ -30,8 +30,8 @@ fn serve(loaded: Loaded, args: &ServeArgs) -> ExitCode {
     let logging = match Logging::install(&loaded.config.log) {
         Ok(logging) => logging,
         Err(error) => {
-            cli::complain(&error);
-            return ExitCode::from(cli::EXIT_USAGE);
+            base::complain(&error);
+            return ExitCode::from(base::EXIT_USAGE);
         }
     };
     let served = quelea::run::serve(loaded, &|| args.reread());
@@ -42,8 +42,8 @@ fn serve(loaded: Loaded, args: &ServeArgs) -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            cli::complain(&format!("{error:#}"));
-            ExitCode::from(cli::EXIT_FAILURE)
+            base::complain(&format!("{error:#}"));
+            ExitCode::from(base::EXIT_FAILURE)
         }
     }
 }

@@ -6,15 +6,14 @@ use std::sync::atomic::Ordering;
 use broker::{MetricType, Metrics, Quota, Shared};
 use session::MemoryKind;
 
-use crate::auth::bans;
 use crate::cluster::{ClusterFigures, ROLES};
 use crate::life_cycle::LifeCycle;
-use crate::logging::{Logging, shown};
-use crate::memory;
-use crate::process::Process;
-use crate::run::{
-    Certificates, Clock, Counts, FIGURES, Gate, LogBoard, LogState, Timing, TurnedAway,
-};
+use crate::logging::Logging;
+use crate::run::{Certificates, Counts, FIGURES, Gate, LogBoard, LogState, Timing, TurnedAway};
+use base::memory;
+use base::shown;
+use base::{Clock, Process};
+use identity::auth::bans;
 
 /// What the metrics are read from.
 #[derive(Clone, Copy)]

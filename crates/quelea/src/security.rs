@@ -7,11 +7,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use policy::{Permission, Rule, Who};
 
-use crate::auth::passwords::PasswordFile;
-use crate::auth::{acl_file, policy_file};
-use crate::config::{
-    Address, Config, EngineServer, Listener, Machine, Method, NamespaceSource, Origins,
-};
+use config::{Address, Config, EngineServer, Listener, Machine, Method, NamespaceSource, Origins};
+use identity::auth::passwords::PasswordFile;
+use identity::auth::{acl_file, policy_file};
 
 /// What is open, one line each, the gravest first.
 pub fn findings(config: &Config, machine: &Machine) -> Vec<String> {
@@ -67,7 +65,7 @@ fn look_at_names(config: &Config, found: &mut Vec<String>) {
              auth.password_file"
                 .into(),
         );
-    } else if config.auth.session_owner == crate::config::SessionOwner::Anybody {
+    } else if config.auth.session_owner == config::SessionOwner::Anybody {
         found.push(
             "auth.session_owner = \"anybody\": who knows a client id gets the session of others"
                 .into(),
@@ -243,7 +241,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{SourceFile, Sources, load};
+    use config::{SourceFile, Sources, load};
 
     const MACHINE: Machine = Machine { cores: 2, ..Machine::UNKNOWN };
 
@@ -261,7 +259,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
         };
-        let line = crate::auth::passwords::user_lines("anna", b"secret", false).join("\n");
+        let line = identity::auth::passwords::user_lines("anna", b"secret", false).join("\n");
         write("passwords", &format!("{line}\n"));
         write(
             "acl",

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use quelea::config::{LogConfig, LogFormat, LogLevel, LogTarget};
+use config::{LogConfig, LogFormat, LogLevel, LogTarget};
 use quelea::logging::{Logging, LoggingError};
 
 #[test]

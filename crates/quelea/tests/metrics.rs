@@ -6,13 +6,14 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use base::Clock;
 use broker::{Scope, Settings, Shared};
+use config::{Config, Machine};
 use quelea::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
-use quelea::config::{Config, Machine};
 use quelea::http::Health;
 use quelea::life_cycle::{KINDS, Kind, LifeCycle};
 use quelea::metrics::{Sources, exposition};
-use quelea::run::{Certificates, Clock, FIGURES, Gate, LogBoard, Timing};
+use quelea::run::{Certificates, FIGURES, Gate, LogBoard, Timing};
 
 const SYS_INTRODUCTION: &str = "\
 # $SYS topics

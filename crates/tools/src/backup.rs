@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use crate::cli::complain;
-use crate::cluster::MARK_FILE;
-use crate::config::TOKEN_FILE;
-use crate::disk::{
+use crate::log_tool;
+use base::complain;
+use config::TOKEN_FILE;
+use data::MARK_FILE;
+use data::control;
+use data::{
     DataDir, DataDirError, LogFiles, NAMES_FILE, SECRET_FILE, SMALL_FILES, sync_entry, write_whole,
 };
-use crate::log_tool;
-use crate::run::control;
 
 /// Copies a data directory, also while a broker runs on it. To restore, start a broker on the copy.
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ pub struct BackupArgs {
 pub fn run(args: &BackupArgs) -> ExitCode {
     match backup(&args.dir, &args.target) {
         Ok(text) => {
-            crate::cli::print(text.as_bytes());
+            base::print(text.as_bytes());
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -101,7 +101,7 @@ fn backup(dir: &Path, target: &Path) -> anyhow::Result<String> {
 }
 
 /// Where the copy is made until it is whole: beside the target, so that it can be renamed.
-pub(crate) fn partial_of(target: &Path) -> anyhow::Result<PathBuf> {
+pub fn partial_of(target: &Path) -> anyhow::Result<PathBuf> {
     let entries = match std::fs::read_dir(target) {
         Ok(mut entries) => entries.next().is_some(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
@@ -118,7 +118,7 @@ pub(crate) fn partial_of(target: &Path) -> anyhow::Result<PathBuf> {
 
 /// The copy is a data directory, and locked as such. What a backup that did not end has left there
 /// goes; what no backup has made stays, and is in the way.
-pub(crate) fn begin_copy(partial: &Path) -> anyhow::Result<DataDir> {
+pub fn begin_copy(partial: &Path) -> anyhow::Result<DataDir> {
     let copy = match DataDir::open(partial) {
         Err(DataDirError::Locked(path)) => bail!(
             "another backup is writing to {}: wait for its end, or name another target",

@@ -17,7 +17,7 @@ use storage::{
     Settings, Stamp, Survey, Together,
 };
 
-use crate::disk::{DataDir, DataDirError, Fault, LogFiles, Part, replace_small, stamp_log};
+use data::{DataDir, DataDirError, Fault, LogFiles, Part, replace_small, stamp_log};
 
 /// Inspects and repairs the durable logs of a data directory. No broker may be using it.
 #[derive(Debug, Args)]
@@ -71,12 +71,12 @@ pub fn run(args: &LogArgs) -> ExitCode {
             repair(dir, *give_up_what_follows, &mut out)
         }
     };
-    crate::cli::print(out.as_bytes());
+    base::print(out.as_bytes());
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            crate::cli::complain(&error);
+            base::complain(&error);
             ExitCode::FAILURE
         }
     }
@@ -124,7 +124,7 @@ fn check(dir: &Path, out: &mut String) -> Result<bool, DataDirError> {
 }
 
 /// Whether a start would find all logs in order.
-pub(crate) fn check_data(data: &DataDir, out: &mut String) -> Result<bool, DataDirError> {
+pub fn check_data(data: &DataDir, out: &mut String) -> Result<bool, DataDirError> {
     let found = check_all(data, out)?;
     Ok(found.faults.is_empty() && found.logs.iter().all(|log| log.fault.is_none()))
 }
@@ -225,7 +225,7 @@ fn dump(dir: &Path, only: Selection, out: &mut String) -> Result<bool, DataDirEr
                 );
                 dump_segment(segment.number, &file, only.bytes, out);
                 // One segment at a time, so that a dump of many does not fill the memory.
-                if !crate::cli::print(std::mem::take(out).as_bytes()) {
+                if !base::print(std::mem::take(out).as_bytes()) {
                     return Ok(true);
                 }
             }
@@ -333,7 +333,7 @@ fn repair(dir: &Path, really: bool, out: &mut String) -> Result<bool, DataDirErr
 /// Cuts a log off where it is damaged; one of another directory is given up whole.
 fn mend(log: &Checked, stamp: Option<Stamp>, really: bool, out: &mut String) -> io::Result<()> {
     let Checked { shard, shards, files, fault } = log;
-    let fresh = Identity { id: crate::auth::random(), shard: *shard, shards: *shards };
+    let fresh = Identity { id: base::random(), shard: *shard, shards: *shards };
     let plan = match fault {
         Some(LogFault::Apart(_)) => Survey::default().finish(fresh),
         _ => plan_repair(files, fresh)?,
@@ -362,7 +362,7 @@ fn take_over(
     if log.files.manifest()?.is_some() {
         stamp_log(&log.files, stamp)?;
     } else {
-        let fresh = Identity { id: crate::auth::random(), shard, shards: log.shards };
+        let fresh = Identity { id: base::random(), shard, shards: log.shards };
         apply_repair(&log.files, &plan_repair(&log.files, fresh)?, Some(stamp))?;
     }
     let _ = writeln!(out, "shard {shard}: used as it is, what it lacks is given up");
@@ -443,48 +443,20 @@ Examples:
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::mpsc::channel;
-
-    use storage::{Level, Log, RecordKind, Status};
-
     use super::*;
-    use crate::disk::LogDisk;
 
     /// Says that the retained message of the topic is no more.
     const RETAINED_CLEARED: u8 = 12;
 
-    /// A directory with one log of five records, each in a batch of its own, closed in order.
+    /// A directory with one log of five records.
     pub(crate) fn directory() -> tempfile::TempDir {
         directory_with(RETAINED_CLEARED, 1)
     }
 
     fn directory_with(kind: u8, shards: u16) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open(dir.path()).unwrap();
-        let files = data.log_files(0).unwrap();
-        let identity = Identity { id: [9; 16], shard: 0, shards };
-        let (sender, completions) = channel();
-        let disk = LogDisk::spawn(files, "tool", move |done, _| {
-            let _ = sender.send(done);
-        })
-        .unwrap();
-        let mut log = Log::create(identity, Settings::with_segment_bytes(64 * 1024));
-        let mut appended = 0;
-        loop {
-            let mut commands = Vec::new();
-            log.take_commands(&mut commands, 0);
-            commands.into_iter().for_each(|command| disk.submit(command).unwrap());
-            log.on_completed(completions.recv().unwrap());
-            match log.status() {
-                Status::Ready if appended < 5 => {
-                    log.append(RecordKind::new(kind), &[b"abc"], Level::Fsync).unwrap();
-                    appended += 1;
-                }
-                Status::Ready => log.close(),
-                Status::Closed => return dir,
-                _ => {}
-            }
-        }
+        data::sample::write_log(dir.path(), kind, shards).unwrap();
+        dir
     }
 
     fn segment(dir: &tempfile::TempDir) -> PathBuf {

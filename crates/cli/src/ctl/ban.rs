@@ -6,7 +6,7 @@ use serde_json::json;
 use super::table::Column;
 use super::within::Within;
 use super::{Ctl, Failure, query_of};
-use crate::config::schema::secs_of_text;
+use config::schema::secs_of_text;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum BanCommand {

@@ -6,7 +6,7 @@ use web::percent_encoded;
 
 use super::table::plain;
 use super::{Ctl, Failure};
-use crate::cli::print;
+use base::print;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct EventsArgs {

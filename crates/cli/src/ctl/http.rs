@@ -11,8 +11,9 @@ use serde_json::Value;
 use web::ureq;
 use web::ureq::http::{Request, Response};
 
-use super::{EXIT_FAILURE, EXIT_NONE, EXIT_NOT_ALLOWED, Failure};
-use crate::api::PREFIX;
+use super::{EXIT_NONE, EXIT_NOT_ALLOWED, Failure};
+use base::EXIT_FAILURE;
+use config::API_PREFIX;
 
 /// The longest wait for a part of an answer.
 const TIME_MAX: Duration = Duration::from_secs(30);
@@ -122,7 +123,7 @@ impl Http {
     ) -> Result<Response<ureq::Body>, Failure> {
         let request = Request::builder()
             .method(method)
-            .uri(format!("{}{PREFIX}{path}", self.base))
+            .uri(format!("{}{API_PREFIX}{path}", self.base))
             .header("Authorization", &self.authorization)
             .header("Content-Type", "application/json");
         // A POST has a body, be it empty; a GET has none.

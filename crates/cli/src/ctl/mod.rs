@@ -17,9 +17,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use web::percent_encoded;
 
-use super::{EXIT_FAILURE, EXIT_OK, complain, print};
-use crate::config::schema::secs_of_text;
 use ban::BanCommand;
+use base::{EXIT_FAILURE, EXIT_OK, complain, print};
+use config::schema::secs_of_text;
 use events::EventsArgs;
 use http::{Credentials, Http};
 use ns::NsCommand;
@@ -283,7 +283,7 @@ impl Access {
         }
         let data = self.data.clone().or_else(|| env("QUELEA_server__data_dir").map(PathBuf::from));
         let data = data.unwrap_or_else(|| PathBuf::from("quelea-data"));
-        let path = self.token_file.clone().unwrap_or_else(|| data.join(crate::config::TOKEN_FILE));
+        let path = self.token_file.clone().unwrap_or_else(|| data.join(config::TOKEN_FILE));
         let (token, noted) = read_token(&path)?;
         let url = given_url.unwrap_or(noted);
         Http::new(&url, ca_file, Credentials::Token(token))

@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use web::percent_encoded;
 
 use super::table::{Column, table};
-use super::{Ctl, Failure, print};
+use super::{Ctl, Failure};
+use base::print;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum NsCommand {

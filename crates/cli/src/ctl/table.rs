@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, stdout};
 
 use serde_json::Value;
 
-use crate::config::namespaces::DEFAULT;
+use config::namespaces::DEFAULT;
 
 /// Its heading, and the field that it shows.
 pub(super) struct Column(pub(super) &'static str, pub(super) &'static str);

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::table::{Column, table};
 use super::{Ctl, Failure};
-use crate::cli::print;
-use crate::config::schema::secs_of_text;
+use base::print;
+use config::schema::secs_of_text;
 
 /// Clients that are looked at for the slowest of them.
 const SLOW_LOOKED_AT: usize = 1_000;

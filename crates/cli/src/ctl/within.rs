@@ -4,8 +4,9 @@ use clap::Args;
 use serde_json::Value;
 use web::percent_encoded;
 
-use super::{Ctl, EXIT_NONE, Failure, print};
-use crate::config::namespaces::DEFAULT;
+use super::{Ctl, EXIT_NONE, Failure};
+use base::print;
+use config::namespaces::DEFAULT;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct Within {

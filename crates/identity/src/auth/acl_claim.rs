@@ -12,7 +12,7 @@ use policy::{OrderedRule, OwnRules};
 use serde_json::{Map, Value};
 
 use super::policy_file::filter_of;
-use crate::config::Network;
+use config::Network;
 
 /// Rules, topics and networks of all of them, and the bytes of those topics, at most. More refuse
 /// the log-in.

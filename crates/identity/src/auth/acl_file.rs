@@ -20,7 +20,7 @@ use std::path::Path;
 
 use policy::{Access, Permission, Rule, Who};
 
-use crate::config::source::nearest;
+use config::source::nearest;
 
 /// An access file that cannot be used.
 #[derive(Debug, thiserror::Error)]

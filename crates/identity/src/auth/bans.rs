@@ -14,8 +14,8 @@ use std::time::Instant;
 use broker::Name;
 
 use super::lock;
-use crate::config::Auth;
-use crate::disk::Stamps;
+use config::Auth;
+use data::Stamps;
 use flapping::{Flapping, Limits};
 pub use list::{BanList, Banned, FOR_EVER, FULL, Named, Within};
 
@@ -195,7 +195,7 @@ impl Bans {
 
     fn write(&self, own: &BanList) -> io::Result<()> {
         if let Some(directory) = self.own_path.parent() {
-            crate::disk::make_private(directory)?;
+            data::make_private(directory)?;
         }
         self.stamps.write(&self.own_path, format!("{OWN_HEAD}{}", own.to_text()).as_bytes())
     }
@@ -279,7 +279,7 @@ mod tests {
         std::fs::write(&file, "user eve\n").unwrap();
         let auth = Auth {
             ban_file: Some(file.clone()),
-            ..crate::config::Config::defaults(&crate::config::Machine::here()).auth
+            ..config::Config::defaults(&config::Machine::here()).auth
         };
         let load = || Bans::load(&auth, &data, &Stamps::default()).unwrap();
         let is_out = |bans: &Bans, client_id: &str, at: u64| {

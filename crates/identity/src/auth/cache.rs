@@ -13,7 +13,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::Proof;
-use super::random::random;
+use base::random;
 
 /// A bounded set of digests in two generations: when the young one is half of the limit, or too
 /// old, it becomes the old one and the old one is forgotten. An entry that is asked for becomes

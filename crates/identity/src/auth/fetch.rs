@@ -12,7 +12,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Request, StatusCode, Uri};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use net::{TlsClientContext, TlsClientOptions};
 use rustls::pki_types::ServerName;
@@ -24,6 +24,7 @@ use tokio_rustls::TlsConnector;
 use web::percent_decoded;
 
 use super::lock;
+use config::url::Url;
 
 /// The largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
@@ -34,18 +35,6 @@ pub(super) struct Net {
     /// Dropping it ends the thread.
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// Where a service is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
-    is_tls: bool,
-    is_loopback: bool,
-    /// Without the brackets of an IPv6 address.
-    host: String,
-    port: u16,
-    /// With the query, if there is one.
-    path: String,
 }
 
 /// Asks one service.
@@ -121,50 +110,6 @@ impl Drop for Net {
             // A panic there has been told on standard error.
             let _ = thread.join();
         }
-    }
-}
-
-impl Url {
-    /// Reads `http://host:port/path` or `https://...`.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let wanted = |why: &dyn std::fmt::Display| {
-            format!("'{text}' {why}; write a URL such as https://id.example/keys")
-        };
-        let url = net::Url::parse(text).map_err(|error| wanted(&error))?;
-        let is_tls = match url.scheme {
-            "http" => false,
-            "https" => true,
-            _ => return Err(wanted(&"is neither http:// nor https://")),
-        };
-        if url.user.is_some() {
-            return Err("names and passwords go into headers, not into the URL".into());
-        }
-        if url.host.is_empty() {
-            return Err(wanted(&"has no host"));
-        }
-        let port = url.port.unwrap_or(if is_tls { 443 } else { 80 });
-        let path = match url.path {
-            "" => "/".to_owned(),
-            path if path.starts_with('?') => format!("/{path}"),
-            path => path.to_owned(),
-        };
-        if path.parse::<Uri>().is_err() {
-            return Err(wanted(&"has characters in its path that must be percent-encoded"));
-        }
-        Ok(Self { is_tls, is_loopback: url.is_loopback(), host: url.host.to_owned(), port, path })
-    }
-
-    /// Does what goes there stay on this machine, or encrypted?
-    pub fn is_private(&self) -> bool {
-        self.is_tls || self.is_loopback
-    }
-
-    pub fn is_tls(&self) -> bool {
-        self.is_tls
     }
 }
 
@@ -373,22 +318,6 @@ impl AskError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn urls_are_read() {
-        let url = Url::parse("https://id.example/keys?a=b").unwrap();
-        assert_eq!(
-            (url.is_tls, &*url.host, url.port, &*url.path),
-            (true, "id.example", 443, "/keys?a=b")
-        );
-        assert!(url.is_private());
-        let url = Url::parse("http://[::1]:8080").unwrap();
-        assert_eq!((url.is_tls, &*url.host, url.port, &*url.path), (false, "::1", 8080, "/"));
-        assert!(url.is_private() && !Url::parse("http://10.0.0.1/").unwrap().is_private());
-        for text in ["", "id.example", "ftp://a/b", "https:///x", "http://a:b@c/"] {
-            assert!(Url::parse(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn what_must_not_be_kept_has_no_age() {

@@ -11,11 +11,11 @@ use super::cache::{Digest, VerdictCache};
 use super::lanes::{Asks, Lanes, Next};
 use super::pace::{Attempt, Pace};
 use super::passwords::{PasswordFile, PasswordFileError, Scratch};
-use super::random::random;
 use super::scram::{Credentials, Exchange, ScramError, Success};
 use super::{AuthRequest, Later, Opinion, Proof, Step, lock};
-use crate::config::Auth;
-use crate::memory;
+use base::memory;
+use base::random;
+use config::Auth;
 use driver::Origin;
 
 /// Checks passwords.

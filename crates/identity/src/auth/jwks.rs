@@ -17,8 +17,8 @@ use super::fetch::{AskError, Client, Question};
 use super::jwt::{Outcome, check};
 use super::keys::KeySet;
 use super::{AuthRequest, Later, Opinion, lock};
-use crate::config::JwtConfig;
-use crate::run::Clock;
+use base::Clock;
+use config::JwtConfig;
 use driver::Origin;
 
 /// How often a key set is fetched at most, whoever asks for keys that it does not have.
@@ -196,7 +196,7 @@ impl Shared {
                 true
             }
             Err(why) => {
-                let why = crate::logging::shown(&why);
+                let why = base::shown(&why);
                 let text = "cannot fetch the key set; the present keys stay in use";
                 tracing::warn!(provider = self.name, detail = &*why, "{text}");
                 false

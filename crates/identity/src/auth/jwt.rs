@@ -11,8 +11,10 @@ use serde_json::{Map, Value};
 
 use super::acl_claim::{ACL, kind_of};
 use super::keys::{Algorithm, Checked, KeySet};
-use super::template::{CLAIMS, Template, is_name, value_of};
+use super::template::{is_name, value_of};
 use super::{AuthRequest, LATEST_SECS, Opinion, Proof, acl_claim};
+use config::Demands;
+use config::template::CLAIMS;
 
 /// Attributes of one client, and bytes of them.
 const ATTRIBUTES_MAX: usize = 64;
@@ -20,25 +22,6 @@ const ATTRIBUTES_BYTES_MAX: usize = 16 * 1024;
 
 /// The claim, and the member of an answer, that EMQX makes attributes of.
 pub(super) const CLIENT_ATTRS: &str = "client_attrs";
-
-/// What a token has to say, and what becomes of it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Demands {
-    pub issuer: Option<String>,
-    /// One of them has to be in `aud`; none: it is not looked at.
-    pub audience: Vec<String>,
-    /// Claims with what they have to be.
-    pub claims: Vec<(String, Template)>,
-    pub username: Template,
-    pub attributes: Vec<(String, Template)>,
-    pub leeway_secs: u64,
-    /// A token that never expires is refused.
-    pub expiry_required: bool,
-    /// Access rules in it do not matter.
-    pub acl_ignored: bool,
-    /// Where they are; None: in `ACL`.
-    pub acl_claim_name: Option<String>,
-}
 
 /// A token, taken apart and not checked yet.
 struct Token<'a> {
@@ -81,7 +64,7 @@ pub(super) fn check(
     let Some(algorithm) = Algorithm::named(&token.algorithm) else { return Outcome::NotMine };
     let claims = URL_SAFE_NO_PAD.decode(token.claims).ok();
     let claims = claims.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
-    if claims.as_ref().is_some_and(|claims| !demands.is_of_issuer(claims)) {
+    if claims.as_ref().is_some_and(|claims| !is_of_issuer(demands, claims)) {
         return Outcome::NotMine;
     }
     let mut checked = Checked::NoKey;
@@ -101,7 +84,7 @@ pub(super) fn check(
         return Outcome::Bad("it has critical header parameters".into());
     }
     let Some(claims) = claims else { return Outcome::Bad("its claims are no JSON object".into()) };
-    match demands.examine(request, &claims, now_secs) {
+    match examine(demands, request, &claims, now_secs) {
         Ok(proof) => Outcome::Good(proof),
         Err(why) => Outcome::Bad(why),
     }
@@ -128,82 +111,80 @@ fn take_apart(bytes: &[u8]) -> Option<Token<'_>> {
     })
 }
 
-impl Demands {
-    fn examine(
-        &self,
-        request: &AuthRequest,
-        claims: &Map<String, Value>,
-        now_secs: u64,
-    ) -> Result<Proof, String> {
-        let expires_at_secs = self.check_times(claims, now_secs)?;
-        let audience = claims.get("aud");
-        let is_meant = |wanted: &String| audience.is_some_and(|value| says(value, wanted));
-        if !self.audience.is_empty() && !self.audience.iter().any(is_meant) {
-            return Err("it is for another audience".into());
-        }
-        let value = |name: &str| match name.strip_prefix(CLAIMS) {
-            Some(path) => texts_of(claim(claims, path)?)?.into_iter().next(),
-            None => value_of(request, name),
-        };
-        for (path, wanted) in &self.claims {
-            let wanted = wanted.fill(value);
-            let found = claim(claims, path);
-            if !wanted.zip(found).is_some_and(|(wanted, found)| says(found, &wanted)) {
-                return Err(format!("its claim '{path}' is not what it has to be"));
-            }
-        }
-        let rules = match self.acl_ignored {
-            true => OwnRules::default(),
-            false => acl_claim::rules_of(claims, self.acl_claim_name.as_deref().unwrap_or(ACL))?,
-        };
-        let username = self.username.fill(value).filter(|name| is_name(name));
-        let username = username.ok_or("it has no user name")?;
-        let own = self.attributes.iter().filter_map(|(name, template)| {
-            let value = match template.only_claim() {
-                Some(path) => attribute_of(claim(claims, path)?)?,
-                None => Attribute::Text(template.fill(value)?.into()),
-            };
-            Some((name.as_str().into(), value))
-        });
-        let attributes = attributes_of(claims.get(CLIENT_ATTRS), own)?;
-        let username = Some(username);
-        Ok(Proof { username, attributes, expires_at_secs, is_superuser: false, rules })
+fn examine(
+    demands: &Demands,
+    request: &AuthRequest,
+    claims: &Map<String, Value>,
+    now_secs: u64,
+) -> Result<Proof, String> {
+    let expires_at_secs = check_times(demands, claims, now_secs)?;
+    let audience = claims.get("aud");
+    let is_meant = |wanted: &String| audience.is_some_and(|value| says(value, wanted));
+    if !demands.audience.is_empty() && !demands.audience.iter().any(is_meant) {
+        return Err("it is for another audience".into());
     }
-
-    fn is_of_issuer(&self, claims: &Map<String, Value>) -> bool {
-        let stated = claims.get("iss").and_then(Value::as_str);
-        self.issuer.is_none() || self.issuer.as_deref() == stated
+    let value = |name: &str| match name.strip_prefix(CLAIMS) {
+        Some(path) => texts_of(claim(claims, path)?)?.into_iter().next(),
+        None => value_of(request, name),
+    };
+    for (path, wanted) in &demands.claims {
+        let wanted = wanted.fill(value);
+        let found = claim(claims, path);
+        if !wanted.zip(found).is_some_and(|(wanted, found)| says(found, &wanted)) {
+            return Err(format!("its claim '{path}' is not what it has to be"));
+        }
     }
-
-    /// When the token ends.
-    fn check_times(
-        &self,
-        claims: &Map<String, Value>,
-        now_secs: u64,
-    ) -> Result<Option<u64>, String> {
-        let time = |name: &str| match claims.get(name) {
-            None => Ok(None),
-            Some(value) => match value.as_f64() {
-                // A later time than any that counts is as good as the latest.
-                Some(secs) if secs >= 0.0 => Ok(Some(secs.min(LATEST_SECS as f64) as u64)),
-                _ => Err(format!("its claim '{name}' is no time")),
-            },
+    let rules = match demands.acl_ignored {
+        true => OwnRules::default(),
+        false => acl_claim::rules_of(claims, demands.acl_claim_name.as_deref().unwrap_or(ACL))?,
+    };
+    let username = demands.username.fill(value).filter(|name| is_name(name));
+    let username = username.ok_or("it has no user name")?;
+    let own = demands.attributes.iter().filter_map(|(name, template)| {
+        let value = match template.only_claim() {
+            Some(path) => attribute_of(claim(claims, path)?)?,
+            None => Attribute::Text(template.fill(value)?.into()),
         };
-        let latest = now_secs.saturating_add(self.leeway_secs);
-        if time("nbf")?.is_some_and(|secs| secs > latest) {
-            return Err("it is not valid yet".into());
+        Some((name.as_str().into(), value))
+    });
+    let attributes = attributes_of(claims.get(CLIENT_ATTRS), own)?;
+    let username = Some(username);
+    Ok(Proof { username, attributes, expires_at_secs, is_superuser: false, rules })
+}
+
+fn is_of_issuer(demands: &Demands, claims: &Map<String, Value>) -> bool {
+    let stated = claims.get("iss").and_then(Value::as_str);
+    demands.issuer.is_none() || demands.issuer.as_deref() == stated
+}
+
+/// When the token ends.
+fn check_times(
+    demands: &Demands,
+    claims: &Map<String, Value>,
+    now_secs: u64,
+) -> Result<Option<u64>, String> {
+    let time = |name: &str| match claims.get(name) {
+        None => Ok(None),
+        Some(value) => match value.as_f64() {
+            // A later time than any that counts is as good as the latest.
+            Some(secs) if secs >= 0.0 => Ok(Some(secs.min(LATEST_SECS as f64) as u64)),
+            _ => Err(format!("its claim '{name}' is no time")),
+        },
+    };
+    let latest = now_secs.saturating_add(demands.leeway_secs);
+    if time("nbf")?.is_some_and(|secs| secs > latest) {
+        return Err("it is not valid yet".into());
+    }
+    if time("iat")?.is_some_and(|secs| secs > latest) {
+        return Err("it was made in the future".into());
+    }
+    match time("exp")? {
+        Some(secs) if secs.saturating_add(demands.leeway_secs) <= now_secs => {
+            Err("it has expired".into())
         }
-        if time("iat")?.is_some_and(|secs| secs > latest) {
-            return Err("it was made in the future".into());
-        }
-        match time("exp")? {
-            Some(secs) if secs.saturating_add(self.leeway_secs) <= now_secs => {
-                Err("it has expired".into())
-            }
-            Some(secs) => Ok(Some(secs.saturating_add(self.leeway_secs))),
-            None if self.expiry_required => Err("it never expires: it has no claim 'exp'".into()),
-            None => Ok(None),
-        }
+        Some(secs) => Ok(Some(secs.saturating_add(demands.leeway_secs))),
+        None if demands.expiry_required => Err("it never expires: it has no claim 'exp'".into()),
+        None => Ok(None),
     }
 }
 

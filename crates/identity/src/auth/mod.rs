@@ -25,12 +25,11 @@ mod lanes;
 mod pace;
 pub mod passwords;
 pub mod policy_file;
-mod random;
 pub mod rules;
 pub mod scram;
 pub mod secret;
 mod service;
-pub mod template;
+mod template;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,22 +40,20 @@ use codec::Reason;
 use policy::OwnRules;
 use policy::{Attributes, Principal};
 
-use crate::config::{Auth, FILE, Method, Provider};
-use crate::logging::shown;
-use crate::run::Clock;
+use base::Clock;
+use base::shown;
+use config::template::Template;
+use config::{Auth, FILE, Method, Provider};
 use driver::Origin;
 use fetch::Net;
-pub use fetch::Url;
 use files::Passwords;
 use jwks::Jwt;
-pub use jwt::Demands;
 use pace::{Attempt, Pace};
 use passwords::PasswordFileError;
-pub use random::random;
 use scram::{Exchange, ScramError, Success};
 use service::Service;
-pub(crate) use template::is_name;
-use template::{Template, value_of};
+pub use template::is_name;
+use template::value_of;
 
 /// Who knocks, and what they show.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -121,7 +118,7 @@ pub enum Step {
 
 /// What a provider says of a client.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Opinion {
+pub enum Opinion {
     Yes(Proof),
     /// For the log.
     No(String),
@@ -137,18 +134,18 @@ pub(crate) enum Opinion {
 
 /// What somebody has proved to be.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Proof {
-    pub(crate) username: Option<String>,
-    pub(crate) attributes: Attributes,
+pub struct Proof {
+    pub username: Option<String>,
+    pub attributes: Attributes,
     /// In seconds since 1970.
-    pub(crate) expires_at_secs: Option<u64>,
-    pub(crate) is_superuser: bool,
+    pub expires_at_secs: Option<u64>,
+    pub is_superuser: bool,
     /// Access rules that its credential states.
-    pub(crate) rules: OwnRules,
+    pub rules: OwnRules,
 }
 
 /// Takes the opinion of a provider.
-pub(crate) type Later = Box<dyn FnOnce(Opinion) + Send>;
+pub type Later = Box<dyn FnOnce(Opinion) + Send>;
 
 /// What the configuration asks for cannot be had.
 #[derive(Debug, thiserror::Error)]

@@ -20,9 +20,9 @@ use hmac::Mac;
 use sha2::{Digest, Sha512};
 
 use super::cache::keyed;
-use super::random::{equal_in_constant_time, random};
 use super::scram::Credentials;
-use crate::memory::Loan;
+use base::memory::Loan;
+use base::{equal_in_constant_time, random};
 
 /// All users of a password file.
 #[derive(Clone, Debug, Default)]

@@ -31,7 +31,7 @@ use policy::{Access, OrderedRule, Permission, Rule, RuleError, Who};
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::config::source::nearest;
+use config::source::nearest;
 
 /// Holds every client. Cannot be defined.
 pub const ALL: &str = "$all";

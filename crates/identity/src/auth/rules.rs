@@ -9,8 +9,8 @@ use policy::{OrderedRule, Rule, RuleError};
 
 use super::acl_file::{self, AclFileError};
 use super::policy_file::{self, PolicyFileError};
-use crate::config::{Config, NamespaceState};
 use crate::namespaces::View;
+use config::{Config, NamespaceState};
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use hmac::Mac;
 use sha2::{Digest, Sha256};
 
 use super::cache::keyed;
-use super::random::{equal_in_constant_time, random};
+use base::{equal_in_constant_time, random};
 
 /// The method name in MQTT 5's Authentication Method property.
 pub const METHOD: &str = "SCRAM-SHA-256";

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use super::random;
-use crate::disk::{SECRET_FILE, Stamps};
+use base::random;
+use data::{SECRET_FILE, Stamps};
 
 const BYTES: usize = 32;
 

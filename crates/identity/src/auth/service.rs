@@ -21,8 +21,8 @@ use super::lanes::{Asks, Lanes, Next};
 use super::pace::{Attempt, Pace};
 use super::template::value_of;
 use super::{AuthRequest, Later, Opinion, Proof, Step, acl_claim, lock};
-use crate::config::{Auth, BodyForm, HttpConfig};
-use crate::run::Clock;
+use base::Clock;
+use config::{Auth, BodyForm, HttpConfig};
 use driver::Origin;
 use policy::OwnRules;
 
@@ -106,7 +106,7 @@ impl Service {
         later: Later,
     ) -> Option<Opinion> {
         let shared = &self.shared;
-        if shared.config.cannot_send(request) {
+        if cannot_send(&shared.config, request) {
             return Some(Opinion::No("its password is no text, and cannot be sent".into()));
         }
         let asked = shared.question(request);
@@ -234,9 +234,7 @@ impl Shared {
         let reply = self.client.ask(&question.asked).await;
         let max_age = reply.as_ref().ok().and_then(|reply| reply.max_age_secs);
         let opinion = match &reply {
-            Ok(reply) => self
-                .config
-                .judge(reply, &question.request, self.clock.wall_secs())
+            Ok(reply) => judge(&self.config, reply, &question.request, self.clock.wall_secs())
                 .unwrap_or_else(|why| self.on_fault(&why, Opinion::Unclear)),
             Err(AskError::Broken(why)) => self.on_fault(why, Opinion::Unclear),
             Err(AskError::Unreachable(why)) => self.on_fault(why, Opinion::Down),
@@ -283,7 +281,7 @@ impl Shared {
         let mut queue = lock(&self.queue);
         if queue.told_at.is_none_or(|at| now.duration_since(at) >= TOLD_EVERY) {
             queue.told_at = Some(now);
-            let why = crate::logging::shown(why);
+            let why = base::shown(why);
             tracing::warn!(
                 provider = self.name,
                 detail = &*why,
@@ -302,68 +300,66 @@ pub(super) fn client(config: &HttpConfig) -> Result<Client, String> {
     Client::new(&config.url, &config.headers, config.ca.as_deref(), timeout, idle_max)
 }
 
-impl HttpConfig {
-    /// With replacement characters, different passwords would be one.
-    fn cannot_send(&self, request: &AuthRequest) -> bool {
-        let is_sent = self.body.iter().any(|(_, text)| text.names("password"));
-        is_sent && request.password.as_deref().is_some_and(|it| str::from_utf8(it).is_err())
-    }
+/// With replacement characters, different passwords would be one.
+fn cannot_send(config: &HttpConfig, request: &AuthRequest) -> bool {
+    let is_sent = config.body.iter().any(|(_, text)| text.names("password"));
+    is_sent && request.password.as_deref().is_some_and(|it| str::from_utf8(it).is_err())
+}
 
-    /// What an answer means. Err: it is none.
-    fn judge(
-        &self,
-        reply: &Reply,
-        request: &AuthRequest,
-        now_secs: u64,
-    ) -> Result<Opinion, String> {
-        let proof = Proof { username: request.username.clone(), ..Proof::default() };
-        match reply.status {
-            StatusCode::NO_CONTENT => return Ok(Opinion::Yes(proof)),
-            StatusCode::OK => {}
-            status if status.is_client_error() => return Ok(Opinion::NotMine),
-            status => return Err(format!("it answers {status}")),
-        }
-        let answer: Map<String, Value> = match reply.content {
-            Content::Json => serde_json::from_slice(&reply.body)
-                .map_err(|_| "its answer is no JSON object".to_owned())?,
-            Content::Form => members_of_form(&reply.body).ok_or("its answer is no form")?,
-            Content::Other => return Err("its answer is neither JSON nor a form".into()),
-        };
-        let Some(result) = answer.get("result") else { return Ok(Opinion::NotMine) };
-        match result.as_str() {
-            Some("allow") => {}
-            Some("deny") => return Ok(Opinion::No("the service denies it".into())),
-            Some("ignore") => return Ok(Opinion::NotMine),
-            _ => return Err(format!("its result is {result}")),
-        }
-        let rules = match self.acl_ignored {
-            true => Ok(OwnRules::default()),
-            false => acl_claim::rules_of(&answer, acl_claim::ACL),
-        };
-        let rules = match rules {
-            Ok(rules) => rules,
-            Err(why) => return Ok(Opinion::No(why)),
-        };
-        let expires_at_secs = match answer.get("expire_at") {
-            None | Some(Value::Null) => None,
-            // All that a form has is text.
-            Some(Value::String(at)) if reply.content == Content::Form => {
-                Some(at.parse().map_err(|_| "its expire_at is no time")?)
-            }
-            Some(at) => Some(at.as_u64().ok_or("its expire_at is no time")?),
-        };
-        if expires_at_secs.is_some_and(|at| at <= now_secs) {
-            return Ok(Opinion::No("the service says that it has expired".into()));
-        }
-        let attributes = match attributes_of(answer.get(CLIENT_ATTRS), std::iter::empty()) {
-            Ok(attributes) => attributes,
-            Err(why) => return Ok(Opinion::No(why)),
-        };
-        let Some(is_superuser) = flag_of(answer.get("is_superuser")) else {
-            return Ok(Opinion::No("its is_superuser is neither true nor false".into()));
-        };
-        Ok(Opinion::Yes(Proof { attributes, expires_at_secs, is_superuser, rules, ..proof }))
+/// What an answer means. Err: it is none.
+fn judge(
+    config: &HttpConfig,
+    reply: &Reply,
+    request: &AuthRequest,
+    now_secs: u64,
+) -> Result<Opinion, String> {
+    let proof = Proof { username: request.username.clone(), ..Proof::default() };
+    match reply.status {
+        StatusCode::NO_CONTENT => return Ok(Opinion::Yes(proof)),
+        StatusCode::OK => {}
+        status if status.is_client_error() => return Ok(Opinion::NotMine),
+        status => return Err(format!("it answers {status}")),
     }
+    let answer: Map<String, Value> = match reply.content {
+        Content::Json => serde_json::from_slice(&reply.body)
+            .map_err(|_| "its answer is no JSON object".to_owned())?,
+        Content::Form => members_of_form(&reply.body).ok_or("its answer is no form")?,
+        Content::Other => return Err("its answer is neither JSON nor a form".into()),
+    };
+    let Some(result) = answer.get("result") else { return Ok(Opinion::NotMine) };
+    match result.as_str() {
+        Some("allow") => {}
+        Some("deny") => return Ok(Opinion::No("the service denies it".into())),
+        Some("ignore") => return Ok(Opinion::NotMine),
+        _ => return Err(format!("its result is {result}")),
+    }
+    let rules = match config.acl_ignored {
+        true => Ok(OwnRules::default()),
+        false => acl_claim::rules_of(&answer, acl_claim::ACL),
+    };
+    let rules = match rules {
+        Ok(rules) => rules,
+        Err(why) => return Ok(Opinion::No(why)),
+    };
+    let expires_at_secs = match answer.get("expire_at") {
+        None | Some(Value::Null) => None,
+        // All that a form has is text.
+        Some(Value::String(at)) if reply.content == Content::Form => {
+            Some(at.parse().map_err(|_| "its expire_at is no time")?)
+        }
+        Some(at) => Some(at.as_u64().ok_or("its expire_at is no time")?),
+    };
+    if expires_at_secs.is_some_and(|at| at <= now_secs) {
+        return Ok(Opinion::No("the service says that it has expired".into()));
+    }
+    let attributes = match attributes_of(answer.get(CLIENT_ATTRS), std::iter::empty()) {
+        Ok(attributes) => attributes,
+        Err(why) => return Ok(Opinion::No(why)),
+    };
+    let Some(is_superuser) = flag_of(answer.get("is_superuser")) else {
+        return Ok(Opinion::No("its is_superuser is neither true nor false".into()));
+    };
+    Ok(Opinion::Yes(Proof { attributes, expires_at_secs, is_superuser, rules, ..proof }))
 }
 
 /// As services write it for EMQX. None: neither yes nor no.

@@ -30,7 +30,7 @@ pub(super) type Make = Box<dyn FnMut(&[Box<str>]) -> Vec<bool> + Send>;
 
 /// Why somebody cannot even wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoWait {
+pub enum NoWait {
     /// Too much is waited for.
     Full,
     /// Its address asks for new names too often.
@@ -39,7 +39,7 @@ pub(crate) enum NoWait {
 
 /// Dropping it ends the thread, which is not waited for: a name that it is writing is there after
 /// the next start, or not.
-pub(crate) struct Maker {
+pub struct Maker {
     shared: Arc<Shared>,
 }
 
@@ -77,7 +77,7 @@ impl Maker {
     /// # Errors
     ///
     /// It will not be made, and there will be no answer.
-    pub(crate) fn ask(
+    pub fn ask(
         &self,
         name: &str,
         origin: Origin,

@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use broker::{Quota, Scope, Shared, Space};
 
-use crate::config::{Namespace, NamespaceState, namespaces::DEFAULT};
-use crate::disk::Stamps;
+use config::{Namespace, NamespaceState, namespaces::DEFAULT};
+use data::Stamps;
 
-pub(crate) use maker::Maker as NameMaker;
+pub use maker::Maker as NameMaker;
 use names::{Entry, Maker, Names};
-pub(crate) use placing::{Belonging, Misplaced, NOT_MADE, Place};
+pub use placing::{Belonging, Misplaced, NOT_MADE, Place};
 
 /// The most namespaces that clients may make by asking for them.
 const MADE_BY_CLIENTS_MAX: usize = 10_000;
@@ -169,7 +169,7 @@ impl Namespaces {
     }
 
     /// The first so many behind a name, by their names; but the default one.
-    pub(crate) fn behind(&self, name: Option<&str>, count: usize) -> Vec<View> {
+    pub fn behind(&self, name: Option<&str>, count: usize) -> Vec<View> {
         let table = self.read();
         let first = name.map_or(Bound::Unbounded, Bound::Excluded);
         let names = table.by_name.range::<str, _>((first, Bound::Unbounded));
@@ -178,14 +178,14 @@ impl Namespaces {
     }
 
     /// The one of this name, if it is not the default one.
-    pub(crate) fn get(&self, name: &str) -> Option<View> {
+    pub fn get(&self, name: &str) -> Option<View> {
         let table = self.read();
         let entry = table.names.get(*table.by_name.get(name)?)?;
         Some(self.view(entry))
     }
 
     /// The host names that lead to these, each with where it leads.
-    pub(crate) fn hosts_of(&self, scopes: &BTreeSet<Scope>) -> Vec<(Scope, String)> {
+    pub fn hosts_of(&self, scopes: &BTreeSet<Scope>) -> Vec<(Scope, String)> {
         let table = self.read();
         let own = table.hosts.iter().filter(|(_, scope)| scopes.contains(scope));
         own.map(|(host, scope)| (*scope, host.clone())).collect()
@@ -268,7 +268,7 @@ impl Namespaces {
     /// # Errors
     ///
     /// When the system gives no thread.
-    pub(crate) fn start_maker(self: &Arc<Self>) -> std::io::Result<NameMaker> {
+    pub fn start_maker(self: &Arc<Self>) -> std::io::Result<NameMaker> {
         let namespaces = self.clone();
         NameMaker::start(Box::new(move |names| namespaces.make_for_clients(names)))
     }

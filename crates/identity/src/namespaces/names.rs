@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use broker::Scope;
 
-use crate::config::{NamespaceState, namespaces::is_name};
-use crate::disk::{DataDir, NAMES_FILE, Stamps};
+use config::{NamespaceState, namespaces::is_name};
+use data::{DataDir, NAMES_FILE, Stamps};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {

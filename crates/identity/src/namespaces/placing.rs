@@ -6,22 +6,22 @@ use policy::{Attribute, NAMESPACE};
 
 use super::Namespaces;
 use super::maker::NoWait;
-use crate::config::{
+use config::{
     NamespaceSource, Placing,
     namespaces::{DEFAULT, is_name},
 };
 
 /// What a listener knows of that.
 #[derive(Debug, Default)]
-pub(crate) struct Belonging {
-    pub(crate) placing: Placing,
+pub struct Belonging {
+    pub placing: Placing,
     /// A listener of this broker goes by user names: what stands before a colon is a namespace.
-    pub(crate) has_prefixes: bool,
+    pub has_prefixes: bool,
 }
 
 /// What has become of a client that may come in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// It is in its namespace.
     Taken,
     /// A namespace of this name has to be made first. Nothing of the client has changed.
@@ -30,22 +30,22 @@ pub(crate) enum Place {
 
 /// A client that belongs nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Misplaced {
-    pub(crate) reason: Reason,
+pub struct Misplaced {
+    pub reason: Reason,
     /// For the log.
-    pub(crate) detail: &'static str,
+    pub detail: &'static str,
 }
 
 impl Belonging {
     /// The namespace of all clients of the listener, if nothing that they show can change it.
-    pub(crate) fn only(&self) -> Option<&str> {
+    pub fn only(&self) -> Option<&str> {
         let own = self.placing.own.as_deref().unwrap_or(DEFAULT);
         self.placing.from.is_empty().then_some(own)
     }
 
     /// Puts a client whose identity is known into its namespace, by what it has proved to be and by
     /// the host name that it asked for. From then on its user name is that within the namespace.
-    pub(crate) fn place(
+    pub fn place(
         &self,
         namespaces: &Namespaces,
         request: &mut ConnectRequest,
@@ -192,7 +192,7 @@ const CONTRADICTION: Misplaced = Misplaced {
     detail: "host name, user name and credential say different namespaces",
 };
 const CLOSED: Misplaced = Misplaced { reason: Reason::BANNED, detail: "its namespace is closed" };
-pub(crate) const NOT_MADE: Misplaced =
+pub const NOT_MADE: Misplaced =
     Misplaced { reason: Reason::SERVER_UNAVAILABLE, detail: "its namespace cannot be made" };
 
 impl From<NoWait> for Misplaced {

@@ -5,7 +5,7 @@ use codec::Reason;
 use policy::{Attribute, Attributes, Principal};
 
 use super::*;
-use crate::config::{NamespaceSource, Placing};
+use config::{NamespaceSource, Placing};
 
 fn shared() -> Arc<Shared> {
     Shared::new(Settings::default(), 1, 1)

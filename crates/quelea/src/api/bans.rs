@@ -16,10 +16,10 @@ use super::routes::Outcome;
 use super::schema::Rows;
 use super::views::{Ban, NewBan};
 use super::{Api, json as answer, scopes};
-use crate::auth::bans::{BanList, Banned, FOR_EVER, FULL, Lists, Named, NoChange};
-use crate::config::namespaces::DEFAULT;
 use crate::life_cycle::{Happened, Kind, table};
-use crate::moment;
+use base::moment;
+use config::namespaces::DEFAULT;
+use identity::auth::bans::{BanList, Banned, FOR_EVER, FULL, Lists, Named, NoChange};
 
 pub(crate) fn list(api: &Api, call: &Call) -> Outcome {
     let lists = api.facts.gate.bans.lists();

@@ -11,7 +11,8 @@ use super::schema::Rows;
 use super::views::{Broker, Figure, Listener, Log, Setting};
 use super::{Api, json};
 use crate::http::State;
-use crate::run::{FIGURES, resident_bytes};
+use crate::run::FIGURES;
+use base::resident_bytes;
 
 pub(crate) fn info(api: &Api) -> Outcome {
     let shared = &api.shards.shared;

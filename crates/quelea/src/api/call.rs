@@ -8,7 +8,7 @@ use super::problem::Problem;
 use super::routes::{Kind, Param, Place, Route};
 use super::scopes;
 use super::views::Caller;
-use crate::config::namespaces::DEFAULT;
+use config::namespaces::DEFAULT;
 
 /// A request that has been understood.
 #[derive(Debug)]

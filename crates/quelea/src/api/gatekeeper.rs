@@ -15,10 +15,10 @@ use web::axum::http::{HeaderMap, StatusCode};
 use super::problem::Problem;
 use super::routes::Role;
 use super::token;
-use crate::auth::passwords::PasswordFile;
-use crate::auth::random;
-use crate::config::ApiConfig;
+use base::random;
+use config::ApiConfig;
 use driver::Origin;
+use identity::auth::passwords::PasswordFile;
 
 /// Wrong passwords of an address in [`WINDOW`] before others of it are checked no more, and of all
 /// together: each takes tens of milliseconds. Who is known to be right, or has the token, is not
@@ -180,7 +180,7 @@ impl Gatekeeper {
         if wrong.lines < LINES_MAX {
             wrong.lines += 1;
             let username = basic_of(header.to_str().unwrap_or_default()).map(|(name, _)| name);
-            let username = crate::logging::shown(username.as_deref().unwrap_or_default());
+            let username = base::shown(username.as_deref().unwrap_or_default());
             let address = from.to_string();
             tracing::warn!(address, username = &*username, detail = why, "API log-in refused");
         }
@@ -281,8 +281,8 @@ mod tests {
     use web::axum::http::HeaderValue;
 
     use super::*;
-    use crate::auth::passwords::user_lines;
-    use crate::config::ApiAddress;
+    use config::ApiAddress;
+    use identity::auth::passwords::user_lines;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)

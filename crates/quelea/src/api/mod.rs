@@ -45,15 +45,13 @@ use routes::{Method, Outcome, ROUTES, Role, Route};
 use views::Caller;
 
 use crate::cluster::Member;
-use crate::config::{ApiConfig, Config, print};
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
-use crate::namespaces::Namespaces;
-use crate::run::{Certificates, Clock, Gate, LogBoard, Shards};
+use crate::run::{Certificates, Gate, LogBoard, Shards};
+use base::Clock;
+use config::{API_PREFIX, ApiConfig, Config, print};
 use driver::Origin;
-
-/// Where all routes are.
-pub(crate) const PREFIX: &str = "/api/v1";
+use identity::namespaces::Namespaces;
 
 /// Calls that are dealt with at a time; others wait. Each has one command under way at most, so
 /// that this bounds what all of them together ask of a shard.
@@ -96,7 +94,7 @@ impl Api {
     }
 }
 
-/// All routes, below [`PREFIX`].
+/// All routes, below [`API_PREFIX`].
 pub(crate) fn router(api: Api) -> Router {
     let mut router = Router::new();
     for route in ROUTES {
@@ -114,7 +112,7 @@ pub(crate) fn router(api: Api) -> Router {
     };
     let routes =
         router.method_not_allowed_fallback(not_allowed).fallback(unknown).with_state(Arc::new(api));
-    Router::new().nest(PREFIX, routes)
+    Router::new().nest(API_PREFIX, routes)
 }
 
 /// The API of a node that knows nothing yet: all routes answer with the reason.
@@ -123,7 +121,7 @@ pub(crate) fn unavailable(reason: impl Fn() -> String + Clone + Send + Sync + 's
         let fix = "ask another node, or ask again when /readyz names another reason";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, reason()).fix(fix)
     };
-    Router::new().nest(PREFIX, Router::new().fallback(answer))
+    Router::new().nest(API_PREFIX, Router::new().fallback(answer))
 }
 
 async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Response {
@@ -253,11 +251,11 @@ impl Audit {
         };
         let (method, status) = (self.route.method.as_str(), status.as_u16());
         tracing::info!(
-            caller = &*crate::logging::shown(&self.name),
+            caller = &*base::shown(&self.name),
             method,
-            call = &*crate::logging::shown(&self.target),
-            namespace = &*crate::logging::shown(&self.namespace),
-            subject = &*crate::logging::shown(&self.subject),
+            call = &*base::shown(&self.target),
+            namespace = &*base::shown(&self.namespace),
+            subject = &*base::shown(&self.subject),
             status,
             detail,
             "audit"

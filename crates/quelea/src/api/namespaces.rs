@@ -12,7 +12,7 @@ use super::routes::Outcome;
 use super::schema::Rows;
 use super::views::{Namespace, NamespaceQuota};
 use super::{Api, json};
-use crate::namespaces::View;
+use identity::namespaces::View;
 
 /// By their names.
 pub(crate) fn list(api: &Api, call: &Call) -> Outcome {

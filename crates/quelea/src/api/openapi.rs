@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::PREFIX;
 use super::events::MEDIA_TYPE;
 use super::problem::ProblemDetails;
 use super::routes::{Kind, Method, Param, ROUTES, Role, Route};
 use super::schema::{Described, Known};
 use super::scopes;
+use config::API_PREFIX;
 
 /// All of it.
 pub fn document() -> Value {
@@ -27,7 +27,7 @@ pub fn document() -> Value {
                 back until there is none. docs/use/api.md has examples.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
-        "servers": [{ "url": PREFIX }],
+        "servers": [{ "url": API_PREFIX }],
         "security": [{ "token": [] }, { "password": [] }],
         "paths": paths,
         "components": {

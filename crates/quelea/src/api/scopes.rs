@@ -11,8 +11,8 @@ use super::Api;
 use super::call::Call;
 use super::paging::other_answer;
 use super::problem::Problem;
-use crate::config::NamespaceState;
-use crate::config::namespaces::DEFAULT;
+use config::NamespaceState;
+use config::namespaces::DEFAULT;
 
 /// The name of the parameter.
 pub(crate) const PARAM: &str = "namespace";

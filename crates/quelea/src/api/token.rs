@@ -8,8 +8,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use crate::auth::random;
-use crate::config::{ApiConfig, TOKEN_FILE};
+use base::random;
+use config::{ApiConfig, TOKEN_FILE};
 
 /// Whether the file is the one in the data directory, and not one that an operator chose.
 pub(crate) fn is_of_directory(config: &ApiConfig, data_dir: &Path) -> bool {

@@ -10,7 +10,7 @@ use net::Url;
 use serde_json::Value;
 
 use super::connect;
-use crate::config::ClusterConfig;
+use config::ClusterConfig;
 
 /// What is accepted in spite of the promise that a cluster makes.
 #[derive(Clone, Copy, Debug, Default)]

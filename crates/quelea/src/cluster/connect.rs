@@ -11,7 +11,7 @@ use cluster::Record;
 
 use super::engine::{Engine, LEASE_KEY, Names};
 use super::login;
-use crate::config::ClusterConfig;
+use config::ClusterConfig;
 
 /// A server that does not answer two of these is given up for another one.
 const PING_INTERVAL: Duration = Duration::from_millis(500);

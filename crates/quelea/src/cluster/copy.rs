@@ -11,7 +11,7 @@ use storage::{
     Refusal, Report, Settings,
 };
 
-use crate::disk::{DataDir, LogFiles, write_whole};
+use data::{DataDir, LogFiles, MARK_FILE, write_whole};
 
 /// What every copy of a node knows.
 #[derive(Clone)]
@@ -369,7 +369,7 @@ impl LocalCopy {
             )
         })?;
         self.stored_upto = follow.end();
-        let fresh = Identity { id: crate::auth::random(), shard, shards: self.context.shards };
+        let fresh = Identity { id: base::random(), shard, shards: self.context.shards };
         let report = follow.report();
         let recovered = follow.finish(fresh);
         Ok(TakenLog { shard, recovered, replay, report })
@@ -431,7 +431,7 @@ impl LocalCopy {
 }
 
 fn new_replay() -> Replay {
-    Replay::new(u64::from_ne_bytes(crate::auth::random()))
+    Replay::new(u64::from_ne_bytes(base::random()))
 }
 
 /// Only messages that were read already come here.
@@ -448,9 +448,6 @@ fn remove(path: &std::path::Path) -> std::io::Result<()> {
         _ => Ok(()),
     }
 }
-
-/// Beside the segments of a copy.
-pub(crate) const MARK_FILE: &str = "cursor";
 
 #[cfg(test)]
 mod tests;

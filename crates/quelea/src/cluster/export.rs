@@ -19,11 +19,11 @@ use super::engine::{Engine, Followed, FollowedBy};
 use super::files::Files;
 use super::import;
 use super::token;
-use crate::backup::{begin_copy, partial_of};
-use crate::cli::print;
-use crate::config::Config;
-use crate::disk::{DataDir, sync_entry};
-use crate::log_tool;
+use base::print;
+use config::Config;
+use data::{DataDir, sync_entry};
+use tools::backup::{begin_copy, partial_of};
+use tools::log_tool;
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Messages that wait. More wait in the engine.

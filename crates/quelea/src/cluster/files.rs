@@ -13,7 +13,7 @@ use cluster::{FileFault, FileStep, FileTask, LeaseAnswer, LeaseRequest, read_fil
 
 use super::engine::{Engine, Put};
 use super::import::{IMPORT_KEY, refuse_begun};
-use crate::disk::{CLUSTERED_FILES, write_whole};
+use data::{CLUSTERED_FILES, write_whole};
 
 /// A file to replicate, and who waits for it.
 pub(crate) struct PutFile {

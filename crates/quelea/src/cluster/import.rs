@@ -24,8 +24,8 @@ use super::engine::{Engine, Followed, FollowedBy, Put};
 use super::files;
 use super::source::Source;
 use super::token;
-use crate::cli::print;
-use crate::config::TOKEN_FILE;
+use base::print;
+use config::TOKEN_FILE;
 
 /// Whether an import is under way, as JSON.
 pub(super) const IMPORT_KEY: &str = "import";
@@ -235,11 +235,11 @@ struct Importer {
 
 impl Importer {
     fn new(engine: &Engine, facts: &Record, bytes: u64) -> Self {
-        let instance = u64::from_ne_bytes(crate::auth::random());
+        let instance = u64::from_ne_bytes(base::random());
         let settings = cluster::Settings {
             cluster: facts.id,
             identity: cluster::Identity { node: NODE.into(), instance, address: String::new() },
-            seed: u64::from_ne_bytes(crate::auth::random()),
+            seed: u64::from_ne_bytes(base::random()),
             timing: cluster::Timing::default(),
         };
         let cursors = vec![Cursor::default(); usize::from(facts.shards)];

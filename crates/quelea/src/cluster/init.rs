@@ -89,7 +89,7 @@ async fn record(engine: &Engine, plan: &Plan, made: &mut Made) -> anyhow::Result
         return Ok(Record::read(&value)?);
     }
     let Plan { shards, segment_bytes, .. } = *plan;
-    let record = Record { id: crate::auth::random(), shards, segment_bytes };
+    let record = Record { id: base::random(), shards, segment_bytes };
     let put = engine.put_if(CLUSTER_KEY, 0, record.to_bytes());
     match put.await.context("cannot write the bucket")? {
         Put::Written(_) => {

@@ -6,7 +6,7 @@ use async_nats::ConnectOptions;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::config::{ClusterConfig, EngineLogin, EngineTls};
+use config::{ClusterConfig, EngineLogin, EngineTls};
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +109,7 @@ const SEED_BYTES: usize = 58;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::EngineServer;
+    use config::EngineServer;
 
     fn config(login: EngineLogin, tls: Option<EngineTls>) -> ClusterConfig {
         let url = "tls://nats1:4222".into();

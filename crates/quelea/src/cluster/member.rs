@@ -30,7 +30,7 @@ use super::figures::{ClusterFigures, Counts};
 use super::files::{Files, NotTaken, PutFile};
 use super::placement::{PLACE_DELAY, PLACE_INTERVAL, move_one_leader};
 use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
-use crate::disk::DataDir;
+use data::DataDir;
 
 /// How often it is noted how far the local copies are.
 const MARK_INTERVAL: Duration = Duration::from_secs(5);
@@ -142,13 +142,15 @@ impl Member {
         let why = if detail.is_empty() { "it was not renewed in time".to_owned() } else { detail };
         Some(format!("lease expired: this node is suspended; {why}"))
     }
+}
 
+impl data::Replica for Member {
     /// Replicates a small file, and waits until a quorum has it.
     ///
     /// # Errors
     ///
     /// When the engine does not take it, or another node is active.
-    pub(crate) fn put_file(&self, name: &str, content: &[u8]) -> io::Result<()> {
+    fn put_file(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let (done, answer) = std::sync::mpsc::channel();
         let (name, content) = (name.to_owned(), content.to_vec());
         self.order(Order::PutFile(PutFile { name, content, done }));

@@ -35,7 +35,7 @@ use anyhow::Context as _;
 pub(crate) use acting::{Acting, boot_ms};
 use cluster::Record;
 pub(crate) use connect::Waiting;
-pub(crate) use copy::{MARK_FILE, PinnedCopy, TakenLog};
+pub(crate) use copy::{PinnedCopy, TakenLog};
 use engine::Engine;
 pub use figures::{ClusterFigures, ROLES, SYS_CLUSTER};
 pub use lag::Lag;
@@ -45,9 +45,9 @@ pub use operate::{ClusterArgs, run};
 use talk::Talk;
 pub(crate) use talk::{NodeStatus, Status};
 
-use crate::config::{ClusterConfig, Config};
-use crate::disk::DataDir;
 use crate::logging::Logging;
+use config::{ClusterConfig, Config};
+use data::DataDir;
 
 /// This process as a node.
 pub(crate) struct Clustered {
@@ -150,7 +150,7 @@ impl Clustered {
         let durability = config.durability.with_segment_bytes(facts.segment_bytes);
         let settings = durability.log_settings(shards)?;
         let data = Arc::new(data);
-        let instance = u64::from_ne_bytes(crate::auth::random());
+        let instance = u64::from_ne_bytes(base::random());
         let address = cluster.advertise.clone().unwrap_or_default();
         let identity = cluster::Identity { node: cluster.node.clone(), instance, address };
         let parts = member::MemberParts {
@@ -165,7 +165,7 @@ impl Clustered {
             settings: cluster::Settings {
                 cluster: facts.id,
                 identity,
-                seed: u64::from_ne_bytes(crate::auth::random()),
+                seed: u64::from_ne_bytes(base::random()),
                 timing: cluster::Timing::default(),
             },
             context: copy::CopyContext { cluster: facts.id, shards, settings: settings.clone() },

@@ -16,9 +16,9 @@ use super::init::{self, Plan};
 use super::lag::{Lag, writer_among};
 use super::talk::{ASK_TOPIC, NodeStatus, Question, SwitchoverAnswer};
 use super::{connect, export, import};
-use crate::cli::serve::ServeArgs;
-use crate::cli::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
-use crate::config::{ClusterConfig, Config, Machine};
+use crate::commands::serve::ServeArgs;
+use base::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
+use config::{ClusterConfig, Config, Machine};
 
 /// The flags of `quelea cluster`.
 #[derive(Clone, Debug, Args)]

@@ -10,10 +10,10 @@ use storage::{
     Follow, HeaderRead, Identity, Manifest, Position, Scan, SegmentHeader, Settings, Step,
 };
 
-use super::copy::MARK_FILE;
 use crate::api::token;
-use crate::config::TOKEN_FILE;
-use crate::disk::{DataDir, LogFiles};
+use config::TOKEN_FILE;
+use data::MARK_FILE;
+use data::{DataDir, LogFiles};
 
 /// Bytes of one write. A writer splits it into messages.
 const WRITE_BYTES_MAX: usize = 1 << 20;

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use super::connect::Waiting;
 use super::engine::{Engine, Put};
 use crate::api::token;
-use crate::config::{Config, TOKEN_FILE};
+use config::{Config, TOKEN_FILE};
 
 /// The token and a line feed.
 pub(super) const TOKEN_KEY: &str = "api.token";

@@ -5,26 +5,20 @@
 //! also end as mosquitto's clients do: 27 when `-W` seconds have passed, and with the reason code
 //! or, for MQTT 3, the return code when the broker refuses the connection.
 
-pub mod ctl;
-pub mod flock;
-pub mod passwd;
-pub mod policy;
-pub mod publish;
 pub mod serve;
-pub mod subscribe;
-
-mod connection;
-mod format;
-mod property;
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::{backup, cluster, log_tool};
+use base::{EXIT_OK, EXIT_USAGE, print};
+
+use cli::{ctl, flock, passwd, policy, publish, subscribe};
+
+use crate::cluster;
+use tools::{backup, log_tool};
 
 /// quelea, an MQTT broker for 3.1, 3.1.1 and 5, and the tools that go with it.
 #[derive(Debug, Parser)]
@@ -104,28 +98,6 @@ pub fn run_tool(command: Command) -> ExitCode {
     };
     ExitCode::from(code)
 }
-
-/// Writes to standard output. `false`: whoever read it has had enough, which is no failure.
-pub fn print(text: &[u8]) -> bool {
-    let mut out = io::stdout().lock();
-    out.write_all(text).and_then(|()| out.flush()).is_ok()
-}
-
-/// Tells what went wrong, on standard error.
-pub fn complain(error: &dyn std::fmt::Display) {
-    eprintln!("quelea: {error}");
-}
-
-/// Done.
-pub const EXIT_OK: u8 = 0;
-/// It failed while running.
-pub const EXIT_FAILURE: u8 = 1;
-/// Wrong usage or configuration.
-pub const EXIT_USAGE: u8 = 2;
-/// A configuration is valid, and something of it is open.
-pub const EXIT_OPEN: u8 = 3;
-/// mosquitto's code for `-W` seconds that have passed.
-pub const EXIT_TIMEOUT: u8 = 27;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::config::{ConfigError, Flag, Loaded, Machine, SourceFile, Sources, load, print};
 use crate::run::{self, Addresses};
 use crate::security;
+use config::{ConfigError, Flag, Loaded, Machine, SourceFile, Sources, load, print};
 
-use super::{EXIT_OK, EXIT_OPEN, EXIT_USAGE, complain};
+use base::{EXIT_OK, EXIT_OPEN, EXIT_USAGE, complain};
 
 /// The flags of `quelea serve`. They go over the configuration file.
 #[derive(Clone, Debug, Default, Args)]
@@ -202,7 +202,7 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::DurabilityLevel;
+    use config::DurabilityLevel;
 
     const MACHINE: Machine = Machine { cores: 2, ..Machine::UNKNOWN };
 

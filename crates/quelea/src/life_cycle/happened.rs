@@ -8,8 +8,8 @@ use codec::Reason;
 use serde_json::{Value, json};
 
 use super::table::{self, Kind};
-use crate::config::namespaces::DEFAULT;
-use crate::logging::shown;
+use base::shown;
+use config::namespaces::DEFAULT;
 
 /// Something that has happened.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 use tracing::{Level, Value, field};
 
 use super::Happened;
-use crate::config::namespaces::DEFAULT;
-use crate::logging::shown;
+use base::shown;
+use config::namespaces::DEFAULT;
 
 macro_rules! lines {
     ($level:expr, $text:expr, $of:ident, $($field:ident)+) => {

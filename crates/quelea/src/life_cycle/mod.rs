@@ -22,10 +22,10 @@ use codec::QoS;
 use serde_json::{Value, json};
 use session::{Message, MessageParts, NEVER};
 
-use crate::config::Events;
-use crate::config::namespaces::DEFAULT;
-use crate::moment;
-use crate::run::Clock;
+use base::Clock;
+use base::moment;
+use config::Events;
+use config::namespaces::DEFAULT;
 pub(crate) use happened::{ClientRefused, Happened};
 use line_pace::LinePace;
 use pace::Pace;

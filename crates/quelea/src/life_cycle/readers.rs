@@ -76,7 +76,7 @@ impl Readers {
         if all.len() >= READERS_MAX {
             let oldest = oldest_of_greedier(&all, name)?;
             all.remove(oldest);
-            let caller = &*crate::logging::shown(name);
+            let caller = &*base::shown(name);
             tracing::info!(
                 caller,
                 "event stream closed: the limit of streams is reached, and this caller has the \
@@ -129,7 +129,7 @@ impl Readers {
                 Err(mpsc::error::TrySendError::Closed(_)) => false,
                 Err(mpsc::error::TrySendError::Full(_)) => {
                     self.cut.fetch_add(1, Ordering::Relaxed);
-                    let caller = &*crate::logging::shown(&reader.name);
+                    let caller = &*base::shown(&reader.name);
                     tracing::warn!(
                         caller,
                         queued = EVENTS_MAX,

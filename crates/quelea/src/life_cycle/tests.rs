@@ -10,7 +10,7 @@ use topic::{Claim, InterestCounts};
 
 use super::happened::tests::{examples, refused};
 use super::*;
-use crate::config::{Config, Machine};
+use config::{Config, Machine};
 
 /// Fields of `data` that log lines leave out: they repeat others, or are for programs.
 const NOT_LOGGED: [&str; 5] =

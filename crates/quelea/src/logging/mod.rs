@@ -5,7 +5,6 @@ mod fields;
 mod file;
 mod queue;
 
-use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -18,12 +17,9 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
-use crate::config::{LogConfig, LogFormat, LogLevel, LogTarget};
+use config::{LogConfig, LogFormat, LogLevel, LogTarget};
 use fields::QuotedFields;
 use queue::{Producer, Queue, Sink};
-
-/// Bytes of a text that a client chose, in a log line.
-const SHOWN_BYTES_MAX: usize = 100;
 
 /// How long a process that ends waits for its last lines to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
@@ -139,15 +135,6 @@ impl Logging {
     }
 }
 
-/// A text that a client chose, as a log line shows it: cut at a hundred bytes.
-pub fn shown(text: &str) -> Cow<'_, str> {
-    if text.len() <= SHOWN_BYTES_MAX {
-        return Cow::Borrowed(text);
-    }
-    let cut = &text[..text.floor_char_boundary(SHOWN_BYTES_MAX)];
-    Cow::Owned(format!("{cut}… ({} bytes)", text.len()))
-}
-
 fn open(path: &Path) -> Result<File, LoggingError> {
     file::open(path).map_err(|cause| cannot_open(path, cause))
 }
@@ -219,14 +206,5 @@ mod tests {
     fn colours_are_for_terminals_of_people_who_want_them() {
         assert!(wants_colours(true, None) && wants_colours(true, Some("".as_ref())));
         assert!(!wants_colours(true, Some("1".as_ref())) && !wants_colours(false, None));
-    }
-
-    #[test]
-    fn texts_of_clients_are_cut_at_a_character() {
-        assert_eq!(shown("short"), "short");
-        let exact = "x".repeat(SHOWN_BYTES_MAX);
-        assert_eq!(shown(&exact), exact);
-        let long = "x".to_owned() + &"ü".repeat(100);
-        assert_eq!(shown(&long), format!("x{}… (201 bytes)", "ü".repeat(49)));
     }
 }

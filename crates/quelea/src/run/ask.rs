@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::mailbox::{Asked, Item, Mailbox};
 use super::worker::Order;
-use crate::auth::bans::Lists;
+use identity::auth::bans::Lists;
 
 /// How long a shard may take for an answer. A publish waits for the disks in it.
 const PATIENCE: Duration = Duration::from_secs(10);

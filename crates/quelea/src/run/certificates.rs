@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde_json::json;
 
 use crate::life_cycle::{Happened, table};
-use crate::moment;
+use base::moment;
 
 /// By listener, in their order. Read for the metrics, written at the start and with each reload.
 #[derive(Debug, Default)]

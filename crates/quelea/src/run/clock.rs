@@ -1,18 +1,17 @@
-//! The one clock of the process: broker time, which no clock that is set moves.
+//! Keeps broker time right: it passes while the machine sleeps, and goes on over a restart.
 //!
-//! It passes while the process is stopped and while the machine sleeps, as far as the system counts
-//! that (`CLOCK_BOOTTIME`). What the wall clock is set by is noted in the data directory, for the
-//! next start ([`Calendar`]).
+//! Sleep is what the system counts as such (`CLOCK_BOOTTIME`). What the wall clock is set by is
+//! noted in the data directory, for the next start ([`Calendar`]).
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use base::Clock;
 use broker::{Calendar, CalendarNote};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::disk::Stamps;
+use data::Stamps;
 
 /// The file in the data directory.
 pub(super) const CLOCK_FILE: &str = "clock";
@@ -23,15 +22,6 @@ const NOTE_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
 /// Less sleep than this is the time between two looks at clocks.
 const SLEEP_MS_MIN: u64 = 50;
-
-/// Broker time in milliseconds. It never goes back.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    started: Instant,
-    /// What it showed then, and what the machine has slept since. One for each process: it may
-    /// live as long.
-    base_ms: &'static AtomicU64,
-}
 
 /// Who looks whether the wall clock was set, and notes it.
 #[derive(Debug)]
@@ -45,62 +35,31 @@ pub(super) struct ClockWatch {
     noted: Instant,
 }
 
-impl Clock {
-    /// Broker time begins as the wall clock.
-    pub fn start() -> Self {
-        let base_ms = Box::leak(Box::new(AtomicU64::new(wall_ms())));
-        Self { started: Instant::now(), base_ms }
+/// Goes on where the process before ended. Call it before anything else takes the time.
+///
+/// # Errors
+///
+/// The note of the process before cannot be read.
+pub(super) fn resume(
+    clock: Clock,
+    directory: Option<&Path>,
+    stamps: &Stamps,
+) -> anyhow::Result<ClockWatch> {
+    let path = directory.map(|directory| directory.join(CLOCK_FILE));
+    let note = match &path {
+        Some(path) => read_note(path, stamps)?,
+        None => None,
+    };
+    let (calendar, now_ms, set_ms) = Calendar::begin(note, base::wall_ms());
+    clock.go_on_at(now_ms);
+    if set_ms != 0 {
+        warn("since the broker ran last", set_ms);
     }
-
-    pub fn now_ms(&self) -> u64 {
-        self.ms_at(Instant::now())
-    }
-
-    pub fn ms_at(&self, time: Instant) -> u64 {
-        let since = time.saturating_duration_since(self.started).as_millis() as u64;
-        self.base_ms.load(Ordering::Relaxed) + since
-    }
-
-    pub fn uptime_secs(&self) -> u64 {
-        self.started.elapsed().as_secs()
-    }
-
-    /// The clock on the wall, for what others have dated.
-    pub fn wall_secs(&self) -> u64 {
-        wall_ms() / 1000
-    }
-
-    pub fn wall_ms(&self) -> u64 {
-        wall_ms()
-    }
-
-    /// Goes on where the process before ended. Call it before anything else takes the time.
-    ///
-    /// # Errors
-    ///
-    /// The note of the process before cannot be read.
-    pub(super) fn resume(
-        self,
-        directory: Option<&Path>,
-        stamps: &Stamps,
-    ) -> anyhow::Result<ClockWatch> {
-        let path = directory.map(|directory| directory.join(CLOCK_FILE));
-        let note = match &path {
-            Some(path) => read_note(path, stamps)?,
-            None => None,
-        };
-        let (calendar, now_ms, set_ms) = Calendar::begin(note, wall_ms());
-        let since = self.started.elapsed().as_millis() as u64;
-        self.base_ms.store(now_ms.saturating_sub(since), Ordering::Relaxed);
-        if set_ms != 0 {
-            warn("since the broker ran last", set_ms);
-        }
-        let (slept_ms, noted) = (slept_ms(), Instant::now());
-        let stamps = stamps.clone();
-        let mut watch = ClockWatch { clock: self, calendar, path, stamps, slept_ms, noted };
-        watch.note();
-        Ok(watch)
-    }
+    let (slept_ms, noted) = (slept_ms(), Instant::now());
+    let stamps = stamps.clone();
+    let mut watch = ClockWatch { clock, calendar, path, stamps, slept_ms, noted };
+    watch.note();
+    Ok(watch)
 }
 
 impl ClockWatch {
@@ -108,10 +67,10 @@ impl ClockWatch {
     pub(super) fn look(&mut self) {
         let slept_ms = slept_ms();
         if slept_ms >= self.slept_ms + SLEEP_MS_MIN {
-            self.clock.base_ms.fetch_add(slept_ms - self.slept_ms, Ordering::Relaxed);
+            self.clock.advance(slept_ms - self.slept_ms);
             self.slept_ms = slept_ms;
         }
-        let jump_ms = self.calendar.look(self.clock.now_ms(), wall_ms());
+        let jump_ms = self.calendar.look(self.clock.now_ms(), base::wall_ms());
         if let Some(jump_ms) = jump_ms {
             warn("while the broker ran", jump_ms);
         }
@@ -158,10 +117,6 @@ fn read_note(path: &Path, stamps: &Stamps) -> anyhow::Result<Option<CalendarNote
     Ok(Some(note))
 }
 
-fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
-}
-
 /// What `Instant` does not count.
 fn slept_ms() -> u64 {
     let ms = |clock| {
@@ -181,11 +136,12 @@ mod tests {
         let path = dir.path().join(CLOCK_FILE);
         let day_ms = 24 * 60 * 60 * 1000;
         // A day ago by broker time, in a process whose wall clock was set forward by two days.
-        let note = CalendarNote { ahead_ms: 2 * day_ms, at_ms: wall_ms() - 3 * day_ms as u64 };
+        let note =
+            CalendarNote { ahead_ms: 2 * day_ms, at_ms: base::wall_ms() - 3 * day_ms as u64 };
         std::fs::write(&path, note.to_text()).expect("written");
         let clock = Clock::start();
-        let mut watch = clock.resume(Some(dir.path()), &Stamps::default()).expect("a sound note");
-        let behind_ms = wall_ms() - clock.now_ms();
+        let mut watch = resume(clock, Some(dir.path()), &Stamps::default()).expect("a sound note");
+        let behind_ms = base::wall_ms() - clock.now_ms();
         assert!(behind_ms.abs_diff(2 * day_ms as u64) < 60_000, "{behind_ms}");
         watch.look();
         watch.note();
@@ -198,8 +154,7 @@ mod tests {
     fn a_note_that_nobody_wrote_is_told_with_what_to_do() {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join(CLOCK_FILE), "yesterday").expect("written");
-        let told = Clock::start()
-            .resume(Some(dir.path()), &Stamps::default())
+        let told = resume(Clock::start(), Some(dir.path()), &Stamps::default())
             .expect_err("no note")
             .to_string();
         assert!(told.contains("clock") && told.contains("remove it"), "{told}");

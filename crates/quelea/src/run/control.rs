@@ -11,23 +11,11 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use data::control::{DONE, FILE, MANIFEST, MARK, PIN, PINNED, SOCKET, UNPINNED, to_hex};
+
 use super::mailbox::{Item, Mailbox};
 use super::worker::{Order, Pinned};
 use crate::cluster::{Member, Order as MemberOrder, PinnedCopy};
-
-/// The name of the socket in the data directory.
-pub(crate) const SOCKET: &str = "control";
-/// What a tool writes first, and when it is through.
-pub(crate) const PIN: &str = "pin";
-pub(crate) const DONE: &str = "done";
-/// What it is answered: lines `file SHARD SEGMENT BYTES` and `manifest SHARD CONTENT`, in
-/// hexadecimal without the zeros at its end; then `pinned`, then `unpinned`.
-pub(crate) const FILE: &str = "file";
-pub(crate) const MANIFEST: &str = "manifest";
-/// Of a node of a cluster: `mark SHARD CONTENT`, for a node that is started on the backup.
-pub(crate) const MARK: &str = "mark";
-pub(crate) const PINNED: &str = "pinned";
-pub(crate) const UNPINNED: &str = "unpinned";
 
 /// The longest a backup may take: space is not reclaimed meanwhile.
 const PINNED_MAX: Duration = Duration::from_secs(4 * 3600);
@@ -69,19 +57,6 @@ impl Drop for Control {
         // Left behind, it would be removed by the next start.
         let _ = std::fs::remove_file(&self.path);
     }
-}
-
-/// Does a broker run on this data directory? It answers anything.
-pub(crate) fn is_served(directory: &Path) -> bool {
-    let Ok(stream) = UnixStream::connect(directory.join(SOCKET)) else { return false };
-    // While it serves a backup the answer takes longer, and whoever accepts is enough.
-    let asked = stream
-        .set_read_timeout(Some(Duration::from_secs(1)))
-        .and_then(|()| writeln!(&mut &stream, "here?"));
-    if asked.is_ok() {
-        let _ = BufReader::new(&stream).read_line(&mut String::new());
-    }
-    true
 }
 
 /// Who has the files of the logs.
@@ -187,19 +162,6 @@ fn serve(stream: &UnixStream, owner: &Owner) -> io::Result<()> {
     }
 }
 
-/// Bytes in hexadecimal, without the zeros at their end.
-fn to_hex(bytes: &[u8]) -> String {
-    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    bytes[..end].iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The inverse of [`to_hex`]. `None`: it is no such text.
-pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes().chunks(2);
-    let byte = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok();
-    digits.map(byte).collect()
-}
-
 /// Asks all workers, and waits for the logs of all shards.
 fn pin_all(shards: usize, mailboxes: &[Arc<Mailbox>]) -> io::Result<Vec<Pinned>> {
     let (sender, answers) = channel();
@@ -293,8 +255,6 @@ mod tests {
             let files = |shard| [format!("file {shard} 7 4096"), format!("file {shard} 8 10")];
             let manifest = |shard| [format!("manifest {shard} 07c8")];
             assert_eq!(told, [&files(0)[..], &manifest(0), &files(1), &manifest(1)].concat());
-            assert_eq!(from_hex("07c8"), Some(vec![7, 200]));
-            assert_eq!(from_hex("07x"), None);
         };
 
         let stream = connect();

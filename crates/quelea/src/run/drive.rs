@@ -16,7 +16,7 @@ use mio::{Events, Token};
 
 use super::mailbox::Mailbox;
 use super::worker::{self, Worker};
-use crate::memory;
+use base::memory;
 
 /// The lead gives a worker away when it was busy for more than this share of a short while: when
 /// it hardly slept. Below that it keeps up, and the fewer sleeps, the less each message costs.

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use broker::Limits;
 use codec::Reason;
 
-use crate::auth::Chain;
-use crate::auth::bans::Bans;
-use crate::config::CertificateIdentity;
-use crate::namespaces::Belonging;
+use config::CertificateIdentity;
+use identity::auth::Chain;
+use identity::auth::bans::Bans;
+use identity::namespaces::Belonging;
 
 /// Counts of the whole broker.
 #[derive(Debug, Default)]

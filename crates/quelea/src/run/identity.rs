@@ -4,13 +4,11 @@ use std::fmt::Write as _;
 
 use net::{CertificateInfo, PeerInfo};
 
-use crate::config::CertificateIdentity;
+use config::CertificateIdentity;
 
 /// A client id that no other client has (MQTT-3.1.3-6), in the form that mosquitto gives them.
 pub(super) fn assigned_client_id() -> String {
-    let mut random = [0; 16];
-    // Without randomness the id would be guessable, not wrong; the system has it always.
-    let _ = getrandom::fill(&mut random);
+    let random: [u8; 16] = base::random();
     let mut id = String::from("auto");
     for (place, byte) in random.iter().enumerate() {
         if matches!(place, 0 | 4 | 6 | 8 | 10) {
@@ -47,7 +45,7 @@ fn name_of(
         CertificateIdentity::CommonName => &certificate.common_name,
         CertificateIdentity::DistinguishedName => &certificate.subject,
     };
-    if crate::auth::is_name(name) { Ok(Some(name.clone())) } else { Err(Nameless) }
+    if identity::auth::is_name(name) { Ok(Some(name.clone())) } else { Err(Nameless) }
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use broker::{Answer, Command, Scope, ShardId};
 use tokio::sync::oneshot;
 
 use super::mailbox::{Asked, Item, Mailbox};
-use crate::config::NamespaceState;
-use crate::namespaces::Namespaces;
+use config::NamespaceState;
+use identity::namespaces::Namespaces;
 
 /// How long to wait for the next look at what could not be deleted: mail under way may bring
 /// something, and a log may have no room for the word that something is gone.

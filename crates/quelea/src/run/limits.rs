@@ -7,7 +7,7 @@ use codec::QoS;
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
 
-use crate::config::{
+use config::{
     self, Config, DurabilityLevel, Listener, ListenerLimits, NEVER, QueueOverflow, SharedStrategy,
 };
 

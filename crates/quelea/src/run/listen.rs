@@ -12,9 +12,9 @@ use net::{
 use super::door::Portal;
 use super::gate::{Entrance, Gate};
 use super::limits;
-use crate::auth::Authenticator;
-use crate::config::{self, ApiAddress, Config, Transport};
-use crate::namespaces::Belonging;
+use config::{self, ApiAddress, Config, Transport};
+use identity::auth::Authenticator;
+use identity::namespaces::Belonging;
 
 /// All listeners, bound.
 pub(super) struct Listeners {

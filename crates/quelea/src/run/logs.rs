@@ -12,8 +12,8 @@ use storage::{Command, CommandId, Completion, Fault, Log, Outcome, Position, Sta
 use super::mailbox::{Item, Mailbox};
 use super::timing::Timing;
 use crate::cluster::{Member, Order};
-use crate::disk::{LogDisk, LogFiles};
 use crate::http::{Health, State};
+use data::{LogDisk, LogFiles};
 
 /// How often figures are shown to others.
 const FIGURES_INTERVAL_MS: u64 = 500;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use broker::Memory;
 
-use crate::memory;
-use crate::run::resident_bytes;
+use base::memory;
+use base::resident_bytes;
 
 /// All is well again below this share of a limit, in per cent.
 const RELIEF_PERCENT: u64 = 95;

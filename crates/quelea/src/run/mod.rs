@@ -42,24 +42,23 @@ use net::TlsContext;
 use signal_hook::iterator::Signals;
 
 use crate::api;
-use crate::auth::bans::Bans;
-use crate::auth::passwords::PasswordFile;
-use crate::auth::rules::{self, BrokerRules};
 use crate::cluster::TakenLog;
-use crate::config::{self, Config, ConfigError, Loaded};
-use crate::disk::Stamps;
 use crate::http::State;
 use crate::logging::Logging;
-use crate::memory;
+use ::identity::auth::bans::Bans;
+use ::identity::auth::passwords::PasswordFile;
+use ::identity::auth::rules::{self, BrokerRules};
 pub(crate) use ask::{NoAnswer, Shards};
+use base::Clock;
+use base::memory;
 pub use certificates::Certificates;
-pub use clock::Clock;
 use clock::ClockWatch;
+use config::{Config, ConfigError, Loaded};
+use data::Stamps;
 pub use gate::{Counts, Gate, TurnedAway};
 pub(crate) use limits::durability;
 pub use logs::{FIGURES, Figure, LogBoard, LogState};
 pub use timing::Timing;
-pub use watch::resident_bytes;
 
 use control::Control;
 use door::{Bell, Door, DoorContext};
@@ -98,7 +97,8 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let rules = rules::load(&loaded.config)?;
     let store = open_store(&loaded.config, node.as_ref())?;
     let stamps = store.as_ref().map(|store| store.stamps().clone()).unwrap_or_default();
-    let clock_watch = clock.resume(store.as_ref().map(|store| store.data().path()), &stamps)?;
+    let clock_watch =
+        clock::resume(clock, store.as_ref().map(|store| store.data().path()), &stamps)?;
     let parts = parts_of(loaded, store.as_ref(), &stamps, node.as_ref(), clock)?;
     let shards = Shards::new(&parts.shared);
     let http = parts.start_http(&shards)?;
@@ -305,7 +305,7 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     if let Some(path) = &config.auth.password_file {
         PasswordFile::load(path)?;
     }
-    crate::auth::check_files(&config.authentication)?;
+    ::identity::auth::check_files(&config.authentication)?;
     Bans::check_file(&config.auth).map_err(anyhow::Error::msg)?;
     config.cluster.as_ref().map(crate::cluster::check_files).transpose()?;
     let mut notes = config::notes(config);
@@ -344,7 +344,7 @@ pub fn check_addresses(config: &Config) -> Addresses {
     let kind = error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind);
     match kind {
         Some(io::ErrorKind::AddrNotAvailable) => Addresses::Missing(error),
-        Some(io::ErrorKind::AddrInUse) if control::is_served(&config.server.data_dir) => {
+        Some(io::ErrorKind::AddrInUse) if data::control::is_served(&config.server.data_dir) => {
             Addresses::TakenByOurs(error)
         }
         _ => Addresses::Unusable(error),
@@ -356,7 +356,7 @@ pub fn check_addresses(config: &Config) -> Addresses {
 /// One that is damaged is refused; without a place for one the broker runs all the same.
 fn kept_secret(store: Option<&Store>) -> io::Result<Option<[u8; 32]>> {
     let Some(store) = store else { return Ok(None) };
-    match crate::auth::secret::kept(store.data().path(), store.stamps()) {
+    match ::identity::auth::secret::kept(store.data().path(), store.stamps()) {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error),
         Err(error) => {
             tracing::warn!(

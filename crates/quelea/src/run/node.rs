@@ -8,7 +8,6 @@ use anyhow::Context as _;
 use broker::Shared;
 use tokio::sync::oneshot;
 
-use super::clock::Clock;
 use super::control::{self, Control};
 use super::gate::Gate;
 use super::logs::LogBoard;
@@ -20,10 +19,11 @@ use crate::api;
 use crate::cluster::{
     self, ClusterFigures, Clustered, End, Member, Order, TakenLog, Turn, Waiting,
 };
-use crate::config::{ClusterConfig, Config, Loaded};
 use crate::http::{self, Health, State};
 use crate::life_cycle::LifeCycle;
 use crate::metrics::{self, Sources};
+use base::Clock;
+use config::{ClusterConfig, Config, Loaded};
 
 /// How long the engine has to take the lease back.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);

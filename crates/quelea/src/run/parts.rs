@@ -9,7 +9,6 @@ use broker::Shared;
 use driver::Allowance;
 
 use super::certificates::Certificates;
-use super::clock::Clock;
 use super::door::DoorContext;
 use super::gate::Gate;
 use super::logs::LogBoard;
@@ -18,16 +17,18 @@ use super::servers::HttpServers;
 use super::standby::ClusterDoor;
 use super::{Shards, Timing, limits};
 use crate::api::{self, Api, Facts};
-use crate::auth::bans::Bans;
-use crate::auth::{Authenticator, random};
 use crate::cluster::Member;
-use crate::config::{Config, Loaded, print};
-use crate::disk::Stamps;
 use crate::http::{self, Health, Metrics};
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
 use crate::metrics::{self, Sources};
-use crate::namespaces::Namespaces;
+use base::Clock;
+use base::random;
+use config::{Config, Loaded, print};
+use data::Stamps;
+use identity::auth::Authenticator;
+use identity::auth::bans::Bans;
+use identity::namespaces::Namespaces;
 
 /// Each is made once, in this order.
 pub(super) struct Parts {

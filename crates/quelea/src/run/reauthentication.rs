@@ -6,8 +6,8 @@ use std::sync::Arc;
 use broker::{Reauthenticate, Reauthenticated, ShardId};
 use codec::Reason;
 
-use crate::auth::scram::Exchange;
-use crate::auth::{Authenticator, TOKEN_METHOD};
+use identity::auth::scram::Exchange;
+use identity::auth::{Authenticator, TOKEN_METHOD};
 
 /// Exchanges under way on one worker; at the limit new ones are refused.
 const EXCHANGES_MAX: usize = 10_000;

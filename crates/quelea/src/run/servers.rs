@@ -7,9 +7,9 @@ use anyhow::Context as _;
 use web::axum::Router;
 
 use super::listen;
-use crate::api::{self, Gatekeeper};
-use crate::config::{ApiAddress, Config};
+use crate::api::Gatekeeper;
 use crate::http;
+use config::{ApiAddress, Config};
 
 /// For metrics and probes, and for the API if it has an address of its own. Dropping it ends them.
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl HttpServers {
     }
 
     pub(super) fn urls(&self) -> impl Iterator<Item = String> {
-        let own_path = self.api.as_ref().map(|server| (server, api::PREFIX));
+        let own_path = self.api.as_ref().map(|server| (server, config::API_PREFIX));
         let all = self.pages.as_ref().map(|server| (server, "")).into_iter().chain(own_path);
         all.map(|(server, path)| format!("http://{}{path}", server.address()))
     }

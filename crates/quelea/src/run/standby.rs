@@ -9,16 +9,16 @@ use broker::admission::{self, Refusal};
 use codec::{Reason, Version};
 use net::TlsContext;
 
-use super::clock::Clock;
 use super::parts::{Ground, Parts};
 use super::servers::HttpServers;
 use super::stops::Stops;
 use super::{Shards, listen, start_doors};
 use crate::cluster::{Clustered, Member, TakenLog, Turn};
-use crate::config::{Config, Loaded};
-use crate::disk::Stamps;
 use crate::http::State;
 use crate::life_cycle::line_pace::LinePace;
+use base::Clock;
+use config::{Config, Loaded};
+use data::Stamps;
 
 /// What the acceptor of a node tells clients while the node does not serve.
 pub(super) struct ClusterDoor {

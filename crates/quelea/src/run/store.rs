@@ -13,9 +13,10 @@ use storage::{Identity, Manifest, Record, Report, Stamp};
 use super::limits;
 use super::logs::LogPlace;
 use super::parts::Parts;
-use crate::cluster::{Clustered, MARK_FILE, Member, TakenLog};
-use crate::config::Config;
-use crate::disk::{DataDir, LogFiles, Stamps};
+use crate::cluster::{Clustered, Member, TakenLog};
+use config::Config;
+use data::MARK_FILE;
+use data::{DataDir, LogFiles, Stamps};
 
 /// How often a start that takes long says how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
@@ -110,7 +111,7 @@ impl Store {
     /// The directory of a node that has become active.
     pub(super) fn of_cluster(clustered: &Clustered) -> Self {
         let (data, settings) = (clustered.data.clone(), clustered.settings.clone());
-        let stamps = Stamps::clustered(clustered.member.clone(), data.path());
+        let stamps = Stamps::clustered(Arc::new(clustered.member.clone()), data.path());
         Self { data, shards: clustered.shards, settings, stamps, start: None }
     }
 
@@ -225,8 +226,8 @@ impl Reading<'_> {
     fn read(&self, id: ShardId) -> anyhow::Result<ReadBack> {
         let Store { data, shards, settings, start, .. } = self.store;
         let files = data.log_files(id)?;
-        let fresh = Identity { id: crate::auth::random(), shard: id, shards: *shards };
-        let mut replay = Replay::new(u64::from_ne_bytes(crate::auth::random()));
+        let fresh = Identity { id: base::random(), shard: id, shards: *shards };
+        let mut replay = Replay::new(u64::from_ne_bytes(base::random()));
         let mut sink = |record: Record<'_>, ledger: &mut storage::Ledger| {
             replay.on_record(record, ledger);
         };

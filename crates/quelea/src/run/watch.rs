@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 
 use super::Reread;
 use super::certificates::Certificates;
-use super::clock::{Clock, ClockWatch};
+use super::clock::ClockWatch;
 use super::gate::Gate;
 use super::keeper::Keeper;
 use super::logs::{FIGURES, LogBoard};
@@ -21,14 +21,16 @@ use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
 use super::worker::Order;
 use crate::api::Gatekeeper;
-use crate::auth::Authenticator;
-use crate::auth::rules::{self, BrokerRules};
 use crate::cluster::Member;
-use crate::config::{self, Config, ConfigError, Namespace, Settings};
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
-use crate::logging::{Logging, shown};
-use crate::namespaces::Namespaces;
+use crate::logging::Logging;
+use base::Clock;
+use base::shown;
+use config::{self, Config, ConfigError, Namespace, Settings};
+use identity::auth::Authenticator;
+use identity::auth::rules::{self, BrokerRules};
+use identity::namespaces::Namespaces;
 
 /// How often the clock is looked at, and withheld lines of the log are told.
 const LOOK_INTERVAL: Duration = Duration::from_millis(400);
@@ -381,11 +383,4 @@ fn log_messages(board: &LogBoard) -> Vec<Message> {
     });
     let all = figures.chain([("state".to_owned(), state.to_owned())]);
     all.map(|(name, value)| sys::message(&format!("log/{name}"), value.as_bytes(), true)).collect()
-}
-
-/// Resident memory of this process; None where the system does not tell.
-pub fn resident_bytes() -> Option<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
 }

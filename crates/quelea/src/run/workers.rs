@@ -9,7 +9,6 @@ use anyhow::Context;
 use broker::{Rules, Shard, ShardId, Shared};
 use driver::{DriverParts, IncomingRoom};
 
-use super::clock::Clock;
 use super::drive::Crew;
 use super::gate::Gate;
 use super::logs::{LogBoard, LogPlace, LogState, Logs, Phase};
@@ -18,11 +17,12 @@ use super::store::Restoration;
 use super::timing::Timing;
 use super::worker::{self, EventWaker, Os, OsParts, Worker};
 use super::{join, spawn};
-use crate::auth::Authenticator;
 use crate::cluster::Acting;
-use crate::config::Config;
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
+use base::Clock;
+use config::Config;
+use identity::auth::Authenticator;
 
 /// How often a start that waits for the disk says so.
 const WAITING_INTERVAL: Duration = Duration::from_secs(2);
@@ -250,7 +250,7 @@ pub(super) mod tests {
     use broker::Settings;
 
     use super::*;
-    use crate::config::Machine;
+    use config::Machine;
 
     /// So many workers with a shard each, which no thread drives.
     pub(crate) fn idle_workers(count: u16) -> (Vec<Worker>, Arc<[Arc<Mailbox>]>) {

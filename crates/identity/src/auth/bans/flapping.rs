@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use broker::Name;
 
-use crate::config::Auth;
+use config::Auth;
 
 /// Clients whose connects are counted. At the limit the oldest count is forgotten.
 const COUNTS_MAX: usize = 100_000;

@@ -10,9 +10,9 @@ use std::ops::Bound;
 use std::path::Path;
 
 use super::{Kind, Visitor};
-use crate::config::Network;
-use crate::config::namespaces::is_name;
-use crate::moment;
+use base::moment;
+use config::Network;
+use config::namespaces::is_name;
 
 /// Bans of networks, each of which is compared with every address.
 const NETWORKS_MAX: usize = 10_000;

@@ -12,6 +12,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::keys::KEYS_TRIED_MAX;
+use config::template::Template;
+
 use super::*;
 
 const NOW: u64 = 1_800_000_000;

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{ALL, Group, Mistake, Reading, filter_of};
-use crate::config::Network;
+use config::Network;
 
 /// So many rules, and topics of one, at most: a publish that none of them is about asks all.
 const RULES_MAX: usize = 1_000;

@@ -6,7 +6,6 @@ use storage::{CommandId, Step};
 
 use super::*;
 use crate::cluster::source::Source;
-use crate::log_tool::tests::directory;
 
 const SEGMENT_BYTES: u32 = 64 * 1024;
 
@@ -87,7 +86,7 @@ fn an_imported_log_is_the_same_when_it_is_exported() {
     drop(data);
     let mut told = String::new();
     let data = DataDir::open(to.path()).unwrap();
-    assert!(crate::log_tool::check_data(&data, &mut told).unwrap(), "{told}");
+    assert!(tools::log_tool::check_data(&data, &mut told).unwrap(), "{told}");
     assert!(told.contains("5 records"), "{told}");
 }
 
@@ -235,4 +234,11 @@ fn a_log_that_is_not_whole_is_not_taken_over() {
     assert!(!manifests.is_empty());
     let error = take(&manifests).err().expect("it is refused");
     assert!(format!("{error:#}").contains("NATS lost messages"), "{error:#}");
+}
+
+/// A directory with a log of five records; 12 says that a retained message is gone.
+fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    data::sample::write_log(dir.path(), 12, 1).unwrap();
+    dir
 }

@@ -8,12 +8,12 @@ use net::{Read, Stream};
 
 use super::stage::Stage;
 use super::{Deadlines, Door};
-use crate::auth::Denial;
 use crate::life_cycle::ClientRefused;
 use crate::life_cycle::line_pace::{About, Visitor};
-use crate::logging::shown;
 use crate::run::gate::TurnedAway;
 use crate::run::mailbox::Item;
+use base::shown;
+use identity::auth::Denial;
 
 /// How long a refused client may take to read why.
 const REFUSAL_MS: u64 = 1000;

@@ -6,7 +6,7 @@ use net::Stream;
 
 use super::stage::{Stage, refusal};
 use super::{Door, Knock};
-use crate::namespaces::{Misplaced, NOT_MADE, Place};
+use identity::namespaces::{Misplaced, NOT_MADE, Place};
 
 /// A connection with what it has sent.
 pub(super) type Caller = (Stream, Box<Credentials>, Vec<u8>);

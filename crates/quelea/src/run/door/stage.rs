@@ -8,10 +8,10 @@ use codec::Reason;
 use mio::event::Source;
 use net::{Handshake, PeerAddress, PeerInfo, Stream};
 
-use crate::auth::scram::Exchange;
 use crate::run::gate::{Entrance, Seat};
 use driver::Charge;
 use driver::Origin;
+use identity::auth::scram::Exchange;
 
 /// A connection between accept and admission.
 pub(super) struct Arrival {

@@ -18,17 +18,17 @@ use net::Stream;
 use storage::Log;
 use tokio::sync::oneshot;
 
-use crate::auth::Authenticator;
-use crate::auth::bans::{Lists, Visitor};
 use crate::cluster::Acting;
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
-use crate::memory;
-use crate::run::clock::Clock;
 use crate::run::gate::{Gate, Seat};
 use crate::run::logs::Logs;
 use crate::run::reauthentication::Reauthentication;
 use crate::run::timing::Timing;
+use base::Clock;
+use base::memory;
+use identity::auth::Authenticator;
+use identity::auth::bans::{Lists, Visitor};
 
 /// What a worker's host needs to start.
 pub(in crate::run) struct OsParts {

@@ -1,0 +1,20 @@
+//! What all parts of the program `quelea` share: broker time, memory accounting, random bytes,
+//! dates, output on a terminal.
+//!
+//! It does not know brokers, clients or configuration.
+//!
+//! Start reading at `clock.rs`.
+
+mod clock;
+pub mod memory;
+pub mod moment;
+mod process;
+mod random;
+mod shown;
+mod terminal;
+
+pub use clock::{Clock, wall_ms};
+pub use process::{Process, resident_bytes};
+pub use random::{equal_in_constant_time, random};
+pub use shown::shown;
+pub use terminal::{EXIT_FAILURE, EXIT_OK, EXIT_OPEN, EXIT_TIMEOUT, EXIT_USAGE, complain, print};
