@@ -13,7 +13,7 @@ use crate::{conformance, source};
 /// What writes them all, and what each says of itself.
 pub const COMMAND: &str = "cargo xtask docs";
 
-/// Documents that tests of the crate `quelea` write: their names begin with `docs_`. Beside them
+/// Documents that tests of the crates `quelea` and `quelea-config` write: their names begin with `docs_`. Beside them
 /// `docs/use/api.openapi.json`, whose format has no place at its top for a word about that.
 const BY_TESTS: &[&str] = &[
     "docs/use/configuration.md",
@@ -24,8 +24,8 @@ const BY_TESTS: &[&str] = &[
 /// The script that writes the page of measurements, and that page.
 const MEASUREMENTS: (&str, &str) = ("lab/page.py", "docs/use/performance.md");
 const TESTS: &[&str] = &[
-    "test", "-p", "quelea", "--test", "config", "--test", "metrics", "--test", "api", "--test",
-    "events", "docs_",
+    "test", "-p", "quelea", "-p", "quelea-config", "--test", "config", "--test", "metrics", "--test",
+    "api", "--test", "events", "docs_",
 ];
 
 /// Writes all generated documents.

@@ -174,7 +174,7 @@ const COMMENT_COLUMNS: usize = 100;
 const MARKDOWN_HEAD: &str = "\
 # Configuration
 
-<!-- Generated from crates/quelea/src/config/: `cargo xtask docs`. -->
+<!-- Generated from crates/config/src/: `cargo xtask docs`. -->
 
 Without a configuration, `quelea serve` listens on port 1883 of the loopback addresses and stores
 its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML file.
@@ -219,5 +219,5 @@ queue_overflow = \"reject\"
 
 const REFERENCE_HEAD: &str = "\
 # All keys of quelea's configuration with their defaults. \"\" means: not set.
-# Generated from crates/quelea/src/config/keys.rs: `cargo xtask docs`.
+# Generated from crates/config/src/keys.rs: `cargo xtask docs`.
 ";
