@@ -1,7 +1,8 @@
 //! The program `quelea`: what surrounds the broker core on a real machine.
 //!
-//! It knows files, threads, sockets and people: configuration, command line, identity back-ends,
-//! HTTP, logs. It does not know protocol rules; those are in `broker` and below.
+//! It knows threads, sockets and operators: listeners, workers, the management API, the cluster,
+//! logs. It does not know protocol rules; those are in `broker` and below. Configuration, identity,
+//! the data directory and the other commands are crates of their own.
 //!
 //! Start reading at `main.rs`.
 
