@@ -13,8 +13,9 @@ use crate::{conformance, source};
 /// What writes them all, and what each says of itself.
 pub const COMMAND: &str = "cargo xtask docs";
 
-/// Documents that tests of the crates `quelea` and `quelea-config` write: their names begin with `docs_`. Beside them
-/// `docs/use/api.openapi.json`, whose format has no place at its top for a word about that.
+/// Documents that tests of the crates `quelea` and `quelea-config` write: their names begin with
+/// `docs_`. In addition `docs/use/api.openapi.json`, whose format has no place at its top for a
+/// word about that.
 const BY_TESTS: &[&str] = &[
     "docs/use/configuration.md",
     "docs/use/metrics.md",
@@ -23,16 +24,18 @@ const BY_TESTS: &[&str] = &[
 ];
 /// The script that writes the page of measurements, and that page.
 const MEASUREMENTS: (&str, &str) = ("lab/page.py", "docs/use/performance.md");
-const TESTS: &[&str] = &[
-    "test", "-p", "quelea", "-p", "quelea-config", "--test", "config", "--test", "metrics", "--test",
-    "api", "--test", "events", "docs_",
-];
+const TESTS: &str = "test -p quelea -p quelea-config --test config --test metrics --test api \
+                     --test events docs_";
 
 /// Writes all generated documents.
 pub fn write(root: &Path) -> Result<()> {
     conformance::write(root)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let done = Command::new(cargo).args(TESTS).current_dir(root).env("QUELEA_BLESS", "1").status();
+    let done = Command::new(cargo)
+        .args(TESTS.split(' '))
+        .current_dir(root)
+        .env("QUELEA_BLESS", "1")
+        .status();
     ensure!(done.context("cannot start cargo")?.success(), "the tests that write documents fail");
     let done = Command::new("python3").arg(MEASUREMENTS.0).current_dir(root).status();
     ensure!(done.context("cannot start python3")?.success(), "{} fails", MEASUREMENTS.0);

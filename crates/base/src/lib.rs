@@ -1,5 +1,5 @@
-//! What all parts of the program `quelea` share: broker time, memory accounting, random bytes,
-//! dates, output on a terminal.
+//! Helpers for all parts of the program `quelea`: time, memory accounting, random bytes, dates,
+//! terminal output.
 //!
 //! It does not know brokers, clients or configuration.
 //!

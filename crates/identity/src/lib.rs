@@ -1,5 +1,4 @@
-//! Who a client is, what it may do, and which namespace it belongs to: providers of
-//! authentication, bans, access rules, namespaces.
+//! Authentication providers, bans, access rules and namespaces.
 //!
 //! It does not know connections, shards or the order of a CONNECT.
 //!
