@@ -51,8 +51,10 @@ impl Http {
         let wrong = |why: &str| Failure::new(format!("'{url}' {why}; write http://127.0.0.1:9883"));
         let base = web::http_url(url, PORT_DEFAULT, "").map_err(|why| wrong(&why))?;
         let parts = Url::parse(&base).map_err(|error| wrong(&error.to_string()))?;
-        if !parts.path.is_empty() {
-            return Err(wrong("has a path"));
+        // The address of the API with its prefix, as documents write it, is the same.
+        let path = parts.path.trim_end_matches('/');
+        if !matches!(path, "" | API_PREFIX) {
+            return Err(wrong("has a path other than /api/v1"));
         }
         if ca_file.is_some() && parts.scheme != "https" {
             return Err(Failure::new(format!("--ca-file needs an https:// URL, got '{url}'")));
@@ -68,6 +70,7 @@ impl Http {
         if authorization.contains(['\r', '\n']) {
             return Err(Failure::new("the token has a line break in it"));
         }
+        let base = base.strip_suffix(parts.path).unwrap_or(&base).to_owned();
         Ok(Self { base, authorization, agent })
     }
 
@@ -176,6 +179,7 @@ mod tests {
         };
         assert_eq!(base("http://a:1/").as_deref(), Some("http://a:1"));
         assert_eq!(base("http://a").as_deref(), Some("http://a:9883"));
+        assert_eq!(base("http://a:1/api/v1/").as_deref(), Some("http://a:1"));
         assert_eq!(base("http://[::1]:7").as_deref(), Some("http://[::1]:7"));
         for wrong in ["a:1", "ftp://a", "http://", "http:///x", "http://a/x"] {
             assert_eq!(base(wrong), None, "{wrong}");
