@@ -306,16 +306,16 @@ fn server(text: &str) -> Result<EngineServer, String> {
     let wrong = |why: &str| {
         Err(format!("'{text}' {why}; write one like nats://127.0.0.1:4222 or tls://nats1:4222"))
     };
-    let url = match net::Url::parse(text) {
-        Ok(url) => url,
-        Err(error) => return wrong(&error.to_string()),
-    };
-    if url.user.is_some() {
+    if text.contains('@') {
         // The text may hold a password, so it is not repeated.
         return Err("a URL must not contain a user; set username and password_file, or \
                     credentials_file"
             .into());
     }
+    let url = match net::Url::parse(text) {
+        Ok(url) => url,
+        Err(error) => return wrong(&error.to_string()),
+    };
     if !matches!(url.scheme, "nats" | "tls") {
         return wrong("is neither nats:// nor tls://");
     }
@@ -477,7 +477,7 @@ mod tests {
             ("\"http://a\"", "is neither nats:// nor tls://"),
             ("\"nats://a:0\"", "has no valid host and port"),
             ("\"nats://a/b\"", "has no valid host and port"),
-            ("\"nats://::1\"", "has no valid host and port"),
+            ("\"nats://::1\"", "has an invalid host"),
             ("\"nats://\"", "has no valid host and port"),
             ("\"nats://a\", \"nats://a:4222\"", "is named twice"),
             ("\"nats://a\", \"tls://b\"", "some are nats:// and some tls://"),
