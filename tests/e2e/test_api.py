@@ -491,7 +491,7 @@ def test_ctl_finds_the_broker_of_a_data_directory(managed, client):
     assert "kept" in ctl(broker, "retained", "list", "r/#")
     assert json.loads(ctl(broker, "retained", "get", "r/1", "--json"))["payload"] == "kept"
     ctl(broker, "retained", "clear", "r/1")
-    assert "there is no retained message" in ctl(broker, "retained", "get", "r/1", code=5)
+    assert "not found: retained message on 'r/1'" in ctl(broker, "retained", "get", "r/1", code=5)
     assert "\x1b" not in ctl(broker, "groups", "list")
     assert "tcp://127.0.0.1:0" in ctl(broker, "listeners")
     assert "ready" in ctl(broker, "logs")
@@ -504,7 +504,7 @@ def test_ctl_finds_the_broker_of_a_data_directory(managed, client):
     ctl(broker, "info", code=4, environment=wrong)
     broker.terminate()
     broker.wait()
-    assert "is the broker there" in ctl(broker, "info", code=1)
+    assert "is the broker running" in ctl(broker, "info", code=1)
     missing = ctl(broker, "info", "--token-file", "/nonexistent", code=1)
     assert "--data" in missing
 

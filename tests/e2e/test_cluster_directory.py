@@ -160,7 +160,7 @@ def test_a_data_directory_goes_into_a_cluster_and_comes_back(nats, start, tmp_pa
     exported = tmp_path / "exported"
     done(cluster(config, "export", exported))
     refused = cluster(config, "export", exported)
-    assert refused.returncode == 1 and "is not empty" in refused.stderr
+    assert refused.returncode == 1 and "must be empty" in refused.stderr
     copy = tmp_path / "copy"
     done(subprocess.run([QUELEA, "backup", second.data, copy], capture_output=True, text=True))
     for directory in (exported, copy):

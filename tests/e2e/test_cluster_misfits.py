@@ -162,7 +162,7 @@ def test_messages_of_a_newer_version_stop_every_node_and_lose_nothing(
     empty = standby(with_cluster(nats, "n2"))
     for node in (old, empty):
         told = node.wait_for_log(lambda event: "cannot become active" in event["message"])
-        assert f"message {last + 1}: its version is 2" in told["detail"]
+        assert f"message {last + 1}: unknown version 2" in told["detail"]
         assert "use a newer one" in told["detail"]
         assert not is_ready(node)
     assert shown(config)["streams"][0]["last"] == last + 1

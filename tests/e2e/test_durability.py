@@ -795,7 +795,7 @@ def test_a_backup_of_a_stopped_broker(start):
     ran = run("backup", broker.data, copy)
     assert ran.returncode == 0, ran.stderr
     again = run("backup", broker.data, copy)
-    assert again.returncode == 1 and "not empty" in again.stderr
+    assert again.returncode == 1 and "must be empty" in again.stderr
     assert waiting(start(data=copy), own) == (True, ["x"])
 
 

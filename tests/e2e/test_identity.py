@@ -489,7 +489,7 @@ def test_a_policy_goes_by_attributes_and_may_change(start):
         policy = broker.directory / "policy.toml"
         policy.write_text(POLICY.replace("near", "nobody", 1))
         broker.reload()
-        broker.wait_for_log(lambda event: "there is no group 'near'" in event.get("error", ""))
+        broker.wait_for_log(lambda event: "unknown group 'near'" in event.get("error", ""))
         assert may_publish(one, "sites/bonn/t") and not may_publish(other, "sites/paris/t")
         policy.write_text(POLICY.replace('"bonn"', '"paris"'))
         broker.reload()
@@ -515,7 +515,7 @@ def test_a_decision_of_a_policy_is_explained(tmp_path):
     assert code == 0 and "(line 12)" in told and "which it lacks" in told
     file.write_text(POLICY.replace('"both"', '"all"'))
     code, told = run("check")
-    assert code == 2 and "policy.toml:17:" in told and "no permission 'all'" in told
+    assert code == 2 and "policy.toml:17:" in told and "got 'all'" in told
 
 
 AUTH, CONNACK = 0xF0, 0x20

@@ -249,7 +249,7 @@ namespace_from = ["attribute", "username"]
 def test_unknown_namespaces_are_refused_or_made(start, join):
     broker = start(BY_USERNAME)
     assert join(broker, "c", "green:a").reason == NOT_AUTHORIZED
-    broker.wait_for_log(lambda event: "no such namespace" in str(event))
+    broker.wait_for_log(lambda event: "unknown namespace" in str(event))
     broker = start(BY_USERNAME + 'namespace_unknown = "create"\n')
     green = join(broker, "away", "green:a", keeps=True).subscribe("t")
     green.leave()

@@ -294,8 +294,8 @@ def test_check_config_looks_at_what_a_start_needs(tmp_path):
     for text, told in [
         ('[server]\ndata_dir = "file/data"\n', "file is not a directory"),
         (api + '"token"\n', "chmod 600"),
-        (api + '"short"\n', "no token of 16"),
-        (listener + 'namespace = "red"\n', "there is no [[namespaces]]"),
+        (api + '"short"\n', "must be a token of at least 16"),
+        (listener + 'namespace = "red"\n', "no [[namespaces]] has the name"),
         (listener + 'namespace_from = ["attribute"]\n', "gives the attribute"),
     ]:
         config.write_text(text if "[[listeners]]" in text else listener + text)

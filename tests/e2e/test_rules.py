@@ -165,8 +165,8 @@ def test_a_change_reaches_who_is_connected_at_once(ruled):
     assert subscriber.message()[0] == "free/b", "nothing secret came before"
     # Half a policy is none.
     for wrong, told in [
-        (POLICY.replace('"outside"', '"nowhere"', 1), "no listener 'nowhere'"),
-        (POLICY.replace('effect = "deny"', 'effect = "perhaps"', 1), "no effect 'perhaps'"),
+        (POLICY.replace('"outside"', '"nowhere"', 1), "unknown listener 'nowhere'"),
+        (POLICY.replace('effect = "deny"', 'effect = "perhaps"', 1), "got 'perhaps'"),
     ]:
         seen = len(ruled.log)
         policy.write_text(wrong)

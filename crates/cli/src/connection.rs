@@ -175,10 +175,10 @@ impl ConnectionArgs {
         let is_v5 = self.protocol_version >= Version::V5;
         let usage = |text: &str| Err(ToolError::Usage(text.into()));
         if !is_v5 && (properties.is_any() || self.session_expiry_interval.is_some() || self.scram) {
-            return usage("-D, -x and --scram need MQTT 5: leave -V out");
+            return usage("-D, -x and --scram need MQTT 5: omit -V");
         }
         if self.disable_clean_session && self.id.is_none() {
-            return usage("-c needs -i: a session is found again by its client id");
+            return usage("-c needs -i: a session belongs to a client id");
         }
         let url = self.url.as_deref().map(parse_url).transpose().map_err(ToolError::Usage)?;
         let url = url.unwrap_or_default();
@@ -307,8 +307,8 @@ impl Connection {
     fn not_opened(&self, source: ClientError) -> ToolError {
         match source {
             ClientError::Violation(violation) => ToolError::Failed(format!(
-                "what answers at {} does not speak MQTT ({violation}); for a port with TLS add \
-                 --tls or --cafile, for one with WebSocket --ws",
+                "the server at {} does not speak MQTT ({violation}); use --tls or --cafile for a \
+                port with TLS, --ws for one with WebSocket",
                 self.endpoint.url
             )),
             other => self.failed(other),
@@ -346,7 +346,8 @@ impl Connection {
                 _ => None,
             });
         if told.is_none() || told != proof {
-            let text = "the broker does not know this password: it is not who it says it is";
+            let text = "the broker failed to prove that it knows the password: it may be an \
+            impostor";
             return Err(ToolError::Failed(text.into()));
         }
         Ok((client, connected))
@@ -487,7 +488,7 @@ fn parse_version(text: &str) -> Result<Version, String> {
 fn parse_expiry(text: &str) -> Result<u32, String> {
     match text {
         "never" | "∞" | "-1" => Ok(u32::MAX),
-        _ => text.parse().map_err(|_| "write a number of seconds, or never".into()),
+        _ => text.parse().map_err(|_| "must be a number of seconds or `never`".into()),
     }
 }
 

@@ -37,7 +37,7 @@ impl Format {
                 ('%', field) => {
                     let field = field.map(String::from).unwrap_or_default();
                     return Err(format!(
-                        "-F: %{field} is not known; known are %% and, after %, {FIELDS}"
+                        "-F: unknown field %{field}; valid: %% and, after %, {FIELDS}"
                     ));
                 }
                 ('\\', Some('n')) => plain.push('\n'),
@@ -48,7 +48,7 @@ impl Format {
                 ('\\', Some('e')) => plain.push('\x1b'),
                 ('\\', Some('\\')) => plain.push('\\'),
                 ('\\', _) => {
-                    return Err("-F: known escapes are \\n \\t \\r \\0 \\a \\e \\\\".into());
+                    return Err("-F: unknown escape; valid: \\n \\t \\r \\0 \\a \\e \\\\".into());
                 }
                 (sign, _) => plain.push(sign),
             }

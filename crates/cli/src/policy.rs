@@ -252,14 +252,14 @@ impl<'a> Client<'a> {
 
 fn attribute(text: &str) -> Result<(String, Attribute), String> {
     let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else {
-        return Err("an attribute is NAME=VALUE".into());
+        return Err("an attribute must be NAME=VALUE".into());
     };
     let quoted = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let value = match (quoted, Number::parse(value)) {
         (Some(text), _) => Attribute::Text(text.into()),
         (None, Some(number)) => Attribute::Number(number),
         (None, None) if value.parse::<f64>().is_ok_and(f64::is_finite) => {
-            let detail = "is not a number such as 7, -2.5 or 1e3; a text needs quotes";
+            let detail = "must be a number such as 7, -2.5 or 1e3; a text needs quotes";
             return Err(format!("'{value}' {detail}: '{name}=\"{value}\"'"));
         }
         (None, None) => Attribute::Text(value.into()),

@@ -50,7 +50,10 @@ impl GivenProperties {
             "publish" => Ok(&mut self.publish),
             "subscribe" => Ok(&mut self.subscribe),
             "disconnect" => Ok(&mut self.disconnect),
-            _ => Err(format!("-D {name}: write connect, will, publish, subscribe or disconnect")),
+            _ => Err(format!(
+                "-D: the command must be connect, will, publish, subscribe or \
+            disconnect, got {name}"
+            )),
         }
     }
 }
@@ -81,7 +84,7 @@ fn parse_property<'a>(name: &str, values: &[&'a str]) -> Result<Property<'a>, St
         "topic-alias-maximum" => Property::TopicAliasMax(number(name, value)?),
         "topic-alias" => Property::TopicAlias(positive(name, value)?),
         "reason-string" => Property::ReasonString(value),
-        _ => return Err(format!("-D: the property {name} is not known")),
+        _ => return Err(format!("-D: unknown property {name}")),
     })
 }
 
@@ -175,10 +178,10 @@ mod tests {
     fn wrong_properties_are_told() {
         for (flag, what) in [
             ("publish", "needs a command"),
-            ("publish colour red", "not known"),
+            ("publish colour red", "unknown property"),
             ("publish receive-maximum 3", "does not belong"),
             ("post content-type x", "does not belong"),
-            ("post user-property a b", "write connect"),
+            ("post user-property a b", "must be connect"),
             ("connect receive-maximum 0", "cannot be 0"),
             ("connect receive-maximum 65536", "cannot be '65536'"),
             ("subscribe subscription-identifier 268435456", "cannot be"),

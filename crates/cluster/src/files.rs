@@ -39,7 +39,7 @@ pub enum FileFault {
     Fenced(u64),
     #[error("the value of its key is malformed")]
     Malformed,
-    #[error("its key changes all the time")]
+    #[error("its key is changed too often by others")]
     Busy,
     /// Whether it was written is not known.
     #[error("{0}")]

@@ -379,13 +379,13 @@ impl Lease {
                 let LeaseValue { holder, epoch, .. } = value;
                 self.lost = Some(format!("node '{}' has it with epoch {epoch}", holder.node));
             }
-            None => self.lost = Some("the key with the lease holds something else".to_owned()),
+            None => self.lost = Some("the key of the lease is malformed".to_owned()),
         }
     }
 }
 
-const UNREADABLE: &str = "the key with the lease holds something that this version does not know: \
-                          use a newer one, or remove the key if no node is active";
+const UNREADABLE: &str = "the key of the lease has an unknown format: use a newer one, or \
+remove the key if no node is active";
 
 /// Writes of unknown fate that are remembered. Of older ones the time is not known any more; should
 /// one be seen, the lease counts from the next write on.

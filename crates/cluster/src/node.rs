@@ -255,7 +255,7 @@ impl Node {
         self.effects.push(Effect::Follow(shard, 1));
         // To read it all takes too long for a node that keeps the lease from others.
         if matches!(self.role, Role::Claiming { .. }) {
-            self.end(format!("the copy of shard {shard} has to be read again"));
+            self.end(format!("the copy of shard {shard} must be read again"));
         }
     }
 

@@ -62,9 +62,9 @@ pub enum Piece<'a> {
 /// Why the bytes of a stream are no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WireError {
-    #[error("it is no message of a log (magic or length)")]
+    #[error("not a message of a log: wrong magic number or length")]
     Foreign,
-    #[error("its version is {0}: this program reads version {VERSION}; use a newer one")]
+    #[error("unknown version {0}: this program reads version {VERSION}; use a newer one")]
     Version(u8),
     #[error("its checksum is wrong: the engine returned other bytes than were appended")]
     Checksum,

@@ -492,7 +492,7 @@ impl Writer {
         let own = self.messages.front().filter(|message| message.number == found.number);
         if let Some(own) = own.filter(|_| found.origin == self.origin) {
             if own.body != *body {
-                let detail = format!("message {} has its number, and not its bytes", self.last + 1);
+                let detail = format!("message {} has other bytes than were written", self.last + 1);
                 return self.end(detail, out);
             }
             self.on_front_stored(self.last + 1, out);
@@ -510,7 +510,10 @@ impl Writer {
     fn on_measured(&mut self, answer: &Answer, now_ms: u64) {
         match *answer {
             Answer::Ends { first, .. } if first > self.last + 1 => {
-                let detail = format!("it begins at message {first}, behind what was written last");
+                let detail = format!(
+                    "the stream begins at message {first}, after the last \
+                written one"
+                );
                 self.fence(detail);
             }
             Answer::Ends { last, .. } if last == self.last => {

@@ -83,7 +83,7 @@ rules! {
     PROTOCOL_NAME = rule(Reason::UNSUPPORTED_PROTOCOL_VERSION, "MQTT-3.1.2-1", "MQTT-3.1.2-1",
         "the protocol name is neither MQTT nor MQIsdp");
     PROTOCOL_VERSION = rule(Reason::UNSUPPORTED_PROTOCOL_VERSION, "MQTT-3.1.2-2", "MQTT-3.1.2-2",
-        "the protocol version is none of 3.1, 3.1.1 and 5");
+        "the protocol version must be 3.1, 3.1.1 or 5");
     CONNECT_FLAG_RESERVED = malformed("MQTT-3.1.2-3", "MQTT-3.1.2-3",
         "the reserved connect flag is set");
     CLIENT_ID = rule(Reason::CLIENT_IDENTIFIER_NOT_VALID, "MQTT-3.1.3-4", "MQTT-3.1.3-4",
@@ -118,7 +118,7 @@ rules! {
     PUBLISH_DUP_QOS_0 = malformed("MQTT-3.3.1-2", "MQTT-3.3.1-2", "DUP is set on a QoS 0 PUBLISH");
     /// Section 3.3.2.1 of MQTT 5 calls it a protocol error.
     TOPIC_MISSING = protocol("MQTT-4.7.3-1", "MQTT-4.7.3-1",
-        "the topic name is empty, and there is no topic alias");
+        "the topic name is empty and the topic alias is missing");
     PUBLISH_WILDCARD = malformed("MQTT-3.3.2-2", "MQTT-3.3.2-2",
         "the topic name of a PUBLISH contains a wildcard");
 }

@@ -84,11 +84,11 @@ impl Referee {
             "No Local is set on a shared subscription",
             "CONNACK cannot carry this code",
             "a topic name or filter is empty",
-            "the topic name is empty, and there is no topic alias",
+            "the topic name is empty and the topic alias is missing",
         ];
         const MQTT_PROTO: [&str; 5] = [
             "a topic name or filter is empty",
-            "the topic name is empty, and there is no topic alias",
+            "the topic name is empty and the topic alias is missing",
             // It reads a stream, and so beyond the end of a packet.
             "a field reaches beyond the end of its packet",
             "the user name is announced but missing",

@@ -57,8 +57,8 @@ pub(super) fn lower(
             Ok(address) => (ApiAddress::Own(address), Some(address)),
             Err(_) => {
                 let detail = format!(
-                    "'{text}' is not an address and port; write \"127.0.0.1:9884\", \"http\" or \
-                     \"off\""
+                    "must be an address and port such as \"127.0.0.1:9884\", \"http\" or \
+                    \"off\", got '{text}'"
                 );
                 problem("api.listen", detail);
                 (ApiAddress::Http, None)
@@ -83,7 +83,13 @@ pub(super) fn lower(
     }
     let both = api.operators.iter().find(|name| api.admins.contains(name));
     if let Some(name) = both {
-        problem("api.operators", format!("'{name}' is among the admins, too; name it once"));
+        problem(
+            "api.operators",
+            format!(
+                "'{name}' is in `admins` as well: use one of the two \
+        lists"
+            ),
+        );
     }
     Some(ApiConfig {
         listen,

@@ -132,8 +132,8 @@ pub(super) fn is_configured(settings: &Settings) -> bool {
 fn check_level(has_log: bool, settings: &Settings, problems: &mut Vec<Problem>) {
     if !has_log {
         let key = "durability.level";
-        let detail = "nothing is stored with \"memory\", and a cluster replicates what is stored; \
-                      set another level, or leave out [cluster]";
+        let detail = "\"memory\" stores nothing that a cluster could replicate; set another \
+        level, or remove [cluster]";
         problems.push(Problem {
             place: settings.place(key),
             key: key.into(),
@@ -188,7 +188,8 @@ impl Lowering<'_> {
     fn servers(&mut self, raw: &RawCluster) -> Vec<EngineServer> {
         if raw.servers.is_empty() || raw.servers.len() > SERVERS_MAX {
             let detail = format!(
-                "name 1 to {SERVERS_MAX} NATS servers, as in servers = [\"nats://127.0.0.1:4222\"]"
+                "must have between 1 and {SERVERS_MAX} NATS servers, as in servers = \
+                [\"nats://127.0.0.1:4222\"]"
             );
             self.problem("servers", detail);
         }
@@ -471,7 +472,10 @@ mod tests {
         }
         let error = loaded("[cluster]\nnode = \"a\"\n").unwrap_err();
         assert!(error.contains("cluster.name: is missing"), "{error}");
-        assert!(error.contains("cluster.servers: name 1 to 32 NATS servers"), "{error}");
+        assert!(
+            error.contains("cluster.servers: must have between 1 and 32 NATS servers"),
+            "{error}"
+        );
         for (servers, expected) in [
             ("\"a:4222\"", "has no scheme"),
             ("\"http://a\"", "is neither nats:// nor tls://"),
@@ -502,7 +506,10 @@ mod tests {
         let error = loaded(text).unwrap_err();
         assert!(error.contains("cluster.ca_file: has no effect with nats://"), "{error}");
         let error = loaded(&format!("[durability]\nlevel = \"memory\"\n{}", with(""))).unwrap_err();
-        assert!(error.contains("quelea.toml:2: durability.level: nothing is stored"), "{error}");
+        assert!(
+            error.contains("quelea.toml:2: durability.level: \"memory\" stores nothing"),
+            "{error}"
+        );
     }
 
     #[test]

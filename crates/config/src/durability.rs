@@ -164,7 +164,7 @@ fn lower_topics(
     for rule in rules {
         match parse_rule(rule, &limits) {
             Ok((filter, _)) if topics.iter().any(|(known, _)| *known == filter) => {
-                problem("topics", format!("'{filter}' has a rule already; keep one of them"));
+                problem("topics", format!("'{filter}' has two rules; remove one of them"));
             }
             Ok(parsed) => topics.push(parsed),
             Err(detail) => problem("topics", format!("'{rule}': {detail}")),
@@ -180,15 +180,15 @@ fn parse_rule(rule: &str, limits: &TopicLimits) -> Result<(String, DurabilityLev
     let (filter, word) = (filter.trim(), word.trim());
     broker::names::check_filter(filter, limits).map_err(|error| error.to_string())?;
     if filter.starts_with("$share/") {
-        return Err("leave $share/NAME/ out: a level belongs to topics, not to groups".into());
+        return Err("omit $share/NAME/: a level applies to topics, not to groups".into());
     }
     let level =
         <DurabilityLevel as super::schema::FromValue>::from_value(&Value::Text(word.into()));
     let level = level.ok_or_else(|| {
         let known = words.join(", ");
         match nearest(word, words.iter().copied()) {
-            Some(near) => format!("'{word}' is none of {known}; did you mean '{near}'?"),
-            None => format!("'{word}' is none of {known}"),
+            Some(near) => format!("must be one of {known}, got '{word}'; did you mean '{near}'?"),
+            None => format!("must be one of {known}, got '{word}'"),
         }
     })?;
     Ok((filter.to_owned(), level))

@@ -76,7 +76,7 @@ pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<
         let raw = RawProvider::lower(values(settings, SECTION, &lowering.own))?;
         if let Some(provider) = lowering.build(raw) {
             if providers.iter().any(|other| other.name == provider.name) {
-                lowering.problem("name", "another one has this name".into());
+                lowering.problem("name", "another provider has this name".into());
             }
             providers.push(provider);
         }
@@ -112,8 +112,8 @@ pub(super) fn check_chains(
                 }
                 Some(provider) if !provider.can_be_asked(listener) => {
                     let detail = format!(
-                        "'{name}' goes by certificates, and this listener asks for no certificates; \
-                         set tls.client_auth"
+                        "'{name}' authenticates by certificate, and this listener requests none; \
+                        set tls.client_auth"
                     );
                     problem("authentication", detail);
                 }
@@ -164,7 +164,12 @@ impl Lowering<'_> {
         let before = self.problems.len();
         let name = raw.name.clone().unwrap_or_default();
         if name.is_empty() || name == FILE {
-            self.problem("name", "a provider needs a name, and 'file' is the password file".into());
+            self.problem(
+                "name",
+                "a provider needs a name other than 'file', which is the \
+            password file"
+                    .into(),
+            );
         }
         if let Some(kind) = raw.kind {
             self.check_keys(kind);
@@ -174,7 +179,7 @@ impl Lowering<'_> {
             Some(ProviderKind::Http) => self.http(&raw).map(Method::Http),
             Some(ProviderKind::Certificate) => Some(self.certificate(&raw)),
             None => {
-                self.problem("kind", "write what it is: kind = \"jwt\"".into());
+                self.problem("kind", "is missing; write kind = \"jwt\", for example".into());
                 None
             }
         };
@@ -225,12 +230,12 @@ impl Lowering<'_> {
             self.template("username", raw.username.as_deref().unwrap_or(JWT_USERNAME), true);
         let claims = self.pairs("claims", &raw.claims, true);
         if username.names("username") && !claims.iter().any(|(_, text)| text.names("username")) {
-            let detail = "takes the name that a client states for proved: have the token say it, \
-                          as in claims = [\"sub=${username}\"]";
+            let detail = "would trust the user name that a client sends: bind it to the token, \
+            as in claims = [\"sub=${username}\"]";
             self.problem("username", detail.into());
         }
         if raw.acl_ignored && raw.acl_claim_name.is_some() {
-            let detail = "names a claim that is not read: acl_ignored is true";
+            let detail = "has no effect: acl_ignored is true";
             self.problem("acl_claim_name", detail.into());
         }
         let jwks_url = raw.jwks_url.as_deref().and_then(|text| self.url("jwks_url", text));
@@ -261,7 +266,7 @@ impl Lowering<'_> {
 
     fn http(&mut self, raw: &RawProvider) -> Option<HttpConfig> {
         let Some(url) = &raw.url else {
-            self.problem("kind", "needs a url: where the service is".into());
+            self.problem("kind", "needs the `url` of the service".into());
             return None;
         };
         let defaults = || HTTP_BODY.iter().map(|field| (*field).to_owned()).collect();
@@ -269,8 +274,8 @@ impl Lowering<'_> {
         let headers = self.headers(&raw.headers);
         let body = self.pairs("body", &body, false);
         if !body.iter().any(|(_, text)| text.names("username")) {
-            let detail = "takes the name that a client states for proved: have the service see it, \
-                          as in body = [\"username=${username}\"]";
+            let detail = "would trust the user name that a client sends: send it to the service, \
+            as in body = [\"username=${username}\"]";
             self.problem("body", detail.into());
         }
         let is_get = raw.method == HttpMethod::Get;
@@ -296,12 +301,12 @@ impl Lowering<'_> {
         let mut headers: Vec<(String, String)> = Vec::new();
         for text in texts {
             let Some((name, value)) = text.split_once(':') else {
-                self.problem("headers", format!("'{text}' is not of the form NAME: VALUE"));
+                self.problem("headers", format!("must be of the form NAME: VALUE, got '{text}'"));
                 continue;
             };
             let (name, value) = (name.trim(), value.trim());
             if headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
-                let detail = format!("'{name}' is there twice; case does not tell headers apart");
+                let detail = format!("'{name}' is set twice; header names are case-insensitive");
                 self.problem("headers", detail);
             }
             headers.push((name.into(), value.into()));
@@ -317,7 +322,7 @@ impl Lowering<'_> {
         let text = raw.username.as_deref().unwrap_or(CERTIFICATE_USERNAME);
         let username = self.template("username", text, false);
         if username.names("username") || username.names("clientid") || username.names("password") {
-            let detail = "makes a name from what a client states, and not from its certificate";
+            let detail = "must make the name from the certificate, not from what the client sends";
             self.problem("username", detail.into());
         }
         Method::Certificate {
@@ -342,11 +347,11 @@ impl Lowering<'_> {
                     let (name, value) = (name.trim(), value.trim());
                     // Of a claim, several texts can be demanded.
                     if key != "claims" && pairs.iter().any(|(known, _)| known == name) {
-                        self.problem(key, format!("'{name}' is there twice"));
+                        self.problem(key, format!("'{name}' is set twice"));
                     }
                     pairs.push((name.to_owned(), self.template(key, value, has_claims)));
                 }
-                _ => self.problem(key, format!("'{text}' is not of the form NAME=TEXT")),
+                _ => self.problem(key, format!("must be of the form NAME=TEXT, got '{text}'")),
             }
         }
         pairs

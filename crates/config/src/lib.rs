@@ -265,8 +265,8 @@ impl Config {
             ));
         }
         (!self.proves_names()).then(|| {
-            "nothing proves user names; set password_file under [auth], or \
-             identity_from_certificate on a listener that requires certificates"
+            "user names are not verified; set password_file under [auth], or \
+            identity_from_certificate on a listener that requires certificates"
                 .into()
         })
     }
@@ -377,7 +377,7 @@ fn emptied(settings: &Settings) -> Vec<Problem> {
             if settings.setting(section.name, key).value == Value::Unset {
                 let name = format!("{}.{}", section.name, key.name);
                 let detail =
-                    format!("must not be empty; leave it out for the default, \"{}\"", key.default);
+                    format!("must not be empty; omit it for the default, \"{}\"", key.default);
                 problems.push(Problem { place: settings.place(&name), key: name, detail });
             }
         }
@@ -411,7 +411,7 @@ fn lower_http(http: &Http, settings: &Settings, problems: &mut Vec<Problem>) -> 
     let address = http.listen.parse().ok();
     if address.is_none() {
         let detail = format!(
-            "'{}' is not an address and port; write \"127.0.0.1:9883\" or \"off\"",
+            "must be an address and port such as \"127.0.0.1:9883\", or \"off\", got '{}'",
             http.listen
         );
         let key = "http.listen";
@@ -423,7 +423,10 @@ fn lower_http(http: &Http, settings: &Settings, problems: &mut Vec<Problem>) -> 
 /// They are compared as a whole, so that what is no name would never be one that is asked for.
 fn check_hosts(key: &str, names: &[String], settings: &Settings, problems: &mut Vec<Problem>) {
     for wrong in names.iter().filter(|name| !endpoint::is_host_name(name)) {
-        let detail = format!("'{wrong}' is no host name; write one like broker.example, no port");
+        let detail = format!(
+            "must be a host name such as broker.example, without port, got \
+        '{wrong}'"
+        );
         problems.push(Problem { place: settings.place(key), key: key.into(), detail });
     }
 }
@@ -436,8 +439,8 @@ fn check_events(
     problems: &mut Vec<Problem>,
 ) {
     if events.sys && access.acl_file.is_none() && access.policy_file.is_none() {
-        let detail = "they would tell every client who the others are; set acl_file or \
-                      policy_file under [access], with a rule that says who may read $SYS/events/#";
+        let detail = "events name clients, users and addresses; set acl_file or policy_file \
+        under [access], with a rule for $SYS/events/#";
         let key = "events.sys";
         let place = settings.place(key);
         problems.push(Problem { place, key: key.into(), detail: detail.into() });
@@ -497,8 +500,7 @@ impl Listeners<'_> {
             listeners.push(listener);
         }
         if port.is_some() {
-            let detail =
-                "no listener is tcp://, so there is no port to replace; use --listen".into();
+            let detail = "no listener has tcp://, so --port replaces nothing; use --listen".into();
             self.problems.push(Problem { place: "--port".into(), key: String::new(), detail });
         }
         Some(listeners)
@@ -680,14 +682,14 @@ impl Listeners<'_> {
         }
         let path = raw.path.or_else(|| endpoint.path.clone());
         if path.as_ref().is_some_and(|path| !path.starts_with('/')) {
-            self.problem(&format!("{section}.path"), "a path begins with a slash".into());
+            self.problem(&format!("{section}.path"), "a path must begin with a slash".into());
         }
         // A browser sends a certificate for any page, and needs none where nothing is asked for.
         let is_origin = |text: &&String| *text == "*" || endpoint::is_origin(text);
         if let Some(wrong) = raw.origins.iter().find(|text| !is_origin(text)) {
             let detail = format!(
-                "'{wrong}' is none that a browser sends; write scheme and host, as in \
-                 https://example.org, with the port if it is another than that of the scheme"
+                "must be scheme and host as browsers send them, such as https://example.org, \
+                with the port unless it is that of the scheme, got '{wrong}'"
             );
             self.problem(&format!("{section}.origins"), detail);
         }

@@ -169,16 +169,17 @@ pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<
         if !is_name(&name) {
             problem("name", NAME_RULE.into());
         } else if name == DEFAULT {
-            let detail = "is there without being written, and has the settings of the broker";
+            let detail = "is built in and must not be configured: it has the settings of the \
+            broker";
             problem("name", detail.into());
         } else if all.iter().any(|other| other.name == name) {
-            problem("name", "another one has this name".into());
+            problem("name", "another namespace has this name".into());
         }
         let hosts: Vec<String> = raw.hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
         if let Some(host) =
             hosts.iter().find(|host| all.iter().any(|other| other.hosts.contains(host)))
         {
-            problem("hosts", format!("'{host}' leads to another namespace already"));
+            problem("hosts", format!("'{host}' belongs to another namespace already"));
         }
         let (state, acl_file, policy_file) = (raw.state, raw.acl_file, raw.policy_file);
         all.push(Namespace { name, state, hosts, acl_file, policy_file, limits });
@@ -239,13 +240,14 @@ impl Placing {
                 [NamespaceSource::Host, NamespaceSource::Username, NamespaceSource::Attribute];
             match source.into_iter().find(|source| source.as_str() == word) {
                 Some(NamespaceSource::Host) if !is_tls && !raw.proxy_protocol => {
-                    let detail = "host names come with TLS: use tls:// or wss://, or a proxy that tells them";
+                    let detail = "host names need TLS: use tls:// or wss://, or a proxy that \
+                    sends them";
                     problems.push(("namespace_from", detail.into()));
                 }
                 Some(source) => from.push(source),
                 None => {
                     let words = NamespaceSource::WORDS.join("', '");
-                    let detail = format!("'{word}' is none of '{words}'");
+                    let detail = format!("must be one of '{words}', got '{word}'");
                     problems.push(("namespace_from", detail));
                 }
             }
@@ -263,6 +265,6 @@ impl Placing {
     }
 }
 
-const NAME_RULE: &str = "a name has letters, digits, '.', '_' and '-', 64 at most";
+const NAME_RULE: &str = "a name must have 1 to 64 letters, digits, '.', '_' or '-'";
 
 const SECTION: Section = RawNamespace::SECTION;

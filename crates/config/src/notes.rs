@@ -12,23 +12,23 @@ pub fn notes(config: &Config) -> Vec<String> {
     if by_host.is_empty() {
         let line = |name: &str| {
             format!(
-                "hosts of namespace '{name}' lead no client there: no listener has \"host\" in \
-                 namespace_from"
+                "hosts of namespace '{name}' have no effect: no listener has \"host\" in \
+                namespace_from"
             )
         };
         notes.extend(with_hosts.clone().map(|own| line(&own.name)));
     }
     if with_hosts.count() == 0 {
         let line = |name: &str| {
-            format!("listener '{name}' goes by host names, and no namespace has hosts")
+            format!("listener '{name}' selects namespaces by host name, and no namespace has hosts")
         };
         notes.extend(by_host.iter().map(|own| line(&own.name)));
     }
     let is_shut = |own: &&Listener| !config.admits_somebody(own);
     let line = |own: &Listener| {
         format!(
-            "no client can log in at listener '{}': it asks nobody who they are, and does not \
-             admit clients that show nothing",
+            "no client can log in at listener '{}': it has no authentication provider and does \
+            not allow anonymous clients",
             own.name
         )
     };

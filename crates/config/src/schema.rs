@@ -189,19 +189,18 @@ impl Kind {
                 if let Some((_, inside)) = words.iter().flatten().find(|(word, _)| *word == text) {
                     return Ok(Value::Number(*inside));
                 }
-                let number =
-                    parse_number(text, *unit).ok_or_else(|| format!("'{text}' is not one"))?;
+                let number = parse_number(text, *unit).ok_or_else(|| format!("got '{text}'"))?;
                 self.check_number(number)
             }
             Self::Flag => match text {
                 "true" => Ok(Value::Flag(true)),
                 "false" => Ok(Value::Flag(false)),
-                _ => Err(format!("'{text}' is neither")),
+                _ => Err(format!("got '{text}'")),
             },
             Self::OneOf(words) if words.contains(&text) => Ok(Value::Text(text.into())),
             Self::OneOf(words) => Err(match super::source::nearest(text, words.iter().copied()) {
-                Some(word) => format!("'{text}' is none of them; did you mean '{word}'?"),
-                None => format!("'{text}' is none of them"),
+                Some(word) => format!("got '{text}'; did you mean '{word}'?"),
+                None => format!("got '{text}'"),
             }),
             Self::Text(_) | Self::Path if text.is_empty() => Ok(Value::Unset),
             Self::Text(_) | Self::Path => Ok(Value::Text(text.into())),
@@ -233,11 +232,11 @@ impl Kind {
                     item.get_ref()
                         .as_str()
                         .map(Into::into)
-                        .ok_or("a list holds strings only".to_owned())
+                        .ok_or("got an item that is not a string".to_owned())
                 };
                 Ok(Value::List(items.iter().map(item).collect::<Result<_, _>>()?))
             }
-            (_, other) => Err(format!("this is of type {}", other.type_str())),
+            (_, other) => Err(format!("got a value of type {}", other.type_str())),
         }
     }
 
@@ -411,7 +410,7 @@ fn parse_number(text: &str, unit: Unit) -> Option<u64> {
 /// It is none.
 pub fn secs_of_text(text: &str) -> Result<u64, String> {
     let secs = parse_number(text, Unit::Secs).filter(|secs| *secs > 0);
-    secs.ok_or_else(|| format!("'{text}' is no time such as 90, 5m, 12h or 7d"))
+    secs.ok_or_else(|| format!("must be a time such as 90, 5m, 12h or 7d, got '{text}'"))
 }
 
 /// A TOML basic string.

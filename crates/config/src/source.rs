@@ -324,7 +324,7 @@ pub fn nearest<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
 pub(super) fn unknown<'a>(list: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let near = nearest(name, known).map(|known| format!("; did you mean '{known}'?"));
     let near = near.unwrap_or_default();
-    format!("there is no [[{list}]] with the name '{name}'{near}")
+    format!("no [[{list}]] has the name '{name}'{near}")
 }
 
 /// Keys of earlier versions, and what replaces them.

@@ -39,11 +39,11 @@ impl Template {
         let mut rest = text;
         while let Some((before, behind)) = rest.split_once("${") {
             let Some((name, behind)) = behind.split_once('}') else {
-                return Err(format!("'${{{behind}' lacks its '}}'"));
+                return Err(format!("'${{{behind}' has no closing '}}'"));
             };
             let is_claim = name.strip_prefix(CLAIMS).is_some_and(|path| !path.is_empty());
             if !(NAMES.contains(&name) || has_claims && is_claim) {
-                return Err(format!("nothing stands for '${{{name}}}'"));
+                return Err(format!("unknown placeholder '${{{name}}}'"));
             }
             if !before.is_empty() {
                 parts.push(Part::Text(before.into()));

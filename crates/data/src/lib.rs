@@ -65,16 +65,15 @@ pub enum DataDirError {
     )]
     Read { path: PathBuf, offset: u64, error: io::Error },
     #[error(
-        "{path} is in use by another process: stop it, or give this one a data directory of its \
-         own",
+        "{path} is in use by another process: stop it, or use another data directory",
         path = .0.display()
     )]
     Locked(PathBuf),
     #[error("{path}: {refusal}", path = path.display())]
     Refused { path: PathBuf, refusal: Refusal },
     #[error(
-        "{path} has the logs of {found} shards, {asked} are asked for: the number of shards is \
-         fixed when a data directory is made; leave `shards` out, or use another directory",
+        "server.shards: must be {found}, the fixed number of {path}, got {asked}; omit `shards`, \
+        or use another directory",
         path = path.display()
     )]
     Shards { path: PathBuf, found: u16, asked: u16 },
@@ -89,7 +88,7 @@ pub enum DataDirError {
         path = .0.display()
     )]
     Emptied(PathBuf),
-    #[error("the data directory is not whole:\n{}", .0.join("\n"))]
+    #[error("the data directory is incomplete:\n{}", .0.join("\n"))]
     Apart(Vec<String>),
 }
 

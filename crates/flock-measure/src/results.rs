@@ -59,7 +59,7 @@ impl Results {
         struct Head {
             format: u32,
         }
-        let no_results = |error: serde_json::Error| format!("is no results file of flock: {error}");
+        let no_results = |error: serde_json::Error| format!("not a results file of flock: {error}");
         let Head { format } = serde_json::from_str(text).map_err(no_results)?;
         match format {
             RESULTS_FORMAT => serde_json::from_str(text).map_err(no_results),
@@ -833,6 +833,6 @@ mod tests {
         assert!(old.contains("format 1") && old.contains("run the scenario again"), "{old}");
         let new = Results::parse("{\"format\":99}").unwrap_err();
         assert!(new.contains("newer flock"), "{new}");
-        assert!(Results::parse("{}").unwrap_err().contains("no results file"));
+        assert!(Results::parse("{}").unwrap_err().contains("not a results file"));
     }
 }

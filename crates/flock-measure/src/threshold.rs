@@ -63,12 +63,13 @@ impl Threshold {
         let Some((sign, comparison)) = signs.into_iter().find(|(sign, _)| limit.starts_with(sign))
         else {
             return Err(format!(
-                "`{limit}` is no limit; write one like \"<= 10ms\", \">= 40000\" or \"== 0\""
+                "must be a limit such as \"<= 10ms\", \">= 40000\" or \"== 0\", got `{limit}`"
             ));
         };
         if !is_known(metric) {
             return Err(format!(
-                "there is no metric `{metric}`: {FIGURES}, a latency like end_to_end.p99, timer.NAME.p99, or a path in the results like totals.connections_lost"
+                "unknown metric `{metric}`; valid: {FIGURES}, a latency such as end_to_end.p99, \
+                timer.NAME.p99, or a path in the results such as totals.connections_lost"
             ));
         }
         Ok(Self {
@@ -82,7 +83,7 @@ impl Threshold {
     pub fn parse(text: &str) -> Result<Self, String> {
         match text.find(['<', '>', '=']) {
             Some(at) => Self::new(&text[..at], &text[at..]),
-            None => Err(format!("`{text}` is no limit; write one like p99<=10ms")),
+            None => Err(format!("must be a limit such as p99<=10ms, got `{text}`")),
         }
     }
 
@@ -121,7 +122,7 @@ impl Threshold {
 /// A number, with a unit of time, of size, or none.
 fn quantity(text: &str) -> Result<f64, String> {
     let wrong =
-        || format!("`{text}` is no quantity; write one like 40000, 10ms, 2.5s, 300MB or 75%");
+        || format!("must be a quantity such as 40000, 10ms, 2.5s, 300MB or 75%, got `{text}`");
     let split = text.find(|c: char| c.is_ascii_alphabetic() || c == '%' || c == '/');
     let (digits, unit) = text.split_at(split.unwrap_or(text.len()));
     let digits: String = digits.trim().chars().filter(|c| *c != '_' && *c != ',').collect();
@@ -292,13 +293,13 @@ mod tests {
     #[test]
     fn bad_limits_are_refused() {
         for (text, said) in [
-            ("p99", "is no limit"),
-            ("p99 10ms", "is no limit"),
-            ("p99 <= soon", "no quantity"),
-            ("speed <= 3", "no metric `speed`"),
-            ("totals.speed <= 3", "no metric"),
-            ("end_to_end.p101 <= 3", "no metric"),
-            ("run.command <= 3", "no metric"),
+            ("p99", "must be a limit"),
+            ("p99 10ms", "must be a limit"),
+            ("p99 <= soon", "must be a quantity"),
+            ("speed <= 3", "unknown metric `speed`"),
+            ("totals.speed <= 3", "unknown metric"),
+            ("end_to_end.p101 <= 3", "unknown metric"),
+            ("run.command <= 3", "unknown metric"),
         ] {
             let error = Threshold::parse(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

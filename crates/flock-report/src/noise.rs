@@ -134,7 +134,7 @@ fn notes(sides: &[Side]) -> Vec<String> {
         sides
             .iter()
             .filter(none_valid)
-            .map(|side| format!("no run of {} was valid: there are no figures of it", side.name)),
+            .map(|side| format!("no run of {} was valid, so it has no figures", side.name)),
     );
     if sides.len() > 1 {
         notes.push(
@@ -221,7 +221,7 @@ mod tests {
         let mut none = runs("one", &[10.0, 9.0]);
         none.iter_mut().for_each(|results| results.validity.valid = false);
         let text = plain(&Side::each(in_sets(none)));
-        assert!(text.contains("no figures of it") && !text.contains("CPU us"), "{text}");
+        assert!(text.contains("no figures") && !text.contains("CPU us"), "{text}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub struct Cidr(IpNet);
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CidrError {
-    #[error("'{0}' is not a network; write 10.0.0.0/8, fd00::/8 or an address")]
+    #[error("must be a network such as 10.0.0.0/8 or fd00::/8, or an address, got '{0}'")]
     Malformed(String),
     #[error("'{0}' is IPv4 mapped into IPv6 with a prefix below 96; write it as IPv4")]
     Mapped(String),

@@ -81,7 +81,7 @@ impl Connector {
             io::Error::new(error.kind(), format!("cannot resolve {address}: {error}"))
         })?;
         if addresses.is_empty() {
-            return Err(invalid(format!("cannot resolve {address}: the name has no address")));
+            return Err(invalid(format!("cannot resolve {address}: no address found")));
         }
         let tls = match (&options.tls, scheme.is_tls()) {
             (_, false) => None,

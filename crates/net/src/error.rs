@@ -39,13 +39,13 @@ impl HandshakeError {
         match error {
             rustls::Error::InvalidMessage(_) => "; this port does not seem to speak TLS",
             rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-                "; nobody who is trusted has signed it: name the file of its authority"
+                "; no trusted authority signed it: set the file of its CA"
             }
             // rustls has no name of its own for it.
             rustls::Error::InvalidCertificate(CertificateError::Other(other))
                 if other.to_string().contains("CaUsedAsEndEntity") =>
             {
-                "; it is an authority's certificate: give the broker one with CA:FALSE"
+                "; it is a CA certificate: use one with CA:FALSE"
             }
             _ => "",
         }

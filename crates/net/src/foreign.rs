@@ -30,19 +30,12 @@ impl Foreign {
     /// For logs.
     pub const fn hint(self) -> &'static str {
         match self {
-            Self::Tls => {
-                "the client speaks TLS and this listener does not: a tls:// or wss:// one does"
-            }
-            Self::Http => {
-                "the client speaks HTTP and this listener does not: ws:// ones take WebSocket \
-                 clients"
-            }
+            Self::Tls => "the client speaks TLS: use a listener with tls:// or wss://",
+            Self::Http => "the client speaks HTTP: use a listener with ws:// for WebSocket",
             Self::Proxy => {
-                "a PROXY header came: set proxy_protocol and trusted_proxies on this listener"
+                "unexpected PROXY header: set proxy_protocol and trusted_proxies on this listener"
             }
-            Self::Mqtt => {
-                "the client speaks plain MQTT and this listener does not: a tcp:// one does"
-            }
+            Self::Mqtt => "the client speaks plain MQTT: use a listener with tcp://",
         }
     }
 }

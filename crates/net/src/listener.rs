@@ -109,9 +109,9 @@ impl Listener {
         let socket = socket.map_err(|error| {
             let hint = match error.kind() {
                 io::ErrorKind::AddrInUse => {
-                    ": another program listens there; end it, or choose another port"
+                    ": another program uses the port; stop it, or choose another port"
                 }
-                io::ErrorKind::PermissionDenied => ": this user may not listen there",
+                io::ErrorKind::PermissionDenied => ": permission denied for this user",
                 io::ErrorKind::AddrNotAvailable => ": this machine has no such address",
                 _ => "",
             };
@@ -216,7 +216,7 @@ impl Default for WebSocketOptions {
 }
 
 fn bind_inet(host: &str, port: u16, options: &ListenOptions) -> io::Result<ListenSocket> {
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "no address found for the host name");
     for address in Address::resolve_local(host, port)? {
         match bind_inet_address(address, options) {
             Ok(listener) => return Ok(ListenSocket::Tcp(listener)),
@@ -270,7 +270,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
         Ok(_) => {
-            let text = "a file that is no socket is in the way";
+            let text = "the path exists and is not a socket";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

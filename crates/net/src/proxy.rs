@@ -42,10 +42,7 @@ pub enum Sniff {
 /// Why a PROXY header, or its absence, refuses a connection.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ProxyError {
-    #[error(
-        "a connection from outside of trusted_proxies, on a listener for proxies only: direct \
-         clients need a listener of their own"
-    )]
+    #[error("the connection is not from trusted_proxies: direct clients need another listener")]
     Untrusted,
     #[error("the trusted proxy sent no PROXY header: turn the PROXY protocol on at the proxy")]
     Missing,

@@ -427,7 +427,7 @@ fn a_short_rsa_key_is_told_as_that() {
     let authority = authority();
     authority.write("server.key", SHORT_KEY);
     let error = TlsContext::load(server_options(&authority)).err().expect("an error").to_string();
-    assert!(error.contains("server.key") && error.contains("RSA key of 1024 bits"), "{error}");
+    assert!(error.contains("server.key") && error.contains("got 1024"), "{error}");
     assert!(error.contains("at least 2048"), "{error}");
 }
 

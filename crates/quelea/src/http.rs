@@ -65,8 +65,14 @@ pub fn router(health: Health, metrics: Metrics) -> Router {
     let pages = Router::new().route("/metrics", get(write_metrics)).with_state(writer);
     let unknown =
         || async { page(StatusCode::NOT_FOUND, TEXT, "try /metrics, /healthz or /readyz\n") };
-    let not_allowed =
-        || async { page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "this is only read: GET or HEAD\n") };
+    let not_allowed = || async {
+        page(
+            StatusCode::METHOD_NOT_ALLOWED,
+            TEXT,
+            "method not allowed: use GET or \
+        HEAD\n",
+        )
+    };
     probes.merge(pages).fallback(unknown).method_not_allowed_fallback(not_allowed)
 }
 
@@ -99,8 +105,8 @@ fn is_own(request: &Request, names: &[String]) -> bool {
     })
 }
 
-const OTHER_HOST: &str = "this server has another name; add the one that was asked for to \
-                          http.hosts, or ask by its address\n";
+const OTHER_HOST: &str = "unknown host name: add it to http.hosts, or use the address of the \
+server\n";
 
 impl std::fmt::Debug for Health {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -32,7 +32,7 @@ fn look_at_listener(listener: &Listener, config: &Config, found: &mut Vec<String
     }
     if listener.placing.from.contains(&NamespaceSource::Username) && !config.proves_names() {
         found.push(format!(
-            "listener '{name}' takes namespaces from user names that nothing proves, so everybody \
+            "listener '{name}' takes namespaces from user names that are not verified, so everybody \
              may choose one; set auth.password_file"
         ));
     }
@@ -61,7 +61,7 @@ fn look_at_listener(listener: &Listener, config: &Config, found: &mut Vec<String
 fn look_at_names(config: &Config, found: &mut Vec<String>) {
     if !config.proves_names() {
         found.push(
-            "nothing proves user names, so a session is everybody's who knows its client id; set \
+            "user names are not verified, so any client that knows a client id can take its session; set \
              auth.password_file"
                 .into(),
         );
@@ -119,7 +119,7 @@ fn look_at_rules(config: &Config, found: &mut Vec<String>) {
         let mut tell = |why: String| found.push(format!("{}:{line}: {why}", path.display()));
         match &rule.who {
             Who::User(name) if !knows(name) => {
-                tell(format!("never matches: there is no user '{name}' in the password file"));
+                tell(format!("never matches: the password file has no user '{name}'"));
             }
             Who::Anonymous if !config.admits_nameless() => {
                 tell("never matches: nobody comes in without a user name".into());
@@ -286,7 +286,7 @@ mod tests {
         for text in [
             "admits everybody from other machines",
             "everybody may choose one",
-            "nothing proves user names",
+            "user names are not verified",
             "read and write all topics",
             "http.listen",
             "memory_bytes_max is above",
@@ -308,7 +308,7 @@ mod tests {
         for text in [
             "acl:1: never matches: nobody comes in without",
             "acl:3: never matches: a deny covers",
-            "acl:6: never matches: there is no user 'nobody'",
+            "acl:6: never matches: the password file has no user 'nobody'",
             "acl:7: '#' is for everybody",
         ] {
             assert!(has(&lines, text), "{text} not in {lines:?}");
@@ -336,7 +336,7 @@ mod tests {
         for text in ["'s' sends passwords", "'t' fetches its keys", "secret: others can read it"] {
             assert!(has(&lines, text), "{text} not in {lines:?}");
         }
-        for text in ["'near'", "there is no user 'nobody'", "nothing proves"] {
+        for text in ["'near'", "no user 'nobody'", "not verified"] {
             assert!(!has(&lines, text), "{text} in {lines:?}");
         }
     }

@@ -311,7 +311,7 @@ fn every_transport_reaches_the_broker() {
     for (index, flags, hint) in [
         (1, "-t open", "does not speak MQTT"),
         (3, "-t open", "does not speak MQTT"),
-        (1, "--tls -t open", "name the file of its authority"),
+        (1, "--tls -t open", "set the file of its CA"),
     ] {
         let told = String::from_utf8(output(index, flags).stderr).unwrap();
         assert!(told.contains(hint), "listener {index}, {flags}: {told}");

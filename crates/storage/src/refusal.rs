@@ -70,8 +70,8 @@ pub enum Refusal {
     #[error("segment {0} belongs to another log: keep the files of different logs apart")]
     Foreign(u32),
     #[error(
-        "a write to {found} came where one to {expected} was due: a part of the log was skipped, \
-         or came twice; remove the copy, so that it is made again"
+        "expected a write at {expected}, got {found}: a part of the log was skipped or repeated; \
+        remove the copy, so that it is created again"
     )]
     NotNext { expected: Position, found: Position },
     #[error(
@@ -89,7 +89,7 @@ pub enum Refusal {
          copy, so that it is made again"
     )]
     ManifestOrder { number: u64, last: u64 },
-    #[error("segment {0} is not a file this program can have written (number or size): remove it")]
+    #[error("segment {0} has an impossible number or size: remove the file")]
     Impossible(u32),
 }
 

@@ -91,7 +91,7 @@ fn backup(dir: &Path, target: &Path) -> anyhow::Result<String> {
     source.unpin()?;
     let mut told = String::new();
     if !log_tool::check_data(&copy, &mut told)? {
-        bail!("the copy in {} is not in order:\n{told}", partial.display());
+        bail!("the copy in {} is damaged:\n{told}", partial.display());
     }
     std::fs::rename(&partial, target).with_context(|| target.display().to_string())?;
     sync_entry(target).with_context(|| target.display().to_string())?;
@@ -108,9 +108,9 @@ pub fn partial_of(target: &Path) -> anyhow::Result<PathBuf> {
         Err(error) => return Err(error).with_context(|| target.display().to_string()),
     };
     if entries {
-        bail!("{} is not empty: name a directory that does not exist yet", target.display());
+        bail!("{} must be empty, or a directory that does not exist yet", target.display());
     }
-    let name = target.file_name().context("the target has no name")?;
+    let name = target.file_name().context("the target must have a name")?;
     let mut name = name.to_owned();
     name.push(".partial");
     Ok(target.with_file_name(name))
@@ -121,7 +121,7 @@ pub fn partial_of(target: &Path) -> anyhow::Result<PathBuf> {
 pub fn begin_copy(partial: &Path) -> anyhow::Result<DataDir> {
     let copy = match DataDir::open(partial) {
         Err(DataDirError::Locked(path)) => bail!(
-            "another backup is writing to {}: wait for its end, or name another target",
+            "another backup is writing to {}: wait until it is done, or use another target",
             path.display()
         ),
         opened => opened?,
@@ -139,7 +139,10 @@ fn clear(partial: &Path) -> io::Result<()> {
         } else if small_files().any(|own| own == name) {
             std::fs::remove_file(partial.join(&*name))?;
         } else if name != "lock" {
-            return Err(io::Error::other(format!("no backup has made '{name}' there: remove it")));
+            return Err(io::Error::other(format!(
+                "'{name}' in the target was not created by a \
+            backup: remove it"
+            )));
         }
     }
     Ok(())
@@ -197,7 +200,7 @@ fn pin(stream: UnixStream) -> anyhow::Result<(Source, Vec<Piece>)> {
     loop {
         let line = lines.next().transpose();
         let line = line.context("the broker did not answer: is another backup running?")?;
-        let line = line.context("the broker ended the connection; its log says why")?;
+        let line = line.context("the broker closed the connection; see its log")?;
         match line.split(' ').collect::<Vec<_>>()[..] {
             [control::PINNED] => break,
             [control::FILE, shard, segment, bytes] => {
@@ -206,14 +209,15 @@ fn pin(stream: UnixStream) -> anyhow::Result<(Source, Vec<Piece>)> {
                 pieces.push(Piece { shard: shard.parse()?, content });
             }
             [control::MANIFEST, shard, content] => {
-                let content = control::from_hex(content).context("the manifest is no text")?;
+                let content =
+                    control::from_hex(content).context("the manifest is not UTF-8 text")?;
                 pieces.push(Piece { shard: shard.parse()?, content: Content::Manifest(content) });
             }
             [control::MARK, shard, content] => {
-                let content = control::from_hex(content).context("the mark is no text")?;
+                let content = control::from_hex(content).context("the mark is not UTF-8 text")?;
                 pieces.push(Piece { shard: shard.parse()?, content: Content::Mark(content) });
             }
-            _ => bail!("the broker said '{line}', which this program does not understand"),
+            _ => bail!("unknown answer of the broker: '{line}'"),
         }
     }
     Ok((Source::Pinned { stream, lines }, pieces))
@@ -228,7 +232,10 @@ impl Source {
                 let done = writeln!(&stream, "{}", control::DONE);
                 let answer = done.ok().and_then(|()| lines.next()).transpose()?;
                 if answer.as_deref() != Some(control::UNPINNED) {
-                    bail!("the broker ended, or gave up the pin, before the copy was whole");
+                    bail!(
+                        "the broker stopped or released the pinned logs before the copy was \
+                    complete"
+                    );
                 }
             }
         }
@@ -307,7 +314,7 @@ fn copy_one(from: &Path, to: &Path, bytes: u64) -> io::Result<u64> {
     let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     let copied = io::copy(&mut source.take(bytes), &mut target)?;
     if copied < bytes {
-        return Err(io::Error::other(format!("{copied} bytes are there, {bytes} are needed")));
+        return Err(io::Error::other(format!("expected {bytes} bytes, got {copied}")));
     }
     target.set_len(size)?;
     target.sync_all()?;
@@ -346,7 +353,7 @@ mod tests {
         assert!(!target.join(CLOCK_FILE).exists(), "no broker wrote one");
         assert!(!partial_of(&dir.path().join("other")).unwrap().exists());
         let again = backup(dir.path(), &target).unwrap_err().to_string();
-        assert!(again.contains("not empty"), "{again}");
+        assert!(again.contains("must be empty"), "{again}");
     }
 
     #[test]
@@ -361,7 +368,7 @@ mod tests {
         assert!(copied[5000..].iter().all(|byte| *byte == 0));
         std::fs::remove_file(&copy).unwrap();
         let missing = copy_one(&segment(dir.path()), &copy, 1 << 40).unwrap_err().to_string();
-        assert!(missing.contains("are needed"), "{missing}");
+        assert!(missing.contains("expected"), "{missing}");
     }
 
     #[test]
@@ -373,7 +380,7 @@ mod tests {
         std::fs::write(segment(dir.path()), bytes).unwrap();
         let target = dir.path().join("copy");
         let told = backup(dir.path(), &target).unwrap_err().to_string();
-        assert!(told.contains("not in order") && told.contains("REFUSED"), "{told}");
+        assert!(told.contains("is damaged") && told.contains("REFUSED"), "{told}");
         assert!(!target.exists());
         assert!(dir.path().join("copy.partial").exists(), "to be looked at");
     }

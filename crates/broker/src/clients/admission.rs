@@ -330,7 +330,7 @@ fn check_will(connect: &Connect<'_>, limits: &Limits) -> Result<Option<Will>, Re
         return Err((Reason::PACKET_TOO_LARGE, "", detail));
     }
     if let Err(error) = topic::check_topic(will.topic, &limits.topic) {
-        let detail = "will topic is not a valid topic name";
+        let detail = "the will topic must be a valid topic name";
         return Err((Reason::TOPIC_NAME_INVALID, error.clause(), detail));
     }
     let mut delay_secs = 0;

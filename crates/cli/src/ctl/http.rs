@@ -68,7 +68,7 @@ impl Http {
             }
         };
         if authorization.contains(['\r', '\n']) {
-            return Err(Failure::new("the token has a line break in it"));
+            return Err(Failure::new("the token must not have a line break"));
         }
         let base = base.strip_suffix(parts.path).unwrap_or(&base).to_owned();
         Ok(Self { base, authorization, agent })

@@ -47,7 +47,7 @@ impl Ctl {
         };
         match self.homes(client_id, only_connected)?.as_slice() {
             [] => {
-                let text = format!("there is no {word} '{client_id}' in any namespace");
+                let text = format!("unknown {word} '{client_id}'");
                 Err(Failure { code: EXIT_NONE, text })
             }
             [one] => Ok(one.clone()),

@@ -62,7 +62,7 @@ pub fn find(id: &str, choice: &Choice) -> Result<Loaded, ScenarioError> {
     let upper = id.to_uppercase();
     let hint = did_you_mean(&upper, entries.iter().map(|entry| entry.id.as_str()))
         .unwrap_or_else(|| "see `flock list`, or give the path of a .toml or .xml file".to_owned());
-    Err(ScenarioError::new(id, "there is no such scenario").hint(Some(hint)))
+    Err(ScenarioError::new(id, "unknown scenario").hint(Some(hint)))
 }
 
 /// `HM-R1000` and `HM-R1000-even`: the number of clients, and what they are a reduction of.

@@ -9,10 +9,10 @@ pub const GENERAL: [&str; 8] =
 
 /// Changes the scenario as an axis says.
 pub fn apply(scenario: &mut Scenario, name: &str, value: &str) -> Result<(), String> {
+    let wrong = |valid: &str| format!("must be {valid}, got `{value}`");
     match name {
         "qos" => {
-            let qos =
-                value.parse::<u8>().map_err(|_| format!("`{value}` is no QoS"))?.try_into()?;
+            let qos = value.parse::<u8>().map_err(|_| wrong("0, 1 or 2"))?.try_into()?;
             scenario.each_command_mut(&mut |command| match command {
                 Command::Publish(publish) => publish.qos = qos,
                 Command::Subscribe(subscribe) => subscribe.qos = qos,
@@ -32,7 +32,7 @@ pub fn apply(scenario: &mut Scenario, name: &str, value: &str) -> Result<(), Str
                 "3.1" => Version::V31,
                 "3.1.1" | "4" => Version::V311,
                 "5" => Version::V5,
-                _ => return Err(format!("`{value}` is no version: 3.1, 3.1.1 or 5")),
+                _ => return Err(wrong("3.1, 3.1.1 or 5")),
             };
             for group in &mut scenario.groups {
                 group.version = version;
@@ -40,8 +40,7 @@ pub fn apply(scenario: &mut Scenario, name: &str, value: &str) -> Result<(), Str
         }
         "in_flight" => {
             let window = value.parse().ok().filter(|window| *window > 0);
-            let window: u16 =
-                window.ok_or_else(|| format!("`{value}` is no window, 1 to 65535"))?;
+            let window: u16 = window.ok_or_else(|| wrong("between 1 and 65535"))?;
             paces(scenario, &mut |pace, _| pace.in_flight = Some(window));
         }
         "rate" => {
@@ -64,7 +63,7 @@ pub fn apply(scenario: &mut Scenario, name: &str, value: &str) -> Result<(), Str
             }
         }
         "scale" => {
-            let factor: f64 = value.parse().map_err(|_| format!("`{value}` is no factor"))?;
+            let factor: f64 = value.parse().map_err(|_| wrong("a number above 0"))?;
             if !(factor > 0.0 && factor.is_finite() && factor <= SCALE_MAX) {
                 return Err(format!("a factor is above 0, and {SCALE_MAX} at most"));
             }
@@ -72,7 +71,7 @@ pub fn apply(scenario: &mut Scenario, name: &str, value: &str) -> Result<(), Str
                 *scenario = scenario.scaled(factor);
             }
         }
-        _ => return Err(format!("there is no axis `{name}`")),
+        _ => return Err(format!("unknown axis `{name}`")),
     }
     Ok(())
 }
@@ -105,7 +104,7 @@ fn paces(scenario: &mut Scenario, change: &mut dyn FnMut(&mut Pace, u64)) {
 
 /// `50%`, as a factor.
 fn percent(value: &str) -> Result<f64, String> {
-    let wrong = || format!("`{value}` is no share: write one like 50%");
+    let wrong = || format!("a share must be a percentage such as 50%, got `{value}`");
     let number: f64 = value.strip_suffix('%').ok_or_else(wrong)?.parse().map_err(|_| wrong())?;
     if number > 0.0 && number <= LOAD_MAX_PERCENT { Ok(number / 100.0) } else { Err(wrong()) }
 }

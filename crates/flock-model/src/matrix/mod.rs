@@ -187,7 +187,7 @@ impl Cell {
                 })
             };
             if !GENERAL.contains(&name.as_str()) {
-                return Err(format!("there is no axis `{name}` for this scenario: {}", known()));
+                return Err(format!("unknown axis `{name}` of this scenario; valid: {}", known()));
             }
             let before = loaded.scenario.clone();
             apply(&mut loaded.scenario, &name, &value)

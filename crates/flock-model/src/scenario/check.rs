@@ -58,7 +58,7 @@ impl Checker<'_> {
         let scenario = self.scenario;
         let id = scenario.id.as_str();
         if scenario.brokers.iter().any(|broker| broker.addresses.is_empty()) {
-            self.problem(SubjectKind::Scenario, id, "a broker has no address");
+            self.problem(SubjectKind::Scenario, id, "a broker needs an address");
         }
         if scenario.brokers_distinct && scenario.brokers.len() < 2 {
             self.problem(SubjectKind::Scenario, id, "the scenario joins two brokers, name two");
@@ -109,7 +109,7 @@ impl Checker<'_> {
                 self.problem(
                     SubjectKind::Topics,
                     &topics.id,
-                    format!("`{name}` is no topic name: it is empty or has wildcards"),
+                    format!("a topic name must not be empty or have wildcards, got `{name}`"),
                 );
             }
         }
@@ -377,11 +377,11 @@ pub fn check_filter(filter: &str) -> Result<(), String> {
         None => filter,
         Some(rest) => match rest.split_once('/') {
             Some((name, plain)) if !name.is_empty() && !name.contains(['+', '#']) => plain,
-            _ => return Err(format!("`{filter}` is no shared filter; write $share/name/filter")),
+            _ => return Err(format!("a shared filter must be $share/NAME/FILTER, got `{filter}`")),
         },
     };
     if plain.is_empty() {
-        return Err(format!("`{filter}` is no filter: it is empty"));
+        return Err(format!("a filter must not be empty"));
     }
     let levels: Vec<&str> = plain.split('/').collect();
     for (at, level) in levels.iter().enumerate() {

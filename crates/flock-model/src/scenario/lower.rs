@@ -99,7 +99,10 @@ impl<'a> Lowering<'a> {
         for address in &parsed.source_addresses {
             let parsed = address.get_ref().parse();
             scenario.source_addresses.push(parsed.map_err(|_| {
-                self.error(address.span(), format!("`{}` is no IP address", address.get_ref()))
+                self.error(
+                    address.span(),
+                    format!("must be an IP address, got `{}`", address.get_ref()),
+                )
             })?);
         }
         for name in self.groups.clone() {
@@ -136,7 +139,7 @@ impl<'a> Lowering<'a> {
                     [] => Some(format!("the file defines no {what}")),
                     names => Some(format!("there are: {}", names.join(", "))),
                 });
-                Err(self.error(span, format!("there is no {what} `{name}`")).hint(hint))
+                Err(self.error(span, format!("unknown {what} `{name}`")).hint(hint))
             }
         }
     }

@@ -34,7 +34,7 @@ pub(super) fn fill(file: &str, text: &str, choice: &Choice) -> Result<Filled, Sc
             head.variant
                 .into_iter()
                 .find(|variant| variant.id == *id)
-                .ok_or_else(|| ScenarioError::new(file, format!("there is no variant `{id}`")))?,
+                .ok_or_else(|| ScenarioError::new(file, format!("unknown variant `{id}`")))?,
         ),
     };
     let overrides = variant.iter().flat_map(|variant| &variant.params).chain(&choice.params);
@@ -50,7 +50,7 @@ pub(super) fn fill(file: &str, text: &str, choice: &Choice) -> Result<Filled, Sc
                             if names.is_empty() { "none".into() } else { names.join(", ") }
                         )
                     });
-                return Err(ScenarioError::new(file, format!("there is no parameter `{name}`"))
+                return Err(ScenarioError::new(file, format!("unknown parameter `{name}`"))
                     .hint(Some(hint)));
             }
         }
@@ -82,7 +82,7 @@ fn replace(
         let end = inner.find('}').ok_or_else(|| wrong("`${` is not closed by }".to_owned(), 2))?;
         let name = &inner[..end];
         let value = values.get(name).ok_or_else(|| {
-            wrong(format!("there is no parameter `{name}`"), end + 3)
+            wrong(format!("unknown parameter `{name}`"), end + 3)
                 .hint(did_you_mean(name, values.keys().map(String::as_str)))
         })?;
         if value.contains(['"', '\\', '\n']) {

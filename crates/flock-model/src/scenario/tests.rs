@@ -82,21 +82,21 @@ fn errors_name_the_line_and_the_fix() {
     wrong(
         "topics = \"pairs\"",
         "topics = \"pears\"",
-        &["x.toml:15:10", "no topic group `pears`", "`pairs`"],
+        &["x.toml:15:10", "unknown topic group `pears`", "`pairs`"],
     );
     wrong("count = 100", "count = 0", &["x.toml:8:9", "a count starts at 1"]);
-    wrong("count = 100", "count = -5", &["x.toml:8:9", "no whole number above 0"]);
+    wrong("count = 100", "count = -5", &["x.toml:8:9", "must be a whole number above 0"]);
     wrong("ramp = \"10/s\"", "ramp = \"0/s\"", &["x.toml:20:", "zero"]);
     wrong(
         "clients = \"pub\"",
         "clients = \"pubs\"",
-        &["no client group `pubs`", "did you mean `pub`"],
+        &["unknown client group `pubs`", "did you mean `pub`"],
     );
     wrong("qos = 1", "qos = 3", &["QoS is 0, 1 or 2, not 3"]);
     wrong("duration = \"30s\"\n", "", &["no duration", "never end"]);
     wrong("duration = \"30s\"", "duration = \"30\"", &["needs a unit"]);
     wrong("\"p/{i}\"", "\"p/[0-9]\"", &["10 topics, 100 are asked for"]);
-    wrong("\"p/{i}\"", "\"p/#/{i}\"", &["no topic name"]);
+    wrong("\"p/{i}\"", "\"p/#/{i}\"", &["a topic name must not"]);
     wrong("{ connect = {} }", "{ delay = \"1s\" }", &["publish before they ever connect"]);
     wrong(
         "{ connect = {} }",
@@ -105,7 +105,7 @@ fn errors_name_the_line_and_the_fix() {
     );
     wrong("copies = 1.0", "copies = 2.0", &["1.00 copies", "says 2"]);
     wrong("keep_alive = \"5m\"", "keep_alive = \"20h\"", &["above 65,535"]);
-    wrong("payload = 16", "payload = \"1G\"", &["no size"]);
+    wrong("payload = 16", "payload = \"1G\"", &["must be a size"]);
     wrong("payload = 16", "payload = { texts = \"x\" }", &["unknown key `texts`", "`text`"]);
     wrong(
         "to = \"pairs\", qos = 1, rate",
@@ -142,13 +142,13 @@ fn parameters_and_variants() {
     assert_eq!(bytes(&set("payload")).unwrap().1, 8192);
     let error = bytes(&set("paylod")).unwrap_err().to_string();
     assert!(error.contains("did you mean `payload`?"), "{error}");
-    assert!(bytes(&variant("pairs-2K")).unwrap_err().to_string().contains("no variant"));
+    assert!(bytes(&variant("pairs-2K")).unwrap_err().to_string().contains("unknown variant"));
 }
 
 #[test]
 fn an_unknown_parameter_is_shown_where_it_stands() {
     let error = parse_text(&PAIRS.replace("payload = 16", "payload = \"${size}\"")).unwrap_err();
-    assert!(error.to_string().contains("no parameter `size`"), "{error}");
+    assert!(error.to_string().contains("unknown parameter `size`"), "{error}");
     assert!(error.location.is_some());
 }
 

@@ -45,11 +45,11 @@ pub fn time(text: &str) -> Result<u64, String> {
         "h" => 3_600_000_000,
         "d" => 86_400_000_000,
         "" => return Err(format!("the time `{text}` needs a unit: us, ms, s, m, h or d")),
-        _ => return Err(format!("`{text}` is no time; write one like 10s, 250ms or 5m")),
+        _ => return Err(format!("must be a time such as 10s, 250ms or 5m, got `{text}`")),
     };
     let number: u64 = digits
         .parse()
-        .map_err(|_| format!("`{text}` is no time; write one like 10s, 250ms or 5m"))?;
+        .map_err(|_| format!("must be a time such as 10s, 250ms or 5m, got `{text}`"))?;
     number
         .checked_mul(unit_us)
         .filter(|us| *us <= TIME_MAX_US)
@@ -57,7 +57,7 @@ pub fn time(text: &str) -> Result<u64, String> {
 }
 
 pub fn rate(text: &str) -> Result<Rate, String> {
-    let wrong = || format!("`{text}` is no rate; write one like 1/s, 50/s or 1/40s");
+    let wrong = || format!("must be a rate such as 1/s, 50/s or 1/40s, got `{text}`");
     let (count, per) = text.split_once('/').ok_or_else(wrong)?;
     let count: u64 = count.trim().parse().map_err(|_| wrong())?;
     let per = per.trim();
@@ -88,10 +88,10 @@ pub fn size(text: &str) -> Result<u32, String> {
         "" | "B" => 1,
         "K" | "KB" | "KiB" => 1024,
         "M" | "MB" | "MiB" => 1024 * 1024,
-        _ => return Err(format!("`{text}` is no size; write one like 16, 8K or 1M")),
+        _ => return Err(format!("must be a size such as 16, 8K or 1M, got `{text}`")),
     };
     let number: u64 =
-        digits.parse().map_err(|_| format!("`{text}` is no size; write one like 16, 8K or 1M"))?;
+        digits.parse().map_err(|_| format!("must be a size such as 16, 8K or 1M, got `{text}`"))?;
     match number.checked_mul(factor) {
         Some(bytes) if bytes <= PAYLOAD_BYTES_MAX => Ok(bytes as u32),
         _ => Err(format!("`{text}` does not fit an MQTT packet, which ends at 256 MiB")),
@@ -104,7 +104,7 @@ pub fn count(text: &str) -> Result<u64, String> {
         Ok(0) => Err("a count starts at 1".to_owned()),
         Ok(count) if count <= COUNT_MAX => Ok(count),
         Ok(_) => Err(format!("`{text}` is more than 4 billion")),
-        Err(_) => Err(format!("`{text}` is no whole number above 0")),
+        Err(_) => Err(format!("must be a whole number above 0, got `{text}`")),
     }
 }
 
@@ -201,9 +201,12 @@ mod tests {
             assert_eq!(time(text), Ok(us));
             assert_eq!(time(&show_time(us)), Ok(us));
         }
-        for (text, detail) in
-            [("10", "needs a unit"), ("x", "no time"), ("s", "no time"), ("999d", "year")]
-        {
+        for (text, detail) in [
+            ("10", "needs a unit"),
+            ("x", "must be a time"),
+            ("s", "must be a time"),
+            ("999d", "year"),
+        ] {
             assert!(time(text).unwrap_err().contains(detail), "{text}");
         }
     }
@@ -213,7 +216,7 @@ mod tests {
         assert_eq!(rate("1/s"), Ok(Rate { count: 1, per_us: 1_000_000 }));
         assert_eq!(rate("30/20m"), Ok(Rate { count: 30, per_us: 1_200_000_000 }));
         for (text, detail) in
-            [("0/s", "zero"), ("1/0s", "zero"), ("5", "no rate"), ("20/us", "above")]
+            [("0/s", "zero"), ("1/0s", "zero"), ("5", "must be a rate"), ("20/us", "above")]
         {
             assert!(rate(text).unwrap_err().contains(detail), "{text}");
         }
@@ -224,11 +227,11 @@ mod tests {
         assert_eq!(size("16"), Ok(16));
         assert_eq!(size("255K"), Ok(261_120));
         assert_eq!(size("1M"), Ok(1_048_576));
-        assert!(size("1G").unwrap_err().contains("no size"));
+        assert!(size("1G").unwrap_err().contains("must be a size"));
         assert!(size("256M").unwrap_err().contains("256 MiB"));
         assert_eq!(count("50_000"), Ok(50_000));
         assert!(count("0").unwrap_err().contains("starts at 1"));
-        assert!(count("-3").unwrap_err().contains("no whole number"));
+        assert!(count("-3").unwrap_err().contains("must be a whole number"));
         assert!(count("5000000000").unwrap_err().contains("4 billion"));
     }
 }

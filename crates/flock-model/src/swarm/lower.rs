@@ -227,7 +227,7 @@ impl Lowering<'_> {
             Some(at) => Ok(at as u32),
             None => {
                 let hint = did_you_mean(id, known.iter().map(String::as_str));
-                Err(self.wrong(element, attribute, format!("there is no {kind} `{id}`")).hint(hint))
+                Err(self.wrong(element, attribute, format!("unknown {kind} `{id}`")).hint(hint))
             }
         }
     }
@@ -473,7 +473,7 @@ impl Commands<'_, '_> {
             self.names.parsed(element, "spread", |text| match text.to_lowercase().as_str() {
                 "none" => Ok(Spread::None),
                 "linear" => Ok(Spread::Linear),
-                _ => Err(format!("the spread is none or linear, not `{text}`")),
+                _ => Err(format!("the spread must be none or linear, got `{text}`")),
             })?;
         let duration_us = self.duration(element)?;
         Ok(Command::Delay(Delay { duration_us, spread: spread.unwrap_or(Spread::None) }))
@@ -598,7 +598,8 @@ impl Commands<'_, '_> {
             "close-tcp-socket" => Ok(Disconnect::Close),
             "simulate-keepalive-timeout" => Ok(Disconnect::Silent),
             _ => Err(format!(
-                "`{text}` is no way to disconnect: with-disconnect-message, close-tcp-socket or simulate-keepalive-timeout"
+                "must be with-disconnect-message, close-tcp-socket or \
+                simulate-keepalive-timeout, got `{text}`"
             )),
         })?;
         Ok(method.unwrap_or(Disconnect::Message))
@@ -699,7 +700,7 @@ impl Commands<'_, '_> {
                 self.scenario.subscriptions.iter().map(|subscription| subscription.id.as_str());
             let hint =
                 did_you_mean(id, ids.chain(self.scenario.topics.iter().map(|t| t.id.as_str())));
-            let message = format!("there is no subscription or topic group `{id}`");
+            let message = format!("unknown subscription or topic group `{id}`");
             return Err(self.names.wrong(element, attribute, message).hint(hint));
         };
         self.scenario.subscriptions.push(Subscription {

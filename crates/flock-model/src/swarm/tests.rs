@@ -268,9 +268,9 @@ fn errors_name_line_and_fix() {
         (r#"transport>TLS"#, r#"transport>UDP"#, true, "TCP or TLS, not `UDP`"),
         (r#"<port>1883"#, r#"<port>0"#, true, "between 1 and 65535"),
         (r#"clientGroup="b""#, r#"clientGroup="bb""#, true, "did you mean `b`?"),
-        (r#"<topicGroup>t<"#, r#"<topicGroup>tt<"#, true, "no topic group `tt`"),
+        (r#"<topicGroup>t<"#, r#"<topicGroup>tt<"#, true, "unknown topic group `tt`"),
         (r#"qos="2""#, r#"qos="7""#, true, "QoS is 0, 1 or 2, not 7"),
-        (r#"rate="30/20m""#, r#"rate="fast""#, true, "no rate"),
+        (r#"rate="30/20m""#, r#"rate="fast""#, true, "must be a rate"),
         ("<stopTimer", "<stopTimr", true, "did you mean `stopTimer`?"),
         (
             r#"ackDelay="20ms""#,
@@ -281,9 +281,14 @@ fn errors_name_line_and_fix() {
         (r#"<count>20</count>"#, r#"<count>200</count>"#, false, "100 topics, 203 are asked for"),
         (r#"id="l2""#, r#"id="l1""#, true, "`l1` is taken already"),
         (r#"to="exact wild shared""#, r#"to="exakt""#, true, "did you mean `exact`?"),
-        (r#"method="close-tcp-socket""#, r#"method="slam""#, true, "no way to disconnect"),
+        (
+            r#"method="close-tcp-socket""#,
+            r#"method="slam""#,
+            true,
+            "must be with-disconnect-message",
+        ),
         (r#"securityProvider="standard""#, r#"securityProvider="mine""#, true, "Swarm extension"),
-        ("</stages>", "", false, "no well-formed XML"),
+        ("</stages>", "", false, "must be well-formed XML"),
         ("<connect/>", "", false, "subscribe before they ever connect"),
         (r#"[0-9]{3}"#, r#"[0-9]+"#, true, "without end"),
     ];

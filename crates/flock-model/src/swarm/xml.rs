@@ -55,7 +55,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Element, ScenarioError> {
         let from = reader.buffer_position() as usize;
         let event = reader.read_event().map_err(|error| {
             let at = reader.error_position() as usize;
-            wrong(format!("this is no well-formed XML: {error}"), at..at + 1)
+            wrong(format!("must be well-formed XML: {error}"), at..at + 1)
         })?;
         let span = from..reader.buffer_position() as usize;
         let closed = match event {
@@ -92,7 +92,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Element, ScenarioError> {
                     Some(last) => {
                         wrong(format!("<{}> is not closed", last.name), last.span.clone())
                     }
-                    None => wrong("there is no <scenario>".to_owned(), end..end),
+                    None => wrong("the element <scenario> is missing".to_owned(), end..end),
                 });
             }
             Event::Decl(_) | Event::PI(_) | Event::DocType(_) | Event::Comment(_) => None,

@@ -23,7 +23,7 @@ pub fn discover(agents: &[String]) -> Result<Vec<String>, AgentError> {
         found.sort_unstable();
         found.dedup();
         if found.is_empty() {
-            return Err(unknown(io::Error::other("it stands for no address")));
+            return Err(unknown(io::Error::other("the name resolves to no address")));
         }
         all.extend(found.into_iter().filter(|address| !all.contains(address)).collect::<Vec<_>>());
     }

@@ -82,10 +82,7 @@ pub(super) enum FromAgent {
 pub(super) enum Mismatch {
     #[error("it speaks version {theirs} of the agents' protocol, this program {PROTOCOL}")]
     Version { theirs: u32 },
-    #[error(
-        "it does not greet as an agent or commander does: it is no flock, or one from before the \
-         agents' protocol had a version"
-    )]
+    #[error("unexpected greeting: not a flock agent or commander, or one of an older version")]
     Stranger,
     #[error(transparent)]
     Io(#[from] io::Error),

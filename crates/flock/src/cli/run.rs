@@ -353,7 +353,7 @@ pub(super) fn broker_info(lab: &args::Lab) -> anyhow::Result<BrokerInfo> {
 fn broker_config(lab: &args::Lab) -> anyhow::Result<String> {
     let Some(path) = &lab.broker_config else { return Ok(String::new()) };
     surroundings::config_file(path).with_context(|| {
-        format!("--broker-config {}: there is no text file of at most 256 KiB", path.display())
+        format!("--broker-config {}: must be a text file of at most 256 KiB", path.display())
     })
 }
 

@@ -153,7 +153,10 @@ impl Client {
             self.extra.get_or_insert_with(Box::<Extra>::default).elsewhere = Some(route);
             self.is_referred = true;
         } else {
-            let told = format!("not followed: Server Reference `{references}` is no address given");
+            let told = format!(
+                "not followed: Server Reference `{references}` is not one of the \
+            given addresses"
+            );
             ctx.tally.error("reference", &told, || self.id(&ctx.plan));
         }
     }

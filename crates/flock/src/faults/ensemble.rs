@@ -24,11 +24,11 @@ impl MemberSpec {
         let usage = "write HOST:PORT=pid:NUMBER or HOST:PORT=COMMAND";
         let (address, source) = text.split_once('=').ok_or_else(|| usage.to_owned())?;
         if !address.contains(':') {
-            return Err(format!("`{address}` is no address: {usage}"));
+            return Err(format!("invalid address `{address}`: {usage}"));
         }
         let source = match source.strip_prefix("pid:") {
             Some(pid) => MemberSource::Pid(
-                pid.parse().map_err(|_| format!("`{pid}` is no process id: {usage}"))?,
+                pid.parse().map_err(|_| format!("invalid process id `{pid}`: {usage}"))?,
             ),
             None => {
                 let words: Vec<String> = source.split_whitespace().map(str::to_owned).collect();
@@ -60,7 +60,7 @@ pub struct LinkSpec {
 
 impl LinkSpec {
     pub fn parse(text: &str) -> Result<Self, String> {
-        let usage = || format!("`{text}` is no link: write NODE:LISTEN_PORT=HOST:PORT");
+        let usage = || format!("must be NODE:LISTEN_PORT=HOST:PORT, got `{text}`");
         let (here, target) = text.split_once('=').ok_or_else(usage)?;
         let (node, port) = here.split_once(':').ok_or_else(usage)?;
         let (node, listen_port) =

@@ -49,17 +49,15 @@ pub enum FaultError {
     Taken { address: String },
     #[error("the broker ended at once ({status}): set FLOCK_BROKER_OUTPUT=1 to see what it says")]
     Ended { status: String },
-    #[error("there is no node {at} among {nodes}: give every node, in their order, with --node")]
+    #[error("unknown node {at} of {nodes}: give each node with --node, in order")]
     NoNode { at: u32, nodes: usize },
-    #[error(
-        "there is no engine {at} among {engines}: give every engine, in their order, with --engine"
-    )]
+    #[error("unknown engine {at} of {engines}: give each engine with --engine, in order")]
     NoEngine { at: u32, engines: usize },
     #[error("no node is {which} at the moment, of those given with --node")]
     NoSuchRole { which: Which },
-    #[error("no node was chosen as active or standby yet, so that there is no last one")]
+    #[error("`last` needs an earlier step that selects the active or standby node")]
     NoLast,
-    #[error("there is no link to cut or to mend: give those of every node with --link")]
+    #[error("no link to cut or to restore: give those of each node with --link")]
     NoLink,
     #[error("cannot listen on port {port} of loopback for a link: {source}")]
     Link { port: u16, source: io::Error },

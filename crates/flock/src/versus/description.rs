@@ -90,7 +90,7 @@ pub struct ConfigFile {
 /// Why a broker cannot take part.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
-    #[error("there is no broker `{name}`: known are {known}, or give a file")]
+    #[error("unknown broker `{name}`; valid: {known}, or a file")]
     Unknown { name: String, known: String },
     #[error("{path}: {source}")]
     Read { path: String, source: io::Error },

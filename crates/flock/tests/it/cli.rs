@@ -246,7 +246,7 @@ fn a_file_that_is_no_results_is_refused() {
     let file = folder.write("x.json", "{\"format\": 1");
     let output = flock(&["report", &file]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(err(&output).contains("is no results file"), "{}", err(&output));
+    assert!(err(&output).contains("not a results file"), "{}", err(&output));
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn what_cannot_be_run_is_told_before_anything_is() {
     };
     assert!(error(&["matrix", "MB-B1"]).contains("--axis"));
     assert!(error(&["matrix", "MB-B1", "--axis", "qos=0,7"]).contains("qos 7"));
-    assert!(error(&["matrix", "MB-B1", "--axis", "size=1"]).contains("no axis `size`"));
+    assert!(error(&["matrix", "MB-B1", "--axis", "size=1"]).contains("unknown axis `size`"));
     let list = flock(&["matrix"]);
     let text = String::from_utf8_lossy(&list.stdout).into_owned();
     assert!(text.contains("XR-LADDER") && text.contains("15 runs"), "{text}");

@@ -45,7 +45,9 @@ fn of_rules(name: &str, why: &str) -> String {
 
 fn stated_rules(object: &Map<String, Value>, name: &str) -> Result<Vec<OrderedRule>, String> {
     if name != ACL && object.get(ACL).is_some_and(looks_like_rules) {
-        return Err(format!("access rules are in its '{ACL}', but acl_claim_name is '{name}'"));
+        return Err(format!(
+            "access rules are in the claim '{ACL}', but acl_claim_name is '{name}'"
+        ));
     }
     let rules = match object.get(name) {
         None => return Ok(Vec::new()),
@@ -88,7 +90,7 @@ fn check(rules: &[OrderedRule]) -> Result<(), String> {
         ("bytes of topics", bytes, BYTES_MAX),
     ] {
         if count > max {
-            return Err(format!("{count} {what}, {max} at most"));
+            return Err(format!("at most {max} {what}, got {count}"));
         }
     }
     Ok(())
@@ -96,11 +98,11 @@ fn check(rules: &[OrderedRule]) -> Result<(), String> {
 
 fn rule_of(item: &Value) -> Result<OrderedRule, String> {
     let Value::Object(item) = item else {
-        return Err(format!("a rule is an object, got {}", kind_of(item)));
+        return Err(format!("a rule must be an object, got {}", kind_of(item)));
     };
     let mut rule = OrderedRule { publish: true, subscribe: true, ..OrderedRule::default() };
     for (name, value) in item {
-        let not_understood = || format!("'{name}' is {value}, which is not understood");
+        let not_understood = || format!("'{name}' has the unknown value {value}");
         match (name.as_str(), value.as_str().unwrap_or_default()) {
             ("permission", word @ ("allow" | "deny")) => rule.allows = word == "allow",
             ("action", "publish" | "pub") => rule.subscribe = false,
@@ -121,7 +123,12 @@ fn rule_of(item: &Value) -> Result<OrderedRule, String> {
     }
     // Behind the action, by which they are understood.
     for value in ["topic", "topics"].iter().filter_map(|name| item.get(*name)) {
-        for topic in texts_of(value).ok_or_else(|| format!("{value} is no topic"))? {
+        for topic in texts_of(value).ok_or_else(|| {
+            format!(
+                "a topic must be a string that is a \
+        valid filter, got {value}"
+            )
+        })? {
             add_topic(&mut rule, topic)?;
         }
     }
@@ -141,13 +148,13 @@ const LISTS: [(&str, bool, bool); 3] =
 fn lists_of(lists: &Map<String, Value>) -> Result<Vec<OrderedRule>, String> {
     let is_list = |name: &&String| LISTS.iter().any(|(known, ..)| known == name);
     if let Some(name) = lists.keys().find(|name| !is_list(name)) {
-        return Err(format!("'{name}' is not 'pub', 'sub' or 'all'"));
+        return Err(format!("an action must be 'pub', 'sub' or 'all', got '{name}'"));
     }
     let mut rules = Vec::new();
     for (name, publish, subscribe) in LISTS {
         let Some(value) = lists.get(name) else { continue };
         let mut rule = OrderedRule { allows: true, publish, subscribe, ..OrderedRule::default() };
-        for topic in texts_of(value).ok_or_else(|| format!("'{name}' is no list of topics"))? {
+        for topic in texts_of(value).ok_or_else(|| format!("'{name}' must be a list of topics"))? {
             add_topic(&mut rule, topic)?;
         }
         if has_topic(&rule) {
@@ -175,7 +182,12 @@ fn add_topic(rule: &mut OrderedRule, topic: &str) -> Result<(), String> {
     // Nobody publishes to a wildcard; else the very topic is what its text says.
     match exact.contains(['+', '#']) {
         true => rule.exact_filters.push(exact.to_owned()),
-        false if exact.contains('%') => return Err(format!("'{topic}' has a per cent sign")),
+        false if exact.contains('%') => {
+            return Err(format!(
+                "a topic must not have a per cent \
+        sign, got '{topic}'"
+            ));
+        }
         false => rule.filters.push(exact.to_owned()),
     }
     Ok(())
@@ -362,13 +374,13 @@ mod tests {
         let many = json!({ "permission": "allow", "action": "all", "topic": "t" });
         assert!(rules(json!([many.clone(), 7])).is_err());
         for (acl, told) in [
-            (json!(vec![many.clone(); RULES_MAX + 1]), "101 rules, 100 at most"),
-            (json!({ "pub": vec!["t"; TOPICS_MAX + 1] }), "201 topics, 200 at most"),
+            (json!(vec![many.clone(); RULES_MAX + 1]), "at most 100 rules, got 101"),
+            (json!({ "pub": vec!["t"; TOPICS_MAX + 1] }), "at most 200 topics, got 201"),
         ] {
             assert!(rules(acl).unwrap_err().contains(told), "{told}");
         }
         let networks = json!({ "ipaddr": vec!["10.0.0.1"; NETWORKS_MAX + 1] });
-        assert!(rule(&networks).unwrap_err().contains("201 networks, 200 at most"));
+        assert!(rule(&networks).unwrap_err().contains("at most 200 networks, got 201"));
         let levels = rule(&json!({ "qos": vec![1; 1_000] })).unwrap();
         assert_eq!(levels[0].qos, [1]);
     }

@@ -97,7 +97,7 @@ pub fn parse(text: &str) -> Result<Vec<(usize, Rule)>, (usize, String)> {
             _ => {
                 let meant = meant(keyword, KEYWORDS.into_iter());
                 let known = "`user`, `topic`, `pattern`";
-                return Err(fail(format!("'{keyword}' is none of {known}{meant}")));
+                return Err(fail(format!("must be one of {known}, got '{keyword}'{meant}")));
             }
         };
         let (permission, filter) = permission_and_filter(keyword, rest).map_err(fail)?;
@@ -128,8 +128,8 @@ fn permission_and_filter<'a>(
         None if !rest.is_empty() => {
             let meant = meant(word, PERMISSIONS.into_iter().map(|(name, _)| name));
             Err(format!(
-                "'{word}' is none of `read`, `write`, `readwrite`, `deny`{meant} (a topic with a \
-                 space needs the word before it: `{keyword} readwrite {text}`)"
+                "must be `read`, `write`, `readwrite` or `deny`, got '{word}'{meant} (a topic \
+                with a space needs one of them before it: `{keyword} readwrite {text}`)"
             ))
         }
         _ => Err(format!("a {keyword} line needs a topic filter")),

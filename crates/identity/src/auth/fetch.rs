@@ -138,7 +138,7 @@ impl Client {
         let host = HeaderValue::from_str(&format!("{shown}:{}", url.port));
         all.insert(HOST, host.map_err(|error| error.to_string())?);
         for (name, value) in headers {
-            let wrong = |why: String| format!("the header '{name}' cannot be sent: {why}");
+            let wrong = |why: String| format!("invalid header '{name}': {why}");
             let parsed = HeaderName::try_from(name.as_str());
             let name = parsed.map_err(|error| wrong(error.to_string()))?;
             let value = HeaderValue::from_str(value).map_err(|error| wrong(error.to_string()))?;
@@ -220,7 +220,8 @@ impl Client {
         let body = Full::new(Bytes::copy_from_slice(question.body.as_bytes()));
         let mut request = Request::new(body);
         *request.method_mut() = method;
-        *request.uri_mut() = uri.parse().map_err(|_| "the URL is not one any more".to_owned())?;
+        *request.uri_mut() =
+            uri.parse().map_err(|_| "the substituted URL is invalid".to_owned())?;
         *request.headers_mut() = self.headers.clone();
         if !question.is_get && !self.headers.contains_key(CONTENT_TYPE) {
             let kind = HeaderValue::from_static(question.content_type);

@@ -142,7 +142,7 @@ impl Passwords {
         }
         // As mosquitto does: an empty password opens nothing, and a missing one is not even that.
         let Some(password) = request.password.as_deref().filter(|it| !it.is_empty()) else {
-            return Some(Opinion::No("it shows no password".into()));
+            return Some(Opinion::No("the CONNECT has no password".into()));
         };
         let digest = lock(&self.shared.cache).digest(username, password);
         if attempt.has_begun() && self.shared.knows(&digest, attempt) {
@@ -261,7 +261,7 @@ fn work(shared: &Shared, index: usize) {
             later(proved(username));
         } else {
             // As mosquitto answers. Code 4 of 3.1.1 is for a name that is not well formed.
-            later(Opinion::No("user name or password is wrong".into()));
+            later(Opinion::No("wrong user name or password".into()));
         }
     }
 }

@@ -229,7 +229,7 @@ impl Shared {
         }
         let keys = KeySet::of_public_jwks(&reply.body)?;
         // An empty one is what a service shows that has lost its keys, not one that has new ones.
-        if keys.is_empty() { Err("no key in it can check signatures".into()) } else { Ok(keys) }
+        if keys.is_empty() { Err("the key set has no key for signatures".into()) } else { Ok(keys) }
     }
 }
 
@@ -324,7 +324,7 @@ pub(super) fn load(config: &JwtConfig) -> Result<KeySet, String> {
     if let Some(path) = &config.jwks_file {
         let listed = KeySet::of_jwks(&read(path)?).map_err(in_file(path))?;
         if listed.is_empty() {
-            return Err(in_file(path)("no key in it can check signatures".into()));
+            return Err(in_file(path)("the key set has no key for signatures".into()));
         }
         keys.append(listed);
     }

@@ -81,9 +81,17 @@ pub(super) fn check(
     }
     // RFC 7515, section 4.1.11: what is not understood and critical makes a token invalid.
     if token.has_critical {
-        return Outcome::Bad("it has critical header parameters".into());
+        return Outcome::Bad(
+            "the token has critical header parameters, which are not supported".into(),
+        );
     }
-    let Some(claims) = claims else { return Outcome::Bad("its claims are no JSON object".into()) };
+    let Some(claims) = claims else {
+        return Outcome::Bad(
+            "the claims of the token are not a JSON \
+    object"
+                .into(),
+        );
+    };
     match examine(demands, request, &claims, now_secs) {
         Ok(proof) => Outcome::Good(proof),
         Err(why) => Outcome::Bad(why),
@@ -121,7 +129,7 @@ fn examine(
     let audience = claims.get("aud");
     let is_meant = |wanted: &String| audience.is_some_and(|value| says(value, wanted));
     if !demands.audience.is_empty() && !demands.audience.iter().any(is_meant) {
-        return Err("it is for another audience".into());
+        return Err("the token is for another audience".into());
     }
     let value = |name: &str| match name.strip_prefix(CLAIMS) {
         Some(path) => texts_of(claim(claims, path)?)?.into_iter().next(),
@@ -131,7 +139,7 @@ fn examine(
         let wanted = wanted.fill(value);
         let found = claim(claims, path);
         if !wanted.zip(found).is_some_and(|(wanted, found)| says(found, &wanted)) {
-            return Err(format!("its claim '{path}' is not what it has to be"));
+            return Err(format!("the claim '{path}' does not have the required value"));
         }
     }
     let rules = match demands.acl_ignored {
@@ -139,7 +147,7 @@ fn examine(
         false => acl_claim::rules_of(claims, demands.acl_claim_name.as_deref().unwrap_or(ACL))?,
     };
     let username = demands.username.fill(value).filter(|name| is_name(name));
-    let username = username.ok_or("it has no user name")?;
+    let username = username.ok_or("the token has no user name")?;
     let own = demands.attributes.iter().filter_map(|(name, template)| {
         let value = match template.only_claim() {
             Some(path) => attribute_of(claim(claims, path)?)?,
@@ -168,22 +176,24 @@ fn check_times(
         Some(value) => match value.as_f64() {
             // A later time than any that counts is as good as the latest.
             Some(secs) if secs >= 0.0 => Ok(Some(secs.min(LATEST_SECS as f64) as u64)),
-            _ => Err(format!("its claim '{name}' is no time")),
+            _ => Err(format!("the claim '{name}' must be a time")),
         },
     };
     let latest = now_secs.saturating_add(demands.leeway_secs);
     if time("nbf")?.is_some_and(|secs| secs > latest) {
-        return Err("it is not valid yet".into());
+        return Err("the token is not valid yet".into());
     }
     if time("iat")?.is_some_and(|secs| secs > latest) {
-        return Err("it was made in the future".into());
+        return Err("the token was issued in the future".into());
     }
     match time("exp")? {
         Some(secs) if secs.saturating_add(demands.leeway_secs) <= now_secs => {
             Err("it has expired".into())
         }
         Some(secs) => Ok(Some(secs.saturating_add(demands.leeway_secs))),
-        None if demands.expiry_required => Err("it never expires: it has no claim 'exp'".into()),
+        None if demands.expiry_required => Err("the token does not expire: the claim 'exp' is \
+        missing"
+            .into()),
         None => Ok(None),
     }
 }
@@ -227,7 +237,7 @@ pub(super) fn attributes_of(
 ) -> Result<Attributes, String> {
     let stated = stated.map(|value| match value {
         Value::Object(stated) => Ok(stated),
-        other => Err(format!("its {CLIENT_ATTRS} must be an object, got {}", kind_of(other))),
+        other => Err(format!("the claim {CLIENT_ATTRS} must be an object, got {}", kind_of(other))),
     });
     let stated = stated.transpose()?.into_iter().flatten();
     let stated =
@@ -240,8 +250,7 @@ pub(super) fn attributes_of(
     if all.len() > ATTRIBUTES_MAX || all.iter().map(bytes_of).sum::<usize>() > ATTRIBUTES_BYTES_MAX
     {
         return Err(format!(
-            "it has more than {ATTRIBUTES_MAX} attributes, or than {ATTRIBUTES_BYTES_MAX} bytes of \
-             them"
+            "at most {ATTRIBUTES_MAX} attributes with {ATTRIBUTES_BYTES_MAX} bytes in all"
         ));
     }
     Ok(Attributes::new(all))

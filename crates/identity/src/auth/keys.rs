@@ -144,8 +144,8 @@ impl KeySet {
     pub(super) fn of_secret(bytes: &[u8]) -> Result<Self, String> {
         if bytes.len() < SECRET_BYTES_MIN {
             return Err(format!(
-                "the secret has {} bytes, and needs {SECRET_BYTES_MIN} at least (RFC 7518); make \
-                 one with `openssl rand -base64 48`",
+                "the secret must have at least {SECRET_BYTES_MIN} bytes (RFC 7518), got {}; create one with \
+                `openssl rand -base64 48`",
                 bytes.len()
             ));
         }
@@ -171,16 +171,16 @@ impl KeySet {
                 "PUBLIC KEY" => material_of_der(der)?,
                 "RSA PUBLIC KEY" => Material::RsaDer(der),
                 "CERTIFICATE" => {
-                    return Err("a certificate is no public key; take it out with `openssl x509 \
-                                -pubkey -noout`"
+                    return Err("expected a public key, got a certificate; extract the key with \
+                    `openssl x509 -pubkey -noout`"
                         .into());
                 }
-                _ => return Err(format!("'{label}' is not a public key")),
+                _ => return Err(format!("expected a public key, got '{label}'")),
             };
             keys.push(Key { id: None, only: None, material });
         }
         if keys.is_empty() {
-            return Err("there is no PEM public key in it".into());
+            return Err("the file has no PEM public key".into());
         }
         Ok(Self { keys })
     }
@@ -201,12 +201,16 @@ impl KeySet {
     }
 
     fn of_jwks_with(text: &[u8], takes: impl Fn(&Key) -> bool) -> Result<Self, String> {
-        let parsed: Value =
-            serde_json::from_slice(text).map_err(|error| format!("this is not JSON: {error}"))?;
+        let parsed: Value = serde_json::from_slice(text).map_err(|error| {
+            format!(
+                "the key set must be JSON: \
+            {error}"
+            )
+        })?;
         let listed = parsed.get("keys").and_then(Value::as_array);
-        let listed = listed.ok_or("this is not a JSON Web Key Set: it has no list `keys`")?;
+        let listed = listed.ok_or("a JSON Web Key Set must have a list `keys`")?;
         if listed.len() > KEYS_MAX {
-            return Err(format!("it has more than {KEYS_MAX} keys"));
+            return Err(format!("at most {KEYS_MAX} keys are supported"));
         }
         let keys = listed.iter().filter_map(|key| key_of_jwk(key.as_object()?));
         Ok(Self { keys: keys.filter(takes).collect() })

@@ -354,9 +354,9 @@ impl Authenticator {
             Opinion::Yes(proof) if proof.username.as_deref() == ask.username.as_deref() => {
                 return self.parts.principal(&proof, Step::Provider(place as usize));
             }
-            Opinion::Yes(_) => "it names another user".into(),
+            Opinion::Yes(_) => "the new token is for another user".into(),
             Opinion::No(why) => why,
-            _ => "it is no token".into(),
+            _ => "the password is not a token".into(),
         };
         let client = shown(&ask.client_id);
         tracing::debug!(client_id = &*client, provider = name, detail = why, "new token refused");
@@ -629,7 +629,7 @@ fn by_certificate(
     }
     let value = |name: &str| value_of(request, name);
     let Some(username) = username.fill(value).filter(|name| is_name(name)) else {
-        return Opinion::No("the certificate lacks what its user name is made from".into());
+        return Opinion::No("the certificate has no field for the user name".into());
     };
     let own = attributes.iter().filter_map(|(name, template)| {
         let text = template.fill(value)?;

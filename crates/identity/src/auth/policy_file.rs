@@ -283,16 +283,16 @@ impl Reading<'_> {
         let line = self.line(&name.span());
         let name = name.into_inner();
         if name.is_empty() || name.starts_with('$') {
-            return Err((line, "a name is not empty and does not begin with '$'".into()));
+            return Err((line, "a name must not be empty or begin with '$'".into()));
         }
         if others.any(|other| other == name) {
-            return Err((line, format!("'{name}' is there twice")));
+            return Err((line, format!("'{name}' is defined twice")));
         }
         Ok(name)
     }
 
     fn limit(&self, what: &str, count: usize, max: usize) -> Result<(), Mistake> {
-        if count > max { Err((1, format!("{count} {what}: {max} at most"))) } else { Ok(()) }
+        if count > max { Err((1, format!("at most {max} {what}, got {count}"))) } else { Ok(()) }
     }
 
     fn groups(&self, raw: Vec<RawGroup>) -> Result<Vec<Group>, Mistake> {
@@ -316,7 +316,10 @@ impl Reading<'_> {
             let line = self.line(&space.templates.span());
             let count = space.templates.get_ref().len();
             if count == 0 || count > TEMPLATES_MAX {
-                let detail = format!("'{name}' has {count} templates: from 1 to {TEMPLATES_MAX}");
+                let detail = format!(
+                    "'{name}' must have between 1 and {TEMPLATES_MAX} \
+                templates, got {count}"
+                );
                 return Err((line, detail));
             }
             let mut templates = Vec::new();
@@ -353,7 +356,7 @@ impl Reading<'_> {
                 "both" => Permission::ReadWrite,
                 other => {
                     let known = "publish, subscribe, both";
-                    let detail = format!("there is no permission '{other}', only {known}");
+                    let detail = format!("a permission must be one of {known}, got '{other}'");
                     return Err((self.line(&raw.permission.span()), detail));
                 }
             };
@@ -367,7 +370,7 @@ impl Reading<'_> {
         known.iter().position(|own| own == wanted).ok_or_else(|| {
             let near = nearest(wanted, known.iter().copied());
             let meant = near.map_or(String::new(), |near| format!("; did you mean '{near}'?"));
-            (self.line(&name.span()), format!("there is no {kind} '{wanted}'{meant}"))
+            (self.line(&name.span()), format!("unknown {kind} '{wanted}'{meant}"))
         })
     }
 }
@@ -379,7 +382,7 @@ pub(super) fn filter_of(template: &str) -> Result<String, String> {
     while let Some((before, behind)) = rest.split_once("${") {
         push_plain(&mut filter, before)?;
         let Some((variable, behind)) = behind.split_once('}') else {
-            return Err("a '${' lacks its '}'".into());
+            return Err("a '${' has no closing '}'".into());
         };
         // As Event Grid writes what follows a value within its level.
         let (name, suffix) = variable.split_once('|').unwrap_or((variable, ""));
@@ -392,7 +395,7 @@ pub(super) fn filter_of(template: &str) -> Result<String, String> {
                 Some(attribute) => filter.push_str(&format!("%{{attributes.{attribute}}}")),
                 None => {
                     let known = "client.id, user, client.attributes.NAME";
-                    return Err(format!("there is no variable '{name}', only {known}"));
+                    return Err(format!("unknown variable '{name}'; valid: {known}"));
                 }
             },
         }
@@ -503,14 +506,14 @@ permission = "Subscriber"
         for (from, to, line, told) in [
             ("floor <= 5", "floor <= five", 5, "a number"),
             ("group = \"low-sensors\"", "group = \"low-sensor\"", 19, "did you mean 'low-sensors'"),
-            ("space = \"own\"", "space = \"owner\"", 25, "there is no space 'owner'"),
-            ("\"publish\"", "\"write\"", 21, "no permission 'write'"),
+            ("space = \"own\"", "space = \"owner\"", 25, "unknown space 'owner'"),
+            ("\"publish\"", "\"write\"", 21, "got 'write'"),
             ("name = \"own\"", "name = \"telemetry\"", 15, "twice"),
             ("name = \"low-sensors\"", "name = \"$all\"", 3, "'$'"),
-            ("${client.id}", "${client.ip}", 10, "no variable 'client.ip'"),
-            ("${client.id}", "${client.id", 10, "lacks its '}'"),
+            ("${client.id}", "${client.ip}", 10, "unknown variable 'client.ip'"),
+            ("${client.id}", "${client.id", 10, "no closing '}'"),
             ("${client.id}", "%c", 10, "write ${client.id}"),
-            ("plain/+", "plain/${", 11, "lacks its '}'"),
+            ("plain/+", "plain/${", 11, "no closing '}'"),
             ("permission = \"publish\"", "permision = \"publish\"", 21, "permision"),
             ("[[spaces]]", "[[space]]", 7, "space"),
             ("templates = [\"$", "templates = []\n#", 16, "0 templates"),

@@ -126,7 +126,7 @@ fn check_listeners(config: &Config, path: &Path, rules: &[OrderedRule]) -> Resul
     for rule in rules {
         if let Some(name) = rule.listeners.iter().find(|name| !known.contains(&name.as_str())) {
             let known = known.join(", ");
-            let detail = format!("there is no listener '{name}', only {known}");
+            let detail = format!("unknown listener '{name}'; valid: {known}");
             let (path, line) = (path.display().to_string(), rule.line);
             return Err(PolicyFileError::Line { path, line, detail }.into());
         }

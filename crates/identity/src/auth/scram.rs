@@ -52,17 +52,17 @@ pub struct Success {
 /// Why an exchange ends without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
-    #[error("the client's message is not a SCRAM message")]
+    #[error("invalid SCRAM message")]
     Malformed,
-    #[error("the client asks for channel binding, which is not offered")]
+    #[error("channel binding is not supported")]
     ChannelBinding,
-    #[error("the client asks for an extension that is not known")]
+    #[error("unknown SCRAM extension")]
     Extension,
-    #[error("the client acts in the name of another user, which is not offered")]
+    #[error("an authorization identity is not supported")]
     OtherIdentity,
-    #[error("the nonce or the channel binding is not the one agreed on")]
+    #[error("wrong nonce or channel binding")]
     Mismatch,
-    #[error("the user name or the password is wrong")]
+    #[error("wrong user name or password")]
     Refused,
 }
 

@@ -19,7 +19,7 @@ pub fn kept(directory: &Path, stamps: &Stamps) -> io::Result<[u8; BYTES]> {
     let found = if path.exists() { stamps.read(&path)? } else { None };
     let secret = match found.filter(|content| !content.is_empty()) {
         Some(content) => parse(&content).ok_or_else(|| {
-            let text = format!("{}: it is damaged; remove it", path.display());
+            let text = format!("{}: the secret is damaged; remove the file", path.display());
             io::Error::new(io::ErrorKind::InvalidData, text)
         })?,
         None => {
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(kept(&directory, &Stamps::default()).unwrap(), secret, "as it was made before");
         fs::write(&path, "short").unwrap();
         let error = kept(&directory, &Stamps::default()).unwrap_err().to_string();
-        assert!(error.contains(SECRET_FILE) && error.contains("remove it"), "{error}");
+        assert!(error.contains(SECRET_FILE) && error.contains("remove the file"), "{error}");
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -107,7 +107,9 @@ impl Service {
     ) -> Option<Opinion> {
         let shared = &self.shared;
         if cannot_send(&shared.config, request) {
-            return Some(Opinion::No("its password is no text, and cannot be sent".into()));
+            return Some(Opinion::No(
+                "the password must be UTF-8 text to be sent to the service".into(),
+            ));
         }
         let asked = shared.question(request);
         let now = Instant::now();
@@ -318,20 +320,23 @@ fn judge(
         StatusCode::NO_CONTENT => return Ok(Opinion::Yes(proof)),
         StatusCode::OK => {}
         status if status.is_client_error() => return Ok(Opinion::NotMine),
-        status => return Err(format!("it answers {status}")),
+        status => return Err(format!("the service answered with status {status}")),
     }
     let answer: Map<String, Value> = match reply.content {
         Content::Json => serde_json::from_slice(&reply.body)
-            .map_err(|_| "its answer is no JSON object".to_owned())?,
-        Content::Form => members_of_form(&reply.body).ok_or("its answer is no form")?,
-        Content::Other => return Err("its answer is neither JSON nor a form".into()),
+            .map_err(|_| "the answer of the service must be a JSON object".to_owned())?,
+        Content::Form => members_of_form(&reply.body).ok_or(
+            "the answer of the service must be a \
+        form",
+        )?,
+        Content::Other => return Err("the answer of the service must be JSON or a form".into()),
     };
     let Some(result) = answer.get("result") else { return Ok(Opinion::NotMine) };
     match result.as_str() {
         Some("allow") => {}
-        Some("deny") => return Ok(Opinion::No("the service denies it".into())),
+        Some("deny") => return Ok(Opinion::No("the service denied it".into())),
         Some("ignore") => return Ok(Opinion::NotMine),
-        _ => return Err(format!("its result is {result}")),
+        _ => return Err(format!("the service answered with the unknown result {result}")),
     }
     let rules = match config.acl_ignored {
         true => Ok(OwnRules::default()),
@@ -344,20 +349,25 @@ fn judge(
     let expires_at_secs = match answer.get("expire_at") {
         None | Some(Value::Null) => None,
         // All that a form has is text.
-        Some(Value::String(at)) if reply.content == Content::Form => {
-            Some(at.parse().map_err(|_| "its expire_at is no time")?)
-        }
-        Some(at) => Some(at.as_u64().ok_or("its expire_at is no time")?),
+        Some(Value::String(at)) if reply.content == Content::Form => Some(
+            at.parse().map_err(|_| "`expire_at` in the answer of the service must be a time")?,
+        ),
+        Some(at) => Some(at.as_u64().ok_or(
+            "`expire_at` in the answer of the service must be a \
+        time",
+        )?),
     };
     if expires_at_secs.is_some_and(|at| at <= now_secs) {
-        return Ok(Opinion::No("the service says that it has expired".into()));
+        return Ok(Opinion::No("`expire_at` in the answer of the service is in the past".into()));
     }
     let attributes = match attributes_of(answer.get(CLIENT_ATTRS), std::iter::empty()) {
         Ok(attributes) => attributes,
         Err(why) => return Ok(Opinion::No(why)),
     };
     let Some(is_superuser) = flag_of(answer.get("is_superuser")) else {
-        return Ok(Opinion::No("its is_superuser is neither true nor false".into()));
+        return Ok(Opinion::No(
+            "`is_superuser` in the answer of the service must be true or false".into(),
+        ));
     };
     Ok(Opinion::Yes(Proof { attributes, expires_at_secs, is_superuser, rules, ..proof }))
 }

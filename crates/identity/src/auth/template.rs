@@ -60,9 +60,11 @@ mod tests {
         assert_eq!(fill("${claims.sub}"), None);
         let only = Template::parse("${claims.a.b}", true).unwrap();
         assert_eq!(only.only_claim(), Some("a.b"));
-        for (text, what) in
-            [("${user}", "'${user}'"), ("a${username", "lacks"), ("${claims.}", "'${claims.}'")]
-        {
+        for (text, what) in [
+            ("${user}", "'${user}'"),
+            ("a${username", "no closing"),
+            ("${claims.}", "'${claims.}'"),
+        ] {
             let error = Template::parse(text, true).unwrap_err();
             assert!(error.contains(what), "{text}: {error}");
         }

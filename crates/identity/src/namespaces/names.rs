@@ -164,11 +164,11 @@ impl Entry {
         let [number, maker, state, name] = fields[..] else { bail!("it has not four fields") };
         let all = [NamespaceState::Open, NamespaceState::Suspended, NamespaceState::Deleted];
         let state = all.into_iter().find(|known| known.as_str() == state);
-        ensure!(is_name(name), "it has no name");
+        ensure!(is_name(name), "the name is missing");
         Ok(Self {
             scope: Scope::new(number.parse()?),
             maker: Maker::parse(maker).context("nobody makes namespaces of this name")?,
-            state: state.context("there is no such state")?,
+            state: state.context("unknown state")?,
             name: name.into(),
         })
     }

@@ -178,7 +178,7 @@ fn split(username: Option<&str>) -> Option<(Box<str>, Option<Box<str>>)> {
 }
 
 const UNKNOWN: Misplaced =
-    Misplaced { reason: Reason::NOT_AUTHORIZED, detail: "there is no such namespace" };
+    Misplaced { reason: Reason::NOT_AUTHORIZED, detail: "unknown namespace" };
 const UNNAMED: Misplaced = Misplaced {
     reason: Reason::NOT_AUTHORIZED,
     detail: "nothing in namespace_from says its namespace, and the listener names none",

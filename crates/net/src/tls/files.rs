@@ -32,17 +32,17 @@ pub enum TlsError {
     Certificate { path: PathBuf, section: usize, reason: String },
     #[error("{}: the revocation list is not usable: {reason}", path.display())]
     Revocation { path: PathBuf, reason: String },
-    #[error("a client certificate check is asked for, but no file of CA certificates is given")]
+    #[error("client certificates are requested, but no file of CA certificates is set")]
     ClientCaMissing,
-    #[error("a certificate and its key must be given together")]
+    #[error("a certificate and its key must be set together")]
     KeyMissing,
     #[error("no CA certificates found on this system: name a file of them, or set SSL_CERT_FILE")]
     SystemCaMissing,
     #[error("cannot read the CA certificates of this system: {0}")]
     SystemCa(String),
-    #[error("`{0}` is not a host name or IP address that a certificate could be for")]
+    #[error("must be a host name or IP address, got `{0}`")]
     ServerName(String),
-    #[error("there is no cipher suite `{name}` here; there are {known}")]
+    #[error("unknown cipher suite `{name}`; valid: {known}")]
     Cipher { name: String, known: String },
     #[error("TLS: {0}")]
     Other(#[from] rustls::Error),
@@ -60,27 +60,28 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 /// The first private key of the file: PKCS #8, SEC1 or PKCS #1.
 pub(super) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let bytes = read(path)?;
-    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
-        pem::Error::NoItemsFound if bytes.windows(9).any(|window| window == b"ENCRYPTED") => {
-            let reason = "it is encrypted: decrypt it first, as with `openssl pkey`".to_owned();
-            TlsError::Key { path: path.to_owned(), reason }
-        }
-        pem::Error::NoItemsFound => {
-            TlsError::Empty { path: path.to_owned(), what: "private key", label: "PRIVATE KEY" }
-        }
-        error => TlsError::Damaged { path: path.to_owned(), section: 1, error },
-    })
-    .and_then(|key| match certificate::rsa_bits(&key) {
-        Some(bits) if bits < RSA_BITS_MIN => {
-            let reason = format!(
-                "it is an RSA key of {bits} bits, which can be broken; at least {RSA_BITS_MIN} are \
-                 taken: make a new key, as with `openssl genpkey -algorithm EC -pkeyopt \
-                 ec_paramgen_curve:P-256`, and a certificate for it"
-            );
-            Err(TlsError::Key { path: path.to_owned(), reason })
-        }
-        _ => Ok(key),
-    })
+    PrivateKeyDer::from_pem_slice(&bytes)
+        .map_err(|error| match error {
+            pem::Error::NoItemsFound if bytes.windows(9).any(|window| window == b"ENCRYPTED") => {
+                let reason = "it is encrypted: decrypt it first, as with `openssl pkey`".to_owned();
+                TlsError::Key { path: path.to_owned(), reason }
+            }
+            pem::Error::NoItemsFound => {
+                TlsError::Empty { path: path.to_owned(), what: "private key", label: "PRIVATE KEY" }
+            }
+            error => TlsError::Damaged { path: path.to_owned(), section: 1, error },
+        })
+        .and_then(|key| match certificate::rsa_bits(&key) {
+            Some(bits) if bits < RSA_BITS_MIN => {
+                let reason = format!(
+                    "an RSA key must have at least {RSA_BITS_MIN} bits, got {bits}: create a new \
+                key, as with `openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256`, \
+                and a certificate for it"
+                );
+                Err(TlsError::Key { path: path.to_owned(), reason })
+            }
+            _ => Ok(key),
+        })
 }
 
 /// As rustls has it.

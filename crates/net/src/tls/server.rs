@@ -150,7 +150,7 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
     let not_after_secs = match chain.first().and_then(|first| certificate::parse(first)) {
         Some(info) => info.not_after_secs,
         None => {
-            let reason = "it is not an X.509 certificate".to_owned();
+            let reason = "not an X.509 certificate".to_owned();
             let path = options.certificate.clone();
             return Err(TlsError::Certificate { path, section: 1, reason });
         }

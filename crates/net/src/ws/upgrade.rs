@@ -71,17 +71,17 @@ pub enum UpgradeError {
     Malformed(&'static str),
     #[error("the HTTP header exceeds {HEADER_BYTES_MAX} bytes or {HEADERS_MAX} lines")]
     TooLong,
-    #[error("nothing is served at this path: {0}")]
+    #[error("unknown path: {0}")]
     Path(String),
-    #[error("this is a WebSocket endpoint: ask for `Upgrade: websocket`")]
+    #[error("this is a WebSocket endpoint: send `Upgrade: websocket`")]
     NotUpgrade,
-    #[error("only version 13 of the WebSocket protocol is spoken here")]
+    #[error("Sec-WebSocket-Version must be 13")]
     Version,
     #[error("offer the WebSocket subprotocol `mqtt` (MQTT-6.0.0-3)")]
     Protocol,
-    #[error("pages of this origin may not connect: {0}; list it in websocket.origins")]
+    #[error("origin not allowed: {0}; add it to websocket.origins")]
     Origin(String),
-    #[error("the server answered with status {0} where 101 was due")]
+    #[error("expected status 101, got {0}")]
     Status(u16),
     #[error("the server's answer has a missing or wrong `{0}`")]
     Answer(&'static str),
@@ -174,7 +174,7 @@ impl UpgradeError {
         };
         // Nothing of the request is echoed.
         let text = match self {
-            Self::Path(_) => "nothing is served at this path".to_owned(),
+            Self::Path(_) => "unknown path".to_owned(),
             Self::Origin(_) => "this origin is not allowed".to_owned(),
             other => other.to_string(),
         };

@@ -89,8 +89,15 @@ fn cursor(place: u8, after: Option<&Banned>) -> String {
 fn start(call: &Call) -> Result<(u8, Option<Banned>), Problem> {
     let Some(text) = call.text("cursor") else { return Ok((0, None)) };
     read_cursor(text).ok_or_else(|| {
-        let fix = "give back the cursor of an answer to the same question, or leave it out";
-        Problem::bad("query parameter cursor", format!("'{text}' is no cursor")).fix(fix)
+        let fix = "use the cursor of an answer to the same query, or omit it";
+        Problem::bad(
+            "query parameter cursor",
+            format!(
+                "must be the cursor of a previous answer, \
+        got '{text}'"
+            ),
+        )
+        .fix(fix)
     })
 }
 
@@ -137,8 +144,11 @@ pub(crate) fn to_ban(
         }
         None if !is_name => Ok(banned),
         None if scopes::are_several(api) => {
-            let detail = format!("the broker has several namespaces: in which one is this {kind}?");
-            let fix = "say `namespace`: the name of one, or * for all of them";
+            let detail = format!(
+                "`namespace` is required: the broker has several namespaces, \
+            and this {kind} may be in each"
+            );
+            let fix = "set `namespace` to the name of one, or to * for all";
             Err(Problem::bad(place, detail).fix(fix))
         }
         None => banned.in_namespace(DEFAULT).map_err(bad),
@@ -152,13 +162,13 @@ fn end_of(api: &Api, for_secs: Option<u64>, until: Option<&str>) -> Result<u64, 
         (Some(secs), None) => Some(now_secs.saturating_add(secs)),
         (None, Some(text)) => moment::secs_of(text),
         (Some(_), Some(_)) => {
-            let detail = "'for_secs' and 'until' are both there";
+            let detail = "`for_secs` and `until` exclude each other: send one of them";
             return Err(Problem::bad("body", detail).fix("leave one out"));
         }
     };
     end.filter(|end| *end > now_secs).ok_or_else(|| {
-        let detail = "the ban would have ended already, or its end is no time";
-        Problem::bad("body", detail).fix("write one to come, such as 2030-12-31T23:59:59Z")
+        let detail = "must be a time in the future";
+        Problem::bad("body", detail).fix("use a time such as 2030-12-31T23:59:59Z")
     })
 }
 
@@ -225,7 +235,7 @@ fn to_take_back(api: &Api, banned: Banned, namespace: Option<&str>) -> Result<Ba
         let names: Vec<&str> = same.iter().map(|it| it.namespace().unwrap_or(ALL)).collect();
         let who = banned.who();
         let detail = format!("'{who}' is banned in several namespaces: {}", names.join(", "));
-        return Err(Problem::bad("query", detail).fix("choose one by the parameter `namespace`"));
+        return Err(Problem::bad("query", detail).fix("select one with the parameter `namespace`"));
     }
     Ok(same.pop().unwrap_or(banned))
 }
@@ -250,7 +260,7 @@ async fn change(
     match web::aside(work).await {
         Some(done) => done.map_err(Problem::from),
         None => {
-            let detail = "the list of bans could not be changed";
+            let detail = "changing the list of bans failed";
             Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail))
         }
     }
@@ -274,16 +284,21 @@ async fn end_connections(api: &Api, within: Option<Scope>, whom: Whom) -> Result
 impl From<NoChange> for Problem {
     fn from(no_change: NoChange) -> Self {
         match no_change {
-            NoChange::Missing => Self::new(StatusCode::NOT_FOUND, "there is no such ban"),
+            NoChange::Missing => Self::new(
+                StatusCode::NOT_FOUND,
+                "unknown ban: GET /bans lists \
+            all",
+            ),
             NoChange::ByHand(path) => {
-                let detail = format!("this ban is in {}, which is edited by hand", path.display());
-                let fix = "take its line out, and send the broker SIGHUP";
+                let detail =
+                    format!("this ban is in {}, which only an operator edits", path.display());
+                let fix = "remove its line from the file and send the broker SIGHUP";
                 Self::new(StatusCode::CONFLICT, detail).fix(fix)
             }
             NoChange::Full => Self::new(StatusCode::INSUFFICIENT_STORAGE, FULL),
             NoChange::Unwritten(path, error) => {
                 let detail = format!("cannot write {}: {error}", path.display());
-                let fix = "nothing has changed; see to the disk and try again";
+                let fix = "nothing was changed: check the disk and try again";
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, detail).fix(fix)
             }
         }

@@ -87,7 +87,7 @@ pub(crate) fn pause(api: &Api, call: &Call, is_paused: bool) -> Outcome {
         several => {
             let count = several.len();
             let detail = format!("'{name}' is the URL of {count} listeners");
-            let fix = "choose one by its name: GET /listeners has them";
+            let fix = "use the name of one: GET /listeners lists them";
             Err(Problem::bad("query parameter name", detail).fix(fix))
         }
     }

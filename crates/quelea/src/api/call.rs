@@ -58,14 +58,14 @@ impl Call {
             let names: Vec<_> = own.by_ref().map(|param| param.name).collect();
             let fix = match names.as_slice() {
                 [] => "leave it out".to_owned(),
-                names => format!("what can be here: {}", names.join(", ")),
+                names => format!("valid: {}", names.join(", ")),
             };
-            return Err(Problem::bad("query", format!("'{name}' is unknown")).fix(fix));
+            return Err(Problem::bad("query", format!("unknown name '{name}'")).fix(fix));
         };
         let shown = format!("{} parameter {name}", place.as_str());
         let value = percent_decoded(value).ok_or_else(|| {
             let fix = "write bytes other than letters and digits as %XX, in UTF-8";
-            Problem::bad(&shown, "it is not percent-encoded UTF-8").fix(fix)
+            Problem::bad(&shown, "must be percent-encoded UTF-8").fix(fix)
         })?;
         if self.text(param.name).is_some() {
             return Err(Problem::bad(shown, "it is there twice"));
@@ -84,7 +84,7 @@ impl Call {
         serde_json::from_slice(&self.body).map_err(|error| {
             let place = format!("body, line {} column {}", error.line(), error.column());
             let fix = "the schema is in /api/v1/openapi.json";
-            Problem::bad(place, format!("it is not the JSON that is wanted: {error}")).fix(fix)
+            Problem::bad(place, format!("must be JSON of the schema: {error}")).fix(fix)
         })
     }
 
@@ -143,16 +143,16 @@ impl Param {
         match self.kind {
             Kind::Text { bytes_min, .. } if value.len() < bytes_min => Err("it is empty".into()),
             Kind::Text { bytes_max, .. } if value.len() > bytes_max => {
-                Err(format!("it has more than {bytes_max} bytes"))
+                Err(format!("must have at most {bytes_max} bytes"))
             }
             Kind::Text { .. } => Ok(()),
             Kind::Flag => match value {
                 "true" | "false" => Ok(()),
-                _ => Err(format!("'{value}' is neither true nor false")),
+                _ => Err(format!("must be true or false, got '{value}'")),
             },
             Kind::Number { min, max } => match value.parse::<u64>() {
                 Ok(number) if (min..=max).contains(&number) => Ok(()),
-                _ => Err(format!("'{value}' is no number from {min} to {max}")),
+                _ => Err(format!("must be between {min} and {max}, got '{value}'")),
             },
         }
     }
@@ -202,11 +202,11 @@ mod tests {
             assert_eq!(problem.status, StatusCode::BAD_REQUEST, "{query}");
             problem.detail
         };
-        assert!(told("limit=0").contains("no number from 1 to 1000"));
-        assert!(told("limit=99999999999999999999").contains("no number"));
-        assert!(told("connected=yes").contains("neither true nor false"));
+        assert!(told("limit=0").contains("must be between 1 and 1000"));
+        assert!(told("limit=99999999999999999999").contains("must be between"));
+        assert!(told("connected=yes").contains("must be true or false"));
         assert!(told("cursor=").contains("empty"));
-        assert!(told("color=red").contains("'color' is unknown"));
+        assert!(told("color=red").contains("unknown name 'color'"));
         assert!(told("limit=1&limit=2").contains("twice"));
         assert!(told("username=%zz").contains("percent-encoded"));
         assert!(told("username=%f").contains("percent-encoded"));

@@ -11,8 +11,8 @@ use crate::http::State;
 
 pub(crate) fn show(api: &Api) -> Outcome {
     let Some(member) = &api.facts.member else {
-        let detail = "this broker belongs to no cluster";
-        let fix = "the section [cluster] of the configuration makes it a node of one";
+        let detail = "this broker is not a node of a cluster";
+        let fix = "configure the section [cluster]";
         return Err(Problem::new(StatusCode::NOT_FOUND, detail).fix(fix));
     };
     let (status, figures, now_ms) = (member.status(), member.figures(), boot_ms());
@@ -71,11 +71,11 @@ pub(crate) fn check_serves(api: &Api, route: &Route) -> Result<(), Problem> {
     };
     match api.facts.health.state() {
         State::Standby => {
-            let fix = "ask the active node; GET /cluster names it, and /readyz is 200 there only";
+            let fix = "send the request to the active node: GET /cluster names it";
             refuse(member.status().where_to_go(), fix)
         }
         State::Ready => match member.suspension() {
-            Some(why) => refuse(why, "ask again in a second; GET /cluster has the details"),
+            Some(why) => refuse(why, "retry in a second; GET /cluster has the details"),
             None => Ok(()),
         },
         _ => Ok(()),

@@ -22,9 +22,9 @@ pub(crate) fn stream(api: &Api, call: &Call) -> Result<Response, Problem> {
     };
     let life_cycle = &api.facts.life_cycle;
     let Some(Reading { queue, lasting }) = life_cycle.readers.add(&call.caller.name, wanted) else {
-        let detail = "there are as many readers of events as there may be";
+        let detail = "the limit of event streams is reached";
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail);
-        return Err(problem.fix("end one of them, or read $SYS/events/# over MQTT"));
+        return Err(problem.fix("close another stream, or subscribe to $SYS/events/# over MQTT"));
     };
     life_cycle.note_readers();
     let headers = [(CONTENT_TYPE, MEDIA_TYPE), (CACHE_CONTROL, "no-store")];

@@ -140,7 +140,7 @@ impl Gatekeeper {
         {
             return self.check_password(&users, (&name, &password), from).await;
         }
-        Err(stranger("the request shows neither a token nor a password that is known"))
+        Err(stranger("the request has no valid token or password"))
     }
 
     async fn check_password(
@@ -162,7 +162,7 @@ impl Gatekeeper {
             let mut wrong = lock(&self.wrong);
             wrong.all += 1;
             *wrong.origins.entry(from).or_default() += 1;
-            return Err(stranger("user name or password is wrong"));
+            return Err(stranger("wrong user name or password"));
         }
         // A file that was read meanwhile may have another password.
         if self.users().is_some_and(|now| Arc::ptr_eq(&now, &checked_by)) {
@@ -340,7 +340,7 @@ mod tests {
         assert!(told.contains("mode 640") && told.contains("chmod 600"), "{told}");
         fs::set_permissions(&config.token_file, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&config.token_file, "secret\n").unwrap();
-        assert!(Gatekeeper::new(&config).unwrap_err().to_string().contains("no token"));
+        assert!(Gatekeeper::new(&config).unwrap_err().to_string().contains("must be a token"));
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) async fn publish_batch(api: &Api, call: &Call) -> Outcome {
     let PublishBatch { messages } = call.body()?;
     if messages.len() > BATCH_MAX {
         let count = messages.len();
-        return Err(too_much(format!("{count} messages are more than {BATCH_MAX}")));
+        return Err(too_much(format!("must have at most {BATCH_MAX} messages, got {count}")));
     }
     let understood: Result<Vec<_>, _> = messages
         .into_iter()
@@ -104,9 +104,9 @@ pub(crate) async fn show_retained(api: &Api, call: &Call) -> Outcome {
         Answer::Retained { messages, .. } => match messages.first() {
             Some(message) => json(&Retained::of(own, message, false, api.facts.clock.now_ms())),
             None if scopes::are_several(api) => {
-                let detail = format!("there is no retained message on '{topic}' in '{own}'");
+                let detail = format!("no retained message on '{topic}' in the namespace '{own}'");
                 let problem = Problem::new(StatusCode::NOT_FOUND, detail);
-                Err(problem.fix("name another namespace by the parameter `namespace`"))
+                Err(problem.fix("select another namespace with the parameter `namespace`"))
             }
             None => Err(Problem::missing("retained message on", topic)),
         },
@@ -128,7 +128,12 @@ pub(crate) async fn set_retained(api: &Api, call: &Call) -> Outcome {
     let publication = publication_of(api, message, "body")?;
     if publication.payload.is_empty() {
         let fix = "DELETE /retained/message clears it";
-        return Err(Problem::bad("body", "a message without payload retains nothing").fix(fix));
+        return Err(Problem::bad(
+            "body",
+            "a retained message needs a payload: an empty one clears \
+        the topic",
+        )
+        .fix(fix));
     }
     json(&told(send(api, scope, publication).await?)?)
 }
@@ -151,7 +156,7 @@ pub(crate) async fn clear_retained(api: &Api, call: &Call) -> Outcome {
 
 /// Whatever was retained can be shown and cleared, also on a topic that is refused today.
 fn check_stored(topic: &str) -> Result<(), Problem> {
-    let detail = "a topic has no wildcards; GET /retained lists what a filter matches";
+    let detail = "must have no wildcards; GET /retained takes a filter";
     let is_one = !topic.contains(['+', '#']);
     if is_one { Ok(()) } else { Err(Problem::bad("query parameter topic", detail)) }
 }
@@ -190,8 +195,8 @@ fn published(reason: Reason) -> Published {
 fn told(reason: Reason) -> Result<Published, Problem> {
     match reason {
         Reason::QUOTA_EXCEEDED => {
-            let detail = "there is no room for the message, in memory, in the log, in the retained \
-                          store, or in the queue of a subscriber that rejects (0x97)";
+            let detail = "quota exceeded (0x97): the memory, the log, the retained store or the \
+            queue of a subscriber is full";
             Err(Problem::new(StatusCode::INSUFFICIENT_STORAGE, detail))
         }
         reason if reason.is_error() => {
@@ -208,29 +213,37 @@ fn publication_of(api: &Api, message: Publish, place: &str) -> Result<Publicatio
     let topic_place = if place.starts_with("body") { at("topic") } else { place.to_owned() };
     check_topic(api, &topic_place, &message.topic)?;
     if message.topic.starts_with("$SYS/") {
-        return Err(Problem::bad(topic_place, "topics below $SYS/ belong to the broker"));
+        return Err(Problem::bad(
+            topic_place,
+            "must not be below $SYS/, which only the broker \
+        publishes",
+        ));
     }
     let Some(qos) = qos_of(message.qos).filter(|qos| *qos as u8 <= limits.qos_max) else {
-        let detail = format!("it is no number from 0 to {}", limits.qos_max);
+        let detail = format!("must be between 0 and {}", limits.qos_max);
         return Err(Problem::bad(at("qos"), detail));
     };
     let retain = message.retain.unwrap_or(false);
     if retain && !limits.retain_available {
-        return Err(Problem::bad(at("retain"), "this broker retains nothing (retain_available)"));
+        return Err(Problem::bad(
+            at("retain"),
+            "must be false: this broker does not support \
+        retained messages (retain_available)",
+        ));
     }
     let is_text = message.payload.is_some();
     let payload = match (message.payload, message.payload_base64) {
         (Some(_), Some(_)) => {
-            return Err(Problem::bad(at("payload"), "payload_base64 is there, too; send one"));
+            return Err(Problem::bad(at("payload"), "excludes `payload_base64`: send one of them"));
         }
         (Some(text), None) => text.into_bytes(),
         (None, Some(text)) => of_base64(&text)
-            .ok_or_else(|| Problem::bad(at("payload_base64"), "it is not base64 with padding"))?,
+            .ok_or_else(|| Problem::bad(at("payload_base64"), "must be base64 with padding"))?,
         (None, None) => Vec::new(),
     };
     if payload.len() > limits.packet_bytes_max as usize {
         let bytes_max = limits.packet_bytes_max;
-        return Err(too_much(format!("a payload has more than packet_bytes_max, {bytes_max}")));
+        return Err(too_much(format!("must have at most {bytes_max} bytes (packet_bytes_max)")));
     }
     let properties = properties_of(
         is_text && qos != QoS::AtMostOnce,
@@ -241,7 +254,7 @@ fn publication_of(api: &Api, message: Publish, place: &str) -> Result<Publicatio
         &at,
     )?;
     if properties.len() > limits.properties_bytes_max as usize {
-        return Err(too_much("the properties have more than limits.properties_bytes_max"));
+        return Err(too_much("the properties must have at most limits.properties_bytes_max bytes"));
     }
     let expiry_max = limits.message_expiry_max_secs;
     let expiry = message.message_expiry_secs.unwrap_or(u32::MAX).min(expiry_max);
@@ -273,7 +286,7 @@ fn properties_of(
     };
     let fits = |field: &str, text: &str| match text.len() <= TEXT_BYTES_MAX {
         true => Ok(()),
-        false => Err(Problem::bad(at(field), "it has more than 65535 bytes")),
+        false => Err(Problem::bad(at(field), "must have at most 65535 bytes")),
     };
     let mut properties = PropertyBuf::new();
     if is_text {
@@ -292,7 +305,7 @@ fn properties_of(
     if let Some(text) = correlation_data {
         let data = of_base64(text).filter(|data| data.len() <= TEXT_BYTES_MAX);
         let data = data.ok_or_else(|| {
-            Problem::bad(at("correlation_data_base64"), "it is not base64 of at most 65535 bytes")
+            Problem::bad(at("correlation_data_base64"), "must be base64 of at most 65535 bytes")
         })?;
         properties.push(Property::CorrelationData(&data));
     }

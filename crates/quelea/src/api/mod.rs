@@ -103,12 +103,15 @@ pub(crate) fn router(api: Api) -> Router {
         router = router.route(route.path, on(route.method.filter(), handle));
     }
     let unknown = || async {
-        let fix = "/api/v1/openapi.json lists all";
-        Problem::new(StatusCode::NOT_FOUND, "there is no such route").fix(fix)
+        let fix = "/api/v1/openapi.json lists all routes";
+        Problem::new(StatusCode::NOT_FOUND, "unknown route").fix(fix)
     };
     let not_allowed = || async {
-        let detail = "this route does not take the method of the request";
-        Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail).fix("/api/v1/openapi.json has them")
+        let detail = "method not allowed on this route";
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail).fix(
+            "/api/v1/openapi.json lists the \
+        methods",
+        )
     };
     let routes =
         router.method_not_allowed_fallback(not_allowed).fallback(unknown).with_state(Arc::new(api));
@@ -118,7 +121,7 @@ pub(crate) fn router(api: Api) -> Router {
 /// The API of a node that knows nothing yet: all routes answer with the reason.
 pub(crate) fn unavailable(reason: impl Fn() -> String + Clone + Send + Sync + 'static) -> Router {
     let answer = move || async move {
-        let fix = "ask another node, or ask again when /readyz names another reason";
+        let fix = "send the request to another node, or retry when /readyz has another answer";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, reason()).fix(fix)
     };
     Router::new().nest(API_PREFIX, Router::new().fallback(answer))
@@ -200,7 +203,7 @@ async fn run(
         return work.await;
     }
     tokio::spawn(work).await.unwrap_or_else(|_| {
-        let detail = "a thread of the broker failed over this";
+        let detail = "internal error: a thread of the broker failed";
         Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail))
     })
 }
@@ -222,9 +225,8 @@ async fn body_of(request: Request) -> Result<Vec<u8>, Problem> {
 }
 
 fn forbidden(route: &Route, role: Role) -> Problem {
-    let detail =
-        format!("this needs the role {}, and you are {}", route.role.as_str(), role.as_str());
-    let fix = "name the user in api.operators or api.admins, or use the token";
+    let detail = format!("this needs the role {}, got {}", route.role.as_str(), role.as_str());
+    let fix = "add the user to api.operators or api.admins, or use the token";
     Problem::new(StatusCode::FORBIDDEN, detail).fix(fix)
 }
 

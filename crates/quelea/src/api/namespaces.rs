@@ -60,7 +60,14 @@ fn quota_of(view: &View, quota: Quota) -> NamespaceQuota {
 fn read_cursor(text: &str) -> Result<String, Problem> {
     let name = BASE64_URL_SAFE_NO_PAD.decode(text).ok();
     name.and_then(|name| String::from_utf8(name).ok()).ok_or_else(|| {
-        let fix = "give back the cursor of an answer to the same question, or leave it out";
-        Problem::bad("query parameter cursor", format!("'{text}' is no cursor")).fix(fix)
+        let fix = "use the cursor of an answer to the same query, or omit it";
+        Problem::bad(
+            "query parameter cursor",
+            format!(
+                "must be the cursor of a previous answer, \
+        got '{text}'"
+            ),
+        )
+        .fix(fix)
     })
 }

@@ -73,8 +73,15 @@ impl<P: Mark> Spot<P> {
             Some(Self { shard: shard.parse().ok()?, place: P::read(place)? })
         });
         spot.filter(|spot| spot.shard < shards).ok_or_else(|| {
-            let fix = "give back the cursor of an answer to the same question, or leave it out";
-            Problem::bad("query parameter cursor", format!("'{text}' is no cursor")).fix(fix)
+            let fix = "use the cursor of an answer to the same query, or omit it";
+            Problem::bad(
+                "query parameter cursor",
+                format!(
+                    "must be the cursor of a previous \
+            answer, got '{text}'"
+                ),
+            )
+            .fix(fix)
         })
     }
 
@@ -139,7 +146,7 @@ impl Api {
 
 /// A shard answers what it was asked; else that is a mistake of ours.
 pub(crate) fn other_answer() -> Problem {
-    let detail = "a shard has answered something else than it was asked";
+    let detail = "internal error: unexpected answer of a shard";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
 }
 

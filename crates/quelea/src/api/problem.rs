@@ -56,7 +56,7 @@ impl Problem {
 
     /// There is none of this name.
     pub(crate) fn missing(what: &str, name: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, format!("there is no {what} '{name}'"))
+        Self::new(StatusCode::NOT_FOUND, format!("not found: {what} '{name}'"))
     }
 }
 
@@ -65,12 +65,11 @@ impl From<NoAnswer> for Problem {
         match no_answer {
             NoAnswer::Absent => {
                 let detail = "the broker is starting or stopping";
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, detail).fix("ask again in a second")
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, detail).fix("retry in a second")
             }
             NoAnswer::Late => {
-                let detail = "a part of the broker has not answered in time; what was asked of it \
-                              may be done later";
-                let fix = "look at /readyz, and at quelea_worker_turn_seconds_max in /metrics";
+                let detail = "timeout in the broker; the request may still be carried out";
+                let fix = "check /readyz, and quelea_worker_turn_seconds_max in /metrics";
                 Self::new(StatusCode::GATEWAY_TIMEOUT, detail).fix(fix)
             }
         }

@@ -36,9 +36,9 @@ pub(crate) fn of_publish(api: &Api, call: &Call) -> Result<Scope, Problem> {
     let name = call.text(PARAM).unwrap_or(DEFAULT);
     let view = api.facts.namespaces.get(name);
     if view.is_some_and(|view| view.state == NamespaceState::Deleted) {
-        let detail = format!("the namespace '{name}' is being deleted: it takes no messages");
+        let detail = format!("the namespace '{name}' is being deleted and accepts no messages");
         let problem = Problem::new(StatusCode::CONFLICT, detail).at("query parameter namespace");
-        return Err(problem.fix("wait for the line `namespace deleted` in the log, then use it"));
+        return Err(problem.fix("wait for the line `namespace deleted` in the log"));
     }
     Ok(scope)
 }
@@ -102,7 +102,7 @@ pub(crate) async fn missing_client(
         return problem;
     }
     let own = name(api, scope);
-    let detail = format!("there is no {word} '{client_id}' in the namespace '{own}'");
+    let detail = format!("unknown {word} '{client_id}' in the namespace '{own}'");
     let problem = Problem::new(StatusCode::NOT_FOUND, detail).at("query parameter namespace");
     // What it would have added is all that is lost.
     let homes = homes(api, client_id).await.unwrap_or_default();
@@ -118,5 +118,5 @@ pub(crate) async fn missing_client(
 pub(crate) fn named_in(names: &[String]) -> String {
     let more = if names.len() > NAMED_MAX { ", …" } else { "" };
     let shown = names[..names.len().min(NAMED_MAX)].join(", ");
-    format!("name the namespace by the parameter `namespace`; it exists in: {shown}{more}")
+    format!("set the parameter `namespace`; the client exists in: {shown}{more}")
 }

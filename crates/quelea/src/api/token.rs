@@ -48,7 +48,10 @@ pub(crate) fn known(path: &Path) -> anyhow::Result<Option<String>> {
     }
     match first_line(&text) {
         Some(token) => Ok(Some(token.to_owned())),
-        None => bail!("{shown}: its first line is no token of {CHARS_MIN} characters; remove it"),
+        None => bail!(
+            "{shown}: the first line must be a token of at least {CHARS_MIN} \
+        characters; remove the file to get a new one"
+        ),
     }
 }
 

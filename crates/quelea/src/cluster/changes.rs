@@ -193,7 +193,8 @@ impl Watcher {
         changes.push(match (before.as_str(), role.as_str()) {
             (_, "suspended") => {
                 let reason = Some(detail).filter(|text| !text.is_empty());
-                let reason = reason.map_or("it was not renewed in time", |text| text).to_owned();
+                let reason =
+                    reason.map_or("the lease was not renewed in time", |text| text).to_owned();
                 Change::Suspended { epoch, reason }
             }
             ("suspended", "active") => Change::Resumed { epoch, secs },

@@ -46,8 +46,8 @@ pub(super) async fn check(
     let servers = ids.len().max(announced);
     ensure!(
         servers >= SERVERS_MIN || allowed.unreplicated,
-        "{servers} NATS server(s) found, and {SERVERS_MIN} are needed to keep acknowledged messages \
-         when one is lost; add servers to the NATS cluster, or use --allow-unreplicated"
+        "at least {SERVERS_MIN} NATS servers are needed to keep acknowledged messages when one \
+        is lost, got {servers}; add servers to the NATS cluster, or use --allow-unreplicated"
     );
     let mut syncing = named_that_sync(monitoring, allowed.unsynced)?;
     if monitoring.is_empty() {
@@ -61,7 +61,7 @@ fn check_server(url: &str, info: &ServerInfo) -> anyhow::Result<()> {
     let version = version(&info.version);
     ensure!(
         version.is_some_and(|version| version >= VERSION_MIN),
-        "{url} is NATS {}, and 2.15 or newer is needed: update it",
+        "{url}: NATS must be 2.15 or newer, got {}",
         info.version
     );
     ensure!(
@@ -168,7 +168,7 @@ mod tests {
         }
         for bad in ["2.14.9", "1.99.0", "", "x.y"] {
             let error = check_server("nats://a", &info(bad, true)).unwrap_err().to_string();
-            assert!(error.contains("2.15 or newer is needed"), "{error}");
+            assert!(error.contains("must be 2.15 or newer"), "{error}");
         }
         let error = check_server("nats://a", &info("2.15.3", false)).unwrap_err().to_string();
         assert!(error.contains("has no JetStream"), "{error}");

@@ -144,7 +144,7 @@ impl LocalCopy {
                 copy.known_upto = end;
                 Ok((copy, mark.cursor))
             }
-            Ok(_) => copy.give_up("it ends before what was read from the stream"),
+            Ok(_) => copy.give_up("the local copy ends before the read position of the stream"),
             Err(error) => copy.give_up(&format!("{error:#}")),
         }
     }
@@ -361,7 +361,7 @@ impl LocalCopy {
     pub(crate) fn take(&mut self) -> anyhow::Result<TakenLog> {
         let shard = self.shard;
         let image = self.image.take();
-        let Image { follow, replay, .. } = image.context("the log was taken already")?;
+        let Image { follow, replay, .. } = image.context("the log is in use already")?;
         follow.check().with_context(|| {
             format!(
                 "the stream of shard {shard} is damaged, NATS lost messages: restore the data of \

@@ -104,7 +104,7 @@ pub(crate) struct Engine {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EngineError {
     /// Certainly nothing was done.
-    #[error("the engine has no leader for this now")]
+    #[error("the stream has no leader at present")]
     NoResponders,
     #[error("{0}")]
     Unknown(String),
@@ -349,8 +349,12 @@ impl Engine {
 }
 
 fn checked(message: &Message) -> Result<Value, EngineError> {
-    let answer: Value = serde_json::from_slice(&message.payload)
-        .map_err(|error| EngineError::Unknown(format!("the answer is no JSON: {error}")))?;
+    let answer: Value = serde_json::from_slice(&message.payload).map_err(|error| {
+        EngineError::Unknown(format!(
+            "the answer of the engine must be JSON: \
+        {error}"
+        ))
+    })?;
     match &answer["error"] {
         Value::Null => Ok(answer),
         error => Err(EngineError::Refused {

@@ -69,7 +69,7 @@ pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyh
     token::export(engine, copy.path()).await?;
     let mut told = String::new();
     if !log_tool::check_data(&copy, &mut told)? {
-        bail!("the export in {} is not in order:\n{told}", partial.display());
+        bail!("the export in {} is damaged:\n{told}", partial.display());
     }
     std::fs::rename(&partial, target).with_context(|| target.display().to_string())?;
     sync_entry(target).with_context(|| target.display().to_string())?;
@@ -84,7 +84,7 @@ async fn last_of(engine: &Engine, shard: ShardId) -> anyhow::Result<Sequence> {
         match engine.ask(shard, Request::Ends).await {
             Answer::Ends { last, .. } => return Ok(last),
             Answer::Unknown(error) => why = error,
-            answer => bail!("the engine answered {answer:?}"),
+            answer => bail!("unexpected answer of the engine: {answer:?}"),
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
@@ -147,8 +147,8 @@ impl Export<'_> {
             let Ok(Some(followed)) = timeout(SILENCE_MAX, messages.recv()).await else {
                 let read = sequencer.last();
                 break Err(anyhow::anyhow!(
-                    "the engine delivers nothing behind message {read} of shard {shard}: see \
-                     `quelea cluster status`, and run this again"
+                    "the engine delivers no message after {read} of shard {shard}: check `quelea \
+                    cluster status`, then run this again"
                 ));
             };
             match take(&mut sequencer, log, &followed) {

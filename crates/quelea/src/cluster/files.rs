@@ -144,7 +144,7 @@ impl Files {
 
     async fn try_put(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
         let Some(name) = CLUSTERED_FILES.into_iter().find(|known| *known == name) else {
-            return Err(io::Error::other(format!("'{name}' is no file of a cluster")));
+            return Err(io::Error::other(format!("unknown file of a cluster: '{name}'")));
         };
         let revision = self.revisions.get(name).copied().unwrap_or(0);
         let task = FileTask::put(self.epoch, revision, content.to_vec());
@@ -174,5 +174,5 @@ fn late() -> io::Error {
 }
 
 fn malformed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "a small file is malformed")
+    io::Error::new(io::ErrorKind::InvalidData, "a shared file is malformed")
 }

@@ -95,7 +95,7 @@ pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()>
     let (shards, segment_bytes) = (facts.shards, facts.segment_bytes);
     say(&format!("reading {}", directory.display()));
     let opened = tokio::task::spawn_blocking(move || Source::open(&path, shards, segment_bytes));
-    let source = opened.await.context("the reading thread ended")??;
+    let source = opened.await.context("the reading thread stopped")??;
     let revision = begin(engine, &facts).await?;
     let bytes = source.bytes();
     let records: u64 = source.logs.iter().map(|log| log.records).sum();
@@ -153,7 +153,7 @@ async fn begin(engine: &Engine, facts: &Record) -> anyhow::Result<u64> {
         bail!("another import begins at the same time: stop one of them, and run this again");
     };
     if !full.is_empty() {
-        say("an import was broken off: its streams are made anew");
+        say("an import was aborted: its streams are created again");
     }
     for stream in &full {
         // Whoever has begun another import since owns the streams.
@@ -189,7 +189,7 @@ async fn used_streams(engine: &Engine, shards: u16) -> anyhow::Result<Vec<String
     for shard in 0..shards {
         let name = engine.names().stream(shard);
         let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await;
-        let info = info.with_context(|| format!("cannot look for the stream '{name}'"))?;
+        let info = info.with_context(|| format!("cannot query the stream '{name}'"))?;
         if info["state"]["last_seq"].as_u64() != Some(0) {
             used.push(name);
         }
@@ -200,7 +200,7 @@ async fn used_streams(engine: &Engine, shards: u16) -> anyhow::Result<Vec<String
 /// Sequences would go on where they were, and nodes would wait for messages that are gone: so a
 /// purge is not enough.
 async fn make_anew(engine: &Engine, name: &str) -> anyhow::Result<()> {
-    let fail = || format!("cannot make the stream '{name}' anew; run `quelea cluster init`");
+    let fail = || format!("cannot create the stream '{name}' again; run `quelea cluster init`");
     let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await.with_context(fail)?;
     engine.api(&format!("STREAM.DELETE.{name}"), json!({})).await.with_context(fail)?;
     let created = engine.api(&format!("STREAM.CREATE.{name}"), info["config"].clone()).await;
@@ -293,7 +293,7 @@ impl Importer {
                 let steps = loop {
                     tokio::select! {
                         done = &mut read => {
-                            let (back, steps) = done.context("the reading thread ended")?;
+                            let (back, steps) = done.context("the reading thread stopped")?;
                             source = back;
                             break steps?;
                         }
@@ -324,7 +324,7 @@ impl Importer {
                 }
             };
             let Outcome::Committed { steps_done, fault } = outcome else {
-                bail!("a commit was answered by something else");
+                bail!("unexpected answer to a commit");
             };
             let done = steps.drain(..steps_done);
             self.bytes_done += done.map(|step| step.bytes() as u64).sum::<u64>();
@@ -332,7 +332,10 @@ impl Importer {
             resume = true;
             match fault.kind {
                 FaultKind::Unavailable => {
-                    say(&format!("the engine takes nothing now, trying again: {}", fault.detail));
+                    say(&format!(
+                        "the engine accepts no writes at present, retrying: {}",
+                        fault.detail
+                    ));
                     let again_at = Instant::now() + RETRY_DELAY;
                     while Instant::now() < again_at {
                         self.turn("waits for the engine").await?;

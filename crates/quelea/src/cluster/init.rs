@@ -56,11 +56,9 @@ pub(crate) async fn make(engine: &Engine, plan: &Plan) -> anyhow::Result<Made> {
     let record = record(engine, plan, &mut made).await?;
     ensure!(
         record.shards == plan.shards || !plan.shards_are_fixed,
-        "the cluster was made with {} shards, the configuration asks for {}: the number is fixed; \
-         set server.shards = {}",
+        "server.shards: must be {0}, the fixed number of this cluster, got {1}",
         record.shards,
-        plan.shards,
-        record.shards
+        plan.shards
     );
     for shard in 0..record.shards {
         let stream = json!({
@@ -96,7 +94,7 @@ async fn record(engine: &Engine, plan: &Plan, made: &mut Made) -> anyhow::Result
             made.is_new = true;
             Ok(record)
         }
-        Put::Conflict => bail!("somebody else makes the cluster at the same time; run this again"),
+        Put::Conflict => bail!("another process is creating the cluster; run this again"),
     }
 }
 
@@ -110,18 +108,18 @@ async fn ensure_stream(
         Ok(info) => info,
         Err(EngineError::Refused { code: NO_STREAM, .. }) => {
             let asked = engine.api(&format!("STREAM.CREATE.{name}"), wanted.clone()).await;
-            asked.with_context(|| format!("cannot make the stream '{name}'"))?;
+            asked.with_context(|| format!("cannot create the stream '{name}'"))?;
             made.streams_made += 1;
             return Ok(());
         }
-        Err(error) => return Err(error).context(format!("cannot look for the stream '{name}'")),
+        Err(error) => return Err(error).context(format!("cannot query the stream '{name}'")),
     };
     made.streams_found += 1;
     for key in FIXED {
         let (found, wanted) = (&found["config"][key], &wanted[key]);
         ensure!(
             found == wanted,
-            "the stream '{name}' has {key} = {found}, and {wanted} is needed: change or remove it"
+            "the stream '{name}': {key} must be {wanted}, got {found}; change or remove the stream"
         );
     }
     Ok(())

@@ -139,7 +139,8 @@ impl Member {
             return None;
         }
         let detail = self.status().own.detail;
-        let why = if detail.is_empty() { "it was not renewed in time".to_owned() } else { detail };
+        let why =
+            if detail.is_empty() { "the lease was not renewed in time".to_owned() } else { detail };
         Some(format!("lease expired: this node is suspended; {why}"))
     }
 }
@@ -461,7 +462,7 @@ impl Loop {
                 self.taken = Some(taken);
             }
             Err(NotTaken::Engine(error)) => {
-                self.give_up(format!("the engine does not give the files: {error}"));
+                self.give_up(format!("cannot read the files from the engine: {error}"));
             }
             Err(NotTaken::Here(why)) => self.give_up(why),
         }

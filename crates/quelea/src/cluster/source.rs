@@ -73,7 +73,7 @@ impl Source {
         let (_, faults) = data.look_together()?;
         if !faults.is_empty() {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            bail!("the data directory is not whole:\n{}", faults.join("\n"));
+            bail!("the data directory is incomplete:\n{}", faults.join("\n"));
         }
         let files = data.files_for_cluster().with_context(named)?;
         let token = token::known(&path.join(TOKEN_FILE))?;

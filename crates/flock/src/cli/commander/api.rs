@@ -348,7 +348,7 @@ impl From<Refusal> for Problem {
 }
 
 fn number(text: &str, what: &str) -> Result<u32, Problem> {
-    text.parse().map_err(|_| missing(format!("there is no {what} `{text}`: they have numbers")))
+    text.parse().map_err(|_| missing(format!("{what} must be a number, got `{text}`")))
 }
 
 /// `NAME=VALUE` of a query; no value that is asked for here has anything to decode.

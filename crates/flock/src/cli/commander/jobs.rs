@@ -161,12 +161,12 @@ impl Jobs {
     }
 
     pub(super) fn scenario(&self, id: u32) -> Result<Stored, Refusal> {
-        let none = || Refusal::Missing(format!("there is no scenario {id}"));
+        let none = || Refusal::Missing(format!("unknown scenario {id}"));
         self.state().scenarios.get(&id).cloned().ok_or_else(none)
     }
 
     pub(super) fn remove(&self, id: u32) -> Result<(), Refusal> {
-        let none = || Refusal::Missing(format!("there is no scenario {id}"));
+        let none = || Refusal::Missing(format!("unknown scenario {id}"));
         self.state().scenarios.remove(&id).map(|_| ()).ok_or_else(none)
     }
 
@@ -421,7 +421,7 @@ impl Run {
 }
 
 fn no_run(id: u32) -> Refusal {
-    Refusal::Missing(format!("there is no run {id}, or {RUNS_MAX} have come after it"))
+    Refusal::Missing(format!("unknown run {id}: only the last {RUNS_MAX} are kept"))
 }
 
 pub(super) fn scenario_entry(id: u32, stored: &Stored) -> Value {

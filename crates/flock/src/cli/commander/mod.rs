@@ -70,7 +70,12 @@ fn token(args: &args::Commander) -> anyhow::Result<Option<String>> {
 /// Whoever reaches a commander can make load: not everybody on the network by default.
 fn guard(address: &str, has_token: bool) -> anyhow::Result<()> {
     let found = address.to_socket_addrs();
-    let mut found = found.with_context(|| format!("`{address}` is no address to listen at"))?;
+    let mut found = found.with_context(|| {
+        format!(
+            "must be an address such as 127.0.0.1:8080, \
+    got `{address}`"
+        )
+    })?;
     anyhow::ensure!(
         has_token || found.all(|address| address.ip().is_loopback()),
         "other machines reach {address}, and could make load with it: give --token-file FILE, or \

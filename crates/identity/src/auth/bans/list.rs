@@ -58,7 +58,7 @@ pub enum Within {
 }
 
 /// Why somebody cannot be put on a list.
-pub const FULL: &str = "there are 1000000 bans, or 10000 of networks: more are not kept";
+pub const FULL: &str = "at most 1000000 bans, and 10000 of them networks";
 
 impl Banned {
     /// From the words of a line: `client`, `user` or `address`, and who is meant.
@@ -68,7 +68,7 @@ impl Banned {
     /// What is wrong with them.
     pub fn parse(kind: &str, who: &str) -> Result<Self, String> {
         if who.is_empty() {
-            return Err(format!("a {kind} line needs who it is about"));
+            return Err(format!("a {kind} line needs a name or address"));
         }
         let named = || Named { name: who.into(), within: Within::All };
         match kind {
@@ -81,7 +81,7 @@ impl Banned {
                     Ok(Self::Network(network.without_host()))
                 }
             },
-            _ => Err(format!("'{kind}' is none of `client`, `user`, `address`")),
+            _ => Err(format!("must be `client`, `user` or `address`, got '{kind}'")),
         }
     }
 
@@ -92,14 +92,14 @@ impl Banned {
     /// It is an address, which is banned in all of them; or that is no name of a namespace.
     pub fn in_namespace(self, name: &str) -> Result<Self, String> {
         if !is_name(name) {
-            return Err(format!("'{name}' cannot be the name of a namespace"));
+            return Err(format!("invalid name of a namespace: '{name}'"));
         }
         let within = |named: Named| Named { within: Within::One(name.into()), ..named };
         match self {
             Self::Client(named) => Ok(Self::Client(within(named))),
             Self::User(named) => Ok(Self::User(within(named))),
             Self::Address(_) | Self::Network(_) => {
-                Err("an address is banned in all namespaces; leave the namespace out".to_owned())
+                Err("an address is banned in all namespaces; omit the namespace".to_owned())
             }
         }
     }
@@ -360,7 +360,12 @@ fn anywhere(kind: &str, rest: &str) -> Result<(Banned, u64), String> {
             "" => FOR_EVER,
             behind => match behind.strip_prefix("until ") {
                 Some(time) => end_of(time)?,
-                None => return Err(format!("'{behind}' is no end such as `until 17`")),
+                None => {
+                    return Err(format!(
+                        "must be an end such as `until 2026-12-31T23:59:59Z`, \
+                got '{behind}'"
+                    ));
+                }
             },
         };
         return Ok((Banned::parse(kind, &who)?, until));
@@ -374,7 +379,7 @@ fn anywhere(kind: &str, rest: &str) -> Result<(Banned, u64), String> {
 
 fn end_of(text: &str) -> Result<u64, String> {
     let text = text.trim();
-    let wanted = || format!("'{text}' is not a time such as 2026-12-31T23:59:59Z");
+    let wanted = || format!("must be a time such as 2026-12-31T23:59:59Z, got '{text}'");
     moment::secs_of(text).ok_or_else(wanted)
 }
 
@@ -386,7 +391,7 @@ fn quoted(text: &str) -> Result<Option<(String, &str)>, String> {
     let mut names = serde_json::Deserializer::from_str(text).into_iter::<String>();
     match names.next() {
         Some(Ok(name)) => Ok(Some((name, &text[names.byte_offset()..]))),
-        _ => Err(format!("{text} is no name between quotation marks, as JSON has them")),
+        _ => Err(format!("a name in quotation marks must be a JSON string, got {text}")),
     }
 }
 
@@ -449,7 +454,7 @@ mod tests {
     #[test]
     fn a_line_that_is_not_understood_is_told() {
         for (text, line, what) in [
-            ("client", 1, "needs who"),
+            ("client", 1, "needs a name or address"),
             ("\naddress x", 2, "x"),
             ("clients a", 1, "'clients'"),
             ("user a until tomorrow", 1, "'tomorrow'"),

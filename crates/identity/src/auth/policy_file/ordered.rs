@@ -62,12 +62,12 @@ impl Reading<'_> {
         let allows = match raw.effect.get_ref().as_str() {
             "allow" => true,
             "deny" => false,
-            other => return Err((line, format!("there is no effect '{other}', only allow, deny"))),
+            other => return Err((line, format!("an effect must be allow or deny, got '{other}'"))),
         };
         let (publish, subscribe) = self.action(raw.action.as_ref())?;
         let retain = raw.retain.as_ref().map(|retain| *retain.get_ref());
         if let Some(retain) = raw.retain.filter(|_| subscribe) {
-            let detail = "`retain` is about what is published; write action = \"publish\"";
+            let detail = "`retain` needs action = \"publish\"";
             return Err((self.line(&retain.span()), detail.into()));
         }
         let (filters, exact_filters) = self.topics(raw.topics, publish)?;
@@ -101,7 +101,7 @@ impl Reading<'_> {
             "all" => Ok((true, true)),
             other => {
                 let line = action.map_or(1, |action| self.line(&action.span()));
-                let detail = format!("there is no action '{other}', only publish, subscribe, all");
+                let detail = format!("an action must be publish, subscribe or all, got '{other}'");
                 Err((line, detail))
             }
         }
@@ -115,7 +115,7 @@ impl Reading<'_> {
     ) -> Result<(Vec<String>, Vec<String>), Mistake> {
         let count = topics.get_ref().len();
         if count == 0 || count > TOPICS_MAX {
-            let detail = format!("a rule has {count} topics: from 1 to {TOPICS_MAX}");
+            let detail = format!("a rule must have between 1 and {TOPICS_MAX} topics, got {count}");
             return Err((self.line(&topics.span()), detail));
         }
         let (mut filters, mut exact_filters) = (Vec::new(), Vec::new());
@@ -124,7 +124,7 @@ impl Reading<'_> {
             let text = topic.into_inner();
             match text.strip_prefix(EXACT) {
                 Some(_) if publish => {
-                    let detail = "`eq` is about what is subscribed; write action = \"subscribe\"";
+                    let detail = "`eq` needs action = \"subscribe\"";
                     return Err((line, format!("'{text}': {detail}")));
                 }
                 Some(exact) => exact_filters.push(exact.to_owned()),
@@ -142,7 +142,7 @@ impl Reading<'_> {
         let line = self.line(&qos.span());
         let qos = qos.into_inner();
         if qos.is_empty() || qos.iter().any(|level| *level > 2) {
-            return Err((line, "`qos` is a list of 0, 1 and 2, such as [1, 2]".into()));
+            return Err((line, "`qos` must be a list of 0, 1 and 2, such as [1, 2]".into()));
         }
         Ok(qos)
     }
@@ -151,7 +151,7 @@ impl Reading<'_> {
     fn some<T>(&self, key: &str, list: Option<Spanned<Vec<T>>>) -> Result<Vec<T>, Mistake> {
         let Some(list) = list else { return Ok(Vec::new()) };
         if list.get_ref().is_empty() {
-            let detail = format!("`{key}` is empty: leave it out if the rule is for all");
+            let detail = format!("`{key}` must not be empty: omit it if the rule is for all");
             return Err((self.line(&list.span()), detail));
         }
         Ok(list.into_inner())
@@ -228,6 +228,6 @@ mod tests {
             assert!(at == line && why.contains(what), "{lines}: {at} {why}");
         }
         let many = "[[rules]]\neffect = \"deny\"\ntopics = [\"a\"]\n".repeat(super::RULES_MAX + 1);
-        assert!(parse(&many).unwrap_err().1.contains("1000 at most"));
+        assert!(parse(&many).unwrap_err().1.contains("at most 1000"));
     }
 }
