@@ -172,9 +172,9 @@ impl Shared {
             .iter()
             .map(|(name, template)| (name, template.fill_or_empty(|name| value_of(request, name))));
         let form = || {
-            let pairs = fields.clone().map(|(name, value)| {
-                format!("{}={}", percent_encoded(name), percent_encoded(&value))
-            });
+            let pairs = fields
+                .clone()
+                .map(|(name, value)| format!("{}={}", form_encoded(name), form_encoded(&value)));
             pairs.collect::<Vec<_>>().join("&")
         };
         let json = || {
@@ -370,6 +370,11 @@ fn judge(
         ));
     };
     Ok(Opinion::Yes(Proof { attributes, expires_at_secs, is_superuser, rules, ..proof }))
+}
+
+/// A form needs no escape of dots, which `percent_encoded` makes for paths.
+fn form_encoded(text: &str) -> String {
+    percent_encoded(text).replace("%2E", ".")
 }
 
 /// As services write it for EMQX. None: neither yes nor no.
