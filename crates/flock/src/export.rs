@@ -320,7 +320,7 @@ mod tests {
                 loop {
                     let mut line = String::new();
                     reader.read_line(&mut line).unwrap();
-                    if let Some(value) = line.strip_prefix("Content-Length: ") {
+                    if let Some(value) = line.to_lowercase().strip_prefix("content-length: ") {
                         length = value.trim().parse().unwrap();
                     }
                     if line.trim().is_empty() {
