@@ -1,7 +1,7 @@
 //! How many bytes of memory an idle connection of each kind holds.
 //!
 //! ```text
-//! cargo run --release -p quelea-net --example idle_memory
+//! cargo run --release -p quelea-net --example stream_memory
 //! ```
 #![allow(unsafe_code, reason = "counting allocations takes a global allocator")]
 
