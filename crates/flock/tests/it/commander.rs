@@ -204,7 +204,7 @@ fn what_is_wrong_is_told_in_words_with_its_place() {
         ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"rate-min\": 5}", 400, "with find-rate"),
         ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"set\": {\"no\": 1}}", 400, "no"),
         ("POST", "/runs", "{\"scenario\": 7}", 404, "unknown scenario 7"),
-        ("GET", "/runs/7", "", 404, "no run 7"),
+        ("GET", "/runs/7", "", 404, "unknown run 7"),
         ("GET", "/runs/x", "", 404, "numbers"),
         ("GET", "/nowhere", "", 404, "/commander"),
         ("PUT", "/runs", "", 405, "PUT"),
