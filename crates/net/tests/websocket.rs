@@ -252,7 +252,7 @@ fn a_client_reports_the_refusal() {
     let (server, client) = pair(&mut listener, &connector);
     assert!(server.is_err());
     let error = client.err().expect("a refusal");
-    assert!(error.to_string().contains("status 404"), "{error}");
+    assert!(error.to_string().contains("got 404"), "{error}");
 }
 
 #[test]
