@@ -117,7 +117,7 @@ def measure(work, times):
 def build():
     command = ["cargo", "build", "--profile", PROFILE]
     for crate, program in PROGRAMS.items():
-        command += ["-p", crate, "--example", program]
+        command += ["-p", f"quelea-{crate}", "--example", program]
     subprocess.run(command, cwd=ROOT, check=True)
     return 0
 

@@ -135,7 +135,7 @@ def test_ctl_shows_all_namespaces_and_asks_for_one_where_it_has_to(start, join):
     told = ctl(broker, "clients", "kick", "phone", code=1)
     assert "--namespace" in told and "default, red, blue" in told
     assert "red" in ctl(broker, "clients", "kick", "alone")
-    assert "there is no connected client" in ctl(broker, "clients", "kick", "nobody", code=5)
+    assert "'nobody' is not connected" in ctl(broker, "clients", "kick", "nobody", code=5)
     assert "'green'" in ctl(broker, "clients", "kick", "phone", "--namespace", "green", code=5)
     shown = ctl(broker, "clients", "show", "phone", "--namespace", "blue")
     assert ["namespace", "blue"] in [line.split() for line in shown.splitlines()]

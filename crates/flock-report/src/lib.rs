@@ -2,8 +2,8 @@
 //! terminal.
 //!
 //! A report needs nothing but the results; the figures published for a built-in scenario are looked
-//! up in the catalogue by its id. [`figures`] computes the headline once for all formats, [`chart`]
-//! draws.
+//! up in the catalogue by its id. `flock_measure::figures` computes the headline once for all
+//! formats, [`chart`] draws.
 
 pub mod chart;
 pub mod compare;

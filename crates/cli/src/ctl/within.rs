@@ -41,13 +41,13 @@ impl Ctl {
         if let Some(name) = within.namespace() {
             return Ok(name.to_owned());
         }
-        let (word, has) = match only_connected {
-            true => ("connected client", "is connected"),
-            false => ("client", "has sessions"),
+        let (lacks, has) = match only_connected {
+            true => ("is not connected", "is connected"),
+            false => ("has no session", "has sessions"),
         };
         match self.homes(client_id, only_connected)?.as_slice() {
             [] => {
-                let text = format!("unknown {word} '{client_id}'");
+                let text = format!("'{client_id}' {lacks}");
                 Err(Failure { code: EXIT_NONE, text })
             }
             [one] => Ok(one.clone()),

@@ -381,7 +381,7 @@ pub fn check_filter(filter: &str) -> Result<(), String> {
         },
     };
     if plain.is_empty() {
-        return Err(format!("a filter must not be empty"));
+        return Err("a filter must not be empty".to_owned());
     }
     let levels: Vec<&str> = plain.split('/').collect();
     for (at, level) in levels.iter().enumerate() {
