@@ -189,7 +189,7 @@ def build(arguments, brokers):
     if arguments.programs:
         return Path(arguments.programs).resolve()
     programs = ["quelea", "flock"]
-    programs += ["floor"] if any("floor" in one for one in brokers) else []
+    programs += ["quelea-floor"] if any("floor" in one for one in brokers) else []
     command = ["cargo", "build", "--profile", arguments.profile]
     command += [word for one in programs for word in ("-p", one)]
     subprocess.run(command, cwd=ROOT, check=True)
