@@ -205,7 +205,7 @@ fn what_is_wrong_is_told_in_words_with_its_place() {
         ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"set\": {\"no\": 1}}", 400, "no"),
         ("POST", "/runs", "{\"scenario\": 7}", 404, "unknown scenario 7"),
         ("GET", "/runs/7", "", 404, "unknown run 7"),
-        ("GET", "/runs/x", "", 404, "numbers"),
+        ("GET", "/runs/x", "", 404, "must be a number"),
         ("GET", "/nowhere", "", 404, "/commander"),
         ("PUT", "/runs", "", 405, "PUT"),
         ("POST", "/scenarios", &"#".repeat(1024 * 1024 + 1), 413, "1048576"),
