@@ -219,8 +219,8 @@ pub fn has_no_subscriber(results: &Results) -> bool {
         && results.integrity.total().expected == 0
 }
 
-const NO_SUBSCRIBER: &str = "what of it was delivered: nobody of this run subscribes (`flock sub` in \
-                       another terminal would see it)";
+const NO_SUBSCRIBER: &str =
+    "delivery: this run has no subscribers (use `flock sub` in another terminal)";
 
 fn told_verdicts(results: &Results) -> Vec<(bool, String)> {
     let mut all = Vec::new();
@@ -247,7 +247,7 @@ fn told_verdicts(results: &Results) -> Vec<(bool, String)> {
             refused => format!(" ({} of them refused)", text::count(refused)),
         };
         let open = text::count(integrity.unacknowledged);
-        all.push((false, format!("{open} messages were never acknowledged{refused}")));
+        all.push((false, format!("{open} messages were not acknowledged{refused}")));
     }
     all.extend(answers_verdict(results));
     if results.totals.connects_failed > 0 {
@@ -263,12 +263,12 @@ fn answers_verdict(results: &Results) -> Option<(bool, String)> {
     let Totals { requests, requests_unanswered, answers_unasked, .. } = results.totals;
     let again = match answers_unasked {
         0 => String::new(),
-        n => format!("; {} answers came again or unasked", text::count(n)),
+        n => format!("; {} answers repeated or not requested", text::count(n)),
     };
     let words = match requests_unanswered {
         0 => format!("all {} requests were answered{again}", text::count(requests)),
         n => format!(
-            "{} of {} requests were never answered{again}",
+            "{} of {} requests were not answered{again}",
             text::count(n),
             text::count(requests)
         ),
@@ -305,19 +305,19 @@ fn integrity_verdict(results: &Results) -> (bool, String) {
     let repeats = match again {
         0 => String::new(),
         _ => format!(
-            "; {} came again, as at least once allows when connections break",
+            "; {} duplicates after lost connections, which QoS 1 allows",
             text::count(again)
         ),
     };
     let beyond = match over {
         0 => String::new(),
-        _ => format!("; {} of QoS 0 were lost at rates that did not hold", text::count(over)),
+        _ => format!("; {} lost at QoS 0 at rates that failed", text::count(over)),
     };
     let unjudged = match integrity.unjudged {
         0 => String::new(),
         n => format!(
-            "; {} more did not come, and subscribers may have missed them by right: they were away, \
-             came later or left earlier than others published, or were still to get what is retained",
+            "; {} others were not judged: their subscribers were away, subscribed late, left \
+                 early, or left ahead of retained messages",
             text::count(n)
         ),
     };
@@ -334,9 +334,8 @@ fn starved_words(results: &Results, lost: u64) -> String {
         return String::new();
     }
     format!(
-        "; flock left messages unread for up to {}, as it had no core to read them: a broker may \
-         drop what its subscribers do not take, so that the loss may be this machine's. More cores \
-         for flock, or a lower rate, tell",
+        "; flock did not read for up to {}, so the broker may have dropped messages because of \
+             this machine: use more cores for flock or a lower rate",
         text::micros(unread_us as f64)
     )
 }
@@ -358,16 +357,16 @@ pub fn search_words(search: &RateSearch) -> String {
     let found = match search.rate_failed {
         Some(failed) if search.limited_by_tool => {
             let at_least = if search.rate_held > 0.0 { "at least " } else { "" };
-            format!("{at_least}{held}: flock was the limit, late itself at {}", rate(failed))
+            format!("{at_least}{held}: flock was the limit, it was late at {}", rate(failed))
         }
-        Some(failed) => format!("{held} ({} did not hold)", rate(failed)),
-        None if search.rate_held > 0.0 => format!("{held}, the highest that was allowed"),
+        Some(failed) => format!("{held} ({} failed)", rate(failed)),
+        None if search.rate_held > 0.0 => format!("{held}, the highest rate of the search"),
         None => held,
     };
     let Some((from, to)) = search.blurred else { return found };
     format!(
-        "{found}; no sharp limit: from {} to {} the latency was about the bound, and another \
-         search may end anywhere there",
+        "{found}; no sharp limit: the latency was near the limit from {} to {}, another search \
+             may have any result in this range",
         rate(from),
         rate(to)
     )
@@ -377,10 +376,10 @@ pub fn search_words(search: &RateSearch) -> String {
 fn sent_words(results: &Results) -> String {
     let sent = text::count(results.totals.published_all());
     if results.scenario.closed_loop {
-        return format!("{sent} messages were sent, as fast as the broker read them (closed loop)");
+        return format!("{sent} messages were sent at full speed (closed loop)");
     }
     let late = text::micros(results.validity.lateness.p99_us as f64);
-    format!("all {sent} messages that were due were sent, 99 % of them at most {late} late")
+    format!("all {sent} due messages were sent, 99 % of them at most {late} late")
 }
 
 /// The figures are the broker's, as far as can be told.
@@ -392,16 +391,16 @@ fn valid_verdict(results: &Results) -> (bool, String) {
         return (true, sent_words(results));
     }
     if has_messages && !has_sample {
-        let words = "not one latency of a message was measured: how the broker kept up is unknown";
+        let words = "no message latency was measured";
         return (false, words.to_owned());
     }
     if results.scenario.closed_loop {
         let words = format!(
-            "closed loop: publishers waited for the broker, which no latency shows; the tool had time \
-             to spare ({:.0} % of a core at most)",
+            "closed loop: latency excludes the time for which publishers waited; flock was not \
+                 the bottleneck (at most {:.0} % of a core)",
             results.validity.thread_cpu_percent_max
         );
         return (true, words);
     }
-    (true, "the tool kept up: figures are the broker's".to_owned())
+    (true, "valid: flock was not the bottleneck".to_owned())
 }

@@ -108,10 +108,10 @@ fn faults_of(results: &Results) -> Vec<(String, u64)> {
     let mut all: Vec<(String, u64)> =
         results.integrity.wrongs().map(|(what, count)| (what.to_owned(), count)).to_vec();
     let others = [
-        ("not to be judged", total.unjudged),
+        ("not judged", total.unjudged),
         ("due and not sent", results.totals.publishes_skipped),
-        ("latencies that are lower bounds", unfinished),
-        ("never acknowledged", results.integrity.unacknowledged),
+        ("unfinished latencies (lower bounds)", unfinished),
+        ("not acknowledged", results.integrity.unacknowledged),
     ];
     all.extend(others.map(|(what, count)| (what.to_owned(), count)));
     all
@@ -127,7 +127,7 @@ pub fn differences(runs: &[Run]) -> Vec<String> {
         ("closed and open loops", |r| r.scenario.closed_loop.to_string()),
         ("machines", |r| format!("{} {}", r.machine.cpu, r.machine.cores)),
         ("cores for the broker", |r| r.broker.cpus.clone().unwrap_or_default()),
-        ("lengths of what was measured", measured_words),
+        ("lengths of the measurement", measured_words),
         ("numbers of clients", |r| r.scenario.clients.to_string()),
         ("versions or builds of flock", |r| r.tool.words()),
         ("agents", |r| r.run.agents.len().to_string()),
@@ -141,7 +141,7 @@ pub fn differences(runs: &[Run]) -> Vec<String> {
         all.any(|other| Some(other) != first)
     };
     let found = what.iter().filter(|(_, of)| differs(of));
-    found.map(|(what, _)| format!("the runs have different {what}: compare with care")).collect()
+    found.map(|(what, _)| format!("the runs differ in {what}")).collect()
 }
 
 /// How long figures were taken, without the seconds by which runs differ anyway.
@@ -207,8 +207,7 @@ pub fn measures(runs: &[Run]) -> Vec<Measure> {
 }
 
 /// What is to be said of single runs.
-const ANECDOTE: &str = "one run of each: whether they differ by more than the noise is not known \
-                        (flock run --runs 5)";
+const ANECDOTE: &str = "one run of each: the noise is unknown (use flock run --runs 5)";
 
 /// Rows of [`ROWS`] before those of latency.
 const RATE_ROWS: usize = 2;
@@ -464,26 +463,24 @@ mod tests {
         let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
         assert!(line("latency, end to end, p99").ends_with('–'), "{text}");
         assert!(!line("latency, publish acknowledged, p99").contains('x'), "{text}");
-        assert!(text.contains("different kinds of latency"), "{text}");
+        assert!(text.contains("differ in kinds of latency"), "{text}");
         assert!(html(&runs).contains("Latency by percentile, end to end"));
     }
 
     #[test]
     fn what_speaks_against_a_run_stands_in_it() {
         let mut runs = runs();
-        assert!(!plain(&runs).contains("damaged") && !plain(&runs).contains("different"));
+        assert!(!plain(&runs).contains("damaged") && !plain(&runs).contains("differ in"));
         runs[1].results.integrity.damaged = 3;
         runs[1].results.integrity.by_qos[0].unjudged = 5;
         runs[0].results.latencies[1].unfinished = 7;
         runs[1].results.scenario.scale = 0.5;
         let text = plain(&runs);
-        for (name, end) in
-            [("damaged", "3"), ("not to be judged", "5"), ("latencies that are lower", "0")]
-        {
+        for (name, end) in [("damaged", "3"), ("not judged", "5"), ("unfinished latencies", "0")] {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap();
             assert!(line.ends_with(end), "{line}");
         }
-        assert!(text.contains("out of order") && text.contains("different scales"), "{text}");
+        assert!(text.contains("out of order") && text.contains("differ in scales"), "{text}");
     }
 
     #[test]
@@ -516,12 +513,12 @@ mod tests {
             ("scenarios", |r| r.scenario.id = "X".into()),
             ("scales", |r| r.scenario.scale = 0.5),
             ("parameters", |r| {
-                r.scenario.parameters.insert("publish rate asked for".into(), "1/s".into());
+                r.scenario.parameters.insert("publish rate".into(), "1/s".into());
             }),
             ("closed and open", |r| r.scenario.closed_loop = true),
             ("machines", |r| r.machine.cpu = "another".into()),
             ("cores for the broker", |r| r.broker.cpus = Some("3".into())),
-            ("lengths of what", |r| r.phases[1].to_secs = 20.0),
+            ("lengths of the measurement", |r| r.phases[1].to_secs = 20.0),
             ("numbers of clients", |r| r.scenario.clients = 7),
             ("builds of flock", |r| r.tool.profile = "dev".into()),
             ("agents", |r| r.run.agents.push(AgentInfo::default())),
@@ -534,7 +531,7 @@ mod tests {
             assert!(!plain(&runs).contains(what), "{what}");
             change(&mut runs[1].results);
             for text in [html(&runs), markdown(&runs), plain(&runs)] {
-                let told = text.split("the runs have different ").skip(1);
+                let told = text.split("the runs differ in ").skip(1);
                 assert!(told.into_iter().any(|words| words.contains(what)), "{what}: {text}");
             }
         }

@@ -22,8 +22,8 @@ pub(super) fn figure(heat: &Heat, title: &str, until_secs: u32, events: &Events)
         secs => text::seconds(f64::from(secs)),
     };
     let note = format!(
-        "Messages per {each} and step of latency, {STEPS_PER_DECADE} steps for each power of ten. \
-         An empty column is a time in which nothing arrived."
+        "Messages per {each} and step of latency, {STEPS_PER_DECADE} steps per power of ten. \
+             Nothing arrived in empty columns."
     );
     let drawing = drawing::svg(title, HEIGHT, &map.draw(&levels, events));
     drawing::figure("heat", title, &legend, &drawing, &note)

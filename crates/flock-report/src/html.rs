@@ -64,7 +64,7 @@ fn heat_map(results: &Results, events: &Events) -> Markup {
     let Some(heat) = results.heat.iter().find(|heat| heat.kind == kind) else {
         return Markup::default();
     };
-    let title = format!("Every latency, {}", kind.title());
+    let title = format!("All latencies, {}", kind.title());
     // As far as the lines beside it.
     let until_secs = results.series.last().map_or(0, |second| second.at_secs);
     heat::figure(heat, &title, until_secs, events)
@@ -100,10 +100,10 @@ fn over_time(results: &Results) -> Vec<Markup> {
         ),
     ];
     all.extend(broker_charts(results));
-    let title = "Backlog: published and not yet received";
+    let title = "Backlog";
     let mut backlog = chart(title, Unit::Count, &[("backlog", |s| s.backlog.max(0) as f64)]);
-    backlog.note = "Messages under way at the end of each second, at the known fan-out.".to_owned();
-    let title = "The tool's own lateness";
+    backlog.note = "Deliveries due and not yet received at the end of each second.".to_owned();
+    let title = "Lateness of flock";
     let mut own = chart(title, Unit::Micros, &[("p99", |s| s.lateness_p99_us as f64)]);
     own.log = true;
     own.note = LATENESS_NOTE.to_owned();
@@ -140,9 +140,9 @@ fn outages(results: &Results) -> Vec<(f64, f64)> {
     all
 }
 
-const LATENESS_NOTE: &str = "How long after its due time a message was handed to the kernel. It is \
-                             part of every latency above.";
-const OUTAGE_NOTE: &str = "Shaded: messages were due, and none arrived or was acknowledged.";
+const LATENESS_NOTE: &str = "Time from the due time of a message until it was handed to the \
+     kernel. Latencies include it.";
+const OUTAGE_NOTE: &str = "Shaded: messages were due, but none arrived or was acknowledged.";
 /// Of fewer messages a second, none may arrive by chance.
 const OUTAGE_DUE_MIN: u64 = 10;
 
@@ -268,8 +268,8 @@ fn tables(results: &Results) -> Markup {
         (table(&LATENCY_HEAD, &latency_rows(results)))
         @if !results.integrity.by_qos.is_empty() {
             h2 { "Integrity" }
-            (note("In deliveries: one message to one subscriber, or to one shared group. At QoS 1 \
-                   and 2 what is owed are the acknowledged messages."))
+            (note("Counted in deliveries: one message to one subscriber or shared subscription. \
+                 At QoS 1 and 2 only acknowledged messages are expected."))
             (table(&INTEGRITY_HEAD, &integrity_rows(results)))
             (worst(results))
         }
@@ -296,11 +296,10 @@ fn rate_search(results: &Results) -> Markup {
     markup! {
         h2 { "Rate search" }
         p {
-            "Highest rate that kept p" (number(search.latency_percentile)) " below "
-            (micros(search.latency_bound_us as f64)) " without a growing backlog: "
-            (search_words(search)) ". Each step has " (count(search.samples_min))
-            " messages at least; a rate fails by two steps of three, and both ends are confirmed at \
-             the end."
+            "Highest rate with p" (number(search.latency_percentile)) " below "
+            (micros(search.latency_bound_us as f64)) " and without a growing backlog: "
+            (search_words(search)) ". Each step has at least " (count(search.samples_min))
+            " messages. A rate fails if two of three steps fail."
         }
         (rows_of("", &search.steps, &[
             ("Rate tried", |step| number(step.rate)),
@@ -308,7 +307,7 @@ fn rate_search(results: &Results) -> Markup {
             ("Received/s", |step| number(step.received_per_sec)),
             ("Latency", |step| micros(step.latency_us as f64)),
             ("Messages", |step| count(step.samples)),
-            ("Tool late, p99", |step| micros(step.lateness_p99_us as f64)),
+            ("Lateness, p99", |step| micros(step.lateness_p99_us as f64)),
             ("To", |step| if step.confirms { "confirm" } else { "find" }.to_owned()),
             ("Outcome", |step| if step.held { "held".to_owned() } else { step.why.clone() }),
         ]))
@@ -324,7 +323,7 @@ fn worst(results: &Results) -> Markup {
         ranges.iter().map(one).collect::<Vec<_>>().join(", ")
     }
     markup! {
-        @if !results.integrity.worst.is_empty() { h3 { "Where it happened most" } }
+        @if !results.integrity.worst.is_empty() { h3 { "Most affected" } }
         (rows_of("", &results.integrity.worst, &[
             ("Subscriber", |sample| sample.subscriber.clone()),
             ("Publisher", |sample| sample.publisher.clone()),
@@ -342,7 +341,7 @@ fn beside(results: &Results) -> Markup {
     let beside = Beside::of(results, &figures);
     markup! {
         @if !figures.is_empty() {
-            h2 { "Published figures beside ours" }
+            h2 { "Published results for reference" }
             p { (HARDWARE_DIFFERS) }
             (table_with(Some("notes"), &beside.head, &beside.rows, true))
         }
@@ -354,7 +353,7 @@ fn conditions(results: &Results) -> Markup {
         format!("{} ± {}", micros(of), micros(error))
     }
     markup! {
-        h2 { "How it was run" }
+        h2 { "Environment" }
         (pairs(&disclosure(results)))
         @if !results.run.agents.is_empty() { h3 { "Agents" } }
         (rows_of("", &results.run.agents, &[
@@ -362,7 +361,7 @@ fn conditions(results: &Results) -> Markup {
             ("Host", |agent| agent.machine.hostname.clone()),
             ("Clients", |agent| count(agent.clients)),
             ("Clock offset", |agent| plus_minus(agent.clock_offset_us, agent.clock_error_us)),
-            ("Clock drift, at most", |agent| match agent.clock_readings {
+            ("Maximum clock drift", |agent| match agent.clock_readings {
                 0 => "the commander's clock".to_owned(),
                 n => {
                     let drift = plus_minus(agent.clock_drift_us, agent.clock_drift_error_us);
@@ -376,8 +375,7 @@ fn conditions(results: &Results) -> Markup {
     }
 }
 
-const PERCENTILE_NOTE: &str = "Each step to the right is ten times rarer. Lines end where there is \
-                               only one slower sample.";
+const PERCENTILE_NOTE: &str = "Each step to the right is ten times rarer.";
 /// Samples are taken once a second and at the edges of stages.
 const SAMPLE_GAP_SECS: f64 = 1.8;
 /// Its place among the charts over time.

@@ -38,11 +38,11 @@ pub fn markdown(results: &Results) -> String {
     }
     let figures = published(results);
     if !figures.is_empty() {
-        let _ = writeln!(out, "## Published figures beside ours\n\n{HARDWARE_DIFFERS}\n");
+        let _ = writeln!(out, "## Published results for reference\n\n{HARDWARE_DIFFERS}\n");
         let beside = Beside::of(results, &figures);
         table(&mut out, &beside.head, &beside.rows);
     }
-    out.push_str("## How it was run\n\n");
+    out.push_str("## Environment\n\n");
     let facts: Vec<Vec<String>> = disclosure(results)
         .into_iter()
         .filter(|(_, value)| !value.is_empty())
@@ -56,7 +56,7 @@ pub fn markdown(results: &Results) -> String {
     out
 }
 
-const AS_WRITTEN: &str = "The scenario as it is written";
+const AS_WRITTEN: &str = "The scenario file";
 
 /// The texts that belong to a run.
 pub(super) fn verbatim(results: &Results) -> impl Iterator<Item = (&'static str, &str)> {
@@ -139,17 +139,17 @@ pub(super) fn latency_rows(results: &Results) -> Vec<Vec<String>> {
 }
 
 /// How long messages may have waited for the tool to read them.
-const READ_LATE: &str = "tool busy elsewhere";
+const READ_LATE: &str = "time until read by flock";
 
 pub(super) const INTEGRITY_HEAD: [&str; 9] = [
     "QoS",
-    "Owed",
-    "Arrived",
+    "Expected",
+    "Received",
     "Lost",
     "Duplicated",
-    "of those marked DUP",
+    "Duplicated with DUP",
     "Out of order",
-    "Arrived unacknowledged",
+    "Received unacknowledged",
     "Not judged",
 ];
 
@@ -179,8 +179,8 @@ fn or_unknown(text: &str, way_out: &str) -> String {
 fn config_words(broker: &BrokerInfo) -> String {
     match (broker.config.is_empty(), broker.command.is_empty()) {
         (false, _) => "below".to_owned(),
-        (true, false) => "its command names no file of it".to_owned(),
-        (true, true) => or_unknown("", "give --broker-config"),
+        (true, false) => "no file in its command".to_owned(),
+        (true, true) => or_unknown("", "use --broker-config"),
     }
 }
 
@@ -252,10 +252,10 @@ fn broker_facts(results: &Results) -> Vec<(&'static str, String)> {
     vec![
         ("broker", format!("{} {}", results.broker.name, results.broker.version).trim().to_owned()),
         ("broker address", results.broker.addresses.join(", ")),
-        ("broker's host", or_unknown(&results.broker.host, "say it with --broker-host")),
+        ("broker's host", or_unknown(&results.broker.host, "use --broker-host")),
         (
             "broker command",
-            or_unknown(&results.broker.command.join(" "), "give --pid or --broker-command"),
+            or_unknown(&results.broker.command.join(" "), "use --pid or --broker-command"),
         ),
         ("broker's configuration", config_words(&results.broker)),
         ("broker's limits", limits_words(&results.broker.limits)),
@@ -276,7 +276,7 @@ fn run_facts(results: &Results) -> Vec<(&'static str, String)> {
         (
             "loop",
             match results.scenario.closed_loop {
-                true => "closed: latency counts from when a message could be sent".to_owned(),
+                true => "closed: latency counts from sending".to_owned(),
                 false => String::new(),
             },
         ),
@@ -289,7 +289,7 @@ fn run_facts(results: &Results) -> Vec<(&'static str, String)> {
                 results.scenario.seed
             ),
         ),
-        ("asked to be otherwise", overrides_words(results)),
+        ("options", overrides_words(results)),
         ("clients", clients_words(&results.scenario)),
     ]
 }

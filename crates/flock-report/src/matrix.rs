@@ -66,7 +66,7 @@ pub fn page(matrix: &Matrix, command: &[String], all: &[Done]) -> String {
         @if let Some(across) = matrix.axes.first() { (curves(matrix, across, all)) }
         h2 { "Runs" }
         (run_rows(matrix, all))
-        h2 { "How it was run" }
+        h2 { "Environment" }
         (pairs(&facts(matrix, command, any)))
         (details(
             "The broker's configuration",
@@ -93,7 +93,7 @@ fn header(matrix: &Matrix, any: Option<&Results>, all: &[Done]) -> Markup {
     let valid: usize = all.iter().map(|done| done.valid().count()).sum();
     let mut verdicts = vec![(Verdict::of(valid == runs), format!("{valid} of {runs} runs valid"))];
     if all.iter().all(|done| done.runs.len() < 2) {
-        verdicts.push((Verdict::Bad, "one run of each tells nothing of the noise".to_owned()));
+        verdicts.push((Verdict::Bad, "one run of each does not show the noise".to_owned()));
     }
     html! {
         (parts::header(&kicker, &title, &lead))
@@ -105,7 +105,7 @@ fn curves(matrix: &Matrix, across: &Axis, all: &[Done]) -> Markup {
     html! {
         h2 { "Over " (across.name) }
         p {
-            "Medians of the valid runs; runs that are not valid stand in no curve."
+            "Curves show medians of the valid runs."
             @if has_intervals(all) { (BARS_NOTE) }
         }
         (parts::charts(FIGURES.iter().map(|figure| curve_chart(figure, matrix, across, all))))
@@ -240,11 +240,11 @@ fn facts<'a>(
         ("source", matrix.source.clone()),
         ("command", command.join(" ")),
         ("axes", axes.collect::<Vec<_>>().join("; ")),
-        ("worth knowing", matrix.notes.join(" ")),
+        ("notes", matrix.notes.join(" ")),
     ];
     // What the runs have in common; the rest is in their own reports.
     if let Some(results) = any {
-        facts.push(("a run takes about", seconds(results.run.duration_secs)));
+        facts.push(("time of a run", seconds(results.run.duration_secs)));
         let common = disclosure(results).into_iter();
         facts.extend(common.filter(|(name, _)| !ONLY_OF_A_RUN.contains(name)));
     }
@@ -291,17 +291,10 @@ pub fn csv(matrix: &Matrix, all: &[Done]) -> String {
 }
 
 const MEDIAN: &str = "median";
-const BARS_NOTE: &str = " The bar at a point is the interval in which its median lies with 95 % \
-                         confidence, by a bootstrap over its runs.";
+const BARS_NOTE: &str = " Bars are 95 % confidence intervals of the medians (bootstrap).";
 
-const ONLY_OF_A_RUN: [&str; 6] = [
-    "command",
-    "scenario",
-    "asked to be otherwise",
-    "clients",
-    "payload",
-    "publish rate asked for",
-];
+const ONLY_OF_A_RUN: [&str; 6] =
+    ["command", "scenario", "options", "clients", "payload", "publish rate"];
 
 const fn figure(
     [key, title, column]: [&'static str; 3],

@@ -138,8 +138,8 @@ fn notes(sides: &[Side]) -> Vec<String> {
     );
     if sides.len() > 1 {
         notes.push(
-            "medians of the valid runs, least to most; behind a ratio the interval in which it lies \
-             with 95 % confidence (bootstrap)"
+            "medians of the valid runs (minimum to maximum); ratios with their 95 % confidence \
+                 interval (bootstrap)"
                 .to_owned(),
         );
     }

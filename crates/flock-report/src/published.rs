@@ -14,8 +14,8 @@ pub fn published(results: &Results) -> Vec<Published> {
 }
 
 /// What has to be said wherever the two stand side by side.
-pub const HARDWARE_DIFFERS: &str = "The published figures were taken on other hardware, with other load tools and often another scale. \
-They show what the scenario looked like there; they are not a comparison of brokers.";
+pub const HARDWARE_DIFFERS: &str = "Published results come from other hardware, other \
+     load tools and often another scale. They are not a comparison of brokers.";
 
 /// Ours and theirs, ours first. Of the figures that few publish only those are columns that
 /// somebody did for this scenario.

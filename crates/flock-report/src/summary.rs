@@ -20,7 +20,7 @@ pub fn summary(results: &Results) -> String {
         line(is.word(), words.clone());
     }
     line("scenario", format!("{}, scale {}", results.scenario.id, number(results.scenario.scale)));
-    line("ran for", seconds(results.run.duration_secs));
+    line("duration", seconds(results.run.duration_secs));
     line("connections", count(figures.connections_max));
     if let (Some(published), Some(received)) = (figures.published_per_sec, figures.received_per_sec)
     {
@@ -49,10 +49,14 @@ pub fn summary(results: &Results) -> String {
     }
     if let Some(cost) = figures.cpu_us_per_message {
         let step = results.broker_load.as_ref().map_or(0.0, |load| load.cpu_resolution_us);
-        let read = if step > 0.0 { format!(" (read to {})", micros(step)) } else { String::new() };
+        let read =
+            if step > 0.0 { format!(" (resolution {})", micros(step)) } else { String::new() };
         line("broker CPU", format!("{} us per message received{read}", number(cost)));
     } else if results.broker_load.is_some() && results.totals.received_all() > 0 {
-        line("broker CPU", "unknown: not told, or too little to be read from its clock".to_owned());
+        line(
+            "broker CPU",
+            "unknown: not available, or below the resolution of the clock".to_owned(),
+        );
     }
     if let Some(memory) = figures.memory_max_bytes {
         let each = figures

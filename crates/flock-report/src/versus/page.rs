@@ -30,9 +30,8 @@ pub fn page(cells: &[&Cell], conduct: &Conduct, link: &dyn Fn(&Cell) -> String) 
         (header(scenario, &all, any, conduct))
         h2 { "Every round" }
         p {
-            "A point is a round, a hollow one a round that is not valid as a measurement and stands \
-             in no figure. The line is the median of the valid ones, the bar reaches from the \
-             smallest to the largest of them."
+            "Each point is a round; hollow points are not valid and not part of any figure. The \
+                 line is the median of the valid rounds, the bar their range."
         }
         (parts::charts(COLUMNS.iter().map(|column| strip(column, &all))))
         (percentiles(&all))
@@ -218,7 +217,7 @@ fn conditions(results: &Results, conduct: &Conduct) -> Markup {
         ("date", text::date(results.run.started_unix_ms)),
         ("command", conduct.command.join(" ")),
         ("tool", results.tool.words()),
-        ("rounds", format!("{}, the brokers in turn in each", conduct.rounds)),
+        ("rounds", format!("{}, all brokers in each", conduct.rounds)),
         ("machine", machine_words(machine)),
         ("system", format!("{}, kernel {}", machine.os, machine.kernel)),
         ("surroundings", surroundings_words(&machine.surroundings)),
@@ -226,17 +225,17 @@ fn conditions(results: &Results, conduct: &Conduct) -> Markup {
         ("cores of the load", conduct.load_cpus.clone()),
         ("load threads", results.run.threads.to_string()),
         ("scenario", format!("{}, scale {}", scenario.id, number(scenario.scale))),
-        ("asked to be otherwise", overrides_words(results)),
+        ("options", overrides_words(results)),
         ("clients", clients_words(scenario)),
-        ("a run takes", seconds(results.run.duration_secs)),
+        ("time of a run", seconds(results.run.duration_secs)),
     ];
     facts.extend(scenario.parameters.iter().map(|(name, value)| (name.as_str(), value.clone())));
     facts.extend(machine.sysctls.iter().map(|(name, value)| (name.as_str(), value.clone())));
     html! {
-        h2 { "How it was run" }
+        h2 { "Environment" }
         (pairs(&facts))
         (details("The scenario as it ran", &scenario.as_ran))
-        (details("As it is written", &scenario.source))
+        (details("The scenario file", &scenario.source))
     }
 }
 
@@ -250,7 +249,7 @@ fn broker(name: &str, rounds: &[&Cell]) -> Markup {
                 ("version", info.version.clone()),
                 ("command", info.command.join(" ")),
                 ("cores", info.cpus.clone().unwrap_or_default()),
-                ("worth knowing", remark.to_owned()),
+                ("notes", remark.to_owned()),
             ]))
             (details("Configuration", &info.config))
         } @else {
@@ -259,7 +258,7 @@ fn broker(name: &str, rounds: &[&Cell]) -> Markup {
     }
 }
 
-const ANECDOTE: &str = "one round tells nothing of the noise: an anecdote, no comparison";
+const ANECDOTE: &str = "one round does not show the noise";
 
 #[cfg(test)]
 mod tests {
@@ -321,6 +320,6 @@ mod tests {
     fn one_round_is_called_an_anecdote() {
         let one = cell("b", 0, true);
         let conduct = Conduct { rounds: 1, ..Conduct::default() };
-        assert!(page(&[&one], &conduct, &|_| String::new()).contains("an anecdote"));
+        assert!(page(&[&one], &conduct, &|_| String::new()).contains("does not show the noise"));
     }
 }

@@ -223,8 +223,8 @@ fn one_line(text: &str) -> String {
 }
 
 const LOST: &str = "lost";
-pub(super) const RATIOS_NOTE: &str = "Ratios are of medians; in brackets the interval in which \
-    they lie with 95 % confidence (bootstrap over the valid rounds). In bold: larger than the noise.";
+pub(super) const RATIOS_NOTE: &str = "Ratios of medians, with 95 % confidence intervals \
+     (bootstrap over the valid rounds). Bold: larger than the noise.";
 
 #[cfg(test)]
 mod tests {
