@@ -305,7 +305,7 @@ impl TryFrom<u8> for QoS {
             0 => Ok(Self::AtMostOnce),
             1 => Ok(Self::AtLeastOnce),
             2 => Ok(Self::ExactlyOnce),
-            _ => Err(format!("QoS is 0, 1 or 2, not {value}")),
+            _ => Err(format!("QoS must be 0, 1 or 2, got {value}")),
         }
     }
 }
@@ -472,12 +472,12 @@ pub struct Connect {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failover {
-    /// Stays with the one that is its own.
+    /// The same address again.
     Off,
-    /// Goes to the next, or to the one that a Server Reference names, if it is one of them.
+    /// The next address, or a Server Reference that is one of the addresses.
     #[default]
     Listed,
-    /// Follows a Server Reference to servers that are not listed as well.
+    /// Any Server Reference, else the next address.
     Any,
 }
 

@@ -79,7 +79,7 @@ fn reduced(id: &str) -> Option<(u64, &'static str)> {
 fn reduce(id: &str, clients: u64, base: &str, choice: &Choice) -> Result<Loaded, ScenarioError> {
     if !(REDUCED_CLIENTS_MIN..=FULL_CLIENTS).contains(&clients) {
         let message =
-            format!("the number of clients lies between {REDUCED_CLIENTS_MIN} and {FULL_CLIENTS}");
+            format!("the number of clients must be from {REDUCED_CLIENTS_MIN} to {FULL_CLIENTS}");
         return Err(ScenarioError::new(id, message));
     }
     let mut loaded = find(base, choice)?;
@@ -358,7 +358,9 @@ mod tests {
             |id: &str| load(id).scenario.groups.iter().map(|group| group.count).collect::<Vec<_>>();
         assert_eq!(counts("HM-R20000"), [2_000, 18_000]);
         assert_eq!(counts("hm-r10-even"), [1, 9]);
-        assert!(find("HM-R9", &Choice::default()).unwrap_err().to_string().contains("between"));
+        assert!(
+            find("HM-R9", &Choice::default()).unwrap_err().to_string().contains("must be from")
+        );
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub fn apply(scenario: &mut Scenario, name: &str, value: &str) -> Result<(), Str
         "scale" => {
             let factor: f64 = value.parse().map_err(|_| wrong("a number above 0"))?;
             if !(factor > 0.0 && factor.is_finite() && factor <= SCALE_MAX) {
-                return Err(format!("a factor is above 0, and {SCALE_MAX} at most"));
+                return Err(format!("must be above 0, at most {SCALE_MAX}"));
             }
             if (factor - 1.0).abs() > f64::EPSILON {
                 *scenario = scenario.scaled(factor);

@@ -58,7 +58,7 @@ pub struct Cell {
 impl Axis {
     /// `payload=16,1K,8K`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || "write a name and its values, as payload=16,1K,8K".to_owned();
+        let wrong = || "must be NAME=VALUES, such as payload=16,1K,8K".to_owned();
         let (name, values) = text.split_once('=').ok_or_else(wrong)?;
         let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
         if name.is_empty() || values.iter().any(String::is_empty) {
@@ -118,19 +118,21 @@ impl Matrix {
 
     fn check(&self) -> Result<(), String> {
         if self.axes.is_empty() {
-            return Err("a matrix needs an axis: --axis payload=16,1K,8K".to_owned());
+            return Err("a matrix needs an axis, such as --axis payload=16,1K,8K".to_owned());
         }
         for (n, axis) in self.axes.iter().enumerate() {
             if axis.values.is_empty() {
                 return Err(format!("the axis `{}` has no values", axis.name));
             }
             if self.axes[..n].iter().any(|other| other.name == axis.name) {
-                return Err(format!("there are two axes `{}`", axis.name));
+                return Err(format!("the axis `{}` is given twice", axis.name));
             }
         }
         let cells = self.axes.iter().map(|axis| axis.values.len()).product::<usize>();
         if cells > CELLS_MAX {
-            return Err(format!("{cells} runs are more than {CELLS_MAX}: leave out some values"));
+            return Err(format!(
+                "{cells} runs: at most {CELLS_MAX} are possible, use fewer values"
+            ));
         }
         Ok(())
     }
@@ -308,7 +310,7 @@ mod tests {
     fn what_is_no_matrix_is_said() {
         assert!(Axis::parse("payload").is_err() && Axis::parse("=1").is_err());
         assert!(Matrix::of("MB-B1", Vec::new()).unwrap_err().contains("--axis"));
-        assert!(Matrix::of("MB-B1", axes(&["a=1", "a=2"])).unwrap_err().contains("two axes"));
+        assert!(Matrix::of("MB-B1", axes(&["a=1", "a=2"])).unwrap_err().contains("given twice"));
         let many = (0..40).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
         let two = axes(&[&format!("a={many}"), &format!("b={many}")]);
         assert!(Matrix::of("MB-B1", two).unwrap_err().contains("1600 runs"));

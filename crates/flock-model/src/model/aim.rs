@@ -18,7 +18,9 @@ impl Target {
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix://") {
             if !path.starts_with('/') {
-                return Err(format!("`{text}` needs a whole path, as in unix:///run/quelea.sock"));
+                return Err(format!(
+                    "`{text}` needs an absolute path, such as unix:///run/quelea.sock"
+                ));
             }
             return Ok(Self { address: path.to_owned(), transport: Some(Transport::Unix) });
         }
@@ -64,9 +66,7 @@ impl Scenario {
     ) -> Result<(), String> {
         if self.brokers_distinct && !targets.is_empty() && targets.len() < self.brokers.len() {
             let (needs, has) = (self.brokers.len(), targets.len());
-            return Err(format!(
-                "the scenario joins {needs} brokers that must differ, {has} given"
-            ));
+            return Err(format!("the scenario needs {needs} different brokers, got {has}"));
         }
         let only = self.brokers.len() == 1;
         for (n, broker) in self.brokers.iter_mut().enumerate() {
@@ -178,7 +178,7 @@ mod tests {
         two.aim(&targets[..1], None, None).unwrap();
         assert_eq!(two.brokers[1].addresses, ["a:1"]);
         let mut bridge = scenario("XR-4");
-        assert!(bridge.aim(&targets[..1], None, None).unwrap_err().contains("must differ"));
+        assert!(bridge.aim(&targets[..1], None, None).unwrap_err().contains("different brokers"));
         bridge.aim(&targets, None, None).unwrap();
         assert_eq!(bridge.brokers[1].addresses, ["b:2"]);
     }

@@ -236,9 +236,7 @@ impl<'a> Parser<'a> {
                 '{' => self.counter()?,
                 '\\' => self.escape()?,
                 ']' | ')' | '}' | '|' => {
-                    return Err(
-                        self.error("write a backslash in front to mean the character itself")
-                    );
+                    return Err(self.error("use a backslash for the character itself"));
                 }
                 _ => self.text(symbol),
             }
@@ -277,7 +275,7 @@ impl<'a> Parser<'a> {
                 self.text(symbol);
                 Ok(())
             }
-            None => Err(self.error("a backslash needs a character behind it")),
+            None => Err(self.error("a backslash needs a character after it")),
         }
     }
 
@@ -287,13 +285,13 @@ impl<'a> Parser<'a> {
             let first = match self.next() {
                 Some(']') => break,
                 Some('^') if symbols.is_empty() => {
-                    return Err(self.error("an excluding class [^..] has no order to count in"));
+                    return Err(self.error("excluding classes [^..] are not supported"));
                 }
                 Some('\\') => {
-                    self.next().ok_or_else(|| self.error("the class is not closed by ]"))?
+                    self.next().ok_or_else(|| self.error("the class has no closing ]"))?
                 }
                 Some(symbol) => symbol,
-                None => return Err(self.error("the class is not closed by ]")),
+                None => return Err(self.error("the class has no closing ]")),
             };
             let is_range = self.peek() == Some('-') && self.symbols.get(self.at + 1) != Some(&']');
             if !is_range {
@@ -301,9 +299,9 @@ impl<'a> Parser<'a> {
                 continue;
             }
             self.at += 1;
-            let last = self.next().ok_or_else(|| self.error("the class is not closed by ]"))?;
+            let last = self.next().ok_or_else(|| self.error("the class has no closing ]"))?;
             if last < first {
-                return Err(self.error("the range of the class runs backwards"));
+                return Err(self.error("the range of the class is reversed"));
             }
             symbols.extend(first..=last);
         }
@@ -319,7 +317,7 @@ impl<'a> Parser<'a> {
         match self.peek() {
             Some('+' | '*') => {
                 self.at += 1;
-                return Err(self.error("a repetition without end cannot be counted, write {n}"));
+                return Err(self.error("repetitions need a limit: use {n}"));
             }
             Some('?') => {
                 self.at += 1;
@@ -341,7 +339,7 @@ impl<'a> Parser<'a> {
         }
         if max < min || max == 0 || max > REPEATS_MAX {
             return Err(
-                self.error("the repetition is {n} or {m,n} with m <= n, and n from 1 to 64")
+                self.error("repetitions must be {n} or {m,n} with m <= n, and n from 1 to 64")
             );
         }
         self.parts.push(Part::Symbols { symbols, min, max });
@@ -359,14 +357,14 @@ impl<'a> Parser<'a> {
                     last += 1;
                 }
                 Some('[' | '(' | '{') => {
-                    return Err(self.error("alternatives are plain text, nothing nests in them"));
+                    return Err(self.error("alternatives must be plain text"));
                 }
                 Some('\\') => match self.next() {
                     Some(symbol) => names[last].push(symbol),
-                    None => return Err(self.error("the alternatives are not closed by )")),
+                    None => return Err(self.error("the alternatives have no closing )")),
                 },
                 Some(symbol) => names[last].push(symbol),
-                None => return Err(self.error("the alternatives are not closed by )")),
+                None => return Err(self.error("the alternatives have no closing )")),
             }
         }
         if matches!(self.peek(), Some('+' | '*' | '?')) {
@@ -384,19 +382,20 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         let Some((start, end)) = inner.split_once("..") else {
-            return Err(self.error("a counter is {i}, {from..to} or, with zeros, {00..20}"));
+            return Err(self.error("counters must be {i}, {from..to} or, with zeros, {00..20}"));
         };
         let width = if start.len() > 1 && start.starts_with('0') { start.len() } else { 0 };
         let start = self.number(start)?;
-        let count = match end {
-            "" => None,
-            end => {
-                let end: u64 = self.number(end)?;
-                Some(end.checked_sub(start).filter(|count| *count > 0).ok_or_else(|| {
-                    self.error("the range is empty: its end is not above its start")
-                })?)
-            }
-        };
+        let count =
+            match end {
+                "" => None,
+                end => {
+                    let end: u64 = self.number(end)?;
+                    Some(end.checked_sub(start).filter(|count| *count > 0).ok_or_else(|| {
+                        self.error("the end of the range must be above its start")
+                    })?)
+                }
+            };
         self.parts.push(Part::Counter { start, count, width });
         Ok(())
     }
@@ -408,13 +407,13 @@ impl<'a> Parser<'a> {
             match self.next() {
                 Some('}') => return Ok(inner),
                 Some(symbol) => inner.push(symbol),
-                None => return Err(self.error("the brace is not closed by }")),
+                None => return Err(self.error("the brace has no closing }")),
             }
         }
     }
 
     fn number<N: std::str::FromStr>(&self, text: &str) -> Result<N, PatternError> {
-        text.parse().map_err(|_| self.error("a whole number belongs here"))
+        text.parse().map_err(|_| self.error("expected a whole number"))
     }
 
     /// What stands left of an endless counter would never change.
@@ -493,17 +492,17 @@ mod tests {
     #[test]
     fn errors_say_where_and_why() {
         let cases = [
-            ("c-[0-9", "not closed by ]"),
+            ("c-[0-9", "no closing ]"),
             ("[]", "empty"),
-            ("[9-0]", "backwards"),
+            ("[9-0]", "reversed"),
             ("[^a]", "excluding"),
-            ("[0-9]+", "without end"),
+            ("[0-9]+", "need a limit"),
             ("(a|b)*", "repeated"),
-            ("(a[0-9])", "nothing nests"),
+            ("(a[0-9])", "must be plain text"),
             ("[0-9]{0}", "from 1 to 64"),
             ("[0-9]{3,2}", "m <= n"),
-            ("{j}", "a counter is"),
-            ("{5..5}", "empty"),
+            ("{j}", "counters must be"),
+            ("{5..5}", "above its start"),
             ("[0-9]x{i}", "never change"),
             ("a]", "backslash"),
             ("a\\", "backslash"),

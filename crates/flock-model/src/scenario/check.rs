@@ -61,14 +61,18 @@ impl Checker<'_> {
             self.problem(SubjectKind::Scenario, id, "a broker needs an address");
         }
         if scenario.brokers_distinct && scenario.brokers.len() < 2 {
-            self.problem(SubjectKind::Scenario, id, "the scenario joins two brokers, name two");
+            self.problem(
+                SubjectKind::Scenario,
+                id,
+                "`brokers_distinct` needs at least two brokers",
+            );
         }
         let clients: u64 = scenario.groups.iter().map(|group| group.count).sum();
         if clients > u64::from(u32::MAX) {
             self.problem(
                 SubjectKind::Scenario,
                 id,
-                format!("{clients} clients are more than the 4,294,967,295 a run can number"),
+                format!("{clients} clients: at most 4,294,967,295 are possible"),
             );
         }
         let Some(wanted) = scenario.expect.copies_per_message else { return };
@@ -80,7 +84,7 @@ impl Checker<'_> {
                 SubjectKind::Scenario,
                 id,
                 format!(
-                    "the subscriptions make {found:.2} copies of a message, `expect` says {wanted}"
+                    "the subscriptions lead to {found:.2} copies of a message, but `copies` in [expect] is {wanted}"
                 ),
             );
         }
@@ -133,16 +137,20 @@ impl Checker<'_> {
 
     fn enough(&mut self, kind: SubjectKind, subject: &str, pattern: &Pattern, wanted: Range<u64>) {
         let what = match kind {
-            SubjectKind::Clients => "client ids",
+            SubjectKind::Clients => "client IDs",
             SubjectKind::Topics => "topics",
             _ => "filters",
         };
         let Some(capacity) = pattern.capacity() else { return };
         if wanted.is_empty() {
-            self.problem(kind, subject, format!("`{subject}` has no {what}: the count is 0"));
+            self.problem(
+                kind,
+                subject,
+                format!("`{subject}` has no {what}: `count` must be at least 1"),
+            );
         } else if wanted.end > capacity {
             let message = format!(
-                "the pattern `{pattern}` has {capacity} {what}, {} are asked for",
+                "the pattern `{pattern}` has {capacity} {what}, but {} are needed (offset + count)",
                 wanted.end
             );
             self.problem(kind, subject, message);
@@ -151,11 +159,7 @@ impl Checker<'_> {
 
     fn life_cycle(&mut self, stage: &Stage, cycle: &LifeCycle) {
         if cycle.steps.is_empty() {
-            self.problem(
-                SubjectKind::LifeCycle,
-                &cycle.id,
-                format!("life cycle `{}` has no command", cycle.id),
-            );
+            self.problem(SubjectKind::LifeCycle, &cycle.id, format!("`{}` has no steps", cycle.id));
         }
         self.steps(stage, cycle, &cycle.steps);
     }
@@ -181,7 +185,7 @@ impl Checker<'_> {
                         self.problem(
                             SubjectKind::LifeCycle,
                             &cycle.id,
-                            "`retain_handling` is 0, 1 or 2",
+                            "`retain_handling` must be 0, 1 or 2",
                         );
                     }
                 }
@@ -192,7 +196,7 @@ impl Checker<'_> {
                         self.problem(
                             SubjectKind::LifeCycle,
                             &cycle.id,
-                            format!("the message pattern `{pattern}`: {error}"),
+                            format!("the pattern `{pattern}` of `receive` is not valid: {error}"),
                         );
                     }
                 }
@@ -200,14 +204,14 @@ impl Checker<'_> {
                 Command::Disconnect(_) => self.needs_connection(cycle, group, "disconnect"),
                 Command::Stall { .. } => self.needs_connection(cycle, group, "stall"),
                 Command::For(repeat) => {
-                    self.endless(stage, cycle, repeat.times.is_none(), "the repetition");
+                    self.endless(stage, cycle, repeat.times.is_none(), "`repeat`");
                     self.steps(stage, cycle, &repeat.steps);
                 }
                 Command::Fault(_) => {
                     self.problem(
                         SubjectKind::LifeCycle,
                         &cycle.id,
-                        "a fault belongs to the conductor, not to clients",
+                        "`fault` is not possible for clients: remove `clients` from this [[stage.do]]",
                     );
                 }
                 Command::Delay(_) | Command::StartTimer(_) | Command::StopTimer(_) => {}
@@ -222,13 +226,13 @@ impl Checker<'_> {
             | Command::StartTimer(_)
             | Command::StopTimer(_) => {}
             Command::For(repeat) => {
-                self.endless(stage, cycle, repeat.times.is_none(), "the repetition");
+                self.endless(stage, cycle, repeat.times.is_none(), "`repeat`");
                 self.steps(stage, cycle, &repeat.steps);
             }
             _ => self.problem(
                 SubjectKind::LifeCycle,
                 &cycle.id,
-                "the conductor has no connection: only faults, delays and timers",
+                "without `clients`, the conductor runs the steps: use only `fault`, `delay`, `repeat` and timers",
             ),
         }
     }
@@ -241,7 +245,7 @@ impl Checker<'_> {
             && let Some(at_us) = first_fault_behind(&cycle.steps, &mut 0, end_us)
         {
             let message = format!(
-                "a fault is due {} into stage `{}`, which ends after {}: it would never be done",
+                "a fault is due {} into stage `{}`, which ends after {}: it would never happen",
                 show_time(at_us),
                 stage.id,
                 show_time(end_us)
@@ -256,7 +260,7 @@ impl Checker<'_> {
             self.problem(
                 SubjectKind::LifeCycle,
                 &cycle.id,
-                format!("the clients of `{id}` {what} before they ever connect"),
+                format!("the clients of `{id}` {what} without a `connect` ahead of it"),
             );
         }
     }
@@ -264,14 +268,10 @@ impl Checker<'_> {
     fn connect(&mut self, cycle: &LifeCycle, group: GroupId, connect: &Connect) {
         self.connected.insert(group);
         if connect.brokers.is_empty() {
-            self.problem(SubjectKind::LifeCycle, &cycle.id, "connect needs a broker");
+            self.problem(SubjectKind::LifeCycle, &cycle.id, "`connect` needs at least one broker");
         }
         if connect.timeout_us == 0 {
-            self.problem(
-                SubjectKind::LifeCycle,
-                &cycle.id,
-                "a connect timeout of 0 cannot be kept",
-            );
+            self.problem(SubjectKind::LifeCycle, &cycle.id, "`timeout` must be above 0");
         }
         if let Some(will) = &connect.will {
             self.payload(cycle, &will.payload);
@@ -279,14 +279,14 @@ impl Checker<'_> {
     }
 
     fn publish(&mut self, stage: &Stage, cycle: &LifeCycle, publish: &Publish) {
-        self.endless(stage, cycle, publish.count.is_none(), "publishing");
+        self.endless(stage, cycle, publish.count.is_none(), "`publish`");
         self.request(cycle, publish);
         self.payload(cycle, &publish.payload);
         if publish.pace.in_flight == Some(0) {
             self.problem(
                 SubjectKind::LifeCycle,
                 &cycle.id,
-                "a window of 0 messages in flight never sends; leave it out for no limit",
+                "`in_flight` must be at least 1; omit it for the limit of the broker",
             );
         }
     }
@@ -299,14 +299,14 @@ impl Checker<'_> {
             self.problem(
                 SubjectKind::LifeCycle,
                 &cycle.id,
-                "requests need MQTT 5: version = \"5\"",
+                "`reply_to` needs MQTT 5: version = \"5\"",
             );
         }
         if !publish.payload.stamped {
             self.problem(
                 SubjectKind::LifeCycle,
                 &cycle.id,
-                "requests are numbered in their stamp: they need 16 bytes of payload",
+                "`reply_to` needs a stamp: use a payload of at least 16 bytes without `unstamped`",
             );
         }
     }
@@ -323,7 +323,7 @@ impl Checker<'_> {
             self.problem(
                 SubjectKind::LifeCycle,
                 &cycle.id,
-                "the payload's smallest size is above its largest",
+                "`random_from` must not be above `random_to`",
             );
         }
     }
@@ -334,7 +334,7 @@ impl Checker<'_> {
                 SubjectKind::LifeCycle,
                 &cycle.id,
                 format!(
-                    "{what} has no count and stage `{}` no duration: it would never end",
+                    "{what} has no count and stage `{}` has no duration: it would never end",
                     stage.id
                 ),
             );
@@ -387,10 +387,12 @@ pub fn check_filter(filter: &str) -> Result<(), String> {
     for (at, level) in levels.iter().enumerate() {
         let is_last = at + 1 == levels.len();
         if level.contains('#') && (*level != "#" || !is_last) {
-            return Err(format!("`{filter}`: a # is a level of its own, the last one"));
+            return Err(format!(
+                "`{filter}` is not a valid filter: # must be the whole last level"
+            ));
         }
         if level.contains('+') && *level != "+" {
-            return Err(format!("`{filter}`: a + is a level of its own"));
+            return Err(format!("`{filter}` is not a valid filter: + must be a whole level"));
         }
     }
     Ok(())

@@ -15,18 +15,16 @@ pub fn credentials(text: &str) -> Result<(Pattern, Pattern), String> {
             continue;
         }
         let Some((name, password)) = line.split_once([',', ':']) else {
-            return Err(format!("line {}: write name,password or name:password", n + 1));
+            return Err(format!("line {}: must be name,password or name:password", n + 1));
         };
         names.push(name.to_owned());
         passwords.push(password.to_owned());
         if names.len() > LINES_MAX {
-            return Err(format!(
-                "more than {LINES_MAX} lines: share the clients over several files"
-            ));
+            return Err(format!("more than {LINES_MAX} lines: use several files"));
         }
     }
     if names.is_empty() {
-        return Err("the file of credentials is empty: write a line name,password".to_owned());
+        return Err("the file is empty: it needs lines name,password".to_owned());
     }
     Ok((Pattern::list(names), Pattern::list(passwords)))
 }

@@ -516,9 +516,7 @@ impl<'de> Deserialize<'de> for InFlight {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Count(count) = Count::deserialize(deserializer)?;
         u16::try_from(count).map(Self).map_err(|_| {
-            de::Error::custom(format!(
-                "{count} in flight are more than the 65,535 packet identifiers"
-            ))
+            de::Error::custom(format!("`in_flight` must be at most 65,535, got {count}"))
         })
     }
 }

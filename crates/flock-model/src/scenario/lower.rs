@@ -137,7 +137,7 @@ impl<'a> Lowering<'a> {
             None => {
                 let hint = did_you_mean(name, names.iter().copied()).or_else(|| match names {
                     [] => Some(format!("the file defines no {what}")),
-                    names => Some(format!("there are: {}", names.join(", "))),
+                    names => Some(format!("defined: {}", names.join(", "))),
                 });
                 Err(self.error(span, format!("unknown {what} `{name}`")).hint(hint))
             }
@@ -231,7 +231,7 @@ impl<'a> Lowering<'a> {
             }
         };
         if given.filter.is_some() && given.share.is_some() {
-            let message = "write the share into the filter: $share/name/filter";
+            let message = "`share` needs `topics`; with `filter`, use $share/NAME/FILTER";
             return Err(self.error(self.header_of(spanned.span()), message));
         }
         Ok(Subscription {
@@ -256,7 +256,7 @@ impl<'a> Lowering<'a> {
             life_cycles.push(self.life_cycle(&stage.name, cycle)?);
         }
         if life_cycles.is_empty() && stage.duration.is_none() {
-            let message = format!("stage `{}` does nothing and has no duration", stage.name);
+            let message = format!("stage `{}` has neither steps nor a duration", stage.name);
             return Err(self.error(span, message));
         }
         Ok(Stage {
@@ -368,7 +368,10 @@ impl<'a> Lowering<'a> {
         let expiry_us = time(step.session_expiry, file.session_expiry, 0);
         let keep_alive_secs = u16::try_from(keep_alive_us / 1_000_000).map_err(|_| {
             let given = show_time(keep_alive_us);
-            ScenarioError::new(self.file, format!("a keep-alive of {given} is above 65,535 s"))
+            ScenarioError::new(
+                self.file,
+                format!("`keep_alive` must be at most 65535s, got {given}"),
+            )
         })?;
         let will = step.will.as_ref().or(file.will.as_ref());
         let properties = step.user_properties.as_ref().or(file.user_properties.as_ref());
@@ -432,8 +435,10 @@ impl<'a> Lowering<'a> {
     fn publish(&self, who: Who, given: &format::Publish) -> Lowered<Publish> {
         let rate = match (&given.rate, &given.total_rate) {
             (Some(_), Some(total)) => {
-                return Err(self
-                    .error(total.span(), "either `rate` (per client) or `total_rate`, not both"));
+                return Err(self.error(
+                    total.span(),
+                    "`rate` (per client) and `total_rate` exclude each other",
+                ));
             }
             (Some(rate), None) => rate.get_ref().0,
             (None, Some(total)) => {
@@ -477,9 +482,9 @@ impl<'a> Lowering<'a> {
             1 if !stamped => Ok(Some(1)),
             1 => Err(self.error(
                 given.span(),
-                "a payload that is UTF-8 cannot have a stamp: add `unstamped = true` to it",
+                "`payload_format = 1` needs a payload with `unstamped = true`",
             )),
-            _ => Err(self.error(given.span(), "`payload_format` is 0 (bytes) or 1 (UTF-8)")),
+            _ => Err(self.error(given.span(), "`payload_format` must be 0 (bytes) or 1 (UTF-8)")),
         }
     }
 
@@ -498,7 +503,7 @@ impl<'a> Lowering<'a> {
                 Content::RandomSize { bytes_min: from.0, bytes_max: to.0 }
             }
             _ => {
-                let message = "a payload table has one of `bytes`, `text`, `random`, or both `random_from` and `random_to`";
+                let message = "a payload table needs one of `bytes`, `text`, `random`, or both `random_from` and `random_to`";
                 return Err(self.error(span, message));
             }
         };
@@ -541,8 +546,9 @@ impl<'a> Lowering<'a> {
         };
         for name in given.latency_max.keys() {
             if !name.parse::<f64>().is_ok_and(|p| p > 0.0 && p <= 100.0) {
-                let message =
-                    format!("`latency_max` is by percentile, \"99\" or \"99.9\", not `{name}`");
+                let message = format!(
+                    "`latency_max` needs percentiles such as \"99\" or \"99.9\", got `{name}`"
+                );
                 return Err(ScenarioError::new(self.file, message));
             }
         }
@@ -565,13 +571,10 @@ impl<'a> Lowering<'a> {
     fn search(&self) -> Lowered<Option<Search>> {
         let Some(given) = &self.parsed.search else { return Ok(None) };
         if !(given.percentile > 0.0 && given.percentile <= 100.0) {
-            return Err(ScenarioError::new(self.file, "a percentile lies between 0 and 100"));
+            return Err(ScenarioError::new(self.file, "`percentile` must be above 0, at most 100"));
         }
         if given.rate_min > given.rate_max {
-            return Err(ScenarioError::new(
-                self.file,
-                "the search's `rate_min` is above its `rate_max`",
-            ));
+            return Err(ScenarioError::new(self.file, "`rate_min` must not be above `rate_max`"));
         }
         Ok(Some(*given))
     }

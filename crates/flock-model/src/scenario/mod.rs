@@ -130,11 +130,8 @@ fn swarm_body(
     let xml = read(name.get_ref())
         .map_err(|error| ScenarioError::new(file, error).at(text, name.span()))?;
     if let Some(stage) = parsed.stage.first() {
-        return Err(ScenarioError::new(
-            file,
-            "a scenario has stages of its own or a Swarm file, not both",
-        )
-        .at(text, stage.span()));
+        return Err(ScenarioError::new(file, "`stage` and `swarm` exclude each other")
+            .at(text, stage.span()));
     }
     let mut scenario = crate::swarm::parse(name.get_ref(), &xml)?;
     scenario.id = parsed.id.get_ref().clone();
@@ -167,7 +164,7 @@ fn suggest(message: &str) -> (String, Option<String>) {
     };
     let Some((wrong, known)) = names.split_first() else { return (message.to_owned(), None) };
     let hint = did_you_mean(wrong, known.iter().copied())
-        .unwrap_or_else(|| format!("known here: {}", known.join(", ")));
+        .unwrap_or_else(|| format!("valid names: {}", known.join(", ")));
     (format!("unknown {what} `{wrong}`"), Some(hint))
 }
 

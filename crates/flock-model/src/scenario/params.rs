@@ -79,7 +79,7 @@ fn replace(
             ScenarioError::new(file, message).at(text, start..start + width)
         };
         let inner = &rest[at + 2..];
-        let end = inner.find('}').ok_or_else(|| wrong("`${` is not closed by }".to_owned(), 2))?;
+        let end = inner.find('}').ok_or_else(|| wrong("`${` without a closing }".to_owned(), 2))?;
         let name = &inner[..end];
         let value = values.get(name).ok_or_else(|| {
             wrong(format!("unknown parameter `{name}`"), end + 3)
@@ -87,7 +87,7 @@ fn replace(
         })?;
         if value.contains(['"', '\\', '\n']) {
             return Err(wrong(
-                format!("the value of `{name}` may not hold quotes or backslashes"),
+                format!("the value of `{name}` must not have quotes or backslashes"),
                 end + 3,
             ));
         }

@@ -92,7 +92,7 @@ fn errors_name_the_line_and_the_fix() {
         "clients = \"pubs\"",
         &["unknown client group `pubs`", "did you mean `pub`"],
     );
-    wrong("qos = 1", "qos = 3", &["QoS is 0, 1 or 2, not 3"]);
+    wrong("qos = 1", "qos = 3", &["QoS must be 0, 1 or 2, got 3"]);
     wrong("duration = \"30s\"\n", "", &["no duration", "never end"]);
     wrong("duration = \"30s\"", "duration = \"30\"", &["needs a unit"]);
     wrong("\"p/{i}\"", "\"p/[0-9]\"", &["10 topics, 100 are asked for"]);
@@ -110,11 +110,15 @@ fn errors_name_the_line_and_the_fix() {
     wrong(
         "to = \"pairs\", qos = 1, rate",
         "to = \"pairs\", in_flight = 0, rate",
-        &["a count starts at 1"],
+        &["a count must be at least 1"],
     );
-    wrong("rate = \"1/s\"", "rate = \"1/s\", total_rate = \"5/s\"", &["either `rate`"]);
+    wrong(
+        "rate = \"1/s\"",
+        "rate = \"1/s\", total_rate = \"5/s\"",
+        &["`rate` (per client) and `total_rate` exclude"],
+    );
     wrong("[expect]", "[expect", &["x.toml:"]);
-    wrong("topics = \"pairs\"", "filter = \"a#\"", &["`a#`: a # is a level"]);
+    wrong("topics = \"pairs\"", "filter = \"a#\"", &["# must be the whole last level"]);
     wrong("topics = \"pairs\"", "", &["either `topics` or `filter`"]);
 }
 
@@ -266,7 +270,7 @@ fn known_keys(text: &str) -> Vec<String> {
     let text = format!("id = \"x\"\ntitle = \"x\"\n{text}");
     let error = parse_text(&text).expect_err("zzz is no key");
     let hint = error.hint.clone().unwrap_or_default();
-    let names = hint.strip_prefix("known here: ").unwrap_or_else(|| panic!("{text}: {error}"));
+    let names = hint.strip_prefix("valid names: ").unwrap_or_else(|| panic!("{text}: {error}"));
     let mut names: Vec<String> = names.split(", ").map(str::to_owned).collect();
     names.sort_unstable();
     names
@@ -335,7 +339,7 @@ fn a_fault_behind_the_end_of_its_stage_is_refused() {
     let cut = r#"{ fault = { cut = { clients = "sub", share = 0.5 } } }"#;
     for late in ["40s", "30s"] {
         let error = with(&format!("{{ delay = \"{late}\" }}, {cut}")).unwrap_err().to_string();
-        assert!(error.contains("x.toml:") && error.contains("never be done"), "{error}");
+        assert!(error.contains("x.toml:") && error.contains("never happen"), "{error}");
     }
     let repeated =
         |times: &str| format!("{{ repeat = {{ {times} steps = [{{ delay = \"8s\" }}, {cut}] }} }}");

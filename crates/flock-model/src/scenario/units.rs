@@ -53,7 +53,7 @@ pub fn time(text: &str) -> Result<u64, String> {
     number
         .checked_mul(unit_us)
         .filter(|us| *us <= TIME_MAX_US)
-        .ok_or_else(|| format!("the time `{text}` is longer than a year"))
+        .ok_or_else(|| format!("the time `{text}` must be at most a year"))
 }
 
 pub fn rate(text: &str) -> Result<Rate, String> {
@@ -66,10 +66,12 @@ pub fn rate(text: &str) -> Result<Rate, String> {
         false => time(&format!("1{per}")).map_err(|_| wrong())?,
     };
     if count == 0 || per_us == 0 {
-        return Err(format!("the rate `{text}` is zero; write max to send as fast as possible"));
+        return Err(format!("the rate `{text}` is zero: use max to send as fast as possible"));
     }
     if count as f64 / per_us as f64 > RATE_MAX_PER_US {
-        return Err(format!("the rate `{text}` is above {RATE_MAX_PER_US} million per second"));
+        return Err(format!(
+            "the rate `{text}` must be at most {RATE_MAX_PER_US} million per second"
+        ));
     }
     Ok(Rate { count, per_us })
 }
@@ -94,14 +96,14 @@ pub fn size(text: &str) -> Result<u32, String> {
         digits.parse().map_err(|_| format!("must be a size such as 16, 8K or 1M, got `{text}`"))?;
     match number.checked_mul(factor) {
         Some(bytes) if bytes <= PAYLOAD_BYTES_MAX => Ok(bytes as u32),
-        _ => Err(format!("`{text}` does not fit an MQTT packet, which ends at 256 MiB")),
+        _ => Err(format!("`{text}` must be below 256 MiB, the largest MQTT packet")),
     }
 }
 
 pub fn count(text: &str) -> Result<u64, String> {
     let plain: String = text.chars().filter(|c| *c != '_').collect();
     match plain.parse::<u64>() {
-        Ok(0) => Err("a count starts at 1".to_owned()),
+        Ok(0) => Err("a count must be at least 1".to_owned()),
         Ok(count) if count <= COUNT_MAX => Ok(count),
         Ok(_) => Err(format!("`{text}` is more than 4 billion")),
         Err(_) => Err(format!("must be a whole number above 0, got `{text}`")),
@@ -109,7 +111,7 @@ pub fn count(text: &str) -> Result<u64, String> {
 }
 
 fn qos(text: &str) -> Result<QoS, String> {
-    text.parse::<u8>().map_err(|_| format!("QoS is 0, 1 or 2, not `{text}`"))?.try_into()
+    text.parse::<u8>().map_err(|_| format!("QoS must be 0, 1 or 2, got `{text}`"))?.try_into()
 }
 
 fn ramp(text: &str) -> Result<Ramp, String> {

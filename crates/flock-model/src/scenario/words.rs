@@ -36,12 +36,12 @@ pub fn words(scenario: &Scenario) -> String {
     for stage in &scenario.stages {
         writer.stage(stage, &mut out);
     }
-    let _ = writeln!(out, "what is under way may take {} after it", show_time(scenario.drain_us));
+    let _ = writeln!(out, "then up to {} for messages in flight", show_time(scenario.drain_us));
     if let Some(search) = &scenario.search {
         let _ = writeln!(
             out,
-            "looks for the highest rate from {} to {} messages per second in all that keeps p{} \
-             below {}, each held for {}",
+            "search for the highest total rate from {} to {} messages per second with p{} below \
+                 {}, in steps of {}",
             search.rate_min,
             search.rate_max,
             search.percentile,
@@ -70,9 +70,9 @@ pub fn parameters(scenario: &Scenario) -> BTreeMap<String, String> {
     if let Some(copies) = estimate.copies_per_message {
         all.insert("copies per message".to_owned(), text::number(copies));
         let rate = |rate: Option<f64>| {
-            rate.map_or("as fast as it goes".to_owned(), |rate| format!("{}/s", text::number(rate)))
+            rate.map_or("unthrottled".to_owned(), |rate| format!("{}/s", text::number(rate)))
         };
-        all.insert("publish rate asked for".to_owned(), rate(estimate.publishes_per_sec));
+        all.insert("publish rate".to_owned(), rate(estimate.publishes_per_sec));
         if let Some(answers) = estimate.answers_per_sec {
             all.insert("answers to come".to_owned(), rate(Some(answers)));
         }
@@ -107,7 +107,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn stage(&self, stage: &Stage, out: &mut String) {
-        let length = stage.duration_us.map_or("until all is done".to_owned(), show_time);
+        let length = stage.duration_us.map_or("until all steps are done".to_owned(), show_time);
         let measured = if stage.measured { ", measured" } else { "" };
         let margins = margin_words(self.scenario.margins_of(stage));
         let _ = writeln!(out, "stage {}: {length}{measured}{margins}", stage.id);
@@ -140,8 +140,10 @@ impl Writer<'_> {
             Command::Connect(connect) => self.connect(connect),
             Command::Disconnect(how) => match how {
                 Disconnect::Message => "disconnect".to_owned(),
-                Disconnect::MessageWithWill => "disconnect, and have the will sent".to_owned(),
-                Disconnect::Close => "close the connection without a word".to_owned(),
+                Disconnect::MessageWithWill => {
+                    "disconnect with 0x04, so that the will is sent".to_owned()
+                }
+                Disconnect::Close => "close the connection".to_owned(),
                 Disconnect::Silent => "fall silent".to_owned(),
             },
             Command::Publish(publish) => self.publish(publish),
@@ -168,7 +170,7 @@ impl Writer<'_> {
             Command::StartTimer(name) => format!("start the timer {name}"),
             Command::StopTimer(name) => format!("stop the timer {name}"),
             Command::Stall { duration_us } => {
-                format!("read nothing for {}", show_time(*duration_us))
+                format!("do not read for {}", show_time(*duration_us))
             }
             Command::Fault(fault) => self.fault(fault),
         }
@@ -179,7 +181,7 @@ impl Writer<'_> {
         let session = match (connect.clean_start, connect.session_expiry_secs) {
             (true, 0) => "clean start".to_owned(),
             (true, secs) => format!("clean start, session for {secs} s"),
-            (false, secs) => format!("session kept, for {secs} s where it can be said"),
+            (false, secs) => format!("session kept, expiry {secs} s (MQTT 5)"),
         };
         let mut out = format!(
             "connect to {}, {session}, keep-alive {} s, timeout {}",
@@ -195,11 +197,11 @@ impl Writer<'_> {
             let _ = write!(out, ", will to {topics}, QoS {}", u8::from(will.qos));
         }
         let words = [
-            (connect.username.is_some(), "with a user name"),
+            (connect.username.is_some(), "with a username"),
             (connect.password.is_some(), "with a password"),
             (!connect.user_properties.is_empty(), "with user properties"),
-            (connect.fresh_id, "under a new id each time"),
-            (connect.reconnect.is_some(), "and again when the connection is lost"),
+            (connect.fresh_id, "with a new client ID each time"),
+            (connect.reconnect.is_some(), "reconnect after a lost connection"),
         ];
         for (_, word) in words.into_iter().filter(|(is, _)| *is) {
             let _ = write!(out, ", {word}");
@@ -207,7 +209,7 @@ impl Writer<'_> {
         match connect.failover {
             Failover::Listed => {}
             Failover::Off => out.push_str(", always to the same address"),
-            Failover::Any => out.push_str(", to wherever a Server Reference says"),
+            Failover::Any => out.push_str(", to any Server Reference"),
         }
         if connect.retries > 0 {
             let pause = show_time(connect.retry_interval_us);
@@ -219,7 +221,7 @@ impl Writer<'_> {
     fn publish(&self, publish: &Publish) -> String {
         let pace = match publish.pace.rate {
             Some(rate) => rate_words(rate),
-            None => "as fast as it goes".to_owned(),
+            None => "unthrottled".to_owned(),
         };
         let mut out = format!(
             "publish to {}{}: QoS {}, {}, {pace}",
@@ -239,13 +241,13 @@ impl Writer<'_> {
         }
         if let Some(topics) = publish.reply_to {
             let topics = &self.scenario.topic_group(topics).id;
-            let _ = write!(out, ", a request whose answer is wanted on {topics}");
+            let _ = write!(out, ", as a request with the answer on {topics}");
         }
         let words = [
             (publish.retain, "retained"),
             (publish.topic_alias, "with topic aliases"),
             (publish.order == Order::Random, "topics at random"),
-            (publish.pace.phase == Phase::Together, "all clients at the same moment"),
+            (publish.pace.phase == Phase::Together, "all clients at the same time"),
             (!publish.user_properties.is_empty(), "with user properties"),
             (publish.content_type.is_some(), "with a content type"),
             (publish.payload_format.is_some(), "with a payload format"),
@@ -267,7 +269,7 @@ impl Writer<'_> {
             let _ = write!(out, ", acknowledging after {}", show_time(subscribe.ack_delay_us));
         }
         let words = [
-            (subscribe.no_local, "nothing of its own"),
+            (subscribe.no_local, "no local"),
             (subscribe.retain_as_published, "retained as published"),
         ];
         for (_, word) in words.into_iter().filter(|(is, _)| *is) {
@@ -291,13 +293,13 @@ impl Writer<'_> {
                 format!("the topics {}", self.scenario.topic_group(*topics).id)
             }
             Filters::Topics { topics, prefix } => {
-                format!("{prefix} and the topics {}", self.scenario.topic_group(*topics).id)
+                format!("{prefix} and topics {}", self.scenario.topic_group(*topics).id)
             }
             Filters::Pattern { pattern, offset: from, count, .. } => {
                 format!("{count} filters {}{}", pattern.source(), offset(*from))
             }
         };
-        let routed = if subscription.routed { ", for what was routed" } else { "" };
+        let routed = if subscription.routed { ", routed" } else { "" };
         format!("{}: {what}{}{routed}", subscription.id, assign_words(subscription.assign))
     }
 
@@ -331,7 +333,7 @@ fn group_words(group: &ClientGroup) -> String {
         Version::V5 => "5",
     };
     let (id, ids) = (&group.id, group.client_ids.source());
-    format!("{id}: {}, MQTT {version}, ids {ids}{}", group.count, offset(group.offset))
+    format!("{id}: {}, MQTT {version}, client IDs {ids}{}", group.count, offset(group.offset))
 }
 
 fn offset(from: u64) -> String {
@@ -384,9 +386,9 @@ fn delay_words(delay: &Delay) -> String {
     let time = show_time(delay.duration_us);
     match delay.spread {
         Spread::None => format!("wait {time}"),
-        Spread::Linear => format!("begin one after another over {time}"),
-        Spread::LinearDown => format!("begin one after another over {time}, the last one first"),
-        Spread::Random => format!("begin at random within {time}"),
+        Spread::Linear => format!("start one after another over {time}"),
+        Spread::LinearDown => format!("start one after another over {time}, the last one first"),
+        Spread::Random => format!("start at random within {time}"),
     }
 }
 

@@ -130,15 +130,15 @@ impl Lowering<'_> {
         if element.name == name {
             return Ok(());
         }
-        Err(self.error(element, format!("<{name}> belongs here, not <{}>", element.name)))
+        Err(self.error(element, format!("expected <{name}>, got <{}>", element.name)))
     }
 
     fn children(&self, element: &Element, known: &[&str]) -> Lowered<()> {
         for child in &element.children {
             if !known.contains(&child.name.as_str()) {
                 let hint = did_you_mean(&child.name, known.iter().copied())
-                    .unwrap_or_else(|| format!("known here: {}", known.join(", ")));
-                let message = format!("<{}> is not known inside <{}>", child.name, element.name);
+                    .unwrap_or_else(|| format!("valid names: {}", known.join(", ")));
+                let message = format!("unknown element <{}> in <{}>", child.name, element.name);
                 return Err(self.error(child, message).hint(Some(hint)));
             }
         }
@@ -149,10 +149,8 @@ impl Lowering<'_> {
     fn all_known(&self, element: &Element) -> Lowered<()> {
         for attribute in &element.attributes {
             if !attribute.taken.get() {
-                let message = format!(
-                    "the attribute `{}` is not known on <{}>",
-                    attribute.name, element.name
-                );
+                let message =
+                    format!("unknown attribute `{}` of <{}>", attribute.name, element.name);
                 return Err(self.wrong(element, &attribute.name, message));
             }
         }
@@ -195,7 +193,7 @@ impl Lowering<'_> {
     fn id(&mut self, element: &Element, kind: &'static str) -> Lowered<String> {
         let id = self.required(element, "id")?.to_owned();
         if self.names.values().flatten().any(|known| *known == id) {
-            return Err(self.wrong(element, "id", format!("the id `{id}` is taken already")));
+            return Err(self.wrong(element, "id", format!("the id `{id}` is used twice")));
         }
         self.names.entry(kind).or_default().push(id.clone());
         let problem_kind = match kind {
@@ -251,14 +249,14 @@ impl Lowering<'_> {
         let flag = self.parsed(element, name, |text| match text {
             "true" | "1" => Ok(true),
             "false" | "0" => Ok(false),
-            _ => Err(format!("`{name}` is true or false, not `{text}`")),
+            _ => Err(format!("`{name}` must be true or false, got `{text}`")),
         })?;
         Ok(flag.unwrap_or(default))
     }
 
     fn number(&self, element: &Element, name: &str, default: u64) -> Lowered<u64> {
         let number = self.parsed(element, name, |text| {
-            text.parse().map_err(|_| format!("`{name}` is a whole number, not `{text}`"))
+            text.parse().map_err(|_| format!("`{name}` must be a whole number, got `{text}`"))
         })?;
         Ok(number.unwrap_or(default))
     }
@@ -269,7 +267,9 @@ impl Lowering<'_> {
 
     fn qos(&self, element: &Element, default: QoS) -> Lowered<QoS> {
         let qos = self.parsed(element, "qos", |text| {
-            text.parse::<u8>().map_err(|_| format!("QoS is 0, 1 or 2, not `{text}`"))?.try_into()
+            text.parse::<u8>()
+                .map_err(|_| format!("QoS must be 0, 1 or 2, got `{text}`"))?
+                .try_into()
         })?;
         Ok(qos.unwrap_or(default))
     }
@@ -284,13 +284,13 @@ impl Lowering<'_> {
         let address = self.required(element, "address")?.trim().to_owned();
         let port = self.parsed(element, "port", |text| match text.parse::<u16>() {
             Ok(port) if port > 0 => Ok(port),
-            _ => Err(format!("a port lies between 1 and 65535, `{text}` does not")),
+            _ => Err(format!("a port must be from 1 to 65535, got `{text}`")),
         })?;
         let port = port.ok_or_else(|| self.error(element, "the broker needs a `port`"))?;
         let is_tls = self.parsed(element, "transport", |text| match text {
             "TCP" => Ok(false),
             "TLS" => Ok(true),
-            _ => Err(format!("the transport is TCP or TLS, not `{text}`")),
+            _ => Err(format!("the transport must be TCP or TLS, got `{text}`")),
         })?;
         let is_tls = is_tls.unwrap_or(false);
         let transport = match element.name.as_str() {
@@ -322,7 +322,7 @@ impl Lowering<'_> {
         let version = self.parsed(holder, name, |text| match text {
             "3" => Ok(Version::V311),
             "5" => Ok(Version::V5),
-            _ => Err(format!("the MQTT version is 3 or 5, not `{text}`")),
+            _ => Err(format!("the MQTT version must be 3 or 5, got `{text}`")),
         })?;
         Ok(ClientGroup {
             client_ids,
@@ -364,9 +364,8 @@ impl Lowering<'_> {
             }
             (None, Some(filter)) => one_filter(filter),
             _ => {
-                return Err(
-                    self.error(element, "a subscription has either `topicGroup` or `topicFilter`")
-                );
+                return Err(self
+                    .error(element, "a subscription needs either `topicGroup` or `topicFilter`"));
             }
         };
         Ok(Subscription { id, filters, assign: Assign::Partition, routed: false })
@@ -502,7 +501,7 @@ impl Commands<'_, '_> {
         let provider = element.attribute("securityProvider").unwrap_or("standard");
         if provider != "standard" {
             let message = format!(
-                "the security provider `{provider}` is a Swarm extension, only `standard` is known here"
+                "the security provider `{provider}` is an extension of Swarm: only `standard` is supported"
             );
             return Err(names.wrong(element, "securityProvider", message));
         }
@@ -523,7 +522,7 @@ impl Commands<'_, '_> {
                 names.wrong(
                     element,
                     "keepAlive",
-                    format!("a keep-alive of {keep_alive_secs} s is above 65,535 s"),
+                    format!("the keep-alive must be at most 65,535 s, got {keep_alive_secs} s"),
                 )
             })?,
             clean_start: names.flag(element, "cleanStart", true)?,
@@ -639,7 +638,7 @@ impl Commands<'_, '_> {
         let message = element.attribute("message").unwrap_or("").as_bytes().to_vec();
         if generator != "static" {
             let message = format!(
-                "the payload generator `{generator}` is a Swarm extension, only `static` is known here"
+                "the payload generator `{generator}` is an extension of Swarm: only `static` is supported"
             );
             return Err(self.names.wrong(element, "payloadGeneratorType", message));
         }

@@ -234,7 +234,7 @@ fn what_the_schema_allows_is_read() {
     // Elsewhere the schema has no wildcard.
     let wrong = FULL.replace(r#"spread="linear""#, r#"spread="linear" shape="round""#);
     let error = parse("full.xml", &wrong).unwrap_err().to_string();
-    assert!(error.contains("`shape` is not known on <delay>"), "{error}");
+    assert!(error.contains("unknown attribute `shape` of <delay>"), "{error}");
 }
 
 #[test]
@@ -265,8 +265,8 @@ fn the_reconnect_storm_meets_the_documented_times() {
 #[test]
 fn errors_name_line_and_fix() {
     let cases = [
-        (r#"transport>TLS"#, r#"transport>UDP"#, true, "TCP or TLS, not `UDP`"),
-        (r#"<port>1883"#, r#"<port>0"#, true, "between 1 and 65535"),
+        (r#"transport>TLS"#, r#"transport>UDP"#, true, "TCP or TLS, got `UDP`"),
+        (r#"<port>1883"#, r#"<port>0"#, true, "from 1 to 65535"),
         (r#"clientGroup="b""#, r#"clientGroup="bb""#, true, "did you mean `b`?"),
         (r#"<topicGroup>t<"#, r#"<topicGroup>tt<"#, true, "unknown topic group `tt`"),
         (r#"qos="2""#, r#"qos="7""#, true, "QoS is 0, 1 or 2, not 7"),
@@ -276,10 +276,10 @@ fn errors_name_line_and_fix() {
             r#"ackDelay="20ms""#,
             r#"ackdelay="20ms""#,
             true,
-            "`ackdelay` is not known on <subscribe>",
+            "unknown attribute `ackdelay` of <subscribe>",
         ),
-        (r#"<count>20</count>"#, r#"<count>200</count>"#, false, "100 topics, 203 are asked for"),
-        (r#"id="l2""#, r#"id="l1""#, true, "`l1` is taken already"),
+        (r#"<count>20</count>"#, r#"<count>200</count>"#, false, "100 topics, but 203 are needed"),
+        (r#"id="l2""#, r#"id="l1""#, true, "`l1` is used twice"),
         (r#"to="exact wild shared""#, r#"to="exakt""#, true, "did you mean `exact`?"),
         (
             r#"method="close-tcp-socket""#,
@@ -310,5 +310,5 @@ fn garbage_is_an_error_and_no_panic() {
         assert!(parse("x.xml", text).is_err(), "{text}");
     }
     let deep = "<scenario>".repeat(100_000);
-    assert!(parse("x.xml", &deep).unwrap_err().to_string().contains("nest deeper"));
+    assert!(parse("x.xml", &deep).unwrap_err().to_string().contains("nested deeper"));
 }

@@ -61,7 +61,10 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Element, ScenarioError> {
         let closed = match event {
             Event::Start(start) => {
                 if open.len() >= DEPTH_MAX {
-                    return Err(wrong(format!("elements nest deeper than {DEPTH_MAX}"), span));
+                    return Err(wrong(
+                        format!("elements are nested deeper than {DEPTH_MAX}"),
+                        span,
+                    ));
                 }
                 open.push(element(&start, &span).map_err(|message| wrong(message, span))?);
                 None
@@ -115,7 +118,7 @@ fn append(open: &mut [Element], text: &str) {
 fn element(start: &BytesStart<'_>, span: &Range<usize>) -> Result<Element, String> {
     let mut attributes = Vec::new();
     for attribute in start.attributes() {
-        let attribute = attribute.map_err(|error| format!("a broken attribute: {error}"))?;
+        let attribute = attribute.map_err(|error| format!("invalid attribute: {error}"))?;
         let key = attribute.key.as_ref().to_owned();
         if key == "xmlns" || key.starts_with("xmlns:") || key.starts_with("xsi:") {
             continue;

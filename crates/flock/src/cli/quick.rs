@@ -66,8 +66,7 @@ fn pub_scenario(args: &Pub) -> anyhow::Result<Scenario> {
     let topic = variables(asked, "pub", bench, each)?;
     anyhow::ensure!(
         !args.message.as_ref().is_some_and(|text| text.starts_with("template://")),
-        "-m template://FILE: templates are not read here; -m TEXT sends a text, and \
-         --topics-payload a file of payloads"
+        "-m template://FILE is not supported: use -m TEXT or --topics-payload FILE"
     );
     let payload = match &args.message {
         Some(text) => text_payload(text, !args.waits.payload_hdrs.is_empty()),
@@ -123,9 +122,9 @@ fn text_payload(text: &str, stamped: bool) -> Payload {
 
 /// Every client publishes to all topics of a file.
 fn many_topics(args: &Pub) -> anyhow::Result<Scenario> {
-    let Some(file) = &args.topics_payload else { anyhow::bail!("a topic is needed, -t") };
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("{} cannot be read", file.display()))?;
+    let Some(file) = &args.topics_payload else { anyhow::bail!("-t TOPIC is required") };
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let specs = topics::parse(&text).with_context(|| file.display().to_string())?;
     let title = format!("publishing to the topics of {}", file.display());
     let mut scenario = base("pub", &title, &args.bench, Vec::new())?;
@@ -156,7 +155,10 @@ fn many_topics(args: &Pub) -> anyhow::Result<Scenario> {
 /// A pause of so many milliseconds at random, from the least to the most.
 fn random_wait(waits: &Waits) -> anyhow::Result<Vec<Step>> {
     let (min, max) = (waits.min_random_wait, waits.max_random_wait);
-    anyhow::ensure!(max == 0 || min <= max, "--min-random-wait is above --max-random-wait");
+    anyhow::ensure!(
+        max == 0 || min <= max,
+        "--min-random-wait must not be above --max-random-wait"
+    );
     let pauses = [(min, Spread::None), (max.saturating_sub(min), Spread::Random)];
     let pauses = pauses.into_iter().filter(|(ms, _)| *ms > 0);
     Ok(pauses
@@ -309,10 +311,7 @@ fn cycle(id: &str, steps: Vec<Step>) -> LifeCycle {
 }
 
 fn connect(bench: &Bench) -> anyhow::Result<Connect> {
-    anyhow::ensure!(
-        !bench.quic,
-        "--quic: MQTT over QUIC is in no standard and not spoken here; TCP, TLS and WebSocket are"
-    );
+    anyhow::ensure!(!bench.quic, "--quic is not supported: use TCP, TLS or WebSocket");
     let written = |text: &Option<String>| -> anyhow::Result<Option<Pattern>> {
         text.as_ref().map(|text| Ok(Pattern::parse(&numbered(text, bench))?)).transpose()
     };
@@ -368,7 +367,7 @@ fn variables(
 ) -> anyhow::Result<Names> {
     anyhow::ensure!(
         bench.credentials.is_none() || !text.contains("%u"),
-        "`{text}`: %u is the name that --username gives, and --credentials has many"
+        "`{text}`: %u needs --username, not --credentials"
     );
     let user = bench.username.as_deref().unwrap_or("");
     let mut source = Pattern::literal(text).source().replace("%u", Pattern::literal(user).source());
@@ -376,7 +375,7 @@ fn variables(
     let per_client = source.matches("%i").count() + source.matches("%c").count();
     anyhow::ensure!(
         per_client <= 1,
-        "`{text}`: only one of %i and %c (and of %i in the user name) fits in a topic"
+        "`{text}`: a topic can have only one of %i and %c (or %u with %i)"
     );
     let client_at = source.find("%i").or_else(|| source.find("%c"));
     let (mut fast, mut order) = (None, Order::RoundRobin);
@@ -386,21 +385,21 @@ fn variables(
             .parse()
             .ok()
             .filter(|n| *n > 0)
-            .ok_or_else(|| anyhow::anyhow!("`{text}`: write %rand_N with N above 0"))?;
+            .ok_or_else(|| anyhow::anyhow!("`{text}`: N of %rand_N must be above 0"))?;
         source = source.replacen(&format!("%rand_{digits}"), &format!("{{0..{n}}}"), 1);
         (fast, order) = (Some((at, n)), Order::Random);
     } else if let Some(at) = source.find("%s") {
         let n = messages
-            .ok_or_else(|| anyhow::anyhow!("`{text}`: %s needs the number of messages, -L"))?;
+            .ok_or_else(|| anyhow::anyhow!("`{text}`: %s needs -L, the number of messages"))?;
         source = source.replacen("%s", &format!("{{1..{}}}", n + 1), 1);
         fast = Some((at, n));
     }
     if let (Some(client), Some((at, _))) = (client_at, fast) {
-        anyhow::ensure!(client < at, "`{text}`: write %i or %c in front of %s or %rand_N");
+        anyhow::ensure!(client < at, "`{text}`: %i or %c must come ahead of %s or %rand_N");
     }
     anyhow::ensure!(
         !source.contains("%rand_") && !source.contains("%s"),
-        "`{text}`: only one of %s and %rand_N fits in a topic"
+        "`{text}`: a topic can have only one of %s and %rand_N"
     );
     // With something counting faster behind it, the client's number has to have an end.
     let first = bench.startnumber;
@@ -528,11 +527,11 @@ mod tests {
         assert_eq!(names("pub -c 3 -t %i/%rand_10"), ("2/9".into(), 30, Assign::Window(10)));
         assert_eq!(names("pub -c 3 -L 12 -t x/%s"), ("x/4".into(), 4, Assign::All));
         for (line, message) in [
-            ("pub --credentials no.such -t %u", "has many"),
-            ("pub -t %s", "needs the number of messages"),
-            ("pub -t %rand_5/%i", "in front of"),
+            ("pub --credentials no.such -t %u", "needs --username"),
+            ("pub -t %s", "%s needs -L"),
+            ("pub -t %rand_5/%i", "ahead of"),
             ("pub -t %i/%c", "only one"),
-            ("pub -t %rand_0", "N above 0"),
+            ("pub -t %rand_0", "must be above 0"),
             ("pub -t %rand_3/%rand_3", "only one"),
         ] {
             assert!(scenario(line).unwrap_err().to_string().contains(message), "{line}");
@@ -622,6 +621,6 @@ mod tests {
         ] {
             assert!(scenario(line).is_err(), "{line}");
         }
-        assert!(check(&scenario("sub -t a#").unwrap())[0].message.contains("level of its own"));
+        assert!(check(&scenario("sub -t a#").unwrap())[0].message.contains("whole last level"));
     }
 }

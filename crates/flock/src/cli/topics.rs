@@ -41,9 +41,9 @@ pub(super) struct Spec {
 fn whole_number<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let value = Value::deserialize(deserializer)?;
     let number = value.as_u64().or_else(|| value.as_str()?.parse().ok());
-    number.filter(|ms| *ms > 0).ok_or_else(|| {
-        serde::de::Error::custom("`interval_ms` is a whole number of milliseconds above 0")
-    })
+    number
+        .filter(|ms| *ms > 0)
+        .ok_or_else(|| serde::de::Error::custom("`interval_ms` must be a whole number above 0"))
 }
 
 pub(super) fn parse(text: &str) -> anyhow::Result<Specs> {
@@ -58,16 +58,13 @@ pub(super) fn parse(text: &str) -> anyhow::Result<Specs> {
 impl Spec {
     fn check(&self) -> anyhow::Result<()> {
         let name = &self.name;
-        anyhow::ensure!(self.qos <= 2, "{name}: QoS is 0, 1 or 2, not {}", self.qos);
+        anyhow::ensure!(self.qos <= 2, "{name}: QoS must be 0, 1 or 2, got {}", self.qos);
         anyhow::ensure!(
             matches!(self.payload_encoding.as_str(), "" | "json"),
-            "{name}: the payload encoding `{}` is Erlang's own; use json",
+            "{name}: the payload encoding `{}` is not supported: use json",
             self.payload_encoding
         );
-        anyhow::ensure!(
-            self.render.is_none(),
-            "{name}: `render` differs from client to client, which payloads here do not"
-        );
+        anyhow::ensure!(self.render.is_none(), "{name}: `render` is not supported");
         self.unit().map(|_| ())
     }
 
@@ -84,13 +81,13 @@ impl Spec {
             "us" | "microsecond" => TimeUnit::Micros,
             "ns" | "nanosecond" => TimeUnit::Nanos,
             _ => anyhow::bail!(
-                "{}: `inject_timestamp` is true, false, \"s\", \"ms\", \"us\" or \"ns\"",
+                "{}: `inject_timestamp` must be true, false, \"s\", \"ms\", \"us\" or \"ns\"",
                 self.name
             ),
         };
         anyhow::ensure!(
             self.payload.is_object(),
-            "{}: `inject_timestamp` sets the key `timestamp` of a payload, which has to be an object",
+            "{}: `inject_timestamp` needs an object as payload",
             self.name
         );
         Ok(Some(unit))
@@ -135,7 +132,8 @@ pub(super) fn round(
 ) -> anyhow::Result<Command> {
     let too_many = || {
         anyhow::anyhow!(
-            "the intervals meet again only after more than {MESSAGES_MAX} messages: choose such as are multiples of each other"
+            "the intervals repeat only after more than {MESSAGES_MAX} messages: use multiples of \
+                 each other"
         )
     };
     let mut round_ms = 1_u64;
@@ -260,15 +258,15 @@ mod tests {
     fn bad_files_are_refused() {
         for (from, to, said) in [
             ("\"200\"", "\"0\"", "above 0"),
-            ("\"QoS\": 1", "\"QoS\": 3", "QoS is 0, 1 or 2"),
+            ("\"QoS\": 1", "\"QoS\": 3", "QoS must be 0, 1 or 2"),
             (
                 "json\", \"stream\": 0, \"stream_priority\": 1, \"payload\": \"x\"",
                 "eterm\"",
-                "Erlang",
+                "`eterm` is not supported",
             ),
-            ("\"retain\": true", "\"render\": \"VIN\"", "differs from client"),
-            ("_timestamp\": \"ms\"", "_timestamp\": \"hours\"", "is true, false"),
-            ("_timestamp\": false", "_timestamp\": true", "to be an object"),
+            ("\"retain\": true", "\"render\": \"VIN\"", "`render` is not supported"),
+            ("_timestamp\": \"ms\"", "_timestamp\": \"hours\"", "must be true, false"),
+            ("_timestamp\": false", "_timestamp\": true", "needs an object"),
         ] {
             let text = FILE.replace(from, to);
             assert_ne!(text, FILE, "{from}");

@@ -34,7 +34,10 @@ impl Lowering<'_> {
         };
         let (party, lasting) = self.whom(who)?;
         if let (None, Some(_)) = (end, lasting) {
-            return Err(self.error(who.span(), "`for` goes with kill, stop, pause and cut"));
+            return Err(self.error(
+                who.span(),
+                "`for` is only possible with `kill`, `stop`, `pause` and `cut`",
+            ));
         }
         Ok(lasting_for(party, begin(party), lasting, end))
     }
@@ -64,7 +67,7 @@ impl Lowering<'_> {
         match (node, engine) {
             (Some(node), None) => Ok(Party::Node(node)),
             (None, Some(engine)) => Ok(Party::Engine(engine)),
-            _ => Err(self.error(span, "either `node` (a number, \"active\", \"standby\" or \"last\") or `engine` (a number)")),
+            _ => Err(self.error(span, "needs `node` (a number, \"active\", \"standby\" or \"last\") or `engine` (a number)")),
         }
     }
 
@@ -72,14 +75,15 @@ impl Lowering<'_> {
         let given = cut.get_ref();
         if let (Some(clients), Some(share)) = (&given.clients, &given.share) {
             if !(0.0..=1.0).contains(share.get_ref()) {
-                return Err(self.error(share.span(), "a share lies between 0 and 1"));
+                return Err(self.error(share.span(), "`share` must be from 0 to 1"));
             }
             let is_only = given.node.is_none()
                 && given.engine.is_none()
                 && given.directions.is_none()
                 && given.lasting.is_none();
             if !is_only {
-                let message = "`clients` and `share` cut connections of clients: `node`, `engine`, `directions` and `for` go with links";
+                let message =
+                    "`clients` and `share` exclude `node`, `engine`, `directions` and `for`";
                 return Err(self.error(cut.span(), message));
             }
             let group = GroupId(self.find(&self.groups, clients, "client group")?);
@@ -87,7 +91,7 @@ impl Lowering<'_> {
             return Ok(vec![Command::Fault(fault).into()]);
         }
         if given.clients.is_some() || given.share.is_some() {
-            return Err(self.error(cut.span(), "`clients` and `share` go together"));
+            return Err(self.error(cut.span(), "`cut` needs `clients` and `share` together"));
         }
         let who = self.member(given.node, given.engine, cut.span())?;
         let directions: Directions = given.directions.unwrap_or_default();
