@@ -13,7 +13,7 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
         ("out of order", integrity.reordered, expect.reordered_max),
         ("requests without an answer", results.totals.requests_unanswered, Some(expect.lost_max)),
         (
-            "answers that came again or unasked",
+            "answers repeated or not requested",
             results.totals.answers_unasked,
             expect.duplicated_max,
         ),
@@ -30,7 +30,7 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
     let refused = results.totals.publishes_refused;
     let open = results.integrity.unacknowledged.saturating_sub(refused);
     if is_whole && open > 0 {
-        unmet.push(format!("{} never acknowledged, 0 allowed", count(open)));
+        unmet.push(format!("{} not acknowledged, 0 allowed", count(open)));
     }
     let wrongs = results.integrity.wrongs().into_iter().filter(|(_, count_of)| *count_of > 0);
     unmet.extend(wrongs.map(|(what, count_of)| format!("{} {what}, 0 allowed", count(count_of))));
@@ -40,7 +40,7 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
         let Ok(at) = percentile.parse::<f64>() else { continue };
         let found = latency.micros_at(at);
         if latency.is_empty() {
-            unmet.push(format!("no latency was measured, p{percentile} was to be checked"));
+            unmet.push(format!("no latency was measured, but p{percentile} has a limit"));
         } else if found > *max_us {
             unmet.push(format!(
                 "p{percentile} of the latency is {}, {} allowed",

@@ -119,7 +119,7 @@ impl Exporter {
         let missing = told.failed + self.left_out;
         (missing > 0).then(|| {
             let why = if told.last.is_empty() { "the receiver was too slow" } else { &told.last };
-            format!("{missing} seconds of live figures did not arrive: {why}")
+            format!("{missing} seconds of metrics were not delivered: {why}")
         })
     }
 }

@@ -27,7 +27,7 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
 pub fn check(folder: &Path) -> Result<(), String> {
     let told = |error: io::Error| {
         format!(
-            "results cannot be written to {}: {error}; choose another place with --out",
+            "cannot write results to {}: {error}; use another folder with --out",
             folder.display()
         )
     };
@@ -38,8 +38,8 @@ pub fn check(folder: &Path) -> Result<(), String> {
     let free = room.f_bavail.saturating_mul(room.f_frsize);
     if free < ROOM_BYTES_MIN {
         return Err(format!(
-            "{} has room for {free} bytes, and results with their reports take up to \
-             {ROOM_BYTES_MIN}: make room, or choose another place with --out",
+            "{} has {free} free bytes, but results need up to {ROOM_BYTES_MIN}: free disk space, \
+                 or use another folder with --out",
             folder.display()
         ));
     }

@@ -449,9 +449,9 @@ fn standstills() -> Vec<Case> {
     let deaf = Mischief { acknowledge_after: u64::MAX, ..Mischief::default() };
     let endless = Mischief { uncompleted_every: 20, ..Mischief::default() };
     let choosy = Mischief { refuse_every: 20, ..Mischief::default() };
-    let refused = Sign::Words("messages that the broker refused: 10");
-    let open = Sign::Words("10 messages were never acknowledged");
-    let silent = Sign::Words("200 messages were never acknowledged");
+    let refused = Sign::Words("messages refused by the broker: 10");
+    let open = Sign::Words("10 messages were not acknowledged");
+    let silent = Sign::Words("200 messages were not acknowledged");
     let unsent = Sign::Words("of 1,000 messages were due and not sent");
     vec![
         case("stands still for 400 ms", short, pairs(0), Sign::Waited(pause * 9 / 10)),
@@ -470,7 +470,7 @@ fn breakdowns() -> Vec<Case> {
     let strict = Mischief { refuse_subscriptions: true, ..Mischief::default() };
     let claims = Mischief { claims_sessions: true, ..Mischief::default() };
     let alien = Mischief { answer_garbage: true, ..Mischief::default() };
-    let lost = Sign::Words("connections lost that no fault step cut");
+    let lost = Sign::Words("connections lost without a fault");
     let none = Sign::Words("no client could connect");
     vec![
         in_short(case("dies", dead, going_on, lost)),

@@ -50,15 +50,15 @@ struct Agent {
 pub enum AgentError {
     #[error("cannot reach agent {address}: {source} (is `flock agent` running there?)")]
     Unreachable { address: String, source: io::Error },
-    #[error("cannot find agents by the name {name}: {source}")]
+    #[error("cannot resolve agents {name}: {source}")]
     Unknown { name: String, source: io::Error },
-    #[error("{address} does not answer as an agent: {source}")]
+    #[error("{address} is not a flock agent: {source}")]
     NoAgent { address: String, source: io::Error },
     #[error("agent {address}: {mismatch} (run the same version of flock on both)")]
     Protocol { address: String, mismatch: String },
     #[error("agent {address} is version {theirs}, this is {ours}: run the same version")]
     Version { address: String, theirs: String, ours: String },
-    #[error("no agent can carry its part of the work:{0}")]
+    #[error("no agent can run its part of the load:{0}")]
     AllRefused(String),
     #[error("cannot start a local agent process: {0}")]
     Spawn(#[source] io::Error),
@@ -123,7 +123,7 @@ impl RemotePool {
                 BufReader::new(out).read_line(&mut line).map_err(AgentError::Spawn)?;
             }
             let address = line.trim().strip_prefix("listening ").ok_or_else(|| {
-                AgentError::Spawn(io::Error::other("the agent process did not say its address"))
+                AgentError::Spawn(io::Error::other("the agent process did not report its address"))
             })?;
             addresses.push(address.to_owned());
         }
@@ -202,7 +202,7 @@ impl Pool for RemotePool {
             Err(_) => {
                 // All is heard that has come: who has nothing there is silent indeed.
                 if let Some(at) = self.silent_one() {
-                    return Some(self.bury(at, format!("not heard for {SILENCE_MAX:?}")));
+                    return Some(self.bury(at, format!("silent for {SILENCE_MAX:?}")));
                 }
                 self.news.recv_timeout(timeout).ok()?
             }
@@ -379,7 +379,7 @@ fn share_out(agents: &mut Vec<Agent>, offer: impl Fn(u64, u64) -> Offer) -> Resu
                     willing.push(agent);
                 }
                 FromAgent::Refused { why } => refusals.push_str(&format!("\n  {address}: {why}")),
-                _ => refusals.push_str(&format!("\n  {address}: answered out of turn")),
+                _ => refusals.push_str(&format!("\n  {address}: unexpected answer")),
             }
         }
         *agents = willing;
@@ -397,7 +397,7 @@ fn start(agent: &mut Agent, clock: Clock) -> Result<(), AgentError> {
     match answer.and_then(|answer| agent.stream.set_read_timeout(None).map(|()| answer)) {
         Ok(FromAgent::Started) => Ok(()),
         Ok(_) => {
-            let source = io::Error::other("answered out of turn");
+            let source = io::Error::other("unexpected answer");
             Err(AgentError::NoAgent { address, source })
         }
         Err(source) => Err(AgentError::NoAgent { address, source }),
@@ -408,7 +408,7 @@ fn ask(agent: &mut Agent, question: Option<&ToAgent>) -> io::Result<FromAgent> {
     if let Some(question) = question {
         send(&mut agent.stream, question)?;
     }
-    receive(&mut agent.stream)?.ok_or_else(|| io::Error::other("the agent hung up"))
+    receive(&mut agent.stream)?.ok_or_else(|| io::Error::other("the agent closed the connection"))
 }
 
 fn listen(at: usize, stream: TcpStream, to: Sender<Heard>) {

@@ -28,7 +28,7 @@ pub fn serve(address: &str, once: bool) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept()?;
         if let Err(error) = attend(&stream) {
-            crate::cli::say::note!("flock agent: a commander left: {error}");
+            crate::cli::say::note!("flock agent: connection to the commander lost: {error}");
         }
         if once {
             return Ok(());
@@ -61,14 +61,14 @@ fn attend(stream: &TcpStream) -> io::Result<()> {
             }
             ToAgent::Start { epoch_ns, wall_ns } => {
                 let Some(package) = offer.take() else {
-                    return Err(io::Error::other("told to start without a work package"));
+                    return Err(io::Error::other("start without a work package"));
                 };
                 let pool = start(&package, Clock::from_epoch(epoch_ns, wall_ns))?;
                 out.send(&FromAgent::Started)?;
                 return carry_out(pool, &orders, &out);
             }
             ToAgent::Ping { .. } | ToAgent::Order(_) | ToAgent::Finish | ToAgent::Judge(_) => {
-                return Err(io::Error::other("an order before the start"));
+                return Err(io::Error::other("command ahead of the start"));
             }
         }
     }
@@ -80,7 +80,7 @@ fn consider(package: &Offer) -> FromAgent {
         Err(refusal) => FromAgent::Refused { why: refusal.to_string() },
         Ok(found) if found.processes > 1 => FromAgent::Refused {
             why: format!(
-                "the limit of open files: {} processes would be needed (run more agents)",
+                "the limit of open files is too low: {} processes are needed (use more agents)",
                 found.processes
             ),
         },
@@ -158,7 +158,7 @@ fn carry_out(mut pool: LocalPool, orders: &Orders, out: &Out) -> io::Result<()> 
             Err(TryRecvError::Disconnected) => {
                 // The commander died: no load without a master.
                 pool.order(&PoolOrder::End);
-                return Err(io::Error::other("the connection ended in the middle of a run"));
+                return Err(io::Error::other("the connection was closed during a run"));
             }
             Err(TryRecvError::Empty) => {}
         }
@@ -181,7 +181,7 @@ fn judge_when_told(
             return out.send(&FromAgent::Part(Box::new(part)));
         }
     }
-    Err(io::Error::other("the connection ended before the judgement"))
+    Err(io::Error::other("the connection was closed ahead of the evaluation"))
 }
 
 /// How late an order may be noticed while nothing happens.

@@ -80,7 +80,7 @@ pub(super) enum FromAgent {
 /// Why the two do not understand each other.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Mismatch {
-    #[error("it speaks version {theirs} of the agents' protocol, this program {PROTOCOL}")]
+    #[error("it uses version {theirs} of the agent protocol, this program {PROTOCOL}")]
     Version { theirs: u32 },
     #[error("unexpected greeting: not a flock agent or commander, or one of an older version")]
     Stranger,
@@ -115,7 +115,8 @@ pub(super) fn check_greeting(stream: &mut impl Read) -> Result<(), Mismatch> {
 pub(super) fn send<T: Serialize>(stream: &mut impl Write, message: &T) -> io::Result<()> {
     let body = serde_json::to_vec(message)?;
     let len = u32::try_from(body.len()).ok().filter(|&len| len <= FRAME_BYTES_MAX);
-    let len = len.ok_or_else(|| io::Error::other("a message between agents is over 1 GiB"))?;
+    let len =
+        len.ok_or_else(|| io::Error::other("a message of the agent protocol is above 1 GiB"))?;
     let mut frame = len.to_be_bytes().to_vec();
     frame.extend_from_slice(&body);
     stream.write_all(&frame)?;
@@ -132,7 +133,7 @@ pub(super) fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result
     }
     let len = u32::from_be_bytes(len);
     if len > FRAME_BYTES_MAX {
-        return Err(io::Error::other("the other side does not speak the agents' protocol"));
+        return Err(io::Error::other("the other side does not use the agent protocol"));
     }
     // Grown as it comes, so that a false length costs nothing.
     let mut body = Vec::new();

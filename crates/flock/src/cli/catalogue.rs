@@ -46,7 +46,8 @@ pub(super) fn list(args: &args::List) -> anyhow::Result<ExitCode> {
     }
     print(&left_from(&rows, 5))?;
     print(
-        "\nHM-R{n} and HM-R{n}-even are HM-200M with n clients. `flock show ID` explains one.\n",
+        "\nHM-R{n} and HM-R{n}-even are HM-200M with n clients. `flock show ID` describes a \
+             scenario.\n",
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -122,7 +123,7 @@ fn explain(loaded: &Loaded) -> String {
     if let Some(copies) = estimate.copies_per_message {
         facts.push(("copies per message", number(copies)));
         let rate = |rate: Option<f64>| {
-            rate.map_or("as fast as it goes".to_owned(), |rate| format!("{}/s", number(rate)))
+            rate.map_or("unthrottled".to_owned(), |rate| format!("{}/s", number(rate)))
         };
         facts.push(("published", rate(estimate.publishes_per_sec)));
         if let Some(answers) = estimate.answers_per_sec {
@@ -139,8 +140,8 @@ fn explain(loaded: &Loaded) -> String {
     }
     stages(loaded, &mut out);
     for (title, items) in [
-        ("Chosen by us, as the source leaves it open", &about.chosen),
-        ("Worth knowing, and how contradictions in the source are read", &about.notes),
+        ("Chosen by flock, not part of the source", &about.chosen),
+        ("Notes, and contradictions in the source", &about.notes),
     ] {
         if !items.is_empty() {
             let _ = writeln!(out, "\n{title}:");
@@ -301,7 +302,7 @@ mod tests {
         let text = explain(&catalogue::find("MB-E1", &Choice::default()).unwrap());
         for part in [
             "50,000/s",
-            "Chosen by us",
+            "Chosen by flock",
             "measured",
             "flock run MB-E1 --scale 0.08",
             "VerneMQ 1.12.6.2",

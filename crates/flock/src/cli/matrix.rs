@@ -41,7 +41,7 @@ pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let deaf = cells.first().and_then(|(_, loaded)| deaf_words(&loaded.scenario, &args.lab));
     if let Some(words) = deaf {
-        anyhow::bail!("nothing was run: {words}");
+        anyhow::bail!("not started: {words}");
     }
     keep::check(&args.lab.out).map_err(anyhow::Error::msg)?;
     survive_full_places()?;
@@ -93,7 +93,7 @@ fn find(name: &str, args: &args::Matrix) -> anyhow::Result<Matrix> {
     let path = Path::new(name);
     let from_file = if path.extension().is_some_and(|ending| ending == "toml") {
         let text = std::fs::read_to_string(path)
-            .with_context(|| format!("{} cannot be read", path.display()))?;
+            .with_context(|| format!("cannot read {}", path.display()))?;
         Matrix::parse(name, &text)
     } else {
         Matrix::find(name).map(Ok)
@@ -156,8 +156,7 @@ fn keep_report(matrix: &Matrix, all: &[Done], args: &args::Matrix) -> anyhow::Re
     for (path, text) in
         [(path.with_extension("csv"), report::csv(matrix, all)), (path.clone(), page)]
     {
-        keep::write(&path, &text)
-            .with_context(|| format!("{} cannot be written", path.display()))?;
+        keep::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     out(format_args!("{}", report::table(matrix, all)));
     say!("report                {}", path.display());

@@ -22,7 +22,7 @@ pub(super) fn carry_out_all(
         let (code, _) = carry_out_one(scenario, origin, lab, (None, endpoint.as_ref()))?;
         // A search has repeated itself.
         if !lab.quiet && scenario.search.is_none() {
-            note!("one run is an anecdote: --runs 5 shows how far runs lie apart");
+            note!("a single run does not show the noise: use --runs 5");
         }
         return Ok(ExitCode::from(code));
     }
@@ -37,7 +37,7 @@ pub(super) fn carry_out_all(
     }
     out(format_args!("{}", series.words()));
     if (runs as usize) < stats::RUNS_MIN {
-        say!("two runs tell little of the noise: --runs 5");
+        say!("two runs show little of the noise: use --runs 5");
     }
     Ok(ExitCode::from(series.code()))
 }

@@ -64,7 +64,7 @@ pub(super) fn search(
     (rate_min, rate_max): (u64, u64),
     step_us: u64,
 ) -> anyhow::Result<Search> {
-    anyhow::ensure!(rate_min <= rate_max, "the rate to begin with (--rate-min) is above the last");
+    anyhow::ensure!(rate_min <= rate_max, "--rate-min must not be above --rate-max");
     let rate_min = rate_min.max(1);
     let precision = SEARCH_PRECISION;
     Ok(Search { percentile, latency_max_us, rate_min, rate_max, step_us, precision })
@@ -80,8 +80,8 @@ pub(super) fn checked(scenario: Scenario) -> anyhow::Result<Scenario> {
 
 /// Gives the clients names and passwords from a file.
 pub(super) fn equip(scenario: &mut Scenario, file: &Path) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("{} cannot be read", file.display()))?;
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let (names, passwords) =
         credentials(&text).map_err(|message| anyhow::anyhow!("{}: {message}", file.display()))?;
     scenario.each_command_mut(&mut |command| {
@@ -126,7 +126,7 @@ pub(super) fn carry_out(
 /// Where live figures are to be had, for all runs.
 pub(super) fn endpoint(lab: &args::Lab) -> anyhow::Result<Option<Endpoint>> {
     match lab.prometheus.as_deref() {
-        Some("") => anyhow::bail!("--prometheus needs an address, HOST:PORT, or --restapi one"),
+        Some("") => anyhow::bail!("--prometheus needs HOST:PORT, or --restapi"),
         Some(address) => {
             Ok(Some(Endpoint::start(address).with_context(|| format!("--prometheus {address}"))?))
         }
@@ -155,7 +155,7 @@ pub(super) fn carry_out_one(
     let path = results_path(&scenario, lab, set.as_ref().map(|set| set.number));
     keep::check(&lab.out).map_err(anyhow::Error::msg)?;
     if let Some(words) = deaf_words(&scenario, lab) {
-        anyhow::ensure!(tries_again(&scenario), "nothing was run: {words}");
+        anyhow::ensure!(tries_again(&scenario), "not started: {words}");
         note!("flock: {words}");
     }
     let mut exporters = exporters(&scenario, lab)?;
@@ -208,8 +208,7 @@ pub(super) fn deaf_words(scenario: &Scenario, lab: &args::Lab) -> Option<String>
     let deaf = engine::preflight::deaf(scenario);
     (!deaf.is_empty()).then(|| {
         format!(
-            "nobody listens at {}: start a broker there, say where one is (--broker), or have one \
-             started (--broker-command)",
+            "no broker listens on {}: start it, or use --broker or --broker-command",
             deaf.join(", ")
         )
     })
@@ -251,7 +250,7 @@ pub(super) fn options<'a>(
 pub(super) fn exporters(scenario: &Scenario, lab: &args::Lab) -> anyhow::Result<Vec<Exporter>> {
     let started = lab.influx.iter().chain(&lab.otlp).map(|sink| {
         Exporter::start(sink.clone(), &scenario.id)
-            .with_context(|| format!("{sink:?} cannot be written"))
+            .with_context(|| format!("cannot write to {sink:?}"))
     });
     started.collect()
 }
@@ -268,9 +267,8 @@ pub(super) fn survive_full_places() -> anyhow::Result<()> {
 pub(super) fn keep_all(results: &Results, path: &Path) -> anyhow::Result<()> {
     let kept = engine::save(results, path).map_err(|error| {
         let refuge = keep::refuge(path).filter(|refuge| engine::save(results, refuge).is_ok());
-        let refuge =
-            refuge.map_or(String::new(), |path| format!("; they are in {}", path.display()));
-        anyhow::anyhow!("{} cannot be written: {error}{refuge}", path.display())
+        let refuge = refuge.map_or(String::new(), |path| format!("; saved in {}", path.display()));
+        anyhow::anyhow!("cannot write {}: {error}{refuge}", path.display())
     });
     let reported = write_reports(results, path);
     kept.and(reported)
@@ -299,7 +297,7 @@ pub(super) fn write_reports(results: &Results, path: &Path) -> anyhow::Result<()
     let each = Format::ALL.map(|format| {
         let path = path.with_extension(format.ending());
         keep::write(&path, &format.render(results))
-            .with_context(|| format!("{} cannot be written", path.display()))
+            .with_context(|| format!("cannot write {}", path.display()))
     });
     each.into_iter().find(Result::is_err).unwrap_or(Ok(()))
 }
@@ -388,13 +386,13 @@ pub(super) fn length_words(scenario: &Scenario) -> String {
     let length = scenario.length();
     if let Some(search) = scenario.search {
         let step = text::seconds(search.step_us as f64 / 1e6);
-        return format!("takes some dozens of steps of {step} and more each");
+        return format!("takes dozens of steps of at least {step}");
     }
     let time = text::seconds(length.secs());
     match (length.is_open, length.us) {
         (false, _) => format!("takes about {time}"),
-        (true, 0) => "takes as long as it takes: the end is not one of time".to_owned(),
-        (true, _) => format!("takes {time} and what is not bound by time"),
+        (true, 0) => "time unknown: the end does not depend on time".to_owned(),
+        (true, _) => format!("takes {time}, plus steps that do not depend on time"),
     }
 }
 

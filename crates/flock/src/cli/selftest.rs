@@ -19,12 +19,12 @@ fn table(findings: &[Finding]) -> String {
     let mut line = |title: &str, caught: &str, told: &str| {
         let _ = writeln!(out, "{title:<38}{caught:<10}{told}");
     };
-    line("the broker", "seen", "in the words of the report");
+    line("the broker", "seen", "found in the report");
     for finding in findings {
         line(finding.title, if finding.is_caught { "yes" } else { "NO" }, &finding.told);
     }
     let caught = findings.iter().filter(|finding| finding.is_caught).count();
-    let _ = writeln!(out, "{caught} of {} seen for what they are", findings.len());
+    let _ = writeln!(out, "{caught} of {} detected", findings.len());
     out
 }
 
@@ -38,6 +38,6 @@ mod tests {
         let text = table(&[finding("loses", true), finding("lies", false)]);
         assert!(text.contains("loses                                 yes       words"));
         assert!(text.contains("lies                                  NO        words"));
-        assert!(text.ends_with("1 of 2 seen for what they are\n"));
+        assert!(text.ends_with("1 of 2 detected\n"));
     }
 }

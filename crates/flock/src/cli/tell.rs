@@ -19,7 +19,7 @@ pub(super) fn report(args: &args::Report) -> anyhow::Result<ExitCode> {
     let path = match (&args.out, args.results.file_name()) {
         (Some(folder), Some(name)) => {
             std::fs::create_dir_all(folder)
-                .with_context(|| format!("{} cannot be made", folder.display()))?;
+                .with_context(|| format!("cannot create {}", folder.display()))?;
             folder.join(name)
         }
         _ => args.results.clone(),
@@ -34,7 +34,7 @@ pub(super) fn compare(args: &args::Compare) -> anyhow::Result<ExitCode> {
     let sets = sets(&args.results)?;
     let is_repeated = sets.iter().any(|set| set.len() > 1);
     let all: Vec<Results> = sets.iter().flatten().cloned().collect();
-    anyhow::ensure!(all.len() > 1, "there is one run only: nothing to compare");
+    anyhow::ensure!(all.len() > 1, "a comparison needs at least two runs");
     let (runs, sides) = (Run::name_all(all), Side::each(sets));
     match is_repeated {
         true => out(format_args!("{}", noise::plain(&sides))),
@@ -45,9 +45,9 @@ pub(super) fn compare(args: &args::Compare) -> anyhow::Result<ExitCode> {
         Some("html") => compare::html(&runs),
         Some("md") if is_repeated => noise::markdown(&sides),
         Some("md") => compare::markdown(&runs),
-        _ => anyhow::bail!("{}: a comparison is written as .html or .md", path.display()),
+        _ => anyhow::bail!("{}: the name must end with .html or .md", path.display()),
     };
-    keep::write(path, &text).with_context(|| format!("{} cannot be written", path.display()))?;
+    keep::write(path, &text).with_context(|| format!("cannot write {}", path.display()))?;
     say!("\nwritten to {}", path.display());
     Ok(ExitCode::SUCCESS)
 }
@@ -72,7 +72,7 @@ fn sets(given: &[String]) -> anyhow::Result<Vec<Vec<Results>>> {
 }
 
 fn read(path: &Path) -> anyhow::Result<Results> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("{} cannot be read", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     Results::parse(&text).map_err(|why| anyhow::anyhow!("{} {why}", path.display()))
 }

@@ -26,10 +26,10 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     keep::check(&args.out).map_err(anyhow::Error::msg)?;
     survive_full_places()?;
     let missing = versus::missing(&brokers, &scenarios);
-    anyhow::ensure!(missing.is_empty(), "nothing was run: {}", missing.join("; "));
+    anyhow::ensure!(missing.is_empty(), "not started: {}", missing.join("; "));
     if (args.rounds as usize) < stats::RUNS_MIN && !args.quiet {
         note!(
-            "{} of each: an anecdote, which tells nothing of the noise (--rounds 5 does)",
+            "{} of each: this does not show the noise, use --rounds 5",
             if args.rounds == 1 { "one round" } else { "two rounds" }
         );
     }
@@ -67,7 +67,7 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     say!("{}", report::table(&cells));
     keep_comparisons(&cells, &conduct, args)?;
     kept.into_iter().collect::<anyhow::Result<()>>()?;
-    say!("results, reports and comparisons are in {}", args.out.display());
+    say!("results, reports and comparisons: {}", args.out.display());
     let all_ran = !cells.is_empty() && cells.iter().all(|cell| cell.results.is_ok());
     Ok(match (all_ran, report::all_have_a_valid_round(&cells)) {
         (false, _) => ExitCode::from(FAILED),
@@ -85,7 +85,7 @@ fn opening(rounds: u32, brokers: &[Description], scenarios: &[(Scenario, String)
         n => format!("{n} {what}s"),
     };
     format!(
-        "{} of {} against {}: {time}, and the starts of the brokers",
+        "{} of {} against {}: {time}, plus the starts of the brokers",
         count(rounds as usize, "round"),
         count(scenarios.len(), "scenario"),
         brokers.iter().map(|broker| broker.name.as_str()).collect::<Vec<_>>().join(", ")
@@ -140,7 +140,7 @@ fn brokers(args: &args::Versus) -> anyhow::Result<Vec<Description>> {
             Description::plain().into_iter().filter(|broker| broker.program().is_some()).collect();
         anyhow::ensure!(
             !installed.is_empty(),
-            "none of the known brokers is installed; name one with --brokers"
+            "no broker is installed: use --brokers, or `make peers`"
         );
         return Ok(installed);
     }
@@ -165,7 +165,7 @@ fn name(cell: &Cell, ending: &str) -> String {
 fn keep_comparisons(cells: &[Cell], conduct: &Conduct, args: &args::Versus) -> anyhow::Result<()> {
     let write = |name: &str, text: &str| {
         let path = args.out.join(name);
-        keep::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))
+        keep::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
     let mut scenarios: Vec<&str> = cells.iter().map(|cell| cell.scenario.as_str()).collect();
     scenarios.sort_unstable();

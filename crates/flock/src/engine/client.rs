@@ -424,8 +424,11 @@ impl Client {
         }
         if asked_to_last && !self.has_expired(ctx) {
             ctx.ledger.forgotten += 1;
-            ctx.tally
-                .error("session", "the broker forgot a persistent session", || self.id(&ctx.plan));
+            ctx.tally.error(
+                "session",
+                "the broker had no session, although it has not expired",
+                || self.id(&ctx.plan),
+            );
         } else {
             self.generation = self.generation.wrapping_add(1);
         }
@@ -585,7 +588,7 @@ impl Client {
                 Err(violation) => {
                     ctx.ledger.breaches += 1;
                     ctx.tally.error("protocol", &violation.to_string(), || self.id(&ctx.plan));
-                    self.link_lost("the broker broke the protocol", ctx);
+                    self.link_lost("protocol error of the broker", ctx);
                     return bytes.len();
                 }
             }
@@ -601,11 +604,10 @@ impl Client {
                 self.on_settled(now_ns, ctx);
             }
             Event::Connected { session_present: true, .. } if self.asks_for_a_clean_start(ctx) => {
-                let told = "a session is said to be there though a clean start was asked for \
-                            (MQTT-3.2.2-2)";
+                let told = "session present after a clean start (MQTT-3.2.2-2)";
                 ctx.ledger.breaches += 1;
                 ctx.tally.error("protocol", told, || self.id(&ctx.plan));
-                self.link_failed(Failure::Client, "the broker broke the protocol", ctx);
+                self.link_failed(Failure::Client, "protocol error of the broker", ctx);
             }
             Event::Connected { session_present, .. } => {
                 self.on_connected(session_present, now_ns, ctx);
@@ -622,7 +624,7 @@ impl Client {
             }
             Event::Subscribed { reasons, .. } => self.on_subscribed(reasons, now_ns, ctx),
             Event::Unsubscribed { reasons, .. } => self.on_unsubscribed(reasons, now_ns, ctx),
-            Event::Auth(_) => self.link_lost("the broker asks for enhanced authentication", ctx),
+            Event::Auth(_) => self.link_lost("the broker requests enhanced authentication", ctx),
             Event::Repeated { dup, .. } => self.on_repeated(dup, ctx),
             Event::AckedAgain { kind } => ctx.ledger.count_repeated_ack(kind),
             Event::Nothing => self.on_settled(now_ns, ctx),
@@ -724,7 +726,7 @@ impl Client {
 const NO_CONNECT: u16 = u16::MAX;
 const TIMED_OUT: &str = "timed out";
 /// Why a connection ended that a fault of the scenario cut.
-pub(super) const CUT: &str = "cut on purpose";
+pub(super) const CUT: &str = "closed by a fault";
 /// Unsent bytes at which a client holds back further messages: they keep their due time.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024;
 /// Buffers that one client may read before others have their turn.

@@ -315,10 +315,8 @@ impl<'a> Conductor<'a> {
             && (to_secs - from_secs) * 1e6 > expected_us as f64
         {
             let (took, expected) = (to_secs - from_secs, expected_us as f64 / 1e6);
-            self.notes.push(format!(
-                "stage `{}` took {took:.1} s, {expected:.1} s were expected",
-                model.id
-            ));
+            self.notes
+                .push(format!("stage `{}` took {took:.1} s, expected {expected:.1} s", model.id));
         }
     }
 
@@ -344,7 +342,7 @@ impl<'a> Conductor<'a> {
         while self.done.threads < self.alive() && !self.is_over() {
             self.follow(STEP);
             if self.clock.now_ns() - started > ANSWER_MAX.as_nanos() as u64 {
-                self.outcome = Outcome::Failed("load threads do not answer".into());
+                self.outcome = Outcome::Failed("load threads do not respond".into());
             }
         }
     }
@@ -458,7 +456,7 @@ impl<'a> Conductor<'a> {
             PoolNews::Tick(tick) => self.on_tick(&tick),
             PoolNews::Lost { threads, why } => {
                 self.lost_threads += threads;
-                self.reasons.push(format!("a part of the load is missing: {why}"));
+                self.reasons.push(format!("part of the load is missing: {why}"));
                 if self.alive() == 0 {
                     self.outcome = Outcome::Failed(why);
                 }

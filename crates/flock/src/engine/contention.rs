@@ -152,23 +152,23 @@ pub(super) fn wait_ratio(marks: &Marks) -> Option<f64> {
 /// Why the figures may not be believed.
 pub(super) fn reasons(contention: &Contention) -> Vec<String> {
     let limits = [
-        (contention.steal_percent, STEAL_MAX_PERCENT, "other machines of the host took"),
+        (contention.steal_percent, STEAL_MAX_PERCENT, "other virtual machines took"),
         (contention.others_percent, OTHERS_MAX_PERCENT, "other programs used"),
     ];
     let found = limits.iter().filter_map(|(percent, most, who)| {
         let percent = (*percent)?;
         (percent > *most).then(|| {
-            format!("{who} {percent:.0} % of this machine's cores while the load was measured")
+            format!("{who} {percent:.0} % of the CPU of this machine during the measurement")
         })
     });
     let mut found: Vec<String> = found.collect();
     if let Some(percent) = contention.throttled_percent.filter(|p| *p > THROTTLED_MAX_PERCENT) {
         found.push(format!(
-            "the container had used up its share of the cores in {percent:.0} % of the measured time"
+            "the container was throttled by its CPU limit in {percent:.0} % of the measured time"
         ));
     }
     if let Some(times) = contention.heat_events.filter(|times| *times > 0) {
-        found.push(format!("cores were slowed down {times} times because they were hot"));
+        found.push(format!("cores were slowed down by heat {times} times"));
     }
     found
 }
@@ -178,14 +178,12 @@ pub(super) fn notes(contention: &Contention) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(percent) = contention.busy_percent.filter(|p| *p > BUSY_MAX_PERCENT) {
         notes.push(format!(
-            "this machine's cores were {percent:.0} % busy: what runs on it, broker and load, \
-             competed for them"
+            "the CPU of this machine was {percent:.0} % busy: broker and load competed for it"
         ));
     }
     if let Some(percent) = contention.pressure_percent.filter(|p| *p > PRESSURE_MAX_PERCENT) {
         notes.push(format!(
-            "in {percent:.0} % of the measured time some thread of this machine was ready and had to \
-             wait for a core"
+            "threads of this machine waited for a core in {percent:.0} % of the measured time"
         ));
     }
     notes

@@ -92,7 +92,8 @@ impl Client {
     pub(super) fn not_missed(&self, ctx: &mut Context) {
         if self.machine.keep_alive_secs() > 0 {
             ctx.ledger.unnoticed += 1;
-            let told = "the broker kept a silent client beyond its keep-alive (MQTT-3.1.2-22)";
+            let told = "the broker did not disconnect a silent client after its keep-alive \
+                 (MQTT-3.1.2-22)";
             ctx.tally.error("connection", told, || self.id(&ctx.plan));
         }
     }

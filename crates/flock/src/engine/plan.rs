@@ -108,9 +108,12 @@ pub enum Op {
 /// Why a scenario cannot be executed as it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    #[error("the scenario has more than {STREAMS_MAX} pairs of publisher and topic: scale it down")]
+    #[error(
+        "the scenario has more than {STREAMS_MAX} pairs of publisher and topic: use a \
+         smaller --scale"
+    )]
     TooManyStreams,
-    #[error("the scenario has more than 65,535 commands of one kind")]
+    #[error("the scenario has more than 65,535 steps of one kind")]
     TooManyCommands,
 }
 

@@ -22,22 +22,23 @@ pub struct Preflight {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error(
-        "{connections} connections need more local ports than {ports} per broker address and source \
-         address: give {more} source addresses or more broker ports, or widen \
-         net.ipv4.ip_local_port_range, or use a smaller --scale"
+        "{connections} connections need more than {ports} local ports per broker address and \
+             source address: use {more} source addresses (--ifaddr), more broker ports, a \
+             larger net.ipv4.ip_local_port_range, or a smaller --scale"
     )]
     Ports { connections: u64, ports: u64, more: u64 },
     #[error(
-        "{connections} connections need about {need_mib} MiB and {have_mib} MiB are free: use a smaller \
-         --scale or more machines (--agents)"
+        "{connections} connections need about {need_mib} MiB of memory, but {have_mib} MiB are \
+             free: use a smaller --scale or more machines (--agents)"
     )]
     Memory { connections: u64, need_mib: u64, have_mib: u64 },
     #[error(
-        "{connections} connections need {processes} processes at {limit} open files each, more than \
-         {PROCESSES_MAX}: raise the limit (ulimit -Hn) or use a smaller --scale"
+        "{connections} connections need {processes} processes with {limit} open files each, at \
+             most {PROCESSES_MAX} are possible: raise the limit (ulimit -Hn) or use a smaller \
+             --scale"
     )]
     Descriptors { connections: u64, processes: u64, limit: u64 },
-    #[error("the scenario has no clients here")]
+    #[error("the scenario has no clients on this machine")]
     NoClients,
 }
 
@@ -68,9 +69,9 @@ fn check_descriptors(connections: u64, preflight: &mut Preflight) -> Result<(), 
         return Err(Refusal::Descriptors { connections, processes, limit });
     }
     if processes > 1 {
-        preflight
-            .notes
-            .push(format!("{processes} local processes, because one may open {limit} files only"));
+        preflight.notes.push(format!(
+            "{processes} local processes, because of the limit of {limit} open files"
+        ));
     }
     preflight.processes = processes as usize;
     Ok(())
@@ -101,7 +102,10 @@ fn check_ports(
         let needed = connections.div_ceil(quick * targets);
         preflight.sources =
             (2..needed + 2).map(|n| IpAddr::V4(Ipv4Addr::from(0x7F00_0000 + n as u32))).collect();
-        preflight.notes.push(format!("{needed} loopback source addresses, for want of ports"));
+        preflight.notes.push(format!(
+            "{needed} loopback source addresses, because one has too \
+             few ports"
+        ));
         return Ok(());
     }
     if connections > ports * targets * sources {
@@ -109,8 +113,8 @@ fn check_ports(
         return Err(Refusal::Ports { connections, ports, more });
     }
     preflight.notes.push(format!(
-        "over {quick} connections from one address to another: from there on the kernel searches \
-         long for a free local port, and connect latency is the tool's; more source addresses help"
+        "more than {quick} connections between two addresses: the kernel's search for free ports \
+             increases connect latency; use more source addresses (--ifaddr)"
     ));
     Ok(())
 }

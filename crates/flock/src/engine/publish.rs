@@ -304,7 +304,7 @@ impl Client {
             sequence = entry.count;
             if sequence >= ctx.stamps.sequences_max() {
                 ctx.tally.totals.programs_cut_short += 1;
-                let told = "a publisher has used up the numbers of its stream, and sends no more";
+                let told = "a publisher stopped: its stream has no more sequence numbers";
                 ctx.tally.error("publish", told, || self.id(&ctx.plan));
                 return None;
             }
@@ -740,11 +740,10 @@ fn write_payload(
 
 /// No command has this number.
 const ANSWER: u16 = u16::MAX;
-const QOS_TOO_HIGH: &str =
-    "the broker takes no messages of this QoS (maximum QoS in its CONNACK), nothing was sent";
-const NOT_RETAINED: &str =
-    "the broker retains nothing (retain available in its CONNACK), nothing was sent";
-const TOO_LARGE: &str = "the message is larger than the maximum packet size in the broker's CONNACK, the rest was skipped";
+const QOS_TOO_HIGH: &str = "not sent: the QoS is above the maximum QoS of the CONNACK";
+const NOT_RETAINED: &str = "not sent: the CONNACK says that retain is not available";
+const TOO_LARGE: &str = "not sent: the message is larger than the maximum packet size of the \
+     CONNACK";
 /// Messages of one client in one go, before others have their turn.
 const BURST_MAX: usize = 2_048;
 /// What was due in a stage and held back may be sent for so long after its end.

@@ -138,7 +138,7 @@ impl Client {
             return;
         }
         if waits >= WAITING_MAX {
-            ctx.tally.error("answer", "too many answers wait to be sent", || self.id(&ctx.plan));
+            ctx.tally.error("answer", "too many queued answers", || self.id(&ctx.plan));
             return;
         }
         let dialogue = self.extra.get_or_insert_default().dialogue.get_or_insert_default();

@@ -71,7 +71,7 @@ pub enum BrokerAccess {
 pub enum RunError {
     #[error(transparent)]
     Plan(#[from] PlanError),
-    #[error("this machine cannot carry the scenario: {0}")]
+    #[error("this machine cannot run the scenario: {0}")]
     Refused(#[from] Refusal),
     #[error(transparent)]
     Broker(#[from] FaultError),
@@ -81,7 +81,7 @@ pub enum RunError {
     Start(#[source] io::Error),
     #[error("`{0}` {1}; write http://host:port/metrics or https://host/metrics")]
     Metrics(String, String),
-    #[error("nothing was run: {0} does not answer with metrics (--metrics)")]
+    #[error("not started: {0} does not return metrics (--metrics)")]
     NoMetrics(String),
 }
 
@@ -161,7 +161,7 @@ fn broker_info(mut said: BrokerInfo, found: BrokerInfo, address: &str) -> Broker
         said.name = program.map_or(String::new(), |name| name.to_string_lossy().into_owned());
     }
     if said.host.is_empty() && (said.pid.is_some() || preflight::is_local(address)) {
-        said.host = "the machine of the load".to_owned();
+        said.host = "the load machine".to_owned();
     }
     said.limits = found.limits;
     said.command = surroundings::without_passwords(&said.command);
@@ -209,12 +209,13 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
         load
     });
     if part.integrity.by_qos.is_empty() && !plan.all_stamped {
-        conductor.notes.push("messages without a stamp: neither latency nor integrity".into());
+        conductor
+            .notes
+            .push("messages have no stamp: latency and integrity were not measured".into());
     }
     if part.integrity.reordered_in_groups > 0 {
         conductor.notes.push(format!(
-            "{} messages came to a member of a shared group after a later one of the same publisher \
-             and topic, which no standard forbids",
+            "{} messages arrived out of order within a shared subscription, which MQTT allows",
             part.integrity.reordered_in_groups
         ));
     }

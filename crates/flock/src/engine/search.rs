@@ -30,7 +30,7 @@ impl Conductor<'_> {
         let rate_min = lowest(&search, copies);
         if rate_min > search.rate_min {
             self.notes.push(format!(
-                "the search begins at {rate_min}/s: at less, a step has too few messages for p{}",
+                "the search starts at {rate_min}/s: lower rates have too few messages for p{}",
                 search.percentile
             ));
         }
@@ -72,11 +72,10 @@ impl Conductor<'_> {
             Some(rate) if !self.is_over() => self.measure_at(stage, rate, &search, copies),
             _ if self.is_over() => {}
             _ if hunt.next().is_some() => self.reasons.push(format!(
-                "no rate was confirmed within {STEPS_MAX} steps: the machine or the broker is too unsteady"
+                "no rate was confirmed within {STEPS_MAX} steps: results of machine or broker \
+                     vary too much"
             )),
-            _ => self.reasons.push(format!(
-                "no rate held: already {rate_min}/s, the lowest that was tried, did not"
-            )),
+            _ => self.reasons.push(format!("the lowest rate of the search, {rate_min}/s, failed")),
         }
         self.rate_search = Some(result);
     }
@@ -178,9 +177,9 @@ fn why_not(step: &RateStep, search: &Search, open: &Open) -> String {
     } else if step.latency_us > search.latency_max_us {
         format!("p{} was {} us", search.percentile, step.latency_us)
     } else if step.backlog_per_sec * step.secs > under_way_max(step, search, open) {
-        "messages piled up".to_owned()
+        "the backlog grew".to_owned()
     } else if step.published_per_sec < step.rate * PUBLISHED_SHARE_MIN {
-        "publishers could not keep the rate".to_owned()
+        "publishers did not reach the rate".to_owned()
     } else if open.unsent > 0 {
         format!("{} messages were due and not sent", open.unsent)
     } else if open.unacknowledged > 0 {
@@ -192,15 +191,11 @@ fn why_not(step: &RateStep, search: &Search, open: &Open) -> String {
     } else if is_late(step) {
         // What was sent late was less than the rate for a while, and what came late is not known to
         // have been the broker's doing: such a step speaks neither for the rate nor against it.
-        return format!("the tool was {} us late itself", step.lateness_p99_us);
+        return format!("flock was {} us late", step.lateness_p99_us);
     } else {
         return String::new();
     };
-    if is_late(step) {
-        format!("{why}; {} us of it were the tool's", step.lateness_p99_us)
-    } else {
-        why
-    }
+    if is_late(step) { format!("{why}; {} us of it by flock", step.lateness_p99_us) } else { why }
 }
 
 /// Messages that may be under way at the end of a step in which the latency held: those of the last
@@ -402,11 +397,11 @@ mod tests {
         };
         let open = Open { owed_per_sec: 1_000.0, ..Open::default() };
         let late = RateStep { lateness_p99_us: 1_500, ..step.clone() };
-        assert_eq!(why_not(&late, &SEARCH, &open), "the tool was 1500 us late itself");
+        assert_eq!(why_not(&late, &SEARCH, &open), "flock was 1500 us late");
         // A tenth may take longer than the bound, and a hundredth of a second's are under way.
         let piled = |backlog_per_sec| RateStep { backlog_per_sec, ..step.clone() };
         assert_eq!(why_not(&piled(109.0), &SEARCH, &open), "");
-        assert_eq!(why_not(&piled(111.0), &SEARCH, &open), "messages piled up");
+        assert_eq!(why_not(&piled(111.0), &SEARCH, &open), "the backlog grew");
         let slower = RateStep { received_per_sec: 1_960.0, ..step.clone() };
         assert!((delivered(&[step, slower], 1_000.0, 2.0) - 495.0).abs() < 1e-9);
     }

@@ -115,7 +115,7 @@ impl Client {
             return;
         }
         if self.unanswered_ns(ctx).is_some_and(|waited_ns| waited_ns > CATCH_UP_NS_MAX) {
-            let told = "the broker had not answered when the stage was over, the rest was skipped";
+            let told = "no answer at the end of the stage, other steps were skipped";
             return self.give_up(told, ctx);
         }
         self.stop_publishing(ctx);
@@ -196,7 +196,8 @@ impl Client {
             Wait::Answers(_) => self.give_up(UNANSWERED, ctx),
             Wait::Messages(_) | Wait::AnyMessages(_) => {
                 ctx.tally.totals.receives_failed += 1;
-                ctx.tally.error("receive", "not all messages came in time", || self.id(&ctx.plan));
+                ctx.tally
+                    .error("receive", "not all messages arrived in time", || self.id(&ctx.plan));
                 self.task.ready(ctx.now_ns());
             }
             _ => {}
@@ -684,8 +685,8 @@ pub(super) fn wire_qos(qos: flock_model::QoS) -> QoS {
 }
 
 const UNANSWERED: &str =
-    "no answer to SUBSCRIBE or UNSUBSCRIBE in time, the rest of the stage was skipped";
-const UNCONNECTED: &str = "not connected, the rest of the stage was skipped";
+    "no answer to SUBSCRIBE or UNSUBSCRIBE within `timeout`, other steps were skipped";
+const UNCONNECTED: &str = "not connected, other steps were skipped";
 /// Steps in one go, before other clients have their turn.
 const STEPS_MAX: usize = 1_000;
 const FILTERS_PER_PACKET: usize = 200;

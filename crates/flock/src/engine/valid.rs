@@ -20,8 +20,8 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     let late_us = lateness.micros_at(99.0);
     if late_us > LATENESS_MAX_US {
         reasons.push(format!(
-            "1 % of the messages were sent more than {late_us} us late: the tool or its machine could \
-             not keep the schedule"
+            "1 % of the messages were sent more than {late_us} us late: flock or its machine is \
+                 too slow"
         ));
     }
     reasons.extend(receiving_reason(part));
@@ -64,8 +64,8 @@ fn receiving_reason(part: &Part) -> Option<String> {
     let is_much = lag_us as f64 > latency.micros_at(99.0) as f64 * RECEIVE_LAG_SHARE_MAX;
     (lag_us > LATENESS_MAX_US && is_much).then(|| {
         format!(
-            "1 % of the messages may have waited {} for the tool to read them: a good part of the \
-             latencies is its own",
+            "1 % of the messages waited up to {} for flock to read them, a large part of the \
+                 latency",
             micros(lag_us as f64)
         )
     })
@@ -94,8 +94,8 @@ fn clocks(agents: &[AgentInfo], totals: &Totals) -> (Vec<String>, Vec<String>) {
             continue;
         }
         let words = format!(
-            "the clock of agent {} went {} away from the commander's during the run (known to {}): \
-             latencies between machines are wrong by as much",
+            "the clock of agent {} drifted by {} (error {}) during the run: latencies between \
+                 machines are wrong by as much",
             agent.address,
             micros(drift),
             micros(error)
@@ -106,8 +106,8 @@ fn clocks(agents: &[AgentInfo], totals: &Totals) -> (Vec<String>, Vec<String>) {
     let early = totals.received_early;
     if early > 0 {
         let words = format!(
-            "{} of {} messages arrived before they were due, by the clocks of two machines: their \
-             latency counts as nought",
+            "{} of {} messages arrived ahead of their due time, by the clocks of two machines: \
+                 their latency counts as 0",
             count(early),
             count(totals.received_all())
         );
@@ -132,15 +132,15 @@ fn shortfalls(conductor: &Conductor<'_>) -> Vec<String> {
     let publishes = conductor.plan.streams() > 0;
     let strangers = if publishes { totals.received_foreign_live } else { 0 };
     let counts = [
-        ("connections lost that no fault step cut", lost),
+        ("connections lost without a fault", lost),
         ("connects failed", if failed > connects_max { failed } else { 0 }),
         ("subscriptions refused", totals.subscribes_failed),
         ("subscriptions granted a lower QoS than asked for", totals.subscribes_lowered),
         ("unsubscriptions refused", totals.unsubscribes_failed),
-        ("messages of another run that came meanwhile", strangers),
-        ("clients that could not go on with their stage", totals.programs_cut_short),
-        ("receives that waited in vain", totals.receives_failed),
-        ("messages that the broker refused", totals.publishes_refused - conductor.excused_refusals),
+        ("messages of other runs received", strangers),
+        ("clients that could not finish their steps", totals.programs_cut_short),
+        ("`receive` steps without all messages", totals.receives_failed),
+        ("messages refused by the broker", totals.publishes_refused - conductor.excused_refusals),
     ];
     let told = counts.iter().filter(|(_, times)| *times > 0);
     found.extend(told.map(|(what, times)| format!("{what}: {}", count(*times))));
@@ -149,8 +149,8 @@ fn shortfalls(conductor: &Conductor<'_>) -> Vec<String> {
     if skipped > 0 {
         let (skipped, all) = (count(skipped), count(totals.publishes_scheduled));
         found.push(format!(
-            "{skipped} of {all} messages were due and not sent: latencies hold what they had waited, \
-             which is less than the truth"
+            "{skipped} of {all} messages were due and not sent: they count in latencies with \
+                 their waiting time, a lower bound"
         ));
     }
     found
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(counts(&[agent(150.0)], &early(0)), (0, 0));
         assert_eq!(counts(&[agent(-900.0), agent(5.0)], &early(10)), (0, 2));
         assert_eq!(counts(&[agent(-1_900.0)], &early(11)), (2, 0));
-        assert!(clocks(&[], &early(11)).0[0].contains("11 of 1,000 messages arrived before"));
+        assert!(clocks(&[], &early(11)).0[0].contains("11 of 1,000 messages arrived ahead"));
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
             ..AgentInfo::default()
         };
         let (reasons, notes) = machines_of(&[AgentInfo::default(), agent]);
-        assert!(reasons[0].starts_with("agent there:3881: other machines"), "{reasons:?}");
+        assert!(reasons[0].starts_with("agent there:3881: other virtual machines"), "{reasons:?}");
         assert_eq!((reasons.len(), notes.len()), (1, 1));
     }
 

@@ -32,28 +32,28 @@ pub struct BrokerProcess {
 /// Why a fault could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum FaultError {
-    #[error("the broker's process is not known: give --pid or --broker-command")]
+    #[error("the broker's process is unknown: use --pid or --broker-command")]
     NoProcess,
-    #[error("no process has the pid {pid}: --pid takes that of the broker, which has to run")]
+    #[error("no process has the ID {pid}: --pid needs that of a running broker")]
     NoSuchProcess { pid: u32 },
-    #[error("the broker cannot be restarted: only its pid was given, give --broker-command")]
+    #[error("the broker cannot be restarted without --broker-command")]
     NoCommand,
     #[error("cannot start the broker with `{command}`: {source}")]
     Start { command: String, source: io::Error },
-    #[error("the broker does not accept connections at {address} within {0:?}", UP_MAX)]
+    #[error("the broker did not accept connections at {address} within {0:?}", UP_MAX)]
     NotUp { address: String },
     #[error(
-        "{address} accepts connections already, so the broker cannot be started there: end what is \
-         there, or choose another port, with --broker and in the broker's command"
+        "another program listens on {address}: stop it, or use another port in --broker and \
+             --broker-command"
     )]
     Taken { address: String },
-    #[error("the broker ended at once ({status}): set FLOCK_BROKER_OUTPUT=1 to see what it says")]
+    #[error("the broker exited at once ({status}): set FLOCK_BROKER_OUTPUT=1 to see its output")]
     Ended { status: String },
     #[error("unknown node {at} of {nodes}: give each node with --node, in order")]
     NoNode { at: u32, nodes: usize },
     #[error("unknown engine {at} of {engines}: give each engine with --engine, in order")]
     NoEngine { at: u32, engines: usize },
-    #[error("no node is {which} at the moment, of those given with --node")]
+    #[error("none of the nodes (--node) is {which}")]
     NoSuchRole { which: Which },
     #[error("`last` needs an earlier step that selects the active or standby node")]
     NoLast,
@@ -63,7 +63,7 @@ pub enum FaultError {
     Link { port: u16, source: io::Error },
     #[error("cannot signal the broker: {0}")]
     Signal(#[from] rustix::io::Errno),
-    #[error("the broker is still there {0:?} after the signal", DOWN_MAX)]
+    #[error("the broker still runs {0:?} after the signal", DOWN_MAX)]
     StillThere,
 }
 

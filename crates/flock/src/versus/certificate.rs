@@ -8,7 +8,8 @@ use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, date_time_ymd};
 /// Writes `certificate.pem` and `key.pem` into `dir`: ECDSA on P-256, as short a chain as there can
 /// be, vouched for by itself. Returns the path of the certificate.
 pub(super) fn write(dir: &Path) -> Result<PathBuf, String> {
-    let (certificate, key) = make().map_err(|error| format!("no certificate: {error}"))?;
+    let (certificate, key) =
+        make().map_err(|error| format!("cannot create a certificate: {error}"))?;
     let path = dir.join("certificate.pem");
     fs::write(&path, certificate)
         .and_then(|()| fs::write(dir.join("key.pem"), key))

@@ -96,9 +96,9 @@ pub enum BrokerError {
     Read { path: String, source: io::Error },
     #[error("{path}: {detail}")]
     Format { path: String, detail: String },
-    #[error("{path}: {part} sets `{param}`, which is not among the params")]
+    #[error("{path}: {part} sets `{param}`, which is not in `params`")]
     Param { path: String, part: String, param: String },
-    #[error("the description of {title} has no [tls] part, and the scenario connects over TLS")]
+    #[error("the scenario uses TLS, but the description of {title} has no [tls]")]
     NoTls { title: String },
     #[error("{title} is not installed: {install}")]
     NotInstalled { title: String, install: String },

@@ -114,7 +114,7 @@ fn an_agent_that_hangs_is_given_up_and_the_others_are_judged() {
     assert!(!results.validity.valid);
     let died: Vec<bool> = results.run.agents.iter().map(|agent| agent.died.is_some()).collect();
     assert_eq!(died, [true, false], "{:?}", results.run.agents);
-    assert!(results.validity.reasons[0].contains("not heard for"), "{:?}", results.validity);
+    assert!(results.validity.reasons[0].contains("silent for"), "{:?}", results.validity);
     // The other's half is there, and whole.
     assert_eq!((total(&results).received, total(&results).lost), (1_500, 0));
 }

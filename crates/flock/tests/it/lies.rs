@@ -202,7 +202,7 @@ fn what_a_connack_rules_out_is_not_sent_and_makes_the_run_invalid() {
     let no_qos = Mischief { claims_qos_0: true, ..Mischief::default() };
     let results = run_with(no_qos, &pairs("qos = 1"));
     assert_eq!(results.totals.published_all(), 0);
-    is_told(no_qos, &pairs("qos = 1"), "clients that could not go on with their stage: 2");
+    is_told(no_qos, &pairs("qos = 1"), "clients that could not finish their steps: 2");
     is_told(no_qos, &pairs("qos = 1"), "10 of 10 messages were due and not sent");
 
     let text = pairs("qos = 0").replace("payload = 16", "payload = 500");

@@ -51,7 +51,7 @@ fn a_client_without_an_answer_at_the_end_of_its_stage_makes_the_run_invalid() {
     );
     assert_eq!(results.run.outcome, Outcome::Completed);
     let reason = &results.validity.reasons[0];
-    assert_eq!(reason, "clients that could not go on with their stage: 1");
+    assert_eq!(reason, "clients that could not finish their steps: 1");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_subscribe_that_is_never_answered_does_not_keep_the_run_for_ever() {
     let results = run_with(mischief, &text.text());
     assert_eq!(results.run.outcome, Outcome::Completed);
     let reason = &results.validity.reasons[0];
-    assert_eq!(reason, "clients that could not go on with their stage: 1");
+    assert_eq!(reason, "clients that could not finish their steps: 1");
     let told = results.errors.iter().find(|error| error.what == "program").unwrap();
     assert!(told.reason.contains("no answer to SUBSCRIBE"), "{told:?}");
 }
@@ -78,7 +78,7 @@ fn a_broker_that_stands_still_does_not_hold_connections() {
         let results = run_with(Mischief { ignore_pings, ..Mischief::default() }, &text);
         assert_eq!(results.run.outcome, Outcome::Completed);
         assert_eq!(results.totals.connections_lost, lost);
-        let told = format!("connections lost that no fault step cut: {lost}");
+        let told = format!("connections lost without a fault: {lost}");
         assert_eq!(results.validity.reasons.contains(&told), lost > 0, "{:?}", results.validity);
     }
 }
@@ -122,7 +122,7 @@ fn a_run_of_which_the_broker_refused_a_part_is_not_valid() {
     let mischief = Mischief { refuse_every: 5, ..Mischief::default() };
     let results = run_with(mischief, &text.text());
     let reason = &results.validity.reasons[0];
-    assert_eq!(reason, "messages that the broker refused: 1");
+    assert_eq!(reason, "messages refused by the broker: 1");
     assert_eq!(common::total(&results).lost, 0, "nobody promised it");
 }
 

@@ -47,11 +47,11 @@ pub(super) fn router(jobs: Arc<Jobs>, token: Option<String>) -> Router {
         .route("/runs/{id}/stop", post(stop))
         .route("/runs/{id}/results", get(results))
         .fallback(async |uri: Uri| {
-            let known = "/commander, /scenarios, /runs and /metrics are there";
+            let known = "use /commander, /scenarios, /runs or /metrics";
             missing(format!("{}: {known}", uri.path()))
         })
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            let detail = format!("{} does not take {method}", uri.path());
+            let detail = format!("{} does not support {method}", uri.path());
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
         })
         .with_state(jobs)
@@ -68,16 +68,23 @@ fn admit(headers: &HeaderMap, token: Option<&str>) -> Result<(), Problem> {
     };
     // A page of some other site, in a browser that reaches what the site itself does not.
     if headers.contains_key(ORIGIN) {
-        return Err(Problem::new(StatusCode::FORBIDDEN, "web pages have no business here"));
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "requests of web pages (Origin) are refused",
+        ));
     }
     let Some(token) = token else {
         let host = header(HOST).unwrap_or("localhost".into());
         // A name that a site has for this machine would make its pages ours.
         return match is_own(&host) {
             true => Ok(()),
-            false => {
-                Err(Problem::new(StatusCode::FORBIDDEN, format!("ask by address, not as `{host}`")))
-            }
+            false => Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                format!(
+                    "use an IP address or localhost, \
+                     not `{host}`"
+                ),
+            )),
         };
     };
     match header(AUTHORIZATION).as_deref().and_then(|value| value.split_once(' ')) {
@@ -86,8 +93,12 @@ fn admit(headers: &HeaderMap, token: Option<&str>) -> Result<(), Problem> {
         {
             Ok(())
         }
-        _ => Err(Problem::new(StatusCode::UNAUTHORIZED, "send Authorization: Bearer TOKEN")
-            .and(WWW_AUTHENTICATE, "Bearer")),
+        _ => Err(Problem::new(
+            StatusCode::UNAUTHORIZED,
+            "the header Authorization: Bearer TOKEN \
+             is required",
+        )
+        .and(WWW_AUTHENTICATE, "Bearer")),
     }
 }
 
@@ -116,9 +127,9 @@ async fn body(request: Request) -> Result<Bytes, Problem> {
 /// A scenario is handed in: the text as it would be in a file.
 async fn submit(State(jobs): Of, RawQuery(query): RawQuery, request: Request) -> Answer {
     let text = String::from_utf8(body(request).await?.into())
-        .map_err(|_| bad("the scenario is not text in UTF-8"))?;
+        .map_err(|_| bad("the scenario must be UTF-8"))?;
     if text.trim().is_empty() {
-        return Err(bad("the body is empty: send the scenario, as TOML or as Swarm's XML"));
+        return Err(bad("the body is empty: it must be a scenario, as TOML or Swarm XML"));
     }
     let name = name(query.as_deref())?;
     let is_xml = text.trim_start_matches('\u{feff}').trim_start().starts_with('<');
@@ -151,7 +162,7 @@ async fn remove(State(jobs): Of, Path(id): Path<String>) -> Result<StatusCode, P
 
 async fn start(State(jobs): Of, request: Request) -> Answer {
     let wishes: Wishes = serde_json::from_slice(&body(request).await?)
-        .map_err(|error| bad(format!("the body is not what starts a run: {error}")))?;
+        .map_err(|error| bad(format!("the body is not valid: {error}")))?;
     let id = jobs.start(job(&jobs, wishes)?)?;
     Ok(created(&jobs.run(id, Duration::ZERO)?, format!("/runs/{id}")))
 }
@@ -174,16 +185,16 @@ async fn results(State(jobs): Of, Path(id): Path<String>, RawQuery(query): RawQu
     let path = jobs.results(number(&id, "run")?, which)?;
     let text = aside(move || {
         std::fs::read_to_string(&path)
-            .map_err(|error| missing(format!("{} cannot be read: {error}", path.display())))
+            .map_err(|error| missing(format!("cannot read {}: {error}", path.display())))
     });
     Ok(http::text(StatusCode::OK, "application/json", text.await??))
 }
 
 /// What may take a while keeps no other request waiting.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-    web::aside(work).await.ok_or_else(|| {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a bug of flock ended the request")
-    })
+    web::aside(work)
+        .await
+        .ok_or_else(|| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error of flock"))
 }
 
 fn job(jobs: &Jobs, wishes: Wishes) -> Result<Job, Problem> {
@@ -214,7 +225,7 @@ fn job(jobs: &Jobs, wishes: Wishes) -> Result<Job, Problem> {
     let changes = wishes.changes().map_err(bad)?;
     let runs = wishes.runs.unwrap_or(1);
     if !(1..=RUNS_MAX).contains(&runs) {
-        return Err(bad(format!("runs: a number from 1 to {RUNS_MAX}, not {runs}")));
+        return Err(bad(format!("runs: must be from 1 to {RUNS_MAX}, got {runs}")));
     }
     let mut scenario = loaded.scenario;
     let (transport, tls) = (jobs.secure.transport(), jobs.secure.tls());
@@ -255,10 +266,7 @@ struct Wishes {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "`scenario` is the number of one that was handed in, or a built-in id"
-)]
+#[serde(untagged, expecting = "`scenario`: the number of a submitted scenario, or a built-in ID")]
 enum Which {
     HandedIn(u32),
     BuiltIn(String),
@@ -279,7 +287,7 @@ impl Wishes {
         let Some(text) = &self.find_rate else {
             let keys = [self.rate_min.is_some(), self.rate_max.is_some(), self.rate_step.is_some()];
             return match keys.contains(&true) {
-                true => Err("rate-min, rate-max and rate-step go with find-rate".to_owned()),
+                true => Err("rate-min, rate-max and rate-step need find-rate".to_owned()),
                 false => Ok(None),
             };
         };
@@ -313,7 +321,12 @@ impl Wishes {
 }
 
 fn parsed(file: &str, text: &str, choice: &Choice) -> Result<Loaded, Problem> {
-    let none = |name: &str| Err(format!("{name}: a scenario sent over HTTP names no other files"));
+    let none = |name: &str| {
+        Err(format!(
+            "{name}: a scenario sent over HTTP must not name other \
+         files"
+        ))
+    };
     parse_any(file, text, choice, &none)
         .map_err(|error| scenario_problem(StatusCode::BAD_REQUEST, &error))
 }
@@ -367,7 +380,9 @@ fn name(query: Option<&str>) -> Result<&str, Problem> {
     let name = value(query, "name").unwrap_or("scenario");
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_plain) {
-        return Err(bad(format!("a name is 1 to {NAME_BYTES_MAX} of a-z, A-Z, 0-9, -, _ and .")));
+        return Err(bad(format!(
+            "name: must be 1 to {NAME_BYTES_MAX} of a-z, A-Z, 0-9, -, _ and ."
+        )));
     }
     Ok(name)
 }

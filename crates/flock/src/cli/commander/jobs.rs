@@ -151,7 +151,7 @@ impl Jobs {
         let mut state = self.state();
         if state.scenarios.len() >= SCENARIOS_MAX {
             return Err(Refusal::State(format!(
-                "{SCENARIOS_MAX} scenarios are here, and no more are kept: delete one first"
+                "at most {SCENARIOS_MAX} scenarios are kept: delete one first"
             )));
         }
         state.scenario_last += 1;
@@ -208,10 +208,13 @@ impl Jobs {
     pub(super) fn start(self: &Arc<Self>, job: Job) -> Result<u32, Refusal> {
         let mut state = self.state();
         if state.is_closing {
-            return Err(Refusal::State("the commander is about to end".to_owned()));
+            return Err(Refusal::State("the commander is stopping".to_owned()));
         }
         if let Some((id, _)) = state.runs.iter().find(|(_, run)| !run.status.is_over()) {
-            return Err(Refusal::State(format!("run {id} is not over: one run at a time")));
+            return Err(Refusal::State(format!(
+                "run {id} is in progress: only one run is possible \
+                 at a time"
+            )));
         }
         while state.runs.len() >= RUNS_MAX {
             // Its results stay where they are.
@@ -224,8 +227,7 @@ impl Jobs {
         let jobs = Arc::clone(self);
         let started = std::thread::Builder::new().name("run".to_owned()).spawn(move || {
             let done = catch_unwind(AssertUnwindSafe(|| jobs.carry_out(id, &job, &stop)));
-            let done =
-                done.unwrap_or_else(|_| Err(anyhow::anyhow!("a bug of flock ended the run")));
+            let done = done.unwrap_or_else(|_| Err(anyhow::anyhow!("internal error of flock")));
             jobs.end(id, done);
         });
         if let Err(error) = started {
@@ -239,7 +241,7 @@ impl Jobs {
         let mut state = self.state();
         let run = state.runs.get_mut(&id).ok_or_else(|| no_run(id))?;
         if run.status.is_over() {
-            return Err(Refusal::State(format!("run {id} is over")));
+            return Err(Refusal::State(format!("run {id} has finished")));
         }
         run.stop.store(true, Ordering::Relaxed);
         run.status = Status::Stopping;
@@ -254,11 +256,12 @@ impl Jobs {
         let at = number.map_or(paths.len(), |number| number as usize);
         let found = at.checked_sub(1).and_then(|at| paths.get(at));
         found.cloned().ok_or_else(|| match (run.status.is_over(), paths.is_empty()) {
-            (false, _) => Refusal::State(format!("run {id} is not over")),
+            (false, _) => Refusal::State(format!("run {id} is in progress")),
             (true, true) => Refusal::Missing(format!("run {id} failed and has no results")),
-            (true, false) => {
-                Refusal::Missing(format!("run {id} was done {} times, not {at}", paths.len()))
-            }
+            (true, false) => Refusal::Missing(format!(
+                "run {id} has {} repetitions, got number {at}",
+                paths.len()
+            )),
         })
     }
 

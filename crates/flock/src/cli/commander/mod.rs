@@ -27,7 +27,7 @@ pub(super) fn command(args: &args::Commander) -> anyhow::Result<ExitCode> {
     guard(&args.http, token.is_some())?;
     anyhow::ensure!(
         args.lab.prometheus.is_none(),
-        "a commander serves its metrics at /metrics: leave --prometheus out"
+        "--prometheus: not possible here, /metrics is part of the HTTP API"
     );
     keep::check(&args.lab.out).map_err(anyhow::Error::msg)?;
     survive_full_places()?;
@@ -41,7 +41,7 @@ pub(super) fn command(args: &args::Commander) -> anyhow::Result<ExitCode> {
     let jobs = Arc::new(Jobs::new(args));
     let router = api::router(Arc::clone(&jobs), token);
     let server = web::Server::start(&args.http, LIMITS, router)
-        .with_context(|| format!("cannot listen at {}", args.http))?;
+        .with_context(|| format!("cannot listen on {}", args.http))?;
     let mut out = std::io::stdout();
     writeln!(out, "listening {}", server.address())?;
     out.flush()?;
@@ -62,7 +62,7 @@ fn token(args: &args::Commander) -> anyhow::Result<Option<String>> {
     let token = token.trim();
     anyhow::ensure!(
         token.len() >= TOKEN_BYTES_MIN && token.bytes().all(|byte| byte.is_ascii_graphic()),
-        "a token is {TOKEN_BYTES_MIN} printable characters or more, without spaces"
+        "the token must have at least {TOKEN_BYTES_MIN} printable characters and no spaces"
     );
     Ok(Some(token.to_owned()))
 }
@@ -78,8 +78,7 @@ fn guard(address: &str, has_token: bool) -> anyhow::Result<()> {
     })?;
     anyhow::ensure!(
         has_token || found.all(|address| address.ip().is_loopback()),
-        "other machines reach {address}, and could make load with it: give --token-file FILE, or \
-         listen at 127.0.0.1"
+        "{address} can be reached by other machines: use --token-file FILE, or listen on 127.0.0.1"
     );
     Ok(())
 }
