@@ -137,7 +137,7 @@ impl Sign {
             }
             Self::Holds(per_sec) => {
                 let Some(found) = &results.rate_search else {
-                    return (false, "no rate was looked for".to_owned());
+                    return (false, "no rate was searched".to_owned());
                 };
                 let told = format!("{} of {per_sec}/s", search_words(found));
                 (is_around(found, scenario, per_sec), told)
@@ -372,15 +372,20 @@ fn strays() -> Vec<Case> {
     let aside = Mischief { misroute: true, ..Mischief::default() };
     let instead = Mischief { misdirect: true, ..Mischief::default() };
     vec![
-        in_short(case("sends twice", twice, pairs(1), Sign::Words("10 duplicated"))),
+        in_short(case("delivers twice", twice, pairs(1), Sign::Words("10 duplicated"))),
         case("sends QoS 2 again at once", again, pairs(2), Sign::Words("10 duplicated")),
         in_short(case("marks new messages DUP", marked, pairs(1), Sign::Words("10 marked DUP"))),
-        in_short(case("acknowledges twice", twice_told(AckKind::Puback), pairs(1), pubacks)),
-        case("says PUBREC twice", twice_told(AckKind::Pubrec), pairs(2), pubrecs),
-        case("ends QoS 2 twice", twice_told(AckKind::Pubcomp), pairs(2), pubcomps),
+        in_short(case("sends PUBACK twice", twice_told(AckKind::Puback), pairs(1), pubacks)),
+        case("sends PUBREC twice", twice_told(AckKind::Pubrec), pairs(2), pubrecs),
+        case("sends PUBCOMP twice", twice_told(AckKind::Pubcomp), pairs(2), pubcomps),
         case("changes the order", swapped, pairs(1), Sign::Words("out of order")),
-        case("sends to others as well", aside, pairs(0), Sign::Words("200 misrouted")),
-        in_short(case("sends to others instead", instead, pairs(0), Sign::Words("200 misrouted"))),
+        case("delivers to other clients as well", aside, pairs(0), Sign::Words("200 misrouted")),
+        in_short(case(
+            "delivers to other clients only",
+            instead,
+            pairs(0),
+            Sign::Words("200 misrouted"),
+        )),
     ]
 }
 
@@ -404,13 +409,13 @@ fn lies() -> Vec<Case> {
         damage("lengthens the expiry", Damage::Expiry, described, wrong),
         damage("makes up a subscription identifier", Damage::Identifier, pairs(1), identifier),
         damage("raises the QoS", Damage::HigherQos, pairs(1), "10 with a wrong QoS"),
-        case("uses an alias nobody allowed", damage_of(Damage::Alias), pairs(0), broken),
-        in_short(case("says that nobody hears it", deny, pairs(1), denied)),
-        case("grants more than asked for", generous, pairs(1), broken),
+        case("uses a topic alias above the maximum", damage_of(Damage::Alias), pairs(0), broken),
+        in_short(case("acknowledges with 0x10, but delivers", deny, pairs(1), denied)),
+        case("grants a higher QoS than requested", generous, pairs(1), broken),
         case("does not release QoS 2", holding, pairs(2), Sign::Words("10 without PUBREL")),
         case("sends to the publishers", forcing, pairs(0), Sign::Words("misrouted")),
-        case("takes QoS 0 only, it says", modest, pairs(1), unsent),
-        case("takes small packets only, it says", narrow, pairs(1), unsent),
+        case("announces maximum QoS 0", modest, pairs(1), unsent),
+        case("announces a small packet size", narrow, pairs(1), unsent),
     ]
 }
 
@@ -422,9 +427,14 @@ fn lies_of_retained() -> Vec<Case> {
     let twice = Sign::Words("10 duplicated");
     vec![
         in_short(case("retains nothing", doing(RetainedMischief::Forgotten), retained(1), lost)),
-        case("retains the first", doing(RetainedMischief::Stale), retained(1), stale),
-        case("hides what was retained", doing(RetainedMischief::Unmarked), retained(1), flag),
-        case("sends what it retained twice", doing(RetainedMischief::Twice), retained(0), twice),
+        case(
+            "sends an outdated retained message",
+            doing(RetainedMischief::Stale),
+            retained(1),
+            stale,
+        ),
+        case("omits the retain flag", doing(RetainedMischief::Unmarked), retained(1), flag),
+        case("sends retained messages twice", doing(RetainedMischief::Twice), retained(0), twice),
     ]
 }
 
@@ -437,7 +447,7 @@ fn lies_of_wills() -> Vec<Case> {
     vec![
         in_short(case("sends no wills", doing(WillMischief::Forgotten), leaving(close), lost)),
         case("sends wills twice", doing(WillMischief::Twice), leaving(close), again),
-        case("sends wills after a good-bye", doing(WillMischief::Always), leaving(polite), unasked),
+        case("sends wills after DISCONNECT", doing(WillMischief::Always), leaving(polite), unasked),
     ]
 }
 
@@ -454,8 +464,8 @@ fn standstills() -> Vec<Case> {
     let silent = Sign::Words("200 messages were not acknowledged");
     let unsent = Sign::Words("of 1,000 messages were due and not sent");
     vec![
-        case("stands still for 400 ms", short, pairs(0), Sign::Waited(pause * 9 / 10)),
-        in_short(case("stands still over the end", over_the_end, windowed, unsent)),
+        case("pauses for 400 ms", short, pairs(0), Sign::Waited(pause * 9 / 10)),
+        in_short(case("pauses at the end", over_the_end, windowed, unsent)),
         case("acknowledges nothing", deaf, pairs(1), silent),
         case("refuses one in twenty", choosy, pairs(1), refused),
         case("does not end QoS 2 exchanges", endless, pairs(2), open),
@@ -473,7 +483,7 @@ fn breakdowns() -> Vec<Case> {
     let lost = Sign::Words("connections lost without a fault");
     let none = Sign::Words("no client could connect");
     vec![
-        in_short(case("dies", dead, going_on, lost)),
+        in_short(case("crashes", dead, going_on, lost)),
         case("closes one connection", curt, pairs(0), lost),
         case("refuses all clients", shut, pairs(1), none),
         case(
@@ -483,7 +493,7 @@ fn breakdowns() -> Vec<Case> {
             Sign::Words("subscriptions refused: 10"),
         ),
         case("does not speak MQTT", alien, pairs(1), none),
-        case("claims a session for everybody", claims, pairs(1), none),
+        case("reports a session for all clients", claims, pairs(1), none),
     ]
 }
 

@@ -277,7 +277,7 @@ pub(super) fn keep_all(results: &Results, path: &Path) -> anyhow::Result<()> {
 fn judged(scenario: &Scenario, results: &Results) -> u8 {
     let unmet = unmet(&scenario.expect, results);
     for line in &unmet {
-        say!("{:<22}{line}", "EXPECTED OTHERWISE");
+        say!("{:<22}{line}", "NOT MET");
     }
     verdict(&unmet, results)
 }

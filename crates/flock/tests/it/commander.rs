@@ -136,7 +136,7 @@ fn a_scenario_is_handed_in_run_by_agents_watched_and_stopped() {
     {
         let (status, told) = commander.ask(method, path, &body);
         assert_eq!(status, 409, "{told}");
-        assert!(told["detail"].as_str().unwrap().contains("run 1 is not over"), "{told}");
+        assert!(told["detail"].as_str().unwrap().contains("run 1 is in progress"), "{told}");
     }
     let (status, run) = commander.ask("POST", "/runs/1/stop", "");
     assert_eq!((status, &run["run-status"]), (202, &json!("STOPPING")));
@@ -180,14 +180,14 @@ fn what_is_wrong_is_told_in_words_with_its_place() {
     assert_eq!((status, told["line"].is_u64()), (400, true), "{told}");
     let swarm = "id = \"t\"\ntitle = \"t\"\nswarm = \"/etc/passwd\"\n";
     let (status, told) = commander.ask("POST", "/scenarios", swarm);
-    assert!(status == 400 && told["detail"].as_str().unwrap().contains("no other files"), "{told}");
+    assert!(status == 400 && told["detail"].as_str().unwrap().contains("must not name other files"), "{told}");
     let (status, told) = commander.ask("POST", "/runs", "{\"scenario\": \"MB-B11\"}");
     assert!(status == 404 && told["hint"].as_str().unwrap().contains("MB-B1"), "{told}");
     for (method, path, body, status, words) in [
         ("POST", "/scenarios", "", 400, "empty"),
-        ("POST", "/scenarios?name=../x", "id", 400, "a name is"),
+        ("POST", "/scenarios?name=../x", "id", 400, "name: must be"),
         ("POST", "/runs", "{", 400, "line 1 column 1"),
-        ("POST", "/runs", "{\"scenario\": [1]}", 400, "built-in id"),
+        ("POST", "/runs", "{\"scenario\": [1]}", 400, "built-in ID"),
         ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"durration\": 1}", 400, "durration"),
         (
             "POST",
@@ -201,11 +201,11 @@ fn what_is_wrong_is_told_in_words_with_its_place() {
         ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"runs\": 0}", 400, "runs:"),
         ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"runs\": 101}", 400, "1 to 100"),
         ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"find-rate\": \"p99\"}", 400, "find-rate:"),
-        ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"rate-min\": 5}", 400, "with find-rate"),
+        ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"rate-min\": 5}", 400, "need find-rate"),
         ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"set\": {\"no\": 1}}", 400, "no"),
         ("POST", "/runs", "{\"scenario\": 7}", 404, "unknown scenario 7"),
-        ("GET", "/runs/7", "", 404, "unknown run 7"),
-        ("GET", "/runs/x", "", 404, "must be a number"),
+        ("GET", "/runs/7", "", 404, "no run 7"),
+        ("GET", "/runs/x", "", 404, "use its number"),
         ("GET", "/nowhere", "", 404, "/commander"),
         ("PUT", "/runs", "", 405, "PUT"),
         ("POST", "/scenarios", &"#".repeat(1024 * 1024 + 1), 413, "1048576"),
@@ -242,7 +242,7 @@ fn a_run_is_repeated_and_each_repetition_has_its_results() {
     assert_eq!(numbers, [1, 2, 3, 3]);
     assert_eq!((results("").of, results("").id), (3, results("?number=1").id));
     let (status, told) = commander.ask("GET", "/runs/1/results?number=4", "");
-    assert!(status == 404 && told["detail"].as_str().unwrap().contains("3 times"), "{told}");
+    assert!(status == 404 && told["detail"].as_str().unwrap().contains("3 repetitions"), "{told}");
 }
 
 #[test]

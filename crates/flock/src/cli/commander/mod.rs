@@ -53,7 +53,7 @@ pub(super) fn command(args: &args::Commander) -> anyhow::Result<ExitCode> {
 fn token(args: &args::Commander) -> anyhow::Result<Option<String>> {
     let token = match &args.token_file {
         Some(file) => std::fs::read_to_string(file)
-            .with_context(|| format!("{} cannot be read", file.display()))?,
+            .with_context(|| format!("cannot read {}", file.display()))?,
         None => match std::env::var("FLOCK_TOKEN") {
             Ok(token) => token,
             Err(_) => return Ok(None),
