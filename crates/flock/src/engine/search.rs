@@ -183,7 +183,7 @@ fn why_not(step: &RateStep, search: &Search, open: &Open) -> String {
     } else if open.unsent > 0 {
         format!("{} messages were due and not sent", open.unsent)
     } else if open.unacknowledged > 0 {
-        format!("{} messages were never acknowledged", open.unacknowledged)
+        format!("{} messages were not acknowledged", open.unacknowledged)
     } else if step.missing > 0 {
         format!("{} messages did not arrive", step.missing)
     } else if (step.samples as f64) < needed {
@@ -380,7 +380,7 @@ mod tests {
         let unsent = Open { unsent: 40, ..none };
         assert_eq!(why_not(&step, &SEARCH, &unsent), "40 messages were due and not sent");
         let unacknowledged = Open { unacknowledged: 3, ..none };
-        assert!(why_not(&step, &SEARCH, &unacknowledged).contains("never acknowledged"));
+        assert!(why_not(&step, &SEARCH, &unacknowledged).contains("not acknowledged"));
     }
 
     #[test]

@@ -180,7 +180,10 @@ fn what_is_wrong_is_told_in_words_with_its_place() {
     assert_eq!((status, told["line"].is_u64()), (400, true), "{told}");
     let swarm = "id = \"t\"\ntitle = \"t\"\nswarm = \"/etc/passwd\"\n";
     let (status, told) = commander.ask("POST", "/scenarios", swarm);
-    assert!(status == 400 && told["detail"].as_str().unwrap().contains("must not name other files"), "{told}");
+    assert!(
+        status == 400 && told["detail"].as_str().unwrap().contains("must not name other files"),
+        "{told}"
+    );
     let (status, told) = commander.ask("POST", "/runs", "{\"scenario\": \"MB-B11\"}");
     assert!(status == 404 && told["hint"].as_str().unwrap().contains("MB-B1"), "{told}");
     for (method, path, body, status, words) in [

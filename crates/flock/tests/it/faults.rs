@@ -85,7 +85,7 @@ fn a_pid_that_nobody_has_is_refused_before_anything_is_started() {
         let options = Options { broker: BrokerAccess::Pid(pid), ..Options::default() };
         match run(&common::scenario(&text("{ delay = \"1ms\" }"), &broker.address), options) {
             Err(RunError::Broker(error)) => {
-                assert!(error.to_string().contains(&format!("the pid {pid}:")), "{error}");
+                assert!(error.to_string().contains(&format!("the ID {pid}:")), "{error}");
             }
             other => panic!("{pid}: {:?}", other.map(|results| results.run)),
         }
