@@ -22,7 +22,7 @@ fn run_with(mischief: Mischief, text: &str) -> Results {
 /// What speaks against the run: what was expected otherwise, and what makes it invalid but for how
 /// busy the machine was.
 fn against(results: &Results) -> Vec<String> {
-    let busy = ["1 % of the messages", "the busiest load thread", " of this machine's cores"];
+    let busy = ["1 % of the messages", "the busiest load thread", " of the CPU of this machine"];
     let is_busy = |words: &String| busy.iter().any(|part| words.contains(part));
     let reasons = results.validity.reasons.iter().filter(|words| !is_busy(words)).cloned();
     unmet(&Expect::default(), results).into_iter().chain(reasons).collect()
