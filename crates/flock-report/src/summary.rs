@@ -47,22 +47,8 @@ pub fn summary(results: &Results) -> String {
             format!("average {average}, p50 {p50}, p75 {p75}, p95 {p95}, p99 {p99}, max {max}");
         line(&name, value);
     }
-    if let Some(cost) = figures.cpu_us_per_message {
-        let step = results.broker_load.as_ref().map_or(0.0, |load| load.cpu_resolution_us);
-        let read =
-            if step > 0.0 { format!(" (resolution {})", micros(step)) } else { String::new() };
-        line("broker CPU", format!("{} us per message received{read}", number(cost)));
-    } else if results.broker_load.is_some() && results.totals.received_all() > 0 {
-        line(
-            "broker CPU",
-            "unknown: not available, or below the resolution of the clock".to_owned(),
-        );
-    }
-    if let Some(memory) = figures.memory_max_bytes {
-        let each = figures
-            .memory_per_connection_bytes
-            .map_or(String::new(), |each| format!(", {} per connection", bytes(each)));
-        line("broker memory", format!("{} at most{each}", bytes(memory)));
+    for (name, value) in broker_cost(results, &figures) {
+        line(name, value);
     }
     if let Some(slope) = figures.memory_slope {
         line("memory slope", slope.words());
@@ -78,4 +64,25 @@ pub fn summary(results: &Results) -> String {
         line("error", format!("{} x {what}: {reason} (first: {client})", count(error.count)));
     }
     out
+}
+
+fn broker_cost(results: &Results, figures: &Figures) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    if let Some(cost) = figures.cpu_us_per_message {
+        let step = results.broker_load.as_ref().map_or(0.0, |load| load.cpu_resolution_us);
+        let resolution =
+            if step > 0.0 { format!(" (resolution {})", micros(step)) } else { String::new() };
+        let value = format!("{} us per message received{resolution}", number(cost));
+        lines.push(("broker CPU", value));
+    } else if results.broker_load.is_some() && results.totals.received_all() > 0 {
+        let value = "unknown: not available, or below the resolution of the clock";
+        lines.push(("broker CPU", value.to_owned()));
+    }
+    if let Some(memory) = figures.memory_max_bytes {
+        let each = figures
+            .memory_per_connection_bytes
+            .map_or(String::new(), |each| format!(", {} per connection", bytes(each)));
+        lines.push(("broker memory", format!("{} at most{each}", bytes(memory))));
+    }
+    lines
 }

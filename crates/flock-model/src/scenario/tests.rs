@@ -84,7 +84,7 @@ fn errors_name_the_line_and_the_fix() {
         "topics = \"pears\"",
         &["x.toml:15:10", "unknown topic group `pears`", "`pairs`"],
     );
-    wrong("count = 100", "count = 0", &["x.toml:8:9", "a count starts at 1"]);
+    wrong("count = 100", "count = 0", &["x.toml:8:9", "a count must be at least 1"]);
     wrong("count = 100", "count = -5", &["x.toml:8:9", "must be a whole number above 0"]);
     wrong("ramp = \"10/s\"", "ramp = \"0/s\"", &["x.toml:20:", "zero"]);
     wrong(
@@ -95,16 +95,16 @@ fn errors_name_the_line_and_the_fix() {
     wrong("qos = 1", "qos = 3", &["QoS must be 0, 1 or 2, got 3"]);
     wrong("duration = \"30s\"\n", "", &["no duration", "never end"]);
     wrong("duration = \"30s\"", "duration = \"30\"", &["needs a unit"]);
-    wrong("\"p/{i}\"", "\"p/[0-9]\"", &["10 topics, 100 are asked for"]);
+    wrong("\"p/{i}\"", "\"p/[0-9]\"", &["10 topics, but 100 are needed"]);
     wrong("\"p/{i}\"", "\"p/#/{i}\"", &["a topic name must not"]);
-    wrong("{ connect = {} }", "{ delay = \"1s\" }", &["publish before they ever connect"]);
+    wrong("{ connect = {} }", "{ delay = \"1s\" }", &["publish without a `connect` ahead of it"]);
     wrong(
         "{ connect = {} }",
         "{ conect = {} }",
         &["unknown name `conect`", "did you mean `connect`?"],
     );
-    wrong("copies = 1.0", "copies = 2.0", &["1.00 copies", "says 2"]);
-    wrong("keep_alive = \"5m\"", "keep_alive = \"20h\"", &["above 65,535"]);
+    wrong("copies = 1.0", "copies = 2.0", &["1.00 copies", "`copies` in [expect] is 2"]);
+    wrong("keep_alive = \"5m\"", "keep_alive = \"20h\"", &["`keep_alive` must be at most 65535s"]);
     wrong("payload = 16", "payload = \"1G\"", &["must be a size"]);
     wrong("payload = 16", "payload = { texts = \"x\" }", &["unknown key `texts`", "`text`"]);
     wrong(

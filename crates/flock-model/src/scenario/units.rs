@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(rate("1/s"), Ok(Rate { count: 1, per_us: 1_000_000 }));
         assert_eq!(rate("30/20m"), Ok(Rate { count: 30, per_us: 1_200_000_000 }));
         for (text, detail) in
-            [("0/s", "zero"), ("1/0s", "zero"), ("5", "must be a rate"), ("20/us", "above")]
+            [("0/s", "zero"), ("1/0s", "zero"), ("5", "must be a rate"), ("20/us", "at most")]
         {
             assert!(rate(text).unwrap_err().contains(detail), "{text}");
         }
@@ -232,7 +232,7 @@ mod tests {
         assert!(size("1G").unwrap_err().contains("must be a size"));
         assert!(size("256M").unwrap_err().contains("256 MiB"));
         assert_eq!(count("50_000"), Ok(50_000));
-        assert!(count("0").unwrap_err().contains("starts at 1"));
+        assert!(count("0").unwrap_err().contains("at least 1"));
         assert!(count("-3").unwrap_err().contains("must be a whole number"));
         assert!(count("5000000000").unwrap_err().contains("4 billion"));
     }

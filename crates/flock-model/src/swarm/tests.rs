@@ -269,7 +269,7 @@ fn errors_name_line_and_fix() {
         (r#"<port>1883"#, r#"<port>0"#, true, "from 1 to 65535"),
         (r#"clientGroup="b""#, r#"clientGroup="bb""#, true, "did you mean `b`?"),
         (r#"<topicGroup>t<"#, r#"<topicGroup>tt<"#, true, "unknown topic group `tt`"),
-        (r#"qos="2""#, r#"qos="7""#, true, "QoS is 0, 1 or 2, not 7"),
+        (r#"qos="2""#, r#"qos="7""#, true, "QoS must be 0, 1 or 2, got 7"),
         (r#"rate="30/20m""#, r#"rate="fast""#, true, "must be a rate"),
         ("<stopTimer", "<stopTimr", true, "did you mean `stopTimer`?"),
         (
@@ -287,10 +287,15 @@ fn errors_name_line_and_fix() {
             true,
             "must be with-disconnect-message",
         ),
-        (r#"securityProvider="standard""#, r#"securityProvider="mine""#, true, "Swarm extension"),
+        (
+            r#"securityProvider="standard""#,
+            r#"securityProvider="mine""#,
+            true,
+            "extension of Swarm",
+        ),
         ("</stages>", "", false, "must be well-formed XML"),
-        ("<connect/>", "", false, "subscribe before they ever connect"),
-        (r#"[0-9]{3}"#, r#"[0-9]+"#, true, "without end"),
+        ("<connect/>", "", false, "subscribe without a `connect` ahead of it"),
+        (r#"[0-9]{3}"#, r#"[0-9]+"#, true, "repetitions need a limit"),
     ];
     // The flag: whether the error is shown in the very line that was changed.
     for (from, to, same_line, message) in cases {

@@ -501,7 +501,7 @@ mod tests {
     #[test]
     fn an_agent_of_another_protocol_is_refused_in_words() {
         for (first, words) in [
-            (&b"flock-agents\0\0\x01\0"[..], "version 256 of the agents' protocol"),
+            (&b"flock-agents\0\0\x01\0"[..], "version 256 of the agent protocol"),
             (b"\0\0\0\x10{\"Hello\":{\"ver", "one of an older version"),
         ] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();

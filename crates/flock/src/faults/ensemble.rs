@@ -206,7 +206,7 @@ mod tests {
         assert_eq!((link.node, link.listen_port), (2, 4301));
         assert_eq!(link.target, "127.0.0.1:4222");
         for bad in ["2", "2:4301", "x:4301=h:1", "2:70000=h:1", "2:1=h"] {
-            assert!(LinkSpec::parse(bad).unwrap_err().contains("NODE:PORT"), "{bad}");
+            assert!(LinkSpec::parse(bad).unwrap_err().contains("NODE:LISTEN_PORT="), "{bad}");
         }
     }
 
