@@ -275,7 +275,8 @@ struct Loop {
     /// Other nodes, as compared with this one.
     peers: Peers,
     started: Instant,
-    watcher: Watcher,
+    /// `None`: the role is released, and the process ends without another word of this thread.
+    watcher: Option<Watcher>,
     /// Messages that were taken in, and their bytes.
     read: (u64, u64),
     /// The role may have changed since it was looked at.
@@ -310,7 +311,7 @@ impl Loop {
             peers: Peers::new(facts.to_compare()),
             facts,
             started: Instant::now(),
-            watcher: Watcher::new(boot_ms()),
+            watcher: Some(Watcher::new(boot_ms())),
             read: (0, 0),
             is_stale: false,
             was_acting: false,
@@ -597,6 +598,8 @@ impl Loop {
                 if let Some(why) = self.given_up.take() {
                     return self.on_role(Role::Ended(why));
                 }
+                self.note_changes();
+                self.watcher = None;
                 let _ = self.turns.send(Turn::Released);
             }
             Role::Ended(why) => {
@@ -753,8 +756,9 @@ impl Loop {
     }
 
     fn tell_changes(&mut self) {
+        let Some(watcher) = &mut self.watcher else { return };
         let status = self.member.status();
-        for change in self.watcher.look(&status, boot_ms()) {
+        for change in watcher.look(&status, boot_ms()) {
             self.member.teller.tell(&change, &status.own.node);
         }
     }
