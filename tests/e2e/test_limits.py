@@ -405,7 +405,7 @@ def test_unfinished_connects_of_an_address_have_their_share(start):
 
     with dial("127.0.0.2") as first, dial("127.0.0.2") as second, dial("127.0.0.3") as other:
         first.send(long[:-1])
-        # What comes whole takes no room to wait in. The door has read the first when it has
+        # What comes whole takes no room to wait in. The acceptor has read the first when it has
         # dealt with this one.
         with dial("127.0.0.2") as small:
             small.accepted()

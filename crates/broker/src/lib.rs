@@ -3,7 +3,7 @@
 //! A [`Shard`] owns the sessions of the clients that hash to it, their subscriptions, and the
 //! retained messages of the topics that hash to it. Shards tell each other by [`Mail`]; the little
 //! they share is wait-free, but for the names of groups ([`Shared`]). Connections reach a shard
-//! after the door has admitted them ([`admission`]).
+//! after an acceptor has admitted them ([`admission`]).
 //!
 //! It does **not** know: async, sockets, clocks, threads, files. Time is an argument in
 //! milliseconds since the Unix epoch that never goes back. The crate `driver` drives shards; the

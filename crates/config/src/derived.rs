@@ -37,8 +37,8 @@ impl Deriving {
         resolve("server.workers", &mut server.workers, cores, &one_each);
         let at_least = format!("one for each of {cores} cores, at least 4");
         resolve("server.shards", &mut server.shards, cores.max(4), &at_least);
-        let doors = format!("a quarter of {cores} cores, at least one");
-        resolve("server.door_threads", &mut server.door_threads, cores / 4, &doors);
+        let cores_rule = format!("a quarter of {cores} cores, at least one");
+        resolve("server.door_threads", &mut server.door_threads, cores / 4, &cores_rule);
     }
 
     pub(super) fn limits(&mut self, limits: &mut Limits, machine: &Machine) {

@@ -132,7 +132,7 @@ impl<K: Sharer> Allowance<K> {
         Self { bytes_max, share_bytes_max, used: Mutex::new(used) }
     }
 
-    /// What a connection takes by being there is not refused: the door accepts no more instead,
+    /// What a connection takes by being there is not refused: the acceptor accepts no more instead,
     /// see [`Allowance::is_full`].
     pub fn begin(self: &Arc<Self>, sharer: K, bytes: u64) -> Charge<K> {
         let mut charge = Charge { allowance: self.clone(), sharer, bytes: 0, place: None };

@@ -3,9 +3,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod acceptor_to_shard;
 pub mod cluster_lease;
 pub mod cluster_message;
-pub mod door_to_shard;
 pub mod filters;
 pub mod journal;
 pub mod log_recovery;
@@ -19,7 +19,7 @@ pub mod queries;
 pub mod ws_frame;
 pub mod ws_upgrade;
 
-/// What is under test: a parser, or the way from the door to the shard.
+/// What is under test: a parser, or the way from the acceptor to the shard.
 pub struct Target {
     pub name: &'static str,
     /// Takes any bytes; a panic is a find.
@@ -36,10 +36,10 @@ pub const TARGETS: [Target; 15] = [
     parser("decode_client", packet::decode_client, packet::client_seeds),
     parser("decode_server", packet::decode_server, packet::server_seeds),
     Target {
-        name: "door_to_shard",
-        run: door_to_shard::door_to_shard,
+        name: "acceptor_to_shard",
+        run: acceptor_to_shard::acceptor_to_shard,
         cost: 25,
-        seeds: door_to_shard::seeds,
+        seeds: acceptor_to_shard::seeds,
     },
     parser("filters", filters::filters, filters::seeds),
     parser("journal", journal::journal, journal::seeds),

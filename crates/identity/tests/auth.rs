@@ -1,4 +1,4 @@
-//! Who gets in: the authenticator as the door uses it.
+//! Who gets in: the authenticator as an acceptor uses it.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails should stop")]
 
@@ -119,7 +119,7 @@ fn right_passwords_get_in_and_are_remembered() {
     let authenticator = start(&auth(Some(&file)), None).unwrap();
     let right = request(Some("anna"), Some("s3cret"));
     let (first, later) = answer();
-    assert_eq!(authenticator.check(right.clone(), first), None, "the door does not wait");
+    assert_eq!(authenticator.check(right.clone(), first), None, "the acceptor does not wait");
     assert_eq!(later.recv_timeout(Duration::from_secs(60)).unwrap(), admitted("anna"));
     let (second, _) = answer();
     assert_eq!(authenticator.check(right, second), Some(admitted("anna")), "the second is quick");

@@ -15,7 +15,7 @@ pub(crate) struct Line {
     pub(crate) arrival: u32,
     pub(crate) pipe: PipeEnd,
     /// Until the CONNECT is whole: what has come, and the end that the driver is to have.
-    pub(crate) door: Option<(Vec<u8>, Pipe)>,
+    pub(crate) acceptor: Option<(Vec<u8>, Pipe)>,
     /// When the client last sent all that it had to say.
     pub(crate) sent_ms: u64,
     /// When the broker ended it.
@@ -40,9 +40,9 @@ impl World {
         let arrival = self.arrivals;
         self.clients[who].connect(arrival, &mut self.oracle);
         let (socket, pipe) = self.new_pipe();
-        let door = Some((Vec::new(), socket));
+        let acceptor = Some((Vec::new(), socket));
         let sent_ms = self.now_ms;
-        self.lines.insert(who, Line { arrival, pipe, door, sent_ms, closed_ms: None });
+        self.lines.insert(who, Line { arrival, pipe, acceptor, sent_ms, closed_ms: None });
         self.note(|| format!("client {who} connects, arrival {arrival}"));
         self.choose_node_of(who);
     }
@@ -135,11 +135,11 @@ impl World {
         if count == all {
             line.sent_ms = self.now_ms;
         }
-        match &mut line.door {
+        match &mut line.acceptor {
             None => line.pipe.send(&bytes),
             Some((waiting, _)) => {
                 waiting.extend(bytes);
-                self.knock(who);
+                self.on_first_packet(who);
             }
         }
     }
@@ -155,13 +155,13 @@ impl World {
     }
 
     /// Is the CONNECT whole? Then a driver gets the connection, in a turn to come.
-    fn knock(&mut self, who: usize) {
+    fn on_first_packet(&mut self, who: usize) {
         let Some(line) = self.lines.get_mut(&who) else { return };
         let arrival = line.arrival;
-        let Some((mut waiting, socket)) = line.door.take() else { return };
+        let Some((mut waiting, socket)) = line.acceptor.take() else { return };
         let admission = admit(&waiting, &self.limits, &arrival.to_string(), || "assigned".into());
         let Admission::Connect(credentials, len) = admission else {
-            line.door = Some((waiting, socket));
+            line.acceptor = Some((waiting, socket));
             return;
         };
         let rest = waiting.split_off(len);
@@ -198,7 +198,8 @@ impl World {
     pub(crate) fn take(&mut self, who: usize, count: usize) -> Result<(), String> {
         let Some(line) = self.lines.get(&who) else { return Ok(()) };
         let bytes = line.pipe.take(count);
-        let is_over = line.door.is_none() && line.pipe.is_over() && line.pipe.under_way().1 == 0;
+        let is_over =
+            line.acceptor.is_none() && line.pipe.is_over() && line.pipe.under_way().1 == 0;
         self.oracle.now_ms = self.now_ms;
         if let Some(wire) = &mut self.clients[who].wire {
             wire.to_client.extend(bytes);

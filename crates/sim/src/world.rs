@@ -550,7 +550,7 @@ impl World {
         if self.cluster.as_ref().is_some_and(|cluster| !cluster.is_idle(self.now_ms)) {
             return false;
         }
-        let is_still = |line: &Line| line.door.is_none() && line.pipe.under_way() == (0, 0);
+        let is_still = |line: &Line| line.acceptor.is_none() && line.pipe.under_way() == (0, 0);
         self.clients.iter().all(|client| client.is_ready() && client.is_quiet())
             && self.lines.values().all(is_still)
             && self.is_node_quiet()

@@ -1,6 +1,6 @@
 //! The first packet of a connection: is it a CONNECT that may go on to authentication?
 //!
-//! Used at the door, before any shard knows of the connection.
+//! Used by acceptors, before any shard knows of the connection.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub enum Admission {
     Refuse(Refusal),
 }
 
-/// Why a connection ends at the door.
+/// Why a connection is refused before it reaches a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: Reason,

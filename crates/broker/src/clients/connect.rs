@@ -22,7 +22,7 @@ const SEQUENCES_PER_MS: u64 = 1000;
 /// telling.
 const PACKET_BYTES_MAX: u32 = 268_435_455 + 5;
 
-/// A CONNECT that was checked and authenticated at the door, owned.
+/// A CONNECT that was checked and authenticated by an acceptor, owned.
 #[derive(Clone, Debug)]
 pub struct ConnectRequest {
     pub version: Version,

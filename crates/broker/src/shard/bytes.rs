@@ -127,7 +127,7 @@ impl Shard {
     }
 
     fn hold_up(&mut self, slot: u32, pace: Pace, is_burst: bool) -> bool {
-        let (client, pace) = (self.sessions.get_mut(slot), pace.as_next_door());
+        let (client, pace) = (self.sessions.get_mut(slot), pace.as_same_shard());
         client.is_some_and(|client| client.hold_up(&mut self.cx, pace, is_burst))
     }
 

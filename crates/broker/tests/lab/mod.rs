@@ -691,7 +691,7 @@ pub(crate) fn connect_packet(client_id: &str) -> Connect<'_> {
     }
 }
 
-/// What the door makes of a CONNECT.
+/// What an acceptor makes of a CONNECT.
 pub(crate) fn admit(
     connect: &Connect<'_>,
     limits: &Arc<Limits>,

@@ -362,7 +362,7 @@ fn publishes_beyond_what_is_offered_end_the_connection() {
 }
 
 #[test]
-fn the_door_refuses_what_the_limits_do_not_allow() {
+fn admission_refuses_what_the_limits_do_not_allow() {
     let limits = Arc::new(Limits {
         client_id_bytes_max: 10,
         will_payload_bytes_max: 10,

@@ -68,7 +68,7 @@ pub enum Kind {
     Flapping,
 }
 
-/// Somebody who knocks, or who is in already.
+/// A client that connects, or that is connected.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Visitor<'a> {
     /// Its name; None: it is not known yet, and only bans that hold in all are looked at.
@@ -143,7 +143,7 @@ impl Bans {
     }
 
     /// The API bans somebody until a time. When this returns, the ban is on the disk and in force
-    /// at the doors. Blocks on the disk.
+    /// at the acceptors. Blocks on the disk.
     ///
     /// # Errors
     ///

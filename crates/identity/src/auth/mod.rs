@@ -1,8 +1,8 @@
-//! Who a client is: an asynchronous question, asked at the door and answered through a callback.
+//! Who a client is: an asynchronous question, asked by an acceptor and answered through a callback.
 //!
 //! Each listener has a chain of providers. They are asked one after the other: the first that says
 //! yes or no has decided, and what none of them knows is refused. Checking a password costs tens of
-//! milliseconds of one core, and a service is another machine. So the door only hands a question
+//! milliseconds of one core, and a service is another machine. So the acceptor only hands a question
 //! over ([`Authenticator::check`]) and goes on; the answer comes from another thread. What can be
 //! answered at once is: anonymous clients, identities proved by TLS, tokens, and credentials that
 //! were right a moment ago.
@@ -55,7 +55,7 @@ use service::Service;
 pub use template::is_name;
 use template::value_of;
 
-/// Who knocks, and what they show.
+/// A client that connects, and its credentials.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AuthRequest {
     /// Where it comes from: origins take turns.
@@ -98,7 +98,7 @@ pub struct Denial {
 }
 
 /// Takes the verdict on whatever thread reached it. It should only put it somewhere and wake the
-/// door.
+/// acceptor.
 pub type Answer = Box<dyn FnOnce(Verdict) + Send>;
 
 /// The method of enhanced authentication by which a token comes as data, as Event Grid calls it.

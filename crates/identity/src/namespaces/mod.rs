@@ -25,7 +25,7 @@ pub use placing::{Belonging, Misplaced, NOT_MADE, Place};
 /// The most namespaces that clients may make by asking for them.
 const MADE_BY_CLIENTS_MAX: usize = 10_000;
 
-/// All of them. Doors ask for each client, so a look is short.
+/// All of them. Acceptors look up each client, so a look-up is short.
 #[derive(Debug)]
 pub struct Namespaces {
     table: RwLock<Table>,

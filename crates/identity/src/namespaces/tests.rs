@@ -253,7 +253,7 @@ fn nobody_comes_to_a_new_one_before_all_are_told_of_it() {
     let namespaces = Namespaces::open(None, &Stamps::default(), &shared(), &[]).unwrap();
     let told = |views: &[View]| {
         assert_eq!(views.iter().map(|view| &*view.name).collect::<Vec<_>>(), ["a"]);
-        assert!(namespaces.table.try_read().is_err(), "doors wait");
+        assert!(namespaces.table.try_read().is_err(), "acceptors wait");
     };
     namespaces.configure(&[open("a")], told).unwrap();
     assert!(namespaces.scope_of("a").is_some());

@@ -1,16 +1,15 @@
 //! How many lines the log gets about clients: of each kind so many a second, and one about a client
-//! at the door. What is withheld is counted, and the count is told.
+//! before admission. What is withheld is counted, and the count is logged.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// How often a client at the door is told of.
+/// How often a client that is not admitted gets a line.
 const VISITOR_EVERY_MS: u64 = 1000;
 
-/// Clients at the door that are remembered. Those for whom there is no place are held to the pace
-/// of all only.
+/// Clients before admission that are remembered. Above it only the pace of all clients applies.
 const VISITORS_MAX: usize = 10_000;
 
 /// What a line about a client says.
@@ -41,7 +40,7 @@ const KINDS: [(About, &str); 8] = [
     (About::Session, "session refused"),
 ];
 
-/// Shared by doors, workers and the control plane.
+/// Shared by acceptors, workers and the control plane.
 #[derive(Debug, Default)]
 pub(crate) struct LinePace {
     /// 0: no limit.
@@ -50,7 +49,7 @@ pub(crate) struct LinePace {
     visitors: Mutex<HashMap<Visitor, Told>>,
 }
 
-/// Who was told of: a client at the door has not shown yet that it is who it says.
+/// Whom a line is about: a client before admission has not proved its name yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Visitor {
     pub(crate) about: About,
@@ -94,7 +93,7 @@ impl LinePace {
         is_allowed
     }
 
-    /// The same for a client at the door, about whom one line of a kind is written per second.
+    /// The same for a client before admission, about whom one line of a kind is written per second.
     pub(crate) fn allows_visitor(&self, visitor: Visitor, now_ms: u64) -> bool {
         let about = visitor.about;
         if self.per_second_max > 0 {
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_at_the_door_gets_a_line_a_second_and_then_a_count() {
+    fn a_client_before_admission_gets_a_line_a_second_and_then_a_count() {
         let pace = LinePace::new(100);
         let allowed = |visitor: Visitor, now_ms| {
             (0..10).filter(|_| pace.allows_visitor(visitor.clone(), now_ms)).count()

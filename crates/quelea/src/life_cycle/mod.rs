@@ -35,7 +35,7 @@ pub use table::{KINDS, Kind};
 /// The part of `per_second_max` that refused log-ins have, beside it.
 const REFUSALS_PART: u32 = 10;
 
-/// Shared by workers, doors, the API and the control plane.
+/// Shared by workers, acceptors, the API and the control plane.
 #[derive(Debug)]
 pub struct LifeCycle {
     shared: Arc<Shared>,

@@ -56,7 +56,7 @@ pub enum TurnedAway {
 
 /// One running listener.
 #[derive(Debug)]
-pub(super) struct Entrance {
+pub(super) struct Listener {
     pub(super) name: String,
     pub(super) limits: Arc<Limits>,
     pub(super) allow_anonymous: bool,
@@ -75,7 +75,7 @@ pub(super) struct Entrance {
 
 /// A counted connection; dropping it gives the place back.
 #[derive(Debug)]
-pub(super) struct Seat(Arc<Entrance>);
+pub(super) struct Seat(Arc<Listener>);
 
 impl Gate {
     pub fn new(connections_max: u32) -> Self {
@@ -175,7 +175,7 @@ impl TurnedAway {
     }
 }
 
-impl Entrance {
+impl Listener {
     /// Takes a place for one connection. None: the listener or the broker is full.
     pub(super) fn sit(self: &Arc<Self>) -> Option<Seat> {
         if !take(&self.counts.connections, self.connections_max) {
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn places_are_counted_and_given_back() {
         let gate = Arc::new(Gate::new(2));
-        let entrance = Arc::new(Entrance {
+        let listener = Arc::new(Listener {
             name: "one".into(),
             limits: Arc::default(),
             allow_anonymous: true,
@@ -222,14 +222,14 @@ mod tests {
             counts: gate.add_listener("one", Vec::new()),
             gate: gate.clone(),
         });
-        let first = entrance.sit();
-        let second = entrance.sit();
+        let first = listener.sit();
+        let second = listener.sit();
         assert!(first.is_some() && second.is_some());
-        assert!(entrance.sit().is_none());
+        assert!(listener.sit().is_none());
         drop(first);
-        assert!(entrance.sit().is_some());
+        assert!(listener.sit().is_some());
         drop(second);
-        assert_eq!(entrance.counts.connections.load(Ordering::Relaxed), 0);
+        assert_eq!(listener.counts.connections.load(Ordering::Relaxed), 0);
         assert_eq!(gate.connections.load(Ordering::Relaxed), 0);
     }
 

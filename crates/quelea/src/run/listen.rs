@@ -9,8 +9,8 @@ use net::{
     WebSocketOptions,
 };
 
-use super::door::Portal;
-use super::gate::{Entrance, Gate};
+use super::acceptor::BoundListener;
+use super::gate::{Gate, Listener};
 use super::limits;
 use config::{self, ApiAddress, Config, Transport};
 use identity::auth::Authenticator;
@@ -18,7 +18,7 @@ use identity::namespaces::Belonging;
 
 /// All listeners, bound.
 pub(super) struct Listeners {
-    pub(super) portals: Vec<Portal>,
+    pub(super) bound: Vec<BoundListener>,
     pub(super) urls: Vec<String>,
     pub(super) tls: Vec<(String, Arc<TlsContext>)>,
 }
@@ -33,7 +33,7 @@ pub(super) fn bind_all(
         listener.placing.from.contains(&config::NamespaceSource::Username)
     };
     let has_prefixes = config.listeners.iter().any(by_username);
-    let mut all = Listeners { portals: Vec::new(), urls: Vec::new(), tls: Vec::new() };
+    let mut all = Listeners { bound: Vec::new(), urls: Vec::new(), tls: Vec::new() };
     for listener in &config.listeners {
         let tls = load_tls(listener)?;
         if let Some(note) = tls.as_ref().and_then(|tls| tls.chain_note()) {
@@ -48,7 +48,7 @@ pub(super) fn bind_all(
         let bound_url = url(&address, &bound);
         all.urls.push(bound_url.clone());
         let [written, whole] = listener.urls.clone();
-        let entrance = Arc::new(Entrance {
+        let running = Arc::new(Listener {
             name: listener.name.clone(),
             limits: limits::of_listener(config, listener),
             allow_anonymous: listener.allow_anonymous,
@@ -63,9 +63,9 @@ pub(super) fn bind_all(
             counts: gate.add_listener(&listener.name, vec![written, whole, bound_url]),
             gate: gate.clone(),
         });
-        all.portals.push(Portal {
-            listener: bound,
-            entrance,
+        all.bound.push(BoundListener {
+            socket: bound,
+            listener: running,
             connections_per_second_max: listener.connections_per_second_max,
         });
     }

@@ -1,4 +1,4 @@
-//! Into a worker: from other workers, the doors and the control plane.
+//! Into a worker: from other workers, the acceptors and the control plane.
 
 use broker::Answer;
 use tokio::sync::oneshot;

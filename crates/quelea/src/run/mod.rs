@@ -1,15 +1,15 @@
 //! The running broker: where all parts are made and joined, in the order of their making.
 //!
-//! Threads: workers (connections and shards), two for the disk of each log, doors (arrivals), the
-//! HTTP server, one that answers backups, and the one that called [`serve`], which waits for
-//! signals and does what is due each second.
+//! Threads: workers (connections and shards), two for the disk of each log, acceptors (new
+//! connections), the HTTP server, one that answers backups, and the one that called [`serve`], which
+//! waits for signals and does what is due each second.
 
-mod accepting;
+mod acceptor;
 mod ask;
 mod certificates;
 mod clock;
 pub(crate) mod control;
-mod door;
+
 mod drive;
 mod gate;
 mod identity;
@@ -60,8 +60,8 @@ pub(crate) use limits::durability;
 pub use logs::{FIGURES, Figure, LogBoard, LogState};
 pub use timing::Timing;
 
+use acceptor::{Acceptor, AcceptorContext, AcceptorMailbox};
 use control::Control;
-use door::{Bell, Door, DoorContext};
 use keeper::Keeper;
 use mailbox::Item;
 use node::{Active, Joined};
@@ -212,8 +212,9 @@ impl Running {
         node.map_or(Ok(()), Active::hand_over_signals)?;
         let listeners = listen::bind_all(config, &parts.gate, &parts.authenticator)?;
         let is_stopping = Arc::new(AtomicBool::new(false));
-        let context = parts.door_context(&workers.mailboxes, &workers.line_pace, &is_stopping)?;
-        let doors = start_doors(config, listeners.portals, &context)?;
+        let context =
+            parts.acceptor_context(&workers.mailboxes, &workers.line_pace, &is_stopping)?;
+        let acceptors = start_acceptors(config, listeners.bound, &context)?;
         for url in listeners.urls.into_iter().chain(self.http.urls()) {
             tracing::info!(url, "listening");
         }
@@ -229,19 +230,19 @@ impl Running {
         if let Some(node) = node {
             node.note_serving();
         }
-        let watch = self.watch(workers, &doors, &listeners.tls, reread)?;
+        let watch = self.watch(workers, &acceptors, &listeners.tls, reread)?;
         watch.until_stopped(signals, clock_watch);
         parts.health.set(State::Stopping);
         tracing::info!(grace_secs = config.server.shutdown_grace_secs, "stopping");
         is_stopping.store(true, Ordering::Release);
-        doors.stop();
+        acceptors.stop();
         Ok(())
     }
 
     fn watch<'a>(
         &'a self,
         workers: &'a Workers,
-        doors: &Doors,
+        acceptors: &Acceptors,
         tls: &'a [(String, Arc<TlsContext>)],
         reread: &'a Reread<'a>,
     ) -> anyhow::Result<watch::Watch<'a>> {
@@ -269,19 +270,20 @@ impl Running {
             gatekeeper: self.http.gatekeeper.as_deref(),
             tls,
             clock: parts.clock,
-            purge: self.purge(workers, doors),
+            purge: self.purge(workers, acceptors),
         })
     }
 
     /// Has all threads that allocate much give back what is free.
-    fn purge(&self, workers: &Workers, doors: &Doors) -> Arc<dyn Fn() + Send + Sync> {
+    fn purge(&self, workers: &Workers, acceptors: &Acceptors) -> Arc<dyn Fn() + Send + Sync> {
         let (mailboxes, crew) = (workers.mailboxes.clone(), workers.crew.clone());
-        let (bells, authenticator) = (doors.bells.clone(), self.parts.authenticator.clone());
+        let (acceptors, authenticator) =
+            (acceptors.mailboxes.clone(), self.parts.authenticator.clone());
         Arc::new(move || {
             memory::ask_to_purge();
             mailboxes.iter().for_each(|mailbox| mailbox.put(Item::Order(worker::Order::Purge)));
             crew.wake_idle();
-            bells.iter().for_each(|bell| bell.wake());
+            acceptors.iter().for_each(|mailbox| mailbox.wake());
             authenticator.wake();
             memory::purge_if_asked();
         })
@@ -379,47 +381,51 @@ fn open_control(directory: &Path, owner: control::Owner) -> Option<Control> {
     opened.inspect_err(warn).ok()
 }
 
-struct Doors {
-    bells: Vec<Arc<Bell>>,
+struct Acceptors {
+    mailboxes: Vec<Arc<AcceptorMailbox>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-fn start_doors(
+fn start_acceptors(
     config: &Config,
-    portals: Vec<door::Portal>,
-    context: &Arc<DoorContext>,
-) -> anyhow::Result<Doors> {
+    listeners: Vec<acceptor::BoundListener>,
+    context: &Arc<AcceptorContext>,
+) -> anyhow::Result<Acceptors> {
     let mut made = Vec::new();
     for _ in 0..config.server.door_threads {
-        made.push(door::poll_and_bell().context("cannot make an event queue")?);
+        made.push(acceptor::poll_and_mailbox().context("cannot make an event queue")?);
     }
-    let bells: Vec<Arc<Bell>> = made.iter().map(|(_, bell)| bell.clone()).collect();
-    let mut portals = Some(portals);
+    let mailboxes: Vec<Arc<AcceptorMailbox>> =
+        made.iter().map(|(_, mailbox)| mailbox.clone()).collect();
+    let mut listeners = Some(listeners);
     let mut threads = Vec::new();
     for (index, made) in made.into_iter().enumerate() {
-        let door =
-            Door::new(made, bells.clone(), portals.take().unwrap_or_default(), context.clone());
+        let acceptor = Acceptor::new(
+            made,
+            mailboxes.clone(),
+            listeners.take().unwrap_or_default(),
+            context.clone(),
+        );
         let run = move || {
-            if let Err(error) = rustix::process::nice(DOOR_NICENESS) {
+            if let Err(error) = rustix::process::nice(ACCEPTOR_NICENESS) {
                 tracing::warn!(%error, "cannot lower the priority of a listener thread");
             }
-            door.run()
+            acceptor.run()
         };
-        threads.push(spawn(format!("door-{index}"), None, run)?);
+        threads.push(spawn(format!("acceptor-{index}"), None, run)?);
     }
-    Ok(Doors { bells, threads })
+    Ok(Acceptors { mailboxes, threads })
 }
 
-/// How much nicer a door is than a worker. When there are more threads than cores, a worker that
-/// wakes up waits less for a core; and the door still gets a tenth of what a worker gets that is
-/// never idle.
-const DOOR_NICENESS: i32 = 10;
+/// How much nicer an acceptor is than a worker. When there are more threads than cores, a worker
+/// that wakes up waits less for a core. The acceptor still gets a tenth of the time of a busy worker.
+const ACCEPTOR_NICENESS: i32 = 10;
 
-impl Doors {
+impl Acceptors {
     /// Closes the listeners, and what is not admitted yet.
     fn stop(self) {
-        for bell in &self.bells {
-            bell.wake();
+        for mailbox in &self.mailboxes {
+            mailbox.wake();
         }
         join(self.threads);
     }

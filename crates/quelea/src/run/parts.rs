@@ -8,13 +8,13 @@ use anyhow::Context as _;
 use broker::Shared;
 use driver::Allowance;
 
+use super::acceptor::AcceptorContext;
 use super::certificates::Certificates;
-use super::door::DoorContext;
 use super::gate::Gate;
 use super::logs::LogBoard;
 use super::mailbox::Mailbox;
 use super::servers::HttpServers;
-use super::standby::ClusterDoor;
+use super::standby::ClusterReferral;
 use super::{Shards, Timing, limits};
 use crate::api::{self, Api, Facts};
 use crate::cluster::Member;
@@ -158,21 +158,22 @@ impl Parts {
         })
     }
 
-    /// What all doors know. `mailboxes`: of the workers; a standby has none.
+    /// What all acceptors know. `mailboxes`: of the workers; a standby has none.
     ///
     /// # Errors
     ///
     /// When the system gives no thread.
-    pub(super) fn door_context(
+    pub(super) fn acceptor_context(
         &self,
         mailboxes: &Arc<[Arc<Mailbox>]>,
         line_pace: &Arc<LinePace>,
         is_stopping: &Arc<AtomicBool>,
-    ) -> anyhow::Result<Arc<DoorContext>> {
+    ) -> anyhow::Result<Arc<AcceptorContext>> {
         let limits = &self.config().limits;
         let is_standby = mailboxes.is_empty();
-        let door = |member: &Member| ClusterDoor::new(member.clone(), self.config(), is_standby);
-        Ok(Arc::new(DoorContext {
+        let acceptor =
+            |member: &Member| ClusterReferral::new(member.clone(), self.config(), is_standby);
+        Ok(Arc::new(AcceptorContext {
             shared: self.shared.clone(),
             mailboxes: mailboxes.clone(),
             authenticator: self.authenticator.clone(),
@@ -188,7 +189,7 @@ impl Parts {
                 limits.arrivals_bytes_per_address_max,
             )),
             is_stopping: is_stopping.clone(),
-            cluster: self.member.as_ref().map(door),
+            cluster: self.member.as_ref().map(acceptor),
         }))
     }
 }

@@ -12,7 +12,7 @@ use net::TlsContext;
 use super::parts::{Ground, Parts};
 use super::servers::HttpServers;
 use super::stops::Stops;
-use super::{Shards, listen, start_doors};
+use super::{Shards, listen, start_acceptors};
 use crate::cluster::{Clustered, Member, TakenLog, Turn};
 use crate::http::State;
 use crate::life_cycle::line_pace::LinePace;
@@ -21,7 +21,7 @@ use config::{Config, Loaded};
 use data::Stamps;
 
 /// What the acceptor of a node tells clients while the node does not serve.
-pub(super) struct ClusterDoor {
+pub(super) struct ClusterReferral {
     member: Member,
     /// `cluster.redirect`.
     redirects: bool,
@@ -29,7 +29,7 @@ pub(super) struct ClusterDoor {
     is_standby: bool,
 }
 
-impl ClusterDoor {
+impl ClusterReferral {
     pub(super) fn new(member: Member, config: &Config, is_standby: bool) -> Self {
         let redirects = config.cluster.as_ref().is_some_and(|cluster| cluster.redirect);
         Self { member, redirects, is_standby }
@@ -80,8 +80,8 @@ pub(super) fn wait(
     let is_stopping = Arc::new(AtomicBool::new(false));
     let listeners = listen::bind_all(config, &parts.gate, &parts.authenticator)?;
     let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
-    let context = parts.door_context(&Arc::default(), &line_pace, &is_stopping)?;
-    let doors = start_doors(config, listeners.portals, &context)?;
+    let context = parts.acceptor_context(&Arc::default(), &line_pace, &is_stopping)?;
+    let acceptors = start_acceptors(config, listeners.bound, &context)?;
     for url in listeners.urls.iter().cloned().chain(http.urls()) {
         tracing::info!(url, "listening as a standby");
     }
@@ -96,7 +96,7 @@ pub(super) fn wait(
         tracing::info!("stopping");
     }
     is_stopping.store(true, Ordering::Release);
-    doors.stop();
+    acceptors.stop();
     drop(http);
     match turn {
         Ok(Turn::Active { logs }) => Ok(Some(logs)),

@@ -33,7 +33,7 @@ const PACKET_IDS: u16 = 50;
 /// The client's end of a connection.
 #[derive(Debug)]
 pub struct Wire {
-    /// The number of the connection at the door: none is given twice.
+    /// The number of the connection at the acceptor: none is given twice.
     pub arrival: u32,
     pub opened_ms: u64,
     /// The node of a cluster that it leads to.

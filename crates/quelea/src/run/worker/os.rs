@@ -57,7 +57,7 @@ pub(in crate::run) struct Os {
 
 /// What only this host understands.
 pub(in crate::run) enum Order {
-    /// Keeps out who comes from a door that has not seen these bans. `ends`: the connections of
+    /// Keeps out who comes from an acceptor that has not seen these bans. `ends`: the connections of
     /// those whom they mean end, too.
     Bans {
         listed: Arc<Lists>,

@@ -1,4 +1,4 @@
-//! The broker as its driver runs it: doors, shards, mail, disks, time; and what must be left in the
+//! The broker as its driver runs it: acceptors, shards, mail, disks, time; and what must be left in the
 //! end.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use super::ops;
 use super::peer::{ConnectionRef, Peer, Stage};
 
 /// Places for connections; a new one in the same place leaves the old one to the broker.
-pub(super) const SEATS: usize = 6;
+pub(super) const SLOTS: usize = 6;
 
 /// The enhanced authentication that there is, and what it takes.
 pub(super) const METHOD: &str = "M";
@@ -45,7 +45,7 @@ pub(super) struct World {
     now_ms: u64,
     pub(super) peers: Vec<Peer>,
     /// The latest peer of each.
-    seats: [Option<usize>; SEATS],
+    slots: [Option<usize>; SLOTS],
     /// The peers of connections that the broker knows.
     connected: BTreeMap<u64, usize>,
     /// Connections that are not read, and until when.
@@ -70,7 +70,7 @@ impl World {
             book,
             now_ms: BEGIN_MS,
             peers: Vec::new(),
-            seats: [None; SEATS],
+            slots: [None; SLOTS],
             connected: BTreeMap::new(),
             paused: BTreeMap::new(),
             numbers: Numbers::default(),
@@ -102,17 +102,17 @@ impl World {
     }
 
     /// Who sits there; somebody new if nobody does.
-    pub(super) fn seat(&mut self, seat: usize) -> usize {
-        match self.seats[seat].filter(|who| !self.peers[*who].is_closed()) {
+    pub(super) fn slot(&mut self, slot: usize) -> usize {
+        match self.slots[slot].filter(|who| !self.peers[*who].is_closed()) {
             Some(who) => who,
-            None => self.newcomer(seat),
+            None => self.newcomer(slot),
         }
     }
 
-    pub(super) fn newcomer(&mut self, seat: usize) -> usize {
+    pub(super) fn newcomer(&mut self, slot: usize) -> usize {
         self.peers.push(Peer::new());
         let who = self.peers.len() - 1;
-        self.seats[seat] = Some(who);
+        self.slots[slot] = Some(who);
         who
     }
 
@@ -130,9 +130,9 @@ impl World {
         let bytes: Vec<u8> = peer.socket.drain(..count.min(peer.socket.len())).collect();
         let stage = std::mem::replace(&mut peer.stage, Stage::Closed);
         match stage {
-            Stage::Door(mut waiting) => {
+            Stage::Acceptor(mut waiting) => {
                 waiting.extend_from_slice(&bytes);
-                self.knock(who, waiting);
+                self.on_first_packet(who, waiting);
             }
             Stage::Exchange(credentials, mut waiting) => {
                 waiting.extend_from_slice(&bytes);
@@ -153,13 +153,13 @@ impl World {
     }
 
     /// The first packet.
-    fn knock(&mut self, who: usize, waiting: Vec<u8>) {
+    fn on_first_packet(&mut self, who: usize, waiting: Vec<u8>) {
         let assigned = self.assigned;
         let name = || format!("auto-{assigned}");
         match admission::admit(&waiting, &self.limits, "peer", name) {
             Admission::NeedMore => {
                 assert!(waiting.len() < self.limits.connect_bytes_max as usize);
-                self.peers[who].stage = Stage::Door(waiting);
+                self.peers[who].stage = Stage::Acceptor(waiting);
             }
             Admission::Refuse(refusal) => {
                 let is_connack = |version| {
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// At the door.
+    /// Before admission.
     fn refuse(&mut self, who: usize, credentials: &Credentials, reason: Reason) {
         let answer = admission::refuse(&credentials.request, reason);
         self.peers[who].read(&answer, &self.book);

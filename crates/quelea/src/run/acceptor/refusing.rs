@@ -1,4 +1,4 @@
-//! Connections that are not admitted: refused, given up, closed.
+//! Connections that are not admitted: refused, timed out, closed.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use broker::admission::{Credentials, Refusal};
 use net::{Read, Stream};
 
-use super::stage::Stage;
-use super::{Deadlines, Door};
+use super::arrival::Stage;
+use super::{Acceptor, Deadlines};
 use crate::life_cycle::ClientRefused;
 use crate::life_cycle::line_pace::{About, Visitor};
 use crate::run::gate::TurnedAway;
@@ -18,10 +18,10 @@ use identity::auth::Denial;
 /// How long a refused client may take to read why.
 const REFUSAL_MS: u64 = 1000;
 
-/// How often those who dawdle are looked at while there is little room.
-const HURRY_EVERY_MS: u64 = 250;
+/// How often slow connections are looked for while memory is short.
+const SLOW_CHECK_MS: u64 = 250;
 
-impl Door {
+impl Acceptor {
     pub(super) fn refuse_connect(
         &mut self,
         key: usize,
@@ -46,12 +46,12 @@ impl Door {
     ) {
         self.report_refusal(key, address, credentials, refusal, denial);
         if let Some(arrival) = self.arrivals.get(key) {
-            arrival.entrance.counts.refuse(refusal.reason);
+            arrival.listener.counts.refuse(refusal.reason);
         }
-        let is_told = !refusal.answer.is_empty()
+        let is_answered = !refusal.answer.is_empty()
             && stream.write(&[IoSlice::new(&refusal.answer)]).is_ok()
             && stream.shutdown().is_ok();
-        if !is_told {
+        if !is_answered {
             return self.turn_away(key, TurnedAway::Refused);
         }
         // Closing now would take the answer away from a client that has more bytes on the way.
@@ -60,9 +60,9 @@ impl Door {
         self.refusals.push_back((deadline_ms, key, self.generation));
         if let Some(arrival) = self.arrivals.get_mut(key) {
             arrival.generation = self.generation;
-            arrival.entrance.counts.turn_away(TurnedAway::Refused);
+            arrival.listener.counts.turn_away(TurnedAway::Refused);
         }
-        self.read_away(key, stream);
+        self.drain(key, stream);
     }
 
     fn report_refusal(
@@ -78,11 +78,11 @@ impl Door {
         let client = request.map_or("-".into(), |request| shown(&request.client_id));
         let what = if refusal.clause.is_empty() { refusal.detail } else { refusal.clause };
         let ip = address.parse().ok().map(|address: SocketAddr| address.ip());
-        let is_logged = self.may_tell(About::Refused, ip, &client, what);
+        let is_logged = self.may_log(About::Refused, ip, &client, what);
         if !is_logged && context.life_cycle.is_unheard() {
             return;
         }
-        let only = arrival.entrance.belonging.only().map(Into::into);
+        let only = arrival.listener.belonging.only().map(Into::into);
         let placed = request.map(|request| request.scope).filter(|scope| !scope.is_first());
         let clause = format!("{}: {}", refusal.clause, refusal.detail);
         let detail = if refusal.clause.is_empty() { refusal.detail } else { &clause };
@@ -90,7 +90,7 @@ impl Door {
             client_id: request.map(|request| &*request.client_id),
             username: request.and_then(|request| request.username.as_deref()),
             address,
-            listener: &arrival.entrance.name,
+            listener: &arrival.listener.name,
             namespace: only.or_else(|| placed.map(|scope| context.namespaces.name_of(scope))),
             provider: denial.map(|denial| &*denial.provider),
             reason_code: refusal.reason,
@@ -101,8 +101,8 @@ impl Door {
         }
     }
 
-    /// May there be a line about somebody at the door?
-    pub(super) fn may_tell(
+    /// Whether a log line about a client that is not admitted may be written now.
+    pub(super) fn may_log(
         &self,
         about: About,
         peer: Option<IpAddr>,
@@ -113,7 +113,7 @@ impl Door {
         self.context.line_pace.allows_visitor(visitor, self.now_ms)
     }
 
-    pub(super) fn read_away(&mut self, key: usize, mut stream: Stream) {
+    pub(super) fn drain(&mut self, key: usize, mut stream: Stream) {
         loop {
             match stream.read(&mut self.scratch) {
                 Ok(Read::Bytes(_)) => {}
@@ -126,10 +126,10 @@ impl Door {
         }
     }
 
-    /// Closes without an answer. What nobody waits for any more is not checked.
+    /// Closes without an answer, and cancels the check of its credentials.
     pub(super) fn turn_away(&mut self, key: usize, why: TurnedAway) {
         if let Some(arrival) = self.arrivals.try_remove(key) {
-            arrival.entrance.counts.turn_away(why);
+            arrival.listener.counts.turn_away(why);
             if matches!(arrival.stage, Stage::Checking { .. }) {
                 let ticket = self.ticket(arrival.generation);
                 self.context.authenticator.forget(*arrival.charge.sharer(), ticket);
@@ -145,21 +145,21 @@ impl Door {
         let mut refusals = std::mem::take(&mut self.refusals);
         self.give_up_on(&mut refusals);
         self.refusals = refusals;
-        if self.now_ms >= self.hurries_at_ms && self.context.allowance.is_short() {
-            self.hurries_at_ms = self.now_ms + HURRY_EVERY_MS;
-            self.give_up_dawdlers();
+        if self.now_ms >= self.slow_checked_at_ms && self.context.allowance.is_short() {
+            self.slow_checked_at_ms = self.now_ms + SLOW_CHECK_MS;
+            self.give_up_slow();
         }
     }
 
-    /// There is little room: those who have not sent their CONNECT go earlier.
-    fn give_up_dawdlers(&mut self) {
+    /// Memory is short: clients that have not sent their CONNECT time out earlier.
+    fn give_up_slow(&mut self) {
         let until_ms = self.now_ms + self.context.connect_timeout_ms / 4 * 3;
         let due = self.deadlines.iter().take_while(|(deadline_ms, ..)| *deadline_ms <= until_ms);
         let due: Vec<_> = due.map(|(_, key, generation)| (*key, *generation)).collect();
         for (key, generation) in due {
             let Some(arrival) = self.arrivals.get(key) else { continue };
-            let dawdles = matches!(arrival.stage, Stage::Handshake(_) | Stage::Connect { .. });
-            if dawdles && arrival.generation == generation {
+            let is_slow = matches!(arrival.stage, Stage::Handshake(_) | Stage::Connect { .. });
+            if is_slow && arrival.generation == generation {
                 self.turn_away(key, TurnedAway::Timeout);
             }
         }
@@ -175,8 +175,8 @@ impl Door {
                 if !matches!(arrival.stage, Stage::Refused(_)) {
                     let address = arrival.stage.peer();
                     let ip = address.parse().ok().map(|address: SocketAddr| address.ip());
-                    if self.may_tell(About::Handshake, ip, "-", "timeout") {
-                        let listener = &arrival.entrance.name;
+                    if self.may_log(About::Handshake, ip, "-", "timeout") {
+                        let listener = &arrival.listener.name;
                         let late = late(&arrival.stage);
                         tracing::info!(listener, address, "connection closed: {late}");
                     }

@@ -1,17 +1,18 @@
 //! Connections on the way into their namespaces. Those whose namespace has to be made first are
-//! parked meanwhile: no door waits for a disk.
+//! parked meanwhile: no acceptor waits for a disk.
 
 use broker::admission::Credentials;
 use net::Stream;
 
-use super::stage::{Stage, refusal};
-use super::{Door, Knock};
+use super::Acceptor;
+use super::arrival::{Stage, refusal};
+use super::mailbox::AcceptorItem;
 use identity::namespaces::{Misplaced, NOT_MADE, Place};
 
 /// A connection with what it has sent.
 pub(super) type Caller = (Stream, Box<Credentials>, Vec<u8>);
 
-impl Door {
+impl Acceptor {
     /// A client that has proved who it is goes into its namespace. None: it is refused, or waits.
     pub(super) fn place(
         &mut self,
@@ -22,7 +23,7 @@ impl Door {
     ) -> Option<Caller> {
         let arrival = self.arrivals.get(key)?;
         let (host, request) = (arrival.host.as_deref(), &mut credentials.request);
-        let placed = arrival.entrance.belonging.place(&self.context.namespaces, request, host);
+        let placed = arrival.listener.belonging.place(&self.context.namespaces, request, host);
         match placed {
             Ok(Place::Taken) => return Some((stream, credentials, rest)),
             Ok(Place::Unmade(name)) => match self.ask_for(key, &name) {
@@ -36,8 +37,8 @@ impl Door {
 
     fn ask_for(&self, key: usize, name: &str) -> Result<(), Misplaced> {
         let Some(arrival) = self.arrivals.get(key) else { return Err(NOT_MADE) };
-        let (bell, generation) = (self.bell.clone(), arrival.generation);
-        let answer = move |is_made| bell.ring(Knock::Named { key, generation, is_made });
+        let (mailbox, generation) = (self.mailbox.clone(), arrival.generation);
+        let answer = move |is_made| mailbox.put(AcceptorItem::Named { key, generation, is_made });
         let origin = *arrival.charge.sharer();
         let maker = &self.context.name_maker;
         Ok(maker.ask(name, origin, self.now_ms, Box::new(answer))?)

@@ -1,4 +1,4 @@
-//! From the door to the shard: packets on several connections, and what comes between them.
+//! From the acceptor to the shard: packets on several connections, and what comes between them.
 //!
 //! An input is a world (its first two bytes) and what happens in it, one operation after the other
 //! (`ops`): connections come, also with the client id of another one and under another name, send
@@ -29,7 +29,7 @@ use world::World;
 /// Operations after which an input is over, however long it is.
 const OPS_MAX: usize = 400;
 
-pub fn door_to_shard(input: &[u8]) {
+pub fn acceptor_to_shard(input: &[u8]) {
     let mut input = Input(input);
     let (Some(kind), Some(limits)) = (input.byte(), input.byte()) else { return };
     let mut world = World::new(kind, limits);

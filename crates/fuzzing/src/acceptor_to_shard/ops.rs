@@ -1,6 +1,6 @@
 //! What happens in a world: the bytes of an input as operations.
 //!
-//! The first byte of an operation has its kind and the seat of the connection that it is about; how
+//! The first byte of an operation has its kind and the slot of the connection that it is about; how
 //! many bytes follow depends on the kind. Packets are made from a few bytes each, so that almost
 //! every input says something sound; [`RAW`] and [`MANGLE`] are for what is not.
 
@@ -12,7 +12,7 @@ use codec::{
 };
 
 use super::peer::Peer;
-use super::world::{METHOD, PROOF, SEATS, World};
+use super::world::{METHOD, PROOF, SLOTS, World};
 
 pub(super) const RAW: u8 = 0;
 pub(super) const CONNECT: u8 = 1;
@@ -110,7 +110,7 @@ pub(super) fn password_of(name: &str) -> &[u8] {
 
 /// One operation; None at the end of the input.
 pub(super) fn step(world: &mut World, input: &mut Input<'_>) -> Option<()> {
-    let (kind, seat) = operation(input.byte()?);
+    let (kind, slot) = operation(input.byte()?);
     match kind {
         RULES => world.change_rules(),
         SETTLE => everybody_is_heard(world),
@@ -126,20 +126,20 @@ pub(super) fn step(world: &mut World, input: &mut Input<'_>) -> Option<()> {
             world.set_memory(choices[usize::from(input.byte()? & 3)]);
         }
         CONNECT => {
-            let who = world.newcomer(seat);
+            let who = world.newcomer(slot);
             say(world, who, kind, input)?;
         }
-        _ => step_of(world, seat, kind, input)?,
+        _ => step_of(world, slot, kind, input)?,
     }
     Some(())
 }
 
 pub(super) const fn operation(byte: u8) -> (u8, usize) {
-    (byte / SEATS as u8 % KINDS, byte as usize % SEATS)
+    (byte / SLOTS as u8 % KINDS, byte as usize % SLOTS)
 }
 
-fn step_of(world: &mut World, seat: usize, kind: u8, input: &mut Input<'_>) -> Option<()> {
-    let who = world.seat(seat);
+fn step_of(world: &mut World, slot: usize, kind: u8, input: &mut Input<'_>) -> Option<()> {
+    let who = world.slot(slot);
     match kind {
         READ => {
             let count = READ_BYTES[usize::from(input.byte()? & 3)];

@@ -19,7 +19,7 @@ pub(super) struct ConnectionRef {
 /// How far a connection has come.
 pub(super) enum Stage {
     /// The first packet is not complete.
-    Door(Vec<u8>),
+    Acceptor(Vec<u8>),
     /// An enhanced authentication is under way.
     Exchange(Box<Credentials>, Vec<u8>),
     Open(ConnectionRef),
@@ -73,7 +73,7 @@ pub(super) struct Peer {
 impl Peer {
     pub(super) fn new() -> Self {
         Self {
-            stage: Stage::Door(Vec::new()),
+            stage: Stage::Acceptor(Vec::new()),
             socket: Vec::new(),
             unread: Vec::new(),
             heard: Vec::new(),
@@ -106,7 +106,7 @@ impl Peer {
         matches!(self.stage, Stage::Closed)
     }
 
-    /// The door has let it in.
+    /// The acceptor has admitted it.
     pub(super) fn on_admitted(&mut self, credentials: &Credentials) {
         let request = &credentials.request;
         (self.version, self.speaks) = (request.version, request.version);

@@ -6,7 +6,7 @@ use super::ops::{
     ACK, ACKNOWLEDGE, AUTH, CONNECT, CUT, DELIVER, DISCONNECT, KINDS, PUBLISH, READ, RULES, SETTLE,
     STORM, SUBSCRIBE, TIME,
 };
-use super::world::SEATS;
+use super::world::SLOTS;
 
 /// Worlds made by chance, and the operations in each.
 const CHANCE_WORLDS: u64 = 200;
@@ -16,8 +16,8 @@ const CHANCE_OPS: usize = 150;
 const WORLDS: [[u8; 2]; 6] = [[0, 0], [2, 1], [6, 2], [2 | 8, 4], [2 | 16 | 32, 8], [6 | 8, 12]];
 
 /// One operation of who sits there.
-fn op(kind: u8, seat: u8, more: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![kind * SEATS as u8 + seat];
+fn op(kind: u8, slot: u8, more: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind * SLOTS as u8 + slot];
     bytes.extend_from_slice(more);
     bytes
 }
@@ -46,7 +46,7 @@ fn stories() -> Vec<Vec<Vec<u8>>> {
     let leave = [op(CUT, 0, &[]), op(DISCONNECT, 1, &[1]), op(DELIVER, 1, &[0])];
     let back = [op(CONNECT, 3, &[0b0001_1000, 2, 0]), op(SETTLE, 0, &[])];
     let theft = [op(CONNECT, 4, &[0b0110_1000, 2, 0]), op(SETTLE, 0, &[])];
-    let storm = [op(STORM, 0, &[49, PUBLISH * SEATS as u8, 1 << 4, 0, 9]), op(DELIVER, 0, &[0])];
+    let storm = [op(STORM, 0, &[49, PUBLISH * SLOTS as u8, 1 << 4, 0, 9]), op(DELIVER, 0, &[0])];
     let proof = [
         op(CONNECT, 5, &[0b0000_1010, 64, 0]),
         op(DELIVER, 5, &[0]),
@@ -90,14 +90,14 @@ fn by_chance(number: u64) -> Vec<u8> {
         input.extend(three_clients().into_iter().flatten());
     }
     for _ in 0..CHANCE_OPS {
-        let seat = random.below(SEATS) as u8;
+        let slot = random.below(SLOTS) as u8;
         let kind = match random.below(10) {
             0..=1 => DELIVER,
             2 => SETTLE,
             3..=4 => PUBLISH,
             _ => random.below(usize::from(KINDS)) as u8,
         };
-        input.push(kind * SEATS as u8 + seat);
+        input.push(kind * SLOTS as u8 + slot);
         input.extend((0..random.below(4)).map(|_| random.below(256) as u8));
     }
     input

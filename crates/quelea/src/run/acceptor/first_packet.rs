@@ -1,4 +1,5 @@
-//! Reads the packets of those at the door: no more than they need, and not before there is room.
+//! Reads the packets of clients that are not admitted yet: no more than a packet needs, and not
+//! before its memory is reserved.
 
 use net::{Read, Stream};
 
@@ -9,7 +10,7 @@ use driver::{Charge, Purpose, Short};
 /// what it says. What may lie behind it is bounded by this, too.
 const FIRST_READ_BYTES: usize = 4 * 1024;
 
-/// What became of a read.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// There is a whole packet, or as much of one as has come.

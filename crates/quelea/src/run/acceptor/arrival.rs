@@ -8,7 +8,7 @@ use codec::Reason;
 use mio::event::Source;
 use net::{Handshake, PeerAddress, PeerInfo, Stream};
 
-use crate::run::gate::{Entrance, Seat};
+use crate::run::gate::{Listener, Seat};
 use driver::Charge;
 use driver::Origin;
 use identity::auth::scram::Exchange;
@@ -16,14 +16,14 @@ use identity::auth::scram::Exchange;
 /// A connection between accept and admission.
 pub(super) struct Arrival {
     pub(super) stage: Stage,
-    pub(super) entrance: Arc<Entrance>,
+    pub(super) listener: Arc<Listener>,
     pub(super) seat: Option<Seat>,
     pub(super) generation: u64,
     /// Registered with the poll; one that never had to wait is not.
     pub(super) is_watched: bool,
-    /// What it takes of that which there is for those at the door.
+    /// Its part of the memory for connections that are not admitted yet.
     pub(super) charge: Charge<Origin>,
-    /// That it asked for.
+    /// The host name that the client asked for.
     pub(super) host: Option<Box<str>>,
 }
 
