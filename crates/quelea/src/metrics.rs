@@ -9,7 +9,9 @@ use session::MemoryKind;
 use crate::cluster::{ClusterFigures, ROLES};
 use crate::life_cycle::LifeCycle;
 use crate::logging::Logging;
-use crate::run::{Certificates, Counts, FIGURES, Gate, LogBoard, LogState, Timing, TurnedAway};
+use crate::run::{
+    Certificates, ConnectionLimiter, Counts, FIGURES, LogBoard, LogState, Timing, TurnedAway,
+};
 use base::memory;
 use base::shown;
 use base::{Clock, Process};
@@ -19,7 +21,7 @@ use identity::auth::bans;
 #[derive(Clone, Copy)]
 pub struct Sources<'a> {
     pub shared: &'a Shared,
-    pub gate: &'a Gate,
+    pub limiter: &'a ConnectionLimiter,
     pub board: &'a LogBoard,
     pub turns: &'a [Timing],
     pub certificates: &'a Certificates,
@@ -32,7 +34,8 @@ pub struct Sources<'a> {
 /// All metrics: each of the core's, per shard, those of the logs where there are any, those of the
 /// listeners, then the process's own.
 pub fn exposition(sources: &Sources<'_>) -> String {
-    let Sources { shared, gate, board, turns, certificates, life_cycle, cluster, clock } = *sources;
+    let Sources { shared, limiter, board, turns, certificates, life_cycle, cluster, clock } =
+        *sources;
     let mut text = String::new();
     write_shards(&mut text, shared);
     if board.log_count() > 0 {
@@ -49,8 +52,8 @@ pub fn exposition(sources: &Sources<'_>) -> String {
         "The longest time since the start that a worker was busy without looking at its sockets.";
     write_one(&mut text, name, MetricType::Gauge, help, turns.longest_secs());
     write_certificates(&mut text, certificates);
-    write_listeners(&mut text, gate);
-    write_api(&mut text, gate);
+    write_listeners(&mut text, limiter);
+    write_api(&mut text, limiter);
     write_events(&mut text, life_cycle);
     write_namespaces(&mut text, shared);
     write_own(&mut text, shared, clock);
@@ -113,8 +116,8 @@ const OF_LISTENERS: [(&str, MetricType, &str, OfListener); 3] = [
     ),
 ];
 
-fn write_listeners(text: &mut String, gate: &Gate) {
-    let listeners: Vec<_> = gate
+fn write_listeners(text: &mut String, limiter: &ConnectionLimiter) {
+    let listeners: Vec<_> = limiter
         .listeners()
         .into_iter()
         .map(|(name, counts)| (format!("listener=\"{}\"", escaped(&name)), counts))
@@ -133,7 +136,7 @@ fn write_listeners(text: &mut String, gate: &Gate) {
             let _ = writeln!(text, "{name}{{{listener},reason=\"{reason}\"}} {count}");
         }
     }
-    write_bans(text, gate);
+    write_bans(text, limiter);
     let name = "quelea_connects_refused_total";
     let help = "CONNECTs that were refused, by the reason code of MQTT 5.";
     head(text, name, MetricType::Counter, help);
@@ -147,9 +150,9 @@ fn write_listeners(text: &mut String, gate: &Gate) {
 }
 
 /// Calls that showed nothing are not counted.
-fn write_api(text: &mut String, gate: &Gate) {
+fn write_api(text: &mut String, limiter: &ConnectionLimiter) {
     let help = "Calls of the management API with a wrong token or password.";
-    let count = gate.api_refused.load(Ordering::Relaxed);
+    let count = limiter.api_refused.load(Ordering::Relaxed);
     write_one(text, "quelea_api_logins_refused_total", MetricType::Counter, help, count);
 }
 
@@ -232,16 +235,16 @@ const fn describe(quota: Quota) -> (MetricType, &'static str, &'static str) {
 /// More would make a page of metrics that nobody reads in time.
 const NAMESPACES_MAX: usize = 200;
 
-fn write_bans(text: &mut String, gate: &Gate) {
+fn write_bans(text: &mut String, limiter: &ConnectionLimiter) {
     let name = "quelea_bans_enforced_total";
     let help = "Connections that a ban refused, by what was banned.";
     head(text, name, MetricType::Counter, help);
     for kind in bans::Kind::ALL {
         let by = kind.as_str();
-        let _ = writeln!(text, "{name}{{by=\"{by}\"}} {}", gate.bans.refused(kind));
+        let _ = writeln!(text, "{name}{{by=\"{by}\"}} {}", limiter.bans.refused(kind));
     }
     let help = "Bans in the file and by the API, those that have ended included.";
-    write_one(text, "quelea_bans", MetricType::Gauge, help, gate.bans.count_listed());
+    write_one(text, "quelea_bans", MetricType::Gauge, help, limiter.bans.count_listed());
 }
 
 const TURNED_AWAY_HELP: &str = "Connections that ended before a client was admitted. Reasons: a \

@@ -13,7 +13,7 @@ use quelea::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
 use quelea::http::Health;
 use quelea::life_cycle::{KINDS, Kind, LifeCycle};
 use quelea::metrics::{Sources, exposition};
-use quelea::run::{Certificates, FIGURES, Gate, LogBoard, Timing};
+use quelea::run::{Certificates, ConnectionLimiter, FIGURES, LogBoard, Timing};
 
 const SYS_INTRODUCTION: &str = "\
 # $SYS topics
@@ -108,9 +108,9 @@ fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {
     let certificates = Certificates::default();
     certificates.set("a \"name\"", 4_102_444_800);
     let turns = [Timing::default()];
-    let gate = Gate::new(0);
+    let limiter = ConnectionLimiter::new(0);
     for name in ["tcp://127.0.0.1:1883", "a \"name\"\n"] {
-        let counts = gate.add_listener(name, Vec::new());
+        let counts = limiter.add_listener(name, Vec::new());
         counts.refuse(codec::Reason::NOT_AUTHORIZED);
         counts.refuse(codec::Reason::SERVER_BUSY);
     }
@@ -119,7 +119,7 @@ fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {
     let events = Config::defaults(&Machine::UNKNOWN).events;
     exposition(&Sources {
         shared: &shared,
-        gate: &gate,
+        limiter: &limiter,
         board: &board,
         turns: &turns,
         certificates: &certificates,

@@ -22,7 +22,7 @@ use config::namespaces::DEFAULT;
 use identity::auth::bans::{BanList, Banned, FOR_EVER, FULL, Lists, Named, NoChange};
 
 pub(crate) fn list(api: &Api, call: &Call) -> Outcome {
-    let lists = api.facts.gate.bans.lists();
+    let lists = api.facts.limiter.bans.lists();
     let (mut place, mut after) = start(call)?;
     scopes::of_list(api, call)?;
     let wanted = (call.text("kind"), call.text(scopes::PARAM));
@@ -194,7 +194,7 @@ pub(crate) async fn ban(
     };
     let own = api.clone();
     let add = move || {
-        let lists = own.facts.gate.bans.add(banned, until, own.facts.clock.wall_secs())?;
+        let lists = own.facts.limiter.bans.add(banned, until, own.facts.clock.wall_secs())?;
         own.shards.put_bans(&lists);
         Ok(())
     };
@@ -209,7 +209,7 @@ pub(crate) async fn remove(api: &Arc<Api>, call: &Call) -> Outcome {
     let banned = to_take_back(api, banned, call.text(scopes::PARAM))?;
     let (own, told) = (api.clone(), view(&banned, FOR_EVER, true));
     change(move || {
-        let lists = own.facts.gate.bans.remove(&banned, own.facts.clock.wall_secs())?;
+        let lists = own.facts.limiter.bans.remove(&banned, own.facts.clock.wall_secs())?;
         own.shards.put_bans(&lists);
         Ok(())
     })
@@ -226,7 +226,7 @@ fn to_take_back(api: &Api, banned: Banned, namespace: Option<&str>) -> Result<Ba
         Some(name) => return banned.in_namespace(name).map_err(|why| Problem::bad("query", why)),
         None => {}
     }
-    let Lists { own, file, .. } = &*api.facts.gate.bans.lists();
+    let Lists { own, file, .. } = &*api.facts.limiter.bans.lists();
     let mut same = own.same_name(&banned);
     if same.is_empty() {
         same = file.same_name(&banned);

@@ -57,7 +57,7 @@ pub(crate) fn listeners(api: &Api) -> Outcome {
     let expiries = api.facts.certificates.expiries();
     let now_secs = api.facts.clock.wall_secs();
     let expiry = |name: &str| expiries.iter().find(|(known, _)| known == name).map(|it| it.1);
-    let listeners = api.facts.gate.listeners().into_iter().map(|(name, counts)| Listener {
+    let listeners = api.facts.limiter.listeners().into_iter().map(|(name, counts)| Listener {
         connections: counts.connections.load(Ordering::Relaxed).into(),
         accepted: counts.accepted.load(Ordering::Relaxed),
         admitted: counts.admitted.load(Ordering::Relaxed),
@@ -75,7 +75,7 @@ const DAY_SECS: u64 = 86_400;
 /// Those who are in stay. After a restart all listeners are open.
 pub(crate) fn pause(api: &Api, call: &Call, is_paused: bool) -> Outcome {
     let name = call.needed("name");
-    match api.facts.gate.listeners_of(name).as_slice() {
+    match api.facts.limiter.listeners_of(name).as_slice() {
         [] => {
             let fix = "GET /listeners has their names and URLs";
             Err(Problem::missing("listener", name).fix(fix))

@@ -47,7 +47,7 @@ use views::Caller;
 use crate::cluster::Member;
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
-use crate::run::{Certificates, Gate, LogBoard, Shards};
+use crate::run::{Certificates, ConnectionLimiter, LogBoard, Shards};
 use base::Clock;
 use config::{API_PREFIX, ApiConfig, Config, print};
 use driver::Origin;
@@ -74,7 +74,7 @@ pub(crate) struct Facts {
     pub(crate) settings: Vec<print::Row>,
     pub(crate) clock: Clock,
     pub(crate) health: Health,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) limiter: Arc<ConnectionLimiter>,
     pub(crate) board: Arc<LogBoard>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) life_cycle: Arc<LifeCycle>,
@@ -134,7 +134,7 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
         Ok(who) => who,
         Err(problem) => {
             if api.gatekeeper.note_refused(request.headers(), from, &problem.detail) {
-                api.facts.gate.api_refused.fetch_add(1, Ordering::Relaxed);
+                api.facts.limiter.api_refused.fetch_add(1, Ordering::Relaxed);
             }
             return problem.into_response();
         }

@@ -10,7 +10,7 @@ use net::{
 };
 
 use super::acceptor::BoundListener;
-use super::gate::{Gate, Listener};
+use super::limiter::{ConnectionLimiter, Listener};
 use super::limits;
 use config::{self, ApiAddress, Config, Transport};
 use identity::auth::Authenticator;
@@ -26,7 +26,7 @@ pub(super) struct Listeners {
 /// Binds all listeners, or none.
 pub(super) fn bind_all(
     config: &Config,
-    gate: &Arc<Gate>,
+    limiter: &Arc<ConnectionLimiter>,
     authenticator: &Authenticator,
 ) -> anyhow::Result<Listeners> {
     let by_username = |listener: &config::Listener| {
@@ -60,8 +60,8 @@ pub(super) fn bind_all(
             belonging: Belonging { placing: listener.placing.clone(), has_prefixes },
             has_layers: listener.tls.is_some() || listener.websocket.is_some(),
             connections_max: listener.connections_max,
-            counts: gate.add_listener(&listener.name, vec![written, whole, bound_url]),
-            gate: gate.clone(),
+            counts: limiter.add_listener(&listener.name, vec![written, whole, bound_url]),
+            limiter: limiter.clone(),
         });
         all.bound.push(BoundListener {
             socket: bound,

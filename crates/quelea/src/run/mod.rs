@@ -11,9 +11,9 @@ mod clock;
 pub(crate) mod control;
 
 mod drive;
-mod gate;
 mod identity;
 mod keeper;
+mod limiter;
 mod limits;
 mod listen;
 mod logs;
@@ -55,7 +55,7 @@ pub use certificates::Certificates;
 use clock::ClockWatch;
 use config::{Config, ConfigError, Loaded};
 use data::Stamps;
-pub use gate::{Counts, Gate, TurnedAway};
+pub use limiter::{ConnectionLimiter, Counts, TurnedAway};
 pub(crate) use limits::durability;
 pub use logs::{FIGURES, Figure, LogBoard, LogState};
 pub use timing::Timing;
@@ -169,16 +169,16 @@ fn restore(
     let rules = rules.of_scopes(&parts.namespaces.all());
     let Some(store) = store else { return Ok(workers::empty_shards(&parts.shared, &rules)) };
     let restored = store.restore(parts, &rules, logs)?;
-    parts.gate.bans.renew().context("cannot write the file of bans")?;
+    parts.limiter.bans.renew().context("cannot write the file of bans")?;
     store.finish_start(&restored)?;
     Ok(restored)
 }
 
 /// Returns when all logs take what is written.
 fn start_workers(parts: &Parts, restored: Vec<Restoration>) -> anyhow::Result<Workers> {
-    let Parts { board, turns, life_cycle, gate, authenticator, clock, .. } = parts;
+    let Parts { board, turns, life_cycle, limiter, authenticator, clock, .. } = parts;
     let acting = &parts.member.as_ref().map(|member| member.acting.clone());
-    let told = WorkersTold { board, turns, life_cycle, gate, acting };
+    let told = WorkersTold { board, turns, life_cycle, limiter, acting };
     let workers = Workers::start(parts.config(), restored, told, authenticator, *clock)?;
     workers.wait_until_open(board)?;
     Ok(workers)
@@ -210,7 +210,7 @@ impl Running {
         let (parts, config) = (&self.parts, self.parts.config());
         watch::catch_stops(&signals)?;
         node.map_or(Ok(()), Active::hand_over_signals)?;
-        let listeners = listen::bind_all(config, &parts.gate, &parts.authenticator)?;
+        let listeners = listen::bind_all(config, &parts.limiter, &parts.authenticator)?;
         let is_stopping = Arc::new(AtomicBool::new(false));
         let context =
             parts.acceptor_context(&workers.mailboxes, &workers.line_pace, &is_stopping)?;
@@ -254,7 +254,7 @@ impl Running {
             reread,
             keeper: Keeper::start(namespaces, mailboxes, parts.shared.shard_count)?,
             shared: &parts.shared,
-            gate: &parts.gate,
+            limiter: &parts.limiter,
             mailboxes,
             board: &parts.board,
             certificates: &parts.certificates,

@@ -9,7 +9,7 @@ use broker::Shared;
 use tokio::sync::oneshot;
 
 use super::control::{self, Control};
-use super::gate::Gate;
+use super::limiter::ConnectionLimiter;
 use super::logs::LogBoard;
 use super::servers::HttpServers;
 use super::stops::Stops;
@@ -99,7 +99,7 @@ fn answer_while_waiting(
     health.set(State::Standby);
     health.depend_on(move || Some(reason.reason()));
     let shared = Shared::new(limits::of_broker(config), config.server.shards, 0);
-    let gate = Gate::new(config.limits.connections_max);
+    let limiter = ConnectionLimiter::new(config.limits.connections_max);
     let board = LogBoard::new(0, health.clone());
     let life_cycle = LifeCycle::new(&config.events, &shared, clock);
     let figures = ClusterFigures { role: "standby".to_owned(), ..ClusterFigures::default() };
@@ -108,7 +108,7 @@ fn answer_while_waiting(
         Arc::new(move || {
             metrics::exposition(&Sources {
                 shared: &shared,
-                gate: &gate,
+                limiter: &limiter,
                 board: &board,
                 turns: &[],
                 certificates: &super::Certificates::default(),

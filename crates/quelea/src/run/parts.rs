@@ -10,7 +10,7 @@ use driver::Allowance;
 
 use super::acceptor::AcceptorContext;
 use super::certificates::Certificates;
-use super::gate::Gate;
+use super::limiter::ConnectionLimiter;
 use super::logs::LogBoard;
 use super::mailbox::Mailbox;
 use super::servers::HttpServers;
@@ -37,7 +37,7 @@ pub(super) struct Parts {
     pub(super) authenticator: Arc<Authenticator>,
     pub(super) shared: Arc<Shared>,
     pub(super) namespaces: Arc<Namespaces>,
-    pub(super) gate: Arc<Gate>,
+    pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) health: Health,
     pub(super) board: Arc<LogBoard>,
     /// Of each worker.
@@ -78,13 +78,13 @@ impl Parts {
         authenticator.fit_into(config.limits.memory_bytes_max);
         let shared = Shared::new(limits::of_broker(config), shards, u64::from_le_bytes(random()));
         let namespaces = Namespaces::open(directory, stamps, &shared, &config.namespaces)?;
-        let gate = open_gate(config, stamps)?;
+        let limiter = open_limiter(config, stamps)?;
         let health = Health::new();
         Ok(Self {
             clock,
             authenticator: Arc::new(authenticator),
             namespaces: Arc::new(namespaces),
-            gate: Arc::new(gate),
+            limiter: Arc::new(limiter),
             board: Arc::new(LogBoard::new(logs, health.clone())),
             health,
             turns: (0..workers).map(|_| Timing::default()).collect(),
@@ -129,7 +129,7 @@ impl Parts {
             settings: print::rows(settings, derived),
             clock: self.clock,
             health: self.health.clone(),
-            gate: self.gate.clone(),
+            limiter: self.limiter.clone(),
             board: self.board.clone(),
             certificates: self.certificates.clone(),
             life_cycle: self.life_cycle.clone(),
@@ -140,14 +140,14 @@ impl Parts {
 
     fn metrics(&self) -> Metrics {
         let (shared, turns, clock) = (self.shared.clone(), self.turns.clone(), self.clock);
-        let (gate, board) = (self.gate.clone(), self.board.clone());
+        let (limiter, board) = (self.limiter.clone(), self.board.clone());
         let (certificates, life_cycle) = (self.certificates.clone(), self.life_cycle.clone());
         let member = self.member.clone();
         Arc::new(move || {
             let cluster = member.as_ref().map(Member::figures);
             metrics::exposition(&Sources {
                 shared: &shared,
-                gate: &gate,
+                limiter: &limiter,
                 board: &board,
                 turns: &turns,
                 certificates: &certificates,
@@ -194,8 +194,8 @@ impl Parts {
     }
 }
 
-fn open_gate(config: &Config, stamps: &Stamps) -> anyhow::Result<Gate> {
+fn open_limiter(config: &Config, stamps: &Stamps) -> anyhow::Result<ConnectionLimiter> {
     let bans =
         Bans::load(&config.auth, &config.server.data_dir, stamps).map_err(anyhow::Error::msg)?;
-    Ok(Gate::with_bans(config.limits.connections_max, bans))
+    Ok(ConnectionLimiter::with_bans(config.limits.connections_max, bans))
 }

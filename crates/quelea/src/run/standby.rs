@@ -78,7 +78,7 @@ pub(super) fn wait(
     let config = parts.config();
     let http = parts.start_http(&Shards::new(&parts.shared))?;
     let is_stopping = Arc::new(AtomicBool::new(false));
-    let listeners = listen::bind_all(config, &parts.gate, &parts.authenticator)?;
+    let listeners = listen::bind_all(config, &parts.limiter, &parts.authenticator)?;
     let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
     let context = parts.acceptor_context(&Arc::default(), &line_pace, &is_stopping)?;
     let acceptors = start_acceptors(config, listeners.bound, &context)?;

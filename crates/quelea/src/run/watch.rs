@@ -14,8 +14,8 @@ use signal_hook::iterator::Signals;
 use super::Reread;
 use super::certificates::Certificates;
 use super::clock::ClockWatch;
-use super::gate::Gate;
 use super::keeper::Keeper;
+use super::limiter::ConnectionLimiter;
 use super::logs::{FIGURES, LogBoard};
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
@@ -67,7 +67,7 @@ pub(super) struct Watch<'a> {
     pub(super) reread: &'a Reread<'a>,
     pub(super) keeper: Keeper,
     pub(super) shared: &'a Arc<Shared>,
-    pub(super) gate: &'a Arc<Gate>,
+    pub(super) limiter: &'a Arc<ConnectionLimiter>,
     pub(super) mailboxes: &'a Arc<[Arc<Mailbox>]>,
     pub(super) board: &'a Arc<LogBoard>,
     pub(super) certificates: &'a Arc<Certificates>,
@@ -131,7 +131,7 @@ impl Watch<'_> {
                 force")
             }
         }
-        match self.gate.bans.reload() {
+        match self.limiter.bans.reload() {
             Ok(None) => {}
             Ok(Some(listed)) => {
                 for mailbox in self.mailboxes.iter() {
@@ -274,7 +274,7 @@ struct Ticker {
 impl Ticker {
     fn start(watch: &Watch<'_>, mut clock_watch: ClockWatch, is_over: Arc<AtomicBool>) -> Self {
         let shared = watch.shared.clone();
-        let (mailboxes, gate) = (watch.mailboxes.clone(), watch.gate.clone());
+        let (mailboxes, limiter) = (watch.mailboxes.clone(), watch.limiter.clone());
         let (board, certificates) = (watch.board.clone(), watch.certificates.clone());
         let (clock, line_pace, member) =
             (watch.clock, watch.line_pace.clone(), watch.member.cloned());
@@ -328,7 +328,7 @@ impl Ticker {
                 if sys_secs > 0 && elapsed >= f64::from(sys_secs) {
                     sys_at = Some(Instant::now());
                     let elapsed = elapsed.min(f64::from(sys_secs));
-                    let sockets_opened = gate.accepted();
+                    let sockets_opened = limiter.accepted();
                     let figures = Figures { shared: &shared, sockets_opened };
                     let messages = sys.messages(figures, clock.uptime_secs(), elapsed);
                     let states = state_messages(&board, member.as_ref());

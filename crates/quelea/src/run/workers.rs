@@ -10,7 +10,7 @@ use broker::{Rules, Shard, ShardId, Shared};
 use driver::{DriverParts, IncomingRoom};
 
 use super::drive::Crew;
-use super::gate::Gate;
+use super::limiter::ConnectionLimiter;
 use super::logs::{LogBoard, LogPlace, LogState, Logs, Phase};
 use super::mailbox::{Item, Mailbox};
 use super::store::Restoration;
@@ -47,7 +47,7 @@ pub(super) struct Told<'a> {
     pub(super) turns: &'a Arc<[Timing]>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
     /// Of clients that were let in.
-    pub(super) gate: &'a Arc<Gate>,
+    pub(super) limiter: &'a Arc<ConnectionLimiter>,
     /// In a cluster.
     pub(super) acting: &'a Option<Acting>,
 }
@@ -71,7 +71,7 @@ impl Workers {
         authenticator: &Arc<Authenticator>,
         clock: Clock,
     ) -> anyhow::Result<Self> {
-        let Told { board, turns, life_cycle, gate, .. } = told;
+        let Told { board, turns, life_cycle, limiter, .. } = told;
         let count = usize::from(config.server.workers).min(shards.len());
         let shutdown_grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
         let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
@@ -88,7 +88,7 @@ impl Workers {
                 index,
                 clock,
                 authenticator: authenticator.clone(),
-                gate: gate.clone(),
+                limiter: limiter.clone(),
                 logs,
                 turns: turns.clone(),
                 line_pace: line_pace.clone(),
@@ -278,7 +278,7 @@ pub(super) mod tests {
                 index,
                 clock: Clock::start(),
                 authenticator: authenticator.clone(),
-                gate: Arc::default(),
+                limiter: Arc::default(),
                 logs: None,
                 turns: turns.clone(),
                 line_pace: Arc::default(),

@@ -10,7 +10,7 @@ use super::arrival::{Arrival, Stage, ip, origin_of};
 use super::mailbox::AcceptorItem;
 use super::{Acceptor, BANNED};
 use crate::life_cycle::line_pace::About;
-use crate::run::gate::{Listener, TurnedAway};
+use crate::run::limiter::{Listener, TurnedAway};
 use identity::auth::bans::Visitor;
 
 /// Connections that are not admitted yet, per acceptor. At the limit the acceptor accepts no more
@@ -101,7 +101,7 @@ impl Acceptor {
         }
         let address = ip(&handshake.peer().address);
         let visitor = Visitor { address, ..Visitor::default() };
-        if listener.gate.bans.keeps_out(visitor, self.context.clock.wall_secs()) {
+        if listener.limiter.bans.keeps_out(visitor, self.context.clock.wall_secs()) {
             listener.counts.turn_away(TurnedAway::Banned);
             if self.may_log(About::Refused, address, "-", BANNED) {
                 let peer = handshake.peer().address;
@@ -115,13 +115,13 @@ impl Acceptor {
         self.generation += 1;
         let deadline_ms = self.now_ms + self.context.connect_timeout_ms;
         self.deadlines.push_back((deadline_ms, key, self.generation));
-        let seat = listener.sit();
+        let permit = listener.acquire();
         let bytes = if listener.has_layers { LAYERED_ARRIVAL_BYTES } else { ARRIVAL_BYTES };
         let charge = self.context.allowance.begin(origin_of(&handshake.peer().address), bytes);
         entry.insert(Arrival {
             stage: Stage::Handshake(Box::new(handshake)),
             listener,
-            seat,
+            permit,
             generation: self.generation,
             is_watched: false,
             charge,

@@ -8,7 +8,7 @@ use codec::Reason;
 use mio::event::Source;
 use net::{Handshake, PeerAddress, PeerInfo, Stream};
 
-use crate::run::gate::{Listener, Seat};
+use crate::run::limiter::{ConnectionPermit, Listener};
 use driver::Charge;
 use driver::Origin;
 use identity::auth::scram::Exchange;
@@ -17,7 +17,7 @@ use identity::auth::scram::Exchange;
 pub(super) struct Arrival {
     pub(super) stage: Stage,
     pub(super) listener: Arc<Listener>,
-    pub(super) seat: Option<Seat>,
+    pub(super) permit: Option<ConnectionPermit>,
     pub(super) generation: u64,
     /// Registered with the poll; one that never had to wait is not.
     pub(super) is_watched: bool,

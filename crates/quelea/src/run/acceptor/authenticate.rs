@@ -10,7 +10,7 @@ use super::Acceptor;
 use super::arrival::{Stage, refusal};
 use super::connect::shortage;
 use super::first_packet::{Outcome, read_packet};
-use crate::run::gate::TurnedAway;
+use crate::run::limiter::TurnedAway;
 use base::shown;
 use identity::auth::scram::{self, Exchange};
 use identity::auth::{Step, Verdict};

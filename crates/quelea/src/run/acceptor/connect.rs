@@ -9,8 +9,8 @@ use super::first_packet::{Outcome, read_packet};
 use super::mailbox::AcceptorItem;
 use super::{Acceptor, BANNED};
 use crate::life_cycle::line_pace::About;
-use crate::run::gate::TurnedAway;
 use crate::run::identity::{assigned_client_id, of_certificate};
+use crate::run::limiter::TurnedAway;
 use base::shown;
 use driver::{Purpose, Short};
 use identity::auth::bans::Visitor;
@@ -155,7 +155,7 @@ impl Acceptor {
         peer: &PeerInfo,
         credentials: &Credentials,
     ) -> Option<(Reason, &'static str)> {
-        if arrival.seat.is_none() {
+        if arrival.permit.is_none() {
             return Some((Reason::SERVER_BUSY, "connection limit reached"));
         }
         if self.context.shared.memory_is_out() {
@@ -168,7 +168,7 @@ impl Acceptor {
             username: None,
         };
         let is_banned =
-            arrival.listener.gate.bans.keeps_out(visitor, self.context.clock.wall_secs());
+            arrival.listener.limiter.bans.keeps_out(visitor, self.context.clock.wall_secs());
         is_banned.then_some((Reason::BANNED, BANNED))
     }
 }

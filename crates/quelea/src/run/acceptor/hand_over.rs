@@ -20,7 +20,7 @@ impl Acceptor {
     /// Whether the authenticated client is banned.
     fn is_banned(&self, key: usize, request: &ConnectRequest) -> bool {
         let Some(arrival) = self.arrivals.get(key) else { return false };
-        let bans = &arrival.listener.gate.bans;
+        let bans = &arrival.listener.limiter.bans;
         let namespace = self.context.namespaces.name_of(request.scope);
         let visitor = Visitor {
             namespace: Some(&namespace),
@@ -53,7 +53,7 @@ impl Acceptor {
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
         let Some(arrival) = self.arrivals.try_remove(key) else { return };
-        let Some(seat) = arrival.seat else { return };
+        let Some(permit) = arrival.permit else { return };
         arrival.listener.counts.admitted.fetch_add(1, Ordering::Relaxed);
         if arrival.is_watched && self.poll.registry().deregister(&mut stream).is_err() {
             return;
@@ -62,7 +62,7 @@ impl Acceptor {
         request.origin = arrival.charge.sharer().to_string().into();
         let shard = self.context.shared.shard_of_client(request.name());
         let worker = usize::from(shard) % self.context.mailboxes.len();
-        let (socket, permit, charge) = (Line(stream), seat, arrival.charge);
+        let (socket, charge) = (Line(stream), arrival.charge);
         let handover = Handover { socket, shard, request, rest, permit, charge };
         self.context.mailboxes[worker].put(Item::Connection(Box::new(handover)));
     }

@@ -7,7 +7,7 @@ use mio::Poll;
 use net::Handshake;
 
 use super::WAKER;
-use crate::run::gate::Listener;
+use crate::run::limiter::Listener;
 use identity::auth::Verdict;
 
 /// What other threads send to an acceptor.

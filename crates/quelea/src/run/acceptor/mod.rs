@@ -26,7 +26,7 @@ use mio::{Events, Interest, Poll, Token};
 use session::{Bucket, Rate};
 use slab::Slab;
 
-use super::gate::{Listener, TurnedAway};
+use super::limiter::{Listener, TurnedAway};
 use super::mailbox::Mailbox;
 use super::standby::ClusterReferral;
 use crate::life_cycle::LifeCycle;

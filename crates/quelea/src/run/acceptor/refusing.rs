@@ -10,7 +10,7 @@ use super::arrival::Stage;
 use super::{Acceptor, Deadlines};
 use crate::life_cycle::ClientRefused;
 use crate::life_cycle::line_pace::{About, Visitor};
-use crate::run::gate::TurnedAway;
+use crate::run::limiter::TurnedAway;
 use crate::run::mailbox::Item;
 use base::shown;
 use identity::auth::Denial;

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use crate::cluster::Acting;
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
-use crate::run::gate::{Gate, Seat};
+use crate::run::limiter::{ConnectionLimiter, ConnectionPermit};
 use crate::run::logs::Logs;
 use crate::run::reauthentication::Reauthentication;
 use crate::run::timing::Timing;
@@ -37,7 +37,7 @@ pub(in crate::run) struct OsParts {
     pub(in crate::run) index: usize,
     pub(in crate::run) clock: Clock,
     pub(in crate::run) authenticator: Arc<Authenticator>,
-    pub(in crate::run) gate: Arc<Gate>,
+    pub(in crate::run) limiter: Arc<ConnectionLimiter>,
     /// None: nothing is kept.
     pub(in crate::run) logs: Option<Logs>,
     /// Of all workers: how long their turns take.
@@ -134,7 +134,7 @@ impl Os {
 
 impl Host for Os {
     type Socket = Line;
-    type Permit = Seat;
+    type Permit = ConnectionPermit;
     type Charge = Charge<Origin>;
     type Waker = EventWaker;
     type Asker = oneshot::Sender<Answer>;
@@ -165,7 +165,7 @@ impl Host for Os {
     }
 
     fn on_let_in(&mut self, client: Name<'_>, username: Option<&str>) {
-        self.parts.gate.bans.note_admitted(client, username, Instant::now());
+        self.parts.limiter.bans.note_admitted(client, username, Instant::now());
     }
 
     fn on_untaken(&mut self, client_id: &str, error: &io::Error) {

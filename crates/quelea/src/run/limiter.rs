@@ -1,4 +1,4 @@
-//! Who may come in: the running listeners with their limits and counts.
+//! Limits and counts of connections, for each running listener and for the broker.
 
 use std::array;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,9 +12,9 @@ use identity::auth::Chain;
 use identity::auth::bans::Bans;
 use identity::namespaces::Belonging;
 
-/// Counts of the whole broker.
+/// Limits the connections of the broker, and has its bans and the counts of its listeners.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct ConnectionLimiter {
     connections: AtomicU32,
     /// 0: no limit.
     pub(super) connections_max: u32,
@@ -24,16 +24,16 @@ pub struct Gate {
     pub(crate) api_refused: AtomicU64,
 }
 
-/// What has come to one listener.
+/// Counts of one listener.
 #[derive(Debug)]
 pub struct Counts {
-    /// As it may be called in place of its name.
+    /// URLs that identify it in addition to its name.
     pub(crate) urls: Vec<String>,
     /// Present ones, not admitted ones included.
     pub connections: AtomicU32,
     pub accepted: AtomicU64,
     pub admitted: AtomicU64,
-    /// An operator lets nobody in here for now.
+    /// An operator has paused the listener: it admits no clients.
     pub is_paused: AtomicBool,
     turned_away: [AtomicU64; TurnedAway::ALL.len()],
     /// By reason code.
@@ -60,7 +60,7 @@ pub(super) struct Listener {
     pub(super) name: String,
     pub(super) limits: Arc<Limits>,
     pub(super) allow_anonymous: bool,
-    /// Who is asked about its clients.
+    /// The providers that authenticate its clients.
     pub(super) chain: Chain,
     pub(super) identity: CertificateIdentity,
     /// To which namespaces they belong.
@@ -70,19 +70,19 @@ pub(super) struct Listener {
     /// 0: no limit.
     pub(super) connections_max: u32,
     pub(super) counts: Arc<Counts>,
-    pub(super) gate: Arc<Gate>,
+    pub(super) limiter: Arc<ConnectionLimiter>,
 }
 
-/// A counted connection; dropping it gives the place back.
+/// The permit of one connection; dropping it releases it.
 #[derive(Debug)]
-pub(super) struct Seat(Arc<Listener>);
+pub(super) struct ConnectionPermit(Arc<Listener>);
 
-impl Gate {
+impl ConnectionLimiter {
     pub fn new(connections_max: u32) -> Self {
         Self { connections_max, ..Self::default() }
     }
 
-    /// One that keeps some out.
+    /// One with bans.
     pub(super) fn with_bans(connections_max: u32, bans: Bans) -> Self {
         Self { connections_max, bans, ..Self::default() }
     }
@@ -176,23 +176,23 @@ impl TurnedAway {
 }
 
 impl Listener {
-    /// Takes a place for one connection. None: the listener or the broker is full.
-    pub(super) fn sit(self: &Arc<Self>) -> Option<Seat> {
+    /// Acquires a permit for one connection. None: the listener or the broker is full.
+    pub(super) fn acquire(self: &Arc<Self>) -> Option<ConnectionPermit> {
         if !take(&self.counts.connections, self.connections_max) {
             return None;
         }
-        if !take(&self.gate.connections, self.gate.connections_max) {
+        if !take(&self.limiter.connections, self.limiter.connections_max) {
             self.counts.connections.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Seat(self.clone()))
+        Some(ConnectionPermit(self.clone()))
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.counts.connections.fetch_sub(1, Ordering::Relaxed);
-        self.0.gate.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.limiter.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -208,8 +208,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_counted_and_given_back() {
-        let gate = Arc::new(Gate::new(2));
+    fn permits_are_counted_and_released() {
+        let limiter = Arc::new(ConnectionLimiter::new(2));
         let listener = Arc::new(Listener {
             name: "one".into(),
             limits: Arc::default(),
@@ -219,29 +219,29 @@ mod tests {
             belonging: Belonging::default(),
             has_layers: false,
             connections_max: 0,
-            counts: gate.add_listener("one", Vec::new()),
-            gate: gate.clone(),
+            counts: limiter.add_listener("one", Vec::new()),
+            limiter: limiter.clone(),
         });
-        let first = listener.sit();
-        let second = listener.sit();
+        let first = listener.acquire();
+        let second = listener.acquire();
         assert!(first.is_some() && second.is_some());
-        assert!(listener.sit().is_none());
+        assert!(listener.acquire().is_none());
         drop(first);
-        assert!(listener.sit().is_some());
+        assert!(listener.acquire().is_some());
         drop(second);
         assert_eq!(listener.counts.connections.load(Ordering::Relaxed), 0);
-        assert_eq!(gate.connections.load(Ordering::Relaxed), 0);
+        assert_eq!(limiter.connections.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn a_listener_is_found_by_its_name_and_by_its_urls() {
-        let gate = Gate::new(0);
+        let limiter = ConnectionLimiter::new(0);
         let urls = |port: u16| vec!["tcp://*:0".to_owned(), format!("tcp://[::]:{port}")];
-        gate.add_listener("plain", urls(1));
-        gate.add_listener("tcp://*:0", urls(2));
-        gate.add_listener("third", urls(3));
+        limiter.add_listener("plain", urls(1));
+        limiter.add_listener("tcp://*:0", urls(2));
+        limiter.add_listener("third", urls(3));
         let found = |text: &str| -> Vec<String> {
-            gate.listeners_of(text).into_iter().map(|(name, _)| name).collect()
+            limiter.listeners_of(text).into_iter().map(|(name, _)| name).collect()
         };
         assert_eq!(found("plain"), ["plain"]);
         assert_eq!(found("tcp://[::]:3"), ["third"]);
@@ -251,8 +251,8 @@ mod tests {
 
     #[test]
     fn reasons_are_counted_apart() {
-        for (place, why) in TurnedAway::ALL.into_iter().enumerate() {
-            assert_eq!(why as usize, place);
+        for (index, why) in TurnedAway::ALL.into_iter().enumerate() {
+            assert_eq!(why as usize, index);
         }
         let counts = Counts::new();
         counts.turn_away(TurnedAway::Timeout);
