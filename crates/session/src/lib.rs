@@ -43,6 +43,6 @@ pub use link::{Dirt, Link, LinkSettings, PendingAck, Publishing, Rates, Turn, la
 pub use message::{LARGE_BYTES_MIN, Message, MessageParts, NEVER, Traits};
 pub use outbox::{Outbox, SPLICE_BYTES_MIN};
 pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing, Terms, UNLOGGED};
-pub use read_pauses::{ReadPauses, Wait};
+pub use read_pauses::{PauseReason, ReadPauses};
 pub use session::{Dropped, Inbound, Offered, Overflow, QueueLimits, Session};
 pub use will::Will;

@@ -113,7 +113,7 @@ pub struct Link {
     pub is_told_nothing: bool,
     /// Does the driver know that there may be something in the outbox?
     pub dirty: Dirt,
-    pub gate: ReadPauses,
+    pub read_pauses: ReadPauses,
     /// Bytes of answers that it has not taken, beside a full outbox.
     unheard_bytes: u32,
     /// What it last asked for took a good part of a turn.
@@ -171,7 +171,7 @@ impl Link {
             has_refused: false,
             is_told_nothing: false,
             dirty: Dirt::Clean,
-            gate: ReadPauses::default(),
+            read_pauses: ReadPauses::default(),
             unheard_bytes: 0,
             asks_for_much: false,
             is_lost: false,
@@ -254,7 +254,7 @@ impl Link {
     /// silent while nothing is read from it.
     pub fn keep_alive_deadline_ms(&self) -> Option<u64> {
         let keep_alive_ms = u64::from(self.settings.keep_alive_secs) * 1000;
-        let heard_ms = self.last_packet_ms.max(self.gate.until_ms());
+        let heard_ms = self.last_packet_ms.max(self.read_pauses.until_ms());
         (keep_alive_ms > 0).then(|| heard_ms + keep_alive_ms + keep_alive_ms / 2)
     }
 

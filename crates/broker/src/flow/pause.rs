@@ -138,7 +138,7 @@ impl Client {
         }
         let until = link.charge(taken.publishes, taken.bytes as u64, cx.now_ms);
         if let Some(until) = until {
-            self.shut_until(cx, until);
+            self.pause_until(cx, until);
         }
         let now_ms = cx.now_ms;
         let rest = taken.bytes - taken.publish_bytes;
@@ -176,7 +176,7 @@ impl Client {
                 link.take_turn();
                 return false;
             }
-            self.shut_until(cx, at_ms.min(now_ms + 100 * RECHECK_MS));
+            self.pause_until(cx, at_ms.min(now_ms + 100 * RECHECK_MS));
             return true;
         }
         let bytes = packet_len as u64;
@@ -191,7 +191,7 @@ impl Client {
         space.note_refused(quota);
         let at_ms = own.unwrap_or(until).max(until);
         link.wait_for_turn(Turn { at_ms, bytes });
-        self.shut_until(cx, at_ms.min(now_ms + 100 * RECHECK_MS));
+        self.pause_until(cx, at_ms.min(now_ms + 100 * RECHECK_MS));
         true
     }
 
@@ -213,23 +213,22 @@ impl Client {
 
     /// Reads nothing from it for a moment, because a subscriber or the disk is slow.
     pub(crate) fn pause(&mut self, cx: &mut Context, pause_ms: u64) {
-        self.shut_until(cx, cx.now_ms + pause_ms);
+        self.pause_until(cx, cx.now_ms + pause_ms);
     }
 
-    pub(crate) fn shut_until(&mut self, cx: &mut Context, until_ms: u64) {
-        self.change_gate(cx, |gate| gate.shut_until(until_ms));
+    pub(crate) fn pause_until(&mut self, cx: &mut Context, until_ms: u64) {
+        self.change_read_pauses(cx, |pauses| pauses.pause_until(until_ms));
     }
 
-    /// Whatever says whether its connection is read goes through here, so the driver always has the
-    /// latest word.
-    pub(crate) fn change_gate<T: Default>(
+    /// All changes of the reasons go through here, so the driver always knows the latest state.
+    pub(crate) fn change_read_pauses<T: Default>(
         &mut self,
         cx: &mut Context,
         change: impl FnOnce(&mut ReadPauses) -> T,
     ) -> T {
         let Some(link) = self.session.link_mut() else { return T::default() };
-        let outcome = change(&mut link.gate);
-        cx.effects.pause(self.connection, link.gate.reads_at_ms());
+        let outcome = change(&mut link.read_pauses);
+        cx.effects.pause(self.connection, link.read_pauses.reads_at_ms());
         outcome
     }
 }

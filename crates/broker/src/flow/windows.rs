@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use codec::Publish;
-use session::Wait;
+use session::PauseReason;
 
 use crate::clients::client::Client;
 use crate::flow::{GRANTS_PER_WINDOW, SCANNED_MAX, SMALL_BYTES_MAX};
@@ -177,6 +177,6 @@ impl Client {
     /// Reads nothing from its connection before that is [read on](Shard::read_on). True: it is to
     /// be put into the line; else it stands in one.
     pub(crate) fn stand_in_line(&mut self, cx: &mut Context) -> bool {
-        self.change_gate(cx, |gate| gate.shut(Wait::InLine))
+        self.change_read_pauses(cx, |pauses| pauses.pause(PauseReason::Queued))
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use codec::Packet;
-use session::Wait;
+use session::PauseReason;
 
 use crate::Mail;
 use crate::clients::client::Client;
@@ -252,7 +252,9 @@ impl Client {
     pub(crate) fn look_whether_it_reads(&mut self, cx: &mut Context, owed: usize) {
         // Its packets may have ended the connection.
         let Some(link) = self.session.link_mut() else { return };
-        if link.note_answers(owed) && self.change_gate(cx, |gate| gate.shut(Wait::ToBeRead)) {
+        if link.note_answers(owed)
+            && self.change_read_pauses(cx, |pauses| pauses.pause(PauseReason::UnreadAnswers))
+        {
             cx.metrics.unread_waits.add(1);
         }
     }
@@ -263,7 +265,7 @@ impl Client {
         let Some(link) = self.session.link_mut() else { return };
         link.last_packet_ms = cx.now_ms;
         if link.outbox.len() <= link.settings().outbox_bytes_max as usize / 2 {
-            self.change_gate(cx, |gate| gate.open(Wait::ToBeRead));
+            self.change_read_pauses(cx, |pauses| pauses.resume(PauseReason::UnreadAnswers));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
-use session::{Acked, NEVER, Wait, large_packet_len};
+use session::{Acked, NEVER, PauseReason, large_packet_len};
 
 use crate::clients::client::{Client, Pace};
 use crate::durable::Durable;
@@ -310,7 +310,7 @@ impl Shard {
         let spare = link.outbox.advance(count);
         let controls = link.outbox.take_controls();
         link.note_taken(count);
-        let waits_to_be_read = link.gate.is_shut(Wait::ToBeRead);
+        let waits_to_be_read = link.read_pauses.is_paused(PauseReason::UnreadAnswers);
         let is_empty = link.outbox.is_empty();
         if is_empty && !has_queue {
             link.has_caught_up();
@@ -340,15 +340,15 @@ impl Shard {
             self.end_lost(slot, connection);
             return self.finish();
         }
-        link.gate.open(Wait::InLine);
-        if link.gate.reads_at_ms() <= now_ms {
+        link.read_pauses.resume(PauseReason::Queued);
+        if link.read_pauses.reads_at_ms() <= now_ms {
             self.on_bytes(slot, connection, &[], now_ms);
         }
         // Else it waits again, and the driver knows.
         if let Some(client) = self.sessions.connected(slot, connection)
-            && client.session.link().is_some_and(|link| link.gate.reads_at_ms() != NEVER)
+            && client.session.link().is_some_and(|link| link.read_pauses.reads_at_ms() != NEVER)
         {
-            client.change_gate(&mut self.cx, |_| ());
+            client.change_read_pauses(&mut self.cx, |_| ());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use codec::{Auth, Packet, Property, PropertyBuf, Reason};
 use policy::{Action, Manner};
-use session::{Link, Message, NEVER, Outbox, Wait};
+use session::{Link, Message, NEVER, Outbox, PauseReason};
 
 use crate::clients::client::Client;
 use crate::clients::connect::{ConnectRequest, Who};
@@ -99,7 +99,7 @@ impl Shard {
         let has_no_more = self.cx.flow.work.has_no_more();
         let Some(link) = self.sessions.link(slot, connection) else { return };
         link.is_lost = true;
-        link.gate.open(Wait::InLine);
+        link.read_pauses.resume(PauseReason::Queued);
         if has_no_more && link.asks_for_much && !link.inbox.is_empty() {
             if let Some(client) = self.sessions.get_mut(slot) {
                 client.wait_for_turn(&mut self.cx);
@@ -108,7 +108,7 @@ impl Shard {
         }
         self.on_bytes(slot, connection, &[], now_ms);
         let Some(link) = self.sessions.link(slot, connection) else { return };
-        if !link.gate.is_shut(Wait::InLine) || link.inbox.is_empty() {
+        if !link.read_pauses.is_paused(PauseReason::Queued) || link.inbox.is_empty() {
             self.end(slot, Ended::Network);
         }
     }
@@ -276,7 +276,9 @@ impl Shard {
         };
         client.timer_at = u64::MAX;
         let mut looks = 1;
-        if let Some(link) = client.session.link_mut().filter(|l| l.gate.is_shut(Wait::InLine)) {
+        if let Some(link) =
+            client.session.link_mut().filter(|l| l.read_pauses.is_paused(PauseReason::Queued))
+        {
             // It is not silent: we do not listen.
             link.last_packet_ms = now_ms;
         }

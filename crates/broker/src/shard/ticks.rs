@@ -147,7 +147,7 @@ impl Shard {
     /// then.
     pub fn pause_until(&mut self, slot: u32, connection: u64, until_ms: u64) {
         if let Some(client) = self.sessions.connected(slot, connection) {
-            client.shut_until(&mut self.cx, until_ms);
+            client.pause_until(&mut self.cx, until_ms);
         }
     }
 
