@@ -56,7 +56,8 @@ pub use ws::upgrade::Origins;
 mod tests {
     use super::*;
 
-    /// Acceptors hand streams to workers, and all acceptors share what listeners and connectors need.
+    /// Acceptors hand streams to workers, and all acceptors share what listeners and connectors
+    /// need.
     #[test]
     fn streams_move_between_threads_and_contexts_are_shared() {
         fn moves<T: Send>() {}

@@ -1,5 +1,5 @@
-//! The broker as its driver runs it: acceptors, shards, mail, disks, time; and what must be left in the
-//! end.
+//! The broker as its driver runs it: acceptors, shards, mail, disks, time; and what must be left in
+//! the end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

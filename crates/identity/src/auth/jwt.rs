@@ -1,7 +1,8 @@
 //! JSON Web Tokens (RFC 7519) in the password of a CONNECT.
 //!
-//! A check takes 20 to 100 us and happens on an acceptor thread. Only where a token names a key that is not
-//! known yet it waits for the key set to be fetched, off all threads that serve clients.
+//! A check takes 20 to 100 us and happens on an acceptor thread. Only where a token names a key
+//! that is not known yet it waits for the key set to be fetched, off all threads that serve
+//! clients.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -2,10 +2,10 @@
 //!
 //! Each listener has a chain of providers. They are asked one after the other: the first that says
 //! yes or no has decided, and what none of them knows is refused. Checking a password costs tens of
-//! milliseconds of one core, and a service is another machine. So the acceptor only hands a question
-//! over ([`Authenticator::check`]) and goes on; the answer comes from another thread. What can be
-//! answered at once is: anonymous clients, identities proved by TLS, tokens, and credentials that
-//! were right a moment ago.
+//! milliseconds of one core, and a service is another machine. So the acceptor only hands a
+//! question over ([`Authenticator::check`]) and goes on; the answer comes from another thread. What
+//! can be answered at once is: anonymous clients, identities proved by TLS, tokens, and credentials
+//! that were right a moment ago.
 //!
 //! A provider that is slow holds up who asks it, and nobody else: each has a queue of its own, and
 //! log-ins of an address are under way at the provider that is asked. Failed ones are paced over

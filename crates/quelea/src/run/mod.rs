@@ -1,8 +1,8 @@
 //! The running broker: where all parts are made and joined, in the order of their making.
 //!
 //! Threads: workers (connections and shards), two for the disk of each log, acceptors (new
-//! connections), the HTTP server, one that answers backups, and the one that called [`serve`], which
-//! waits for signals and does what is due each second.
+//! connections), the HTTP server, one that answers backups, and the one that called [`serve`],
+//! which waits for signals and does what is due each second.
 
 mod acceptor;
 mod ask;
@@ -418,7 +418,8 @@ fn start_acceptors(
 }
 
 /// How much nicer an acceptor is than a worker. When there are more threads than cores, a worker
-/// that wakes up waits less for a core. The acceptor still gets a tenth of the time of a busy worker.
+/// that wakes up waits less for a core. The acceptor still gets a tenth of the time of a busy
+/// worker.
 const ACCEPTOR_NICENESS: i32 = 10;
 
 impl Acceptors {

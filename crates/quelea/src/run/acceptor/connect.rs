@@ -193,7 +193,8 @@ pub(super) fn shortage(short: Short) -> (Reason, &'static str) {
     }
 }
 
-/// Memory of a CONNECT while it is checked. The authenticator has its own copy of name and password.
+/// Memory of a CONNECT while it is checked. The authenticator has its own copy of name and
+/// password.
 fn held_bytes(credentials: &Credentials) -> u64 {
     let request = &credentials.request;
     let text = |text: Option<&str>| text.map_or(0, str::len);

@@ -57,8 +57,8 @@ pub(in crate::run) struct Os {
 
 /// What only this host understands.
 pub(in crate::run) enum Order {
-    /// Keeps out who comes from an acceptor that has not seen these bans. `ends`: the connections of
-    /// those whom they mean end, too.
+    /// Keeps out who comes from an acceptor that has not seen these bans. `ends`: the connections
+    /// of those whom they mean end, too.
     Bans {
         listed: Arc<Lists>,
         ends: bool,
