@@ -11,8 +11,8 @@ use crate::{broker, fresh};
 
 /// A client that does what the test says and nothing by itself.
 ///
-/// Reading waits up to [`PATIENCE`]; running out of it, or the connection being closed, fails the
-/// test. Helpers named after packets do the whole exchange, `send` and `recv` only their half.
+/// Reading waits up to [`ANSWER_TIMEOUT`]; running out of it, or the connection being closed, fails
+/// the test. Helpers named after packets do the whole exchange, `send` and `recv` only their half.
 pub struct Peer {
     stream: TcpStream,
     pub version: Version,
@@ -31,8 +31,8 @@ impl Peer {
     pub fn open_at(address: SocketAddr, version: Version) -> Self {
         let stream = TcpStream::connect(address).expect("the server takes TCP connections");
         stream.set_nodelay(true).expect("a TCP option");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a TCP option");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a TCP option");
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).expect("a TCP option");
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).expect("a TCP option");
         Self { stream, version, next_packet_id: 1, connack: None, inbox: VecDeque::new() }
     }
 
@@ -98,7 +98,9 @@ impl Peer {
         match self.stream.read_exact(&mut byte) {
             Ok(()) => Some(byte[0]),
             Err(error) if is_end(error.kind()) => None,
-            Err(error) if is_timeout(error.kind()) => panic!("nothing came within {PATIENCE:?}"),
+            Err(error) if is_timeout(error.kind()) => {
+                panic!("nothing came within {ANSWER_TIMEOUT:?}")
+            }
             Err(error) => panic!("reading failed: {error}"),
         }
     }
@@ -328,4 +330,4 @@ fn is_timeout(kind: ErrorKind) -> bool {
 }
 
 /// How long a test waits for something that has to come. Only failing tests wait that long.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);

@@ -250,7 +250,7 @@ impl<H: Host> Driver<H> {
     }
 
     /// A turn without a look at the sockets, without those who come and go, and without a portion
-    /// of a broadcast: the lead makes several of these before it looks at the sockets again.
+    /// of a broadcast: the main thread makes several of these before it looks at the sockets again.
     pub fn turn_for_mail(&mut self) {
         let began = self.host.now();
         self.now_ms = self.host.ms_at(began);

@@ -33,7 +33,7 @@ fn connect(quelea: &Quelea, options: impl FnOnce(&mut MqttOptions)) -> (Client, 
 /// The next packet for which `pick` finds something; others before it are dropped.
 fn wait<P, T>(packets: &Receiver<P>, pick: impl Fn(P) -> Option<T>) -> T {
     loop {
-        let packet = packets.recv_timeout(PATIENCE).expect("the packet that has to come");
+        let packet = packets.recv_timeout(ANSWER_TIMEOUT).expect("the packet that has to come");
         if let Some(found) = pick(packet) {
             return found;
         }
@@ -137,4 +137,4 @@ fn rumqttc_5_publishes_and_receives_with_properties() {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);

@@ -193,7 +193,7 @@ fn connect(dir: &Path) -> anyhow::Result<UnixStream> {
 
 /// Asks it to keep its files as they are.
 fn pin(stream: UnixStream) -> anyhow::Result<(Source, Vec<Piece>)> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     writeln!(&stream, "{}", control::PIN)?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let mut pieces = Vec::new();
@@ -322,7 +322,7 @@ fn copy_one(from: &Path, to: &Path, bytes: u64) -> io::Result<u64> {
 }
 
 /// How long the broker may take for each of its answers.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,8 +1,8 @@
 //! Access rules in a token or in the answer of a service, in EMQX's two forms:
 //!
 //! ```json
-//! { "acl": [{ "permission": "allow", "action": "publish", "topic": "${clientid}/#", "qos": [1] }]
-//! } { "acl": { "pub": ["up/${clientid}"], "sub": ["down/#"], "all": [] } }
+//! { "acl": [{ "permission": "allow", "action": "publish", "topic": "${clientid}/#", "qos": [1] }] }
+//! { "acl": { "pub": ["up/${clientid}"], "sub": ["down/#"], "all": [] } }
 //! ```
 //!
 //! The list leaves what none of its rules is about to other rules; the object denies it. Whoever

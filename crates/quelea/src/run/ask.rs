@@ -13,7 +13,7 @@ use super::worker::Order;
 use identity::auth::bans::Lists;
 
 /// How long a shard may take for an answer. A publish waits for the disks in it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The shards, for who asks them something.
 #[derive(Clone)]
@@ -66,7 +66,7 @@ impl Shards {
         scope: Scope,
         command: Command,
     ) -> Result<Answer, NoAnswer> {
-        self.ask_within(shard, scope, command, PATIENCE).await
+        self.ask_within(shard, scope, command, ANSWER_TIMEOUT).await
     }
 
     async fn ask_within(
@@ -74,13 +74,13 @@ impl Shards {
         shard: ShardId,
         scope: Scope,
         command: Command,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Answer, NoAnswer> {
         let mailboxes = self.mailboxes.get().ok_or(NoAnswer::Absent)?;
         let (answer, given) = oneshot::channel();
         let mailbox = &mailboxes[usize::from(shard) % mailboxes.len()];
         mailbox.put(Item::Command(Box::new(Asked { shard, scope, command, answer })));
-        match tokio::time::timeout(patience, given).await {
+        match tokio::time::timeout(timeout, given).await {
             Ok(given) => given.map_err(|_| NoAnswer::Absent),
             Err(_) => Err(NoAnswer::Late),
         }

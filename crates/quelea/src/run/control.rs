@@ -20,7 +20,7 @@ use crate::cluster::{Member, Order as MemberOrder, PinnedCopy};
 /// The longest a backup may take: space is not reclaimed meanwhile.
 const PINNED_MAX: Duration = Duration::from_secs(4 * 3600);
 /// How long the tool may take for its first line, and the workers for their answers.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The open socket. Dropping it removes the file; the thread ends with the process.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Owner {
                 let (sender, answer) = channel();
                 member.order(MemberOrder::Pin(sender));
                 let silent = |_| io::Error::other("the thread of the cluster did not answer");
-                for pinned in answer.recv_timeout(PATIENCE).map_err(silent)?? {
+                for pinned in answer.recv_timeout(ANSWER_TIMEOUT).map_err(silent)?? {
                     let PinnedCopy { shard, segments, manifest, mark } = pinned;
                     say_log(&mut text, shard, &segments, manifest.as_deref());
                     if let Some(mark) = mark {
@@ -104,7 +104,7 @@ impl Owner {
             Self::Member(member) => {
                 let (sender, answer) = channel();
                 member.order(MemberOrder::Unpin(sender));
-                answer.recv_timeout(PATIENCE).unwrap_or(false)
+                answer.recv_timeout(ANSWER_TIMEOUT).unwrap_or(false)
             }
         }
     }
@@ -135,8 +135,8 @@ impl Drop for Pin<'_> {
 }
 
 fn serve(stream: &UnixStream, owner: &Owner) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let mut lines = BufReader::new(stream).lines();
     if lines.next().transpose()?.as_deref() != Some(PIN) {
         return writeln!(&mut &*stream, "the only request is {PIN}");
@@ -170,7 +170,7 @@ fn pin_all(shards: usize, mailboxes: &[Arc<Mailbox>]) -> io::Result<Vec<Pinned>>
     }
     let mut logs = Vec::new();
     while logs.len() < shards {
-        let answer = answers.recv_timeout(PATIENCE);
+        let answer = answers.recv_timeout(ANSWER_TIMEOUT);
         logs.push(answer.map_err(|_| io::Error::other("a worker did not answer"))?);
     }
     logs.sort_by_key(|log| log.shard);

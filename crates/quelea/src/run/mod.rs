@@ -10,7 +10,6 @@ mod certificates;
 mod clock;
 pub(crate) mod control;
 
-mod drive;
 mod identity;
 mod keeper;
 mod limiter;
@@ -29,6 +28,7 @@ mod store;
 mod timing;
 mod watch;
 mod worker;
+mod worker_pool;
 mod workers;
 
 use std::io;
@@ -68,7 +68,7 @@ use node::{Active, Joined};
 use parts::{Ground, Parts};
 use servers::HttpServers;
 use store::{OTHER_DIRECTORY, Restoration, Store};
-use workers::{Told as WorkersTold, Workers};
+use workers::{Observers, Workers};
 
 /// Reads the configuration again, from where it came.
 pub type Reread<'a> = dyn Fn() -> Result<Loaded, ConfigError> + 'a;
@@ -178,8 +178,8 @@ fn restore(
 fn start_workers(parts: &Parts, restored: Vec<Restoration>) -> anyhow::Result<Workers> {
     let Parts { board, turns, life_cycle, limiter, authenticator, clock, .. } = parts;
     let acting = &parts.member.as_ref().map(|member| member.acting.clone());
-    let told = WorkersTold { board, turns, life_cycle, limiter, acting };
-    let workers = Workers::start(parts.config(), restored, told, authenticator, *clock)?;
+    let observers = Observers { board, turns, life_cycle, limiter, acting };
+    let workers = Workers::start(parts.config(), restored, observers, authenticator, *clock)?;
     workers.wait_until_open(board)?;
     Ok(workers)
 }
@@ -276,13 +276,13 @@ impl Running {
 
     /// Has all threads that allocate much give back what is free.
     fn purge(&self, workers: &Workers, acceptors: &Acceptors) -> Arc<dyn Fn() + Send + Sync> {
-        let (mailboxes, crew) = (workers.mailboxes.clone(), workers.crew.clone());
+        let (mailboxes, pool) = (workers.mailboxes.clone(), workers.pool.clone());
         let (acceptors, authenticator) =
             (acceptors.mailboxes.clone(), self.parts.authenticator.clone());
         Arc::new(move || {
             memory::ask_to_purge();
             mailboxes.iter().for_each(|mailbox| mailbox.put(Item::Order(worker::Order::Purge)));
-            crew.wake_idle();
+            pool.wake_idle();
             acceptors.iter().for_each(|mailbox| mailbox.wake());
             authenticator.wake();
             memory::purge_if_asked();

@@ -9,13 +9,13 @@ use anyhow::Context;
 use broker::{Rules, Shard, ShardId, Shared};
 use driver::{DriverParts, IncomingRoom};
 
-use super::drive::Crew;
 use super::limiter::ConnectionLimiter;
 use super::logs::{LogBoard, LogPlace, LogState, Logs, Phase};
 use super::mailbox::{Item, Mailbox};
 use super::store::Restoration;
 use super::timing::Timing;
 use super::worker::{self, EventWaker, Os, OsParts, Worker};
+use super::worker_pool::WorkerPool;
 use super::{join, spawn};
 use crate::cluster::Acting;
 use crate::life_cycle::LifeCycle;
@@ -31,7 +31,7 @@ const WAITING_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) struct Workers {
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
     /// Which thread drives which.
-    pub(super) crew: Arc<Crew>,
+    pub(super) pool: Arc<WorkerPool>,
     /// Of the lines about clients, for all who write some.
     pub(super) line_pace: Arc<LinePace>,
     threads: Vec<JoinHandle<()>>,
@@ -40,9 +40,9 @@ pub(super) struct Workers {
     shutdown_grace: Duration,
 }
 
-/// Where they tell what they do.
+/// Where workers report what they do.
 #[derive(Clone, Copy)]
-pub(super) struct Told<'a> {
+pub(super) struct Observers<'a> {
     pub(super) board: &'a Arc<LogBoard>,
     pub(super) turns: &'a Arc<[Timing]>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
@@ -67,11 +67,11 @@ impl Workers {
     pub(super) fn start(
         config: &Config,
         shards: Vec<Restoration>,
-        told: Told<'_>,
+        observers: Observers<'_>,
         authenticator: &Arc<Authenticator>,
         clock: Clock,
     ) -> anyhow::Result<Self> {
-        let Told { board, turns, life_cycle, limiter, .. } = told;
+        let Observers { board, turns, life_cycle, limiter, .. } = observers;
         let count = usize::from(config.server.workers).min(shards.len());
         let shutdown_grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
         let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
@@ -80,7 +80,7 @@ impl Workers {
         let (polls, mailboxes) = make_mailboxes(count)?;
         let (phase_sender, phases) = channel();
         let mut workers = Vec::new();
-        let parts = polls.into_iter().zip(deal_out(shards, count)).enumerate();
+        let parts = polls.into_iter().zip(distribute(shards, count)).enumerate();
         for (index, (poll, (shards, files))) in parts {
             let logs = start_logs(files, &mailboxes[index], board, &phase_sender)?;
             let host = Os::new(OsParts {
@@ -93,7 +93,7 @@ impl Workers {
                 turns: turns.clone(),
                 line_pace: line_pace.clone(),
                 life_cycle: life_cycle.clone(),
-                acting: told.acting.clone(),
+                acting: observers.acting.clone(),
             });
             workers.push(Worker::new(DriverParts {
                 host,
@@ -105,9 +105,9 @@ impl Workers {
                 incoming_room: incoming_room.clone(),
             }));
         }
-        let crew = Arc::new(Crew::new(&mailboxes));
-        let threads = start_threads(config, workers, &crew)?;
-        Ok(Self { mailboxes, crew, line_pace, threads, phases, has_logs, shutdown_grace })
+        let pool = Arc::new(WorkerPool::new(&mailboxes));
+        let threads = start_threads(config, workers, &pool)?;
+        Ok(Self { mailboxes, pool, line_pace, threads, phases, has_logs, shutdown_grace })
     }
 
     pub(super) fn count(&self) -> usize {
@@ -190,14 +190,14 @@ fn incoming_room(config: &Config) -> IncomingRoom {
 fn start_threads(
     config: &Config,
     workers: Vec<Worker>,
-    crew: &Arc<Crew>,
+    pool: &Arc<WorkerPool>,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
     let mut workers = Some(workers);
     for index in 0..workers.as_ref().map_or(0, Vec::len) {
-        let crew = crew.clone();
+        let pool = pool.clone();
         let all = workers.take();
-        let run = move || all.map_or_else(|| crew.follow(index), |all| crew.lead(all));
+        let run = move || all.map_or_else(|| pool.run_worker(index), |all| pool.run_main(all));
         let core = config.server.pin_workers.then_some(index);
         threads.push(spawn(format!("worker-{index}"), core, run)?);
     }
@@ -222,14 +222,14 @@ fn make_mailboxes(count: usize) -> anyhow::Result<Mailboxes> {
 type Share = (Vec<Shard>, Vec<(ShardId, LogPlace)>);
 
 /// Shard `n` goes to worker `n % workers`.
-fn deal_out(shards: Vec<Restoration>, workers: usize) -> Vec<Share> {
-    let mut dealt: Vec<Share> = (0..workers).map(|_| Default::default()).collect();
+fn distribute(shards: Vec<Restoration>, workers: usize) -> Vec<Share> {
+    let mut distributed: Vec<Share> = (0..workers).map(|_| Default::default()).collect();
     for (number, (shard, files)) in shards.into_iter().enumerate() {
-        let (own_shards, own_files) = &mut dealt[number % workers];
+        let (own_shards, own_files) = &mut distributed[number % workers];
         own_files.extend(files.map(|stored| (shard.id(), stored.place)));
         own_shards.push(shard);
     }
-    dealt
+    distributed
 }
 
 fn start_logs(
@@ -266,7 +266,7 @@ pub(super) mod tests {
         let authenticator =
             Arc::new(Authenticator::start(&config.auth, &[], None, Clock::start()).unwrap());
         let (polls, mailboxes) = make_mailboxes(usize::from(count)).unwrap();
-        let shares = deal_out(
+        let shares = distribute(
             empty_shards(&shared, &Rules::from(policy::Access::open())),
             usize::from(count),
         );
