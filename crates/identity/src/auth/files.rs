@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use codec::Reason;
 
 use super::cache::{Digest, VerdictCache};
-use super::lanes::{Asks, Lanes, Next};
+use super::fair_queue::{Asks, FairQueue, Next};
 use super::pace::{Attempt, Pace};
 use super::passwords::{PasswordFile, PasswordFileError, Scratch};
 use super::scram::{Credentials, Exchange, ScramError, Success};
@@ -53,7 +53,7 @@ struct Shared {
 }
 
 struct Queue {
-    questions: Lanes<Question>,
+    questions: FairQueue<Question>,
     is_closed: bool,
     /// So many threads check: for those behind them there is no memory.
     threads_max: usize,
@@ -85,7 +85,7 @@ impl Passwords {
         let cache = VerdictCache::new(config.cache_entries_max as usize, lifetime, Instant::now());
         let threads = usize::from(config.threads);
         // Checks are short, and origins take turns: one may have all threads.
-        let questions = Lanes::new(Step::File, config.queue_max as usize, usize::MAX, pace);
+        let questions = FairQueue::new(Step::File, config.queue_max as usize, usize::MAX, pace);
         let shared = Arc::new(Shared {
             decoy_secret,
             passwords: RwLock::new(passwords),

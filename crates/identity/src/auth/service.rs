@@ -1,6 +1,6 @@
 //! An HTTP service as a provider, asked and understood as EMQX does it.
 //!
-//! So many requests are under way at most, of which one address has a part; others wait in a lane
+//! So many requests are under way at most, of which one address has a part; others wait in a queue
 //! for each origin. A service that several addresses could not reach is left alone for a while, and
 //! who comes meanwhile goes on to the next provider at once: a service that is down costs its
 //! clients no time-out each.
@@ -15,9 +15,9 @@ use web::percent_encoded;
 
 use super::breaker::Breaker;
 use super::cache::{Digest, ProofCache};
+use super::fair_queue::{Asks, FairQueue, Next};
 use super::fetch::{self, AskError, Client, Content, Reply, members_of_form};
 use super::jwt::{CLIENT_ATTRS, attributes_of};
-use super::lanes::{Asks, Lanes, Next};
 use super::pace::{Attempt, Pace};
 use super::template::value_of;
 use super::{AuthRequest, Later, Opinion, Proof, Step, acl_claim, lock};
@@ -45,7 +45,7 @@ struct Shared {
 }
 
 struct Queue {
-    questions: Lanes<Question>,
+    questions: FairQueue<Question>,
     /// A task sleeps until then, and looks whether a question may be asked.
     looks_at: Option<Instant>,
     breaker: Breaker,
@@ -81,7 +81,7 @@ impl Service {
     ) -> Result<Self, String> {
         let idle_max = config.requests_max as usize;
         let queue = Queue {
-            questions: Lanes::new(step, auth.queue_max as usize, idle_max, pace),
+            questions: FairQueue::new(step, auth.queue_max as usize, idle_max, pace),
             looks_at: None,
             breaker: Breaker::default(),
             told_at: None,

@@ -1,17 +1,17 @@
 //! The management API: what operators may see and change while the broker runs.
 //!
 //! One table, `routes.rs`, has all that can be asked; router, checks and the OpenAPI document come
-//! from it. A request passes `gatekeeper.rs` (who asks), `call.rs` (what is asked), and a handler
+//! from it. A request passes `authentication.rs` (the caller), `call.rs` (what is asked), and a handler
 //! (`bans.rs`, `broker.rs`, `clients.rs` and so on), which asks the shards by
 //! `run/ask.rs`.
 
+mod authentication;
 mod bans;
 mod broker;
 mod call;
 mod clients;
 mod cluster;
 mod events;
-mod gatekeeper;
 mod messages;
 mod namespaces;
 pub mod openapi;
@@ -38,8 +38,8 @@ use web::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::on;
 
+pub(crate) use authentication::{ApiAuthenticator, check_files};
 use call::Call;
-pub(crate) use gatekeeper::{Gatekeeper, check_files};
 use problem::Problem;
 use routes::{Method, Outcome, ROUTES, Role, Route};
 use views::Caller;
@@ -62,7 +62,7 @@ const BODY_BYTES_MAX: usize = 8 << 20;
 
 /// All that handlers need.
 pub(crate) struct Api {
-    pub(crate) gatekeeper: Arc<Gatekeeper>,
+    pub(crate) authenticator: Arc<ApiAuthenticator>,
     calls: Arc<Semaphore>,
     pub(crate) shards: Shards,
     pub(crate) facts: Facts,
@@ -88,9 +88,9 @@ impl Api {
     ///
     /// When the files of the configuration cannot be used.
     pub(crate) fn new(config: &ApiConfig, shards: Shards, facts: Facts) -> anyhow::Result<Self> {
-        let (gatekeeper, calls) =
-            (Arc::new(Gatekeeper::new(config)?), Arc::new(Semaphore::new(CALLS_MAX)));
-        Ok(Self { gatekeeper, calls, shards, facts })
+        let (authenticator, calls) =
+            (Arc::new(ApiAuthenticator::new(config)?), Arc::new(Semaphore::new(CALLS_MAX)));
+        Ok(Self { authenticator, calls, shards, facts })
     }
 }
 
@@ -130,23 +130,23 @@ pub(crate) fn unavailable(reason: impl Fn() -> String + Clone + Send + Sync + 's
 async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Response {
     let caller = request.extensions().get::<web::CallerAddress>();
     let from = caller.map_or(Origin::Local, |caller| Origin::of(caller.0));
-    let who = match api.gatekeeper.who(request.headers(), from).await {
-        Ok(who) => who,
+    let identity = match api.authenticator.authenticate(request.headers(), from).await {
+        Ok(identity) => identity,
         Err(problem) => {
-            if api.gatekeeper.note_refused(request.headers(), from, &problem.detail) {
+            if api.authenticator.note_refused(request.headers(), from, &problem.detail) {
                 api.facts.limiter.api_refused.fetch_add(1, Ordering::Relaxed);
             }
             return problem.into_response();
         }
     };
-    let (uri, name) = (request.uri(), who.name.clone());
-    let asked = match who.role >= route.role {
+    let (uri, name) = (request.uri(), identity.name.clone());
+    let asked = match identity.role >= route.role {
         true => {
-            let caller = Caller { name: who.name, role: who.role.as_str().into() };
+            let caller = Caller { name: identity.name, role: identity.role.as_str().into() };
             let parsed = Call::parse(route, uri.path(), uri.query().unwrap_or_default(), caller);
             parsed.and_then(|call| cluster::check_serves(&api, route).map(|()| call))
         }
-        false => Err(forbidden(route, who.role)),
+        false => Err(forbidden(route, identity.role)),
     };
     if let (Some(stream), Ok(call)) = (route.stream, &asked) {
         return stream(&api, call).unwrap_or_else(Problem::into_response);

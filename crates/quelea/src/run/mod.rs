@@ -267,7 +267,7 @@ impl Running {
             line_pace: &workers.line_pace,
             life_cycle: &parts.life_cycle,
             member: parts.member.as_ref(),
-            gatekeeper: self.http.gatekeeper.as_deref(),
+            api_authenticator: self.http.api_authenticator.as_deref(),
             tls,
             clock: parts.clock,
             purge: self.purge(workers, acceptors),

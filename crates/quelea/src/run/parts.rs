@@ -109,10 +109,10 @@ impl Parts {
         let config = self.config();
         let api = config.api.as_ref().map(|own| Api::new(own, shards.clone(), self.facts()));
         let api = api.transpose().context("the management API")?;
-        let gatekeeper = api.as_ref().map(|api| api.gatekeeper.clone());
+        let api_authenticator = api.as_ref().map(|api| api.authenticator.clone());
         let pages = http::router(self.health.clone(), self.metrics());
         let mut servers = HttpServers::start(config, pages, api.map(api::router))?;
-        servers.gatekeeper = gatekeeper;
+        servers.api_authenticator = api_authenticator;
         if let Some(own) = &config.api
             && let Some(url) = servers.api_url()
         {

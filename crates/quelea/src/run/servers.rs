@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use web::axum::Router;
 
 use super::listen;
-use crate::api::Gatekeeper;
+use crate::api::ApiAuthenticator;
 use crate::http;
 use config::{ApiAddress, Config};
 
@@ -16,7 +16,7 @@ use config::{ApiAddress, Config};
 pub(super) struct HttpServers {
     pages: Option<web::Server>,
     api: Option<web::Server>,
-    pub(super) gatekeeper: Option<Arc<Gatekeeper>>,
+    pub(super) api_authenticator: Option<Arc<ApiAuthenticator>>,
 }
 
 impl HttpServers {

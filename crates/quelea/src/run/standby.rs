@@ -107,7 +107,7 @@ pub(super) fn wait(
 
 /// What a standby uses itself. All else is read when it becomes active.
 fn reload(http: &HttpServers, tls: &[(String, Arc<TlsContext>)]) {
-    if let Some(Err(error)) = http.gatekeeper.as_ref().map(|own| own.reload()) {
+    if let Some(Err(error)) = http.api_authenticator.as_ref().map(|own| own.reload()) {
         tracing::error!(%error, "users of the API not reloaded; the old ones stay in force");
     }
     for (listener, tls) in tls {

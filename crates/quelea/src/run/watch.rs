@@ -20,7 +20,7 @@ use super::logs::{FIGURES, LogBoard};
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
 use super::worker::Order;
-use crate::api::Gatekeeper;
+use crate::api::ApiAuthenticator;
 use crate::cluster::Member;
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
@@ -78,7 +78,7 @@ pub(super) struct Watch<'a> {
     /// In a cluster.
     pub(super) member: Option<&'a Member>,
     /// Of the API, if it is on.
-    pub(super) gatekeeper: Option<&'a Gatekeeper>,
+    pub(super) api_authenticator: Option<&'a ApiAuthenticator>,
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
     pub(super) clock: Clock,
     pub(super) in_force: Mutex<InForce>,
@@ -207,15 +207,15 @@ impl Watch<'_> {
     }
 
     fn reload_api_users(&self) {
-        match self.gatekeeper.map_or(Ok(false), Gatekeeper::reload) {
+        match self.api_authenticator.map_or(Ok(false), ApiAuthenticator::reload) {
             Ok(false) => {}
             Ok(true) => tracing::info!("users of the API reloaded"),
             Err(error) => {
                 tracing::error!(%error, "users of the API not reloaded; the old ones stay in force");
             }
         }
-        if let Some(gatekeeper) = self.gatekeeper {
-            self.life_cycle.readers.keep(|name| gatekeeper.knows(name));
+        if let Some(api_authenticator) = self.api_authenticator {
+            self.life_cycle.readers.keep(|name| api_authenticator.knows(name));
         }
     }
 

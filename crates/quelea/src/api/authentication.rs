@@ -1,4 +1,4 @@
-//! Who asks: a token, or a user with a password; and what they may do.
+//! Authenticates callers of the API, by a token or by user name and password, and gives their role.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ use config::ApiConfig;
 use driver::Origin;
 use identity::auth::passwords::PasswordFile;
 
-/// Wrong passwords of an address in [`WINDOW`] before others of it are checked no more, and of all
-/// together: each takes tens of milliseconds. Who is known to be right, or has the token, is not
-/// held up.
+/// Wrong passwords in [`WINDOW`], of an address and of all together, after which no others are
+/// checked: each check takes tens of milliseconds. Callers with a known password or the token are
+/// not limited.
 const WRONG_MAX: u32 = 20;
 const ALL_WRONG_MAX: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(10);
@@ -36,9 +36,9 @@ const KNOWN_FOR: Duration = Duration::from_secs(600);
 
 type Digest = [u8; 32];
 
-/// Lets callers in.
+/// Authenticates callers.
 #[derive(Debug)]
-pub(crate) struct Gatekeeper {
+pub(crate) struct ApiAuthenticator {
     token: Digest,
     password_file: Option<PathBuf>,
     /// Those of the file, as it was read last.
@@ -74,14 +74,14 @@ impl Wrong {
     }
 }
 
-/// Somebody who was let in.
+/// An authenticated caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Who {
+pub(crate) struct Identity {
     pub(crate) name: String,
     pub(crate) role: Role,
 }
 
-impl Gatekeeper {
+impl ApiAuthenticator {
     /// Reads the files, and makes the token where there is none.
     ///
     /// # Errors
@@ -113,12 +113,12 @@ impl Gatekeeper {
         let users = load_users(self.password_file.as_deref(), named)?;
         let has_some = users.is_some();
         *self.users.write().unwrap_or_else(PoisonError::into_inner) = users;
-        // Who was right may be so no more.
+        // Known passwords may be wrong now.
         lock(&self.known).clear();
         Ok(has_some)
     }
 
-    /// Is there still somebody of this name?
+    /// Whether there is still a user of this name.
     pub(crate) fn knows(&self, name: &str) -> bool {
         name == TOKEN_NAME || self.users().is_some_and(|users| users.knows(name))
     }
@@ -127,20 +127,24 @@ impl Gatekeeper {
         self.users.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Who sends a request with these headers, and from where.
-    pub(crate) async fn who(&self, headers: &HeaderMap, from: Origin) -> Result<Who, Problem> {
+    /// Authenticates a request by its headers and the address it comes from.
+    pub(crate) async fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        from: Origin,
+    ) -> Result<Identity, Problem> {
         let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let (scheme, secret) = header.and_then(|text| text.split_once(' ')).unwrap_or_default();
         let is = |wanted: &str| scheme.eq_ignore_ascii_case(wanted);
         if is("bearer") && digest(&self.salt, secret.trim().as_bytes()) == self.token {
-            return Ok(Who { name: TOKEN_NAME.into(), role: Role::Admin });
+            return Ok(Identity { name: TOKEN_NAME.into(), role: Role::Admin });
         }
         if let Some(users) = self.users()
             && let Some((name, password)) = basic_of(header.unwrap_or_default())
         {
             return self.check_password(&users, (&name, &password), from).await;
         }
-        Err(stranger("the request has no valid token or password"))
+        Err(unauthorized("the request has no valid token or password"))
     }
 
     async fn check_password(
@@ -148,13 +152,13 @@ impl Gatekeeper {
         users: &Arc<PasswordFile>,
         (name, password): (&str, &str),
         from: Origin,
-    ) -> Result<Who, Problem> {
+    ) -> Result<Identity, Problem> {
         let key = digest(&self.salt, format!("{name}\0{password}").as_bytes());
-        let who = Who { name: name.to_owned(), role: self.role_of(name) };
+        let identity = Identity { name: name.to_owned(), role: self.role_of(name) };
         if self.is_known(&key) {
-            return Ok(who);
+            return Ok(identity);
         }
-        self.ask_patience(from)?;
+        self.check_rate(from)?;
         let (users, salt, checked_by) = (users.clone(), self.salt, users.clone());
         let (name, password) = (name.to_owned(), password.to_owned());
         let checked = web::aside(move || users.verify(&name, password.as_bytes(), &salt)).await;
@@ -162,13 +166,13 @@ impl Gatekeeper {
             let mut wrong = lock(&self.wrong);
             wrong.all += 1;
             *wrong.origins.entry(from).or_default() += 1;
-            return Err(stranger("wrong user name or password"));
+            return Err(unauthorized("wrong user name or password"));
         }
         // A file that was read meanwhile may have another password.
         if self.users().is_some_and(|now| Arc::ptr_eq(&now, &checked_by)) {
             self.remember(key);
         }
-        Ok(who)
+        Ok(identity)
     }
 
     /// A line of the log about a caller that showed something wrong, at most [`LINES_MAX`] in
@@ -207,7 +211,7 @@ impl Gatekeeper {
         }
     }
 
-    fn ask_patience(&self, from: Origin) -> Result<(), Problem> {
+    fn check_rate(&self, from: Origin) -> Result<(), Problem> {
         let mut wrong = lock(&self.wrong);
         wrong.forget_old();
         let own = wrong.origins.get(&from).copied().unwrap_or_default();
@@ -227,14 +231,14 @@ fn basic_of(header: &str) -> Option<(String, String)> {
     text.split_once(':').map(|(name, password)| (name.to_owned(), password.to_owned()))
 }
 
-/// What is told of who has the token.
+/// Name of the caller that has the token, in answers and log lines.
 const TOKEN_NAME: &str = "token";
 
 /// Reads token and users as a start does, and makes nothing.
 ///
 /// # Errors
 ///
-/// A file cannot be used, or that of the users lacks somebody whom the configuration names.
+/// A file cannot be used, or the file of users lacks one that the configuration names.
 pub(crate) fn check_files(config: &ApiConfig, data_dir: &Path) -> anyhow::Result<()> {
     let named = config.operators.iter().chain(&config.admins);
     load_users(config.password_file.as_deref(), named)?;
@@ -263,7 +267,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn stranger(detail: &str) -> Problem {
+fn unauthorized(detail: &str) -> Problem {
     let fix = "send `Authorization: Bearer TOKEN` with the token of the file api.token in the data \
                directory, or a user of api.password_file by Basic";
     Problem::new(StatusCode::UNAUTHORIZED, detail).at("header Authorization").fix(fix)
@@ -298,10 +302,10 @@ mod tests {
         }
     }
 
-    fn ask(gatekeeper: &Gatekeeper, authorization: &str) -> Result<Who, Problem> {
+    fn ask(authenticator: &ApiAuthenticator, authorization: &str) -> Result<Identity, Problem> {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, HeaderValue::from_str(authorization).unwrap());
-        block_on(gatekeeper.who(&headers, Origin::Local))
+        block_on(authenticator.authenticate(&headers, Origin::Local))
     }
 
     fn basic(name: &str, password: &str) -> String {
@@ -312,35 +316,37 @@ mod tests {
     fn the_token_is_made_once_and_lets_an_admin_in() {
         let directory = tempfile::tempdir().unwrap();
         let config = config(directory.path());
-        let gatekeeper = Gatekeeper::new(&config).unwrap();
+        let authenticator = ApiAuthenticator::new(&config).unwrap();
         token::note_url(&config.token_file, "http://127.0.0.1:1").unwrap();
         let text = fs::read_to_string(&config.token_file).unwrap();
         let token = text.lines().next().unwrap();
         assert_eq!(text.lines().nth(1), Some("http://127.0.0.1:1"));
         let mode = fs::metadata(&config.token_file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let admin = Who { name: "token".into(), role: Role::Admin };
-        assert_eq!(ask(&gatekeeper, &format!("Bearer {token}")).unwrap(), admin);
-        let again = Gatekeeper::new(&config).unwrap();
+        let admin = Identity { name: "token".into(), role: Role::Admin };
+        assert_eq!(ask(&authenticator, &format!("Bearer {token}")).unwrap(), admin);
+        let again = ApiAuthenticator::new(&config).unwrap();
         assert_eq!(ask(&again, &format!("bearer  {token}")).unwrap(), admin);
         for wrong in ["Bearer ", "Bearer x", token, "Basic x", &basic("token", token)] {
-            let status = ask(&gatekeeper, wrong).unwrap_err().status;
+            let status = ask(&authenticator, wrong).unwrap_err().status;
             assert_eq!(status, StatusCode::UNAUTHORIZED, "{wrong}");
         }
-        assert!(block_on(gatekeeper.who(&HeaderMap::new(), Origin::Local)).is_err());
+        assert!(block_on(authenticator.authenticate(&HeaderMap::new(), Origin::Local)).is_err());
     }
 
     #[test]
     fn a_token_that_others_can_read_or_guess_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let config = config(directory.path());
-        Gatekeeper::new(&config).unwrap();
+        ApiAuthenticator::new(&config).unwrap();
         fs::set_permissions(&config.token_file, fs::Permissions::from_mode(0o640)).unwrap();
-        let told = Gatekeeper::new(&config).unwrap_err().to_string();
+        let told = ApiAuthenticator::new(&config).unwrap_err().to_string();
         assert!(told.contains("mode 640") && told.contains("chmod 600"), "{told}");
         fs::set_permissions(&config.token_file, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&config.token_file, "secret\n").unwrap();
-        assert!(Gatekeeper::new(&config).unwrap_err().to_string().contains("must be a token"));
+        assert!(
+            ApiAuthenticator::new(&config).unwrap_err().to_string().contains("must be a token")
+        );
     }
 
     #[test]
@@ -356,39 +362,39 @@ mod tests {
         let base = config(directory.path());
         let password_file = Some(path.clone());
         let config = ApiConfig { password_file, operators, admins, ..base };
-        let gatekeeper = Gatekeeper::new(&config).unwrap();
-        let role = |name: &str| ask(&gatekeeper, &basic(name, "right")).unwrap().role;
+        let authenticator = ApiAuthenticator::new(&config).unwrap();
+        let role = |name: &str| ask(&authenticator, &basic(name, "right")).unwrap().role;
         assert_eq!(role("vera"), Role::Viewer);
         assert_eq!(role("otto"), Role::Operator);
         assert_eq!(role("anna"), Role::Admin);
 
-        // Guessing ends; who is known to be right goes on.
+        // Guessing ends; a known password still works.
         for _ in 0..WRONG_MAX {
-            let status = ask(&gatekeeper, &basic("anna", "wrong")).unwrap_err().status;
+            let status = ask(&authenticator, &basic("anna", "wrong")).unwrap_err().status;
             assert_eq!(status, StatusCode::UNAUTHORIZED);
         }
-        let status = ask(&gatekeeper, &basic("anna", "wrong")).unwrap_err().status;
+        let status = ask(&authenticator, &basic("anna", "wrong")).unwrap_err().status;
         assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(role("anna"), Role::Admin);
 
-        // Those of other addresses are not held up by it.
+        // Those of other addresses are not limited by it.
         let mut headers = HeaderMap::new();
         let wrong = HeaderValue::from_str(&basic("anna", "wrong")).unwrap();
         headers.insert(AUTHORIZATION, wrong);
-        let status = block_on(gatekeeper.who(&headers, Origin::V4([192, 0, 2, 1])));
+        let status = block_on(authenticator.authenticate(&headers, Origin::V4([192, 0, 2, 1])));
         assert_eq!(status.unwrap_err().status, StatusCode::UNAUTHORIZED);
 
         // Read again, the file decides at once; one that lacks an operator is not taken.
         fs::write(&path, lines[1..].join("\n")).unwrap();
-        assert!(gatekeeper.reload().unwrap() && gatekeeper.knows("otto"));
-        assert!(!gatekeeper.knows("vera") && gatekeeper.knows("token"));
-        assert!(ask(&gatekeeper, &basic("vera", "right")).is_err());
+        assert!(authenticator.reload().unwrap() && authenticator.knows("otto"));
+        assert!(!authenticator.knows("vera") && authenticator.knows("token"));
+        assert!(ask(&authenticator, &basic("vera", "right")).is_err());
         fs::write(&path, lines[2..].join("\n")).unwrap();
-        assert!(gatekeeper.reload().unwrap_err().to_string().contains("'otto'"));
-        assert!(gatekeeper.knows("otto"));
+        assert!(authenticator.reload().unwrap_err().to_string().contains("'otto'"));
+        assert!(authenticator.knows("otto"));
 
         fs::write(&path, lines.join("\n")).unwrap();
         let unknown = ApiConfig { admins: vec!["nobody".into()], ..config };
-        assert!(Gatekeeper::new(&unknown).unwrap_err().to_string().contains("'nobody'"));
+        assert!(ApiAuthenticator::new(&unknown).unwrap_err().to_string().contains("'nobody'"));
     }
 }

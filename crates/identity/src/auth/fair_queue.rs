@@ -1,5 +1,5 @@
-//! Checks that wait: a lane for each origin, and the origins take turns, so that who asks much
-//! waits for itself.
+//! A fair queue of checks: one queue for each origin, served in rotation, so that an origin with many
+//! checks delays only its own.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -12,18 +12,18 @@ use driver::Origin;
 /// The part of what may be under way at a time that one origin may have.
 const ORIGIN_PART: usize = 4;
 
-/// What can wait.
+/// A check that can be queued.
 pub(super) trait Asks {
     fn attempt(&self) -> &Attempt;
 }
 
-/// What waits, of all origins.
-pub(super) struct Lanes<T> {
+/// The waiting checks of all origins.
+pub(super) struct FairQueue<T> {
     /// The provider that is asked.
     step: Step,
-    lanes: HashMap<Origin, Lane<T>>,
-    /// Origins with something in their lanes, in the order of their turns.
-    turns: VecDeque<Origin>,
+    queues: HashMap<Origin, OriginQueue<T>>,
+    /// Origins with something in their queues, in the order of their turns.
+    order: VecDeque<Origin>,
     len: usize,
     len_max: usize,
     /// So many are taken at a time, of all origins and of each.
@@ -33,14 +33,14 @@ pub(super) struct Lanes<T> {
     pace: Arc<Mutex<Pace>>,
 }
 
-/// What waits, of one origin, each with its ticket.
-struct Lane<T> {
+/// The waiting checks of one origin, each with its ticket.
+struct OriginQueue<T> {
     /// The pace of its origin has room for these.
     begun: VecDeque<(u64, T)>,
     waiting: VecDeque<(u64, T)>,
 }
 
-/// What there is to do.
+/// The next step of a provider.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<T> {
     Item(T),
@@ -48,7 +48,7 @@ pub(super) enum Next<T> {
     Later(Due),
 }
 
-impl<T: Asks> Lanes<T> {
+impl<T: Asks> FairQueue<T> {
     pub(super) fn new(
         step: Step,
         len_max: usize,
@@ -57,8 +57,8 @@ impl<T: Asks> Lanes<T> {
     ) -> Self {
         Self {
             step,
-            lanes: HashMap::new(),
-            turns: VecDeque::new(),
+            queues: HashMap::new(),
+            order: VecDeque::new(),
             len: 0,
             len_max,
             under_way_max,
@@ -68,38 +68,38 @@ impl<T: Asks> Lanes<T> {
         }
     }
 
-    /// Where there is no room, the longest lane makes some with its newest: the second is given
+    /// Where there is no room, the longest queue makes some with its newest: the second is given
     /// back. That may be the one that comes.
     pub(super) fn put(&mut self, ticket: u64, item: T) -> Option<T> {
         let origin = item.attempt().origin;
-        let lane = self.lanes.entry(origin).or_default();
-        if lane.is_empty() {
-            self.turns.push_back(origin);
+        let queue = self.queues.entry(origin).or_default();
+        if queue.is_empty() {
+            self.order.push_back(origin);
         }
         match item.attempt().has_begun() {
-            true => lane.begun.push_back((ticket, item)),
-            false => lane.waiting.push_back((ticket, item)),
+            true => queue.begun.push_back((ticket, item)),
+            false => queue.waiting.push_back((ticket, item)),
         }
         self.len += 1;
         if self.len <= self.len_max {
             return None;
         }
-        let own = self.lanes.get(&origin).map_or(0, Lane::len);
-        let longest = self.lanes.iter().max_by_key(|(_, lane)| lane.len());
-        let longest = longest.filter(|(_, lane)| lane.len() > own).map(|(other, _)| *other);
-        self.pop(longest.unwrap_or(origin), |lane| {
-            lane.waiting.pop_back().or_else(|| lane.begun.pop_back())
+        let own = self.queues.get(&origin).map_or(0, OriginQueue::len);
+        let longest = self.queues.iter().max_by_key(|(_, queue)| queue.len());
+        let longest = longest.filter(|(_, queue)| queue.len() > own).map(|(other, _)| *other);
+        self.pop(longest.unwrap_or(origin), |queue| {
+            queue.waiting.pop_back().or_else(|| queue.begun.pop_back())
         })
     }
 
-    /// The next that may begin; [`Lanes::end`] has to follow. Of an origin with many failed log-ins
+    /// The next that may begin; [`FairQueue::end`] has to follow. Of an origin with many failed log-ins
     /// another user comes first than the last time, as most who guess go for one; else the newest,
     /// as who has waited for long behind those has likely given up.
     pub(super) fn take(&mut self, now: Instant) -> Next<T> {
         let mut soonest: Due = None;
-        for _ in 0..self.turns.len() {
-            let Some(origin) = self.turns.pop_front() else { break };
-            self.turns.push_back(origin);
+        for _ in 0..self.order.len() {
+            let Some(origin) = self.order.pop_front() else { break };
+            self.order.push_back(origin);
             if !self.has_slot_for(origin) {
                 continue;
             }
@@ -136,9 +136,9 @@ impl<T: Asks> Lanes<T> {
     }
 
     fn take_of(&mut self, origin: Origin, now: Instant) -> Result<Option<T>, Due> {
-        let Some(lane) = self.lanes.get(&origin) else { return Ok(None) };
-        if !lane.begun.is_empty() {
-            return Ok(self.pop(origin, |lane| lane.begun.pop_front()));
+        let Some(queue) = self.queues.get(&origin) else { return Ok(None) };
+        if !queue.begun.is_empty() {
+            return Ok(self.pop(origin, |queue| queue.begun.pop_front()));
         }
         let last_user = {
             let mut pace = lock(&self.pace);
@@ -146,9 +146,9 @@ impl<T: Asks> Lanes<T> {
             pace.begin(origin, self.step, now)?;
             pace.worn_by(origin)
         };
-        let item = self.pop(origin, |lane| match last_user {
-            Some(last_user) => pop_other(&mut lane.waiting, last_user),
-            None => lane.waiting.pop_front(),
+        let item = self.pop(origin, |queue| match last_user {
+            Some(last_user) => pop_other(&mut queue.waiting, last_user),
+            None => queue.waiting.pop_front(),
         });
         if let Some(item) = &item {
             item.attempt().has_room(self.step);
@@ -160,42 +160,42 @@ impl<T: Asks> Lanes<T> {
     /// Its client is gone. To be dropped without the lock of the queue: that ends its attempt.
     pub(super) fn forget(&mut self, origin: Origin, ticket: u64) -> Option<T> {
         let find = |queue: &VecDeque<(u64, T)>| queue.iter().position(|(own, _)| *own == ticket);
-        self.pop(origin, |lane| match find(&lane.begun) {
-            Some(place) => lane.begun.remove(place),
-            None => find(&lane.waiting).and_then(|place| lane.waiting.remove(place)),
+        self.pop(origin, |queue| match find(&queue.begun) {
+            Some(place) => queue.begun.remove(place),
+            None => find(&queue.waiting).and_then(|place| queue.waiting.remove(place)),
         })
     }
 
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = T> + use<T> {
-        self.turns.clear();
+        self.order.clear();
         self.len = 0;
-        let lanes = std::mem::take(&mut self.lanes).into_values();
-        lanes.flat_map(|lane| lane.begun.into_iter().chain(lane.waiting)).map(|(_, item)| item)
+        let queues = std::mem::take(&mut self.queues).into_values();
+        queues.flat_map(|queue| queue.begun.into_iter().chain(queue.waiting)).map(|(_, item)| item)
     }
 
     fn pop(
         &mut self,
         origin: Origin,
-        end: impl FnOnce(&mut Lane<T>) -> Option<(u64, T)>,
+        end: impl FnOnce(&mut OriginQueue<T>) -> Option<(u64, T)>,
     ) -> Option<T> {
-        let lane = self.lanes.get_mut(&origin)?;
-        let (_, item) = end(lane)?;
+        let queue = self.queues.get_mut(&origin)?;
+        let (_, item) = end(queue)?;
         self.len -= 1;
-        if lane.is_empty() {
-            self.lanes.remove(&origin);
-            self.turns.retain(|waiting| *waiting != origin);
+        if queue.is_empty() {
+            self.queues.remove(&origin);
+            self.order.retain(|waiting| *waiting != origin);
         }
         Some(item)
     }
 }
 
-impl<T> Default for Lane<T> {
+impl<T> Default for OriginQueue<T> {
     fn default() -> Self {
         Self { begun: VecDeque::new(), waiting: VecDeque::new() }
     }
 }
 
-impl<T> Lane<T> {
+impl<T> OriginQueue<T> {
     fn len(&self) -> usize {
         self.begun.len() + self.waiting.len()
     }
@@ -229,136 +229,136 @@ mod tests {
     const ONE: Origin = Origin::V4([192, 0, 2, 1]);
     const OTHER: Origin = Origin::V4([192, 0, 2, 2]);
 
-    fn lanes(len_max: usize, failures_per_second_max: u32) -> Lanes<Item> {
+    fn fair_queue(len_max: usize, failures_per_second_max: u32) -> FairQueue<Item> {
         let pace = Arc::new(Mutex::new(Pace::new(failures_per_second_max)));
-        lanes_at(Step::File, len_max, &pace)
+        fair_at(Step::File, len_max, &pace)
     }
 
-    fn lanes_at(step: Step, len_max: usize, pace: &Arc<Mutex<Pace>>) -> Lanes<Item> {
-        Lanes::new(step, len_max, 1_000, pace)
+    fn fair_at(step: Step, len_max: usize, pace: &Arc<Mutex<Pace>>) -> FairQueue<Item> {
+        FairQueue::new(step, len_max, 1_000, pace)
     }
 
     /// A thousand tickets are one user.
-    fn put(lanes: &mut Lanes<Item>, origin: Origin, ticket: u64) -> Option<u64> {
-        let attempt = Arc::new(Attempt::new(&lanes.pace, origin, ticket / 1000));
-        attempt.enter(lanes.step);
-        lanes.put(ticket, Item(ticket, attempt)).map(|item| item.0)
+    fn put(fair: &mut FairQueue<Item>, origin: Origin, ticket: u64) -> Option<u64> {
+        let attempt = Arc::new(Attempt::new(&fair.pace, origin, ticket / 1000));
+        attempt.enter(fair.step);
+        fair.put(ticket, Item(ticket, attempt)).map(|item| item.0)
     }
 
-    fn taken(lanes: &mut Lanes<Item>, now: Instant) -> Item {
-        match lanes.take(now) {
+    fn taken(fair: &mut FairQueue<Item>, now: Instant) -> Item {
+        match fair.take(now) {
             Next::Item(item) => item,
             Next::Later(due) => panic!("nothing before {due:?}"),
         }
     }
 
-    fn end(lanes: &mut Lanes<Item>, item: &Item, is_right: bool) {
-        lanes.end(item.1.origin);
+    fn end(fair: &mut FairQueue<Item>, item: &Item, is_right: bool) {
+        fair.end(item.1.origin);
         item.1.end(Some(is_right));
     }
 
-    fn is_later(lanes: &mut Lanes<Item>, now: Instant) -> bool {
-        matches!(lanes.take(now), Next::Later(None))
+    fn is_later(fair: &mut FairQueue<Item>, now: Instant) -> bool {
+        matches!(fair.take(now), Next::Later(None))
     }
 
     #[test]
     fn origins_take_turns() {
-        let mut lanes = lanes(100, 0);
+        let mut fair = fair_queue(100, 0);
         let now = Instant::now();
         for ticket in 0..5 {
-            assert_eq!(put(&mut lanes, ONE, ticket), None);
+            assert_eq!(put(&mut fair, ONE, ticket), None);
         }
-        assert_eq!(put(&mut lanes, OTHER, 9), None);
-        let order: Vec<u64> = (0..6).map(|_| taken(&mut lanes, now).0).collect();
+        assert_eq!(put(&mut fair, OTHER, 9), None);
+        let order: Vec<u64> = (0..6).map(|_| taken(&mut fair, now).0).collect();
         assert_eq!(order, [0, 9, 1, 2, 3, 4], "behind one, not behind five");
-        assert!(is_later(&mut lanes, now));
-        assert!(lanes.lanes.is_empty() && lanes.turns.is_empty());
+        assert!(is_later(&mut fair, now));
+        assert!(fair.queues.is_empty() && fair.order.is_empty());
     }
 
     #[test]
     fn one_origin_has_a_part_of_what_is_under_way() {
         let pace = Arc::new(Mutex::new(Pace::new(0)));
-        let mut lanes = Lanes::new(Step::File, 1_000, 8, &pace);
+        let mut fair = FairQueue::new(Step::File, 1_000, 8, &pace);
         let now = Instant::now();
         for ticket in 0..20 {
-            put(&mut lanes, ONE, ticket);
+            put(&mut fair, ONE, ticket);
         }
-        let first = taken(&mut lanes, now);
-        taken(&mut lanes, now);
-        assert!(is_later(&mut lanes, now), "two of eight");
+        let first = taken(&mut fair, now);
+        taken(&mut fair, now);
+        assert!(is_later(&mut fair, now), "two of eight");
         for number in 0..6 {
             let other = Origin::V4([198, 51, 100, number]);
-            put(&mut lanes, other, 100);
-            assert_eq!(taken(&mut lanes, now).1.origin, other);
+            put(&mut fair, other, 100);
+            assert_eq!(taken(&mut fair, now).1.origin, other);
         }
-        put(&mut lanes, OTHER, 100);
-        assert!(is_later(&mut lanes, now), "all are under way");
-        lanes.end(first.1.origin);
-        assert_eq!(taken(&mut lanes, now).1.origin, OTHER, "not the one that has another");
+        put(&mut fair, OTHER, 100);
+        assert!(is_later(&mut fair, now), "all are under way");
+        fair.end(first.1.origin);
+        assert_eq!(taken(&mut fair, now).1.origin, OTHER, "not the one that has another");
     }
 
     #[test]
     fn who_fills_the_queue_makes_room() {
-        let mut lanes = lanes(3, 0);
+        let mut fair = fair_queue(3, 0);
         for ticket in 0..3 {
-            assert_eq!(put(&mut lanes, ONE, ticket), None);
+            assert_eq!(put(&mut fair, ONE, ticket), None);
         }
-        assert_eq!(put(&mut lanes, ONE, 3), Some(3), "its own newest");
-        assert_eq!(put(&mut lanes, OTHER, 8), Some(2), "the newest of the longest");
-        assert_eq!(put(&mut lanes, OTHER, 9), Some(9), "as long as the longest is not longer");
-        assert_eq!(lanes.len, 3);
+        assert_eq!(put(&mut fair, ONE, 3), Some(3), "its own newest");
+        assert_eq!(put(&mut fair, OTHER, 8), Some(2), "the newest of the longest");
+        assert_eq!(put(&mut fair, OTHER, 9), Some(9), "as long as the longest is not longer");
+        assert_eq!(fair.len, 3);
     }
 
     #[test]
     fn who_is_gone_is_not_checked() {
-        let mut lanes = lanes(10, 0);
+        let mut fair = fair_queue(10, 0);
         for ticket in 0..3 {
-            put(&mut lanes, ONE, ticket);
+            put(&mut fair, ONE, ticket);
         }
-        assert_eq!(lanes.forget(ONE, 1).map(|item| item.0), Some(1));
-        assert!(lanes.forget(ONE, 1).is_none() && lanes.forget(OTHER, 0).is_none());
+        assert_eq!(fair.forget(ONE, 1).map(|item| item.0), Some(1));
+        assert!(fair.forget(ONE, 1).is_none() && fair.forget(OTHER, 0).is_none());
         let now = Instant::now();
-        assert_eq!(taken(&mut lanes, now).0, 0);
-        assert_eq!(lanes.forget(ONE, 2).map(|item| item.0), Some(2));
-        assert!(is_later(&mut lanes, now));
-        assert_eq!(lanes.len, 0);
+        assert_eq!(taken(&mut fair, now).0, 0);
+        assert_eq!(fair.forget(ONE, 2).map(|item| item.0), Some(2));
+        assert!(is_later(&mut fair, now));
+        assert_eq!(fair.len, 0);
     }
 
     #[test]
     fn an_origin_that_guesses_waits_for_its_pace_and_its_newest_comes_first() {
-        let mut lanes = lanes(1000, 5);
+        let mut fair = fair_queue(1000, 5);
         let start = Instant::now();
         for ticket in 0..200 {
-            put(&mut lanes, ONE, ticket);
+            put(&mut fair, ONE, ticket);
         }
         let due = loop {
-            match lanes.take(start) {
-                Next::Item(item) => end(&mut lanes, &item, false),
+            match fair.take(start) {
+                Next::Item(item) => end(&mut fair, &item, false),
                 Next::Later(due) => break due.unwrap(),
             }
         };
         assert!(due > start && due <= start + Duration::from_millis(400));
         let due = due + Duration::from_millis(10);
-        put(&mut lanes, OTHER, 500);
-        assert_eq!(taken(&mut lanes, start).0, 500, "others do not wait");
-        put(&mut lanes, ONE, 300);
-        let newest = taken(&mut lanes, due);
+        put(&mut fair, OTHER, 500);
+        assert_eq!(taken(&mut fair, start).0, 500, "others do not wait");
+        put(&mut fair, ONE, 300);
+        let newest = taken(&mut fair, due);
         assert_eq!(newest.0, 300, "the newest");
-        end(&mut lanes, &newest, true);
-        put(&mut lanes, ONE, 1000);
-        put(&mut lanes, ONE, 301);
-        let other = taken(&mut lanes, due);
+        end(&mut fair, &newest, true);
+        put(&mut fair, ONE, 1000);
+        put(&mut fair, ONE, 301);
+        let other = taken(&mut fair, due);
         assert_eq!(other.0, 1000, "another user");
-        end(&mut lanes, &other, true);
-        assert_eq!(taken(&mut lanes, due).0, 301);
+        end(&mut fair, &other, true);
+        assert_eq!(taken(&mut fair, due).0, 301);
     }
 
     #[test]
     fn a_provider_that_hangs_holds_up_no_other_of_its_origin() {
         let pace = Arc::new(Mutex::new(Pace::new(1)));
         let now = Instant::now();
-        let mut hangs = lanes_at(Step::Provider(0), 1_000, &pace);
-        let mut other = lanes_at(Step::File, 1_000, &pace);
+        let mut hangs = fair_at(Step::Provider(0), 1_000, &pace);
+        let mut other = fair_at(Step::File, 1_000, &pace);
         for ticket in 0..80 {
             put(&mut hangs, ONE, ticket);
         }
