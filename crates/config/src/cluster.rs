@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::schema::{Key, Kind, Section, Value, bytes_or, settings};
+use super::schema::{Key, Section, Value, ValueKind, bytes_or, settings};
 use super::source::{Problem, Settings, default_of};
 use super::{Machine, endpoint, values};
 
@@ -13,35 +13,35 @@ settings! {
     "cluster" => RawCluster {
         /// Name of the cluster: letters, digits, `-` and `_`, at most 32. Several clusters can
         /// share NATS servers.
-        name: Option<String> = Kind::Text("a name"), "";
+        name: Option<String> = ValueKind::Text("a name"), "";
         /// Name of this node, different for each: letters, digits, `.`, `-` and `_`, at most 64.
         /// Not set: the host name.
-        node: Option<String> = Kind::Text("a name"), "";
+        node: Option<String> = ValueKind::Text("a name"), "";
         /// NATS servers, `nats://HOST:PORT` or `tls://HOST:PORT`. The node uses the first one that
         /// answers, and another one when it fails. List the local server first.
-        servers: Vec<String> = Kind::List("URLs such as nats://127.0.0.1:4222"), "";
+        servers: Vec<String> = ValueKind::List("URLs such as nats://127.0.0.1:4222"), "";
         /// Credentials file of a NATS user (`.creds`: JWT and seed).
-        credentials_file: Option<PathBuf> = Kind::Path, "";
+        credentials_file: Option<PathBuf> = ValueKind::Path, "";
         /// File with the seed of a NATS user's NKey (`SU...`).
-        nkey_seed_file: Option<PathBuf> = Kind::Path, "";
+        nkey_seed_file: Option<PathBuf> = ValueKind::Path, "";
         /// NATS user with a password.
-        username: Option<String> = Kind::Text("a username"), "";
+        username: Option<String> = ValueKind::Text("a username"), "";
         /// File with the password of `username`, one line.
-        password_file: Option<PathBuf> = Kind::Path, "";
+        password_file: Option<PathBuf> = ValueKind::Path, "";
         /// Authorities that sign the certificates of the NATS servers, PEM. Not set: those of the
         /// system.
-        ca_file: Option<PathBuf> = Kind::Path, "";
+        ca_file: Option<PathBuf> = ValueKind::Path, "";
         /// Client certificate of this node with its chain, PEM, for NATS servers that verify
         /// clients.
-        cert_file: Option<PathBuf> = Kind::Path, "";
+        cert_file: Option<PathBuf> = ValueKind::Path, "";
         /// Private key of `cert_file`, PEM.
-        key_file: Option<PathBuf> = Kind::Path, "";
+        key_file: Option<PathBuf> = ValueKind::Path, "";
         /// Host, and port unless it is the usual one, at which MQTT clients reach this node.
         /// Standbys report the active node's address to operators and, with `redirect`, to clients.
-        advertise: Option<String> = Kind::Text("an address such as broker1.example:8883"), "";
+        advertise: Option<String> = ValueKind::Text("an address such as broker1.example:8883"), "";
         /// A standby redirects MQTT 5 clients to the active node: 0x9C with its `advertise` as
         /// Server Reference. `false`: it refuses them with 0x88 and a reason.
-        redirect: bool = Kind::Flag, "false";
+        redirect: bool = ValueKind::Flag, "false";
         /// Size limit of each shard's stream, set by `quelea cluster init`. At the limit the log
         /// counts as full. Allow a quarter more than `durability.log_bytes_max` divided by the
         /// shards.

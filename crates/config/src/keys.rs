@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::cluster::RawCluster;
 use super::namespaces::{RawNamespace, UnknownNamespace};
-use super::schema::{Kind, Section, bytes, bytes_or, count, count_or, secs, settings, words};
+use super::schema::{Section, ValueKind, bytes, bytes_or, count, count_or, secs, settings, words};
 
 /// All sections, in the order in which they are documented.
 pub const SECTIONS: &[Section] = &[
@@ -34,7 +34,7 @@ pub const AUTO: u64 = u64::MAX;
 pub const NEVER: u32 = u32::MAX;
 
 /// A time for which 0 has a meaning of its own.
-const SECS_OR_NEVER: Kind = secs(0, NEVER as u64 - 1).or("never", NEVER as u64);
+const SECS_OR_NEVER: ValueKind = secs(0, NEVER as u64 - 1).or("never", NEVER as u64);
 
 words! {
     /// What happens to a message for a session whose queue is full.
@@ -207,10 +207,10 @@ settings! {
         /// the cores, at least one.
         door_threads: u16 = count_or("auto", 64), "auto";
         /// Ties each worker to one core. It helps on a machine that runs nothing else.
-        pin_workers: bool = Kind::Flag, "false";
+        pin_workers: bool = ValueKind::Flag, "false";
         /// The directory of the logs and small files. Only one process at a time can use it. Unused
         /// if nothing is stored: see `[durability]`.
-        data_dir: PathBuf = Kind::Path, "quelea-data";
+        data_dir: PathBuf = ValueKind::Path, "quelea-data";
         /// The longest time of a shutdown. The broker disconnects its clients (0x8B for MQTT 5),
         /// sends what is queued for their sockets, and closes the logs.
         shutdown_grace_secs: u32 = secs(0, 3_600), "10";
@@ -224,39 +224,39 @@ settings! {
         /// Scheme, address and port: `tcp://` (or `mqtt://`), `tls://` (or `mqtts://`), `ws://`,
         /// `wss://`, or `unix:///path/to/socket`. `*` as the address means all addresses. Without a
         /// port: 1883, 8883, 80, 443.
-        url: Option<String> = Kind::Text("a URL such as tcp://127.0.0.1:1883"), "";
+        url: Option<String> = ValueKind::Text("a URL such as tcp://127.0.0.1:1883"), "";
         /// The name of the listener in logs, metrics and `quelea ctl listeners`. Default: its URL.
-        name: Option<String> = Kind::Text("a name"), "";
+        name: Option<String> = ValueKind::Text("a name"), "";
         /// Permission bits of the file of a `unix://` listener, in octal. A client must be able to
         /// write to the file. Not set: from the umask of the process.
-        unix_mode: Option<String> = Kind::Text("permission bits in octal, such as 0660"), "";
+        unix_mode: Option<String> = ValueKind::Text("permission bits in octal, such as 0660"), "";
         /// Admits clients without username and certificate. Not set: `auth.allow_anonymous`
         /// decides. If that is not set, only loopback and Unix listeners admit them, and only
         /// without authentication.
-        allow_anonymous: Option<bool> = Kind::Flag, "";
+        allow_anonymous: Option<bool> = ValueKind::Flag, "";
         /// Providers that check a client, in this order, until one accepts or refuses it: names of
         /// `[[authentication]]`, and `file` (the password file). Empty: all, `file` last.
-        authentication: Vec<String> = Kind::List("names of providers"), "";
+        authentication: Vec<String> = ValueKind::List("names of providers"), "";
         /// The namespace of clients for which no source in `namespace_from` names one. Not set:
         /// they are refused (0x87), or, without sources, in `default`.
-        namespace: Option<String> = Kind::Text("a name of [[namespaces]]"), "";
+        namespace: Option<String> = ValueKind::Text("a name of [[namespaces]]"), "";
         /// Sources of a client's namespace. `host`: the TLS host name, see `namespaces.hosts`.
         /// `username`: the part before the first colon, which is removed. `attribute`: attribute
         /// `namespace` of the credential. If two disagree, the client is refused.
-        namespace_from: Vec<String> = Kind::List("\"host\", \"username\" and \"attribute\""), "";
+        namespace_from: Vec<String> = ValueKind::List("\"host\", \"username\" and \"attribute\""), "";
         /// The policy for clients that name an unknown namespace: `refuse` them (0x87), or `create`
         /// it without limits of its own.
-        namespace_unknown: UnknownNamespace = Kind::OneOf(UnknownNamespace::WORDS), "refuse";
+        namespace_unknown: UnknownNamespace = ValueKind::OneOf(UnknownNamespace::WORDS), "refuse";
         /// Expects a PROXY protocol header (v1 or v2) first, and takes the client's address from
         /// it. Needs `trusted_proxies`.
-        proxy_protocol: bool = Kind::Flag, "false";
+        proxy_protocol: bool = ValueKind::Flag, "false";
         /// Addresses from which a PROXY header is accepted. All other connections are closed:
         /// direct clients need another listener.
-        trusted_proxies: Vec<String> = Kind::List("networks such as 10.0.0.0/8"), "";
+        trusted_proxies: Vec<String> = ValueKind::List("networks such as 10.0.0.0/8"), "";
         /// The username from a client certificate: none, the common name (`cn`), or the subject
         /// (`dn`, as an RFC 4514 string). Needs `tls.client_auth`.
         identity_from_certificate: CertificateIdentity =
-            Kind::OneOf(CertificateIdentity::WORDS), "none";
+            ValueKind::OneOf(CertificateIdentity::WORDS), "none";
         /// The most connections of this listener at a time. Further ones are closed before the
         /// handshake.
         connections_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
@@ -265,7 +265,7 @@ settings! {
         connections_per_second_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
         /// The durability level of messages and sessions of this listener, in place of
         /// `durability.level`.
-        durability: Option<DurabilityLevel> = Kind::OneOf(DurabilityLevel::WORDS), "";
+        durability: Option<DurabilityLevel> = ValueKind::OneOf(DurabilityLevel::WORDS), "";
         /// As in `[limits]`.
         packet_bytes_max: Option<u32> = bytes(20, PACKET_BYTES_MAX), "";
         /// As in `[limits]`.
@@ -289,21 +289,21 @@ settings! {
     /// For `tls://` and `wss://` listeners. SIGHUP reloads the files.
     "listeners.tls" => RawTls {
         /// The server's certificate, then those of its issuers up to one that clients trust, PEM.
-        certificate: Option<PathBuf> = Kind::Path, "";
+        certificate: Option<PathBuf> = ValueKind::Path, "";
         /// More issuer certificates, PEM, in any order (mosquitto: `cafile`). Issuers that
         /// `certificate` lacks are taken from here and from `client_ca`.
-        chain: Option<PathBuf> = Kind::Path, "";
+        chain: Option<PathBuf> = ValueKind::Path, "";
         /// The private key of the certificate, PEM (PKCS#8, PKCS#1 or SEC1).
-        key: Option<PathBuf> = Kind::Path, "";
+        key: Option<PathBuf> = ValueKind::Path, "";
         /// The certificate authorities that sign client certificates, PEM.
-        client_ca: Option<PathBuf> = Kind::Path, "";
+        client_ca: Option<PathBuf> = ValueKind::Path, "";
         /// Client certificates. `none`: not requested. `optional`: verified if the client sends
         /// one. `require`: the handshake fails without a valid one.
-        client_auth: ClientAuth = Kind::OneOf(ClientAuth::WORDS), "none";
+        client_auth: ClientAuth = ValueKind::OneOf(ClientAuth::WORDS), "none";
         /// Revoked client certificates, PEM.
-        crl: Option<PathBuf> = Kind::Path, "";
+        crl: Option<PathBuf> = ValueKind::Path, "";
         /// The oldest TLS version that is spoken.
-        min_version: TlsVersion = Kind::OneOf(TlsVersion::WORDS), "1.2";
+        min_version: TlsVersion = ValueKind::OneOf(TlsVersion::WORDS), "1.2";
     }
 }
 
@@ -311,10 +311,10 @@ settings! {
     /// For `ws://` and `wss://` listeners.
     "listeners.websocket" => RawWebSocket {
         /// The only path that is upgraded. Not set: any path.
-        path: Option<String> = Kind::Text("a path such as /mqtt"), "";
+        path: Option<String> = ValueKind::Text("a path such as /mqtt"), "";
         /// Web pages whose scripts may connect, or "*" for all. Empty: all pages if every client
         /// needs a password, else pages of the same host and port (`docs/use/transports.md`).
-        origins: Vec<String> = Kind::List("origins such as https://example.org"), "";
+        origins: Vec<String> = ValueKind::List("origins such as https://example.org"), "";
     }
 }
 
@@ -405,9 +405,9 @@ settings! {
         /// The policy at a full queue. `drop_oldest`: the oldest queued message is dropped.
         /// `drop_newest`: the new message is dropped. `reject`: the publisher gets 0x97.
         /// `disconnect`: the subscriber's connection is closed (0x97).
-        queue_overflow: QueueOverflow = Kind::OneOf(QueueOverflow::WORDS), "drop_oldest";
+        queue_overflow: QueueOverflow = ValueKind::OneOf(QueueOverflow::WORDS), "drop_oldest";
         /// Queues QoS 0 messages for sessions that are offline.
-        queue_qos0_offline: bool = Kind::Flag, "false";
+        queue_qos0_offline: bool = ValueKind::Flag, "false";
         /// The most unsent bytes of one connection. Above it QoS 0 messages to this client are
         /// dropped, and QoS 1 and 2 messages wait in its queue. One packet always fits.
         outbox_bytes_max: u32 = bytes(1 << 10, 1 << 30), "1MiB";
@@ -458,13 +458,13 @@ settings! {
         /// closes the connection with 0x9B.
         qos_max: u8 = count(0, 2), "2";
         /// Retained messages are allowed. If not, one closes the connection with 0x9A.
-        retain_available: bool = Kind::Flag, "true";
+        retain_available: bool = ValueKind::Flag, "true";
         /// Subscriptions with wildcards are allowed. If not, they are refused with 0xA2.
-        wildcard_available: bool = Kind::Flag, "true";
+        wildcard_available: bool = ValueKind::Flag, "true";
         /// Shared subscriptions are allowed. If not, they are refused with 0x9E.
-        shared_available: bool = Kind::Flag, "true";
+        shared_available: bool = ValueKind::Flag, "true";
         /// Subscription identifiers are allowed. If not, they are refused with 0xA1.
-        subscription_ids_available: bool = Kind::Flag, "true";
+        subscription_ids_available: bool = ValueKind::Flag, "true";
     }
 }
 
@@ -475,14 +475,14 @@ settings! {
         /// The level that an acknowledgement confirms. `memory`: none. `disk`: stored by the
         /// operating system. `fsync`: on the medium. `quorum`: on the media of a majority of NATS
         /// servers.
-        level: DurabilityLevel = Kind::OneOf(DurabilityLevel::WORDS), "fsync";
+        level: DurabilityLevel = ValueKind::OneOf(DurabilityLevel::WORDS), "fsync";
         /// Topics with a level of their own, whatever their listener has: `FILTER=LEVEL`. The first
         /// filter that matches applies.
-        topics: Vec<String> = Kind::List("rules such as sensors/#=disk"), "";
+        topics: Vec<String> = ValueKind::List("rules such as sensors/#=disk"), "";
         /// The policy for messages that must be stored when there is no space. `refuse`: 0x97, or
         /// the connection of an MQTT 3 publisher is closed. `wait`: publishers are paused until
         /// there is space.
-        when_full: WhenFull = Kind::OneOf(WhenFull::WORDS), "refuse";
+        when_full: WhenFull = ValueKind::OneOf(WhenFull::WORDS), "refuse";
         /// Size of a log file. Each shard has one, and about three when it is busy. `auto`: a
         /// little more than twice the largest `packet_bytes_max`, at least 16 MiB. On small
         /// devices, lower that limit.
@@ -510,17 +510,17 @@ settings! {
     "auth" => Auth {
         /// Usernames and passwords, as written by `quelea passwd` or `mosquitto_passwd`. SIGHUP
         /// reloads the file.
-        password_file: Option<PathBuf> = Kind::Path, "";
+        password_file: Option<PathBuf> = ValueKind::Path, "";
         /// Admits clients without username and certificate on every listener without its own
         /// setting. Not set: see `listeners.allow_anonymous`.
-        allow_anonymous: Option<bool> = Kind::Flag, "";
+        allow_anonymous: Option<bool> = ValueKind::Flag, "";
         /// The clients that may resume, clear or take over a session. `user`: those of the user
         /// that opened it; others get 0x87. `anybody`: every client with the client ID; always so
         /// without authentication.
-        session_owner: SessionOwner = Kind::OneOf(SessionOwner::WORDS), "user";
+        session_owner: SessionOwner = ValueKind::OneOf(SessionOwner::WORDS), "user";
         /// Offers SCRAM-SHA-256 (MQTT 5 enhanced authentication) to users of the password file that
         /// have SCRAM credentials.
-        scram: bool = Kind::Flag, "true";
+        scram: bool = ValueKind::Flag, "true";
         /// Threads that check passwords. A check takes tens of milliseconds of one core, and
         /// reserves the memory of its hash (argon2id: 19 MiB). If an eighth of
         /// `limits.memory_bytes_max` is too little for all threads, fewer checks run.
@@ -540,7 +540,7 @@ settings! {
         cache_secs: u32 = secs(1, 604_800), "1h";
         /// File of banned clients (`docs/use/security.md`). They are refused even with valid
         /// credentials (0x8A). SIGHUP reloads the file and disconnects clients that it bans (0x98).
-        ban_file: Option<PathBuf> = Kind::Path, "";
+        ban_file: Option<PathBuf> = ValueKind::Path, "";
         /// The most connects of one client ID and username in `flapping_window_secs`. A client with
         /// more is banned for `flapping_ban_secs` (0x8A). Each further ban is twice as long, up to
         /// a day.
@@ -560,51 +560,51 @@ settings! {
     /// `${cert_fingerprint}`, and of a token each claim, as `${claims.sub}`.
     "authentication" => RawProvider {
         /// The name of the provider in listeners and logs.
-        name: Option<String> = Kind::Text("a name"), "";
+        name: Option<String> = ValueKind::Text("a name"), "";
         /// The kind of provider: a JSON Web Token in the password (`jwt`), a service that is asked
         /// over HTTP (`http`), or the client certificate (`certificate`).
-        kind: Option<ProviderKind> = Kind::OneOf(ProviderKind::WORDS), "";
+        kind: Option<ProviderKind> = ValueKind::OneOf(ProviderKind::WORDS), "";
         /// The username, with placeholders. Not set: `${claims.sub}` of a token,
         /// `${cert_common_name}` of a certificate.
-        username: Option<String> = Kind::Text("a text with placeholders"), "";
+        username: Option<String> = ValueKind::Text("a text with placeholders"), "";
         /// The attributes of a client, with placeholders. Access rules use them as
         /// `%{attributes.NAME}`. The claim `client_attrs` of a token is added.
-        attributes: Vec<String> = Kind::List("attributes such as site=${claims.site}"), "";
+        attributes: Vec<String> = ValueKind::List("attributes such as site=${claims.site}"), "";
         /// `jwt`: a file with the secret that signs tokens (HS256, HS384, HS512), at least 32
         /// bytes. SIGHUP reloads this file and the next two.
-        secret_file: Option<PathBuf> = Kind::Path, "";
+        secret_file: Option<PathBuf> = ValueKind::Path, "";
         /// `jwt`: public keys, PEM. RSA (RS256 to PS512), P-256, P-384, P-521 (ES256 to ES512) or
         /// Ed25519 (EdDSA).
-        key_file: Option<PathBuf> = Kind::Path, "";
+        key_file: Option<PathBuf> = ValueKind::Path, "";
         /// `jwt`: a JSON Web Key Set.
-        jwks_file: Option<PathBuf> = Kind::Path, "";
+        jwks_file: Option<PathBuf> = ValueKind::Path, "";
         /// `jwt`: URL of a JSON Web Key Set. Fetched at the start, at each interval, and at an
         /// unknown key, at most every 10 s. If that fails, the present keys stay in force.
-        jwks_url: Option<String> = Kind::Text("a URL such as https://id.example/keys"), "";
+        jwks_url: Option<String> = ValueKind::Text("a URL such as https://id.example/keys"), "";
         /// `jwt`: how often the key set of `jwks_url` is fetched.
         jwks_refresh_secs: u32 = secs(10, 604_800), "10m";
         /// `jwt`: the value that the claim `iss` must have. Not set: it is not checked.
-        issuer: Option<String> = Kind::Text("an issuer"), "";
+        issuer: Option<String> = ValueKind::Text("an issuer"), "";
         /// `jwt`: values of which the claim `aud` must be or contain one. Empty: it is not checked.
-        audience: Vec<String> = Kind::List("audiences"), "";
+        audience: Vec<String> = ValueKind::List("audiences"), "";
         /// `jwt`: claims with the value that they must be or contain, with placeholders.
-        claims: Vec<String> = Kind::List("claims such as device=${clientid}"), "";
+        claims: Vec<String> = ValueKind::List("claims such as device=${clientid}"), "";
         /// `jwt`: how much clocks may differ when `exp`, `nbf` and `iat` are checked.
         leeway_secs: u32 = secs(0, 3_600), "30";
         /// `jwt`: refuses tokens without `exp`. With it, a connection ends when its token does.
-        expiry_required: bool = Kind::Flag, "true";
+        expiry_required: bool = ValueKind::Flag, "true";
         /// `http`: the service, as EMQX asks it. It answers 204, or 200 and a JSON object with
         /// `result` (`allow`, `deny` or `ignore`), `is_superuser`, `client_attrs`, `expire_at`.
-        url: Option<String> = Kind::Text("a URL such as https://id.example/mqtt"), "";
+        url: Option<String> = ValueKind::Text("a URL such as https://id.example/mqtt"), "";
         /// `http`: how it is asked: with the fields as the body, or as the query.
-        method: HttpMethod = Kind::OneOf(HttpMethod::WORDS), "post";
+        method: HttpMethod = ValueKind::OneOf(HttpMethod::WORDS), "post";
         /// `http`: headers of each request.
-        headers: Vec<String> = Kind::List("headers such as Authorization: Bearer x"), "";
+        headers: Vec<String> = ValueKind::List("headers such as Authorization: Bearer x"), "";
         /// `http`: the fields of each request, with placeholders, `${password}` among them. Empty:
         /// `clientid`, `username` and `password`.
-        body: Vec<String> = Kind::List("fields such as clientid=${clientid}"), "";
+        body: Vec<String> = ValueKind::List("fields such as clientid=${clientid}"), "";
         /// `http`: what the body is: JSON, or what a web form sends. Only with `method = "post"`.
-        body_form: BodyForm = Kind::OneOf(BodyForm::WORDS), "json";
+        body_form: BodyForm = ValueKind::OneOf(BodyForm::WORDS), "json";
         /// `http`: the longest time of an answer. After 8 failures in a row, from at least 3 client
         /// addresses, the broker stops for 5 s. Then it probes the service each second.
         timeout_secs: u32 = secs(1, 60), "5";
@@ -615,13 +615,13 @@ settings! {
         cache_secs: u32 = secs(0, 86_400), "0";
         /// `jwt`, `http`: authorities that sign the certificate of an `https://` service, PEM. Not
         /// set: those of the system.
-        ca: Option<PathBuf> = Kind::Path, "";
+        ca: Option<PathBuf> = ValueKind::Path, "";
         /// `jwt`: the claim with access rules of EMQX. Not set: `acl`. A token that has rules in
         /// `acl` is refused when another claim is named here.
-        acl_claim_name: Option<String> = Kind::Text("a claim such as acl"), "";
+        acl_claim_name: Option<String> = ValueKind::Text("a claim such as acl"), "";
         /// `jwt`, `http`: does not carry out access rules of EMQX (`acl`) in a token or an answer.
         /// Without it, rules that are not understood refuse the login.
-        acl_ignored: bool = Kind::Flag, "false";
+        acl_ignored: bool = ValueKind::Flag, "false";
     }
 }
 
@@ -630,13 +630,13 @@ settings! {
     "access" => AccessFile {
         /// Rules in the format of the ACL file of mosquitto; patterns may have
         /// `%{attributes.NAME}`. Not set: all clients may do everything. SIGHUP reloads the file.
-        acl_file: Option<PathBuf> = Kind::Path, "";
+        acl_file: Option<PathBuf> = ValueKind::Path, "";
         /// Groups of clients, sets of topics, and the rights of groups on sets, in addition to
         /// `acl_file`. SIGHUP reloads the file.
-        policy_file: Option<PathBuf> = Kind::Path, "";
+        policy_file: Option<PathBuf> = ValueKind::Path, "";
         /// Accepts subscriptions that could never receive anything under the rules, as mosquitto
         /// does, instead of refusing them with 0x87.
-        accept_all_subscriptions: bool = Kind::Flag, "false";
+        accept_all_subscriptions: bool = ValueKind::Flag, "false";
     }
 }
 
@@ -647,7 +647,7 @@ settings! {
         /// `least_in_flight`: that with the fewest unacknowledged messages. `sticky`: the same
         /// while it can take messages. `hash_client`: by the publisher's client ID. `hash_topic`:
         /// by topic, which keeps its order.
-        strategy: SharedStrategy = Kind::OneOf(SharedStrategy::WORDS), "round_robin";
+        strategy: SharedStrategy = ValueKind::OneOf(SharedStrategy::WORDS), "round_robin";
     }
 }
 
@@ -656,11 +656,11 @@ settings! {
     "http" => Http {
         /// Address and port, or `off`.
         listen: String =
-            Kind::Text("an address and port such as 127.0.0.1:9883, or \"off\""), "127.0.0.1:9883";
+            ValueKind::Text("an address and port such as 127.0.0.1:9883, or \"off\""), "127.0.0.1:9883";
         /// Host names without a port that a proxy passes on, while this and the API listen on
         /// loopback. Other names get 421 (protection against DNS rebinding). Addresses and
         /// `localhost` are always accepted.
-        hosts: Vec<String> = Kind::List("names such as broker.example"), "";
+        hosts: Vec<String> = ValueKind::List("names such as broker.example"), "";
     }
 }
 
@@ -670,20 +670,20 @@ settings! {
     "api" => Api {
         /// `off`; `http`, at the address of `http.listen`; or an address and port of its own.
         listen: String =
-            Kind::Text("\"off\", \"http\", or an address such as 127.0.0.1:9884"), "off";
+            ValueKind::Text("\"off\", \"http\", or an address such as 127.0.0.1:9884"), "off";
         /// File with an admin's token and the address of the API, for `quelea ctl`. Made at the
         /// first start, with mode 0600. Default: `api.token` in `server.data_dir`.
-        token_file: Option<PathBuf> = Kind::Path, "";
+        token_file: Option<PathBuf> = ValueKind::Path, "";
         /// Users of the API with their passwords, as written by `quelea passwd`. They are viewers
         /// unless the next two keys name them.
-        password_file: Option<PathBuf> = Kind::Path, "";
+        password_file: Option<PathBuf> = ValueKind::Path, "";
         /// Users that may also publish, change retained messages and end connections.
-        operators: Vec<String> = Kind::List("usernames"), "";
+        operators: Vec<String> = ValueKind::List("usernames"), "";
         /// Users that may do everything.
-        admins: Vec<String> = Kind::List("usernames"), "";
+        admins: Vec<String> = ValueKind::List("usernames"), "";
         /// Allows an address that other machines can reach. Tokens and passwords are then sent in
         /// clear text: use a TLS proxy.
-        allow_remote: bool = Kind::Flag, "false";
+        allow_remote: bool = ValueKind::Flag, "false";
     }
 }
 
@@ -691,12 +691,12 @@ settings! {
     /// Logs.
     "log" => Log {
         /// How much is logged.
-        level: LogLevel = Kind::OneOf(LogLevel::WORDS), "info";
+        level: LogLevel = ValueKind::OneOf(LogLevel::WORDS), "info";
         /// The shape of a line.
-        format: LogFormat = Kind::OneOf(LogFormat::WORDS), "text";
+        format: LogFormat = ValueKind::OneOf(LogFormat::WORDS), "text";
         /// `stderr`, `stdout`, or a file, to which the broker appends. A new file has mode 0600.
         /// logrotate rotates it, and SIGHUP reopens it.
-        target: String = Kind::Text("stderr, stdout or a path"), "stderr";
+        target: String = ValueKind::Text("stderr, stdout or a path"), "stderr";
         /// The most lines per second of one kind about clients. Further ones are counted, and the
         /// count is logged.
         client_lines_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "100";
@@ -717,9 +717,9 @@ settings! {
     "events" => Events {
         /// Publishes events below `$SYS/events/`. Needs `access.acl_file` or `access.policy_file`,
         /// because events name clients, users and addresses.
-        sys: bool = Kind::Flag, "false";
+        sys: bool = ValueKind::Flag, "false";
         /// The `source` of each event.
-        source: String = Kind::Text("a URI reference"), "/quelea";
+        source: String = ValueKind::Text("a URI reference"), "/quelea";
         /// The most events per second. At most a quarter is about clients of one address. Refused
         /// logins have a tenth in addition. Further events are counted and reported.
         per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "2000";

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use broker::Quota;
 
 use super::keys::RawListener;
-use super::schema::{Kind, Section, bytes, count, count_or, settings, words};
+use super::schema::{Section, ValueKind, bytes, count, count_or, settings, words};
 use super::source::{Settings, unknown};
 use super::{Listener, Problem, check_hosts, values};
 
@@ -53,12 +53,12 @@ words! {
 const UNLIMITED: u64 = u64::MAX;
 
 /// What a namespace may hold. 0: nothing.
-const COUNT: Kind = count(0, u32::MAX as u64).or("unlimited", UNLIMITED);
-const BYTES: Kind = bytes(0, UNLIMITED / 2).or("unlimited", UNLIMITED);
+const COUNT: ValueKind = count(0, u32::MAX as u64).or("unlimited", UNLIMITED);
+const BYTES: ValueKind = bytes(0, UNLIMITED / 2).or("unlimited", UNLIMITED);
 
 /// At no rate at all a client could not even say goodbye: `suspended` is for that.
-const RATE: Kind = count(1, u32::MAX as u64).or("unlimited", UNLIMITED);
-const BYTES_RATE: Kind = bytes(1, UNLIMITED / 2).or("unlimited", UNLIMITED);
+const RATE: ValueKind = count(1, u32::MAX as u64).or("unlimited", UNLIMITED);
+const BYTES_RATE: ValueKind = bytes(1, UNLIMITED / 2).or("unlimited", UNLIMITED);
 
 settings! {
     /// Namespaces, each with its own topics, client IDs, sessions, retained messages and groups.
@@ -67,16 +67,16 @@ settings! {
     "namespaces" => RawNamespace {
         /// The name of the namespace: letters, digits, `.`, `_` and `-`, at most 64 bytes.
         /// `default` is the namespace of all other clients.
-        name: Option<String> = Kind::Text("a name"), "";
+        name: Option<String> = ValueKind::Text("a name"), "";
         /// `open`; `suspended`: clients are disconnected and refused (0x8A), and the data is kept;
         /// `deleted`: as `suspended`, and the data is deleted while the broker runs.
-        state: NamespaceState = Kind::OneOf(NamespaceState::WORDS), "open";
+        state: NamespaceState = ValueKind::OneOf(NamespaceState::WORDS), "open";
         /// Host names of clients that belong here, for listeners with `host` in `namespace_from`.
-        hosts: Vec<String> = Kind::List("host names"), "";
+        hosts: Vec<String> = ValueKind::List("host names"), "";
         /// As in `[access]`, for its clients. Without rules, they may do everything in it.
-        acl_file: Option<PathBuf> = Kind::Path, "";
+        acl_file: Option<PathBuf> = ValueKind::Path, "";
         /// As in `[access]`, for its clients.
-        policy_file: Option<PathBuf> = Kind::Path, "";
+        policy_file: Option<PathBuf> = ValueKind::Path, "";
         /// Sets limits below that are not set to the quotas of Azure Event Grid for so many units.
         /// One has 10,000 sessions and connections, 200 connects/s, 1,000 messages/s and 1 MB/s in
         /// each direction, 10,000 retained messages (640 MB).

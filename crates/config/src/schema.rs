@@ -13,7 +13,7 @@ use toml::de::DeValue;
 pub struct Key {
     pub name: &'static str,
     pub doc: &'static str,
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// As a user would write it; empty: not set.
     pub default: &'static str,
 }
@@ -29,7 +29,7 @@ pub struct Section {
 
 /// What values a key takes.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum ValueKind {
     Number {
         unit: Unit,
         min: u64,
@@ -141,29 +141,29 @@ macro_rules! words {
 }
 pub(crate) use words;
 
-pub const fn count(min: u64, max: u64) -> Kind {
-    Kind::Number { unit: Unit::Count, min, max, words: [None; 2] }
+pub const fn count(min: u64, max: u64) -> ValueKind {
+    ValueKind::Number { unit: Unit::Count, min, max, words: [None; 2] }
 }
 
-pub const fn bytes(min: u64, max: u64) -> Kind {
-    Kind::Number { unit: Unit::Bytes, min, max, words: [None; 2] }
+pub const fn bytes(min: u64, max: u64) -> ValueKind {
+    ValueKind::Number { unit: Unit::Bytes, min, max, words: [None; 2] }
 }
 
-pub const fn secs(min: u64, max: u64) -> Kind {
-    Kind::Number { unit: Unit::Secs, min, max, words: [None; 2] }
+pub const fn secs(min: u64, max: u64) -> ValueKind {
+    ValueKind::Number { unit: Unit::Secs, min, max, words: [None; 2] }
 }
 
 /// A count from 1, or `word`, which is 0 inside.
-pub const fn count_or(word: &'static str, max: u64) -> Kind {
+pub const fn count_or(word: &'static str, max: u64) -> ValueKind {
     count(1, max).or(word, 0)
 }
 
 /// A size from 1, or `word`, which is 0 inside.
-pub const fn bytes_or(word: &'static str, max: u64) -> Kind {
+pub const fn bytes_or(word: &'static str, max: u64) -> ValueKind {
     bytes(1, max).or(word, 0)
 }
 
-impl Kind {
+impl ValueKind {
     /// A word beside the numbers, with the number that stands for it inside.
     pub const fn or(self, word: &'static str, inside: u64) -> Self {
         let Self::Number { unit, min, max, words: [first, second] } = self else {
@@ -460,10 +460,10 @@ mod tests {
             (bytes(0, 1 << 40), Value::Number(16 << 20)),
             (bytes(0, 1 << 40), Value::Number(12_345)),
             (secs(0, 9).or("never", u32::MAX.into()), Value::Number(u32::MAX.into())),
-            (Kind::Flag, Value::Flag(true)),
-            (Kind::Text("text"), Value::Text("say \"hi\"\\".into())),
-            (Kind::Text("text"), Value::Unset),
-            (Kind::List("names"), Value::List(vec!["a".into(), "b c".into()])),
+            (ValueKind::Flag, Value::Flag(true)),
+            (ValueKind::Text("text"), Value::Text("say \"hi\"\\".into())),
+            (ValueKind::Text("text"), Value::Unset),
+            (ValueKind::List("names"), Value::List(vec!["a".into(), "b c".into()])),
         ];
         for (kind, value) in kinds {
             let document = format!("key = {}", kind.show(&value));
@@ -475,7 +475,7 @@ mod tests {
 
     #[test]
     fn a_wrong_word_is_answered_with_the_right_one() {
-        let kind = Kind::OneOf(&["drop_oldest", "reject"]);
+        let kind = ValueKind::OneOf(&["drop_oldest", "reject"]);
         assert!(kind.parse_text("drop_odlest").unwrap_err().contains("drop_oldest"));
         assert!(kind.allowed().contains("\"reject\""));
     }

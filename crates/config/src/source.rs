@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::keys::SECTIONS;
-use super::schema::{Key, Kind, Value};
+use super::schema::{Key, Value, ValueKind};
 
 /// Where the configuration comes from. Later ones win: file, environment, flags.
 #[derive(Clone, Debug, Default)]
@@ -105,7 +105,7 @@ impl Settings {
         let set =
             set.unwrap_or_else(|| Setting { value: default_of(key), origin: Origin::Default });
         match (key.kind, set.value, set.origin) {
-            (Kind::Path, Value::Text(text), Origin::File { path, line }) => {
+            (ValueKind::Path, Value::Text(text), Origin::File { path, line }) => {
                 let base = path.parent().unwrap_or(Path::new(""));
                 let value = Value::Text(base.join(text).to_string_lossy().into_owned());
                 Setting { value, origin: Origin::File { path, line } }
@@ -307,7 +307,7 @@ impl fmt::Display for Problem {
 
 /// The value a key has when nobody sets it.
 pub fn default_of(key: &Key) -> Value {
-    if key.default.is_empty() && !matches!(key.kind, Kind::List(_)) {
+    if key.default.is_empty() && !matches!(key.kind, ValueKind::List(_)) {
         return Value::Unset;
     }
     key.kind.parse_text(key.default).unwrap_or(Value::Unset)
@@ -357,7 +357,7 @@ fn unknown_key(general: &str) -> String {
     }
 }
 
-fn not_allowed(kind: Kind, detail: &str) -> String {
+fn not_allowed(kind: ValueKind, detail: &str) -> String {
     format!("must be {}; {detail}", kind.allowed())
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use broker::Quota;
 use config::keys::SECTIONS;
-use config::schema::{Key, Kind, Section, Value};
+use config::schema::{Key, Section, Value, ValueKind};
 use config::{
     Address, Config, ConfigError, DurabilityLevel, Flag, LogTarget, Machine, NEVER,
     NamespaceSource, NamespaceState, QueueOverflow, SourceFile, Sources, Transport, WhenFull, load,
@@ -72,7 +72,7 @@ fn each_key_has_a_doc_and_a_valid_default() {
 #[test]
 fn a_number_is_taken_in_its_range_only_and_never_means_a_word() {
     for (name, section, key) in all_keys() {
-        let Kind::Number { min, max, .. } = key.kind else { continue };
+        let ValueKind::Number { min, max, .. } = key.kind else { continue };
         let words = words_of(key.kind);
         for number in [min, max] {
             let value = reads_back(&name, section, key, &number.to_string());
@@ -113,8 +113,8 @@ fn all_keys() -> impl Iterator<Item = (String, &'static str, &'static Key)> {
     SECTIONS.iter().flat_map(keys).map(|(name, key)| (format!("{name}.{}", key.name), name, key))
 }
 
-fn words_of(kind: Kind) -> Vec<(&'static str, u64)> {
-    let Kind::Number { words, .. } = kind else { return Vec::new() };
+fn words_of(kind: ValueKind) -> Vec<(&'static str, u64)> {
+    let ValueKind::Number { words, .. } = kind else { return Vec::new() };
     words.into_iter().flatten().collect()
 }
 

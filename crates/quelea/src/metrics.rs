@@ -239,7 +239,7 @@ fn write_bans(text: &mut String, limiter: &ConnectionLimiter) {
     let name = "quelea_bans_enforced_total";
     let help = "Connections that a ban refused, by what was banned.";
     head(text, name, MetricType::Counter, help);
-    for kind in bans::Kind::ALL {
+    for kind in bans::BanKind::ALL {
         let by = kind.as_str();
         let _ = writeln!(text, "{name}{{by=\"{by}\"}} {}", limiter.bans.refused(kind));
     }

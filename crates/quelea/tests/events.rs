@@ -5,12 +5,12 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use quelea::life_cycle::{KINDS, Kind};
+use quelea::life_cycle::{EVENT_KINDS, EventKind};
 
 fn types() -> String {
     let mut text = "| type | fields of `data` | when |\n|---|---|---|\n".to_owned();
-    let exported = |kind: &&&Kind| kind.not_exported.is_none() && !kind.when.is_empty();
-    for Kind { name, fields, when, .. } in KINDS.iter().filter(exported) {
+    let exported = |kind: &&&EventKind| kind.not_exported.is_none() && !kind.when.is_empty();
+    for EventKind { name, fields, when, .. } in EVENT_KINDS.iter().filter(exported) {
         let fields = fields.replace(", ", "`, `");
         writeln!(text, "| `quelea.{name}` | `{fields}` | {when} |").unwrap();
     }
@@ -19,7 +19,7 @@ fn types() -> String {
 
 fn log_lines() -> String {
     let mut text = "| event | level | log line |\n|---|---|---|\n".to_owned();
-    for kind in KINDS {
+    for kind in EVENT_KINDS {
         let Some((level, line)) = kind.line else { continue };
         let name = match kind.not_exported {
             None => format!("`{}`", kind.name),

@@ -11,7 +11,7 @@ use broker::{Scope, Settings, Shared};
 use config::{Config, Machine};
 use quelea::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
 use quelea::http::Health;
-use quelea::life_cycle::{KINDS, Kind, LifeCycle};
+use quelea::life_cycle::{EVENT_KINDS, EventKind, LifeCycle};
 use quelea::metrics::{Sources, exposition};
 use quelea::run::{Certificates, ConnectionLimiter, FIGURES, LogBoard, Timing};
 
@@ -256,8 +256,10 @@ fn sys_tables() -> String {
     text += "most\nonce a second for each client and kind. `count` is the number since the last ";
     text += "one.\n\n";
     text += "| topic | fields | meaning |\n|---|---|---|\n";
-    for kind in KINDS {
-        let (Some(topic), Kind { fields, when, .. }) = (kind.sys_topic(), kind) else { continue };
+    for kind in EVENT_KINDS {
+        let (Some(topic), EventKind { fields, when, .. }) = (kind.sys_topic(), kind) else {
+            continue;
+        };
         writeln!(text, "| `{topic}` | `{}` | {when} |", fields.replace(", ", "`, `")).unwrap();
     }
     text

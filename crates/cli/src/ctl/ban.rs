@@ -21,14 +21,14 @@ pub(super) enum BanCommand {
         #[arg(long = "for", value_name = "TIME", value_parser = secs_of_text)]
         secs: Option<u64>,
         #[command(flatten)]
-        place: Place,
+        scope: BanScope,
     },
     /// Remove a ban.
     Remove {
         kind: Banned,
         who: String,
         #[command(flatten)]
-        place: Place,
+        scope: BanScope,
     },
 }
 
@@ -39,9 +39,10 @@ pub(super) enum Banned {
     Address,
 }
 
-/// Where a client id or user name is banned. Addresses are banned in all namespaces.
+/// The namespaces in which a client id or user name is banned. Addresses are banned in all
+/// namespaces.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Place {
+pub(super) struct BanScope {
     /// In this namespace.
     #[arg(long, value_name = "NAME", conflicts_with = "all_namespaces")]
     namespace: Option<String>,
@@ -50,7 +51,7 @@ pub(super) struct Place {
     all_namespaces: bool,
 }
 
-impl Place {
+impl BanScope {
     /// As the API takes it. None: nothing was said.
     fn as_text(&self) -> Option<&str> {
         if self.all_namespaces { Some("*") } else { self.namespace.as_deref() }
@@ -71,8 +72,8 @@ impl Ctl {
     pub(super) fn ban(&self, command: &BanCommand) -> Result<(), Failure> {
         match command {
             BanCommand::List(within) => self.list("/bans", &within.and(&[]), 0, BANS),
-            BanCommand::Add { kind, who, secs, place } => {
-                let namespace = place.as_text();
+            BanCommand::Add { kind, who, secs, scope } => {
+                let namespace = scope.as_text();
                 if namespace.is_none() && !matches!(kind, Banned::Address) {
                     self.needs_no_namespace("--namespace or --all-namespaces")?;
                 }
@@ -81,8 +82,8 @@ impl Ctl {
                 });
                 self.http.call("POST", "/bans", Some(&body)).map(drop)
             }
-            BanCommand::Remove { kind, who, place } => {
-                let namespace = place.as_text().map(|name| ("namespace", name));
+            BanCommand::Remove { kind, who, scope } => {
+                let namespace = scope.as_text().map(|name| ("namespace", name));
                 let query = [("kind", kind.as_str()), ("who", who)].into_iter().chain(namespace);
                 let query = query_of(&query.collect::<Vec<_>>());
                 self.http.call("DELETE", &format!("/bans{query}"), None).map(drop)

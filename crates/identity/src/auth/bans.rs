@@ -35,7 +35,7 @@ pub struct Bans {
     listed: RwLock<Arc<Lists>>,
     /// None: nobody is looked at.
     flapping: Option<Mutex<Flapping>>,
-    refused: [AtomicU64; Kind::ALL.len()],
+    refused: [AtomicU64; BanKind::ALL.len()],
 }
 
 /// Who is listed, by hand or by the API.
@@ -58,9 +58,9 @@ pub enum NoChange {
     Unwritten(PathBuf, io::Error),
 }
 
-/// What somebody is banned by.
+/// What a ban refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum BanKind {
     Client,
     User,
     Address,
@@ -78,7 +78,7 @@ pub struct Visitor<'a> {
     pub address: Option<IpAddr>,
 }
 
-impl Kind {
+impl BanKind {
     pub const ALL: [Self; 4] = [Self::Client, Self::User, Self::Address, Self::Flapping];
 
     /// For a label.
@@ -217,7 +217,7 @@ impl Bans {
         let Some(flapping) = &self.flapping else { return false };
         let is_off = lock(flapping).keeps_off(client, username, now);
         if is_off {
-            self.count(Kind::Flapping);
+            self.count(BanKind::Flapping);
         }
         is_off
     }
@@ -230,7 +230,7 @@ impl Bans {
     }
 
     /// How often a kind of ban has kept somebody out.
-    pub fn refused(&self, kind: Kind) -> u64 {
+    pub fn refused(&self, kind: BanKind) -> u64 {
         self.refused[kind as usize].load(Ordering::Relaxed)
     }
 
@@ -240,7 +240,7 @@ impl Bans {
         file.len() + own.len()
     }
 
-    fn count(&self, kind: Kind) {
+    fn count(&self, kind: BanKind) {
         self.refused[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -251,7 +251,7 @@ impl Lists {
     }
 
     /// What bans somebody at a time.
-    pub fn means(&self, visitor: Visitor<'_>, now_secs: u64) -> Option<Kind> {
+    pub fn means(&self, visitor: Visitor<'_>, now_secs: u64) -> Option<BanKind> {
         self.own.means(visitor, now_secs).or_else(|| self.file.means(visitor, now_secs))
     }
 }

@@ -1,5 +1,5 @@
-//! A fair queue of checks: one queue for each origin, served in rotation, so that an origin with many
-//! checks delays only its own.
+//! A fair queue of checks: one queue for each origin, served in rotation, so that an origin with
+//! many checks delays only its own.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -92,9 +92,9 @@ impl<T: Asks> FairQueue<T> {
         })
     }
 
-    /// The next that may begin; [`FairQueue::end`] has to follow. Of an origin with many failed log-ins
-    /// another user comes first than the last time, as most who guess go for one; else the newest,
-    /// as who has waited for long behind those has likely given up.
+    /// The next that may begin; [`FairQueue::end`] has to follow. Of an origin with many failed
+    /// log-ins another user comes first than the last time, as most who guess go for one; else the
+    /// newest, as who has waited for long behind those has likely given up.
     pub(super) fn take(&mut self, now: Instant) -> Next<T> {
         let mut soonest: Due = None;
         for _ in 0..self.order.len() {

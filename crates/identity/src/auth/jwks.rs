@@ -65,11 +65,11 @@ struct Fetching {
 /// Tokens that wait, with how many there are of each origin.
 #[derive(Default)]
 struct Queue {
-    tokens: VecDeque<Waiting>,
+    tokens: VecDeque<PendingToken>,
     of_origin: HashMap<Origin, usize>,
 }
 
-struct Waiting {
+struct PendingToken {
     request: Arc<AuthRequest>,
     later: Later,
 }
@@ -155,7 +155,7 @@ impl Shared {
     }
 
     fn wait_for_keys(self: &Arc<Self>, request: Arc<AuthRequest>, later: Later) -> Option<Opinion> {
-        let at_once = lock(&self.fetching).wait(Waiting { request, later });
+        let at_once = lock(&self.fetching).wait(PendingToken { request, later });
         self.fetch_soon();
         at_once
     }
@@ -257,7 +257,7 @@ impl Fetching {
 
     /// `None`: the token waits for the set that is fetched, or soon is. Where the set could not be
     /// fetched the last time, no token waits: that could take as long as the time-out.
-    fn wait(&mut self, token: Waiting) -> Option<Opinion> {
+    fn wait(&mut self, token: PendingToken) -> Option<Opinion> {
         let is_awaited = self.is_under_way || self.may_begin();
         if !is_awaited || self.has_failed {
             return Some(self.without_key());
@@ -275,7 +275,7 @@ impl Fetching {
 
 impl Queue {
     /// Err: it is full, or its origin has its part of it.
-    fn push(&mut self, token: Waiting) -> Result<(), Waiting> {
+    fn push(&mut self, token: PendingToken) -> Result<(), PendingToken> {
         let origin = token.request.origin;
         let own = self.of_origin.get(&origin).copied().unwrap_or(0);
         if self.tokens.len() >= WAITING_MAX || own >= WAITING_MAX / ORIGIN_PART {
@@ -287,7 +287,7 @@ impl Queue {
     }
 
     /// To be dropped without the lock.
-    fn remove(&mut self, ticket: u64) -> Option<Waiting> {
+    fn remove(&mut self, ticket: u64) -> Option<PendingToken> {
         let place = self.tokens.iter().position(|token| token.request.ticket == ticket)?;
         let gone = self.tokens.remove(place)?;
         if let Some(own) = self.of_origin.get_mut(&gone.request.origin) {
@@ -345,9 +345,9 @@ mod tests {
 
     const ONE: Origin = Origin::V4([192, 0, 2, 1]);
 
-    fn token(origin: Origin, ticket: u64) -> Waiting {
+    fn token(origin: Origin, ticket: u64) -> PendingToken {
         let request = AuthRequest { origin, ticket, ..AuthRequest::default() };
-        Waiting { request: Arc::new(request), later: Box::new(|_| {}) }
+        PendingToken { request: Arc::new(request), later: Box::new(|_| {}) }
     }
 
     #[test]

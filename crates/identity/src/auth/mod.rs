@@ -169,7 +169,7 @@ pub struct Authenticator {
 /// What questions that are under way hold on to.
 struct Parts {
     passwords: Passwords,
-    providers: Vec<(String, Kind)>,
+    providers: Vec<(String, ProviderKind)>,
     /// All that there are, in their order.
     whole: Chain,
     clock: Clock,
@@ -181,7 +181,7 @@ struct Parts {
 }
 
 /// A provider by what it does.
-enum Kind {
+enum ProviderKind {
     Jwt(Jwt),
     Http(Service),
     Certificate { username: Template, attributes: Vec<(String, Template)> },
@@ -233,16 +233,19 @@ impl Authenticator {
             }
             let handle = net.as_ref().map(Net::handle);
             let kind = match &provider.method {
-                Method::Jwt(own) => Kind::Jwt(Jwt::start(name, own, handle, clock).map_err(fail)?),
+                Method::Jwt(own) => {
+                    ProviderKind::Jwt(Jwt::start(name, own, handle, clock).map_err(fail)?)
+                }
                 Method::Http(own) => {
                     let Some(handle) = handle else { continue };
                     let named = (&**name, Step::Provider(made.len()));
                     let service = Service::new(named, own, config, &pace, handle, clock);
-                    Kind::Http(service.map_err(fail)?)
+                    ProviderKind::Http(service.map_err(fail)?)
                 }
-                Method::Certificate { username, attributes } => {
-                    Kind::Certificate { username: username.clone(), attributes: attributes.clone() }
-                }
+                Method::Certificate { username, attributes } => ProviderKind::Certificate {
+                    username: username.clone(),
+                    attributes: attributes.clone(),
+                },
             };
             made.push((provider.name.clone(), kind));
         }
@@ -269,8 +272,9 @@ impl Authenticator {
     /// Forgets the answers of services that are remembered: they can be asked for again. Returns
     /// how many bytes that frees.
     pub fn free_memory(&self) -> usize {
-        let of_kind =
-            |kind: &Kind| if let Kind::Http(service) = kind { service.clear() } else { 0 };
+        let of_kind = |kind: &ProviderKind| {
+            if let ProviderKind::Http(service) = kind { service.clear() } else { 0 }
+        };
         self.parts.providers.iter().map(|(_, kind)| of_kind(kind)).sum()
     }
 
@@ -285,12 +289,12 @@ impl Authenticator {
         let mut outcome = passwords;
         for (name, kind) in &self.parts.providers {
             let read = match kind {
-                Kind::Jwt(jwt) => jwt.reload(),
-                Kind::Http(service) => {
+                ProviderKind::Jwt(jwt) => jwt.reload(),
+                ProviderKind::Http(service) => {
                     service.clear();
                     Ok(())
                 }
-                Kind::Certificate { .. } => Ok(()),
+                ProviderKind::Certificate { .. } => Ok(()),
             };
             if let Err(detail) = read {
                 outcome = outcome.and(Err(AuthError::Provider { name: name.clone(), detail }));
@@ -331,7 +335,7 @@ impl Authenticator {
         let takes = |step: &Step| match step {
             Step::File => false,
             Step::Provider(place) => {
-                matches!(self.parts.providers.get(*place), Some((_, Kind::Jwt(_))))
+                matches!(self.parts.providers.get(*place), Some((_, ProviderKind::Jwt(_))))
             }
         };
         chain.iter().copied().filter(takes).collect()
@@ -341,7 +345,7 @@ impl Authenticator {
     /// for the same provider, and to name the same user; a key that is not known is not waited for.
     pub fn renew(&self, ask: &Reauthenticate) -> Option<Box<Principal>> {
         let place = ask.provider?;
-        let Some((name, Kind::Jwt(jwt))) = self.parts.providers.get(place as usize) else {
+        let Some((name, ProviderKind::Jwt(jwt))) = self.parts.providers.get(place as usize) else {
             return None;
         };
         let request = AuthRequest {
@@ -373,9 +377,9 @@ impl Authenticator {
         self.parts.passwords.forget(origin, ticket);
         for (_, kind) in &self.parts.providers {
             match kind {
-                Kind::Jwt(jwt) => jwt.forget(ticket),
-                Kind::Http(service) => service.forget(origin, ticket),
-                Kind::Certificate { .. } => {}
+                ProviderKind::Jwt(jwt) => jwt.forget(ticket),
+                ProviderKind::Http(service) => service.forget(origin, ticket),
+                ProviderKind::Certificate { .. } => {}
             }
         }
     }
@@ -420,9 +424,9 @@ impl Drop for Authenticator {
     fn drop(&mut self) {
         for (_, kind) in &self.parts.providers {
             match kind {
-                Kind::Jwt(jwt) => jwt.close(),
-                Kind::Http(service) => service.close(),
-                Kind::Certificate { .. } => {}
+                ProviderKind::Jwt(jwt) => jwt.close(),
+                ProviderKind::Http(service) => service.close(),
+                ProviderKind::Certificate { .. } => {}
             }
         }
         self.passwords.end(&self.parts.passwords);
@@ -434,7 +438,7 @@ impl Parts {
     fn wake_waiting(&self) {
         self.passwords.wake();
         for (_, kind) in &self.providers {
-            if let Kind::Http(service) = kind {
+            if let ProviderKind::Http(service) = kind {
                 service.wake();
             }
         }
@@ -442,7 +446,7 @@ impl Parts {
 
     fn is_service(&self, step: Step) -> bool {
         let Step::Provider(place) = step else { return false };
-        matches!(self.providers.get(place), Some((_, Kind::Http(_))))
+        matches!(self.providers.get(place), Some((_, ProviderKind::Http(_))))
     }
 
     /// What a proof says beyond a user name; None: nothing.
@@ -517,9 +521,9 @@ impl Asking {
             Step::Provider(place) => self.parts.providers.get(place).map(|(_, kind)| kind),
         };
         match kind {
-            Some(Kind::Jwt(jwt)) => jwt.ask(&self.request, later),
-            Some(Kind::Http(service)) => service.ask(&self.request, &self.attempt, later),
-            Some(Kind::Certificate { username, attributes }) => {
+            Some(ProviderKind::Jwt(jwt)) => jwt.ask(&self.request, later),
+            Some(ProviderKind::Http(service)) => service.ask(&self.request, &self.attempt, later),
+            Some(ProviderKind::Certificate { username, attributes }) => {
                 Some(by_certificate(&self.request, username, attributes))
             }
             None => Some(Opinion::NotMine),

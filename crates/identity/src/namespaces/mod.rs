@@ -20,7 +20,7 @@ use data::Stamps;
 
 pub use maker::Maker as NameMaker;
 use names::{Entry, Maker, Names};
-pub use placing::{Belonging, Misplaced, NOT_MADE, Place};
+pub use placing::{Belonging, Misplaced, NOT_MADE, Placement};
 
 /// The most namespaces that clients may make by asking for them.
 const MADE_BY_CLIENTS_MAX: usize = 10_000;

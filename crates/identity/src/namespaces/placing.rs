@@ -19,13 +19,13 @@ pub struct Belonging {
     pub has_prefixes: bool,
 }
 
-/// What has become of a client that may come in.
+/// The namespace of a client that is authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Placement {
     /// It is in its namespace.
-    Taken,
+    Placed,
     /// A namespace of this name has to be made first. Nothing of the client has changed.
-    Unmade(Box<str>),
+    NamespaceMissing(Box<str>),
 }
 
 /// A client that belongs nowhere.
@@ -50,10 +50,10 @@ impl Belonging {
         namespaces: &Namespaces,
         request: &mut ConnectRequest,
         host: Option<&str>,
-    ) -> Result<Place, Misplaced> {
+    ) -> Result<Placement, Misplaced> {
         if !self.placing.is_used() {
             self.check_prefixes(namespaces, request, Some(Scope::FIRST), false)?;
-            return Ok(Place::Taken);
+            return Ok(Placement::Placed);
         }
         let by_attribute = match self.goes_by(NamespaceSource::Attribute) {
             true => attribute_of(request)?,
@@ -65,13 +65,13 @@ impl Belonging {
         let found = self.found(namespaces, [by_attribute.as_deref(), by_username], host)?;
         let scope = match &found {
             Found::Known(scope) => Some(*scope),
-            Found::Unmade(_) => None,
+            Found::NamespaceMissing(_) => None,
         };
         self.check_prefixes(namespaces, request, scope, split.is_some())?;
         let scope = match found {
             Found::Known(scope) if namespaces.is_closed(scope) => return Err(CLOSED),
             Found::Known(scope) => scope,
-            Found::Unmade(name) => return Ok(Place::Unmade(name.into())),
+            Found::NamespaceMissing(name) => return Ok(Placement::NamespaceMissing(name.into())),
         };
         request.scope = scope;
         if let Some(principal) = &mut request.principal {
@@ -81,7 +81,7 @@ impl Belonging {
             let login = std::mem::replace(&mut request.username, user);
             request.principal.get_or_insert_default().login = login;
         }
-        Ok(Place::Taken)
+        Ok(Placement::Placed)
     }
 
     /// All that says a namespace has to say the same one; only then it may be made.
@@ -139,7 +139,7 @@ impl Belonging {
     fn find<'a>(&self, namespaces: &Namespaces, name: &'a str) -> Result<Found<'a>, Misplaced> {
         match namespaces.scope_of(name) {
             Some(scope) => Ok(Found::Known(scope)),
-            None if self.placing.creates && is_name(name) => Ok(Found::Unmade(name)),
+            None if self.placing.creates && is_name(name) => Ok(Found::NamespaceMissing(name)),
             None => Err(UNKNOWN),
         }
     }
@@ -148,7 +148,7 @@ impl Belonging {
 enum Found<'a> {
     Known(Scope),
     /// There is none of that name, and one may be made.
-    Unmade(&'a str),
+    NamespaceMissing(&'a str),
 }
 
 impl Namespaces {

@@ -59,11 +59,11 @@ fn place(
     let placing = placing.clone();
     let belonging = Belonging { placing, has_prefixes: true };
     let mut placed = belonging.place(namespaces, &mut request, host);
-    if let Ok(Place::Unmade(name)) = &placed {
+    if let Ok(Placement::NamespaceMissing(name)) = &placed {
         assert_eq!(namespaces.make_for_clients(std::slice::from_ref(name)), [true]);
         placed = belonging.place(namespaces, &mut request, host);
     }
-    let is_in = |place| assert_eq!(place, Place::Taken);
+    let is_in = |place| assert_eq!(place, Placement::Placed);
     placed.map(is_in).map_err(|misplaced| misplaced.reason)?;
     Ok((request.scope, request.username))
 }
@@ -143,7 +143,7 @@ fn names_with_the_prefix_of_another_namespace_are_refused() {
     // Without a listener that goes by user names a colon is a letter like others.
     let mut request = ConnectRequest { username: Some("red:anna".into()), ..request() };
     let belonging = Belonging { placing: of_blue, has_prefixes: false };
-    assert_eq!(belonging.place(&namespaces, &mut request, None), Ok(Place::Taken));
+    assert_eq!(belonging.place(&namespaces, &mut request, None), Ok(Placement::Placed));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::routes::Outcome;
 use super::schema::Rows;
 use super::views::{Ban, NewBan};
 use super::{Api, json as answer, scopes};
-use crate::life_cycle::{Happened, Kind, table};
+use crate::life_cycle::{EventKind, Happened, table};
 use base::moment;
 use config::namespaces::DEFAULT;
 use identity::auth::bans::{BanList, Banned, FOR_EVER, FULL, Lists, Named, NoChange};
@@ -241,7 +241,7 @@ fn to_take_back(api: &Api, banned: Banned, namespace: Option<&str>) -> Result<Ba
 }
 
 /// Reports a change, in addition to the line of the call, which does not have the body.
-fn note(api: &Api, call: &Call, ban: &Ban, kind: &'static Kind) {
+fn note(api: &Api, call: &Call, ban: &Ban, kind: &'static EventKind) {
     let by = &call.caller.name;
     let mut data =
         json!({ "kind": ban.kind, "who": ban.who, "namespace": ban.namespace, "by": by });

@@ -5,7 +5,7 @@ use web::axum::http::StatusCode;
 use web::percent_decoded;
 
 use super::problem::Problem;
-use super::routes::{Kind, Param, Place, Route};
+use super::routes::{Param, ParamKind, ParamLocation, Route};
 use super::scopes;
 use super::views::Caller;
 use config::namespaces::DEFAULT;
@@ -29,13 +29,13 @@ impl Call {
         let mut call = Self { caller, values: Vec::new(), body: Vec::new() };
         for (wanted, part) in route.path.split('/').zip(path.split('/')) {
             if let Some(name) = wanted.strip_prefix('{').and_then(|it| it.strip_suffix('}')) {
-                call.take(route, Place::Path, name, part)?;
+                call.take(route, ParamLocation::Path, name, part)?;
             }
         }
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let spaced = value.replace('+', " ");
-            call.take(route, Place::Query, name, &spaced)?;
+            call.take(route, ParamLocation::Query, name, &spaced)?;
         }
         for param in route.params.iter().filter(|param| param.is_required) {
             if call.text(param.name).is_none() {
@@ -49,11 +49,11 @@ impl Call {
     fn take(
         &mut self,
         route: &'static Route,
-        place: Place,
+        location: ParamLocation,
         name: &str,
         value: &str,
     ) -> Result<(), Problem> {
-        let mut own = route.params.iter().filter(|param| param.place == place);
+        let mut own = route.params.iter().filter(|param| param.location == location);
         let Some(param) = own.clone().find(|param| param.name == name) else {
             let names: Vec<_> = own.by_ref().map(|param| param.name).collect();
             let fix = match names.as_slice() {
@@ -62,7 +62,7 @@ impl Call {
             };
             return Err(Problem::bad("query", format!("unknown name '{name}'")).fix(fix));
         };
-        let shown = format!("{} parameter {name}", place.as_str());
+        let shown = format!("{} parameter {name}", location.as_str());
         let value = percent_decoded(value).ok_or_else(|| {
             let fix = "write bytes other than letters and digits as %XX, in UTF-8";
             Problem::bad(&shown, "must be percent-encoded UTF-8").fix(fix)
@@ -82,9 +82,9 @@ impl Call {
     /// The body as JSON.
     pub(crate) fn body<T: DeserializeOwned>(&self) -> Result<T, Problem> {
         serde_json::from_slice(&self.body).map_err(|error| {
-            let place = format!("body, line {} column {}", error.line(), error.column());
+            let location = format!("body, line {} column {}", error.line(), error.column());
             let fix = "the schema is in /api/v1/openapi.json";
-            Problem::bad(place, format!("must be JSON of the schema: {error}")).fix(fix)
+            Problem::bad(location, format!("must be JSON of the schema: {error}")).fix(fix)
         })
     }
 
@@ -141,16 +141,18 @@ impl Call {
 impl Param {
     fn check(&self, value: &str) -> Result<(), String> {
         match self.kind {
-            Kind::Text { bytes_min, .. } if value.len() < bytes_min => Err("it is empty".into()),
-            Kind::Text { bytes_max, .. } if value.len() > bytes_max => {
+            ParamKind::Text { bytes_min, .. } if value.len() < bytes_min => {
+                Err("it is empty".into())
+            }
+            ParamKind::Text { bytes_max, .. } if value.len() > bytes_max => {
                 Err(format!("must have at most {bytes_max} bytes"))
             }
-            Kind::Text { .. } => Ok(()),
-            Kind::Flag => match value {
+            ParamKind::Text { .. } => Ok(()),
+            ParamKind::Flag => match value {
                 "true" | "false" => Ok(()),
                 _ => Err(format!("must be true or false, got '{value}'")),
             },
-            Kind::Number { min, max } => match value.parse::<u64>() {
+            ParamKind::Number { min, max } => match value.parse::<u64>() {
                 Ok(number) if (min..=max).contains(&number) => Ok(()),
                 _ => Err(format!("must be between {min} and {max}, got '{value}'")),
             },

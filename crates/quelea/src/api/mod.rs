@@ -1,9 +1,8 @@
 //! The management API: what operators may see and change while the broker runs.
 //!
 //! One table, `routes.rs`, has all that can be asked; router, checks and the OpenAPI document come
-//! from it. A request passes `authentication.rs` (the caller), `call.rs` (what is asked), and a handler
-//! (`bans.rs`, `broker.rs`, `clients.rs` and so on), which asks the shards by
-//! `run/ask.rs`.
+//! from it. A request passes `authentication.rs` (the caller), `call.rs` (what is asked), and a
+//! handler (`bans.rs`, `broker.rs`, `clients.rs` and so on), which asks the shards by `run/ask.rs`.
 
 mod authentication;
 mod bans;

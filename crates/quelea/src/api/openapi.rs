@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::events::MEDIA_TYPE;
 use super::problem::ProblemDetails;
-use super::routes::{Kind, Method, Param, ROUTES, Role, Route};
+use super::routes::{Method, Param, ParamKind, ROUTES, Role, Route};
 use super::schema::{Described, Known};
 use super::scopes;
 use config::API_PREFIX;
@@ -133,15 +133,17 @@ const fn serves_not(route: &Route) -> &'static str {
 
 fn parameter(param: &Param) -> Value {
     let schema = match param.kind {
-        Kind::Text { bytes_min, bytes_max } => {
+        ParamKind::Text { bytes_min, bytes_max } => {
             json!({ "type": "string", "minLength": bytes_min, "maxLength": bytes_max })
         }
-        Kind::Number { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
-        Kind::Flag => json!({ "type": "boolean" }),
+        ParamKind::Number { min, max } => {
+            json!({ "type": "integer", "minimum": min, "maximum": max })
+        }
+        ParamKind::Flag => json!({ "type": "boolean" }),
     };
     json!({
         "name": param.name,
-        "in": param.place.as_str(),
+        "in": param.location.as_str(),
         "required": param.is_required,
         "description": param.about,
         "schema": schema,

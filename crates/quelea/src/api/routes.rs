@@ -66,20 +66,20 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Param {
     pub(crate) name: &'static str,
-    pub(crate) place: Place,
-    pub(crate) kind: Kind,
+    pub(crate) location: ParamLocation,
+    pub(crate) kind: ParamKind,
     pub(crate) is_required: bool,
     pub(crate) about: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ParamLocation {
     Path,
     Query,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ParamKind {
     Text { bytes_min: usize, bytes_max: usize },
     Number { min: u64, max: u64 },
     Flag,
@@ -125,7 +125,7 @@ impl Role {
     }
 }
 
-impl Place {
+impl ParamLocation {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Path => "path",
@@ -141,13 +141,13 @@ const TEXT_BYTES_MAX: usize = 65_535;
 pub(crate) const LIMIT_MAX: u64 = 1_000;
 
 const fn text(name: &'static str, about: &'static str) -> Param {
-    let kind = Kind::Text { bytes_min: 0, bytes_max: TEXT_BYTES_MAX };
-    Param { name, place: Place::Query, kind, is_required: false, about }
+    let kind = ParamKind::Text { bytes_min: 0, bytes_max: TEXT_BYTES_MAX };
+    Param { name, location: ParamLocation::Query, kind, is_required: false, about }
 }
 
 /// One that is not empty if it is there.
 const fn some_text(name: &'static str, about: &'static str) -> Param {
-    Param { kind: Kind::Text { bytes_min: 1, bytes_max: TEXT_BYTES_MAX }, ..text(name, about) }
+    Param { kind: ParamKind::Text { bytes_min: 1, bytes_max: TEXT_BYTES_MAX }, ..text(name, about) }
 }
 
 const fn needed(name: &'static str, about: &'static str) -> Param {
@@ -155,22 +155,25 @@ const fn needed(name: &'static str, about: &'static str) -> Param {
 }
 
 const fn number(name: &'static str, about: &'static str) -> Param {
-    Param { kind: Kind::Number { min: 0, max: u32::MAX as u64 }, ..text(name, about) }
+    Param { kind: ParamKind::Number { min: 0, max: u32::MAX as u64 }, ..text(name, about) }
 }
 
 const fn flag(name: &'static str, about: &'static str) -> Param {
-    Param { kind: Kind::Flag, ..text(name, about) }
+    Param { kind: ParamKind::Flag, ..text(name, about) }
 }
 
 const CLIENT_ID: Param = Param {
-    place: Place::Path,
+    location: ParamLocation::Path,
     is_required: true,
     ..text("client_id", "The client id, percent-encoded: '/' is %2F.")
 };
-const NAMESPACE: Param =
-    Param { place: Place::Path, is_required: true, ..text("name", "The name of a namespace.") };
+const NAMESPACE: Param = Param {
+    location: ParamLocation::Path,
+    is_required: true,
+    ..text("name", "The name of a namespace.")
+};
 const LIMIT: Param = Param {
-    kind: Kind::Number { min: 1, max: LIMIT_MAX },
+    kind: ParamKind::Number { min: 1, max: LIMIT_MAX },
     ..text("limit", "The most rows of the answer, 1 to 1000; 100 if left out.")
 };
 const CURSOR: Param = some_text("cursor", "The cursor of the page before.");
@@ -183,7 +186,7 @@ const WITHIN_ANY: Param = some_text("namespace", "The namespace; all of them if 
 const LISTENER: Param =
     needed("name", "The name of the listener, or its URL as configured or as the list has it.");
 const BAN_SECS: Param = Param {
-    kind: Kind::Number { min: 1, max: u32::MAX as u64 },
+    kind: ParamKind::Number { min: 1, max: u32::MAX as u64 },
     ..text("ban_secs", "Ban the client id for so many seconds, whether it is connected or not.")
 };
 

@@ -20,11 +20,11 @@ const RECONNECT_DELAY: Duration = Duration::from_millis(250);
 /// Between two tries of a node that begins.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What a node waits for that is not one yet: the reason of `/readyz`.
+/// Why a node that starts has to wait: the reason in `/readyz`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waiting(Arc<Mutex<String>>);
+pub(crate) struct WaitReason(Arc<Mutex<String>>);
 
-impl Waiting {
+impl WaitReason {
     pub(crate) fn reason(&self) -> String {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -59,7 +59,10 @@ impl Waiting {
 /// # Errors
 ///
 /// When a file of the configuration cannot be used, or NATS refuses the log-in.
-pub(super) async fn connect(config: &ClusterConfig, waiting: &Waiting) -> anyhow::Result<Engine> {
+pub(super) async fn connect(
+    config: &ClusterConfig,
+    waiting: &WaitReason,
+) -> anyhow::Result<Engine> {
     let urls: Vec<&str> = config.servers.iter().map(|server| server.url.as_str()).collect();
     let servers = urls.join(", ");
     waiting.set(format!("connecting to NATS at {servers}"));
@@ -160,7 +163,7 @@ async fn note(event: Event) {
 /// # Errors
 ///
 /// When it does not exist, or was created by another version.
-pub(super) async fn read_cluster(engine: &Engine, waiting: &Waiting) -> anyhow::Result<Record> {
+pub(super) async fn read_cluster(engine: &Engine, waiting: &WaitReason) -> anyhow::Result<Record> {
     let found = waiting.answer_of(|| async {
         match engine.get(CLUSTER_KEY).await {
             Err(error) if error.to_string().contains("stream not found") => Ok(None),

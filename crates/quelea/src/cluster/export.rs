@@ -13,7 +13,7 @@ use cluster::{Answer, Record, Request, Sequence, Sequencer, Unreadable, Verdict}
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::connect::{self, Waiting};
+use super::connect::{self, WaitReason};
 use super::copy::{CopyContext, LocalCopy};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::files::Files;
@@ -42,7 +42,7 @@ const ENDS_TRIES_MAX: u32 = 10;
 /// Why there is no directory, and what to do.
 pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyhow::Result<()> {
     let began = Instant::now();
-    let facts = connect::read_cluster(engine, &Waiting::default()).await?;
+    let facts = connect::read_cluster(engine, &WaitReason::default()).await?;
     import::refuse_unfinished(engine).await?;
     let partial = partial_of(target)?;
     let mut ends = Vec::new();

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::acting::boot_ms;
-use super::connect::{self, Waiting};
+use super::connect::{self, WaitReason};
 use super::engine::{Engine, Followed, FollowedBy, Put};
 use super::files;
 use super::source::Source;
@@ -90,7 +90,7 @@ fn stage_of(found: &Option<(u64, Vec<u8>)>) -> anyhow::Result<(u64, Option<Stage
 /// Why it was not imported, and what to do.
 pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()> {
     let began = Instant::now();
-    let facts = connect::read_cluster(engine, &Waiting::default()).await?;
+    let facts = connect::read_cluster(engine, &WaitReason::default()).await?;
     let path = directory.to_owned();
     let (shards, segment_bytes) = (facts.shards, facts.segment_bytes);
     say(&format!("reading {}", directory.display()));

@@ -34,7 +34,7 @@ use anyhow::Context as _;
 
 pub(crate) use acting::{Acting, boot_ms};
 use cluster::Record;
-pub(crate) use connect::Waiting;
+pub(crate) use connect::WaitReason;
 pub(crate) use copy::{PinnedCopy, TakenLog};
 use engine::Engine;
 pub use figures::{ClusterFigures, ROLES, SYS_CLUSTER};
@@ -72,7 +72,7 @@ async fn reach(
     config: &Config,
     cluster: &ClusterConfig,
     data: &DataDir,
-    waiting: &Waiting,
+    waiting: &WaitReason,
 ) -> anyhow::Result<Reached> {
     let engine = connect::connect(cluster, waiting).await?;
     let facts = connect::read_cluster(&engine, waiting).await?;
@@ -102,7 +102,7 @@ impl Clustered {
     pub(crate) fn begin(
         config: &Config,
         cluster: &ClusterConfig,
-        waiting: &Waiting,
+        waiting: &WaitReason,
         stop: impl Future,
         is_stopping: Arc<AtomicBool>,
     ) -> anyhow::Result<Option<Self>> {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::checks::{self, Allowed};
-use super::connect::Waiting;
+use super::connect::WaitReason;
 use super::engine::{Engine, LEASE_KEY};
 use super::init::{self, Plan};
 use super::lag::{Lag, writer_among};
@@ -206,7 +206,7 @@ struct ShownStream {
 }
 
 async fn status(engine: &Engine, as_json: bool) -> anyhow::Result<()> {
-    let facts = connect::read_cluster(engine, &Waiting::default()).await?;
+    let facts = connect::read_cluster(engine, &WaitReason::default()).await?;
     let nodes = ask_all(engine, &Question::Status).await?;
     let lease = engine.get(LEASE_KEY).await?;
     let lease: Option<cluster::LeaseValue> =

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::connect::Waiting;
+use super::connect::WaitReason;
 use super::engine::{Engine, Put};
 use crate::api::token;
 use config::{Config, TOKEN_FILE};
@@ -23,7 +23,7 @@ pub(super) const TOKEN_KEY: &str = "api.token";
 pub(super) async fn share(
     engine: &Engine,
     config: &Config,
-    waiting: &Waiting,
+    waiting: &WaitReason,
 ) -> anyhow::Result<()> {
     let directory = &config.server.data_dir;
     let Some(api) = config.api.as_ref().filter(|api| token::is_of_directory(api, directory)) else {
@@ -41,7 +41,11 @@ pub(super) async fn share(
 }
 
 /// The token of the cluster, which is `own` or a new one where it has none.
-async fn agreed(engine: &Engine, own: Option<String>, waiting: &Waiting) -> anyhow::Result<String> {
+async fn agreed(
+    engine: &Engine,
+    own: Option<String>,
+    waiting: &WaitReason,
+) -> anyhow::Result<String> {
     let wanted = own.unwrap_or_else(token::fresh);
     loop {
         if let Some((_, value)) = waiting.answer_of(|| engine.get(TOKEN_KEY)).await {

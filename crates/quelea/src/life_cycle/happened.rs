@@ -7,14 +7,14 @@ use broker::{Ended, Event, Told};
 use codec::Reason;
 use serde_json::{Value, json};
 
-use super::table::{self, Kind};
+use super::table::{self, EventKind};
 use base::shown;
 use config::namespaces::DEFAULT;
 
 /// Something that has happened.
 #[derive(Debug)]
 pub(crate) struct Happened<'a> {
-    pub(crate) kind: &'static Kind,
+    pub(crate) kind: &'static EventKind,
     /// The client it is about. None: about no client.
     pub(crate) client_id: Option<&'a str>,
     pub(crate) address: Option<IpAddr>,
@@ -71,11 +71,16 @@ fn ip(address: &str) -> Option<IpAddr> {
 }
 
 impl<'a> Happened<'a> {
-    pub(crate) fn of_broker(kind: &'static Kind, data: Value) -> Self {
+    pub(crate) fn of_broker(kind: &'static EventKind, data: Value) -> Self {
         Self { kind, client_id: None, address: None, namespace: None, data }
     }
 
-    fn of_event(event: &'a Event, kind: &'static Kind, namespace: &str, mut data: Value) -> Self {
+    fn of_event(
+        event: &'a Event,
+        kind: &'static EventKind,
+        namespace: &str,
+        mut data: Value,
+    ) -> Self {
         let (client_id, username, address) = client_of(event);
         let common: [(&str, Value); 4] = [
             ("namespace", namespace.into()),
@@ -115,7 +120,7 @@ pub(super) fn of<'a>(event: &'a Event, namespace: &str) -> impl Iterator<Item = 
 }
 
 /// The row of an event in the table.
-pub(super) fn kind_of(event: &Event) -> &'static Kind {
+pub(super) fn kind_of(event: &Event) -> &'static EventKind {
     match event {
         Event::Connected { .. } => &table::CONNECTED,
         Event::Disconnected { ended, .. } => how_it_ended(ended).0,
@@ -228,7 +233,7 @@ fn filters_of(told: &Told, have_qos: bool) -> Value {
 }
 
 /// The row of the table, the word that Azure Event Grid has for it, and a sentence.
-fn how_it_ended(ended: &Ended) -> (&'static Kind, &'static str, Cow<'static, str>) {
+fn how_it_ended(ended: &Ended) -> (&'static EventKind, &'static str, Cow<'static, str>) {
     let (kind, word, detail) = match ended {
         Ended::Client(Reason::NORMAL_DISCONNECTION) => {
             (&table::DISCONNECTED, "ClientInitiatedDisconnect", "the client sent DISCONNECT")

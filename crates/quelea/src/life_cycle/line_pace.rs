@@ -45,8 +45,8 @@ const KINDS: [(About, &str); 8] = [
 pub(crate) struct LinePace {
     /// 0: no limit.
     per_second_max: u32,
-    kinds: [Kind; KINDS.len()],
-    visitors: Mutex<HashMap<Visitor, Told>>,
+    rates: [LineRate; KINDS.len()],
+    visitors: Mutex<HashMap<Visitor, VisitorLines>>,
 }
 
 /// Whom a line is about: a client before admission has not proved its name yet.
@@ -61,14 +61,14 @@ pub(crate) struct Visitor {
 }
 
 #[derive(Debug, Default)]
-struct Kind {
+struct LineRate {
     /// The second, and in its low half how many lines it has had.
     now: AtomicU64,
     withheld: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Told {
+struct VisitorLines {
     at_ms: u64,
     withheld: u64,
 }
@@ -80,15 +80,15 @@ impl LinePace {
 
     /// May a line of this kind be written? If not, it is counted.
     pub(crate) fn allows(&self, about: About, now_ms: u64) -> bool {
-        let kind = &self.kinds[about as usize];
+        let rate = &self.rates[about as usize];
         let second = (now_ms / 1000) << 32;
         let count = |now: u64| if now >> 32 == second >> 32 { now + 1 } else { second + 1 };
         let before =
-            kind.now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(count(now)));
+            rate.now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(count(now)));
         let lines = before.map_or(0, |now| count(now) & u64::from(u32::MAX));
         let is_allowed = self.per_second_max == 0 || lines <= u64::from(self.per_second_max);
         if !is_allowed {
-            kind.withheld.fetch_add(1, Ordering::Relaxed);
+            rate.withheld.fetch_add(1, Ordering::Relaxed);
         }
         is_allowed
     }
@@ -103,7 +103,7 @@ impl LinePace {
                 return false;
             }
             if visitors.len() < VISITORS_MAX {
-                visitors.insert(visitor, Told { at_ms: now_ms, withheld: 0 });
+                visitors.insert(visitor, VisitorLines { at_ms: now_ms, withheld: 0 });
             }
         }
         self.allows(about, now_ms)
@@ -123,12 +123,12 @@ impl LinePace {
 
     fn take_visitors(&self, now_ms: u64) -> Vec<(Visitor, u64)> {
         let mut all = Vec::new();
-        self.visitors.lock().unwrap_or_else(PoisonError::into_inner).retain(|visitor, told| {
-            if told.at_ms + VISITOR_EVERY_MS > now_ms {
+        self.visitors.lock().unwrap_or_else(PoisonError::into_inner).retain(|visitor, lines| {
+            if lines.at_ms + VISITOR_EVERY_MS > now_ms {
                 return true;
             }
-            let count = std::mem::take(&mut told.withheld);
-            told.at_ms = now_ms;
+            let count = std::mem::take(&mut lines.withheld);
+            lines.at_ms = now_ms;
             if count > 0 && self.allows(visitor.about, now_ms) {
                 all.push((visitor.clone(), count));
             }
@@ -138,7 +138,7 @@ impl LinePace {
     }
 
     fn take_withheld(&self) -> Vec<(About, u64)> {
-        let counts = self.kinds.iter().map(|kind| kind.withheld.swap(0, Ordering::Relaxed));
+        let counts = self.rates.iter().map(|rate| rate.withheld.swap(0, Ordering::Relaxed));
         let all = KINDS.into_iter().map(|(about, _)| about).zip(counts);
         all.filter(|(_, count)| *count > 0).collect()
     }

@@ -30,7 +30,7 @@ pub(crate) use happened::{ClientRefused, Happened};
 use line_pace::LinePace;
 use pace::Pace;
 pub(crate) use readers::{Readers, Reading, Wanted};
-pub use table::{KINDS, Kind};
+pub use table::{EVENT_KINDS, EventKind};
 
 /// The part of `per_second_max` that refused log-ins have, beside it.
 const REFUSALS_PART: u32 = 10;

@@ -7,7 +7,7 @@ use super::line_pace::About;
 
 /// One kind of event. Rows with the same name are one kind with several log lines.
 #[derive(Debug)]
-pub struct Kind {
+pub struct EventKind {
     /// The type of the CloudEvent without `quelea.`, and with slashes the topic.
     pub name: &'static str,
     /// The names in `data`.
@@ -24,7 +24,7 @@ pub struct Kind {
     pub(super) about: Option<About>,
 }
 
-impl Kind {
+impl EventKind {
     const fn new(name: &'static str, fields: &'static str, when: &'static str) -> Self {
         let (line, about, not_exported) = (None, None, None);
         Self { name, fields, when, line, is_on_sys: false, not_exported, about }
@@ -59,9 +59,9 @@ impl Kind {
 
 macro_rules! kinds {
     ($($row:ident = $kind:expr;)+) => {
-        $(pub(crate) static $row: Kind = $kind;)+
+        $(pub(crate) static $row: EventKind = $kind;)+
         /// All rows; those of one name stand together.
-        pub static KINDS: &[&Kind] = &[$(&$row),+];
+        pub static EVENT_KINDS: &[&EventKind] = &[$(&$row),+];
     };
 }
 
@@ -78,84 +78,84 @@ const CERTIFICATE_WHEN: &str = "The certificate of a listener expires within 14 
     expired (`days_left` is null). Reported once a day.";
 
 kinds! {
-    CREATED = Kind::new("session.created", OF_CLIENT, "A client without a session has connected.");
-    CONNECTED = Kind::new(
+    CREATED = EventKind::new("session.created", OF_CLIENT, "A client without a session has connected.");
+    CONNECTED = EventKind::new(
         "session.connected",
         "namespace, client_id, username, address, protocol, keep_alive_secs, session_present, \
          sequence_number",
         "A client has connected.",
     )
     .logged(Level::INFO, "client connected").limited(About::Connected);
-    DISCONNECTED = Kind::new(
+    DISCONNECTED = EventKind::new(
         "session.disconnected",
         DISCONNECT,
         "A connection has ended. If `session_expiry_secs` is 0, its session has ended with it. If \
          it is null, the session does not expire.",
     )
     .logged(Level::INFO, "client disconnected").limited(About::Disconnected);
-    CLOSED = Kind::new("session.disconnected", DISCONNECT, "")
+    CLOSED = EventKind::new("session.disconnected", DISCONNECT, "")
         .logged(Level::INFO, CLOSED_TEXT).limited(About::CutOff);
-    CLOSED_AT_LIMIT = Kind::new("session.disconnected", DISCONNECT, "")
+    CLOSED_AT_LIMIT = EventKind::new("session.disconnected", DISCONNECT, "")
         .logged(Level::WARN, CLOSED_TEXT).limited(About::CutOff);
-    EXPIRED = Kind::new(
+    EXPIRED = EventKind::new(
         "session.expired",
         "namespace, client_id, username",
         "A session has expired: its client did not reconnect in time.",
     )
     .logged(Level::DEBUG, "session expired");
-    PURGED = Kind::new(
+    PURGED = EventKind::new(
         "session.purged",
         "namespace, client_id, username",
         "An operator has ended a session.",
     )
     .logged(Level::INFO, "session purged by an operator");
-    SESSION_REFUSED = Kind::new(
+    SESSION_REFUSED = EventKind::new(
         "session.refused",
         "namespace, client_id, username, address, reason, detail",
         "A client was refused because of its session. `reason` is `other_user` or \
          `quota_exceeded`.",
     )
     .logged(Level::INFO, "connection refused").limited(About::Refused);
-    SESSION_NOT_STORED = Kind::new(
+    SESSION_NOT_STORED = EventKind::new(
         "session.not_stored",
         "namespace, client_id, reason, detail",
         "A client was refused because the durable log cannot store its session.",
     )
     .logged(Level::ERROR, "session refused: the durable log cannot store it")
     .limited(About::Session).on_sys();
-    WILL_NOT_STORED = Kind::new(
+    WILL_NOT_STORED = EventKind::new(
         "session.will_not_stored",
         "namespace, client_id, reason, detail",
         "The durable log cannot store the will of a session. It is lost if the broker stops.",
     )
     .logged(Level::WARN, "will not stored: it is lost if the broker stops")
     .limited(About::Session).on_sys();
-    SUBSCRIBED = Kind::new(
+    SUBSCRIBED = EventKind::new(
         "session.subscribed",
         "namespace, client_id, username, address, filters, count",
         "A client has subscribed. `filters` has at most 16 filters, each with its granted QoS; \
          `count` is the number of all.",
     );
-    UNSUBSCRIBED = Kind::new(
+    UNSUBSCRIBED = EventKind::new(
         "session.unsubscribed",
         "namespace, client_id, username, address, filters, count",
         "A client has unsubscribed. The fields are those of `session.subscribed`, without QoS.",
     );
-    SUBSCRIPTIONS_REFUSED = Kind::new(
+    SUBSCRIPTIONS_REFUSED = EventKind::new(
         "subscriptions.refused",
         "namespace, client_id, username, address, filter, count",
         "Subscriptions of a client were refused at a limit. The filter is that of the first.",
     )
     .logged(Level::WARN, "subscriptions refused: too many for one client or one request")
     .limited(About::Lost).on_sys();
-    DROPPED = Kind::new(
+    DROPPED = EventKind::new(
         "messages.dropped",
         "namespace, client_id, group, reason, count",
         "Deliveries to a client or a shared group were dropped. `reason` is that of the metric \
          `quelea_messages_dropped_total`.",
     )
     .logged(Level::WARN, "messages dropped").limited(About::Lost).on_sys();
-    REFUSED = Kind::new(
+    REFUSED = EventKind::new(
         "messages.refused",
         "namespace, client_id, username, address, topic, count",
         "Publishes of a client were refused: a queue or the memory is full. The topic is that of \
@@ -163,21 +163,21 @@ kinds! {
     )
     .logged(Level::WARN, "publishes refused: a queue or the memory is full")
     .limited(About::Lost).on_sys();
-    RETAINED_REFUSED = Kind::new(
+    RETAINED_REFUSED = EventKind::new(
         "messages.retained_refused",
         "namespace, topic, count",
         "Retained messages were refused at a limit. The topic is that of the first.",
     )
     .logged(Level::WARN, "retained messages refused: a limit is reached")
     .limited(About::Lost).on_sys();
-    DENIED = Kind::new(
+    DENIED = EventKind::new(
         "access.denied",
         "namespace, client_id, username, address, action, topic, rule, count",
         "The access rules denied an action of a client. Topic and rule are those of the first \
          denial.",
     )
     .logged(Level::INFO, "access denied").limited(About::Denied);
-    CLIENT_REFUSED = Kind::new(
+    CLIENT_REFUSED = EventKind::new(
         "client.refused",
         "namespace, client_id, username, address, listener, provider, reason, reason_code, detail",
         "A connection was refused at its listener. Its names are not verified, and null where they \
@@ -185,30 +185,30 @@ kinds! {
          broker itself.",
     )
     .logged(Level::INFO, "connection refused");
-    BAN_ADDED = Kind::new(
+    BAN_ADDED = EventKind::new(
         "ban.added",
         "kind, who, namespace, until, by",
         "The management API was used to add a ban. `by` is the caller.",
     )
     .logged(Level::INFO, "ban added");
-    BAN_REMOVED = Kind::new("ban.removed", "kind, who, namespace, by", "A ban was removed.")
+    BAN_REMOVED = EventKind::new("ban.removed", "kind, who, namespace, by", "A ban was removed.")
         .logged(Level::INFO, "ban removed");
-    CERTIFICATE_EXPIRING = Kind::new("certificate.expiring", CERTIFICATE, CERTIFICATE_WHEN)
+    CERTIFICATE_EXPIRING = EventKind::new("certificate.expiring", CERTIFICATE, CERTIFICATE_WHEN)
         .logged(Level::WARN, "TLS certificate expires soon: replace the file and send SIGHUP");
-    CERTIFICATE_EXPIRED = Kind::new("certificate.expiring", CERTIFICATE, "")
+    CERTIFICATE_EXPIRED = EventKind::new("certificate.expiring", CERTIFICATE, "")
         .logged(Level::ERROR, "TLS certificate expired: replace the file and send SIGHUP");
-    LOG_UNREADABLE = Kind::new(
+    LOG_UNREADABLE = EventKind::new(
         "log.unreadable",
         "shard, detail, count",
         "A queued message could not be read from the durable log. The broker tries again.",
     )
     .logged(Level::ERROR, "the durable log cannot be read: queued messages are retried");
-    ROLE_CHANGED = Kind::new("cluster.role_changed", ROLE, ROLE_WHEN)
+    ROLE_CHANGED = EventKind::new("cluster.role_changed", ROLE, ROLE_WHEN)
         .logged(Level::INFO, "the role of this node changed");
-    CLAIMING = Kind::new("cluster.role_changed", ROLE, "")
+    CLAIMING = EventKind::new("cluster.role_changed", ROLE, "")
         .logged(Level::INFO, "this node has the lease and takes over");
-    ACTIVE = Kind::new("cluster.role_changed", ROLE, "").logged(Level::INFO, "this node is active");
-    SUSPENDED = Kind::new(
+    ACTIVE = EventKind::new("cluster.role_changed", ROLE, "").logged(Level::INFO, "this node is active");
+    SUSPENDED = EventKind::new(
         "cluster.suspended",
         "node, epoch, detail",
         "The lease of the active node expired. The node serves no client until it renews the \
@@ -218,26 +218,26 @@ kinds! {
         Level::WARN,
         "lease expired: this node is suspended; check the NATS servers (`quelea cluster status`)",
     );
-    RESUMED = Kind::new(
+    RESUMED = EventKind::new(
         "cluster.resumed",
         "node, epoch, suspended_secs",
         "The active node has renewed its lease and serves again.",
     )
     .logged(Level::INFO, "lease renewed: this node serves again");
-    READING = Kind::new(
+    READING = EventKind::new(
         "cluster.reading",
         "node, messages, bytes, left, secs",
         "A standby reads the replicated logs.",
     )
     .logged(Level::INFO, "reading the replicated logs; this node cannot take over yet")
     .not_exported("progress, every 2 s; `cluster.caught_up` reports the end");
-    CAUGHT_UP = Kind::new(
+    CAUGHT_UP = EventKind::new(
         "cluster.caught_up",
         "node, messages, bytes, secs",
         "A standby has read the replicated logs and can take over. Reported by the standby.",
     )
     .logged(Level::INFO, "caught up with the replicated logs: this node can take over");
-    LOG_UNAVAILABLE = Kind::new(
+    LOG_UNAVAILABLE = EventKind::new(
         "cluster.log_unavailable",
         "node, shards, detail",
         "NATS has no quorum for the logs of these shards: acknowledgements and publishers wait.",
@@ -247,13 +247,13 @@ kinds! {
         "the replicated log has no quorum: acknowledgements and publishers wait until it has one; \
          if that lasts, check the NATS servers (`quelea cluster status`)",
     );
-    LOG_AVAILABLE = Kind::new(
+    LOG_AVAILABLE = EventKind::new(
         "cluster.log_available",
         "node, unavailable_secs",
         "All replicated logs have a quorum again.",
     )
     .logged(Level::INFO, "the replicated log has a quorum again");
-    CLUSTER_LOG_UNREADABLE = Kind::new(
+    CLUSTER_LOG_UNREADABLE = EventKind::new(
         "cluster.log_unreadable",
         "node, shard, detail",
         "A standby cannot follow the log of a shard, and cannot take over.",
@@ -263,20 +263,20 @@ kinds! {
         "this node cannot follow the replicated log and cannot become active; check the other \
          nodes (`quelea cluster status`), or restore a backup",
     );
-    NODE_APPEARED = Kind::new(
+    NODE_APPEARED = EventKind::new(
         "cluster.node_appeared",
         "node, by, version, address",
         "Another node of the cluster has started, or reports its status again. `by` is the node \
          that reports it.",
     )
     .logged(Level::INFO, "node joined");
-    NODE_SILENT = Kind::new(
+    NODE_SILENT = EventKind::new(
         "cluster.node_silent",
         "node, by",
         "Another node of the cluster has reported no status for 5 s.",
     )
     .logged(Level::WARN, "no status from node for 5 s: restart it, or replace its machine");
-    WITHHELD = Kind::new(
+    WITHHELD = EventKind::new(
         "events.withheld",
         "count",
         "Events were dropped at a limit. Read the list of clients again.",

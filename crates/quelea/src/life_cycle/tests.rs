@@ -59,7 +59,7 @@ fn reported() -> Vec<Happened<'static>> {
     of_shards.chain([refused.happened()]).collect()
 }
 
-fn fields(kind: &Kind) -> BTreeSet<&str> {
+fn fields(kind: &EventKind) -> BTreeSet<&str> {
     kind.fields.split(", ").collect()
 }
 
@@ -87,13 +87,13 @@ fn every_kind_has_the_fields_of_the_table_in_all_renderings() {
     }
     let elsewhere = ["ban.", "certificate.", "cluster.", "events."];
     let of_shards =
-        KINDS.iter().filter(|kind| !elsewhere.iter().any(|it| kind.name.starts_with(it)));
+        EVENT_KINDS.iter().filter(|kind| !elsewhere.iter().any(|it| kind.name.starts_with(it)));
     assert_eq!(seen, of_shards.map(|kind| kind.name).collect());
 }
 
 #[test]
 fn every_field_of_the_table_has_a_place_in_log_lines() {
-    for kind in KINDS.iter().filter(|kind| kind.line.is_some()) {
+    for kind in EVENT_KINDS.iter().filter(|kind| kind.line.is_some()) {
         let data = fields(kind).into_iter().map(|name| (name.to_owned(), json!("x"))).collect();
         let happened = Happened::of_broker(kind, Value::Object(data));
         let line = logged(|| happened.log()).remove(0);
@@ -133,7 +133,7 @@ fn lost_messages_are_published_below_sys_if_there_is_a_subscriber() {
     assert_eq!(published(&life_cycle), [""; 0]);
     let interest = &life_cycle.shared.interest;
     InterestCounts::new(0, interest).add(interest, "$SYS/broker/events/#", Claim::Want);
-    let mut table: Vec<_> = KINDS.iter().filter_map(|kind| kind.sys_topic()).collect();
+    let mut table: Vec<_> = EVENT_KINDS.iter().filter_map(|kind| kind.sys_topic()).collect();
     table.sort_unstable();
     assert_eq!(published(&life_cycle), table);
 }
@@ -141,7 +141,7 @@ fn lost_messages_are_published_below_sys_if_there_is_a_subscriber() {
 #[test]
 fn rows_of_one_name_stand_together_and_have_the_same_fields() {
     let mut names = HashSet::new();
-    for rows in KINDS.chunk_by(|a, b| a.name == b.name) {
+    for rows in EVENT_KINDS.chunk_by(|a, b| a.name == b.name) {
         assert!(names.insert(rows[0].name), "{}", rows[0].name);
         assert!(rows.iter().all(|row| row.fields == rows[0].fields));
         assert!(!rows[0].when.is_empty() && rows[1..].iter().all(|row| row.when.is_empty()));

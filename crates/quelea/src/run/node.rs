@@ -17,7 +17,7 @@ use super::workers::Workers;
 use super::{Shards, limits, open_control, standby};
 use crate::api;
 use crate::cluster::{
-    self, ClusterFigures, Clustered, End, Member, Order, TakenLog, Turn, Waiting,
+    self, ClusterFigures, Clustered, End, Member, Order, TakenLog, Turn, WaitReason,
 };
 use crate::http::{self, Health, State};
 use crate::life_cycle::LifeCycle;
@@ -78,7 +78,7 @@ fn begin(
     stops: &Stops,
     clock: Clock,
 ) -> anyhow::Result<Option<Clustered>> {
-    let waiting = Waiting::default();
+    let waiting = WaitReason::default();
     let _http = answer_while_waiting(config, &waiting, clock)?;
     let (stop, stopped) = oneshot::channel::<()>();
     stops.set(move || drop(stop));
@@ -92,7 +92,7 @@ fn begin(
 /// Metrics and probes, and an API that says why it has nothing to say.
 fn answer_while_waiting(
     config: &Config,
-    waiting: &Waiting,
+    waiting: &WaitReason,
     clock: Clock,
 ) -> anyhow::Result<HttpServers> {
     let (health, reason) = (Health::new(), waiting.clone());

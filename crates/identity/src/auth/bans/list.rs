@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::ops::Bound;
 use std::path::Path;
 
-use super::{Kind, Visitor};
+use super::{BanKind, Visitor};
 use base::moment;
 use config::Network;
 use config::namespaces::is_name;
@@ -295,7 +295,7 @@ impl BanList {
     }
 
     /// What bans somebody at a time.
-    pub fn means(&self, visitor: Visitor<'_>, now_secs: u64) -> Option<Kind> {
+    pub fn means(&self, visitor: Visitor<'_>, now_secs: u64) -> Option<BanKind> {
         if self.is_empty() {
             return None;
         }
@@ -311,11 +311,11 @@ impl BanList {
                 || networks.any(|(network, until)| holds(until) && network.contains(address))
         };
         if named(&self.clients, visitor.client_id) {
-            Some(Kind::Client)
+            Some(BanKind::Client)
         } else if named(&self.users, visitor.username) {
-            Some(Kind::User)
+            Some(BanKind::User)
         } else if address.is_some_and(is_at) {
-            Some(Kind::Address)
+            Some(BanKind::Address)
         } else {
             None
         }
@@ -426,7 +426,7 @@ mod tests {
 
     use super::*;
 
-    fn by(list: &BanList, client_id: &str, username: &str, address: &str) -> Option<Kind> {
+    fn by(list: &BanList, client_id: &str, username: &str, address: &str) -> Option<BanKind> {
         let visitor = Visitor {
             namespace: Some("default"),
             client_id: Some(client_id),
@@ -443,11 +443,11 @@ mod tests {
                     address 2001:db8::/32\n";
         let list = BanList::parse(text).unwrap();
         assert_eq!(list.len(), 6);
-        assert_eq!(by(&list, "c 1", "", ""), Some(Kind::Client));
-        assert_eq!(by(&list, "old", "eve", ""), Some(Kind::User));
+        assert_eq!(by(&list, "c 1", "", ""), Some(BanKind::Client));
+        assert_eq!(by(&list, "old", "eve", ""), Some(BanKind::User));
         assert_eq!(by(&list, "old", "anna", "192.0.2.8"), None);
         for address in ["192.0.2.7", "::ffff:192.0.2.7", "10.1.2.3", "2001:db8::1"] {
-            assert_eq!(by(&list, "", "", address), Some(Kind::Address), "{address}");
+            assert_eq!(by(&list, "", "", address), Some(BanKind::Address), "{address}");
         }
     }
 
@@ -479,10 +479,10 @@ mod tests {
             list.means(Visitor { namespace, client_id, username, address: None }, 1_000)
         };
         for namespace in [None, Some("default"), Some("red")] {
-            assert_eq!(means(namespace, "everywhere", ""), Some(Kind::Client));
+            assert_eq!(means(namespace, "everywhere", ""), Some(BanKind::Client));
         }
-        assert_eq!(means(Some("red"), "c", ""), Some(Kind::Client));
-        assert_eq!(means(Some("red"), "d", "eve"), Some(Kind::User));
+        assert_eq!(means(Some("red"), "c", ""), Some(BanKind::Client));
+        assert_eq!(means(Some("red"), "d", "eve"), Some(BanKind::User));
         for (namespace, client_id) in [(None, "c"), (Some("default"), "c"), (Some("blue"), "c")] {
             assert_eq!(means(namespace, client_id, "eve"), None, "{namespace:?}");
         }

@@ -7,7 +7,7 @@ use net::Stream;
 use super::Acceptor;
 use super::arrival::{Stage, refusal};
 use super::mailbox::AcceptorItem;
-use identity::namespaces::{Misplaced, NOT_MADE, Place};
+use identity::namespaces::{Misplaced, NOT_MADE, Placement};
 
 /// A connection with what it has sent.
 pub(super) type Caller = (Stream, Box<Credentials>, Vec<u8>);
@@ -25,8 +25,8 @@ impl Acceptor {
         let (host, request) = (arrival.host.as_deref(), &mut credentials.request);
         let placed = arrival.listener.belonging.place(&self.context.namespaces, request, host);
         match placed {
-            Ok(Place::Taken) => return Some((stream, credentials, rest)),
-            Ok(Place::Unmade(name)) => match self.ask_for(key, &name) {
+            Ok(Placement::Placed) => return Some((stream, credentials, rest)),
+            Ok(Placement::NamespaceMissing(name)) => match self.ask_for(key, &name) {
                 Ok(()) => self.set(key, Stage::Checking { stream, credentials, rest }),
                 Err(misplaced) => self.refuse_misplaced(key, stream, &credentials, misplaced),
             },
