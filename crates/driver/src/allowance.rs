@@ -68,21 +68,21 @@ pub trait Sharer: Clone + Eq + Hash {
 
 impl Sharer for Origin {}
 
-impl Sharer for Payer {
+impl Sharer for ScopedOwner {
     /// Its namespace. What the first one has is the rest.
     fn group(&self) -> Option<Scope> {
         Some(self.scope).filter(|scope| !scope.is_first())
     }
 }
 
-/// Who is charged for what a client makes the broker hold.
+/// The user or address that is charged for the memory of a client, with its namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Payer {
+pub struct ScopedOwner {
     pub scope: Scope,
-    pub holder: Owner,
+    pub owner: Owner,
 }
 
-/// Who it is within a namespace.
+/// An owner within a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// All clients with a proved name.

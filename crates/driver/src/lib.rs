@@ -26,7 +26,7 @@ mod socket;
 pub mod testing;
 mod turn;
 
-pub use allowance::{Allowance, Charge, Owner, Payer, Purpose, Sharer, Short};
+pub use allowance::{Allowance, Charge, Owner, Purpose, ScopedOwner, Sharer, Short};
 pub use host::{Host, Waker};
 pub use mailbox::{Asked, Handover, Item, Mailbox};
 pub use origin::Origin;

@@ -42,12 +42,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         qos: QoS::ExactlyOnce,
         retain: true,
         expires_at_ms: 1_700_000_000_000,
-        payer: "user anna",
+        owner: "user anna",
         topic: "a/ä",
         properties: b"\x01\x01",
         payload: b"payload",
     };
-    let plain = StoredMessage { origin: None, expires_at_ms: u64::MAX, payer: "", ..message };
+    let plain = StoredMessage { origin: None, expires_at_ms: u64::MAX, owner: "", ..message };
     let (progress, in_flight) = lists();
     let session = QueueNumber::MIN;
     let (identifier, serial, filter) = (7, 300, "a/+/#");

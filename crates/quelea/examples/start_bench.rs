@@ -100,7 +100,7 @@ impl Writer {
                 qos: QoS::AtLeastOnce,
                 retain: false,
                 expires_at_ms: u64::MAX,
-                payer: "",
+                owner: "",
                 topic: &format!("to/{client_id}"),
                 properties: &[],
                 payload,

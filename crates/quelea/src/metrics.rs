@@ -252,33 +252,33 @@ const TURNED_AWAY_HELP: &str = "Connections that ended before a client was admit
      client (closed). A refused or broken CONNECT (refused); lack of resources (resources); a ban \
      of the address (banned); a paused listener (paused).";
 
-/// The largest of those who make the broker hold something.
-const HOLDERS_TOLD: usize = 10;
+/// The largest consumers that are listed.
+const CONSUMERS_MAX: usize = 10;
 
-fn write_holders(text: &mut String, shared: &Shared) {
+fn write_consumers(text: &mut String, shared: &Shared) {
     let name = "quelea_held_bytes";
     let help = "Bytes that clients use in memory and (logged) in the logs.";
     head(text, name, MetricType::Gauge, help);
     for held in MemoryKind::ALL {
         let _ = writeln!(text, "{name}{{kind=\"{}\"}} {}", held.name(), shared.ledger.bytes(held));
     }
-    let mut holders = shared.ledger.largest(HOLDERS_TOLD);
-    for holder in shared.ledger.largest_of(MemoryKind::Logged, HOLDERS_TOLD) {
-        let is_told = holders.iter().any(|told| told.name == holder.name);
-        if holder.bytes[MemoryKind::Logged as usize] > 0 && !is_told {
-            holders.push(holder);
+    let mut consumers = shared.ledger.largest(CONSUMERS_MAX);
+    for consumer in shared.ledger.largest_of(MemoryKind::Logged, CONSUMERS_MAX) {
+        let is_listed = consumers.iter().any(|other| other.name == consumer.name);
+        if consumer.bytes[MemoryKind::Logged as usize] > 0 && !is_listed {
+            consumers.push(consumer);
         }
     }
-    if holders.is_empty() {
+    if consumers.is_empty() {
         return;
     }
     let name = "quelea_owner_bytes";
     let help = "The same of the ten users (or addresses) with most memory, and of the ten with \
                 most bytes in the logs.";
     head(text, name, MetricType::Gauge, help);
-    for holder in holders {
-        let who = shown(&holder.name);
-        for (held, bytes) in MemoryKind::ALL.into_iter().zip(holder.bytes) {
+    for consumer in consumers {
+        let who = shown(&consumer.name);
+        for (held, bytes) in MemoryKind::ALL.into_iter().zip(consumer.bytes) {
             let (who, kind) = (escaped(&who), held.name());
             let _ = writeln!(text, "{name}{{owner=\"{who}\",kind=\"{kind}\"}} {bytes}");
         }
@@ -295,7 +295,7 @@ fn write_own(text: &mut String, shared: &Shared, clock: Clock) {
     let help = "Lines of the broker's own log that were lost: it was written too slowly.";
     let lost = Logging::lines_lost();
     write_one(text, "quelea_logging_lines_lost_total", MetricType::Counter, help, lost);
-    write_holders(text, shared);
+    write_consumers(text, shared);
     let help = "Memory that is allocated and not freed: what memory_bytes_max is compared with.";
     write_one(text, "quelea_memory_held_bytes", MetricType::Gauge, help, memory::held_bytes());
     let name = "quelea_memory_shortages_total";

@@ -115,7 +115,7 @@ fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {
         counts.refuse(codec::Reason::SERVER_BUSY);
     }
     shared.spaces.open(Scope::new(1)).set_name("tenant");
-    let _payer = shared.ledger.account("user anna");
+    let _owner = shared.ledger.account("user anna");
     let events = Config::defaults(&Machine::UNKNOWN).events;
     exposition(&Sources {
         shared: &shared,

@@ -1,17 +1,17 @@
-//! Who makes the broker hold how much.
+//! Accounts of memory and journal, one for each owner: a user, or an address without one.
 //!
-//! Of each kind of thing there is a pot for all. One payer may take as much as it leaves to others:
-//! alone half of the pot, one of nine a tenth. So whoever comes finds room, and nobody has to say
-//! what the share of each is. The same holds for the memory of the process, while it is short.
+//! Each kind of memory has a pot for all. One owner may take as much as it leaves to others: alone
+//! half of the pot, one of nine a tenth. So a new owner finds free memory without a configured
+//! share. The same holds for the memory of the process, while it is short.
 //!
-//! Where there are namespaces, the pot is divided by namespace first: all payers of one together
+//! Where there are namespaces, the pot is divided by namespace first: all owners of one together
 //! may take as much as they leave to other namespaces, and each as much as its namespace leaves.
-//! Those of the default namespace are one, too, as soon as another one has payers.
+//! Those of the default namespace are one, too, as soon as another one has owners.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is held, by what it counts to.
+/// Kinds of memory and journal bytes that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Deliveries that wait in memory for sessions.
@@ -48,7 +48,7 @@ impl MemoryKind {
     }
 }
 
-/// What all payers together hold, and may hold.
+/// What all owners together hold, and may hold.
 #[derive(Debug)]
 pub struct Pots {
     /// In the order of [`MemoryKind::ALL`], like the next.
@@ -61,13 +61,13 @@ pub struct Pots {
     group_loggers: AtomicU64,
     /// Namespaces, but for the default one, with something in the logs.
     logging_groups: AtomicU64,
-    /// Payers of namespaces, but for the default one.
+    /// OwnerCharges of namespaces, but for the default one.
     group_members: AtomicU64,
     /// Of the process; [`u64::MAX`] while there is enough.
     memory_left: AtomicU64,
 }
 
-/// What all payers of a namespace hold together, and may hold.
+/// What all owners of a namespace hold together, and may hold.
 #[derive(Debug)]
 pub struct Group {
     /// In the order of [`MemoryKind::ALL`], like the next; [`u64::MAX`]: there is no limit.
@@ -84,11 +84,11 @@ pub struct GroupLogs {
     /// Namespaces with something in the logs, and this one.
     pub groups: u64,
     pub bytes: u64,
-    /// Payers of this one with something in the logs, and this payer.
+    /// OwnerCharges of this one with something in the logs, and this owner.
     pub members: u64,
 }
 
-/// What one payer holds: a user, or an address of clients without a proved name.
+/// What one owner holds: a user, or an address of clients without a proved name.
 #[derive(Debug)]
 pub struct Account {
     name: Box<str>,
@@ -124,8 +124,8 @@ impl Pots {
         self.memory_left.store(bytes, Ordering::Relaxed);
     }
 
-    pub fn bytes(&self, held: MemoryKind) -> u64 {
-        self.bytes[held as usize].load(Ordering::Relaxed)
+    pub fn bytes(&self, kind: MemoryKind) -> u64 {
+        self.bytes[kind as usize].load(Ordering::Relaxed)
     }
 }
 
@@ -141,25 +141,25 @@ impl Default for Group {
 }
 
 impl Group {
-    pub fn bytes(&self, held: MemoryKind) -> u64 {
-        self.bytes[held as usize].load(Ordering::Relaxed)
+    pub fn bytes(&self, kind: MemoryKind) -> u64 {
+        self.bytes[kind as usize].load(Ordering::Relaxed)
     }
 
-    pub fn refused(&self, held: MemoryKind) -> u64 {
-        self.refused[held as usize].load(Ordering::Relaxed)
+    pub fn refused(&self, kind: MemoryKind) -> u64 {
+        self.refused[kind as usize].load(Ordering::Relaxed)
     }
 
     /// [`u64::MAX`]: there is none.
-    pub fn bytes_max(&self, held: MemoryKind) -> u64 {
-        self.bytes_max[held as usize].load(Ordering::Relaxed)
+    pub fn bytes_max(&self, kind: MemoryKind) -> u64 {
+        self.bytes_max[kind as usize].load(Ordering::Relaxed)
     }
 
-    pub fn set_bytes_max(&self, held: MemoryKind, bytes_max: u64) {
-        self.bytes_max[held as usize].store(bytes_max, Ordering::Relaxed);
+    pub fn set_bytes_max(&self, kind: MemoryKind, bytes_max: u64) {
+        self.bytes_max[kind as usize].store(bytes_max, Ordering::Relaxed);
     }
 
-    fn is_over(&self, held: MemoryKind, more: u64) -> bool {
-        self.bytes(held).saturating_add(more) > self.bytes_max(held)
+    fn is_over(&self, kind: MemoryKind, more: u64) -> bool {
+        self.bytes(kind).saturating_add(more) > self.bytes_max(kind)
     }
 }
 
@@ -180,27 +180,27 @@ impl Account {
         &self.name
     }
 
-    pub fn bytes(&self, held: MemoryKind) -> u64 {
-        self.bytes[held as usize].load(Ordering::Relaxed)
+    pub fn bytes(&self, kind: MemoryKind) -> u64 {
+        self.bytes[kind as usize].load(Ordering::Relaxed)
     }
 
     /// What it holds in memory, of all kinds.
     pub fn total(&self) -> u64 {
-        total_of(|held| self.bytes(held))
+        total_of(|kind| self.bytes(kind))
     }
 
     /// What its namespace holds. None: nobody uses namespaces.
-    fn group_bytes(&self, held: MemoryKind) -> Option<u64> {
+    fn group_bytes(&self, kind: MemoryKind) -> Option<u64> {
         match &self.group {
-            Some(group) => Some(group.bytes(held)),
+            Some(group) => Some(group.bytes(kind)),
             None => self.are_divided().then(|| {
-                let in_groups = self.pots.in_groups[held as usize].load(Ordering::Relaxed);
-                self.pots.bytes(held).saturating_sub(in_groups)
+                let in_groups = self.pots.in_groups[kind as usize].load(Ordering::Relaxed);
+                self.pots.bytes(kind).saturating_sub(in_groups)
             }),
         }
     }
 
-    /// Are there payers of more than one namespace?
+    /// Are there owners of more than one namespace?
     fn are_divided(&self) -> bool {
         self.group.is_some() || self.pots.group_members.load(Ordering::Relaxed) > 0
     }
@@ -212,36 +212,36 @@ impl Account {
         if left == u64::MAX {
             return false;
         }
-        let of_group = |held| self.group_bytes(held).unwrap_or_default();
+        let of_group = |kind| self.group_bytes(kind).unwrap_or_default();
         self.total() + more > left || self.are_divided() && total_of(of_group) + more > left
     }
 
     /// Would so many bytes more be too many? Two who ask at the same moment may both be told no.
-    pub fn lacks_room(&self, held: MemoryKind, more: u64) -> bool {
-        let left = self.pots.bytes_max[held as usize].saturating_sub(self.pots.bytes(held));
-        let share = match self.group_bytes(held) {
+    pub fn lacks_room(&self, kind: MemoryKind, more: u64) -> bool {
+        let left = self.pots.bytes_max[kind as usize].saturating_sub(self.pots.bytes(kind));
+        let share = match self.group_bytes(kind) {
             None => left,
             Some(bytes) if bytes + more > left => return true,
             Some(bytes) => left - bytes,
         };
-        self.bytes(held) + more > share || self.is_over_limit(held, more) || self.lacks_memory(more)
+        self.bytes(kind) + more > share || self.is_over_limit(kind, more) || self.lacks_memory(more)
     }
 
-    /// Would its namespace take more than it leaves to others, whatever this payer may have?
-    pub fn lacks_group_room(&self, held: MemoryKind, more: u64) -> bool {
-        let left = self.pots.bytes_max[held as usize].saturating_sub(self.pots.bytes(held));
-        self.group_bytes(held).is_some_and(|bytes| bytes + more > left)
+    /// Would its namespace take more than it leaves to others, whatever this owner may have?
+    pub fn lacks_group_room(&self, kind: MemoryKind, more: u64) -> bool {
+        let left = self.pots.bytes_max[kind as usize].saturating_sub(self.pots.bytes(kind));
+        self.group_bytes(kind).is_some_and(|bytes| bytes + more > left)
     }
 
     /// Would it be more than what its namespace is limited to?
-    pub fn is_over_limit(&self, held: MemoryKind, more: u64) -> bool {
-        self.group.as_ref().is_some_and(|group| group.is_over(held, more))
+    pub fn is_over_limit(&self, kind: MemoryKind, more: u64) -> bool {
+        self.group.as_ref().is_some_and(|group| group.is_over(kind, more))
     }
 
     /// So much more has been refused: that counts if the limit of the namespace is a reason.
-    pub fn count_refusal(&self, held: MemoryKind, more: u64) {
-        if let Some(group) = self.group.as_ref().filter(|group| group.is_over(held, more)) {
-            group.refused[held as usize].fetch_add(1, Ordering::Relaxed);
+    pub fn count_refusal(&self, kind: MemoryKind, more: u64) {
+        if let Some(group) = self.group.as_ref().filter(|group| group.is_over(kind, more)) {
+            group.refused[kind as usize].fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -269,26 +269,26 @@ impl Account {
         loggers.max(1) + u64::from(self.bytes(MemoryKind::Logged) == 0 && loggers > 0)
     }
 
-    pub fn add(&self, held: MemoryKind, bytes: u64) {
-        let before = self.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
-        self.pots.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
+    pub fn add(&self, kind: MemoryKind, bytes: u64) {
+        let before = self.bytes[kind as usize].fetch_add(bytes, Ordering::Relaxed);
+        self.pots.bytes[kind as usize].fetch_add(bytes, Ordering::Relaxed);
         if let Some(group) = &self.group {
-            group.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
-            self.pots.in_groups[held as usize].fetch_add(bytes, Ordering::Relaxed);
+            group.bytes[kind as usize].fetch_add(bytes, Ordering::Relaxed);
+            self.pots.in_groups[kind as usize].fetch_add(bytes, Ordering::Relaxed);
         }
-        if held == MemoryKind::Logged && before == 0 && bytes > 0 {
+        if kind == MemoryKind::Logged && before == 0 && bytes > 0 {
             self.begin_to_log();
         }
     }
 
-    pub fn sub(&self, held: MemoryKind, bytes: u64) {
-        let before = self.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
-        self.pots.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
+    pub fn sub(&self, kind: MemoryKind, bytes: u64) {
+        let before = self.bytes[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
+        self.pots.bytes[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
         if let Some(group) = &self.group {
-            group.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
-            self.pots.in_groups[held as usize].fetch_sub(bytes, Ordering::Relaxed);
+            group.bytes[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
+            self.pots.in_groups[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
         }
-        if held == MemoryKind::Logged && before == bytes && bytes > 0 {
+        if kind == MemoryKind::Logged && before == bytes && bytes > 0 {
             self.end_to_log();
         }
     }
@@ -325,7 +325,7 @@ impl Drop for Account {
 }
 
 fn total_of(bytes: impl Fn(MemoryKind) -> u64) -> u64 {
-    MemoryKind::ALL.into_iter().filter(|held| held.is_in_memory()).map(bytes).sum()
+    MemoryKind::ALL.into_iter().filter(|kind| kind.is_in_memory()).map(bytes).sum()
 }
 
 #[cfg(test)]
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_payer_takes_half_and_leaves_the_rest_to_others() {
+    fn one_owner_takes_half_and_leaves_the_rest_to_others() {
         let pots = Pots::new([1000, 0, 0, 0, 0]);
         let greedy = Account::new("greedy", 1, &pots, None);
         let mut taken = 0;
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn while_memory_is_short_one_payer_has_no_more_than_it_leaves() {
+    fn while_memory_is_short_one_owner_has_no_more_than_it_leaves() {
         let pots = Pots::new([u64::MAX; MemoryKind::COUNT]);
         let (greedy, modest) =
             (Account::new("greedy", 1, &pots, None), Account::new("modest", 2, &pots, None));
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn many_payers_of_one_namespace_have_no_more_than_one() {
+    fn many_owners_of_one_namespace_have_no_more_than_one() {
         let pots = Pots::new([30_000, 0, 0, 0, 0]);
         let [crowd, tenant] = [(); 2].map(|()| Arc::new(Group::default()));
         let member = |number| Account::new("member", number, &pots, Some(crowd.clone()));

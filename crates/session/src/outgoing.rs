@@ -64,8 +64,8 @@ impl Terms {
 }
 
 impl Delivery {
-    /// Its place in a queue, which is most of what a small message takes: who pays does for that,
-    /// too.
+    /// Its entry in a queue, which is most of what a small message takes: its owner is charged for
+    /// it.
     const ENTRY_BYTES: u64 = size_of::<Self>() as u64;
 
     /// What it counts for in a queue: the message, though others may share it, and identifiers,
@@ -492,7 +492,7 @@ impl Outgoing {
         waiting.queue.push_back(delivery);
     }
 
-    /// From now on this is who pays for what waits.
+    /// Charges another account for what is queued from now on.
     pub fn charge_to(&mut self, account: Arc<Account>) {
         let bytes = self.charged_bytes();
         account.add(MemoryKind::Queued, bytes);
@@ -512,7 +512,7 @@ impl Outgoing {
         }
     }
 
-    /// Would so many bytes more in the queue be too many for who pays?
+    /// Would so many bytes more in the queue exceed the share of its owner?
     pub(crate) fn lacks_room(&self, bytes: u64) -> bool {
         self.account.as_ref().is_some_and(|account| {
             account.lacks_room(MemoryKind::Queued, bytes + Delivery::ENTRY_BYTES)

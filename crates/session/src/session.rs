@@ -308,7 +308,7 @@ impl Session {
             || self.outgoing.queued_bytes() + bytes > limits.bytes_max
     }
 
-    /// The same, or none among the queues that its account pays for?
+    /// The same, or none among the queues of its account?
     fn is_queue_full(&self, bytes: u64, limits: &QueueLimits) -> bool {
         self.is_over(bytes, limits) || self.outgoing.lacks_room(bytes)
     }

@@ -175,7 +175,7 @@ pub(crate) struct Client {
     pub(crate) subscriptions: Subscriptions,
     /// What they count for.
     pub(crate) subscription_bytes: u32,
-    /// What all of it counts for, and who pays.
+    /// Its bytes, and the account that is charged for them.
     pub(crate) charged: Charged,
     pub(crate) will: Option<Box<Will>>,
     /// What waits for it was meant for it by other access rules than those of now.
@@ -260,7 +260,7 @@ impl Client {
         self.session_expiry_secs > 0
     }
 
-    /// Has its account pay for it as it is now.
+    /// Charges its account for its size now.
     pub(crate) fn recharge(&mut self) {
         let logged_bytes = self.durable.as_ref().map_or(0, |durable| size_of_val(&**durable));
         let kept_bytes = if self.is_persistent() { SESSION_BYTES + logged_bytes } else { 0 };

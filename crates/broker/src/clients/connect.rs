@@ -80,13 +80,13 @@ impl ConnectRequest {
         rules.of(self.scope).grants_of(identity, place)
     }
 
-    /// Who pays for what it makes the broker hold: a user, or an address where nothing proves a
+    /// The owner that is charged for its memory and journal: a user, or an address without a proved
     /// name.
-    pub fn payer(&self) -> Option<String> {
+    pub fn owner(&self) -> Option<String> {
         match self.proved_username() {
             Some(name) => Some(user_account(Name::new(self.scope, name))),
             None if self.origin.is_empty() => None,
-            None => Some(payer_name("address", Name::new(self.scope, &self.origin))),
+            None => Some(owner_name("address", Name::new(self.scope, &self.origin))),
         }
     }
 }
@@ -100,7 +100,7 @@ pub struct Who<'a> {
     pub peer: &'a str,
 }
 
-/// A connection whose client needs no more to be known is let in though its payer's share is used
+/// A connection whose client needs no more to be known is let in though its owner's share is used
 /// up, if nothing else is kept for it.
 const IDENTITY_BYTES_USUAL: usize = 1024;
 
@@ -129,7 +129,7 @@ impl Sessions {
 }
 
 impl Context {
-    /// Would a session more be too much for who pays for it? Then it is refused.
+    /// Would one more session exceed the share of its owner? Then it is refused.
     pub(crate) fn lacks_room_for(&self, request: &ConnectRequest) -> bool {
         let will_bytes = client::will_bytes(request.will.as_deref());
         let (username, principal) = (request.proved_username(), request.principal.as_deref());
@@ -139,8 +139,8 @@ impl Context {
             return false;
         }
         let bytes = client::SESSION_BYTES + who_bytes + will_bytes;
-        let Some(payer) = request.payer() else { return false };
-        let account = self.shared.account(&payer);
+        let Some(owner) = request.owner() else { return false };
+        let account = self.shared.account(&owner);
         let lacks = account.lacks_room(MemoryKind::Sessions, bytes as u64);
         if lacks {
             account.count_refusal(MemoryKind::Sessions, bytes as u64);
@@ -188,7 +188,7 @@ impl Sessions {
         self.sequence = (self.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
         let sequence = self.sequence;
         let Some(client) = self.get_mut(slot) else { return };
-        client.charge_payer(cx, &request);
+        client.charge_owner(cx, &request);
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
         client.session.attach(settings, rates, cx.shared.seed, now_ms);
         if let Some(link) = client.session.link_mut() {
@@ -240,20 +240,20 @@ impl Sessions {
 
 /// The account of a user, whatever address it comes from.
 pub(crate) fn user_account(name: Name<'_>) -> String {
-    payer_name("user", name)
+    owner_name("user", name)
 }
 
 /// No name of the default namespace begins like one of another.
-pub(crate) fn payer_name(kind: &str, name: Name<'_>) -> String {
+pub(crate) fn owner_name(kind: &str, name: Name<'_>) -> String {
     match name.scope() {
         Scope::FIRST => format!("{kind} {}", name.text()),
         scope => format!("{OF_NAMESPACE}{} {kind} {}", scope.number(), name.text()),
     }
 }
 
-/// The namespace of who pays by that name.
-pub(crate) fn scope_of_payer(payer: &str) -> Scope {
-    let number = payer.strip_prefix(OF_NAMESPACE).and_then(|rest| rest.split_once(' '));
+/// The namespace of the owner with that name.
+pub(crate) fn scope_of_owner(owner: &str) -> Scope {
+    let number = owner.strip_prefix(OF_NAMESPACE).and_then(|rest| rest.split_once(' '));
     number.and_then(|(number, _)| number.parse().ok()).map_or(Scope::FIRST, Scope::new)
 }
 
@@ -374,9 +374,9 @@ impl Client {
             || cx.shared.settings.session_owner.admits(owner, request.proved_username())
     }
 
-    fn charge_payer(&mut self, cx: &Context, request: &ConnectRequest) {
-        if let Some(payer) = request.payer() {
-            let account = cx.shared.account(&payer);
+    fn charge_owner(&mut self, cx: &Context, request: &ConnectRequest) {
+        if let Some(owner) = request.owner() {
+            let account = cx.shared.account(&owner);
             self.session.outgoing.charge_to(account.clone());
             self.charged.move_to(account);
         }

@@ -1,5 +1,5 @@
 //! How much waits for clients, for the metrics. Clients are looked at one after the other, so many
-//! each second, so that no message pays for being counted.
+//! each second, so that counting costs no message anything.
 
 use std::ops::Range;
 

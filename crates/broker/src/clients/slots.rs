@@ -135,8 +135,8 @@ impl Sessions {
         self.get_mut(slot).filter(|client| client.connection == connection)
     }
 
-    /// Who pays for a message of a client of this shard.
-    pub(crate) fn payer_of(&self, message: &Message) -> Option<&Arc<Account>> {
+    /// The account that is charged for a message of a client of this shard.
+    pub(crate) fn owner_of(&self, message: &Message) -> Option<&Arc<Account>> {
         let publisher = SessionKey::from_u64(message.publisher());
         let client = self.get(publisher.slot()).filter(|client| client.key == publisher)?;
         client.charged.account()

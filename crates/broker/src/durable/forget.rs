@@ -25,8 +25,8 @@ impl Replay {
         let texts = &mut self.texts;
         self.retained.retain(|_, facts| {
             let is_gone = facts.place.is_before(oldest);
-            if let Some(payer) = facts.payer.filter(|_| is_gone) {
-                texts.leave(payer);
+            if let Some(owner) = facts.owner.filter(|_| is_gone) {
+                texts.leave(owner);
             }
             !is_gone
         });

@@ -174,8 +174,8 @@ impl Durable {
         else {
             return Err(AppendError::Closed);
         };
-        let payer = sessions.get(slot).and_then(|client| client.charged.account());
-        let (serial, position) = store.keep_message(message, payer, |message| Fact::Taken {
+        let owner = sessions.get(slot).and_then(|client| client.charged.account());
+        let (serial, position) = store.keep_message(message, owner, |message| Fact::Taken {
             session,
             packet_id,
             message,
@@ -261,7 +261,7 @@ impl Durable {
         serial: u64,
     ) {
         let Some(store) = self.store.as_mut().expected() else { return };
-        let payer = store.stored(serial).map_or(NOBODY, |stored| stored.payer);
+        let owner = store.stored(serial).map_or(NOBODY, |stored| stored.owner);
         let Some(handover) = store.handovers.get_mut(serial).expected() else { return };
         let Some(message) = handover.message.take().expected() else { return };
         let (session, is_will) = (handover.session, handover.is_will);
@@ -274,7 +274,7 @@ impl Durable {
             respondent: Respondent::ASKING,
             serial,
             is_will,
-            payer,
+            owner,
             is_again: false,
         });
         handover.awaited.insert(Respondent::ASKING);
@@ -471,10 +471,10 @@ impl Durable {
         retained: &mut Retained,
         message: Message,
         confirm: Option<Confirm>,
-        payer: Option<Arc<Account>>,
+        owner: Option<Arc<Account>>,
     ) {
         if confirm.is_some() && self.has_late_mail() {
-            self.put_off_mail(Mail::Retain { message, confirm, payer });
+            self.put_off_mail(Mail::Retain { message, confirm, owner });
             return;
         }
         let serial = confirm.map_or(0, |confirm| confirm.serial);
@@ -483,12 +483,12 @@ impl Durable {
             cx.answer(confirm, Reason::SUCCESS, message);
             return;
         }
-        let has_room = retained.has_room_for(&message, payer.as_ref(), &cx.effects);
+        let has_room = retained.has_room_for(&message, owner.as_ref(), &cx.effects);
         let is_clear = message.payload().is_empty();
-        match retained.keep_retained(cx, self, &message, confirm, payer.as_ref()) {
+        match retained.keep_retained(cx, self, &message, confirm, owner.as_ref()) {
             // One that was taken on, and one that only has to wait for the next segment.
             Err(_) if has_room && confirm.is_some() && self.waits_for_disk(cx, confirm) => {
-                self.put_off_mail(Mail::Retain { message, confirm, payer });
+                self.put_off_mail(Mail::Retain { message, confirm, owner });
                 return;
             }
             Err(reason) => cx.answer(confirm, reason, message),

@@ -42,10 +42,10 @@ impl Durable {
         found: &[Subscription],
         keeping: Keeping,
     ) -> Result<Option<(u64, Option<Position>)>, storage::AppendError> {
-        let (origin, is_awaited, payer) = match keeping {
+        let (origin, is_awaited, owner) = match keeping {
             Keeping::Kept(serial) => return Ok(Some((serial, None))),
             Keeping::Late => return Ok(None),
-            Keeping::New { origin, is_awaited, payer, .. } => (origin, is_awaited, payer),
+            Keeping::New { origin, is_awaited, owner, .. } => (origin, is_awaited, owner),
         };
         // A packet id of QoS 2 that is forgotten with the process would later be taken for a
         // repetition: such deliveries of kept sessions are written at every level.
@@ -57,12 +57,13 @@ impl Durable {
                     && options::qos(subscription.options) >= least
             });
         if is_owed {
-            // Of what nobody answers for, such as a will, the publisher here pays.
-            let payer = match payer {
-                NOBODY => sessions.payer_of(message).cloned(),
-                payer => store.payer(payer, &cx.shared.ledger),
+            // Without an owner in the message, as for a will, its publisher on this shard is
+            // charged.
+            let owner = match owner {
+                NOBODY => sessions.owner_of(message).cloned(),
+                owner => store.owner(owner, &cx.shared.ledger),
             };
-            let kept = store.keep_message(message, payer.as_ref(), |it| {
+            let kept = store.keep_message(message, owner.as_ref(), |it| {
                 Fact::Message(StoredMessage { origin, ..it })
             });
             match kept {

@@ -194,9 +194,9 @@ impl Durable {
         let id = store.open_group_queue(group)?;
         let Some(kept) = store.groups.get(id).expected() else { return Ok(false) };
         let (number, was_empty) = (kept.number, kept.is_empty());
-        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
-        let payer = store.payer(payer, &cx.shared.ledger);
-        let (serial, position) = store.keep_message(message, payer.as_ref(), |message| {
+        let owner = confirm.map_or(NOBODY, |confirm| confirm.owner);
+        let owner = store.owner(owner, &cx.shared.ledger);
+        let (serial, position) = store.keep_message(message, owner.as_ref(), |message| {
             Fact::Message(StoredMessage { queue: Some(number), ..message })
         })?;
         if let Some(confirm) = confirm {

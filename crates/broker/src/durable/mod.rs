@@ -52,7 +52,7 @@ pub(crate) use kept_sessions::KeptSession;
 pub(crate) use promise::Promise;
 pub use replay::{Replay, Restored, Unreadable};
 use store::Store;
-pub(crate) use store::{PAYER_BYTES_MAX, level_of};
+pub(crate) use store::{OWNER_BYTES_MAX, level_of};
 pub(crate) use track::RecordLocation;
 pub(crate) use unlogged::unlogged;
 

@@ -284,11 +284,11 @@ impl Durable {
                     sessions.on_pubrel(cx, self, slot, packet_id);
                 }
             }
-            Postponed::Mail(Mail::Publish { message, confirm, payer }) => {
-                sessions.on_publish_mail(cx, self, message, confirm, payer);
+            Postponed::Mail(Mail::Publish { message, confirm, owner }) => {
+                sessions.on_publish_mail(cx, self, message, confirm, owner);
             }
-            Postponed::Mail(Mail::Retain { message, confirm, payer }) => {
-                self.on_retain_mail(cx, sessions, retained, message, confirm, payer);
+            Postponed::Mail(Mail::Retain { message, confirm, owner }) => {
+                self.on_retain_mail(cx, sessions, retained, message, confirm, owner);
             }
             Postponed::Mail(Mail::Park { group, message, confirm }) => {
                 groups.on_park(cx, sessions, self, &group, message, confirm);

@@ -39,7 +39,7 @@ pub struct Replay {
     pub(super) messages: BTreeMap<u64, MessageFacts>,
     /// The serials of messages by the segment that they were read from.
     pub(super) by_segment: VecDeque<(u32, Vec<u64>)>,
-    /// The topics of messages, and the names of those who pay for them, each once.
+    /// The topics of messages, and the names of their owners, each once.
     pub(super) texts: Texts,
     hasher: FixedState,
     pub(super) retained: HashMap<Box<str>, RetainedFacts, FixedState>,
@@ -158,14 +158,14 @@ pub(super) struct MessageFacts {
     pub(super) expires_at_ms: u64,
     pub(super) queue: Option<QueueNumber>,
     pub(super) topic: u32,
-    pub(super) payer: Option<u32>,
+    pub(super) owner: Option<u32>,
 }
 
 #[derive(Debug)]
 pub(super) struct RetainedFacts {
     pub(super) message: Message,
     pub(super) place: RecordLocation,
-    pub(super) payer: Option<u32>,
+    pub(super) owner: Option<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -296,8 +296,8 @@ impl Replay {
             Fact::Retained(message) => {
                 self.note_origin(message.origin);
                 self.note_scope(message.topic);
-                let payer = self.payer_number(message.payer);
-                let kept = RetainedFacts { message: message_of(&message), place, payer };
+                let owner = self.owner_number(message.owner);
+                let kept = RetainedFacts { message: message_of(&message), place, owner };
                 let old = self.retained.insert(message.topic.into(), kept);
                 self.drop_retained(old, ledger);
             }
@@ -464,9 +464,9 @@ impl Replay {
         self.note_origin(message.origin);
         self.note_scope(message.topic);
         let topic = self.texts.enter(message.topic);
-        let payer = self.payer_number(message.payer);
+        let owner = self.owner_number(message.owner);
         let StoredMessage { expires_at_ms, queue, .. } = message;
-        let facts = MessageFacts { place, expires_at_ms, queue, topic, payer };
+        let facts = MessageFacts { place, expires_at_ms, queue, topic, owner };
         let segment = place.position().segment();
         match self.by_segment.back_mut() {
             Some((of, serials)) if *of == segment => serials.push(message.serial),
@@ -480,15 +480,15 @@ impl Replay {
 
     pub(super) fn leave_texts(&mut self, message: &MessageFacts) {
         self.texts.leave(message.topic);
-        if let Some(payer) = message.payer {
-            self.texts.leave(payer);
+        if let Some(owner) = message.owner {
+            self.texts.leave(owner);
         }
     }
 
     fn drop_retained(&mut self, old: Option<RetainedFacts>, ledger: &mut Ledger) {
-        let Some(RetainedFacts { place, payer, .. }) = old else { return };
-        if let Some(payer) = payer {
-            self.texts.leave(payer);
+        let Some(RetainedFacts { place, owner, .. }) = old else { return };
+        if let Some(owner) = owner {
+            self.texts.leave(owner);
         }
         release(ledger, Some(place));
     }
@@ -500,8 +500,8 @@ impl Replay {
         }
     }
 
-    fn payer_number(&mut self, payer: &str) -> Option<u32> {
-        (!payer.is_empty()).then(|| self.texts.enter(payer))
+    fn owner_number(&mut self, owner: &str) -> Option<u32> {
+        (!owner.is_empty()).then(|| self.texts.enter(owner))
     }
 
     fn on_will(&mut self, stored: StoredWill<'_>, place: RecordLocation, ledger: &mut Ledger) {

@@ -23,7 +23,7 @@ use super::store::{Store, Stored};
 use super::track::{Out, RecordLocation, Track};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
-use crate::clients::connect::{payer_name, user_account};
+use crate::clients::connect::{owner_name, user_account};
 use crate::clients::subscriptions::Listed;
 use crate::durable::Durable;
 use crate::expected::Expected;
@@ -42,7 +42,7 @@ const NEVER_EXPIRES: u32 = u32::MAX;
 /// by the options of now.
 type Owed = Vec<(u32, FilterId, u64, bool)>;
 
-/// Those who pay for messages, by the numbers of their names.
+/// The owners of messages, by the numbers of their names.
 type Accounts = BTreeMap<u32, Arc<Account>>;
 
 /// Subscriptions that do not go back as far as their session: the serial they count from.
@@ -55,9 +55,9 @@ pub(super) struct Found {
     progress: ProgressFacts,
 }
 
-/// Who pays for restored sessions of clients without a name, until they come back.
+/// The owner of restored sessions of clients without a name, until they connect again.
 fn nameless_account(scope: Scope) -> String {
-    payer_name("address", Name::new(scope, "unknown"))
+    owner_name("address", Name::new(scope, "unknown"))
 }
 
 impl Durable {
@@ -212,8 +212,8 @@ impl Sessions {
         }
         client.grants = client.grants_by(self.rules());
         let user = client.username.as_deref().map(|user| Name::new(name.scope(), user));
-        let payer = user.map_or_else(|| nameless_account(name.scope()), user_account);
-        let account = cx.shared.account(&payer);
+        let owner = user.map_or_else(|| nameless_account(name.scope()), user_account);
+        let account = cx.shared.account(&owner);
         client.session.outgoing.charge_to(account.clone());
         client.charged.move_to(account);
         client
@@ -313,29 +313,29 @@ impl Store {
 
     fn restore_retained(&mut self, cx: &Context, retained: &mut Retained, replay: &mut Replay) {
         let now_ms = cx.now_ms;
-        let mut payers = Accounts::new();
+        let mut owners = Accounts::new();
         for facts in std::mem::take(&mut replay.retained).into_values() {
             if facts.message.is_expired(now_ms) {
                 self.release(facts.place);
             } else {
-                let payer = cx.account_of(facts.payer, replay, &mut payers);
-                retained.insert(&facts.message, facts.place, payer, &cx.effects);
+                let owner = cx.account_of(facts.owner, replay, &mut owners);
+                retained.insert(&facts.message, facts.place, owner, &cx.effects);
             }
         }
     }
 }
 
 impl Context {
-    /// The account of somebody who pays for a message.
+    /// The account of the owner of a message.
     fn account_of<'a>(
         &self,
-        payer: Option<u32>,
+        owner: Option<u32>,
         replay: &Replay,
         known: &'a mut Accounts,
     ) -> Option<&'a Arc<Account>> {
-        let payer = payer?;
-        let account = || self.shared.account(replay.texts.get(payer));
-        Some(known.entry(payer).or_insert_with(account))
+        let owner = owner?;
+        let account = || self.shared.account(replay.texts.get(owner));
+        Some(known.entry(owner).or_insert_with(account))
     }
 }
 
@@ -383,7 +383,7 @@ impl Store {
         let now_ms = cx.now_ms;
         let mut needs = sessions.pinned_messages(replay);
         let mut owed_by_topic: Vec<Option<Owed>> = vec![None; replay.texts.len()];
-        let mut payers = Accounts::new();
+        let mut owners = Accounts::new();
         for (serial, facts) in std::mem::take(&mut replay.messages) {
             let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
             if facts.expires_at_ms > now_ms {
@@ -400,9 +400,9 @@ impl Store {
                 self.release(facts.place);
                 continue;
             }
-            let payer = cx.account_of(facts.payer, replay, &mut payers);
-            let stored = Stored { place: facts.place, refs, pins, payer: NOBODY };
-            self.restore_message(serial, stored, payer);
+            let owner = cx.account_of(facts.owner, replay, &mut owners);
+            let stored = Stored { place: facts.place, refs, pins, owner: NOBODY };
+            self.restore_message(serial, stored, owner);
             self.note_expiry(serial, facts.expires_at_ms);
         }
         self.catch_up_idle(sessions);

@@ -21,7 +21,7 @@ impl Durable {
         cx: &Context,
         message: &Message,
         confirm: Option<Confirm>,
-        payer: Option<&Arc<Account>>,
+        owner: Option<&Arc<Account>>,
     ) -> Result<RecordLocation, AppendError> {
         let level = level_of(message.level());
         // So that its repetition after a crash is known, and replaces nothing that came since.
@@ -39,7 +39,7 @@ impl Durable {
             qos: message.qos(),
             retain: true,
             expires_at_ms: message.expires_at_ms(),
-            payer: noted(payer),
+            owner: noted(owner),
             topic: &topic,
             properties: message.properties(),
             payload: message.payload(),

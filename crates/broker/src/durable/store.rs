@@ -18,7 +18,7 @@ use super::session_ends::Ends;
 use super::track::RecordLocation;
 use crate::expected::Expected;
 use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
-use crate::limits::ledger::{Ledger, NOBODY, Payers};
+use crate::limits::ledger::{Ledger, NOBODY, OwnerCharges};
 use crate::routing::capacity::frees_room;
 use crate::shard::shared::LogSpace;
 use crate::{Durability, Name, ShardId};
@@ -36,9 +36,9 @@ const LIST_BYTES_MAX: usize = 64 * 1024;
 /// When only this part of a log's space is left, those who hold most of it are refused more.
 const SCARCE_PART: u64 = 4;
 
-/// Who pays for a message is noted with it, so that it is known after a start. Policy: a longer
+/// The owner of a message is stored with it, so that it is known after a start. Policy: a longer
 /// name is not.
-pub(crate) const PAYER_BYTES_MAX: usize = 1024;
+pub(crate) const OWNER_BYTES_MAX: usize = 1024;
 
 /// Reads under way. Policy: who needs more waits until one has come back.
 const READINGS_MAX: usize = 64;
@@ -57,8 +57,8 @@ pub(crate) struct Stored {
     pub(super) refs: u32,
     /// Those of them for which its record matters even when it has expired.
     pub(super) pins: u32,
-    /// Who pays for its place in the log, by the number of the account.
-    pub(crate) payer: u32,
+    /// The account that is charged for its bytes in the log, by its number.
+    pub(crate) owner: u32,
 }
 
 /// What came from another shard last.
@@ -119,7 +119,7 @@ pub(super) struct Store {
     last_queue: Option<QueueNumber>,
     last_serial: u64,
     messages: HashMap<u64, Stored, FixedState>,
-    payers: Payers,
+    charges: OwnerCharges,
     /// Those of them that are lost with the process: they have a serial to keep their place behind
     /// others. Bounded by the queues of the sessions that wait for them.
     unwritten: HashMap<u64, Message, FixedState>,
@@ -187,7 +187,7 @@ impl Store {
             last_queue: None,
             last_serial: 0,
             messages: HashMap::default(),
-            payers: Payers::of(MemoryKind::Logged),
+            charges: OwnerCharges::of(MemoryKind::Logged),
             unwritten: HashMap::default(),
             expiries: BTreeMap::new(),
             expiry_count: 0,
@@ -298,40 +298,40 @@ impl Store {
         }
     }
 
-    /// Writes a message as the next serial; it begins with one reference. `payer`: of its place in
+    /// Writes a message as the next serial; it begins with one reference. `owner`: of its place in
     /// the log, as long as it is needed there.
     pub(super) fn keep_message(
         &mut self,
         message: &Message,
-        payer: Option<&Arc<Account>>,
+        owner: Option<&Arc<Account>>,
         make: impl FnOnce(StoredMessage<'_>) -> Fact<'_>,
     ) -> Result<(u64, Position), AppendError> {
         // What clears a topic frees more than it takes.
         let class = if frees_room(message) { Class::Essential } else { Class::Normal };
-        self.keep_message_as(class, message, payer, make)
+        self.keep_message_as(class, message, owner, make)
     }
 
     pub(super) fn keep_message_as(
         &mut self,
         class: Class,
         message: &Message,
-        payer: Option<&Arc<Account>>,
+        owner: Option<&Arc<Account>>,
         make: impl FnOnce(StoredMessage<'_>) -> Fact<'_>,
     ) -> Result<(u64, Position), AppendError> {
         let serial = self.last_serial + 1;
         let topic = Name::of(message).key();
-        let fact = make(stored_message(message, &topic, serial, payer));
+        let fact = make(stored_message(message, &topic, serial, owner));
         let place = self.append(class, &fact, level_of(message.level()))?;
         self.last_serial = serial;
-        let payer = payer.map_or(NOBODY, |payer| self.payers.charge(payer, place.bytes.into()));
-        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, payer });
+        let owner = owner.map_or(NOBODY, |owner| self.charges.charge(owner, place.bytes.into()));
+        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, owner });
         self.note_expiry(serial, message.expires_at_ms());
         Ok((serial, place.position()))
     }
 
-    /// Who pays in another shard, by the number of the account.
-    pub(crate) fn payer(&mut self, number: u32, ledger: &Ledger) -> Option<Arc<Account>> {
-        self.payers.account(number, ledger)
+    /// The owner in another shard, by the number of its account.
+    pub(crate) fn owner(&mut self, number: u32, ledger: &Ledger) -> Option<Arc<Account>> {
+        self.charges.account(number, ledger)
     }
 
     /// What is left for messages, if it gets short: before reclaiming has to hurry, and all wait
@@ -348,7 +348,7 @@ impl Store {
         self.last_serial += 1;
         let serial = self.last_serial;
         let place = RecordLocation::NOWHERE;
-        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, payer: NOBODY });
+        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, owner: NOBODY });
         self.unwritten.insert(serial, message.clone());
         self.note_expiry(serial, message.expires_at_ms());
         serial
@@ -391,11 +391,11 @@ impl Store {
         &mut self,
         serial: u64,
         stored: Stored,
-        payer: Option<&Arc<Account>>,
+        owner: Option<&Arc<Account>>,
     ) {
         let bytes = stored.place.bytes.into();
-        let payer = payer.map_or(NOBODY, |payer| self.payers.charge(payer, bytes));
-        self.messages.insert(serial, Stored { payer, ..stored });
+        let owner = owner.map_or(NOBODY, |owner| self.charges.charge(owner, bytes));
+        self.messages.insert(serial, Stored { owner, ..stored });
     }
 
     pub(crate) fn stored(&self, serial: u64) -> Option<Stored> {
@@ -404,7 +404,7 @@ impl Store {
 
     pub(super) fn move_message(&mut self, serial: u64, place: RecordLocation) {
         if let Some(stored) = self.messages.get_mut(&serial) {
-            self.payers.change(stored.payer, stored.place.bytes.into(), place.bytes.into());
+            self.charges.change(stored.owner, stored.place.bytes.into(), place.bytes.into());
             stored.place = place;
         }
     }
@@ -450,7 +450,7 @@ impl Store {
 
     pub(super) fn drop_message(&mut self, serial: u64) {
         if let Some(stored) = self.messages.remove(&serial) {
-            self.payers.release(stored.payer, stored.place.bytes.into());
+            self.charges.release(stored.owner, stored.place.bytes.into());
             self.release(stored.place);
         }
         if !self.unwritten.is_empty() {
@@ -641,17 +641,17 @@ pub(crate) fn level_of(durability: u8) -> Level {
     if durability >= Durability::Fsync as u8 { Level::Fsync } else { Level::Disk }
 }
 
-/// Who pays, as a fact says it.
-pub(crate) fn noted(payer: Option<&Arc<Account>>) -> &str {
-    let name = payer.map_or("", |payer| payer.name());
-    if name.len() > PAYER_BYTES_MAX { "" } else { name }
+/// The owner, as a fact names it.
+pub(crate) fn noted(owner: Option<&Arc<Account>>) -> &str {
+    let name = owner.map_or("", |owner| owner.name());
+    if name.len() > OWNER_BYTES_MAX { "" } else { name }
 }
 
 fn stored_message<'a>(
     message: &'a Message,
     topic: &'a str,
     serial: u64,
-    payer: Option<&'a Arc<Account>>,
+    owner: Option<&'a Arc<Account>>,
 ) -> StoredMessage<'a> {
     let (_, properties, payload) = message.parts_on_wire();
     StoredMessage {
@@ -661,7 +661,7 @@ fn stored_message<'a>(
         qos: message.qos(),
         retain: message.retain(),
         expires_at_ms: message.expires_at_ms(),
-        payer: noted(payer),
+        owner: noted(owner),
         topic,
         properties,
         payload,

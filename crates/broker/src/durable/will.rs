@@ -153,9 +153,9 @@ impl Durable {
         let slot = sessions.find_queue(session);
         let client = slot.and_then(|slot| sessions.get_mut(slot));
         let Some(store) = &mut self.store else { return Err(AppendError::Closed) };
-        let payer = client.as_ref().and_then(|client| client.charged.account());
+        let owner = client.as_ref().and_then(|client| client.charged.account());
         // It may use the reserve: the will goes for it, and what it takes is given back soon.
-        let (serial, _) = store.keep_message_as(Class::Essential, message, payer, |message| {
+        let (serial, _) = store.keep_message_as(Class::Essential, message, owner, |message| {
             Fact::WillTaken { session: Some(session), message }
         })?;
         store.handovers.begin_will(serial, session, message);

@@ -125,9 +125,9 @@ pub struct StoredMessage<'a> {
     pub retain: bool,
     /// `u64::MAX`: never.
     pub expires_at_ms: u64,
-    /// Who pays for its place: the name of an account. Empty: nobody, or a program from before this
-    /// was noted has written it.
-    pub payer: &'a str,
+    /// The owner that is charged: the name of an account. Empty: nobody, or a program from before
+    /// this was noted has written it.
+    pub owner: &'a str,
     /// As a key.
     pub topic: &'a str,
     /// Raw MQTT 5 properties.
@@ -373,7 +373,7 @@ impl<'a> StoredMessage<'a> {
                 | u8::from(expires) << 3
                 | u8::from(self.origin.is_some()) << 4
                 | u8::from(self.queue.is_some()) << 5
-                | u8::from(!self.payer.is_empty()) << 6,
+                | u8::from(!self.owner.is_empty()) << 6,
         );
         put_number(out, self.serial);
         if let Some(queue) = self.queue {
@@ -386,8 +386,8 @@ impl<'a> StoredMessage<'a> {
             put_number(out, u64::from(origin.source));
             put_number(out, origin.serial);
         }
-        if !self.payer.is_empty() {
-            put_bytes(out, self.payer.as_bytes());
+        if !self.owner.is_empty() {
+            put_bytes(out, self.owner.as_bytes());
         }
         put_bytes(out, self.topic.as_bytes());
         put_bytes(out, self.properties);
@@ -409,8 +409,8 @@ impl<'a> StoredMessage<'a> {
             0 => None,
             _ => Some(Origin { source: r.number_u16()?, serial: r.number()? }),
         };
-        let payer = if flags & 64 == 0 { "" } else { r.text()? };
-        if flags & 64 != 0 && payer.is_empty() {
+        let owner = if flags & 64 == 0 { "" } else { r.text()? };
+        if flags & 64 != 0 && owner.is_empty() {
             return Err(Malformed("a message has a payer without a name"));
         }
         Ok(Self {
@@ -420,7 +420,7 @@ impl<'a> StoredMessage<'a> {
             qos: qos(flags & 3)?,
             retain: flags & 4 != 0,
             expires_at_ms,
-            payer,
+            owner,
             topic: r.text()?,
             properties: r.bytes()?,
             payload: r.rest(),
@@ -498,7 +498,7 @@ mod tests {
             qos: QoS::AtLeastOnce,
             retain: false,
             expires_at_ms: u64::MAX,
-            payer: "",
+            owner: "",
             topic: "a/b",
             properties: &[],
             payload: b"payload",
@@ -507,8 +507,8 @@ mod tests {
         let rest = Fact::Message(message).encode(&mut front);
         assert_eq!((front.len(), rest), (9, &b"payload"[..]));
         front.clear();
-        let paid = StoredMessage { payer: "user anna", ..message };
-        Fact::Message(paid).encode(&mut front);
+        let owned = StoredMessage { owner: "user anna", ..message };
+        Fact::Message(owned).encode(&mut front);
         assert_eq!(front.len(), 9 + 1 + "user anna".len());
     }
 
@@ -516,7 +516,7 @@ mod tests {
     fn a_message_of_which_it_was_not_noted_who_pays_is_read() {
         let before = b"\x01\x07\x01a\x00payload";
         let Ok(Fact::Message(message)) = Fact::decode(6, before) else { panic!("it is read") };
-        assert_eq!((message.payer, message.serial, message.topic), ("", 7, "a"));
+        assert_eq!((message.owner, message.serial, message.topic), ("", 7, "a"));
         assert_eq!(message.payload, b"payload");
     }
 }

@@ -13,10 +13,10 @@ use crate::expected::Expected;
 /// after the last time, and so many at least.
 const PRUNED_MIN: usize = 1_000;
 
-/// Of those who pay for nothing any more, so many are remembered: mostly they come again.
-const IDLE_PAYERS_MIN: usize = 64;
+/// So many owners that use nothing are remembered: most of them publish again.
+const IDLE_OWNERS_MIN: usize = 64;
 
-/// Where nobody pays.
+/// The number where nobody is charged.
 pub(crate) const NOBODY: u32 = 0;
 
 /// Shared by all shards. Asked when a client connects, and by operators.
@@ -38,7 +38,7 @@ struct Accounts {
     last_number: u32,
 }
 
-/// What one payer holds, in bytes.
+/// What one owner holds, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
     pub name: Box<str>,
@@ -49,8 +49,8 @@ pub struct Consumer {
 impl Consumer {
     /// What it holds in memory.
     pub fn total(&self) -> u64 {
-        let in_memory = |held: &&MemoryKind| held.is_in_memory();
-        MemoryKind::ALL.iter().filter(in_memory).map(|held| self.bytes[*held as usize]).sum()
+        let in_memory = |kind: &&MemoryKind| kind.is_in_memory();
+        MemoryKind::ALL.iter().filter(in_memory).map(|kind| self.bytes[*kind as usize]).sum()
     }
 }
 
@@ -96,12 +96,12 @@ impl Ledger {
         is_large && self.to_free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok()
     }
 
-    /// The account of a payer of the default namespace.
+    /// The account of an owner of the default namespace.
     pub fn account(&self, name: &str) -> Arc<Account> {
         self.account_in(name, || None)
     }
 
-    /// The same of a payer of any namespace; which, is asked when nobody knows of it yet.
+    /// The same of an owner of any namespace; which, is asked when nobody knows of it yet.
     pub(crate) fn account_in(
         &self,
         name: &str,
@@ -129,8 +129,8 @@ impl Ledger {
     }
 
     /// What all hold.
-    pub fn bytes(&self, held: MemoryKind) -> u64 {
-        self.pots.bytes(held)
+    pub fn bytes(&self, kind: MemoryKind) -> u64 {
+        self.pots.bytes(kind)
     }
 
     /// Those who hold most memory, the largest first.
@@ -139,22 +139,22 @@ impl Ledger {
     }
 
     /// Those who hold most of one kind.
-    pub fn largest_of(&self, held: MemoryKind, count: usize) -> Vec<Consumer> {
-        self.largest_by(count, |holder| holder.bytes[held as usize])
+    pub fn largest_of(&self, kind: MemoryKind, count: usize) -> Vec<Consumer> {
+        self.largest_by(count, |consumer| consumer.bytes[kind as usize])
     }
 
     fn largest_by(&self, count: usize, size: impl Fn(&Consumer) -> u64) -> Vec<Consumer> {
-        let mut holders: Vec<Consumer> = self
+        let mut consumers: Vec<Consumer> = self
             .known()
             .iter()
             .map(|account| Consumer {
                 name: account.name().into(),
-                bytes: MemoryKind::ALL.map(|held| account.bytes(held)),
+                bytes: MemoryKind::ALL.map(|kind| account.bytes(kind)),
             })
             .collect();
-        holders.sort_by_key(|holder| std::cmp::Reverse(size(holder)));
-        holders.truncate(count);
-        holders
+        consumers.sort_by_key(|consumer| std::cmp::Reverse(size(consumer)));
+        consumers.truncate(count);
+        consumers
     }
 
     fn known(&self) -> Vec<Arc<Account>> {
@@ -180,29 +180,29 @@ impl Accounts {
     }
 }
 
-/// Who pays for what a shard keeps that may outlive the sessions of its payers: by the numbers of
-/// their accounts. Each shard has its own, so that none waits for another.
+/// Charges for what may outlive the sessions of its owners, by the numbers of their accounts. Each
+/// shard has its own, so that none waits for another.
 #[derive(Debug)]
-pub(crate) struct Payers {
-    held: MemoryKind,
-    /// Those who pay for nothing any more are forgotten whenever there are twice as many as after
-    /// the last time.
-    by_number: HashMap<u32, Payer, FixedState>,
+pub(crate) struct OwnerCharges {
+    kind: MemoryKind,
+    /// Owners that use nothing are forgotten whenever there are twice as many as after the last
+    /// time.
+    by_number: HashMap<u32, OwnerCharge, FixedState>,
     pruned_at: usize,
 }
 
 #[derive(Debug)]
-struct Payer {
+struct OwnerCharge {
     account: Arc<Account>,
     bytes: u64,
 }
 
-impl Payers {
-    pub(crate) fn of(held: MemoryKind) -> Self {
-        Self { held, by_number: HashMap::default(), pruned_at: 0 }
+impl OwnerCharges {
+    pub(crate) fn of(kind: MemoryKind) -> Self {
+        Self { kind, by_number: HashMap::default(), pruned_at: 0 }
     }
 
-    /// Somebody pays for so many bytes from now on; returns by which number.
+    /// Charges an account for so many bytes; returns its number.
     pub(crate) fn charge(&mut self, account: &Arc<Account>, bytes: u64) -> u32 {
         let number = account.number();
         if !self.by_number.contains_key(&number) {
@@ -217,27 +217,27 @@ impl Payers {
             return None;
         }
         match self.by_number.get(&number) {
-            Some(payer) => Some(payer.account.clone()),
+            Some(owner) => Some(owner.account.clone()),
             None => ledger.by_number(number),
         }
     }
 
     fn enter(&mut self, account: Arc<Account>) {
-        if self.by_number.len() >= self.pruned_at.max(IDLE_PAYERS_MIN) {
-            self.by_number.retain(|_, payer| payer.bytes > 0);
+        if self.by_number.len() >= self.pruned_at.max(IDLE_OWNERS_MIN) {
+            self.by_number.retain(|_, owner| owner.bytes > 0);
             self.pruned_at = 2 * self.by_number.len();
         }
-        self.by_number.insert(account.number(), Payer { account, bytes: 0 });
+        self.by_number.insert(account.number(), OwnerCharge { account, bytes: 0 });
     }
 
     fn charge_known(&mut self, number: u32, bytes: u64) -> u32 {
-        let Some(payer) = self.by_number.get_mut(&number) else { return NOBODY };
-        payer.bytes += bytes;
-        payer.account.add(self.held, bytes);
+        let Some(owner) = self.by_number.get_mut(&number) else { return NOBODY };
+        owner.bytes += bytes;
+        owner.account.add(self.kind, bytes);
         number
     }
 
-    /// What somebody pays for has become longer or shorter.
+    /// Something that is charged has become longer or shorter.
     pub(crate) fn change(&mut self, number: u32, before: u64, after: u64) {
         if before != after {
             self.charge_known(number, after);
@@ -245,21 +245,21 @@ impl Payers {
         }
     }
 
-    /// Nobody has to pay for that any more.
+    /// Ends a charge.
     pub(crate) fn release(&mut self, number: u32, bytes: u64) {
         if number == NOBODY {
             return;
         }
-        let Some(payer) = self.by_number.get_mut(&number).expected() else { return };
-        payer.bytes -= bytes;
-        payer.account.sub(self.held, bytes);
+        let Some(owner) = self.by_number.get_mut(&number).expected() else { return };
+        owner.bytes -= bytes;
+        owner.account.sub(self.kind, bytes);
     }
 }
 
-impl Drop for Payers {
+impl Drop for OwnerCharges {
     fn drop(&mut self) {
-        for payer in self.by_number.values() {
-            payer.account.sub(self.held, payer.bytes);
+        for owner in self.by_number.values() {
+            owner.account.sub(self.kind, owner.bytes);
         }
     }
 }
@@ -274,7 +274,7 @@ pub(crate) struct Charged {
 }
 
 impl Charged {
-    /// From now on this is who pays.
+    /// Charges another account from now on.
     pub(crate) fn move_to(&mut self, account: Arc<Account>) {
         let (bytes, unsent) = (self.bytes, self.unsent);
         self.set(0);
@@ -298,11 +298,11 @@ impl Charged {
         self.move_by(MemoryKind::Sessions, before, bytes);
     }
 
-    fn move_by(&self, held: MemoryKind, before: u32, after: u32) {
+    fn move_by(&self, kind: MemoryKind, before: u32, after: u32) {
         let Some(account) = self.account.as_ref().filter(|_| before != after) else { return };
         match after.checked_sub(before) {
-            Some(more) => account.add(held, more.into()),
-            None => account.sub(held, (before - after).into()),
+            Some(more) => account.add(kind, more.into()),
+            None => account.sub(kind, (before - after).into()),
         }
     }
 

@@ -28,7 +28,7 @@ pub struct Space {
     due_us: [AtomicU64; Quota::ALL.len()],
     /// By [`Quota`]: how often somebody was refused, or had to wait.
     refused: [AtomicU64; Quota::ALL.len()],
-    /// What its payers hold together, and may hold.
+    /// What its owners hold together, and may hold.
     group: Arc<Group>,
 }
 
@@ -87,8 +87,8 @@ impl Quota {
         }
     }
 
-    /// What is counted by the accounts of its payers.
-    const fn held(self) -> Option<MemoryKind> {
+    /// What is counted by the accounts of its owners.
+    const fn memory_kind(self) -> Option<MemoryKind> {
         match self {
             Self::QueuedBytes => Some(MemoryKind::Queued),
             Self::LoggedBytes => Some(MemoryKind::Logged),
@@ -163,8 +163,8 @@ impl Space {
 
     /// None: there is no limit.
     pub fn set_limit(&self, quota: Quota, max: Option<u64>) {
-        if let Some(held) = quota.held() {
-            return self.group.set_bytes_max(held, max.unwrap_or(u64::MAX));
+        if let Some(kind) = quota.memory_kind() {
+            return self.group.set_bytes_max(kind, max.unwrap_or(u64::MAX));
         }
         let max = max.unwrap_or(u64::MAX);
         let before = self.limits[quota as usize].swap(max, Ordering::Relaxed);
@@ -176,23 +176,23 @@ impl Space {
 
     /// None: there is none.
     pub fn limit(&self, quota: Quota) -> Option<u64> {
-        let max = match quota.held() {
-            Some(held) => self.group.bytes_max(held),
+        let max = match quota.memory_kind() {
+            Some(kind) => self.group.bytes_max(memory_kind),
             None => self.limits[quota as usize].load(Ordering::Relaxed),
         };
         (max != u64::MAX).then_some(max)
     }
 
     pub fn count(&self, quota: Quota) -> u64 {
-        match quota.held() {
-            Some(held) => self.group.bytes(held),
+        match quota.memory_kind() {
+            Some(kind) => self.group.bytes(memory_kind),
             None => self.counts[quota as usize].load(Ordering::Relaxed),
         }
     }
 
     pub fn refused(&self, quota: Quota) -> u64 {
-        match quota.held() {
-            Some(held) => self.group.refused(held),
+        match quota.memory_kind() {
+            Some(kind) => self.group.refused(memory_kind),
             None => self.refused[quota as usize].load(Ordering::Relaxed),
         }
     }
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_has_a_limit_and_refusals_are_counted_by_it() {
+    fn used_bytes_have_a_limit_and_count_refusals() {
         let space = Space::default();
         space.set_limit(Quota::Sessions, Some(2));
         for _ in 0..2 {

@@ -236,10 +236,10 @@ pub struct Settings {
     pub retained_messages_max: u64,
     /// Bytes of retained messages in all; the same policy.
     pub retained_bytes_max: u64,
-    /// Of these, one payer's: the user, or the address of clients without a name. None: as much as
+    /// Of these, one owner's: the user, or the address of clients without a name. None: as much as
     /// it leaves to others. What was retained before a start is nobody's.
-    pub retained_bytes_per_payer_max: Option<u64>,
-    /// Bytes in the queues of all sessions, of which one payer has half at most, one of many less.
+    pub retained_bytes_per_owner_max: Option<u64>,
+    /// Bytes in the queues of all sessions, of which one owner has half at most, one of many less.
     /// Beyond its part a queue is as if full.
     pub queues_bytes_max: u64,
     /// Bytes of all sessions with their wills and subscriptions, parted likewise. Beyond: CONNACK
@@ -283,7 +283,7 @@ impl Default for Settings {
             session_owner: SessionOwner::default(),
             retained_messages_max: 10_000_000,
             retained_bytes_max: 4 * 1024 * 1024 * 1024,
-            retained_bytes_per_payer_max: None,
+            retained_bytes_per_owner_max: None,
             queues_bytes_max: u64::MAX,
             sessions_bytes_max: u64::MAX,
             unsent_bytes_max: u64::MAX,

@@ -8,7 +8,7 @@ use topic::Cursor;
 
 use super::{Kept, has_wildcard};
 use crate::durable::RecordLocation;
-use crate::limits::ledger::{NOBODY, Payers};
+use crate::limits::ledger::{NOBODY, OwnerCharges};
 use crate::shard::effects::Effects;
 use crate::{Mail, Name, Quota, RetainedQuery, Scope};
 
@@ -24,7 +24,7 @@ const SWEEP_MESSAGES: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Retained {
     kept: topic::Retained<Kept>,
-    payers: Payers,
+    charges: OwnerCharges,
     /// Pages that were asked for, and how many this turn has had.
     asked: VecDeque<Box<RetainedQuery>>,
     given: usize,
@@ -38,7 +38,7 @@ impl Retained {
     pub(crate) fn new() -> Self {
         Self {
             kept: topic::Retained::new(),
-            payers: Payers::of(MemoryKind::Retained),
+            charges: OwnerCharges::of(MemoryKind::Retained),
             asked: VecDeque::new(),
             given: 0,
             last_page: 0,
@@ -60,7 +60,7 @@ impl Retained {
     pub(crate) fn has_room_for(
         &self,
         message: &Message,
-        payer: Option<&Arc<Account>>,
+        owner: Option<&Arc<Account>>,
         effects: &Effects,
     ) -> bool {
         if is_own(message.topic()) {
@@ -75,10 +75,10 @@ impl Retained {
                 return false;
             }
         }
-        if let Some(payer) = payer {
-            let old = old.filter(|old| old.payer == payer.number());
+        if let Some(owner) = owner {
+            let old = old.filter(|old| old.owner == owner.number());
             let more = bytes.saturating_sub(old.map_or(0, |old| old.bytes() as u64));
-            if more > 0 && effects.shared().lacks_room_to_retain_for(payer, more) {
+            if more > 0 && effects.shared().lacks_room_to_retain_for(owner, more) {
                 return false;
             }
         }
@@ -96,15 +96,15 @@ impl Retained {
         &mut self,
         message: &Message,
         place: RecordLocation,
-        payer: Option<&Arc<Account>>,
+        owner: Option<&Arc<Account>>,
         effects: &Effects,
     ) -> Option<RecordLocation> {
         let mut kept = Kept::new(message, place);
         let bytes = kept.bytes();
-        kept.payer = payer.map_or(NOBODY, |payer| self.payers.charge(payer, bytes as u64));
+        kept.owner = owner.map_or(NOBODY, |owner| self.charges.charge(owner, bytes as u64));
         let old = self.kept.insert(kept);
         if let Some(old) = &old {
-            self.payers.release(old.payer, old.bytes() as u64);
+            self.charges.release(old.owner, old.bytes() as u64);
         }
         let (more, more_bytes) = match &old {
             Some(old) => (0, bytes - old.bytes()),
@@ -117,7 +117,7 @@ impl Retained {
     /// Forgets the message of a topic. Returns where it stood.
     pub(super) fn remove(&mut self, topic: Name<'_>, effects: &Effects) -> Option<RecordLocation> {
         let old = self.kept.remove(&topic.key())?;
-        self.payers.release(old.payer, old.bytes() as u64);
+        self.charges.release(old.owner, old.bytes() as u64);
         count(topic, -1, -old.bytes(), effects);
         Some(old.place)
     }

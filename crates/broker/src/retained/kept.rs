@@ -18,8 +18,8 @@ use crate::{Name, Scope};
 pub(crate) struct Kept {
     body: Body,
     pub(crate) place: RecordLocation,
-    /// Who pays, by the number of the account.
-    pub(crate) payer: u32,
+    /// The account that is charged, by its number.
+    pub(crate) owner: u32,
 }
 
 /// Both variants fit into 16 bytes.
@@ -45,7 +45,7 @@ impl Kept {
             true => Body::Packed(pack(message)),
             false => Body::Shared(Box::new(Shared::new(message))),
         };
-        Self { body, place, payer: NOBODY }
+        Self { body, place, owner: NOBODY }
     }
 
     pub(crate) fn message(&self) -> Message {

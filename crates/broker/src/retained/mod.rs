@@ -53,8 +53,8 @@ impl Retained {
         let is_kept = durable.has_log() && message.level() > 0;
         let asked = asked.filter(|_| is_kept || sessions.lacks_room_to_retain(cx, message));
         let confirm = asked.map(|asked| asked.ask(Respondent::RETAINED));
-        let payer = sessions.payer_of(message).cloned();
-        cx.send(home, Mail::Retain { message: message.clone(), confirm, payer });
+        let owner = sessions.owner_of(message).cloned();
+        cx.send(home, Mail::Retain { message: message.clone(), confirm, owner });
     }
 
     fn retain_at_home(
@@ -73,9 +73,9 @@ impl Retained {
         {
             return self.retain_here(cx, sessions, durable, message, asked);
         }
-        let payer = sessions.payer_of(message).cloned();
+        let owner = sessions.owner_of(message).cloned();
         let confirm = asked.as_deref_mut().map(|asked| asked.ask(Respondent::RETAINED));
-        let kept = self.keep_retained(cx, durable, message, confirm, payer.as_ref());
+        let kept = self.keep_retained(cx, durable, message, confirm, owner.as_ref());
         if let Some(asked) = asked.filter(|_| kept != Ok(true)) {
             asked.take_back(Respondent::RETAINED);
         }
@@ -108,14 +108,14 @@ impl Retained {
         message: &Message,
         asked: &mut Asked,
     ) {
-        let payer = sessions.payer_of(message).cloned();
+        let owner = sessions.owner_of(message).cloned();
         durable.on_retain_mail(
             cx,
             sessions,
             self,
             message.clone(),
             Some(asked.ask(Respondent::RETAINED)),
-            payer,
+            owner,
         );
     }
 
@@ -127,13 +127,13 @@ impl Retained {
         durable: &mut Durable,
         message: &Message,
         confirm: Option<Confirm>,
-        payer: Option<&Arc<Account>>,
+        owner: Option<&Arc<Account>>,
     ) -> Result<bool, Reason> {
         let topic = message.topic();
         if message.payload().is_empty() {
             return self.clear_retained(cx, durable, message, confirm);
         }
-        if !self.has_room_for(message, payer, &cx.effects)
+        if !self.has_room_for(message, owner, &cx.effects)
             || durable.has_late_retained(Name::of(message))
         {
             cx.metrics.retained_refused.add(1);
@@ -142,11 +142,11 @@ impl Retained {
             cx.note_of_shard(subject, 1);
             return Err(Reason::QUOTA_EXCEEDED);
         }
-        let place = match durable.write_retained(cx, message, confirm, payer) {
+        let place = match durable.write_retained(cx, message, confirm, owner) {
             Ok(place) => place,
             Err(error) => return Err(reason_of(&error)),
         };
-        if let Some(old) = self.insert(message, place, payer, &cx.effects) {
+        if let Some(old) = self.insert(message, place, owner, &cx.effects) {
             match place.is_some() {
                 true => durable.release_place(old),
                 false => durable.unwrite_retained(message, old),
@@ -165,18 +165,18 @@ impl Sessions {
         let bytes = message.heap_bytes() as u64;
         cx.shared.lacks_room_to_retain(1, bytes)
             || self
-                .payer_of(message)
-                .is_some_and(|payer| cx.shared.lacks_room_to_retain_for(payer, bytes))
+                .owner_of(message)
+                .is_some_and(|owner| cx.shared.lacks_room_to_retain_for(owner, bytes))
     }
 
-    /// Who pays for the place of a message in a log, by the number of the account. Of one that
-    /// nobody answers for the publisher here does, whose will it may be.
+    /// The account that is charged for the bytes of a message in a log, by its number. Without an
+    /// owner in the mail the publisher on this shard is charged: it may be its will.
     #[inline]
-    pub(crate) fn payer_number(&self, message: &Message, asked: Option<&Asked>) -> u32 {
+    pub(crate) fn owner_number(&self, message: &Message, asked: Option<&Asked>) -> u32 {
         match asked {
-            Some(asked) => asked.confirm().payer,
+            Some(asked) => asked.confirm().owner,
             None if message.level() == 0 || message.qos() == QoS::AtMostOnce => NOBODY,
-            None => self.payer_of(message).map_or(NOBODY, |payer| payer.number()),
+            None => self.owner_of(message).map_or(NOBODY, |owner| owner.number()),
         }
     }
 }

@@ -6,7 +6,7 @@ use session::{MemoryKind, Message};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
-use crate::durable::PAYER_BYTES_MAX;
+use crate::durable::OWNER_BYTES_MAX;
 use crate::flow::{PAUSE_MS, RECHECK_MS};
 use crate::groups::table::Groups;
 use crate::routing::router::Router;
@@ -14,7 +14,7 @@ use crate::shard::context::Context;
 use crate::{Name, Scope, WhenFull};
 
 /// What a fact adds to topic, properties and payload of a message at the most, and some more.
-const FACT_BYTES_MAX: usize = 1024 + PAYER_BYTES_MAX;
+const FACT_BYTES_MAX: usize = 1024 + OWNER_BYTES_MAX;
 
 impl Sessions {
     /// Why a message cannot be written where it has to be, as far as the shards there have said.
@@ -51,10 +51,10 @@ impl Sessions {
             return None;
         }
         let is_clear = frees_room(message);
-        let lacking = match self.payer_of(message) {
+        let lacking = match self.owner_of(message) {
             // Who could wait has waited (`wait_for_disk_ms`). Who has gone cannot.
-            Some(payer) if logs.tight != 0 && !is_clear => {
-                cx.shared.logs_lacking(logs.tight, payer, message.heap_bytes() as u64)
+            Some(owner) if logs.tight != 0 && !is_clear => {
+                cx.shared.logs_lacking(logs.tight, owner, message.heap_bytes() as u64)
             }
             _ => 0,
         };
@@ -74,17 +74,17 @@ impl Sessions {
         let bytes = message.heap_bytes() as u64;
         is_counted
             && !frees_room(message)
-            && self.payer_of(message).is_some_and(|p| p.is_over_limit(MemoryKind::Logged, bytes))
+            && self.owner_of(message).is_some_and(|p| p.is_over_limit(MemoryKind::Logged, bytes))
     }
 
     fn count_log_refusal(&self, message: &Message) {
-        if let Some(payer) = self.payer_of(message) {
-            payer.count_refusal(MemoryKind::Logged, message.heap_bytes() as u64);
+        if let Some(owner) = self.owner_of(message) {
+            owner.count_refusal(MemoryKind::Logged, message.heap_bytes() as u64);
         }
     }
 
-    /// Does who pays for a will hold too much of a log that would have to take it? Nobody can be
-    /// told to wait, or that it is refused.
+    /// Does the owner of a will use too much of a log that would have to store it? No client can be
+    /// paused for it, or get a refusal.
     pub(crate) fn lacks_share_for(
         &mut self,
         cx: &mut Context,
@@ -101,7 +101,7 @@ impl Sessions {
             return false;
         }
         let bytes = will.heap_bytes() as u64;
-        let lacking = self.payer_of(will).map(|p| cx.shared.logs_lacking(tight, p, bytes));
+        let lacking = self.owner_of(will).map(|p| cx.shared.logs_lacking(tight, p, bytes));
         lacking.is_some_and(|lacking| lacking & self.keepers_of(cx, groups, will) != 0)
     }
 
@@ -145,8 +145,8 @@ impl Client {
         let logs = cx.shared.logs();
         let is_clear = publish.retain && publish.payload.is_empty();
         let lacking = match self.charged.account() {
-            Some(payer) if logs.tight != 0 => {
-                cx.shared.logs_lacking(logs.tight, payer, bytes as u64)
+            Some(owner) if logs.tight != 0 => {
+                cx.shared.logs_lacking(logs.tight, owner, bytes as u64)
             }
             _ => 0,
         };

@@ -111,8 +111,8 @@ pub(crate) enum Keeping {
     /// It is written if one of them is found. If nobody awaits the outcome, and it cannot be
     /// written, it is kept in memory, in its turn. `may_refuse`: the publisher can be told that a
     /// subscriber has no room.
-    /// `payer`: of its place in the log, by the number of the account.
-    New { is_awaited: bool, may_refuse: bool, payer: u32, origin: Option<Origin> },
+    /// `owner`: of its place in the log, by the number of the account.
+    New { is_awaited: bool, may_refuse: bool, owner: u32, origin: Option<Origin> },
     /// It is there, with this serial.
     Kept(u64),
     /// It is not for these, who get it later than others (`broadcast.rs`).
@@ -122,8 +122,8 @@ pub(crate) enum Keeping {
 impl Keeping {
     pub(crate) fn of_published(asked: Option<&Asked>) -> Self {
         let is_awaited = asked.is_some();
-        let payer = asked.map_or(NOBODY, |asked| asked.confirm().payer);
-        Self::New { is_awaited, may_refuse: is_awaited, payer, origin: None }
+        let owner = asked.map_or(NOBODY, |asked| asked.confirm().owner);
+        Self::New { is_awaited, may_refuse: is_awaited, owner, origin: None }
     }
 }
 
@@ -146,11 +146,11 @@ impl Sessions {
         durable: &mut Durable,
         message: &Message,
         confirm: Option<Confirm>,
-        payer: u32,
+        owner: u32,
     ) -> Delivered {
         let origin = confirm.and_then(|confirm| cx.origin_of(confirm));
         let (is_awaited, may_refuse) = (confirm.is_some(), confirm.is_some() && origin.is_none());
-        let keeping = Keeping::New { is_awaited, may_refuse, payer, origin };
+        let keeping = Keeping::New { is_awaited, may_refuse, owner, origin };
         let topic = Name::topic_of(message);
         let mut audience = self.router.audience_here(topic, &mut cx.flow.work);
         let found = audience.subscriptions();

@@ -205,7 +205,7 @@ impl Sessions {
         let connection = client.connection;
         let packet_id = publish.packet_id;
         let (serial, is_will, is_again) = (0, false, false);
-        let payer = client.charged.account().map_or(NOBODY, |account| account.number());
+        let owner = client.charged.account().map_or(NOBODY, |account| account.number());
         Some(Asked::new(Confirm {
             publisher,
             connection,
@@ -214,7 +214,7 @@ impl Sessions {
             respondent: Respondent::ASKING,
             serial,
             is_will,
-            payer,
+            owner,
             is_again,
         }))
     }
@@ -438,9 +438,9 @@ impl Sessions {
             // though nobody there was promised it yet, has to know it by its serial.
             let promises = interested.promises & (1 << shard) != 0;
             let is_awaited = |asked: &&mut Asked| promises || asked.confirm().serial != 0;
-            let payer = self.payer_number(message, asked.as_deref());
+            let owner = self.owner_number(message, asked.as_deref());
             let confirm = asked.as_deref_mut().filter(is_awaited).map(|a| a.ask_shard(shard));
-            cx.send(shard, Mail::Publish { message: message.clone(), confirm, payer });
+            cx.send(shard, Mail::Publish { message: message.clone(), confirm, owner });
         }
     }
 
@@ -451,20 +451,20 @@ impl Sessions {
         durable: &mut Durable,
         message: Message,
         confirm: Option<Confirm>,
-        payer: u32,
+        owner: u32,
     ) {
         if confirm.is_some() && durable.has_late_mail() {
-            durable.put_off_mail(Mail::Publish { message, confirm, payer });
+            durable.put_off_mail(Mail::Publish { message, confirm, owner });
             return;
         }
         if durable.is_repetition(cx, confirm) {
             cx.answer(confirm, Reason::SUCCESS, message);
             return;
         }
-        let delivered = self.deliver_mailed(cx, durable, &message, confirm, payer);
+        let delivered = self.deliver_mailed(cx, durable, &message, confirm, owner);
         match (delivered.refused, delivered.kept, confirm) {
             (Some(_), _, Some(_)) if delivered.lacks_log && durable.waits_for_disk(cx, confirm) => {
-                durable.put_off_mail(Mail::Publish { message, confirm, payer });
+                durable.put_off_mail(Mail::Publish { message, confirm, owner });
             }
             (Some(reason), _, _) => cx.answer(confirm, reason, message),
             (None, Some(position), Some(confirm)) => {

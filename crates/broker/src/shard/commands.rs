@@ -140,7 +140,7 @@ impl Shard {
             respondent: Respondent::ASKING,
             serial: 0,
             is_will: false,
-            payer: NOBODY,
+            owner: NOBODY,
             is_again: false,
         });
         let routed = match crate::names::topics::is_published(&publication.topic) {

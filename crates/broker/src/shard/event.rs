@@ -199,7 +199,7 @@ pub enum Event {
         username: Option<Box<str>>,
         peer: Box<str>,
     },
-    /// A session was refused that would be too much for who pays for it: [`crate::Ledger`].
+    /// A session was refused that would exceed the share of its owner: [`crate::Ledger`].
     SessionRefused {
         client_id: Box<str>,
         username: Option<Box<str>>,

@@ -61,8 +61,8 @@ impl Shard {
         self.cx.now_ms = now_ms;
         let Self { cx, sessions, durable, groups, retained, .. } = self;
         match mail {
-            Mail::Publish { message, confirm, payer } => {
-                sessions.on_publish_mail(cx, durable, message, confirm, payer);
+            Mail::Publish { message, confirm, owner } => {
+                sessions.on_publish_mail(cx, durable, message, confirm, owner);
             }
             Mail::Confirmed { confirm, reason, refused } => {
                 sessions.on_confirmed(cx, durable, confirm, reason, refused.as_ref());
@@ -73,8 +73,8 @@ impl Shard {
                     client.hold_up(cx, pace, false);
                 }
             }
-            Mail::Retain { message, confirm, payer } => {
-                durable.on_retain_mail(cx, sessions, retained, message, confirm, payer);
+            Mail::Retain { message, confirm, owner } => {
+                durable.on_retain_mail(cx, sessions, retained, message, confirm, owner);
             }
             Mail::QueryRetained(query) => retained.on_query(query, &mut cx.effects),
             Mail::Retained { query, messages: page, is_last: ends } => {

@@ -61,8 +61,8 @@ pub struct Confirm {
     pub serial: u64,
     /// It is a will. Their serials grow by themselves: they do not wait for a commit.
     pub is_will: bool,
-    /// Who pays for its place in a log, by the number of the account.
-    pub payer: u32,
+    /// The account that is charged for its bytes in a log, by its number.
+    pub owner: u32,
     /// It was accepted before and is only retained anew: it cannot be refused any more.
     pub is_again: bool,
 }
@@ -108,17 +108,17 @@ impl GroupWay {
 /// One item of a mail batch. Items from one shard to another arrive in the order of sending.
 #[derive(Clone, Debug)]
 pub enum Mail {
-    /// Deliver to the subscribers you have (shared groups are the sender's affair). `payer`: of its
+    /// Deliver to the subscribers you have (shared groups are the sender's affair). `owner`: of its
     /// place in a log, by the number of the account, also where nobody waits for the answer.
-    Publish { message: Message, confirm: Option<Confirm>, payer: u32 },
+    Publish { message: Message, confirm: Option<Confirm>, owner: u32 },
     /// The answer to a publish with `confirm`; `refused` is the message that found no room.
     Confirmed { confirm: Confirm, reason: Reason, refused: Option<Message> },
     /// A subscriber of this publisher's messages is slow: read on from it a little later.
     /// Unless that is urgent, only if it sends bursts.
     Congested { publisher: SessionKey, pause_ms: u32, is_urgent: bool },
     /// Keep, replace or (empty payload) clear the retained message of a topic that is yours; with
-    /// who pays for it.
-    Retain { message: Message, confirm: Option<Confirm>, payer: Option<Arc<Account>> },
+    /// its owner.
+    Retain { message: Message, confirm: Option<Confirm>, owner: Option<Arc<Account>> },
     /// Look up retained messages.
     QueryRetained(Box<RetainedQuery>),
     /// One page of them; `query.after` tells where to go on, if there are more.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use session::{Account, MemoryKind};
 use topic::{Interest, SHARDS_MAX};
 
-use crate::clients::connect::scope_of_payer;
+use crate::clients::connect::scope_of_owner;
 use crate::groups::group_names::GroupNames;
 use crate::{Ledger, Metrics, Name, Settings, ShardId, Spaces};
 
@@ -258,15 +258,15 @@ impl Shared {
         }
     }
 
-    /// Those of the logs, a bit for each, of which a payer would hold too much with so many bytes
+    /// Those of the logs, a bit for each, of which an owner would hold too much with so many bytes
     /// more: while space is short more than its share and than it leaves to others. What it holds
     /// counts as spread over all of them evenly.
     #[cold]
-    pub(crate) fn logs_lacking(&self, logs: u64, payer: &Account, more: u64) -> u64 {
+    pub(crate) fn logs_lacking(&self, logs: u64, owner: &Account, more: u64) -> u64 {
         let in_each = |bytes: u64| bytes / u64::from(self.shard_count);
-        let own = in_each(payer.bytes(MemoryKind::Logged)) + more;
-        let sharers = payer.logging_count();
-        let group = payer.group_logs();
+        let own = in_each(owner.bytes(MemoryKind::Logged)) + more;
+        let sharers = owner.logging_count();
+        let group = owner.group_logs();
         let lacks = |shard: &usize| {
             let left = self.logs_left[*shard].load(Ordering::Relaxed);
             let most = self.logs_most[*shard].load(Ordering::Relaxed);
@@ -294,20 +294,20 @@ impl Shared {
             || bytes > 0 && kept_bytes + bytes > retained_bytes_max
     }
 
-    /// The account of who pays, in its namespace.
-    pub(crate) fn account(&self, payer: &str) -> Arc<Account> {
-        let group = || Some(self.spaces.of(scope_of_payer(payer))?.group());
-        self.ledger.account_in(payer, group)
+    /// The account of an owner, in its namespace.
+    pub(crate) fn account(&self, owner: &str) -> Arc<Account> {
+        let group = || Some(self.spaces.of(scope_of_owner(owner))?.group());
+        self.ledger.account_in(owner, group)
     }
 
-    /// Would a payer have more retained than its part?
-    pub(crate) fn lacks_room_to_retain_for(&self, payer: &Account, bytes: u64) -> bool {
-        match self.settings.retained_bytes_per_payer_max {
-            None => payer.lacks_room(MemoryKind::Retained, bytes),
+    /// Would an owner have more retained than its part?
+    pub(crate) fn lacks_room_to_retain_for(&self, owner: &Account, bytes: u64) -> bool {
+        match self.settings.retained_bytes_per_owner_max {
+            None => owner.lacks_room(MemoryKind::Retained, bytes),
             Some(max) => {
-                payer.bytes(MemoryKind::Retained) + bytes > max
-                    || payer.lacks_group_room(MemoryKind::Retained, bytes)
-                    || payer.lacks_memory(bytes)
+                owner.bytes(MemoryKind::Retained) + bytes > max
+                    || owner.lacks_group_room(MemoryKind::Retained, bytes)
+                    || owner.lacks_memory(bytes)
             }
         }
     }

@@ -466,7 +466,7 @@ fn what_is_retained_on_a_refused_topic_is_cleared_and_nobody_hears_of_it() {
             scope: Scope::FIRST.number(),
         });
         let home = usize::from(lab.shared.shard_of_topic(Name::first(topic)));
-        lab.shards[home].on_mail(Mail::Retain { message, confirm: None, payer: None }, lab.now_ms);
+        lab.shards[home].on_mail(Mail::Retain { message, confirm: None, owner: None }, lab.now_ms);
         let look = Command::Retained { filter: topic.into(), after: None, max: 1 };
         let kept =
             |answer| matches!(answer, Answer::Retained { messages, .. } if messages.len() == 1);

@@ -15,10 +15,10 @@ fn user(name: &str, client_id: &str) -> ConnectRequest {
     ConnectRequest { username: Some(name.into()), ..persistent(client_id) }
 }
 
-fn logged(lab: &Lab, payer: &str) -> u64 {
+fn logged(lab: &Lab, owner: &str) -> u64 {
     let all = lab.shared.ledger.largest(usize::MAX);
-    let found = all.iter().find(|holder| *holder.name == *payer);
-    found.map_or(0, |holder| holder.bytes[MemoryKind::Logged as usize])
+    let found = all.iter().find(|consumer| *consumer.name == *owner);
+    found.map_or(0, |consumer| consumer.bytes[MemoryKind::Logged as usize])
 }
 
 /// Each user has a session on each shard that is away, and one that publishes for both of its own.
@@ -95,8 +95,8 @@ fn who_fills_the_logs_is_refused_before_they_are_full_and_the_others_go_on() {
         let Town { mut lab, eve, anna } = town(Settings::default());
         let taken = fill(&mut lab, eve, topic, qos);
         assert!(taken > 100, "{topic} {qos}: {taken}");
-        let held = logged(&lab, "user eve");
-        assert!(held >= (taken * PAYLOAD.len()) as u64, "{topic} {qos}: {held} for {taken}");
+        let used = logged(&lab, "user eve");
+        assert!(used >= (taken * PAYLOAD.len()) as u64, "{topic} {qos}: {used} for {taken}");
         assert_eq!(logged(&lab, "user anna"), 0);
         let is_told = |event: &Event| {
             matches!(event, Event::Refused { client_id, .. }
@@ -209,8 +209,8 @@ fn what_waits_is_its_publishers_after_a_restart_too() {
     fill(&mut lab, eve, "eve/x", 1);
     let kept = |lab: &Lab| {
         let all = lab.shared.ledger.largest(usize::MAX);
-        let eve = all.iter().find(|holder| *holder.name == *"user eve");
-        eve.map_or(0, |holder| holder.bytes[MemoryKind::Retained as usize])
+        let eve = all.iter().find(|consumer| *consumer.name == *"user eve");
+        eve.map_or(0, |consumer| consumer.bytes[MemoryKind::Retained as usize])
     };
     let before = (logged(&lab, "user eve"), kept(&lab));
     assert!(before.1 > 0, "something is retained");

@@ -206,20 +206,20 @@ fn a_filter_that_is_too_long_by_now_can_be_given_up() {
     assert_eq!(lab.take_all(client), [Got::Unsuback(2, vec![0])]);
 }
 
-// Who pays.
+// Owners.
 
 /// A kept session of a client without a name at an address.
 fn from(address: &str, client_id: &str) -> ConnectRequest {
     ConnectRequest { origin: address.into(), ..persistent(client_id) }
 }
 
-fn held(lab: &Lab, payer: &str, kind: MemoryKind) -> u64 {
+fn used(lab: &Lab, owner: &str, kind: MemoryKind) -> u64 {
     let all = lab.shared.ledger.largest(usize::MAX);
-    all.iter().find(|holder| *holder.name == *payer).map_or(0, |h| h.bytes[kind as usize])
+    all.iter().find(|consumer| *consumer.name == *owner).map_or(0, |h| h.bytes[kind as usize])
 }
 
 #[test]
-fn the_queues_of_one_payer_leave_room_for_those_of_others() {
+fn the_queues_of_one_owner_leave_room_for_those_of_others() {
     let settings = Settings { queues_bytes_max: 100_000, ..Settings::default() };
     let mut lab = Lab::with(2, settings, Access::open());
     for (address, ids) in [("greedy", 0..3), ("modest", 3..4)] {
@@ -233,7 +233,7 @@ fn the_queues_of_one_payer_leave_room_for_those_of_others() {
     for number in 0..300 {
         lab.publish(publisher, &format!("t/{}", number % 3), &[7; 1_000], 1, number as u16 + 1);
     }
-    assert!((45_000..=52_000).contains(&held(&lab, "address greedy", MemoryKind::Queued)));
+    assert!((45_000..=52_000).contains(&used(&lab, "address greedy", MemoryKind::Queued)));
     for number in 0..20 {
         lab.publish(publisher, "t/3", &[7; 1_000], 1, number + 1);
     }
@@ -249,12 +249,12 @@ fn the_queues_of_one_payer_leave_room_for_those_of_others() {
         left += got as u64;
     }
     assert_eq!(left + dropped, 300);
-    assert_eq!(held(&lab, "address greedy", MemoryKind::Queued), 0);
+    assert_eq!(used(&lab, "address greedy", MemoryKind::Queued), 0);
     assert_eq!(lab.shared.ledger.bytes(MemoryKind::Queued), 0);
 }
 
 #[test]
-fn sessions_are_refused_to_a_payer_that_has_many_and_resumed_all_the_same() {
+fn sessions_are_refused_to_an_owner_of_many_but_can_be_resumed() {
     let settings = Settings { sessions_bytes_max: 20_000, ..Settings::default() };
     let mut lab = Lab::with(2, settings, Access::open());
     let is_let_in = |lab: &mut Lab, request: ConnectRequest| {
@@ -276,14 +276,14 @@ fn sessions_are_refused_to_a_payer_that_has_many_and_resumed_all_the_same() {
     assert!(is_let_in(&mut lab, from("a", "client-3")), "one that there is");
     assert!(is_let_in(&mut lab, from("b", "other")), "another address");
     let named = |name: &str| ConnectRequest { username: Some(name.into()), ..from("a", name) };
-    assert!(is_let_in(&mut lab, named("anna")), "a user pays for itself wherever it comes from");
+    assert!(is_let_in(&mut lab, named("anna")), "a user is charged wherever it comes from");
     let short_lived = ConnectRequest { session_expiry_secs: 0, ..from("a", "short-lived") };
     assert!(is_let_in(&mut lab, short_lived), "what keeps nothing");
     let ended =
         ConnectRequest { clean_start: true, session_expiry_secs: 0, ..from("a", "client-3") };
-    let before = held(&lab, "address a", MemoryKind::Sessions);
+    let before = used(&lab, "address a", MemoryKind::Sessions);
     assert!(is_let_in(&mut lab, ended));
-    assert!(held(&lab, "address a", MemoryKind::Sessions) < before, "it is over");
+    assert!(used(&lab, "address a", MemoryKind::Sessions) < before, "it is over");
     let will = session::Will {
         topic: "w".into(),
         properties: [].into(),
@@ -337,18 +337,18 @@ fn what_is_known_of_clients_is_charged_as_long_as_they_are_connected() {
         }
     }
     assert!((2..20).contains(&all.len()), "{}", all.len());
-    assert!(held(&lab, "address a", MemoryKind::Sessions) > 10_000 * all.len() as u64);
+    assert!(used(&lab, "address a", MemoryKind::Sessions) > 10_000 * all.len() as u64);
     all.push(lab.open(once(fat("b", "its neighbour has its share"))));
     all.push(lab.open(once(from("a", "who needs little"))));
     all.into_iter().for_each(|conn| lab.cut(conn));
     assert_eq!(lab.shared.ledger.bytes(MemoryKind::Sessions), 0);
-    // A session that is kept pays on.
+    // A session that is kept is still charged.
     let kept = lab.open(fat("a", "kept"));
     lab.cut(kept);
-    assert!(held(&lab, "address a", MemoryKind::Sessions) > 10_000);
+    assert!(used(&lab, "address a", MemoryKind::Sessions) > 10_000);
     let clean = ConnectRequest { clean_start: true, ..once(from("a", "kept")) };
     let again = lab.open(clean);
-    assert!(held(&lab, "address a", MemoryKind::Sessions) < 1_000);
+    assert!(used(&lab, "address a", MemoryKind::Sessions) < 1_000);
     lab.cut(again);
     assert_eq!(lab.shared.ledger.bytes(MemoryKind::Sessions), 0);
 }
@@ -358,13 +358,13 @@ fn subscriptions_are_charged_and_come_back_with_the_end_of_the_session() {
     let settings = Settings { sessions_bytes_max: 4_000, ..Settings::default() };
     let mut lab = Lab::with(1, settings, Access::open());
     let conn = lab.open(from("a", "client"));
-    let before = held(&lab, "address a", MemoryKind::Sessions);
+    let before = used(&lab, "address a", MemoryKind::Sessions);
     let granted = (0..50).filter(|n| lab.subscribe(conn, &format!("t/{n}"), 1) < 0x80).count();
     assert!((3..10).contains(&granted), "{granted}");
     lab.unsubscribe(conn, "t/0");
     lab.take_all(conn);
     assert_eq!(lab.subscribe(conn, "t/0", 1), 1);
-    assert!(held(&lab, "address a", MemoryKind::Sessions) > before);
+    assert!(used(&lab, "address a", MemoryKind::Sessions) > before);
     lab.cut(conn);
     let conn = lab.open(ConnectRequest {
         clean_start: true,

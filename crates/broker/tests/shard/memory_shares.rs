@@ -16,9 +16,9 @@ fn user(name: &str, client_id: &str) -> ConnectRequest {
     ConnectRequest { username: Some(name.into()), ..from("elsewhere", client_id) }
 }
 
-fn held(lab: &Lab, payer: &str, kind: MemoryKind) -> u64 {
+fn used(lab: &Lab, owner: &str, kind: MemoryKind) -> u64 {
     let all = lab.shared.ledger.largest(usize::MAX);
-    all.iter().find(|holder| *holder.name == *payer).map_or(0, |h| h.bytes[kind as usize])
+    all.iter().find(|consumer| *consumer.name == *owner).map_or(0, |h| h.bytes[kind as usize])
 }
 
 fn look(lab: &mut Lab) {
@@ -93,16 +93,16 @@ fn publish_to_news(lab: &mut Lab, conn: Conn, packet_id: u16) -> Reason {
 #[test]
 fn what_waits_in_connections_is_counted_while_memory_is_short_and_ends_with_them() {
     let Town { mut lab, greedy, .. } = town();
-    assert_eq!(held(&lab, "address greedy", MemoryKind::Unsent), 0, "nobody has looked");
+    assert_eq!(used(&lab, "address greedy", MemoryKind::Unsent), 0, "nobody has looked");
     lab.shared.set_memory_left(Memory::Tight, 1 << 30);
     look(&mut lab);
-    let counted = held(&lab, "address greedy", MemoryKind::Unsent);
+    let counted = used(&lab, "address greedy", MemoryKind::Unsent);
     assert!((3 * OWED_EACH..=9 * OWED_EACH).contains(&counted), "{counted}");
-    assert!(held(&lab, "user anna", MemoryKind::Unsent) < 1_000);
+    assert!(used(&lab, "user anna", MemoryKind::Unsent) < 1_000);
     for conn in greedy {
         lab.cut(conn);
     }
-    let left = held(&lab, "address greedy", MemoryKind::Unsent);
+    let left = used(&lab, "address greedy", MemoryKind::Unsent);
     assert!(left < 5_000, "{left}");
 }
 
@@ -118,7 +118,7 @@ fn no_more_is_kept_for_who_does_not_read_while_memory_is_short() {
     let unsent = |lab: &mut Lab| {
         lab.shared.set_memory_left(Memory::Tight, 1 << 30);
         look(lab);
-        held(lab, "address greedy", MemoryKind::Unsent)
+        used(lab, "address greedy", MemoryKind::Unsent)
     };
     let before = unsent(&mut lab);
     flood(&mut lab);
@@ -158,7 +158,7 @@ fn no_more_is_kept_for_who_does_not_read_while_much_waits_in_connections() {
         sent(lab) - before
     };
     assert!(flood(&mut lab, first) > 0);
-    assert!(held(&lab, "address greedy", MemoryKind::Unsent) > UNSENT_BYTES_MAX);
+    assert!(used(&lab, "address greedy", MemoryKind::Unsent) > UNSENT_BYTES_MAX);
     assert_eq!(lab.total(|m| &m.dropped_slow), 0);
     assert_eq!(flood(&mut lab, second), 0);
     assert!(lab.total(|m| &m.dropped_slow) > 0);
@@ -271,8 +271,8 @@ fn queues_of_those_who_hold_most_do_not_grow_while_memory_is_short() {
             lab.settle_mail();
         }
     }
-    assert_eq!(held(&lab, "address greedy", MemoryKind::Queued), 0);
-    assert!(held(&lab, "address modest", MemoryKind::Queued) > 20_000);
+    assert_eq!(used(&lab, "address greedy", MemoryKind::Queued), 0);
+    assert!(used(&lab, "address modest", MemoryKind::Queued) > 20_000);
     assert_eq!(lab.total(|m| &m.dropped_queue_full), 20, "counted");
 }
 
@@ -289,14 +289,14 @@ fn retain(lab: &mut Lab, conn: Conn, topic: &str, bytes: usize) -> bool {
 fn retained_lab(shards: u16, own_max: Option<u64>) -> Lab {
     let settings = Settings {
         retained_bytes_max: 100_000,
-        retained_bytes_per_payer_max: own_max,
+        retained_bytes_per_owner_max: own_max,
         ..Settings::default()
     };
     Lab::with(shards, settings, Access::open())
 }
 
 #[test]
-fn the_retained_messages_of_one_payer_leave_room_for_those_of_others() {
+fn the_retained_messages_of_one_owner_leave_room_for_those_of_others() {
     for shards in [1, 3] {
         let mut lab = retained_lab(shards, None);
         let greedy = lab.open(user("greedy", "one"));
@@ -316,23 +316,23 @@ fn the_retained_messages_of_one_payer_leave_room_for_those_of_others() {
         assert!(retain(&mut lab, greedy, "greedy/1", 900));
         lab.cut(greedy);
         lab.cut(second);
-        assert!(held(&lab, "user greedy", MemoryKind::Retained) > 40_000);
+        assert!(used(&lab, "user greedy", MemoryKind::Retained) > 40_000);
         let again = lab.open(user("greedy", "three"));
         assert!(!retain(&mut lab, again, "more", 1_000));
-        // Whoever replaces one pays for it from then on.
-        let before = held(&lab, "user modest", MemoryKind::Retained);
+        // The client that replaces one is charged from then on.
+        let before = used(&lab, "user modest", MemoryKind::Retained);
         assert!(retain(&mut lab, modest, "greedy/2", 1_000));
-        assert!(held(&lab, "user modest", MemoryKind::Retained) > before + 1_000);
+        assert!(used(&lab, "user modest", MemoryKind::Retained) > before + 1_000);
         for n in 0..100 {
             assert!(retain(&mut lab, modest, &format!("greedy/{n}"), 0), "clearing goes on");
         }
-        assert_eq!(held(&lab, "user greedy", MemoryKind::Retained), 0);
+        assert_eq!(used(&lab, "user greedy", MemoryKind::Retained), 0);
         assert!(retain(&mut lab, again, "more", 1_000));
     }
 }
 
 #[test]
-fn the_part_of_one_payer_of_what_is_retained_can_be_set() {
+fn the_part_of_one_owner_of_retained_bytes_can_be_set() {
     let mut lab = retained_lab(2, Some(80_000));
     let owner = lab.open(user("owner", "one"));
     let count = (0..100).filter(|n| retain(&mut lab, owner, &format!("t/{n}"), 1_000)).count();

@@ -271,7 +271,7 @@ fn stored(topic: &str) -> StoredMessage<'_> {
         qos: level(1),
         retain: false,
         expires_at_ms: u64::MAX,
-        payer: "",
+        owner: "",
         topic,
         properties: b"",
         payload: b"x",

@@ -110,7 +110,7 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
         qos,
         retain,
         expires_at_ms: c,
-        payer: other,
+        owner: other,
         topic,
         properties,
         payload,

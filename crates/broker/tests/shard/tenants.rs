@@ -84,10 +84,10 @@ fn a_crowd_that_queues_leaves_the_queue_of_another_tenant_its_room() {
 #[test]
 fn a_crowd_that_retains_leaves_another_tenant_its_room() {
     let per_user = [None, Some(300_000)];
-    for retained_bytes_per_payer_max in per_user {
+    for retained_bytes_per_owner_max in per_user {
         let settings = Settings {
             retained_bytes_max: 1_000_000,
-            retained_bytes_per_payer_max,
+            retained_bytes_per_owner_max,
             ..Settings::default()
         };
         let mut lab = Lab::with(2, settings, Access::open());

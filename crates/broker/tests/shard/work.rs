@@ -560,9 +560,9 @@ fn mail_that_many_filters_match_is_handled_over_several_turns_in_its_order() {
     let mut batch: Vec<Mail> = Vec::new();
     for number in 0..200 {
         let message = message(&topic, &number.to_string());
-        batch.push(Mail::Publish { message, confirm: None, payer: 0 });
+        batch.push(Mail::Publish { message, confirm: None, owner: 0 });
     }
-    batch.push(Mail::Publish { message: message("light", "behind"), confirm: None, payer: 0 });
+    batch.push(Mail::Publish { message: message("light", "behind"), confirm: None, owner: 0 });
     let now_ms = lab.now_ms;
     lab.shards[0].on_batch(batch, now_ms);
     let in_a_turn = UNITS.div_ceil(512);
@@ -570,7 +570,7 @@ fn mail_that_many_filters_match_is_handled_over_several_turns_in_its_order() {
     assert_eq!(lab.take_all(subscriber).len(), in_a_turn);
     assert_eq!(lab.shards[0].next_deadline_ms(), 0, "there is more to do");
     // What comes now waits behind it.
-    let more = vec![Mail::Publish { message: message(&topic, "200"), confirm: None, payer: 0 }];
+    let more = vec![Mail::Publish { message: message(&topic, "200"), confirm: None, owner: 0 }];
     lab.shards[0].on_batch(more, now_ms);
     let mut turns = 1;
     let mut received = 0;
@@ -602,7 +602,7 @@ fn message_of(slot: u32, topic: &str, payload: &str) -> Mail {
         level: 0,
         scope: 0,
     });
-    Mail::Publish { message, confirm: None, payer: 0 }
+    Mail::Publish { message, confirm: None, owner: 0 }
 }
 
 #[test]
@@ -705,7 +705,7 @@ fn mail_that_waits_for_a_turn_is_dealt_with_before_the_broker_ends() {
         subscriber
     });
     let publish =
-        |number: &String| Mail::Publish { message: message("a", number), confirm: None, payer: 0 };
+        |number: &String| Mail::Publish { message: message("a", number), confirm: None, owner: 0 };
     let numbers: Vec<_> = (0..100).map(|number| number.to_string()).collect();
     let now_ms = lab.now_ms;
     lab.shards[1].on_batch(numbers.iter().map(publish).collect(), now_ms);

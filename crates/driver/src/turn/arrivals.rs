@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::host::Host;
 use crate::mailbox::Handover;
 
-/// So many of one payer (a user, or an address where nothing proves a name) are nobody's storm.
+/// So many of one owner (a user, or an address where nothing proves a name) are nobody's storm.
 /// Policy: what comes beyond them waits in a second line.
 const FEW: usize = 8;
 
@@ -13,7 +13,7 @@ const FEW: usize = 8;
 pub(super) struct Arrivals<H: Host> {
     few: VecDeque<Handover<H>>,
     many: VecDeque<Handover<H>>,
-    /// Of each payer, how many wait in which line.
+    /// Of each owner, how many wait in which line.
     waiting: HashMap<String, PendingCounts>,
 }
 
@@ -34,9 +34,9 @@ impl<H: Host> Arrivals<H> {
         self.few.is_empty() && self.many.is_empty()
     }
 
-    /// Those of one payer keep their order: who connects twice is taken over by the second.
+    /// Those of one owner keep their order: who connects twice is taken over by the second.
     pub(super) fn push(&mut self, handover: Handover<H>) {
-        let waiting = self.waiting.entry(payer_of(&handover)).or_default();
+        let waiting = self.waiting.entry(owner_of(&handover)).or_default();
         if waiting.many == 0 && waiting.few < FEW {
             waiting.few += 1;
             self.few.push_back(handover);
@@ -64,16 +64,16 @@ impl<H: Host> Arrivals<H> {
     }
 
     fn forget(&mut self, handover: &Handover<H>, take: impl FnOnce(&mut PendingCounts)) {
-        let payer = payer_of(handover);
-        if let Some(waiting) = self.waiting.get_mut(&payer) {
+        let owner = owner_of(handover);
+        if let Some(waiting) = self.waiting.get_mut(&owner) {
             take(waiting);
             if waiting.few + waiting.many == 0 {
-                self.waiting.remove(&payer);
+                self.waiting.remove(&owner);
             }
         }
     }
 }
 
-fn payer_of<H: Host>(handover: &Handover<H>) -> String {
-    handover.request.payer().unwrap_or_default()
+fn owner_of<H: Host>(handover: &Handover<H>) -> String {
+    handover.request.owner().unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use broker::{Scope, Shard};
 
 use super::{Connection, Driver};
-use crate::allowance::{Allowance, Charge, Owner, Payer, Purpose};
+use crate::allowance::{Allowance, Charge, Owner, Purpose, ScopedOwner};
 use crate::host::Host;
 use crate::origin::Origin;
 
@@ -33,9 +33,9 @@ const PACE_BYTES_PER_MS: u64 = 16;
 #[derive(Clone, Debug)]
 pub struct IncomingRoom {
     /// For whole packets. Those who have room here can always end.
-    packets: Arc<Allowance<Payer>>,
+    packets: Arc<Allowance<ScopedOwner>>,
     /// For what has come of those that wait for it, and of what has to wait for another reason.
-    waiting: Arc<Allowance<Payer>>,
+    waiting: Arc<Allowance<ScopedOwner>>,
 }
 
 impl IncomingRoom {
@@ -47,8 +47,8 @@ impl IncomingRoom {
 
 /// What one connection has waiting in the broker.
 pub(super) struct Incoming {
-    packet: Charge<Payer>,
-    waiting: Charge<Payer>,
+    packet: Charge<ScopedOwner>,
+    waiting: Charge<ScopedOwner>,
     /// Of its packet so much had come at the last look.
     arrived: usize,
     /// When the first part of that came, and the last. Pauses do not count.
@@ -69,10 +69,10 @@ enum Verdict {
 }
 
 impl Incoming {
-    fn begin(room: &IncomingRoom, payer: &Payer, now_ms: u64) -> Self {
+    fn begin(room: &IncomingRoom, owner: &ScopedOwner, now_ms: u64) -> Self {
         Self {
-            packet: room.packets.begin(payer.clone(), 0),
-            waiting: room.waiting.begin(payer.clone(), 0),
+            packet: room.packets.begin(owner.clone(), 0),
+            waiting: room.waiting.begin(owner.clone(), 0),
             arrived: 0,
             since_ms: now_ms,
             moved_ms: now_ms,
@@ -155,7 +155,7 @@ impl Incoming {
     }
 }
 
-fn reach(charge: &mut Charge<Payer>, bytes: u64) -> bool {
+fn reach(charge: &mut Charge<ScopedOwner>, bytes: u64) -> bool {
     let more = bytes.saturating_sub(charge.bytes());
     more == 0 || charge.raise(more, Purpose::Whole).is_ok()
 }
@@ -176,8 +176,8 @@ impl<H: Host> Driver<H> {
             return;
         }
         let incoming = connection.incoming.get_or_insert_with(|| {
-            let payer = payer(shard, slot, number);
-            Box::new(Incoming::begin(&self.incoming_room, &payer, self.now_ms))
+            let owner = owner(shard, slot, number);
+            Box::new(Incoming::begin(&self.incoming_room, &owner, self.now_ms))
         });
         let Some(inbox) = shard.inbox(slot, number) else { return };
         match incoming.settle(inbox, self.now_ms) {
@@ -242,13 +242,13 @@ impl<H: Host> Driver<H> {
 }
 
 /// The user of a client in its namespace, or its address where it has no proved name.
-fn payer(shard: &Shard, slot: u32, number: u64) -> Payer {
-    let nobody = Payer { scope: Scope::FIRST, holder: Owner::Origin(Origin::Local) };
+fn owner(shard: &Shard, slot: u32, number: u64) -> ScopedOwner {
+    let nobody = ScopedOwner { scope: Scope::FIRST, owner: Owner::Origin(Origin::Local) };
     shard.who(slot, number).map_or(nobody, |who| {
         let origin = || who.peer.parse().map_or(Origin::Local, Origin::of_socket);
         let user = who.username.map(|name| Owner::User(name.into()));
-        let holder = user.unwrap_or_else(|| Owner::Origin(origin()));
-        Payer { scope: who.client.scope(), holder }
+        let owner = user.unwrap_or_else(|| Owner::Origin(origin()));
+        ScopedOwner { scope: who.client.scope(), owner }
     })
 }
 
@@ -268,8 +268,8 @@ mod tests {
     }
 
     fn incoming_in(room: &IncomingRoom, scope: u16, user: &str) -> Incoming {
-        let holder = Owner::User(user.into());
-        Incoming::begin(room, &Payer { scope: Scope::new(scope), holder }, 0)
+        let owner = Owner::User(user.into());
+        Incoming::begin(room, &ScopedOwner { scope: Scope::new(scope), owner }, 0)
     }
 
     /// So much of a PUBLISH of 64 KiB.

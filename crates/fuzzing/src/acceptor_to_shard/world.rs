@@ -543,8 +543,9 @@ impl World {
             let name = held.name();
             assert_eq!(self.shared.ledger.bytes(held), 0, "bytes of {name} are left");
         }
-        let holders = self.shared.ledger.largest(usize::MAX);
-        let debtor = holders.iter().find(|holder| holder.bytes.iter().any(|bytes| *bytes > 0));
+        let consumers = self.shared.ledger.largest(usize::MAX);
+        let debtor =
+            consumers.iter().find(|consumer| consumer.bytes.iter().any(|bytes| *bytes > 0));
         assert!(debtor.is_none(), "somebody is still charged: {debtor:?}");
         let sessions: usize = self.shards.iter().map(Shard::session_count).sum();
         assert_eq!(sessions, 0, "sessions are left");

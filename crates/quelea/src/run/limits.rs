@@ -92,7 +92,7 @@ pub(super) fn of_broker(config: &Config) -> Settings {
         session_owner: session_owner(config),
         retained_messages_max: config.limits.retained_messages_max.into(),
         retained_bytes_max: config.limits.retained_bytes_max,
-        retained_bytes_per_payer_max: match config.limits.retained_bytes_per_user_max {
+        retained_bytes_per_owner_max: match config.limits.retained_bytes_per_user_max {
             0 => None,
             max => Some(max),
         },

@@ -39,7 +39,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(400);
 const CUT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Of those who hold most, so many are named when memory is short.
-const LARGEST_TOLD: usize = 5;
+const LARGEST_MAX: usize = 5;
 
 /// Changed keys that are named when the configuration is read again.
 const KEYS_TOLD: usize = 20;
@@ -253,10 +253,10 @@ fn warn_of_certificates(
 
 /// Names those who hold most, when memory is short.
 fn tell_largest(shared: &Shared) {
-    for holder in shared.ledger.largest(LARGEST_TOLD) {
-        let [queued, sessions, retained, unsent, _] = holder.bytes;
+    for consumer in shared.ledger.largest(LARGEST_MAX) {
+        let [queued, sessions, retained, unsent, _] = consumer.bytes;
         tracing::warn!(
-            owner = &*shown(&holder.name),
+            owner = &*shown(&consumer.name),
             queued,
             sessions,
             retained,

@@ -85,8 +85,8 @@ fn of_message(message: &StoredMessage<'_>, bytes: usize) -> String {
     if message.expires_at_ms != u64::MAX {
         let _ = write!(text, " expires at {}", message.expires_at_ms);
     }
-    if !message.payer.is_empty() {
-        let _ = write!(text, " owner {:?}", message.payer);
+    if !message.owner.is_empty() {
+        let _ = write!(text, " owner {:?}", message.owner);
     }
     push_payload(&mut text, message.properties, message.payload, bytes);
     text
@@ -180,7 +180,7 @@ mod tests {
             qos: codec::QoS::AtLeastOnce,
             retain: true,
             expires_at_ms: u64::MAX,
-            payer: "user anna",
+            owner: "user anna",
             topic: "a/b",
             properties: &[],
             payload: b"ab\ncdef",
