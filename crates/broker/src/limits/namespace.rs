@@ -177,7 +177,7 @@ impl Space {
     /// None: there is none.
     pub fn limit(&self, quota: Quota) -> Option<u64> {
         let max = match quota.memory_kind() {
-            Some(kind) => self.group.bytes_max(memory_kind),
+            Some(kind) => self.group.bytes_max(kind),
             None => self.limits[quota as usize].load(Ordering::Relaxed),
         };
         (max != u64::MAX).then_some(max)
@@ -185,14 +185,14 @@ impl Space {
 
     pub fn count(&self, quota: Quota) -> u64 {
         match quota.memory_kind() {
-            Some(kind) => self.group.bytes(memory_kind),
+            Some(kind) => self.group.bytes(kind),
             None => self.counts[quota as usize].load(Ordering::Relaxed),
         }
     }
 
     pub fn refused(&self, quota: Quota) -> u64 {
         match quota.memory_kind() {
-            Some(kind) => self.group.refused(memory_kind),
+            Some(kind) => self.group.refused(kind),
             None => self.refused[quota as usize].load(Ordering::Relaxed),
         }
     }
