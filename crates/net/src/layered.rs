@@ -25,7 +25,7 @@ pub(crate) struct Layered {
     out: Vec<u8>,
     /// From below the WebSocket, if there is one, and not decoded yet. Bounded by
     /// [`INPUT_BYTES_MAX`].
-    held: Vec<u8>,
+    pending: Vec<u8>,
     /// The last read took all that the socket had.
     is_socket_drained: bool,
     is_socket_ended: bool,
@@ -39,7 +39,7 @@ impl Layered {
             tls: None,
             websocket: None,
             out: Vec::new(),
-            held: Vec::new(),
+            pending: Vec::new(),
             is_socket_drained: false,
             is_socket_ended: false,
             is_shut_down: false,
@@ -56,13 +56,13 @@ impl Layered {
 
     /// Takes back what was read too much of in an upgrade.
     pub(crate) fn add_early(&mut self, bytes: &[u8]) {
-        self.held.splice(..0, bytes.iter().copied());
+        self.pending.splice(..0, bytes.iter().copied());
     }
 
     /// The bare socket if there is nothing above it.
     pub(crate) fn into_socket(self: Box<Self>) -> Result<Socket, Box<Self>> {
         let is_bare = self.tls.is_none() && self.websocket.is_none();
-        if is_bare && self.out.is_empty() && self.held.is_empty() {
+        if is_bare && self.out.is_empty() && self.pending.is_empty() {
             Ok(self.socket)
         } else {
             Err(self)
@@ -106,7 +106,7 @@ impl Layered {
 
     pub(crate) fn is_drained(&self) -> bool {
         let is_closing = self.websocket.as_ref().is_some_and(|ws| ws.is_close_received());
-        self.held.is_empty() && self.is_socket_drained && !self.is_ended() && !is_closing
+        self.pending.is_empty() && self.is_socket_drained && !self.is_ended() && !is_closing
     }
 
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -187,8 +187,8 @@ impl Layered {
     pub(crate) fn handshake_tls(&mut self) -> Result<Option<TlsInfo>, HandshakeError> {
         // A client speaks first, before anything is there to read.
         if let Some(tls) = &mut self.tls {
-            let (buffer, held) = (&mut [][..], &mut self.held);
-            let mut plaintext = Plaintext { buffer, len: 0, held };
+            let (buffer, pending) = (&mut [][..], &mut self.pending);
+            let mut plaintext = Plaintext { buffer, len: 0, pending };
             BUFFERS.with_borrow_mut(|buffers| {
                 let carried = tls.load_carry(buffers.input());
                 tls.receive(&mut buffers.input()[..carried], &mut plaintext, &mut self.out)
@@ -216,12 +216,12 @@ impl Layered {
     /// Reads bytes from below the WebSocket.
     pub(crate) fn read_transport(&mut self, buffer: &mut [u8]) -> io::Result<Read> {
         loop {
-            if !self.held.is_empty() {
-                let n = self.held.len().min(buffer.len());
-                buffer[..n].copy_from_slice(&self.held[..n]);
-                self.held.drain(..n);
-                if self.held.is_empty() {
-                    self.held = Vec::new();
+            if !self.pending.is_empty() {
+                let n = self.pending.len().min(buffer.len());
+                buffer[..n].copy_from_slice(&self.pending[..n]);
+                self.pending.drain(..n);
+                if self.pending.is_empty() {
+                    self.pending = Vec::new();
                 }
                 return Ok(Read::Bytes(n));
             }
@@ -295,7 +295,7 @@ impl Layered {
             };
             self.is_socket_drained = n < room;
             self.is_socket_ended |= n == 0;
-            let mut plaintext = Plaintext { buffer, len: 0, held: &mut self.held };
+            let mut plaintext = Plaintext { buffer, len: 0, pending: &mut self.pending };
             let foreign = Foreign::of(&input[..carried + n]).filter(|_| tls.is_handshaking());
             let received = tls.receive(&mut input[..carried + n], &mut plaintext, &mut self.out);
             received.map_err(|error| match foreign {
@@ -358,7 +358,7 @@ impl Layered {
 
     fn is_ended(&self) -> bool {
         let is_tls_closed = self.tls.as_ref().is_some_and(|tls| tls.is_peer_closed());
-        self.held.is_empty() && (self.is_socket_ended || is_tls_closed)
+        self.pending.is_empty() && (self.is_socket_ended || is_tls_closed)
     }
 }
 

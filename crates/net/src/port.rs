@@ -25,12 +25,12 @@ pub fn free_port() -> io::Result<u16> {
             return Ok(port);
         }
     }
-    held_port()
+    reserved_port()
 }
 
 /// A socket that is bound and does not listen keeps the kernel from giving its port to another, but
 /// not a server from listening there by name, if both have said that they share it.
-fn held_port() -> io::Result<u16> {
+fn reserved_port() -> io::Result<u16> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0).into())?;
@@ -71,15 +71,15 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_held_can_be_listened_at_and_is_given_to_nobody_else() {
-        let port = held_port().unwrap();
+    fn a_reserved_port_can_be_listened_at_and_is_given_to_nobody_else() {
+        let port = reserved_port().unwrap();
         for _ in 0..3 {
             let server = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
             TcpStream::connect(server.local_addr().unwrap()).unwrap();
         }
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        let held = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
-        assert!(socket.bind(&held.into()).is_err(), "nobody who does not share it");
+        let reserved = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
+        assert!(socket.bind(&reserved.into()).is_err(), "nobody who does not share it");
     }
 
     #[test]

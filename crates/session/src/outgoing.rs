@@ -139,7 +139,7 @@ pub struct Outgoing {
     resend_next: u16,
     /// The last entries of `in_flight` that the present link has not been written: one that awaits
     /// its commit, and all behind it, so that none overtakes it.
-    held: u16,
+    withheld: u16,
     /// The session had a connection before the present one. Here it costs no memory.
     pub(crate) is_resumed: bool,
     /// Absent while nothing waits, as in most sessions.
@@ -223,17 +223,17 @@ impl Outgoing {
     }
 
     /// Puts a delivery in flight that was written with [`Outgoing::next_packet_id`], or that is
-    /// held behind others.
+    /// withheld behind others.
     pub fn start(&mut self, delivery: Delivery) {
         let is_twice = delivery.terms.qos == QoS::ExactlyOnce;
         let awaits = if is_twice { Awaits::Pubrec } else { Awaits::Puback };
         self.push(delivery, awaits);
-        self.held += u16::from(self.held > 0);
+        self.withheld += u16::from(self.withheld > 0);
     }
 
     /// Does a delivery have to wait for the commit of one before it?
-    pub const fn is_held(&self) -> bool {
-        self.held > 0
+    pub const fn has_withheld(&self) -> bool {
+        self.withheld > 0
     }
 
     /// Takes the next packet id for a QoS 2 delivery that must not leave before
@@ -242,7 +242,7 @@ impl Outgoing {
     pub fn start_uncommitted(&mut self, delivery: Delivery) -> u16 {
         let packet_id = self.next_packet_id();
         self.push(delivery, Awaits::Commit);
-        self.held += 1;
+        self.withheld += 1;
         packet_id
     }
 
@@ -264,14 +264,14 @@ impl Outgoing {
         index < usize::from(self.resend_next)
     }
 
-    /// The first delivery that is held without a reason any more.
-    pub(crate) fn next_let_go(&mut self) -> Option<(u16, &Message, &Terms)> {
+    /// The first withheld delivery whose reason is gone.
+    pub(crate) fn next_released(&mut self) -> Option<(u16, &Message, &Terms)> {
         loop {
-            let index = self.in_flight.len() - usize::from(self.held);
+            let index = self.in_flight.len() - usize::from(self.withheld);
             if self.in_flight.get(index)?.awaits == Awaits::Commit {
                 return None;
             }
-            self.held -= 1;
+            self.withheld -= 1;
             if self.in_flight[index].message.is_some() {
                 let packet_id = self.packet_id(index);
                 let InFlight { message, terms, .. } = &self.in_flight[index];
@@ -345,7 +345,7 @@ impl Outgoing {
     pub fn skip_packet_id(&mut self) {
         self.in_flight.push_back(InFlight::nothing());
         self.resend_next = self.in_flight.len() as u16;
-        self.held += u16::from(self.held > 0);
+        self.withheld += u16::from(self.withheld > 0);
         self.drop_finished();
     }
 
@@ -398,7 +398,7 @@ impl Outgoing {
             self.base = around(u32::from(self.base) + 1);
             self.resend_next = self.resend_next.saturating_sub(1);
         }
-        self.held = self.held.min(self.in_flight.len() as u16);
+        self.withheld = self.withheld.min(self.in_flight.len() as u16);
         if self.in_flight.is_empty() && self.in_flight.capacity() > IDLE_CAPACITY_MAX {
             self.in_flight = VecDeque::new();
         }
@@ -409,7 +409,7 @@ impl Outgoing {
         self.unsent = self.live;
         self.resend_next = 0;
         // From now on it is the resends that stop at what is not committed.
-        self.held = 0;
+        self.withheld = 0;
     }
 
     /// Is there something in flight that the present link has not seen?

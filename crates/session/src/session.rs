@@ -421,7 +421,7 @@ impl Session {
         let Some(link) = self.link.as_deref_mut() else {
             return Offered::Dropped(Dropped::Offline);
         };
-        if self.outgoing.is_held() {
+        if self.outgoing.has_withheld() {
             self.outgoing.start(delivery);
             return Offered::Queued;
         }
@@ -436,13 +436,13 @@ impl Session {
 
     /// Puts a QoS 2 delivery in flight that must not leave before [`Session::commit`]. The window
     /// must be open ([`Session::has_window`]). Returns its packet id. What is sent from now on is
-    /// held behind it.
+    /// withheld behind it.
     pub fn start_uncommitted(&mut self, delivery: Delivery) -> u16 {
         self.outgoing.start_uncommitted(delivery)
     }
 
     /// The packet id of an uncommitted delivery is on disk: the publish may leave, and what was
-    /// held behind it, as far as the client still `may_have` it. `report` hears of each, as in
+    /// withheld behind it, as far as the client still `may_have` it. `report` hears of each, as in
     /// [`Session::pump`]. False: it belongs to an earlier link, and leaves with what is pumped.
     pub fn commit(
         &mut self,
@@ -453,7 +453,7 @@ impl Session {
     ) -> bool {
         let is_of_this_link = self.outgoing.commit(packet_id);
         let Some(link) = self.link.as_deref_mut() else { return is_of_this_link };
-        while let Some((packet_id, message, terms)) = self.outgoing.next_let_go() {
+        while let Some((packet_id, message, terms)) = self.outgoing.next_released() {
             let why = if !may_have(message) {
                 Dropped::Denied
             } else if link.write_publish(message, terms, (packet_id, false), now_ms) {
@@ -507,7 +507,7 @@ impl Session {
             };
             match offered {
                 Offered::Dropped(dropped) => report(Err((dropped, Origin::default()))),
-                // It is held, and told when it leaves.
+                // It is withheld, and reported when it leaves.
                 Offered::Queued => {}
                 _ => report(Ok(payload_bytes)),
             }

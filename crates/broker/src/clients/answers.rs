@@ -128,7 +128,7 @@ impl Client {
             Err(reason) => given_up.push(reason),
         });
         let outgoing = &self.session.outgoing;
-        let waits = outgoing.queued() > 0 || outgoing.has_unsent() || outgoing.is_held();
+        let waits = outgoing.queued() > 0 || outgoing.has_unsent() || outgoing.has_withheld();
         self.rechecks &= waits;
         let after = self.session.link().map_or(0, |link| link.outbox.len());
         self.publish_gauge();

@@ -98,7 +98,14 @@ impl Sessions {
         if leaving.len() > SUBSCRIPTIONS_AT_ONCE {
             self.cleanup.subscriptions.push_back((slot, leaving));
         } else {
-            self.let_some_go(cx, durable, groups, slot, &mut leaving, SUBSCRIPTIONS_AT_ONCE);
+            self.remove_some_from_index(
+                cx,
+                durable,
+                groups,
+                slot,
+                &mut leaving,
+                SUBSCRIPTIONS_AT_ONCE,
+            );
             self.free(slot);
         }
         let queue = std::mem::take(&mut client.session.outgoing);
@@ -132,7 +139,7 @@ impl Sessions {
         while left > 0
             && let Some((slot, mut leaving)) = self.cleanup.subscriptions.pop_front()
         {
-            left = self.let_some_go(cx, durable, groups, slot, &mut leaving, left);
+            left = self.remove_some_from_index(cx, durable, groups, slot, &mut leaving, left);
             if leaving.len() == 0 {
                 self.free(slot);
             } else {
@@ -142,7 +149,7 @@ impl Sessions {
     }
 
     /// Takes so many subscriptions out of the index; returns how many more it might have taken.
-    fn let_some_go(
+    fn remove_some_from_index(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
@@ -154,7 +161,7 @@ impl Sessions {
         for left in (1..=count).rev() {
             let Some(one) = leaving.next() else { return left };
             durable.release_place(one.place);
-            self.let_go(cx, durable, groups, slot, one);
+            self.remove_from_index(cx, durable, groups, slot, one);
         }
         0
     }

@@ -313,12 +313,12 @@ impl Client {
         Pace { pause_ms, is_urgent, is_filling: is_urgent && self.is_half_full(backlog) }
     }
 
-    /// Do publishers of large messages have to be held? The others are when it is half full.
+    /// Do publishers of large messages have to be paused? The others are when it is half full.
     pub(crate) fn has_long_queue(&self) -> bool {
         self.session.outgoing.queued_bytes() > self.long_queue_bytes()
     }
 
-    /// May those who are held be let go? Early enough that the queue is not empty before they have
+    /// May paused publishers be resumed? Early enough that the queue is not empty before they have
     /// sent more.
     pub(crate) fn has_short_queue(&self) -> bool {
         let messages = self.session.outgoing.queued() + self.backlog();

@@ -429,7 +429,7 @@ impl Sessions {
         let mut portion = client.portion(cx, is_rest);
         let outcome = self.unsubscribe_all(cx, durable, groups, slot, unsubscribe, &mut portion);
         if let Some((client, router)) = self.with_index(slot) {
-            durable.let_pending_go(cx, client, router, portion.before.unwrap_or_default());
+            durable.release_pending(cx, client, router, portion.before.unwrap_or_default());
             client.tell_subscriptions(cx, portion.told, false);
         }
         outcome.map(|()| portion.done)
@@ -515,12 +515,12 @@ impl Sessions {
             durable.forget_eras_of(self, slot, listed.filter);
         }
         groups.note_left(listed);
-        self.let_go(cx, durable, groups, slot, listed);
+        self.remove_from_index(cx, durable, groups, slot, listed);
         true
     }
 
     /// Takes a subscription out of the index; the session does not list it any more.
-    pub(super) fn let_go(
+    pub(super) fn remove_from_index(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,

@@ -273,8 +273,8 @@ impl Durable {
     }
 
     /// The session gives a filter up: what waits for it by this filter alone is not owed any more.
-    /// Called before and after the subscription goes; the difference is let go.
-    pub(crate) fn let_pending_go(
+    /// Called before and after the subscription goes; the difference is released.
+    pub(crate) fn release_pending(
         &mut self,
         cx: &mut Context,
         client: &mut Client,

@@ -144,7 +144,7 @@ impl Durable {
         }
     }
 
-    pub(crate) fn let_own_go(
+    pub(crate) fn release_own(
         &mut self,
         router: &mut Router,
         message: &Message,

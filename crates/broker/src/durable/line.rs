@@ -187,7 +187,7 @@ impl Durable {
         }
     }
 
-    /// The log is out of service: what it should have kept is refused, and holds up nobody.
+    /// The log is out of service: what it should have kept is refused, and delays nothing.
     pub(super) fn break_line(
         &mut self,
         cx: &mut Context,

@@ -141,8 +141,8 @@ impl Durable {
         self.break_line(cx, sessions, groups, retained);
     }
 
-    /// The packet id of a QoS 2 delivery is kept: it may leave, and what was held behind it. Some:
-    /// the session has to go on by itself.
+    /// The packet id of a QoS 2 delivery is kept: it may leave, and what was withheld behind it.
+    /// Some: the session has to go on by itself.
     fn send_committed(
         &mut self,
         cx: &mut Context,

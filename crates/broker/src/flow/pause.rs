@@ -195,10 +195,15 @@ impl Client {
         true
     }
 
-    /// A subscriber is behind: reads nothing from this publisher for a moment. One that sends a
-    /// message now and then is not what the subscriber cannot keep up with, and is only held up if
-    /// that is urgent. False: it is not held up.
-    pub(crate) fn hold_up(&mut self, cx: &mut Context, pace: Pace, is_burst: bool) -> bool {
+    /// A subscriber is behind: pauses this publisher for a moment. A publisher that sends a message
+    /// now and then does not overload the subscriber, and is only paused if that is urgent. False:
+    /// it is not paused.
+    pub(crate) fn pause_as_publisher(
+        &mut self,
+        cx: &mut Context,
+        pace: Pace,
+        is_burst: bool,
+    ) -> bool {
         // The connection may have ended since its message was mailed.
         let Some(link) = self.session.link_mut() else { return false };
         if is_burst || link.sends_bursts(cx.now_ms) {

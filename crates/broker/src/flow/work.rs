@@ -271,9 +271,9 @@ impl Client {
 }
 
 impl Context {
-    /// Has it to wait until a broadcast has reached everybody, or behind mail that has?
-    pub(crate) fn is_held_up(&self, mail: &Mail) -> bool {
-        self.flow.broadcasts.hold_up_mail(mail) || self.flow.inbox.is_behind_held(mail)
+    /// Does it have to wait for the end of a broadcast, or behind mail that has to?
+    pub(crate) fn is_behind_broadcast(&self, mail: &Mail) -> bool {
+        self.flow.broadcasts.is_overtaken_by_mail(mail) || self.flow.inbox.is_behind_deferred(mail)
     }
 
     pub(crate) fn lets_pass(&self, mail: &Mail) -> bool {

@@ -143,11 +143,11 @@ mod tests {
         let texts = [Scope::FIRST, Scope::SECOND]
             .map(|scope| texts.map(|(share, filter)| GroupText::new(scope, share, filter)))
             .concat();
-        let held: Vec<_> = texts.iter().map(|text| names.get_hashed(1, *text)).collect();
-        for (name, text) in held.iter().zip(texts) {
+        let in_use: Vec<_> = texts.iter().map(|text| names.get_hashed(1, *text)).collect();
+        for (name, text) in in_use.iter().zip(texts) {
             assert!(Arc::ptr_eq(name, &names.get_hashed(1, text)));
             assert_eq!(name.key % 3, u64::from(text.home(3)));
-            assert_eq!(held.iter().filter(|other| other.key == name.key).count(), 1);
+            assert_eq!(in_use.iter().filter(|other| other.key == name.key).count(), 1);
         }
     }
 
@@ -160,16 +160,16 @@ mod tests {
     }
 
     #[test]
-    fn names_of_groups_that_are_gone_are_let_go() {
+    fn names_of_groups_that_are_gone_are_removed() {
         let names = GroupNames::new(2, 7);
-        let held: Vec<_> =
+        let in_use: Vec<_> =
             (0..100).map(|n| names.get(GroupText::first("s", &n.to_string()))).collect();
         for number in 0..100_000 {
             names.get(GroupText::first("gone", &number.to_string()));
         }
         let count = names.lock().table.len();
-        assert!(count <= 2 * held.len() + GONE_MAX, "{count}");
-        for (number, name) in held.iter().enumerate() {
+        assert!(count <= 2 * in_use.len() + GONE_MAX, "{count}");
+        for (number, name) in in_use.iter().enumerate() {
             assert!(Arc::ptr_eq(name, &names.get(GroupText::first("s", &number.to_string()))));
         }
     }

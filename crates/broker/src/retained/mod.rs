@@ -314,7 +314,7 @@ impl Retained {
             .link()
             .is_some_and(|link| link.has_room() && link.outbox.len() <= CALM_BYTES_MAX)
             // What waits for the log is in no outbox yet.
-            && !client.session.outgoing.is_held()
+            && !client.session.outgoing.has_withheld()
             && client.session.outgoing.queued() < PAGE_MESSAGES;
         let Some(extras) = &mut client.extras else { return };
         if !is_calm {

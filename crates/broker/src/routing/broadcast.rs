@@ -40,20 +40,21 @@ impl Broadcasts {
         self.unfinished.is_empty()
     }
 
-    /// Would a message of this publisher on this topic overtake one of them?
-    fn hold_up(&self, publisher: u64, topic: Name<'_, [u8]>) -> bool {
+    /// Would a message of this publisher on this topic overtake an unfinished broadcast?
+    fn is_overtaken_by(&self, publisher: u64, topic: Name<'_, [u8]>) -> bool {
         self.unfinished.iter().any(|Broadcast { message, .. }| {
             let has_publisher = publisher != SessionKey::NOBODY.as_u64();
             has_publisher && message.publisher() == publisher || Name::topic_of(message) == topic
         })
     }
 
-    pub(crate) fn hold_up_message(&self, message: &Message) -> bool {
-        self.hold_up(message.publisher(), Name::topic_of(message))
+    pub(crate) fn is_overtaken_by_message(&self, message: &Message) -> bool {
+        self.is_overtaken_by(message.publisher(), Name::topic_of(message))
     }
 
-    pub(crate) fn hold_up_mail(&self, mail: &Mail) -> bool {
-        !self.is_empty() && mail.message().is_some_and(|message| self.hold_up_message(message))
+    pub(crate) fn is_overtaken_by_mail(&self, mail: &Mail) -> bool {
+        !self.is_empty()
+            && mail.message().is_some_and(|message| self.is_overtaken_by_message(message))
     }
 
     /// The session has ended: its slot may be somebody else's soon.
@@ -90,7 +91,7 @@ impl Client {
     #[cold]
     pub(crate) fn waits_for_broadcast(&self, cx: &Context, publish: &Publish<'_>) -> bool {
         let topic = Name::new(self.scope, topic_of(self, publish).as_bytes());
-        cx.flow.broadcasts.hold_up(self.key.as_u64(), topic)
+        cx.flow.broadcasts.is_overtaken_by(self.key.as_u64(), topic)
     }
 }
 
@@ -186,7 +187,7 @@ impl Sessions {
             _ if pace.pause_ms == 0 || publisher == SessionKey::NOBODY => {}
             publisher if publisher.shard() == cx.id => {
                 if let Some(client) = self.at(publisher) {
-                    client.hold_up(cx, pace, false);
+                    client.pause_as_publisher(cx, pace, false);
                 }
             }
             publisher => cx.effects.slow_down(publisher, pace),

@@ -245,7 +245,7 @@ impl Sessions {
             found.sort_unstable_by_key(|subscription| subscription.subscriber);
         }
         let is_behind = (!cx.flow.broadcasts.is_empty()
-            && cx.flow.broadcasts.hold_up_message(message))
+            && cx.flow.broadcasts.is_overtaken_by_message(message))
             || (cx.dirty.has_gathered() && cx.is_broadcast(found));
         let found = match is_behind || found.len() > cx.flow.work.broadcast_max() {
             true => self.put_some_off(cx, durable, message, found, (serial, is_behind)),
@@ -430,7 +430,7 @@ impl Sessions {
         };
         client.offer(cx, durable, router, offered, terms, &mut fan_out);
         if serial != 0 {
-            durable.let_own_go(router, message, serial, fan_out.is_left_behind);
+            durable.release_own(router, message, serial, fan_out.is_left_behind);
         }
         fan_out.pace
     }
@@ -453,7 +453,7 @@ impl Client {
             let delivery = Delivery { message: message.clone(), terms };
             fan_out.is_left_behind |= durable.owe(cx, self, router, delivery);
             let pace = self.pace(now_ms);
-            if !self.holds_instead(cx, router, (message, payload_bytes), pace) {
+            if !self.pauses_all_instead(cx, router, (message, payload_bytes), pace) {
                 fan_out.pace.slow_to(pace);
             }
             return;
@@ -474,16 +474,16 @@ impl Client {
         let has_room = session.link().is_none_or(Link::has_room);
         let mut pace = self.pace(now_ms);
         pace.is_urgent |= has_no_queue && !has_room;
-        if has_no_queue || !self.holds_instead(cx, router, (message, payload_bytes), pace) {
+        if has_no_queue || !self.pauses_all_instead(cx, router, (message, payload_bytes), pace) {
             fan_out.pace.slow_to(pace);
         }
         self.after_offer(cx, payload_bytes, offered);
     }
 
     /// While the queue is long, publishers of large messages are not paused one by one, but all
-    /// held, and so are all others while it is half full. False: this one is paused.
+    /// together, and so are all others while it is half full. False: only this one is paused.
     #[inline]
-    fn holds_instead(
+    fn pauses_all_instead(
         &self,
         cx: &mut Context,
         router: &mut Router,

@@ -112,7 +112,7 @@ impl Shard {
                 self.finish();
             }
             // The rest waits until the subscriber has caught up.
-            if pace.pause_ms > 0 && may_wait && self.hold_up(slot, pace, taken.is_burst(bytes)) {
+            if pace.pause_ms > 0 && may_wait && self.pause(slot, pace, taken.is_burst(bytes)) {
                 taken.is_paused = true;
                 break;
             }
@@ -126,9 +126,9 @@ impl Shard {
         taken
     }
 
-    fn hold_up(&mut self, slot: u32, pace: Pace, is_burst: bool) -> bool {
+    fn pause(&mut self, slot: u32, pace: Pace, is_burst: bool) -> bool {
         let (client, pace) = (self.sessions.get_mut(slot), pace.as_same_shard());
-        client.is_some_and(|client| client.hold_up(&mut self.cx, pace, is_burst))
+        client.is_some_and(|client| client.pause_as_publisher(&mut self.cx, pace, is_burst))
     }
 
     /// Deals with any packet but a PUBLISH, of which `on_packets` takes care.

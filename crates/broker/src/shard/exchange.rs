@@ -12,12 +12,13 @@ impl Shard {
         self.cx.now_ms = now_ms;
         self.cx.flow.work.begin_mail();
         for mail in mails.drain(..) {
-            let is_held_up = self.cx.is_held_up(&mail);
-            let is_late =
-                self.cx.flow.work.mail_is_spent() || self.cx.flow.inbox.has_unread() || is_held_up;
+            let is_behind_broadcast = self.cx.is_behind_broadcast(&mail);
+            let is_late = self.cx.flow.work.mail_is_spent()
+                || self.cx.flow.inbox.has_unread()
+                || is_behind_broadcast;
             if !is_late || !mail.keeps_order() {
                 self.on_mail(mail, now_ms);
-            } else if !is_held_up && self.cx.lets_pass(&mail) {
+            } else if !is_behind_broadcast && self.cx.lets_pass(&mail) {
                 // A message of somebody who has none among what is unread does not wait for those
                 // who have many there, or costly ones.
                 let of_mail = self.cx.flow.work.begin_passing();
@@ -39,8 +40,11 @@ impl Shard {
         }
         self.cx.flow.work.begin_mail();
         while !self.cx.flow.work.mail_is_spent()
-            && let Some(mail) =
-                self.cx.flow.inbox.next_held(|mail| self.cx.flow.broadcasts.hold_up_mail(mail))
+            && let Some(mail) = self
+                .cx
+                .flow
+                .inbox
+                .next_deferred(|mail| self.cx.flow.broadcasts.is_overtaken_by_mail(mail))
         {
             self.on_mail(mail, now_ms);
         }
@@ -48,8 +52,8 @@ impl Shard {
             && let Some(mail) = self.cx.flow.inbox.next_unread()
         {
             // It makes way for others.
-            match self.cx.is_held_up(&mail) {
-                true => self.cx.flow.inbox.hold(mail),
+            match self.cx.is_behind_broadcast(&mail) {
+                true => self.cx.flow.inbox.defer(mail),
                 false => self.on_mail(mail, now_ms),
             }
         }
@@ -70,7 +74,7 @@ impl Shard {
             Mail::Congested { publisher, pause_ms, is_urgent } => {
                 let pace = Pace { pause_ms, is_urgent, is_filling: false };
                 if let Some(client) = sessions.at(publisher) {
-                    client.hold_up(cx, pace, false);
+                    client.pause_as_publisher(cx, pace, false);
                 }
             }
             Mail::Retain { message, confirm, owner } => {

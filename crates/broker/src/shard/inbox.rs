@@ -1,4 +1,4 @@
-//! Mail that has come and could not be dealt with at once.
+//! Mail that has arrived and could not be processed at once.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
@@ -17,7 +17,7 @@ pub(crate) struct Inbox {
     unread: Line,
     /// Mail that waits for a broadcast, and what must not overtake it. It came before what is
     /// unread, as far as that keeps an order.
-    held: Line,
+    deferred: Line,
 }
 
 /// Mail in its order.
@@ -34,7 +34,7 @@ impl Inbox {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.unread.mails.is_empty() && self.held.mails.is_empty()
+        self.unread.mails.is_empty() && self.deferred.mails.is_empty()
     }
 
     pub(crate) fn push_unread(&mut self, mail: Mail) {
@@ -47,19 +47,19 @@ impl Inbox {
     }
 
     /// It waits for a broadcast, or behind what does.
-    pub(crate) fn hold(&mut self, mail: Mail) {
-        self.held.push(mail);
+    pub(crate) fn defer(&mut self, mail: Mail) {
+        self.deferred.push(mail);
     }
 
-    /// The oldest that waits for a broadcast, unless it has to wait on.
-    pub(crate) fn next_held(&mut self, has_to_wait: impl Fn(&Mail) -> bool) -> Option<Mail> {
-        let first = self.held.mails.front()?;
-        if has_to_wait(first) { None } else { self.held.pop() }
+    /// The oldest that waits for a broadcast, unless it still has to.
+    pub(crate) fn next_deferred(&mut self, has_to_wait: impl Fn(&Mail) -> bool) -> Option<Mail> {
+        let first = self.deferred.mails.front()?;
+        if has_to_wait(first) { None } else { self.deferred.pop() }
     }
 
     /// Must this not overtake what waits for a broadcast?
-    pub(crate) fn is_behind_held(&self, mail: &Mail) -> bool {
-        !self.held.mails.is_empty() && !self.held.may_be_passed_by(mail)
+    pub(crate) fn is_behind_deferred(&self, mail: &Mail) -> bool {
+        !self.deferred.mails.is_empty() && !self.deferred.may_be_passed_by(mail)
     }
 
     /// May this go before what is unread?

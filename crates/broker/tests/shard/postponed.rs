@@ -395,7 +395,7 @@ fn without_segment() -> Lab {
     lab
 }
 
-fn let_go(lab: &mut Lab, conn: Conn) {
+fn resume_disks(lab: &mut Lab, conn: Conn) {
     lab.disks_stand_still = false;
     for _ in 0..3 {
         lab.pass_secs(1);
@@ -417,7 +417,7 @@ fn a_new_session_does_not_wait_for_the_next_segment_and_what_promises_it_does() 
         lab.unsubscribe(twice_again, "nothing");
         assert_eq!(lab.take_all(conn), [], "not before the session is written");
         if !crashes_before {
-            let_go(&mut lab, conn);
+            resume_disks(&mut lab, conn);
             let none = Reason::NO_SUBSCRIPTION_EXISTED.0;
             assert_eq!(lab.take_all(conn), [Got::Unsuback(2, vec![none])]);
             assert_eq!(lab.take_all(twice_again), [Got::Unsuback(2, vec![none])]);
@@ -441,7 +441,7 @@ fn a_subscription_of_a_session_that_is_not_written_yet_comes_behind_it() {
     lab.subscribe_all(conn, &["b/#"], 1);
     lab.settle();
     assert_eq!(lab.take_all(conn), []);
-    let_go(&mut lab, conn);
+    resume_disks(&mut lab, conn);
     assert_eq!(lab.take_all(conn), [Got::Suback(1, vec![1])]);
     lab.crash(Crash::Power);
     let publisher = lab.open(request("publisher"));

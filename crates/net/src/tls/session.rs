@@ -31,7 +31,7 @@ enum Connection {
 pub(crate) struct Plaintext<'a> {
     pub(crate) buffer: &'a mut [u8],
     pub(crate) len: usize,
-    pub(crate) held: &'a mut Vec<u8>,
+    pub(crate) pending: &'a mut Vec<u8>,
 }
 
 /// What to encrypt once rustls lets us.
@@ -140,13 +140,13 @@ impl Session {
 
     fn send(&mut self, mut outgoing: Outgoing<'_>, out: &mut Vec<u8>) -> Result<(), Error> {
         let mut carry = mem::take(&mut self.carry);
-        let (buffer, mut held) = (&mut [][..], Vec::new());
-        let mut nothing = Plaintext { buffer, len: 0, held: &mut held };
+        let (buffer, mut pending) = (&mut [][..], Vec::new());
+        let mut nothing = Plaintext { buffer, len: 0, pending: &mut pending };
         let taken = self.run(&mut carry, &mut nothing, out, &mut outgoing)?;
         if !matches!(outgoing, Outgoing::Nothing) {
             return Err(Error::HandshakeNotComplete);
         }
-        debug_assert!(held.is_empty(), "the carry holds no whole record");
+        debug_assert!(pending.is_empty(), "the carry holds no whole record");
         carry.drain(..taken);
         self.carry = carry;
         Ok(())
@@ -312,7 +312,7 @@ impl Plaintext<'_> {
         let (now, later) = bytes.split_at(bytes.len().min(self.buffer.len() - self.len));
         self.buffer[self.len..self.len + now.len()].copy_from_slice(now);
         self.len += now.len();
-        self.held.extend_from_slice(later);
+        self.pending.extend_from_slice(later);
     }
 }
 
@@ -379,17 +379,17 @@ mod tests {
         cut: usize,
         out: &mut Vec<u8>,
     ) -> Result<Vec<u8>, Error> {
-        let mut held = Vec::new();
+        let mut pending = Vec::new();
         let mut input = vec![0; INPUT_BYTES_MAX];
         let none: &[u8] = &[];
         let pieces = if bytes.is_empty() { vec![none] } else { bytes.chunks(cut).collect() };
         for piece in pieces {
             let carried = to.load_carry(&mut input);
             input[carried..carried + piece.len()].copy_from_slice(piece);
-            let mut plaintext = Plaintext { buffer: &mut [], len: 0, held: &mut held };
+            let mut plaintext = Plaintext { buffer: &mut [], len: 0, pending: &mut pending };
             to.receive(&mut input[..carried + piece.len()], &mut plaintext, out)?;
         }
-        Ok(held)
+        Ok(pending)
     }
 
     /// Shakes hands and says hello both ways, with one bit of the wire flipped, if asked to.
