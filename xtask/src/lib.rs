@@ -14,4 +14,5 @@ pub mod missing;
 pub mod prose;
 mod rust;
 pub mod source;
+mod texts;
 pub mod tidy;

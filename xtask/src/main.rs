@@ -15,10 +15,10 @@ fn main() -> Result<ExitCode> {
         ["conformance"] => conformance::write(&root).map(|()| ExitCode::SUCCESS),
         ["conformance", "--check"] => Ok(report(conformance::stale(&root)?)),
         ["prose"] => Ok(list_marks(&prose::marks(&root)?, None)),
-        ["prose", page] => Ok(list_marks(&prose::marks(&root)?, Some(page))),
+        ["prose", file] => Ok(list_marks(&prose::marks(&root)?, Some(file))),
         ["tidy"] => Ok(report(tidy::faults(&root)?)),
         _ => {
-            eprintln!("usage: cargo xtask docs | conformance [--check] | prose [PAGE] | tidy");
+            eprintln!("usage: cargo xtask docs | conformance [--check] | prose [FILE] | tidy");
             Ok(ExitCode::from(2))
         }
     }
@@ -31,16 +31,16 @@ fn report(faults: Vec<String>) -> ExitCode {
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The marks of a page, or how many each page has.
-fn list_marks(marks: &[prose::Mark], page: Option<&str>) -> ExitCode {
+/// The marks of a file, or how many each file has.
+fn list_marks(marks: &[prose::Mark], file: Option<&str>) -> ExitCode {
     let mut counts = BTreeMap::<&str, usize>::new();
     for mark in marks {
         *counts.entry(&mark.path).or_default() += 1;
-        if page == Some(mark.path.as_str()) {
-            println!("{}:{}: {}", mark.path, mark.line, mark.what);
+        if file == Some(mark.path.as_str()) {
+            println!("{mark}");
         }
     }
-    if page.is_none() {
+    if file.is_none() {
         counts.iter().for_each(|(path, count)| println!("\"{path}\" = {count}"));
     }
     ExitCode::SUCCESS

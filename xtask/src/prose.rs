@@ -1,15 +1,18 @@
-//! Plain words in documents: sentences that are short, and words that a reader of the field knows.
+//! Plain words in documents and in texts of code: sentences that are short, and words that a reader
+//! of the field knows.
 //!
-//! A page may have as many marks as `xtask/prose.toml` allows it, and none if it is not there: so
+//! A file may have as many marks as `xtask/prose.toml` allows it, and none if it is not there: so
 //! no page gets worse, and each that is rewritten stays as it is.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use crate::source::{self, File};
+use crate::texts::texts;
 
 /// More words are two ideas.
 const SENTENCE_WORDS_MAX: usize = 25;
@@ -17,47 +20,63 @@ const SENTENCE_WORDS_MAX: usize = 25;
 /// Beginnings of sentences that have no subject with a name.
 const HEADLESS: [&str; 6] = ["Who ", "What ", "Whoever ", "Whatever ", "Those that ", "Those who "];
 
+/// What follows "is not a" where the text says what is valid.
+const REMEDIES: [&str; 7] = [": ", "; ", "expected", "must", "valid", "use ", "such as"];
+
 /// `xtask/prose.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rules {
     /// Words that are not used, and what is used instead.
     words: BTreeMap<String, String>,
-    /// How many marks a page has at most.
+    /// The same, in code alone: pages may use these.
+    code_words: BTreeMap<String, String>,
+    /// Directories whose texts only developers read, each with its reason.
+    internal: BTreeMap<String, String>,
+    /// Words that a file may use, as they are names of things there.
+    names: BTreeMap<String, Vec<String>>,
+    /// How many marks a file has at most.
     marks: BTreeMap<String, usize>,
 }
 
-/// Something on a page that has to be read twice.
+/// Something in a text that has to be read twice.
 pub struct Mark {
     pub path: String,
     pub line: usize,
     pub what: String,
 }
 
-/// All marks, page by page.
-pub fn marks(root: &Path) -> Result<Vec<Mark>> {
-    let rules = rules()?;
-    let pages = pages(root)?;
-    Ok(pages.iter().flat_map(|page| marks_of(page, &rules)).collect())
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.what)
+    }
 }
 
-/// Pages with more marks than they may have, and numbers of pages that are gone.
+/// All marks, file by file.
+pub fn marks(root: &Path) -> Result<Vec<Mark>> {
+    let rules = rules()?;
+    let mut marks = Vec::new();
+    for file in files(root, &rules)? {
+        marks.extend(marks_of(&file, &rules)?);
+    }
+    Ok(marks)
+}
+
+/// Files with more marks than they may have, and exceptions for files that are gone.
 pub fn faults(root: &Path) -> Result<Vec<String>> {
     let rules = rules()?;
     let mut faults = Vec::new();
-    let pages = pages(root)?;
-    for page in &pages {
-        let found = marks_of(page, &rules).len();
-        let most = rules.marks.get(&page.path).copied().unwrap_or(0);
-        if found > most {
-            let path = &page.path;
-            faults.push(format!(
-                "{path}: {found} marks, at most {most} may be there: see `cargo xtask prose {path}`"
-            ));
+    let files = files(root, &rules)?;
+    for file in &files {
+        let found = marks_of(file, &rules)?;
+        let most = rules.marks.get(&file.path).copied().unwrap_or(0);
+        if found.len() > most {
+            faults.extend(found.iter().map(Mark::to_string));
         }
     }
-    for path in rules.marks.keys().filter(|path| pages.iter().all(|page| page.path != **path)) {
-        faults.push(format!("xtask/prose.toml: {path} is no page: remove the line"));
+    let exceptions = rules.marks.keys().chain(rules.names.keys());
+    for path in exceptions.filter(|path| files.iter().all(|file| file.path != **path)) {
+        faults.push(format!("xtask/prose.toml: {path} does not exist: remove the line"));
     }
     Ok(faults)
 }
@@ -66,33 +85,115 @@ fn rules() -> Result<Rules> {
     toml::from_str(include_str!("../prose.toml")).context("xtask/prose.toml")
 }
 
-fn pages(root: &Path) -> Result<Vec<File>> {
-    source::files(root, &["md"])
+/// Pages, and code with texts for users.
+fn files(root: &Path, rules: &Rules) -> Result<Vec<File>> {
+    let mut files = source::files(root, &["md"])?;
+    let code = source::files(root, &["rs"])?;
+    files.extend(code.into_iter().filter(|file| {
+        let is_test = file.path.contains("/tests/") || file.path.ends_with("/tests.rs");
+        let is_internal = rules.internal.keys().any(|start| file.path.starts_with(start));
+        file.path.contains("/src/") && !is_test && !is_internal
+    }));
+    Ok(files)
 }
 
-fn marks_of(page: &File, rules: &Rules) -> Vec<Mark> {
+fn marks_of(file: &File, rules: &Rules) -> Result<Vec<Mark>> {
     let mut marks = Vec::new();
-    for (line, sentence) in sentences(&page.text) {
-        let mut mark = |what: String| marks.push(Mark { path: page.path.clone(), line, what });
-        let count = words(&sentence);
-        if count > SENTENCE_WORDS_MAX {
-            mark(format!("{count} words: {}", start_of(&sentence)));
-        }
-        if HEADLESS.iter().any(|start| sentence.starts_with(start)) && !sentence.ends_with('?') {
-            mark(format!("no subject with a name: {}", start_of(&sentence)));
-        }
-        let plain = format!(" {} ", words_of(&sentence));
-        for (word, instead) in &rules.words {
-            if plain.contains(&format!(" {word} ")) {
-                mark(format!("\"{word}\": write {instead}"));
-            }
+    if file.path.ends_with(".md") {
+        mark_page(file, rules, &mut marks);
+        return Ok(marks);
+    }
+    let all = texts(&file.text).with_context(|| format!("cannot parse {}", file.path))?;
+    let names = rules.names.get(&file.path).map_or(&[][..], Vec::as_slice);
+    for text in all {
+        for (_, sentence) in sentences(&without_values(&without_examples(&text.text))) {
+            let mut mark =
+                |what| marks.push(Mark { path: file.path.clone(), line: text.line, what });
+            check_sentence(&sentence, &rules.words, names, &mut mark);
+            check_words(&sentence, &rules.code_words, names, &mut mark);
+            check_remedy(&sentence, &mut mark);
         }
     }
-    marks
+    Ok(marks)
+}
+
+fn mark_page(page: &File, rules: &Rules, marks: &mut Vec<Mark>) {
+    for (line, sentence) in sentences(&page.text) {
+        let mut mark = |what| marks.push(Mark { path: page.path.clone(), line, what });
+        check_sentence(&sentence, &rules.words, &[], &mut mark);
+    }
+}
+
+/// Length, subject and words.
+fn check_sentence(
+    sentence: &str,
+    words: &BTreeMap<String, String>,
+    names: &[String],
+    mark: &mut impl FnMut(String),
+) {
+    let count = count_words(sentence);
+    if count > SENTENCE_WORDS_MAX {
+        mark(format!("{count} words: {}", start_of(sentence)));
+    }
+    if HEADLESS.iter().any(|start| sentence.starts_with(start)) && !sentence.ends_with('?') {
+        mark(format!("no subject with a name: {}", start_of(sentence)));
+    }
+    check_words(sentence, words, names, mark);
+}
+
+fn check_words(
+    sentence: &str,
+    words: &BTreeMap<String, String>,
+    names: &[String],
+    mark: &mut impl FnMut(String),
+) {
+    let plain = format!(" {} ", words_of(sentence));
+    for (word, instead) in words.iter().filter(|(word, _)| !names.contains(word)) {
+        if plain.contains(&format!(" {word} ")) {
+            mark(format!("\"{word}\": write {instead}"));
+        }
+    }
+}
+
+/// An error that only denies does not help: "is not a number" begs what is valid.
+fn check_remedy(sentence: &str, mark: &mut impl FnMut(String)) {
+    let plain = format!(" {} ", words_of(sentence));
+    for (start, _) in plain.match_indices(" is no ") {
+        if !plain[..start].ends_with(" there") {
+            mark(format!("\"is no\": write what is valid: {}", start_of(sentence)));
+        }
+    }
+    let denial = [" is not a ", " is not an "].iter().find_map(|denial| sentence.find(denial));
+    if let Some(at) = denial
+        && !REMEDIES.iter().any(|remedy| sentence[at..].contains(remedy))
+    {
+        mark(format!("\"is not a\": add what is valid: {}", start_of(sentence)));
+    }
+}
+
+/// Without indented lines, which are commands and their output.
+fn without_examples(text: &str) -> String {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default();
+    let rest = lines.map(|line| if line.starts_with("  ") { "" } else { line });
+    std::iter::once(first).chain(rest).collect::<Vec<_>>().join("\n")
+}
+
+/// Values of a format string as one word each.
+fn without_values(text: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find('{') {
+        shown.push_str(&rest[..start]);
+        let end = rest[start..].find('}').map_or(rest.len(), |end| start + end + 1);
+        shown.push_str("value");
+        rest = &rest[end..];
+    }
+    shown + rest
 }
 
 /// How many words a text has.
-pub fn words(text: &str) -> usize {
+pub fn count_words(text: &str) -> usize {
     text.split_whitespace().filter(|word| has_letter(word)).count()
 }
 
@@ -102,7 +203,7 @@ fn has_letter(word: &str) -> bool {
 
 /// Small letters, and one space between words.
 fn words_of(sentence: &str) -> String {
-    let is_of_word = |c: char| c.is_alphanumeric() || c == '\'' || c == '-';
+    let is_of_word = |c: char| c.is_alphanumeric() || "_'-".contains(c);
     let words = sentence.split(|c: char| !is_of_word(c)).filter(|word| !word.is_empty());
     words.map(str::to_lowercase).collect::<Vec<_>>().join(" ")
 }
@@ -194,11 +295,18 @@ fn split(line: usize, paragraph: &str, found: &mut Vec<(usize, String)>) {
 mod tests {
     use super::*;
 
-    fn marks_in(text: &str) -> Vec<String> {
+    fn marks_in_file(path: &str, text: &str) -> Vec<String> {
         let words = [("flat out".to_owned(), "at full speed".to_owned())].into();
-        let rules = Rules { words, marks: BTreeMap::new() };
-        let page = File { path: "a.md".into(), text: text.into() };
-        marks_of(&page, &rules).into_iter().map(|mark| mark.what).collect()
+        let code_words = [("told".to_owned(), "reported".to_owned())].into();
+        let names = [("b.rs".to_owned(), vec!["told".to_owned()])].into();
+        let rules = Rules { words, code_words, internal: [].into(), names, marks: BTreeMap::new() };
+        let file = File { path: path.into(), text: text.into() };
+        let marks = marks_of(&file, &rules).expect("the text can be parsed");
+        marks.into_iter().map(|mark| mark.what).collect()
+    }
+
+    fn marks_in(text: &str) -> Vec<String> {
+        marks_in_file("a.md", text)
     }
 
     #[test]
@@ -228,5 +336,28 @@ mod tests {
             ["no subject with a name: Who is late waits. ..."]
         );
         assert!(marks_in("Who is late?").is_empty());
+    }
+    #[test]
+    fn texts_in_code_have_their_own_words_and_names() {
+        let source = "warn!(\"clients are told flat out\")";
+        let (flat_out, told) = ("\"flat out\": write at full speed", "\"told\": write reported");
+        assert_eq!(marks_in_file("a.rs", source), [flat_out, told]);
+        assert_eq!(marks_in_file("b.rs", source), [flat_out]);
+        assert!(marks_in("Clients are told.").is_empty());
+    }
+
+    #[test]
+    fn an_error_says_what_is_valid() {
+        let marks = |text: &str| marks_in_file("a.rs", &format!("bail!(\"{text}\")"));
+        assert_eq!(
+            marks("{a} is no level"),
+            ["\"is no\": write what is valid: value is no level ..."]
+        );
+        assert_eq!(
+            marks("{a} is not a level"),
+            ["\"is not a\": add what is valid: value is not a level ..."]
+        );
+        assert!(marks("{a} is not a level: use 0, 1 or 2").is_empty());
+        assert!(marks("there is no such level").is_empty());
     }
 }

@@ -212,7 +212,7 @@ fn check_links(root: &Path, file: &File, faults: &mut Vec<String>) {
 
 /// A decision can be read in a minute. The list of decisions is no decision.
 fn check_decision(file: &File, faults: &mut Vec<String>) {
-    let count = prose::words(&file.text);
+    let count = prose::count_words(&file.text);
     if is_decision(file) && count > DECISION_WORDS_MAX {
         faults.push(format!("{}: {count} words, at most {DECISION_WORDS_MAX}", file.path));
     }
@@ -229,7 +229,7 @@ fn check_list_of_decisions(documents: &[File], faults: &mut Vec<String>) {
     }
     for (number, line) in numbered(&list.text).filter(|(_, line)| line.starts_with("| [")) {
         // Without the number of the decision.
-        let count = prose::words(line) - 1;
+        let count = prose::count_words(line) - 1;
         if count > LISTED_WORDS_MAX {
             faults.push(format!(
                 "{LIST_OF_DECISIONS}:{number}: {count} words in a row, at most {LISTED_WORDS_MAX}"

@@ -27,7 +27,7 @@ fn what_is_not_supported_is_on_one_page() {
 }
 
 #[test]
-fn no_page_has_more_marks_than_it_may() {
+fn no_text_has_more_marks_than_it_may() {
     let faults = prose::faults(&source::root()).expect("the documents are readable");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
