@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_owed() {
+    fn a_refused_take_leaves_no_debt() {
         let mut bucket = Bucket::new(Rate { per_second: 1, burst: 2 }, 0).expect("limited");
         assert!(bucket.is_full(0) && bucket.take_if_there(2, 0));
         for ms in 0..1000 {

@@ -5,7 +5,7 @@
 //! - [`Outgoing`]: deliveries in flight and waiting; outlives the connection,
 //! - [`Incoming`]: packet ids of unfinished QoS 2 publishes; outlives the connection,
 //! - [`Link`]: everything that ends with the network connection: version, receive maxima, topic
-//!   aliases, acknowledgements that are owed, the outbox. A resumed session gets a fresh link, so
+//!   aliases, acknowledgements to send, the outbox. A resumed session gets a fresh link, so
 //!   no flow-control state can survive a reconnect by accident.
 //!
 //! It does **not** know: sockets, other clients, subscriptions, storage, clocks. Time is an

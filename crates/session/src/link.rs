@@ -50,7 +50,7 @@ pub struct Rates {
     pub bytes: Rate,
 }
 
-/// An acknowledgement that is owed for a publish, in the order of the publishes.
+/// An acknowledgement that has to be sent for a publish, in the order of the publishes.
 #[derive(Clone, Debug)]
 pub struct PendingAck {
     pub kind: AckKind,
@@ -279,21 +279,21 @@ impl Link {
         self.unheard_bytes = 0;
     }
 
-    /// The client was answered while `owed` bytes waited for it. Publishes do not enter a full
+    /// The client was answered while `unread` bytes waited for it. Publishes do not enter a full
     /// outbox, so what it has grown by are answers. True: so many have gathered that the client is
     /// not to be read before it reads.
-    pub fn note_answers(&mut self, owed: usize) -> bool {
+    pub fn note_answers(&mut self, unread: usize) -> bool {
         let full_bytes = self.settings.outbox_bytes_max as usize;
-        if owed < full_bytes {
+        if unread < full_bytes {
             self.unheard_bytes = 0;
             return false;
         }
-        let answers = self.outbox.len().saturating_sub(owed);
+        let answers = self.outbox.len().saturating_sub(unread);
         self.unheard_bytes = self.unheard_bytes.saturating_add(answers as u32);
         self.unheard_bytes as usize > full_bytes / UNHEARD_PART
     }
 
-    /// From now on so many unsent bytes are kept for the client at most. More that it is owed
+    /// From now on so many unsent bytes are kept for the client at most. More that is queued
     /// already stays.
     pub const fn set_outbox_bytes_max(&mut self, bytes: u32) {
         self.settings.outbox_bytes_max = bytes;
@@ -350,7 +350,7 @@ impl Link {
         self.has_refused
     }
 
-    /// One more publish that is owed an answer. False: more than the receive maximum allows.
+    /// One more publish that has to be answered. False: more than the receive maximum allows.
     pub(crate) const fn take_receive_quota(&mut self) -> bool {
         if self.unacked_in >= self.settings.receive_max {
             return false;
@@ -363,10 +363,10 @@ impl Link {
         self.unacked_in = self.unacked_in.saturating_sub(1);
     }
 
-    /// Owes an acknowledgement. It leaves at once if nothing before it waits and none is
+    /// Queues an acknowledgement. It leaves at once if nothing before it waits and none is
     /// awaited.
     #[inline]
-    pub fn owe_ack(
+    pub fn queue_ack(
         &mut self,
         kind: AckKind,
         packet_id: u16,
@@ -376,7 +376,7 @@ impl Link {
         self.is_refusing |= reason.is_error() && !self.is_v5();
         if self.acks.is_empty() && awaited.is_none() {
             self.acks_taken = self.acks_taken.wrapping_add(1);
-            self.write_owed(kind, packet_id, reason);
+            self.write_queued_ack(kind, packet_id, reason);
         } else {
             let awaited = awaited.unwrap_or_default();
             self.acks.push_back(PendingAck { kind, packet_id, reason, awaited });
@@ -415,11 +415,11 @@ impl Link {
     pub(crate) fn write_settled(&mut self) {
         while let Some(ack) = self.acks.pop_front_if(|ack| ack.awaited.is_empty()) {
             self.acks_taken = self.acks_taken.wrapping_add(1);
-            self.write_owed(ack.kind, ack.packet_id, ack.reason);
+            self.write_queued_ack(ack.kind, ack.packet_id, ack.reason);
         }
     }
 
-    /// The number that the next owed acknowledgement will get.
+    /// The number that the next queued acknowledgement will get.
     pub fn next_ack_number(&self) -> u32 {
         self.acks_taken.wrapping_add(self.acks.len() as u32)
     }
@@ -441,7 +441,7 @@ impl Link {
     }
 
     #[inline]
-    fn write_owed(&mut self, kind: AckKind, packet_id: u16, reason: Reason) {
+    fn write_queued_ack(&mut self, kind: AckKind, packet_id: u16, reason: Reason) {
         self.has_refused |= reason.is_error() && !self.is_v5();
         if self.has_refused {
             return;

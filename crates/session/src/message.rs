@@ -1,4 +1,4 @@
-//! An accepted PUBLISH: one allocation, shared by everybody who is owed it.
+//! An accepted PUBLISH: one allocation, shared by all its recipients.
 
 use std::sync::Arc;
 

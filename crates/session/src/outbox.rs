@@ -1,4 +1,4 @@
-//! Bytes that a connection is owed.
+//! Bytes to be written to a connection.
 
 use std::collections::VecDeque;
 

@@ -124,7 +124,7 @@ pub enum Acked {
 
 /// Deliveries of QoS 1 and 2: first those in flight, then those that wait for a place.
 ///
-/// Packet ids are handed out in a ring and the in-flight deliveries lie in the order of their
+/// Packet ids are assigned in a ring and the in-flight deliveries lie in the order of their
 /// ids, so that an acknowledgement finds its delivery by subtraction.
 #[derive(Debug, Default)]
 pub struct Outgoing {
@@ -340,7 +340,7 @@ impl Outgoing {
         is_live.then_some(entry.origin())
     }
 
-    /// Passes over the next packet id, for a delivery that is given up when its turn has come: so
+    /// Skips the next packet id, for a delivery that is given up when its turn has come: so
     /// the ids a client sees tell of the gap, as with other brokers.
     pub fn skip_packet_id(&mut self) {
         self.in_flight.push_back(InFlight::nothing());

@@ -104,7 +104,7 @@ pub enum Offered {
 /// What to do with a publish from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inbound<'a> {
-    /// New: pass it on, then owe the acknowledgement.
+    /// New: pass it on, then queue the acknowledgement.
     Accept(Publishing<'a>),
     /// A QoS 2 publish that was accepted before: only acknowledge it (MQTT-4.3.3-10).
     Repeat(Publishing<'a>),
@@ -190,7 +190,7 @@ impl Session {
     /// Owes the answer to an accepted PUBLISH.
     ///
     /// An accepted QoS 2 id is remembered at once, so that a repetition is not passed on twice.
-    pub fn owe_answer(
+    pub fn queue_answer(
         &mut self,
         qos: QoS,
         packet_id: u16,
@@ -210,16 +210,16 @@ impl Session {
             }
         }
         if let Some(link) = self.link.as_deref_mut() {
-            link.owe_ack(kind, packet_id, reason, awaited);
+            link.queue_ack(kind, packet_id, reason, awaited);
         }
     }
 
     /// Owes the PUBREC of a publish that is kept whatever happens: its packet id counts as
     /// accepted.
-    pub fn owe_kept_answer(&mut self, packet_id: u16, awaited: Option<Awaited>) {
+    pub fn queue_stored_answer(&mut self, packet_id: u16, awaited: Option<Awaited>) {
         self.incoming.insert(packet_id);
         if let Some(link) = self.link.as_deref_mut() {
-            link.owe_ack(AckKind::Pubrec, packet_id, Reason::SUCCESS, awaited);
+            link.queue_ack(AckKind::Pubrec, packet_id, Reason::SUCCESS, awaited);
         }
     }
 

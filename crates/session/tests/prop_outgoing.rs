@@ -126,7 +126,7 @@ fn link(send_max: u16) -> Link {
     Link::new(settings, Rates::default(), 0, NOW_MS)
 }
 
-/// Takes what was resent off the link and compares it with what the model still owes it.
+/// Takes what was resent off the link and compares it with what the model still expects.
 fn check_resent(link: &mut Link, model: &mut Model, send_max: u16) {
     let bytes: Vec<u8> = link.outbox.slices().flatten().copied().collect();
     link.outbox.advance(bytes.len());

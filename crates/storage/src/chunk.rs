@@ -5,14 +5,14 @@ use crate::format::{BATCH_HEADER_BYTES, BATCH_MAGIC, BatchHeader, Frame, Record,
 
 /// Bytes of a segment with the records in them, from a read or for reclaiming.
 ///
-/// [`Chunk::next`] hands out the records one by one, each checked against its own checksum, and
+/// [`Chunk::next`] returns the records one by one, each checked against its own checksum, and
 /// steps over batch headers in between.
 #[derive(Debug)]
 pub struct Chunk {
     start: Position,
     bytes: Vec<u8>,
     at: usize,
-    /// Where the record handed out last begins.
+    /// Where the record returned last begins.
     last: usize,
     seed: u32,
     end: ChunkEnd,
@@ -59,13 +59,13 @@ impl Chunk {
         }
     }
 
-    /// Takes the record handed out last back, so that the next call hands it out again: for a user
+    /// Takes the record returned last back, so that the next call returns it again: for a user
     /// that could not deal with it now.
     pub fn put_back(&mut self) {
         self.at = self.last;
     }
 
-    /// Where the walk stands: behind the last record handed out.
+    /// Where the walk stands: behind the last record returned.
     pub fn position(&self) -> Position {
         Position::new(self.start.segment(), self.start.offset() + self.at as u32)
     }

@@ -341,7 +341,7 @@ impl Follow {
         self.forget_unneeded();
     }
 
-    /// Passes over the rest of the block of a header, which is blank.
+    /// Skips the rest of the block of a header, which is blank.
     fn skip_padding<'a>(&mut self, segment: u32, bytes: &'a [u8]) -> Result<&'a [u8], Refusal> {
         let offset = self.next.map_or(0, Position::offset);
         if offset < SEGMENT_HEADER_BYTES as u32 || offset >= HEADER_BLOCK_BYTES {

@@ -61,7 +61,7 @@ pub struct Want {
 /// them, and in the end gives a log.
 ///
 /// The newest segments come first, to find the end of the log; then all from the oldest needed on,
-/// whose records are handed out in order.
+/// whose records are returned in order.
 #[derive(Debug)]
 pub struct Recovery {
     /// Shard and number of shards that the log must belong to.

@@ -96,7 +96,7 @@ impl<'a> Scan<'a> {
             && header.oldest >= chain.oldest
     }
 
-    /// Where the walk stands: behind the last batch handed out.
+    /// Where the walk stands: behind the last batch returned.
     pub fn position(&self) -> Position {
         self.walk.position
     }

@@ -48,7 +48,7 @@ pub struct Subscription {
 
 impl Subscription {
     /// The one bit of `options` that the index reads: a PUBACK must wait for what this subscriber
-    /// is owed. The MQTT subscription options leave it free (`MQTT-3.8.3-5`).
+    /// is due. The MQTT subscription options leave it free (`MQTT-3.8.3-5`).
     pub const PROMISES: u8 = 0x80;
 
     /// Is [`Subscription::PROMISES`] set?

@@ -37,7 +37,7 @@ impl Sessions {
             self.clients.len() as u32 - 1
         });
         let generation = &mut self.generations[slot as usize];
-        // Generation 0 is never handed out, so that no key is SessionKey::NOBODY.
+        // Generation 0 is never used, so that no key is SessionKey::NOBODY.
         *generation += 1;
         client.key = SessionKey::new(self.shard, *generation, slot);
         self.clients[slot as usize] = Some(Box::new(client));

@@ -534,7 +534,7 @@ impl Sessions {
             return;
         }
         let Some(gone) = self.router.unsubscribe(listed.filter, slot).expected() else { return };
-        // Others may be owed by what their subscriptions were before.
+        // Messages may still be due by what other subscriptions were before.
         if gone.is_last {
             durable.close_backlog(listed.filter);
         }
@@ -632,7 +632,7 @@ impl Client {
         let mut qos = request.options.qos.min(self.limits.qos_max);
         let is_durable = self.durable.is_some();
         if is_durable && request.filter.group.is_some() {
-            // What a group keeps is given out again after a crash: at least once, not exactly.
+            // What a group keeps is dispatched again after a crash: at least once, not exactly.
             qos = qos.min(codec::QoS::AtLeastOnce);
         }
         let is_acked = qos != codec::QoS::AtMostOnce;

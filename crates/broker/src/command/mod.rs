@@ -2,7 +2,7 @@
 //!
 //! A question takes a bounded part of a turn: it is answered by a page, and the place where the
 //! next one begins. Only a publish is answered later, once the message is as firmly kept, by all
-//! who are owed it, as an acknowledgement promises its publisher.
+//! that have to store it, as an acknowledgement promises its publisher.
 //!
 //! A place is stable for what stays: who comes and goes between two pages may be missing, and
 //! nobody is told twice.

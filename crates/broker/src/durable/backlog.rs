@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use session::{Delivery, Dropped, Offered, Overflow};
 use topic::FilterId;
 
-use super::eras::is_owed;
+use super::eras::is_assigned;
 use super::lifetimes::Lifetimes;
 use super::store::Loaded;
 use crate::Name;
@@ -48,7 +48,7 @@ impl Durable {
         };
         let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
         if is_full && (limits.overflow != Overflow::DropOldest || !fits_at_all) {
-            store.pass_over(durable, serial);
+            store.skip(durable, serial);
             store.release_message(serial);
             let offered = match limits.overflow {
                 Overflow::Disconnect => Offered::Disconnect,
@@ -164,7 +164,7 @@ impl Durable {
             }
             let begin = list.partition_point(|serial| *serial <= durable.track.cursor());
             let fresh = list.iter().skip(begin).filter(|serial| {
-                is_owed(eras, **serial, is_durable) && !durable.track.contains(**serial)
+                is_assigned(eras, **serial, is_durable) && !durable.track.contains(**serial)
             });
             serials.extend(fresh.take(count).copied());
         }
@@ -191,7 +191,7 @@ impl Durable {
                 self.catch_up(cx, client);
                 return;
             };
-            if !self.hand_out_stored(cx, client, router, serial) {
+            if !self.dispatch_stored(cx, client, router, serial) {
                 if let Some(durable) = &mut client.durable {
                     durable.rare().upcoming.push_front(serial);
                 }
@@ -215,7 +215,7 @@ impl Durable {
     }
 
     /// False: the disk has to be waited for.
-    fn hand_out_stored(
+    fn dispatch_stored(
         &mut self,
         cx: &mut Context,
         client: &mut Client,
@@ -238,7 +238,7 @@ impl Durable {
         };
         store.count_out(durable, serial);
         if let Some(delivery) = self.delivery_of(client, router, serial, &message) {
-            self.hand_out(cx, client, delivery);
+            self.dispatch(cx, client, delivery);
             return true;
         }
         if client.has_lost_right(router, serial, &message) {
@@ -272,8 +272,8 @@ impl Durable {
         client.note_expired(cx, expired);
     }
 
-    /// The session gives a filter up: what waits for it by this filter alone is not owed any more.
-    /// Called before and after the subscription goes; the difference is released.
+    /// The session gives a filter up: what waits for it by this filter alone is not delivered any
+    /// more. Called before and after the subscription goes; the difference is released.
     pub(crate) fn release_pending(
         &mut self,
         cx: &mut Context,

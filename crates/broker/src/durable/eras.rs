@@ -1,7 +1,7 @@
-//! What the subscriptions of a session were before, as long as a message is owed by that.
+//! What the subscriptions of a session were before, as long as a message is due by that.
 //!
-//! A message is owed by the subscription of the time when it came (MQTT 5, section 3.8.4). The log
-//! keeps it once for all sessions and without their terms, so a session remembers up to which
+//! A message is delivered by the subscription of the time when it came (MQTT 5, section 3.8.4). The
+//! log keeps it once for all sessions and without their terms, so a session remembers up to which
 //! serial a filter of it had other options, or was not subscribed.
 
 use storage::AppendError;
@@ -18,7 +18,7 @@ use crate::journal::{Fact, Subscribed};
 use crate::routing::deliver::options;
 
 /// Changes of one filter that are remembered at the same time. Policy: a SUBSCRIBE that would be
-/// one more is refused until the client has acknowledged what it is owed by the oldest.
+/// one more is refused until the client has acknowledged what is due by the oldest.
 const CHANGES_PER_FILTER_MAX: usize = 8;
 
 /// What a filter of a session was up to a serial.
@@ -82,7 +82,7 @@ impl Eras {
         Some(&mut found.place)
     }
 
-    /// Takes out what nothing is owed by any more; the facts that told of it are released.
+    /// Takes out what nothing is due by any more; the facts that told of it are released.
     fn take(&mut self, is_over: impl Fn(&Era) -> bool) -> Vec<RecordLocation> {
         let mut places = Vec::new();
         self.0.retain(|era| {
@@ -100,7 +100,7 @@ impl Eras {
     }
 }
 
-/// The subscription by which a message with this serial is owed. `eras`: of its filter.
+/// The subscription by which a message with this serial is due. `eras`: of its filter.
 pub(super) fn at(eras: &[Era], serial: u64, now: Option<Subscription>) -> Option<Subscription> {
     let now = now?;
     let Some(era) = eras.iter().find(|era| serial <= era.through) else { return Some(now) };
@@ -110,8 +110,8 @@ pub(super) fn at(eras: &[Era], serial: u64, now: Option<Subscription>) -> Option
     Some(Subscription { options: bits | check, identifier, ..now })
 }
 
-/// Does the log owe the session such a message?
-pub(super) fn is_owed(eras: &[Era], serial: u64, is_durable_now: bool) -> bool {
+/// Is such a message in the log assigned to the session?
+pub(super) fn is_assigned(eras: &[Era], serial: u64, is_durable_now: bool) -> bool {
     match eras.iter().find(|era| serial <= era.through) {
         Some(era) => era.subscribed.is_some_and(|(bits, _)| bits & options::DURABLE != 0),
         None => is_durable_now,
@@ -122,7 +122,7 @@ pub(super) fn is_owed(eras: &[Era], serial: u64, is_durable_now: bool) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Remembered,
-    /// [`CHANGES_PER_FILTER_MAX`] are remembered, and something is owed by each.
+    /// [`CHANGES_PER_FILTER_MAX`] are remembered, and something is due by each.
     TooMany,
 }
 
@@ -139,13 +139,13 @@ impl Durable {
             return;
         };
         durable.forget_upcoming();
-        if let Some(through) = store.owed_through(durable) {
+        if let Some(through) = store.assigned_through(durable) {
             store.forget_old_eras(durable);
             durable.rare().eras.begin(filter, through);
         }
     }
 
-    /// A subscription gets other options from now on: what came before is owed by the `old` ones.
+    /// A subscription gets other options from now on: what came before is due by the `old` ones.
     pub(super) fn change_filter(
         &mut self,
         sessions: &mut Sessions,
@@ -154,7 +154,7 @@ impl Durable {
         text: &str,
         (bits, identifier): (u8, u32),
     ) -> Result<Change, AppendError> {
-        // A group keeps no terms: what it gives out goes by the options of now.
+        // A group keeps no terms: what it dispatches goes by the options of now.
         if listed.is_shared() {
             return Ok(Change::Remembered);
         }
@@ -162,7 +162,7 @@ impl Durable {
             return Ok(Change::Remembered);
         };
         durable.forget_upcoming();
-        let Some(through) = store.owed_through(durable) else { return Ok(Change::Remembered) };
+        let Some(through) = store.assigned_through(durable) else { return Ok(Change::Remembered) };
         store.forget_old_eras(durable);
         let eras = durable.eras_of(listed.filter);
         if eras.last().is_some_and(|era| era.through >= through) {
@@ -199,8 +199,8 @@ impl KeptSession {
 }
 
 impl Store {
-    /// The newest serial, if the session is owed any up to that.
-    fn owed_through(&self, durable: &mut KeptSession) -> Option<u64> {
+    /// The newest serial, if any up to that is assigned to the session.
+    fn assigned_through(&self, durable: &mut KeptSession) -> Option<u64> {
         let last_serial = self.last_serial();
         if !durable.is_behind {
             durable.track.advance(last_serial);
@@ -208,7 +208,7 @@ impl Store {
         (durable.track.floor() < last_serial).then_some(last_serial)
     }
 
-    /// Nothing is owed any more by what was replaced so long ago.
+    /// Nothing is due any more by what was replaced so long ago.
     pub(super) fn forget_old_eras(&mut self, durable: &mut KeptSession) {
         let floor = durable.track.floor();
         self.forget_eras(durable, |era| era.through <= floor);

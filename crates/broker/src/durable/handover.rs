@@ -30,7 +30,7 @@ use crate::routing::publish::Routed;
 use crate::shard::context::Context;
 use crate::{Confirm, Mail, Name, SessionKey, WhenFull};
 
-/// A message that is not yet known to be held by all who owe it.
+/// A message that is not yet known to be stored by all shards that have to.
 #[derive(Debug)]
 pub(crate) struct Handover {
     /// The queue number of its session, if the log tells.
@@ -108,7 +108,7 @@ impl Handovers {
         let (confirm, message, awaited) = (None, None, Awaited::default());
         let handover = Handover { session, is_in_line, confirm, message, awaited, is_will };
         self.by_serial.insert(serial, handover);
-        self.track.hand_out(serial, 0);
+        self.track.assign(serial, 0);
         self.is_resuming = true;
     }
 
@@ -123,7 +123,7 @@ impl Handovers {
             is_will: true,
         };
         self.by_serial.insert(serial, handover);
-        self.track.hand_out(serial, 0);
+        self.track.assign(serial, 0);
     }
 
     /// It is passed on when its turn has come.
@@ -191,7 +191,7 @@ impl Durable {
             is_will: false,
         };
         store.handovers.by_serial.insert(serial, handover);
-        store.handovers.track.hand_out(serial, 0);
+        store.handovers.track.assign(serial, 0);
         store.line.push_taken(serial, position, level);
         sessions.enter_line(cx, slot, Name::of(message));
         let topic_mark = Some(cx.topic_mark(Name::of(message)));
@@ -295,7 +295,7 @@ impl Durable {
         self.on_handed_over(cx, sessions, serial, Respondent::ASKING);
     }
 
-    /// One more holds the message. After the last of them this may be said again.
+    /// One more shard has stored the message. After the last of them this may be said again.
     pub(crate) fn on_handed_over(
         &mut self,
         cx: &mut Context,

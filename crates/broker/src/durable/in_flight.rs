@@ -1,4 +1,4 @@
-//! Messages that durable sessions are owed: kept once, handed out to each.
+//! Messages assigned to durable sessions: stored once, dispatched to each.
 //!
 //! A session that can take a message gets it at once, like any other. One that cannot only counts
 //! it: the message's serial goes into the backlog of its filter, which all sessions on the filter
@@ -30,8 +30,8 @@ use crate::shard::context::Context;
 const OWN_FILTERS_MAX: usize = 64;
 
 impl Durable {
-    /// Writes a message into the log if a durable session here is owed it. Returns its serial and,
-    /// if it was written just now, what its acknowledgement has to wait for.
+    /// Writes a message into the log if it is assigned to a durable session here. Returns its
+    /// serial and, if it was written just now, what its acknowledgement has to wait for.
     ///
     /// Err: there is no room for it, its publisher can be told, and nothing was done.
     pub(crate) fn keep(
@@ -51,12 +51,12 @@ impl Durable {
         // repetition: such deliveries of kept sessions are written at every level.
         let least = if message.level() > 0 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
         let Some(store) = &mut self.store else { return Ok(None) };
-        let is_owed = message.qos() >= least
+        let is_assigned = message.qos() >= least
             && found.iter().any(|subscription| {
                 subscription.options & options::DURABLE != 0
                     && options::qos(subscription.options) >= least
             });
-        if is_owed {
+        if is_assigned {
             // Without an owner in the message, as for a will, its publisher on this shard is
             // charged.
             let owner = match owner {
@@ -75,7 +75,7 @@ impl Durable {
                 Err(_) => {}
             }
         }
-        if message.level() > 0 && !is_owed || message.qos() == QoS::AtMostOnce {
+        if message.level() > 0 && !is_assigned || message.qos() == QoS::AtMostOnce {
             return Ok(None);
         }
         // What a session has in memory goes first: behind what waits in the log it has to queue up
@@ -96,9 +96,9 @@ impl Durable {
         }
     }
 
-    /// Is a session owed the message by its serial? One that is not written is so only where older
-    /// ones wait, and never at QoS 2, as no log would know its packet id.
-    pub(crate) fn is_owed_by_serial(&self, client: &Client, serial: u64, qos: QoS) -> bool {
+    /// Is the message assigned to the session, by its serial? One that is not written is so only
+    /// where older ones wait, and never at QoS 2, as no log would know its packet id.
+    pub(crate) fn is_assigned_by_serial(&self, client: &Client, serial: u64, qos: QoS) -> bool {
         let Some(store) = self.store.as_ref().filter(|_| serial != 0) else { return false };
         match qos {
             QoS::AtMostOnce => false,
@@ -159,9 +159,9 @@ impl Durable {
         }
     }
 
-    /// A durable session is owed a message that is in the log. True: it cannot take it now, so that
+    /// Assigns a message in the log to a durable session. True: it cannot take it now, so that
     /// the message is to be [left behind](Durable::leave_behind).
-    pub(crate) fn owe(
+    pub(crate) fn assign(
         &mut self,
         cx: &mut Context,
         client: &mut Client,
@@ -171,23 +171,23 @@ impl Durable {
         let Some(store) = self.store.as_mut().expected() else { return false };
         store.need_message(delivery.terms.serial);
         if !client.has_backlog() && client.session.has_window() {
-            self.hand_out(cx, client, delivery);
+            self.dispatch(cx, client, delivery);
             return false;
         }
         self.fall_behind(cx, client, router, &delivery)
     }
 
-    /// A durable session is not owed a message that others on its filter are.
-    pub(crate) fn pass_over(&mut self, client: &mut Client, serial: u64) {
+    /// Skips a message for a durable session, which others on its filter get.
+    pub(crate) fn skip(&mut self, client: &mut Client, serial: u64) {
         if let (Some(store), Some(durable)) =
             (self.store.as_mut().expected(), client.durable.as_mut().expected())
         {
-            store.pass_over(durable, serial);
+            store.skip(durable, serial);
         }
     }
 
     /// Puts a delivery in flight; the window is open.
-    pub(super) fn hand_out(&mut self, cx: &mut Context, client: &mut Client, delivery: Delivery) {
+    pub(super) fn dispatch(&mut self, cx: &mut Context, client: &mut Client, delivery: Delivery) {
         let now_ms = cx.now_ms;
         let session = client.key;
         cx.buffers.lend(client);
@@ -215,7 +215,7 @@ impl Durable {
             store.release_message(serial);
         } else {
             let stage = if is_uncommitted { Stage::AwaitsPubrec } else { Stage::AwaitsPuback };
-            durable.track.hand_out_at(serial, packet_id, stage);
+            durable.track.assign_at(serial, packet_id, stage);
             let then = is_uncommitted.then_some(Promise::Send { session, packet_id });
             let (queue, level) = (durable.queue, durable.log_level());
             store.pin_in_flight(serial);
@@ -283,8 +283,8 @@ impl Durable {
 }
 
 impl Store {
-    /// The session is not owed a message, whose turn comes when it comes for those before it.
-    pub(super) fn pass_over(&mut self, durable: &mut KeptSession, serial: u64) {
+    /// Skips a message for the session, in its order behind those before it.
+    pub(super) fn skip(&mut self, durable: &mut KeptSession, serial: u64) {
         if durable.is_behind {
             durable.track.skip(serial, durable.last_queued);
         } else {
@@ -293,8 +293,8 @@ impl Store {
         self.note_session_moved(durable);
     }
 
-    /// The session's turn has come for a serial of which it is owed nothing more. False: its
-    /// message has expired.
+    /// The session's turn has come for a serial of which nothing is assigned to it any more. False:
+    /// its message has expired.
     pub(super) fn leave_queue(&mut self, durable: &mut KeptSession, serial: u64) -> bool {
         let was_live = self.count_out(durable, serial);
         self.pass_now(durable, serial);

@@ -1,7 +1,7 @@
 //! The queues of shared groups with a durable member.
 //!
 //! The group's home keeps each message until a member has acknowledged it, whoever that is. Members
-//! hold what they were given in memory only: after a crash the home gives it out again, which at
+//! hold what they were given in memory only: after a crash the home dispatches it again, which at
 //! least once allows. So shared subscriptions of durable sessions are granted QoS 1 at most.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -54,9 +54,9 @@ pub(super) struct KeptQueue {
     memory_bytes: usize,
     /// Until then it is not looked through for what has expired.
     look_ms: u64,
-    /// Given out and come back; they go first.
+    /// Dispatched and returned; they go first.
     returned: BTreeSet<u64>,
-    /// Given out, and no member with room may have them (`groups/denied.rs`).
+    /// Dispatched, and no member with room may have them (`groups/denied.rs`).
     denied: BTreeSet<u64>,
 }
 
@@ -69,8 +69,8 @@ pub(super) struct KeptGroups {
 
 impl KeptGroups {
     /// Messages of all groups that a member was chosen for.
-    pub(super) fn given_out(&self) -> usize {
-        self.queues.iter().map(|(_, kept)| kept.given_out()).sum()
+    pub(super) fn dispatched(&self) -> usize {
+        self.queues.iter().map(|(_, kept)| kept.dispatched()).sum()
     }
 
     pub(super) fn find(&self, number: QueueNumber) -> Option<KeptId> {
@@ -116,7 +116,7 @@ impl KeptQueue {
     }
 
     /// Messages that a member was chosen for.
-    fn given_out(&self) -> usize {
+    fn dispatched(&self) -> usize {
         self.track.in_flight().count() - self.returned.len() - self.denied.len()
     }
 
@@ -151,7 +151,7 @@ impl KeptQueue {
         self.memory_bytes -= gone.message.as_ref().map_or(0, Message::heap_bytes);
     }
 
-    /// A message is acknowledged or, `is_unsent`, will never be given out. False: that was known.
+    /// A message is acknowledged or, `is_unsent`, will never be dispatched. False: that was known.
     fn finish(&mut self, serial: u64, is_unsent: bool) -> bool {
         self.returned.remove(&serial);
         self.denied.remove(&serial);
@@ -211,8 +211,8 @@ impl Durable {
         Ok(was_empty)
     }
 
-    /// The home's side: gives out what waits, as far as members have room.
-    pub(crate) fn give_out_kept(&mut self, cx: &mut Context, group: &mut Group) {
+    /// The home's side: dispatches what waits, as far as members have room.
+    pub(crate) fn dispatch_kept(&mut self, cx: &mut Context, group: &mut Group) {
         let (Some(id), Some(store)) = (group.kept, &mut self.store) else { return };
         while let Some(kept) = store.groups.get(id).expected()
             && let Some((serial, message)) = kept.front()
@@ -242,7 +242,7 @@ impl Durable {
             let Some(member) = group.assign(strategy, &message, random) else { return };
             if let Some(kept) = store.groups.get_mut(id) {
                 kept.pop_front();
-                kept.track.hand_out(serial, 0);
+                kept.track.assign(serial, 0);
             }
             let (group, way) = (group.name.clone(), GroupWay::new(1, serial));
             cx.send(member.shard(), Mail::Offer { group, member, message, way });
@@ -257,7 +257,7 @@ impl Durable {
     }
 
     /// The home's side: a member could not take it, or ended before it acknowledged. True: it is to
-    /// be given out again.
+    /// be dispatched again.
     pub(crate) fn on_group_returned(&mut self, id: KeptId, serial: u64) -> bool {
         let Some(kept) = self.kept_group(id) else { return false };
         let is_out = kept.track.get_mut(serial).is_some();
@@ -297,7 +297,7 @@ impl Durable {
         kept.is_some_and(|kept| !kept.is_empty())
     }
 
-    /// Messages that are not given out.
+    /// Messages that are not dispatched.
     pub(crate) fn waiting_count(&self, id: KeptId) -> usize {
         let kept = self.store.as_ref().and_then(|store| store.groups.get(id));
         kept.map_or(0, |kept| kept.waiting.len() + kept.returned.len() + kept.denied.len())
@@ -308,8 +308,8 @@ impl Durable {
         let Some(store) = self.store.as_mut().expected() else { return 0 };
         let Some(kept) = store.groups.remove(id).expected() else { return 0 };
         let mut lost = 0;
-        let given_out = kept.track.in_flight().map(|out| out.serial);
-        for serial in kept.waiting.iter().map(|waiting| waiting.serial).chain(given_out) {
+        let dispatched = kept.track.in_flight().map(|out| out.serial);
+        for serial in kept.waiting.iter().map(|waiting| waiting.serial).chain(dispatched) {
             store.release_message(serial);
             lost += 1;
         }

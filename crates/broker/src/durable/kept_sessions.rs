@@ -73,7 +73,7 @@ pub(super) struct Rare {
     /// UNSUBSCRIBEs that the log has yet to be told of.
     pub(super) unwritten_unsubscribes: u32,
     /// The log has yet to be told of its will.
-    pub(super) owes_will: bool,
+    pub(super) has_pending_will: bool,
     /// Its last will is due, and has yet to be taken.
     pub(super) has_due_will: bool,
 }
@@ -222,7 +222,7 @@ impl Rare {
             && self.lifetimes.is_empty()
             && self.unwritten.is_none()
             && self.unwritten_unsubscribes == 0
-            && !(self.owes_will || self.has_due_will)
+            && !(self.has_pending_will || self.has_due_will)
     }
 }
 
@@ -301,7 +301,7 @@ impl Durable {
         }
         // What was to be said of the connection before is void.
         if let Some(rare) = &mut durable.rare {
-            (rare.unwritten, rare.owes_will) = (None, false);
+            (rare.unwritten, rare.has_pending_will) = (None, false);
         }
         match self.write_connect(cx, sessions, slot, connect, Class::Essential) {
             Err(error) if postponed::passes(&error) => {

@@ -10,7 +10,7 @@ const LATE_PART: u64 = 16;
 /// What of a session's backlog expires, by the second.
 ///
 /// Bounded: it holds up to twice [`LATE_PART`] entries for each doubling of the lifetimes. What has
-/// been handed out meanwhile stays in it: it says how much may have expired, not how much has.
+/// been dispatched meanwhile stays in it: it says how much may have expired, not how much has.
 #[derive(Debug, Default)]
 pub(super) struct Lifetimes(BTreeMap<u64, Amount>);
 

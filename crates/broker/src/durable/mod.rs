@@ -6,14 +6,14 @@
 //! - `queues.rs`: the kinds of queues, and how far each is,
 //! - `kept_sessions.rs`: what is written of a session,
 //! - `session_ends.rs`: its end, and who may not be answered before that is written,
-//! - `will.rs`: its will, from there to those who are owed it,
-//! - `in_flight.rs`: messages that sessions are owed: in flight, or waiting in the log,
+//! - `will.rs`: its will, from there to its recipients,
+//! - `in_flight.rs`: messages assigned to sessions: in flight, or waiting in the log,
 //! - `backlog.rs`: those that wait in the log,
 //! - `eras.rs`: what subscriptions were when older messages came,
 //! - `unlogged.rs`: those of which the log knows the packet id only,
 //! - `promise.rs`: acknowledgements and packets that wait for a commit,
 //! - `line.rs`: what of one publisher waits for a commit, in its order,
-//! - `track.rs`: where the messages of one queue are that are given out,
+//! - `track.rs`: where the dispatched messages of one queue are,
 //! - `handover.rs`: QoS 2 publishes on their way to other shards,
 //! - `kept_groups.rs`: the queues of shared groups,
 //! - `retained_facts.rs`: what is written of retained messages,
@@ -116,8 +116,8 @@ impl Durable {
     /// What waits in the log for another shard.
     pub(crate) fn waits(&self) -> Waits {
         let Some(store) = &self.store else { return Waits::default() };
-        let (handovers, given_out) = (store.handovers.waiting_count(), store.groups.given_out());
-        Waits { handovers, given_out, ..Waits::default() }
+        let (handovers, dispatched) = (store.handovers.waiting_count(), store.groups.dispatched());
+        Waits { handovers, dispatched, ..Waits::default() }
     }
 
     /// The disk has carried out a command. Returns the queues that may go on.

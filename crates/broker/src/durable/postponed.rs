@@ -360,7 +360,7 @@ impl Durable {
         let durable = sessions.kept_mut(slot);
         let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { return };
         // Behind a will that is due, which brings it along: it may stand anywhere in the list.
-        if std::mem::take(&mut rare.owes_will)
+        if std::mem::take(&mut rare.has_pending_will)
             && !rare.has_due_will
             && self.keep_will(sessions, slot, Class::Essential).is_err_and(|error| passes(&error))
         {
@@ -372,7 +372,7 @@ impl Durable {
     pub(super) fn put_off_will(&mut self, sessions: &mut Sessions, slot: u32) {
         let durable = sessions.kept_mut(slot);
         if let (Some(durable), Some(store)) = (durable, &mut self.store)
-            && !std::mem::replace(&mut durable.rare().owes_will, true)
+            && !std::mem::replace(&mut durable.rare().has_pending_will, true)
         {
             store.postponed.push(Postponed::Will(durable.queue));
         }

@@ -84,7 +84,7 @@ pub struct Restored {
     pub sessions: u64,
     pub subscriptions: u64,
     pub retained: u64,
-    /// Messages that are owed to somebody.
+    /// Messages that are assigned to a session or group.
     pub messages: u64,
 }
 

@@ -9,7 +9,7 @@ use session::Account;
 use storage::{Log, Recovered};
 use topic::FilterId;
 
-use super::eras::is_owed;
+use super::eras::is_assigned;
 use super::handover::Received;
 use super::kept_sessions::KeptSession;
 use super::postponed::Postponed;
@@ -38,9 +38,9 @@ use crate::{Durability, GroupText, Limits, Mail, Name, Quota, Scope, ShardId};
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
 
-/// Who may be owed the messages of one topic: slot, filter, from which serial on, and whether it is
-/// by the options of now.
-type Owed = Vec<(u32, FilterId, u64, bool)>;
+/// Possible recipients of the messages of one topic: slot, filter, from which serial on, and
+/// whether it is by the options of now.
+type Recipients = Vec<(u32, FilterId, u64, bool)>;
 
 /// The owners of messages, by the numbers of their names.
 type Accounts = BTreeMap<u32, Arc<Account>>;
@@ -232,7 +232,7 @@ impl Groups {
         let parsed = topic::parse_filter(filter, &crate::clients::subscribe::UNLIMITED);
         let asked = codec::SubscribeOptions::from_byte(facts.options);
         let (Ok(parsed), Some(asked)) = (parsed, asked) else {
-            // Going on without it would lose what the session is owed, and nobody would be told.
+            // Going on without it would lose messages of the session without a report.
             let id = sessions.get(slot).map_or("", |client| &client.id);
             let options = facts.options;
             let why = format!("{id:?} is subscribed to {filter:?} with options {options:#04x}");
@@ -256,7 +256,7 @@ impl Groups {
 }
 
 impl Store {
-    /// What subscriptions were before, as far as something may be owed by that.
+    /// What subscriptions were before, as far as something may be due by that.
     fn restore_eras(
         &mut self,
         sessions: &mut Sessions,
@@ -382,7 +382,7 @@ impl Store {
     ) {
         let now_ms = cx.now_ms;
         let mut needs = sessions.pinned_messages(replay);
-        let mut owed_by_topic: Vec<Option<Owed>> = vec![None; replay.texts.len()];
+        let mut recipients_by_topic: Vec<Option<Recipients>> = vec![None; replay.texts.len()];
         let mut owners = Accounts::new();
         for (serial, facts) in std::mem::take(&mut replay.messages) {
             let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
@@ -390,10 +390,11 @@ impl Store {
                 refs += if let Some(queue) = facts.queue {
                     self.restore_group_message(serial, queue, facts.place.bytes)
                 } else {
-                    let owed = owed_by_topic[facts.topic as usize].get_or_insert_with(|| {
-                        sessions.owed_on(replay.texts.get(facts.topic), since)
-                    });
-                    self.line_up(sessions, serial, &facts, owed, now_ms)
+                    let recipients =
+                        recipients_by_topic[facts.topic as usize].get_or_insert_with(|| {
+                            sessions.recipients_of(replay.texts.get(facts.topic), since)
+                        });
+                    self.line_up(sessions, serial, &facts, recipients, now_ms)
                 };
             }
             if refs == 0 {
@@ -414,7 +415,7 @@ impl Store {
         }
     }
 
-    /// Sessions for which nothing waits have had all there is, whatever others are still owed.
+    /// Sessions for which nothing waits have had all there is, whatever others still have to get.
     fn catch_up_idle(&self, sessions: &mut Sessions) {
         let last_serial = self.last_serial();
         for slot in sessions.slots() {
@@ -469,25 +470,25 @@ impl Sessions {
         needs
     }
 
-    fn owed_on(&mut self, topic: &str, since: &Since) -> Owed {
+    fn recipients_of(&mut self, topic: &str, since: &Since) -> Recipients {
         let topic = Name::of_key(topic).as_bytes();
         let (index, filters) = self.router.filters_of(topic);
-        let mut owed = Owed::new();
+        let mut recipients = Recipients::new();
         for filter in filters {
             for subscription in index.subscriptions(*filter) {
                 let slot = subscription.subscriber;
                 let is_durable = subscription.options & options::DURABLE != 0;
                 let from = since.get(&(slot, *filter)).copied().unwrap_or_default();
-                owed.push((slot, *filter, from, is_durable));
+                recipients.push((slot, *filter, from, is_durable));
             }
         }
-        owed.retain(|(slot, filter, _, is_durable)| {
+        recipients.retain(|(slot, filter, _, is_durable)| {
             let durable = self.kept(*slot);
             let rare = durable.and_then(|durable| durable.rare.as_ref());
             *is_durable || rare.is_some_and(|rare| !rare.eras.of(*filter).is_empty())
         });
-        owed.sort_unstable_by_key(|(slot, filter, ..)| (*slot, *filter));
-        owed
+        recipients.sort_unstable_by_key(|(slot, filter, ..)| (*slot, *filter));
+        recipients
     }
 }
 
@@ -498,19 +499,19 @@ impl Store {
         sessions: &mut Sessions,
         serial: u64,
         facts: &MessageFacts,
-        owed: &Owed,
+        recipients: &Recipients,
         now_ms: u64,
     ) -> u32 {
         let (mut count, mut last) = (0, None);
-        for (slot, filter, from, is_durable) in owed {
+        for (slot, filter, from, is_durable) in recipients {
             let durable = sessions.kept_mut(*slot);
             let Some(durable) = durable else { continue };
             let eras = durable.rare.as_ref().map_or(&[][..], |rare| rare.eras.of(*filter));
-            let is_owed = serial > *from
-                && is_owed(eras, serial, *is_durable)
+            let is_assigned = serial > *from
+                && is_assigned(eras, serial, *is_durable)
                 && serial > durable.track.cursor()
                 && !durable.track.contains(serial);
-            if !is_owed {
+            if !is_assigned {
                 continue;
             }
             let list = &mut self.backlogs.entry(*filter).or_default().serials;
@@ -548,7 +549,7 @@ impl Store {
             }
             let (serial, packet_id, stage) = (sent.serial, sent.packet_id, sent.stage);
             match is_aside {
-                true => durable.track.hand_out_aside(Out::aside(serial, packet_id, place)),
+                true => durable.track.assign_aside(Out::aside(serial, packet_id, place)),
                 false => durable.track.restore(Out::restored(serial, packet_id, stage, place)),
             }
             resends.push(sent);

@@ -49,7 +49,7 @@ const COMPACT_MIN: usize = 64;
 /// Reads of a damaged record before its message is given up: a disk may yet deliver.
 const UNREAD_TRIES_MAX: u8 = 5;
 
-/// A message that somebody is owed.
+/// A message that is assigned to a session or group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
     pub(crate) place: RecordLocation,

@@ -42,7 +42,7 @@ impl RecordLocation {
     }
 }
 
-/// A message that was handed out, or a run of serials of which nothing is owed any more.
+/// A message that was assigned, or a run of serials of which nothing is left to deliver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
     pub(crate) serial: u64,
@@ -95,14 +95,14 @@ struct Outs {
     aside: VecDeque<Out>,
 }
 
-/// The cursor of a queue, and what was handed out behind it.
+/// The cursor of a queue, and what was assigned behind it.
 ///
 /// Bounded by the in-flight window: between two messages in flight there is at most one run, as all
 /// up to the cursor is done that is not in flight. Above the cursor, where messages wait, runs are
 /// as many as those at the most.
 #[derive(Debug, Default)]
 pub(super) struct Track {
-    /// Everything up to this serial was handed out or passed over.
+    /// Everything up to this serial was assigned or skipped.
     cursor: u64,
     /// Absent while there has been no traffic for a while.
     out: Option<Box<Outs>>,
@@ -153,18 +153,18 @@ impl Track {
     }
 
     /// The message is on its way.
-    pub(super) fn hand_out(&mut self, serial: u64, packet_id: u16) {
-        self.hand_out_at(serial, packet_id, Stage::AwaitsPuback);
+    pub(super) fn assign(&mut self, serial: u64, packet_id: u16) {
+        self.assign_at(serial, packet_id, Stage::AwaitsPuback);
     }
 
-    pub(super) fn hand_out_at(&mut self, serial: u64, packet_id: u16, stage: Stage) {
+    pub(super) fn assign_at(&mut self, serial: u64, packet_id: u16, stage: Stage) {
         self.insert(Out { stage, ..Out::in_flight(serial, packet_id) });
         self.cursor = self.cursor.max(serial);
         self.join_below_cursor();
     }
 
     /// A message that is in no queue is on its way.
-    pub(crate) fn hand_out_aside(&mut self, out: Out) {
+    pub(crate) fn assign_aside(&mut self, out: Out) {
         self.out.get_or_insert_default().aside.push_back(out);
     }
 
@@ -178,7 +178,7 @@ impl Track {
         self.insert(Out::done(from, through));
     }
 
-    /// Nothing is owed of the message, and its turn has come.
+    /// Skips the message, whose turn has come.
     pub(crate) fn pass(&mut self, serial: u64) {
         let cursor = self.cursor;
         self.cursor = cursor.max(serial);
@@ -190,7 +190,7 @@ impl Track {
         }
     }
 
-    /// Nothing is owed of the message, but others before it wait for their turn, the last of them
+    /// Skips the message, but others before it wait for their turn, the last of them
     /// `waiting`.
     pub(crate) fn skip(&mut self, serial: u64, waiting: u64) {
         // Behind the last that waits there is nobody whose turn could come.
@@ -198,7 +198,7 @@ impl Track {
         self.merge_above(waiting);
     }
 
-    /// With nothing waiting, the cursor may stand anywhere behind what was handed out.
+    /// With nothing waiting, the cursor may stand anywhere behind what was assigned.
     pub(crate) fn advance(&mut self, serial: u64) {
         self.cursor = self.cursor.max(serial);
         self.trim();
@@ -357,8 +357,8 @@ mod tests {
     fn the_floor_stands_below_the_first_that_is_out() {
         let mut track = Track::starting_at(10);
         assert_eq!(track.floor(), 10);
-        track.hand_out(12, 1);
-        track.hand_out(15, 2);
+        track.assign(12, 1);
+        track.assign(15, 2);
         track.pass(16);
         assert_eq!((track.floor(), track.cursor()), (11, 16));
         assert!(track.finish(15).is_some_and(|out| out.packet_id == 2));
@@ -374,11 +374,11 @@ mod tests {
         track.skip(14, 12);
         assert_eq!((track.floor(), track.cursor()), (10, 10));
         assert_eq!(above(&track), [(14, 14)]);
-        track.hand_out(12, 1);
+        track.assign(12, 1);
         assert_eq!(track.floor(), 11);
         track.finish(12);
         assert_eq!((track.floor(), track.contains(14)), (12, true));
-        track.hand_out(16, 2);
+        track.assign(16, 2);
         track.finish(16);
         assert_eq!((track.floor(), track.contains(14)), (16, false));
     }
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn one_message_in_flight_does_not_keep_the_memory_of_all_behind_it() {
         let mut track = Track::starting_at(0);
-        track.hand_out(1, 1);
+        track.assign(1, 1);
         for serial in 2..1000 {
             track.pass(serial);
         }
@@ -397,7 +397,7 @@ mod tests {
         }
         assert_eq!(above(&track), [(2, 999), (1501, 2999)]);
         track.skip(4000, 3500);
-        track.hand_out(1500, 2);
+        track.assign(1500, 2);
         track.finish(1);
         assert_eq!((track.floor(), above(&track)), (1499, vec![(1501, 2999), (4000, 4000)]));
     }
@@ -405,8 +405,8 @@ mod tests {
     #[test]
     fn what_is_in_no_queue_moves_neither_floor_nor_cursor() {
         let mut track = Track::starting_at(10);
-        track.hand_out_aside(Out::aside(13, 1, RecordLocation::NOWHERE));
-        track.hand_out(12, 2);
+        track.assign_aside(Out::aside(13, 1, RecordLocation::NOWHERE));
+        track.assign(12, 2);
         assert_eq!((track.floor(), track.cursor()), (11, 12));
         assert_eq!(track.in_flight().map(|out| out.serial).collect::<Vec<_>>(), [12, 13]);
         assert!(track.finish(12).is_some_and(|out| !out.is_aside));
@@ -422,7 +422,7 @@ mod tests {
     fn runs_join_when_what_parts_them_is_done() {
         let mut track = Track::starting_at(0);
         for serial in 1..=9 {
-            track.hand_out(serial, serial as u16);
+            track.assign(serial, serial as u16);
         }
         for serial in [3, 5, 4, 8, 7] {
             assert!(track.finish(serial).is_some());
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn runs_stay_few_while_skips_and_drops_alternate() {
         let mut track = Track::starting_at(0);
-        track.hand_out(1, 1);
+        track.assign(1, 1);
         // Each odd serial is skipped (access rules), each even one waits; the queue holds three.
         let mut queue = VecDeque::new();
         let mut last_queued = 0;

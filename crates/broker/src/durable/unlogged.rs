@@ -30,14 +30,14 @@ impl Client {
 impl Durable {
     /// The next delivery in the queue of a session, if it is one whose packet id has to be written
     /// first. False: it is not, or the window is closed.
-    pub(crate) fn hand_out_unlogged(&mut self, cx: &mut Context, client: &mut Client) -> bool {
+    pub(crate) fn dispatch_unlogged(&mut self, cx: &mut Context, client: &mut Client) -> bool {
         let Some(delivery) = client.session.take_unlogged() else { return false };
-        self.hand_out_aside(cx, client, delivery);
+        self.dispatch_aside(cx, client, delivery);
         true
     }
 
     /// Puts a delivery in flight that is in no queue of the log; the window is open.
-    pub(crate) fn hand_out_aside(
+    pub(crate) fn dispatch_aside(
         &mut self,
         cx: &mut Context,
         client: &mut Client,
@@ -54,11 +54,7 @@ impl Durable {
                 let serial = store.new_serial();
                 let terms = Terms { serial, ..terms };
                 let packet_id = client.session.start_uncommitted(Delivery { message, terms });
-                durable.track.hand_out_aside(Out::aside(
-                    serial,
-                    packet_id,
-                    RecordLocation::NOWHERE,
-                ));
+                durable.track.assign_aside(Out::aside(serial, packet_id, RecordLocation::NOWHERE));
                 let (stage, is_aside) = (Stage::AwaitsPubrec, true);
                 let (queue, level) = (durable.queue, durable.log_level());
                 let then = Some(Promise::Send { session, packet_id });

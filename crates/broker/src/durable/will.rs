@@ -1,10 +1,11 @@
 //! Wills of kept sessions: written down with the session, and never lost between there and those
-//! who are owed them.
+//! that have to store them.
 //!
 //! A will that is published becomes a message of its shard in one record, which also takes the will
 //! away ([`Fact::WillTaken`]). The message goes on its way at once, so that nothing the client
 //! publishes with its next connection overtakes it, and stays in the log until every place that
-//! owes it has it in its own. What a crash finds between is passed on again after the start.
+//! has to store it has it in its own. What a crash finds between is passed on again after the
+//! start.
 
 use codec::QoS;
 use session::{Message, Will};
@@ -40,21 +41,21 @@ impl Durable {
         let (Some(will), Some(durable)) = (&client.will, client.durable.as_mut().expected()) else {
             return Ok(());
         };
-        // The one that is written down is still owed: what came later has to wait behind it, and a
-        // crash may come first.
+        // The one that is written down is still pending: what came later has to wait behind it, and
+        // a crash may come first.
         if durable.has_due_will() {
             return Err(AppendError::Backlog { bytes: store.log.stats().pending_bytes });
         }
         let fact = Fact::Will(stored_will(will, durable.queue));
         let place = store.append(class, &fact, durable.log_level())?;
         let rare = durable.rare();
-        rare.owes_will = false;
+        rare.has_pending_will = false;
         let old = std::mem::replace(&mut rare.will, place);
         store.release(old);
         Ok(())
     }
 
-    /// The will is withdrawn, or published where nobody is owed it.
+    /// The will is withdrawn, or published without a recipient.
     pub(crate) fn forget_will(&mut self, sessions: &mut Sessions, slot: u32) {
         let Some(store) = &mut self.store else { return };
         let Some(client) = sessions.get_mut(slot).expected() else { return };
@@ -73,7 +74,7 @@ impl Durable {
 }
 
 impl Durable {
-    /// Publishes the will of a kept session. False: nobody is owed it, or no log can keep it.
+    /// Publishes the will of a kept session. False: it has no recipient, or no log can store it.
     pub(crate) fn publish_kept_will(
         &mut self,
         cx: &mut Context,
@@ -87,7 +88,7 @@ impl Durable {
             return false;
         };
         let queue = durable.queue;
-        if !groups.is_owed_will(sessions, message) {
+        if !groups.has_recipient_of_will(sessions, message) {
             return false;
         }
         let Some(store) = self.store.as_ref().expected() else { return false };
@@ -174,8 +175,8 @@ impl Durable {
 }
 
 impl Groups {
-    /// Is somebody owed this will who would lose it with the process?
-    pub(super) fn is_owed_will(&self, sessions: &mut Sessions, message: &Message) -> bool {
+    /// Does the will have a recipient that would lose it with the process?
+    pub(super) fn has_recipient_of_will(&self, sessions: &mut Sessions, message: &Message) -> bool {
         message.level() > 0
             && (message.retain()
                 || message.qos() > QoS::AtMostOnce

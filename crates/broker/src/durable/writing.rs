@@ -226,7 +226,7 @@ impl Store {
                     None => self.append(Class::Copy, &Fact::Message(message), Level::Disk)?,
                 }
             }
-            // A will that all have who owe it is a message like others. The session may have
+            // A will that all recipients have is a message like others. The session may have
             // another one by now.
             Fact::WillTaken { message, .. } => {
                 let fact = match self.handovers.is_under_way(serial) {

@@ -79,7 +79,7 @@ pub const BROADCAST_MIN: usize = 128;
 pub(crate) const UNFINISHED_MAX: usize = 16;
 
 /// Bytes in the outbox of a client that does not read, while memory is short or connections use
-/// much. It has its whole outbox again when it has read what it is owed.
+/// much. It has its whole outbox again when it has read what was queued for it.
 pub(crate) const UNSENT_BYTES_MAX: usize = 64 << 10;
 
 /// How much a turn does, and what waits for a later one.

@@ -25,7 +25,7 @@ pub(crate) enum Task {
     Auth(usize),
     /// A shared group that gets a message.
     Group,
-    /// Groups whose members are gone, and that are passed over.
+    /// Groups whose members are gone, and that are skipped.
     EmptyGroups(usize),
     /// A member joins a group, or leaves it: so many shards are told.
     Membership(u16),
@@ -246,13 +246,13 @@ impl Client {
         units > 0 && units * subscribe.filters.iter().count() >= cx.flow.work.heavy_units()
     }
 
-    /// It was sent more while it had not taken what it was sent before: it is not read until it
-    /// has. `owed` are the bytes that waited for it before it asked.
+    /// It was sent more while it had not read what it was sent before: it is not read until it
+    /// has. `unread` are the bytes that waited for it before its request.
     #[cold]
-    pub(crate) fn look_whether_it_reads(&mut self, cx: &mut Context, owed: usize) {
+    pub(crate) fn check_reading(&mut self, cx: &mut Context, unread: usize) {
         // Its packets may have ended the connection.
         let Some(link) = self.session.link_mut() else { return };
-        if link.note_answers(owed)
+        if link.note_answers(unread)
             && self.change_read_pauses(cx, |pauses| pauses.pause(PauseReason::UnreadAnswers))
         {
             cx.metrics.unread_waits.add(1);

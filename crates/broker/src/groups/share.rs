@@ -217,7 +217,7 @@ impl Groups {
         }
         let Some(name) = self.name(number).cloned().expected() else { return };
         let home = cx.shared.shard_of_group(name.key);
-        // Also to itself by mail: an answer must not come before the acknowledgement is owed.
+        // Also to itself by mail: an answer must not come before the acknowledgement is queued.
         let confirm = asked.map(Asked::ask_group);
         cx.send(home, Mail::Park { group: name, message: message.clone(), confirm });
     }
@@ -531,8 +531,8 @@ impl Group {
     /// whether something is left.
     fn drain(&mut self, cx: &mut Context, durable: &mut Durable) {
         cx.flow.work.charge_for(Task::Members(self.members.len()));
-        durable.give_out_kept(cx, self);
-        self.give_out_parked(cx);
+        durable.dispatch_kept(cx, self);
+        self.dispatch_parked(cx);
         self.tell_waiting(cx, durable);
     }
 
@@ -544,7 +544,7 @@ impl Group {
         }
     }
 
-    fn give_out_parked(&mut self, cx: &mut Context) {
+    fn dispatch_parked(&mut self, cx: &mut Context) {
         let strategy = cx.shared.settings.share_strategy;
         loop {
             let random = cx.next_random();

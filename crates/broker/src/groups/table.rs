@@ -92,7 +92,7 @@ impl Group {
         self.members.iter().any(|member| member.gauge.is_available())
     }
 
-    /// Chooses a member for a message that the home gives out.
+    /// Chooses a member for a message that the home dispatches.
     pub(crate) fn assign(
         &mut self,
         strategy: ShareStrategy,

@@ -26,9 +26,9 @@ pub enum Fact<'a> {
         session: QueueNumber,
         filter: &'a str,
     },
-    /// What a subscription was before its options changed, while something was owed by it.
+    /// What a subscription was before its options changed, while something was due by it.
     Formerly(Subscribed<'a>),
-    /// A message that is owed to at least one queue of this shard.
+    /// A message that is assigned to at least one queue of this shard.
     Message(StoredMessage<'a>),
     Progress(Progress<'a>),
     InFlight(InFlight<'a>),
@@ -51,7 +51,7 @@ pub enum Fact<'a> {
     },
     /// The session's will, to be published when it is detached long enough.
     Will(StoredWill<'a>),
-    /// Withdrawn by an orderly disconnect, or published where nobody is owed it.
+    /// Withdrawn by an orderly disconnect, or published without a recipient.
     WillCleared {
         session: QueueNumber,
     },
@@ -68,7 +68,7 @@ pub enum Fact<'a> {
         message: StoredMessage<'a>,
     },
     /// [`Fact::WillCleared`] and its [`Fact::Message`] in one record: the will is published, and
-    /// on its way to those who are owed it. No session: it was cleared before.
+    /// on its way to its recipients. No session: it was cleared before.
     WillTaken {
         session: Option<QueueNumber>,
         message: StoredMessage<'a>,
@@ -112,13 +112,13 @@ pub struct Subscribed<'a> {
     pub filter: &'a str,
 }
 
-/// A message as it is kept. One record, however many sessions it is owed to.
+/// A message as it is kept. One record, however many sessions it is assigned to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoredMessage<'a> {
     pub serial: u64,
     /// Where it comes from, when another shard took it on.
     pub origin: Option<Origin>,
-    /// The one queue it is owed to, that of a shared group. None: every session with a matching
+    /// The one queue it is assigned to, that of a shared group. None: every session with a matching
     /// subscription.
     pub queue: Option<QueueNumber>,
     pub qos: QoS,

@@ -12,7 +12,8 @@ pub struct Progress<'a>(&'a [u8]);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProgressEntry<'a> {
     pub queue: QueueId,
-    /// Delivered and acknowledged, expired or dropped: nothing up to this serial is owed any more.
+    /// Delivered and acknowledged, expired or dropped: nothing up to this serial is assigned any
+    /// more.
     pub floor: u64,
     /// Done out of order; about as many runs as messages in flight.
     pub above: Runs<'a>,

@@ -169,7 +169,7 @@ impl Space {
         let max = max.unwrap_or(u64::MAX);
         let before = self.limits[quota as usize].swap(max, Ordering::Relaxed);
         if before != max {
-            // What was waited for at the old rate is not owed at the new one.
+            // A wait for the old rate does not count at the new one.
             self.due_us[quota as usize].store(0, Ordering::Relaxed);
         }
     }

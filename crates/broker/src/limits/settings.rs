@@ -4,8 +4,8 @@ use codec::{QoS, Reason, Violation};
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
 
-/// How firmly a message, or the session it is owed to, is kept before its acknowledgement leaves.
-/// What each level promises stands in `docs/use/durability.md`.
+/// How firmly a message, or the session it is assigned to, is kept before its acknowledgement
+/// leaves. What each level promises stands in `docs/use/durability.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
     /// In memory only: the end of the process loses it.

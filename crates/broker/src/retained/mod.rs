@@ -297,7 +297,7 @@ impl Sessions {
             terms = unlogged(terms);
             if client.session.has_window() {
                 let message = message.clone();
-                return durable.hand_out_aside(cx, client, Delivery { message, terms });
+                return durable.dispatch_aside(cx, client, Delivery { message, terms });
             }
         }
         let limits = client.limits.queue;

@@ -18,7 +18,7 @@ const FACT_BYTES_MAX: usize = 1024 + OWNER_BYTES_MAX;
 
 impl Sessions {
     /// Why a message cannot be written where it has to be, as far as the shards there have said.
-    /// `here`: the bit of this shard, if it writes it whoever is owed it.
+    /// `here`: the bit of this shard, if it writes it whoever the recipients are.
     #[inline(always)]
     pub(crate) fn lacks_disk_for(
         &mut self,
@@ -140,7 +140,7 @@ impl Client {
         let topic = topic_of(self, publish);
         let properties = publish.properties.raw().len();
         let bytes = topic.len() + properties + publish.payload.len() + FACT_BYTES_MAX;
-        // For whom it is owed, and as the retained message of its topic.
+        // For its recipients, and as the retained message of its topic.
         let records = 1 + usize::from(publish.retain);
         let logs = cx.shared.logs();
         let is_clear = publish.retain && publish.payload.is_empty();

@@ -28,7 +28,7 @@ pub(crate) mod options {
     pub(crate) const RETAIN_AS_PUBLISHED: u8 = 0b0000_1000;
     /// The receive rules do not cover the whole filter: ask for each message.
     pub(crate) const CHECK_RECEIVE: u8 = 0b0001_0000;
-    /// The session is in the log, and so is what this subscription is owed.
+    /// The session is in the log, and so is what is assigned to this subscription.
     pub(crate) const DURABLE: u8 = 0b0010_0000;
     /// The publisher's acknowledgement waits for this subscriber's shard.
     pub(crate) const PROMISES: u8 = topic::Subscription::PROMISES;
@@ -105,7 +105,7 @@ pub(crate) struct OwnCopy {
     terms: Terms,
 }
 
-/// How a message that durable sessions are owed comes into the log.
+/// How a message for durable sessions comes into the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keeping {
     /// It is written if one of them is found. If nobody awaits the outcome, and it cannot be
@@ -256,8 +256,8 @@ impl Sessions {
     }
 
     /// `is_behind`: behind a broadcast that has not reached everybody, or is not written, nobody
-    /// gets it at once. But what the log owes is owed now, and a publisher's own copy comes with
-    /// its acknowledgement.
+    /// gets it at once. But what the log assigns is assigned now, and a publisher's own copy comes
+    /// with its acknowledgement.
     #[cold]
     fn put_some_off<'a>(
         &mut self,
@@ -274,15 +274,15 @@ impl Sessions {
         let first = if is_behind { 0 } else { cx.flow.work.broadcast_max() };
         let first = found.get(first).map_or(u32::MAX, |subscription| subscription.subscriber);
         let publisher = self.slot_of(SessionKey::from_u64(message.publisher()));
-        let is_owed = |slot: u32| {
+        let is_assigned = |slot: u32| {
             serial != 0 && self.get(slot).is_some_and(|client| client.durable.is_some())
         };
         let comes_later =
             |s: &Subscription| s.subscriber >= first && Some(s.subscriber) != publisher;
-        found.sort_by_key(|s| comes_later(s) && !is_owed(s.subscriber));
-        let now = found.partition_point(|s| !comes_later(s) || is_owed(s.subscriber));
+        found.sort_by_key(|s| comes_later(s) && !is_assigned(s.subscriber));
+        let now = found.partition_point(|s| !comes_later(s) || is_assigned(s.subscriber));
         let (now, later) = found.split_at(now);
-        // What is owed now would overtake the broadcasts before it (MQTT-4.6.0-6).
+        // What is assigned now would overtake the broadcasts before it (MQTT-4.6.0-6).
         for own in now.iter().filter(|_| is_behind && serial != 0) {
             self.finish_broadcasts_to(cx, durable, own.subscriber);
         }
@@ -320,7 +320,7 @@ impl Sessions {
                 .any(|own| self.refuses(cx, durable, (message, traits), own))
     }
 
-    /// Does the session have no room for the message, though it is owed it?
+    /// Does the session have no room for the message, though it has to get it?
     fn refuses(
         &mut self,
         cx: &mut Context,
@@ -331,8 +331,9 @@ impl Sessions {
         let (message, traits) = of;
         let slot = own.subscriber;
         let is_own = traits.publisher == self.key(slot).as_u64();
-        let is_owed = |client| terms_of(of, std::slice::from_ref(own), is_own, client).is_some();
-        if !self.has_no_room(slot, message) || !self.get(slot).is_some_and(is_owed) {
+        let is_assigned =
+            |client| terms_of(of, std::slice::from_ref(own), is_own, client).is_some();
+        if !self.has_no_room(slot, message) || !self.get(slot).is_some_and(is_assigned) {
             return false;
         }
         self.drop_expired(cx, durable, slot);
@@ -381,9 +382,9 @@ impl Sessions {
             note_fresh(client, message);
         }
         let is_kept = is_durable
-            && terms.as_ref().is_some_and(|t| durable.is_owed_by_serial(client, serial, t.qos));
+            && terms.as_ref().is_some_and(|t| durable.is_assigned_by_serial(client, serial, t.qos));
         if is_durable && !is_kept && own.iter().any(|s| s.options & options::DURABLE != 0) {
-            durable.pass_over(client, serial);
+            durable.skip(client, serial);
         }
         let Some(mut terms) = terms else { return };
         if is_kept {
@@ -451,7 +452,7 @@ impl Client {
         let now_ms = cx.now_ms;
         if terms.serial != 0 {
             let delivery = Delivery { message: message.clone(), terms };
-            fan_out.is_left_behind |= durable.owe(cx, self, router, delivery);
+            fan_out.is_left_behind |= durable.assign(cx, self, router, delivery);
             let pace = self.pace(now_ms);
             if !self.pauses_all_instead(cx, router, (message, payload_bytes), pace) {
                 fan_out.pace.slow_to(pace);

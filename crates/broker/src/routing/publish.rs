@@ -132,7 +132,7 @@ impl Sessions {
             client.session.incoming.insert(publish.packet_id);
         }
         let Delivered { mut pace, own, .. } = self.deliver_kept(cx, durable, message, serial);
-        self.owe_kept_answer(cx, slot, publish, asked.as_mut());
+        self.queue_stored_answer(cx, slot, publish, asked.as_mut());
         pace.slow_to(self.deliver_own(cx, durable, message, own));
         Ok(pace)
     }
@@ -153,7 +153,7 @@ impl Sessions {
     }
 
     /// Owes the answer to a publish whose packet id counts as accepted already.
-    pub(crate) fn owe_kept_answer(
+    pub(crate) fn queue_stored_answer(
         &mut self,
         cx: &mut Context,
         slot: u32,
@@ -163,7 +163,7 @@ impl Sessions {
         let Some(client) = self.get_mut(slot).expected() else { return };
         cx.buffers.lend(client);
         let awaited = asked.and_then(Asked::take_awaited);
-        client.session.owe_kept_answer(publish.packet_id, awaited);
+        client.session.queue_stored_answer(publish.packet_id, awaited);
         client.mark_dirty(cx);
     }
 
@@ -229,11 +229,11 @@ impl Sessions {
         asked: Option<&mut Asked>,
     ) {
         if publish.qos != QoS::AtMostOnce {
-            self.owe_answer(cx, slot, publish, reason, asked);
+            self.queue_answer(cx, slot, publish, reason, asked);
         }
     }
 
-    fn owe_answer(
+    fn queue_answer(
         &mut self,
         cx: &mut Context,
         slot: u32,
@@ -244,7 +244,7 @@ impl Sessions {
         let awaited = asked.and_then(Asked::take_awaited);
         let Some(client) = self.get_mut(slot).expected() else { return };
         cx.buffers.lend(client);
-        client.session.owe_answer(publish.qos, publish.packet_id, reason, awaited);
+        client.session.queue_answer(publish.qos, publish.packet_id, reason, awaited);
         client.mark_dirty(cx);
     }
 

@@ -32,7 +32,7 @@ impl Shard {
         if !bytes.is_empty() || !link.inbox.is_empty() {
             link.last_packet_ms = now_ms;
         }
-        let owed = link.outbox.len();
+        let unread = link.outbox.len();
         if has_to_wait && (link.asks_for_much || bytes.len() > SMALL_BYTES_MAX) {
             if let Some(client) = self.sessions.get_mut(slot) {
                 client.wait_for_turn(&mut self.cx);
@@ -45,10 +45,10 @@ impl Shard {
         } else {
             self.on_more_bytes(slot, connection, bytes)
         };
-        if owed >= OUTBOX_BYTES_MIN
+        if unread >= OUTBOX_BYTES_MIN
             && let Some(client) = self.sessions.connected(slot, connection)
         {
-            client.look_whether_it_reads(&mut self.cx, owed);
+            client.check_reading(&mut self.cx, unread);
         }
         self.finish();
         rest
@@ -367,7 +367,7 @@ fn pump(
         return;
     }
     client.pump(cx, durable);
-    while durable.supply_in_flight(cx, client, router) || durable.hand_out_unlogged(cx, client) {
+    while durable.supply_in_flight(cx, client, router) || durable.dispatch_unlogged(cx, client) {
         client.pump(cx, durable);
     }
     durable.pump_backlog(cx, client, router);

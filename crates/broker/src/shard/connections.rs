@@ -358,12 +358,12 @@ impl Shard {
         }
         let Some(client) = self.sessions.get_mut(slot) else { return };
         let Some(link) = client.session.link_mut() else { return };
-        let owed = link.outbox.len();
+        let unread = link.outbox.len();
         link.write(&Packet::Auth(Auth { reason, properties: properties.as_properties() }));
         client.mark_dirty(&mut self.cx);
         client.arm_timer(&mut self.cx);
         // The answer comes after the packets of its turn, and who takes none can ask on and on.
-        client.look_whether_it_reads(&mut self.cx, owed);
+        client.check_reading(&mut self.cx, unread);
     }
 
     /// Who has a connection, as long as it is one.

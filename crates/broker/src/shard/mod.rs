@@ -85,7 +85,7 @@ impl Shard {
         &self.cx.metrics
     }
 
-    /// What a connection is owed; None if the session has another connection by now, or may not be
+    /// The outbox of a connection; None if the session has another connection by now, or may not be
     /// told anything yet.
     pub fn outbox(&mut self, slot: u32, connection: u64) -> Option<&mut Outbox> {
         let link = self.sessions.link(slot, connection).filter(|link| !link.is_told_nothing);

@@ -117,7 +117,7 @@ impl Shard {
                 .filter(|_| self.sessions.is_awaited(&self.cx, &self.durable, message));
             self.retain_again(slot, publish, message, asked);
         }
-        self.sessions.owe_kept_answer(&mut self.cx, slot, publish, asked.as_mut());
+        self.sessions.queue_stored_answer(&mut self.cx, slot, publish, asked.as_mut());
     }
 
     /// A retained publish of QoS 2 is repeated behind one of QoS 1 that may be older than it, and

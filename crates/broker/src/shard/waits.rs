@@ -30,7 +30,7 @@ pub struct Waits {
     /// Messages of groups that have their home here, for the member that was chosen:
     /// [`Mail::GroupDone`](crate::Mail::GroupDone) or
     /// [`Mail::GroupReturned`](crate::Mail::GroupReturned).
-    pub given_out: usize,
+    pub dispatched: usize,
 }
 
 impl Waits {

@@ -421,7 +421,7 @@ impl Lab {
         any
     }
 
-    /// Writes what connections are owed, as far as sockets take everything; the turn is over.
+    /// Writes the outboxes of connections, as far as sockets take everything; the turn is over.
     pub(crate) fn flush(&mut self) {
         for shard in 0..self.shards.len() {
             while let Some((slot, conn)) = self.shards[shard].take_dirty() {

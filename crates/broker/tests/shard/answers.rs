@@ -6,7 +6,7 @@ use broker::{ConnectRequest, Durability, Scope, Settings};
 use codec::{AckKind, Packet, QoS, Reason};
 use session::Overflow;
 
-/// Two sessions on the shards 1 and 2 are owed what is published on `t`, on shard 0 by this client.
+/// Two sessions on the shards 1 and 2 get what is published on `t`, on shard 0 by this client.
 /// All
 /// answers come several times.
 fn two_who_answer(lab: &mut Lab, publisher: impl Fn(&str) -> ConnectRequest) -> Conn {

@@ -1,5 +1,5 @@
 //! Subscriptions whose options change while messages wait for them: what was accepted is delivered
-//! as it was owed when it came (MQTT 5, section 3.8.4).
+//! as it was due when it came (MQTT 5, section 3.8.4).
 
 use crate::lab::{
     Conn, Got, Lab, Received, level, persistent, publish_numbers, queue, request, texts,
@@ -101,7 +101,7 @@ fn mqtt_3_8_4_4_a_subscription_at_qos_0_loses_nothing_that_waits_for_the_one_it_
         assert_eq!(subscriber.ask(&mut lab, "t/#", 0, None), 0);
         let read = subscriber.read_all(&mut lab);
         assert_eq!(read.len(), 12, "{read:?}");
-        assert!(read.iter().all(|publish| publish.qos == 1), "as they were owed");
+        assert!(read.iter().all(|publish| publish.qos == 1), "by the old options");
         publish_some(&mut lab, 12..13);
         assert_eq!(subscriber.read_all(&mut lab)[0].qos, 0);
     }
@@ -125,9 +125,9 @@ fn mqtt_3_8_4_4_a_session_that_was_away_is_owed_by_each_subscription_what_came_u
             subscriber = crash(&mut lab);
         }
         let read = subscriber.read_all(&mut lab);
-        let owed = read.into_iter().filter(|publish| publish.qos > 0);
+        let stored = read.into_iter().filter(|publish| publish.qos > 0);
         let payloads: Vec<String> =
-            owed.map(|publish| String::from_utf8(publish.payload).unwrap()).collect();
+            stored.map(|publish| String::from_utf8(publish.payload).unwrap()).collect();
         assert_eq!(payloads, texts(0..15), "a crash: {is_crash}");
     }
 }

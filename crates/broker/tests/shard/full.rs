@@ -5,7 +5,7 @@ use broker::{Settings, WhenFull};
 use codec::{AckKind, Packet, Property, PropertyBuf, Reason};
 use storage::Status;
 
-/// Two shards, each with a session that is away: what it is owed on `zero/#` and `one/#`.
+/// Two shards, each with a session that is away: its messages on `zero/#` and `one/#`.
 fn two_shards(settings: Settings) -> (Lab, Conn) {
     let mut lab = Lab::durable_with(2, settings);
     for (shard, filter) in [(0, "zero/#"), (1, "one/#")] {

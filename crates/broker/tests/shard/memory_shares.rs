@@ -28,8 +28,8 @@ fn look(lab: &mut Lab) {
     lab.settle_mail();
 }
 
-/// Clients of one address that do not read, each owed some 300 KB; who fills them; and a pair of a
-/// user with little.
+/// Clients of one address that do not read, each with some 300 KB to read; who fills them; and a
+/// pair of a user with little.
 struct Town {
     lab: Lab,
     greedy: Vec<Conn>,

@@ -9,7 +9,7 @@ use storage::testing::Crash;
 
 const SEGMENT_BYTES: u64 = 64 * 1024;
 
-/// A shard whose disk is full of what the session `away` is owed, and whose reserve the session
+/// A shard whose disk is full of messages of the session `away`, and whose reserve the session
 /// `restless` has used up by coming and going. `before` is done while there is room.
 fn brimful(before: impl FnOnce(&mut Lab)) -> (Lab, Conn) {
     let mut lab = Lab::durable(1);

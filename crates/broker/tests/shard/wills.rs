@@ -1,4 +1,4 @@
-//! Wills of kept sessions: never lost between the log and those who are owed them.
+//! Wills of kept sessions: never lost between the log and their recipients.
 
 use crate::lab::{Conn, Got, Lab, persistent, read_all, request, retained};
 use broker::{ConnectRequest, Settings};

@@ -310,8 +310,8 @@ fn a_client_that_takes_no_answers_is_not_read_until_it_does() {
             assert!(fed < 100_000, "{:?}", &packets[..8]);
         }
         let (shard, slot) = lab.place(client);
-        let owed = |lab: &mut Lab| lab.shards[shard].outbox(slot, client).unwrap().len();
-        assert!(owed(&mut lab) < 20_000);
+        let unread = |lab: &mut Lab| lab.shards[shard].outbox(slot, client).unwrap().len();
+        assert!(unread(&mut lab) < 20_000);
         assert_eq!(lab.total(|m| &m.unread_waits), 1);
 
         // Not with the first bytes that it takes, but once half of the room is free.
@@ -350,8 +350,8 @@ fn a_client_that_authenticates_again_and_takes_no_answers_is_not_read_until_it_d
         lab.collect_closes();
         assert!(asked < 1_000, "an answer is some 115 bytes");
     }
-    let owed = |lab: &mut Lab| lab.shards[shard].outbox(slot, client).unwrap().len();
-    assert!((10_000..20_000).contains(&owed(&mut lab)), "{}", owed(&mut lab));
+    let unread = |lab: &mut Lab| lab.shards[shard].outbox(slot, client).unwrap().len();
+    assert!((10_000..20_000).contains(&unread(&mut lab)), "{}", unread(&mut lab));
     lab.pauses.clear();
     lab.write_some(client, 10_000);
     lab.collect_closes();

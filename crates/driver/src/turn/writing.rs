@@ -59,7 +59,7 @@ impl<H: Host> Driver<H> {
         self.shards.iter().any(Shard::has_broadcast)
     }
 
-    /// Writes what a connection is owed, as far as it takes it.
+    /// Writes the outbox of a connection, as far as the socket takes it.
     pub(super) fn write(&mut self, key: usize) {
         loop {
             let Some(connection) = self.connections.get_mut(key) else { return };
