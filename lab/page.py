@@ -6,7 +6,6 @@ fails if a file is not current. `lab/page.py --list` lists all results with comm
 """
 
 import argparse
-import datetime
 import sys
 
 import records
@@ -36,7 +35,7 @@ LOAD = ("scenario", "version", "qos", "payload")
 MAKE = {
     "peers": "bench-peers", "catalogue": "bench-catalogue", "matrix": "bench-matrix",
     "connections": "bench-connections", "memory": "bench-memory", "tails": "bench-tails",
-    "durable-levels": "bench-durable", "scaling": "scaling", "floor": "floor",
+    "durable-levels": "bench-durable", "scaling": "scaling",
     "cluster-cost": "cluster-bench", "takeover": "cluster-bench",
     "cluster-faults": "cluster-test RESULTS=1", "siege": "siege",
 }  # fmt: skip
@@ -48,32 +47,16 @@ GAP_SECS_MIN = 5
 
 
 def caption(*names):
-    """Of each record: its file, command, commit and age, machine and day."""
+    """Of each record: its file, command, commit with day, machine."""
     lines = []
     for name in names:
         record = read(name)
         commit, of = (record[one] or "unknown" for one in ("commit", "commit_date"))
-        late = f", {behind(record)} days older" if behind(record) else ""
         file = f"[{name}.json]({RESULTS}/{name}.json), `make {MAKE[name]}`"
-        machine = (record["machine"] or "unknown").split(",")[0].split(";")[0]
-        run = record["date"] or "unknown"
-        lines.append(f"{file}: {commit} ({of}{late}), machine: {machine}, run: {run}.")
+        machine = (record["machine"] or "unknown machine").split(",")[0].split(";")[0]
+        run = f", run on {record['date']}" if record["date"] not in (None, of) else ""
+        lines.append(f"{file}: {commit} ({of}{run}), {machine}.")
     return [part for line in lines for part in ("", line)]
-
-
-def behind(record):
-    """Days between this record and the newest one; 0 if its age is unknown."""
-    known = day(record)
-    return (newest() - known).days if known else 0
-
-
-def newest():
-    return max(filter(None, map(day, map(read, records.suites()))))
-
-
-def day(record):
-    told = record["date"] or record["commit_date"]
-    return datetime.date.fromisoformat(told) if told else None
 
 
 # --- Comparisons
@@ -209,15 +192,6 @@ def scaling():
     return [*table(heads, rows), *caption("scaling")]
 
 
-def floor():
-    record = read("floor")
-    rows = []
-    for load in values(record, "scenario"):
-        found = sound(record, "cpu", scenario=load)
-        rows.append([load, figure(found[OWN]), figure(found["floor"])])
-    return [*table(["load", "quelea, us", "relay, us"], rows), *caption("floor")]
-
-
 def cluster():
     record = read("cluster-cost")
     rows = []
@@ -261,7 +235,7 @@ def siege():
     return [*lines, *caption("siege")]
 
 
-PARTS = (peers, ahead, connections, memory, tails, durable, scaling, floor, cluster, faults, siege)
+PARTS = (peers, ahead, connections, memory, tails, durable, scaling, cluster, faults, siege)
 
 
 # --- Charts
