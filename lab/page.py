@@ -6,6 +6,7 @@ fails if a file is not current. `lab/page.py --list` lists all results with comm
 """
 
 import argparse
+import datetime
 import sys
 
 import records
@@ -47,16 +48,32 @@ GAP_SECS_MIN = 5
 
 
 def caption(*names):
-    """Of each record: its file, command, commit with day, machine."""
+    """Of each record: its file, command, commit and age, machine and day."""
     lines = []
     for name in names:
         record = read(name)
         commit, of = (record[one] or "unknown" for one in ("commit", "commit_date"))
         file = f"[{name}.json]({RESULTS}/{name}.json), `make {MAKE[name]}`"
+        late = f", {behind(record)} days older" if behind(record) else ""
         machine = (record["machine"] or "unknown machine").split(",")[0].split(";")[0]
-        run = f", run on {record['date']}" if record["date"] not in (None, of) else ""
-        lines.append(f"{file}: {commit} ({of}{run}), {machine}.")
+        run = record["date"] or "unknown"
+        lines.append(f"{file}: {commit} ({of}{late}), {machine}, run: {run}.")
     return [part for line in lines for part in ("", line)]
+
+
+def behind(record):
+    """Days between this record and the newest one; 0 if its age is unknown."""
+    known = day(record)
+    return (newest() - known).days if known else 0
+
+
+def newest():
+    return max(filter(None, map(day, map(read, records.suites()))))
+
+
+def day(record):
+    told = record["date"] or record["commit_date"]
+    return datetime.date.fromisoformat(told) if told else None
 
 
 # --- Comparisons

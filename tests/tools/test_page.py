@@ -51,8 +51,8 @@ def test_what_is_not_known_is_said_and_what_is_old_is_marked(monkeypatch, tmp_pa
         {"suite": "new", "commit": "def", "commit_date": "2026-11-25", "date": None, **known}
     )
     old, unknown = [line for line in page.caption("peers", "siege") if line]
-    assert "abc (2026-11-20, 5 days older), machine: unknown, run: unknown" in old
-    assert "unknown (unknown), machine: unknown, run: unknown" in unknown
+    assert "abc (2026-11-20, 5 days older), unknown machine, run: unknown" in old
+    assert "unknown (unknown), unknown machine, run: unknown" in unknown
 
 
 def test_the_best_other_broker_is_one_that_did_the_work():
