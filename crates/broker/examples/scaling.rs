@@ -37,12 +37,12 @@ fn main() {
     let mut number = |or: u64| arguments.next().and_then(|text| text.parse().ok()).unwrap_or(or);
     let (pairs, seconds) = (number(256), number(3));
     let length = Duration::from_secs(seconds);
-    for (reach, told) in [(Reach::Apart, "within a shard"), (Reach::Across, "to any shard")] {
+    for (reach, text) in [(Reach::Apart, "within a shard"), (Reach::Across, "to any shard")] {
         let mut before = None;
         for threads in [1, 2, 4] {
             let rate = run(pairs, reach, threads, length) as f64 / length.as_secs_f64();
             let factor = before.map_or(String::new(), |before| format!(", x {:.2}", rate / before));
-            println!("{told}, {threads} threads: {:.2} M messages/s{factor}", rate / 1e6);
+            println!("{text}, {threads} threads: {:.2} M messages/s{factor}", rate / 1e6);
             before = Some(rate);
         }
     }

@@ -50,7 +50,7 @@ pub use names::name::{GroupText, Name, Scope};
 pub use shard::calendar::{Calendar, CalendarNote};
 pub use shard::connection_numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
 pub use shard::effects::{Close, Effects, Reauthenticate, Reauthenticated};
-pub use shard::event::{Ended, Event, Told};
+pub use shard::event::{Ended, Event, ReportedFilters};
 pub use shard::mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use shard::shared::{Memory, Shared};
 pub use shard::waits::Waits;

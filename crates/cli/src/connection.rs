@@ -340,12 +340,12 @@ impl Connection {
         let (client, connected) =
             Client::connect_with(&self.endpoint, &options, self.timeout, &mut answer)
                 .map_err(|source| self.not_opened(source))?;
-        let told =
+        let broker_proof =
             connected.properties.as_properties().iter().find_map(|property| match property {
                 Property::AuthData(data) => Some(data.to_vec()),
                 _ => None,
             });
-        if told.is_none() || told != proof {
+        if broker_proof.is_none() || broker_proof != proof {
             let text = "the broker failed to prove that it knows the password: it may be an \
             impostor";
             return Err(ToolError::Failed(text.into()));
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_told() {
+    fn contradictions_are_reported() {
         for line in
             ["-c", "-V 311 -x 5", "-V 31 -D publish content-type x", "-V 311 --scram -u a -P b"]
         {

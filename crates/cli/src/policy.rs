@@ -101,18 +101,18 @@ fn summary(policy: &Policy) -> String {
 fn explain(test: &TestArgs) -> Result<u8, PolicyFileError> {
     let policy = policy_file::load(&test.file, None)?;
     let client = Client::new(test);
-    let mut told = client.groups(&policy);
+    let mut text = client.groups(&policy);
     let is_allowed = client.may(&policy);
-    told.push_str(if is_allowed { "allowed" } else { "denied" });
+    text.push_str(if is_allowed { "allowed" } else { "denied" });
     match (is_allowed, client.in_order(&policy)) {
-        (true, Some(line)) => told.push_str(&format!(":\n  the rule in line {line} allows it\n")),
+        (true, Some(line)) => text.push_str(&format!(":\n  the rule in line {line} allows it\n")),
         (true, None) => {
             let grants: String = client.granting(&policy).map(|it| format!("  {it}\n")).collect();
-            told.push_str(&format!(":\n{grants}"));
+            text.push_str(&format!(":\n{grants}"));
         }
-        (false, _) => told.push_str(&client.why_denied(&policy)),
+        (false, _) => text.push_str(&client.why_denied(&policy)),
     }
-    print(told.as_bytes());
+    print(text.as_bytes());
     Ok(if is_allowed { EXIT_OK } else { EXIT_FAILURE })
 }
 
@@ -139,22 +139,22 @@ impl<'a> Client<'a> {
     }
 
     fn groups(&self, policy: &Policy) -> String {
-        let mut told = format!("groups: {}", policy_file::ALL);
+        let mut text = format!("groups: {}", policy_file::ALL);
         for (place, group) in policy.groups.iter().enumerate() {
             if self.is_in(policy, Some(place)) {
-                told.push_str(&format!(", {}", group.name));
+                text.push_str(&format!(", {}", group.name));
             }
         }
-        told.push('\n');
+        text.push('\n');
         let asked = policy.groups.iter().flat_map(|group| {
             group.query.attributes().into_iter().map(move |name| (group.name.as_str(), name))
         });
         for (group, name) in asked {
             if self.principal.attributes.get(name).is_none() {
-                told.push_str(&format!("  group {group} asks for '{name}', which it lacks\n"));
+                text.push_str(&format!("  group {group} asks for '{name}', which it lacks\n"));
             }
         }
-        told
+        text
     }
 
     /// What grants it, in words.
@@ -234,19 +234,19 @@ impl<'a> Client<'a> {
 
     /// Templates that stand for nothing, as the client lacks what they ask for.
     fn missing(&self, policy: &Policy) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut missing = Vec::new();
         for binding in policy.bindings.iter().filter(|binding| self.is_in(policy, binding.group)) {
             for template in &policy.spaces[binding.space].templates {
                 for name in template.attributes() {
                     if self.principal.attributes.get(name).is_none() {
                         let text = &template.text;
-                        told.push(format!("'{text}' asks for '{name}', which it lacks"));
+                        missing.push(format!("'{text}' asks for '{name}', which it lacks"));
                     }
                 }
             }
         }
-        told.dedup();
-        told
+        missing.dedup();
+        missing
     }
 }
 

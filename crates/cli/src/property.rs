@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_properties_are_told() {
+    fn wrong_properties_are_reported() {
         for (flag, what) in [
             ("publish", "needs a command"),
             ("publish colour red", "unknown property"),

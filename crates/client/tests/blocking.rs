@@ -161,7 +161,7 @@ fn a_dropped_client_leaves_its_will() {
 }
 
 #[test]
-fn a_closed_port_and_a_silent_server_are_told_apart() {
+fn a_closed_port_and_a_silent_server_are_distinguished() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let endpoint = Endpoint::new(address.to_string());
@@ -174,7 +174,7 @@ fn a_closed_port_and_a_silent_server_are_told_apart() {
 }
 
 #[test]
-fn who_waits_for_an_acknowledgement_is_told_that_the_server_closed() {
+fn who_waits_for_an_acknowledgement_is_reported_that_the_server_closed() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = Endpoint::new(server.local_addr().unwrap().to_string());
     let closing = std::thread::spawn(move || {

@@ -265,8 +265,8 @@ mod tests {
         assert_eq!(Mark::admit(None, false, &OWN), Ok(None));
         assert_eq!(Mark::admit(Some(b"torn"), true, &OWN), Ok(None));
         assert_eq!(Mark::admit(None, true, &OWN), Err(Foreign::Single));
-        let told = Mark::admit(Some(&content), true, &[8; 16]).unwrap_err().to_string();
-        assert!(told.contains("another cluster (0707") && told.contains("is 0808"), "{told}");
+        let error = Mark::admit(Some(&content), true, &[8; 16]).unwrap_err().to_string();
+        assert!(error.contains("another cluster (0707") && error.contains("is 0808"), "{error}");
         let never_begun = Mark::new(OWN, Cursor::default(), 0).to_bytes();
         assert_eq!(Mark::admit(Some(&never_begun), false, &[8; 16]), Ok(None));
         assert!(Mark::admit(Some(&never_begun), true, &[8; 16]).is_err());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_once_for_each_start() {
+    fn what_does_not_fit_is_reported_once_for_each_start() {
         let facts = |node: &str, instance, version: &str, config: &str| Facts {
             node: node.into(),
             instance,

@@ -349,7 +349,7 @@ fn the_mode_of_a_unix_socket_is_octal() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let ConfigError { problems } =
         load(&file("[limits]\na = 1\nqos_max = 9\n[auth]\nb = 1"), &MACHINE).unwrap_err();
     assert_eq!(problems.len(), 3);
@@ -386,7 +386,7 @@ fn required_certificates_count_as_authentication() {
 }
 
 #[test]
-fn contradictions_of_a_listener_are_told() {
+fn contradictions_of_a_listener_are_reported() {
     let listener = |rest: &str| error(&format!("[[listeners]]\n{rest}"));
     assert!(listener("name = \"x\"").contains("needs a url"));
     assert!(error("[[listeners]]\n").contains("needs a url"));
@@ -450,7 +450,7 @@ fn environment_listeners_are_numbered_without_gaps() {
 }
 
 #[test]
-fn an_environment_variable_is_taken_or_told() {
+fn an_environment_variable_is_applied_or_reported() {
     let told = |env: &[(&str, &str)]| {
         let env = env.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
         load(&Sources { env, ..Sources::default() }, &MACHINE).unwrap_err().to_string()
@@ -751,7 +751,7 @@ fn what_a_listener_names_is_there() {
 }
 
 #[test]
-fn names_that_could_never_be_asked_for_are_told() {
+fn names_that_could_never_be_asked_for_are_reported() {
     let ws = |origin: &str| {
         format!(
             "[[listeners]]\nurl = \"ws://127.0.0.1\"\n[listeners.websocket]\norigins = \

@@ -402,10 +402,10 @@ mod tests {
             turned[at] ^= 4;
             for wrong in [&turned[..], &whole[..at], &[]] {
                 std::fs::write(&path, wrong).unwrap();
-                let told = stamps.read(&path).unwrap_err().to_string();
+                let error = stamps.read(&path).unwrap_err().to_string();
                 assert!(
-                    told.contains("clock: it is damaged") && told.contains("restore"),
-                    "{told}"
+                    error.contains("clock: it is damaged") && error.contains("restore"),
+                    "{error}"
                 );
             }
         }

@@ -143,8 +143,8 @@ fn a_file_that_cannot_be_read_is_named_with_the_place() {
     // Its entry is there, and reading fails.
     std::fs::create_dir(files.segment_path(1)).unwrap();
     let read = data.recover(&files, identity(), &settings(), &mut |_, _| {}, &|_| {});
-    let told = read.unwrap_err().to_string();
-    assert!(told.contains("shard-000/0000000001.log at offset 0: "), "{told}");
+    let error = read.unwrap_err().to_string();
+    assert!(error.contains("shard-000/0000000001.log at offset 0: "), "{error}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use broker::Scope;
 use crate::origin::Origin;
 
 /// Packets that are not complete yet may take this part of each limit only: what is complete and
-/// has to wait, as for the check of a password, finds room whoever dawdles.
+/// has to wait, as for the check of a password, finds room however slow others are.
 const UNFINISHED_PART: u64 = 2;
 
 /// Shared by all threads that read from clients.
@@ -140,7 +140,7 @@ impl<K: Sharer> Allowance<K> {
         charge
     }
 
-    /// Is half of it used, so that those who dawdle should go?
+    /// Is half of it used, so that slow clients should be closed?
     pub fn is_short(&self) -> bool {
         self.used().bytes > self.bytes_max / UNFINISHED_PART
     }

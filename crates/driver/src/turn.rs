@@ -480,7 +480,7 @@ impl<H: Host> Driver<H> {
         }
         if self.ticks_at_ms <= self.now_ms {
             self.ticks_at_ms = self.now_ms + SLEEP_MS_MAX;
-            self.cut_dawdlers();
+            self.close_late();
         }
         for place in 0..self.shards.len() {
             self.take_pauses(place);

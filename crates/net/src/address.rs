@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_told_from_the_world() {
+    fn loopback_is_distinguished_from_the_world() {
         for text in ["tcp://127.0.0.9", "tcp://[::1]", "ws://localhost", "unix:///x"] {
             assert!(parse(text).is_loopback(), "{text}");
         }

@@ -423,7 +423,7 @@ fn keys_of_every_form_are_taken() {
 }
 
 #[test]
-fn a_short_rsa_key_is_told_as_that() {
+fn a_short_rsa_key_is_reported_as_that() {
     let authority = authority();
     authority.write("server.key", SHORT_KEY);
     let error = TlsContext::load(server_options(&authority)).err().expect("an error").to_string();
@@ -432,7 +432,7 @@ fn a_short_rsa_key_is_told_as_that() {
 }
 
 #[test]
-fn issuers_that_the_certificate_lacks_are_told_or_taken_from_elsewhere() {
+fn issuers_that_the_certificate_lacks_are_reported_or_taken_from_elsewhere() {
     let authority = Authority::new();
     authority.issue_below("server", "localhost");
     let bare = context(server_options(&authority));
@@ -455,7 +455,7 @@ fn issuers_that_the_certificate_lacks_are_told_or_taken_from_elsewhere() {
 }
 
 #[test]
-fn what_is_no_tls_is_told_as_what_it_is() {
+fn what_is_no_tls_is_reported_as_what_it_is() {
     let authority = authority();
     for (bytes, foreign) in [
         (&b"\x10\x0d\0\x04MQTT\x05\x02\0\0\0\0\0"[..], Foreign::Mqtt),

@@ -378,7 +378,7 @@ fn a_packet_larger_than_a_call_of_the_socket_takes_several_frames() {
 }
 
 #[test]
-fn tls_and_plain_mqtt_on_a_websocket_listener_are_told_as_that() {
+fn tls_and_plain_mqtt_on_a_websocket_listener_are_reported_as_that() {
     for (bytes, foreign) in [
         (&b"\x10\x0d\0\x04MQTT\x05\x02\0\0\0\0\0"[..], Foreign::Mqtt),
         (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", Foreign::Tls),

@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_query_is_told_with_its_place() {
+    fn what_is_no_query_is_reported_with_its_place() {
         for (query, at, told) in [
             ("", 0, "found the end"),
             ("floor = 1", 0, "attributes.NAME"),

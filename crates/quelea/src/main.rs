@@ -36,7 +36,7 @@ fn serve(loaded: Loaded, args: &ServeArgs) -> ExitCode {
     };
     let served = quelea::run::serve(loaded, &|| args.reread());
     if let Err(error) = &served {
-        logging.tell_in_file(error);
+        logging.log_error(error);
     }
     logging.finish();
     match served {

@@ -116,19 +116,19 @@ fn look_at_rules(config: &Config, found: &mut Vec<String>) {
         _ => true,
     };
     for (line, rule) in &rules {
-        let mut tell = |why: String| found.push(format!("{}:{line}: {why}", path.display()));
+        let mut add = |why: String| found.push(format!("{}:{line}: {why}", path.display()));
         match &rule.who {
             Who::User(name) if !knows(name) => {
-                tell(format!("never matches: the password file has no user '{name}'"));
+                add(format!("never matches: the password file has no user '{name}'"));
             }
             Who::Anonymous if !config.admits_nameless() => {
-                tell("never matches: nobody comes in without a user name".into());
+                add("never matches: nobody comes in without a user name".into());
             }
             _ if is_denied(rule, &rules) => {
-                tell("never matches: a deny covers all of it".into());
+                add("never matches: a deny covers all of it".into());
             }
             Who::Anonymous | Who::Everyone if gives_all(rule) => {
-                tell(format!("'{}' is for everybody", rule.filter));
+                add(format!("'{}' is for everybody", rule.filter));
             }
             _ => {}
         }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_told() {
+    fn what_is_open_is_reported() {
         let directory = directory();
         let found = found(
             directory.path(),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_never_match_and_files_that_others_can_read_are_told() {
+    fn rules_that_never_match_and_files_that_others_can_read_are_reported() {
         let directory = directory();
         let text = "[auth]\npassword_file = \"{dir}/passwords\"\n[access]\nacl_file = \
                     \"{dir}/acl\"\n[limits]\nconnections_max = 10\n[durability]\nlevel = \
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn services_in_clear_text_are_told_and_users_of_tokens_may_have_rules() {
+    fn services_in_clear_text_are_reported_and_users_of_tokens_may_have_rules() {
         let directory = directory();
         let secret = directory.path().join("secret");
         std::fs::write(&secret, [b'x'; 40]).unwrap();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_is_not_told() {
+    fn what_is_closed_is_not_reported() {
         let directory = directory();
         std::fs::write(directory.path().join("acl"), "user anna\ntopic readwrite home/#\n")
             .unwrap();

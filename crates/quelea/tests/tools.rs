@@ -256,7 +256,7 @@ fn passwords_scram_and_access_rules_hold_and_are_read_again() {
 }
 
 #[test]
-fn a_broker_that_stops_tells_its_clients_and_ends_well() {
+fn a_broker_that_stops_notifies_its_clients_and_ends_well() {
     let mut broker = Broker::start("stop", &[], "[server]\nshutdown_grace_secs = 5\n");
     let subscriber = broker.subscriber("-t a --no-reconnect -W 60");
     broker.signal("-TERM");
@@ -319,7 +319,7 @@ fn every_transport_reaches_the_broker() {
 }
 
 #[test]
-fn an_expired_certificate_is_told_and_can_be_renewed() {
+fn an_expired_certificate_is_reported_and_can_be_renewed() {
     let made = |year| {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         params.not_after = rcgen::date_time_ymd(year, 1, 1);

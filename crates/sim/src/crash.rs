@@ -118,7 +118,7 @@ impl World {
                 self.turn(index)?;
             }
             20..=69 => self.step_disks(),
-            70..=97 => drop(self.tell_one()?),
+            70..=97 => drop(self.complete_one()?),
             98 => {
                 if let Some(set_by_ms) = self.wall.may_be_set(self.now_ms) {
                     self.note(|| format!("the wall clock is set by {set_by_ms} ms"));
@@ -154,7 +154,7 @@ impl World {
     }
 
     /// A shard hears what its disk has done. False: no disk has done anything.
-    fn tell_one(&mut self) -> Result<bool, String> {
+    fn complete_one(&mut self) -> Result<bool, String> {
         let Some(disks) = &mut self.disks else { return Ok(false) };
         let Some((shard, completion)) = disks.next_completion() else { return Ok(false) };
         let was = self.node.shard(shard).log_status();
@@ -179,7 +179,7 @@ impl World {
         for _ in 0..WORK_ROUNDS_MAX {
             let Some(disks) = self.disks.as_mut().filter(|disks| !disks.is_idle()) else { break };
             disks.work();
-            while self.tell_one()? {}
+            while self.complete_one()? {}
             has_worked = true;
         }
         Ok(has_worked)
@@ -454,7 +454,7 @@ impl World {
                     self.turn(index)?;
                 }
                 1 => self.step_disks(),
-                2 => drop(self.tell_one()?),
+                2 => drop(self.complete_one()?),
                 _ => self.carry_mail()?,
             }
             if round % 100 == 99 {

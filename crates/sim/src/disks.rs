@@ -126,12 +126,12 @@ impl Disks {
 
     /// The next thing that a disk has done, of any shard.
     pub(crate) fn next_completion(&mut self) -> Option<(ShardId, Completion)> {
-        let told = self.shards().filter(|shard| !self.completions[*shard].is_empty());
-        let told: Vec<usize> = told.collect();
-        if told.is_empty() {
+        let completing = self.shards().filter(|shard| !self.completions[*shard].is_empty());
+        let completing: Vec<usize> = completing.collect();
+        if completing.is_empty() {
             return None;
         }
-        let shard = told[self.random.below(told.len())];
+        let shard = completing[self.random.below(completing.len())];
         let completion = self.completions[shard].pop_front()?;
         Some((shard as ShardId, completion))
     }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use broker::{Ended, Event, Mail, ShardId};
 use codec::{QoS, Reason};
 use driver::Item;
-use driver::testing::{PipeEnd, Told};
+use driver::testing::{PipeEnd, Reports};
 use session::{Dropped, Message};
 use storage::{AppendError, Status};
 
@@ -148,8 +148,8 @@ impl World {
 
     /// What has come of a turn. What a broker says that serves nobody any more counts for nothing.
     fn hear(&mut self, index: usize) -> Result<(), String> {
-        let told = std::mem::take(&mut *self.node.drivers[index].told.borrow_mut());
-        let Told { events, answers, commands, asks } = told;
+        let reports = std::mem::take(&mut *self.node.drivers[index].reports.borrow_mut());
+        let Reports { events, answers, commands, asks } = reports;
         self.judge_asks(&asks)?;
         self.submit(commands);
         if self.is_current_valid() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use broker::{Mail, NO_CONNECTION, Name, Reauthenticated, Settings, Shard, ShardId, Shared};
 use codec::Reason;
-use driver::testing::{Alarm, BackEnd, Clock, MemoryHost, PipeEnd, Told};
+use driver::testing::{Alarm, BackEnd, Clock, MemoryHost, PipeEnd, Reports};
 use driver::{Driver, DriverParts, IncomingRoom, Item, Mailbox};
 use policy::Access;
 
@@ -66,7 +66,7 @@ type Post = Arc<Mailbox<MemoryHost>>;
 /// A driver, and whether it sleeps.
 pub(crate) struct Driven {
     pub(crate) driver: Driver<MemoryHost>,
-    pub(crate) told: Rc<RefCell<Told>>,
+    pub(crate) reports: Rc<RefCell<Reports>>,
     /// What it puts for each driver. That in its own place is its own mailbox.
     posts: Arc<[Post]>,
     mailbox: Post,
@@ -150,7 +150,7 @@ impl Node {
                 .collect();
             let mut host = MemoryHost::new(&self.clock);
             host.set_back_end(back_end(seed ^ index as u64));
-            let told = host.told();
+            let reports = host.reports();
             let driver = Driver::new(DriverParts {
                 host,
                 mailboxes: posts.clone(),
@@ -160,7 +160,8 @@ impl Node {
                 incoming_room: incoming_room.clone(),
             });
             let (is_called, sleeps_until_ms) = (false, None);
-            let driven = Driven { driver, told, posts, mailbox, alarm, is_called, sleeps_until_ms };
+            let driven =
+                Driven { driver, reports, posts, mailbox, alarm, is_called, sleeps_until_ms };
             self.drivers.push(driven);
         }
     }

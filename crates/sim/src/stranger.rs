@@ -30,7 +30,7 @@ impl World {
         let core = self.node.shard(shard);
         let before = core.connection_of(Name::first(&client_id));
         let version = request.version;
-        let told = match core.on_connect(connection, request, now_ms) {
+        let sent = match core.on_connect(connection, request, now_ms) {
             Err(answer) => {
                 if core.connection_of(Name::first(&client_id)) != before {
                     return Err(format!("{client_id}: lost its connection to a stranger"));
@@ -43,13 +43,13 @@ impl World {
             }
             Ok(slot) => {
                 let outbox = core.outbox(slot, connection);
-                let told = outbox.map(|out| out.slices().flatten().copied().collect());
+                let sent = outbox.map(|out| out.slices().flatten().copied().collect());
                 core.on_closed(slot, connection, now_ms);
                 self.oracle.trace.note(|| format!("a stranger was {client_id} for a moment"));
-                told.unwrap_or_default()
+                sent.unwrap_or_default()
             }
         };
-        judge(&told, version).map_err(|rule| format!("{client_id}: {rule}"))?;
+        judge(&sent, version).map_err(|rule| format!("{client_id}: {rule}"))?;
         self.turn_for(shard)
     }
 
@@ -83,8 +83,8 @@ impl World {
 }
 
 /// What the stranger was told must be a refusal, or the beginning of a session of its own.
-fn judge(mut told: &[u8], version: Version) -> Result<(), String> {
-    while let Ok(Some((packet, len))) = codec::decode(told, version, Sender::Server, u32::MAX) {
+fn judge(mut sent: &[u8], version: Version) -> Result<(), String> {
+    while let Ok(Some((packet, len))) = codec::decode(sent, version, Sender::Server, u32::MAX) {
         match packet {
             Packet::Connack(connack) if connack.session_present => {
                 return Err("a stranger got the session".into());
@@ -93,7 +93,7 @@ fn judge(mut told: &[u8], version: Version) -> Result<(), String> {
                 if [Reason::SUCCESS, Reason::NOT_AUTHORIZED].contains(&connack.reason) => {}
             other => return Err(format!("a stranger got {other:?}")),
         }
-        told = &told[len..];
+        sent = &sent[len..];
     }
-    if told.is_empty() { Ok(()) } else { Err("a stranger got bytes that are no packet".into()) }
+    if sent.is_empty() { Ok(()) } else { Err("a stranger got bytes that are no packet".into()) }
 }

@@ -303,7 +303,7 @@ impl World {
         for _ in 0..self.options.steps {
             self.step()?;
             self.intrude()?;
-            self.tell_memory_left();
+            self.set_memory_left();
             self.step_hostile()?;
             self.steer()?;
             self.crowd_in()?;
@@ -508,7 +508,7 @@ impl World {
                 self.carry_mail()?;
             }
             self.turn_all()?;
-            self.tell_memory_left();
+            self.set_memory_left();
             self.work_disks()?;
             self.restart_poisoned()?;
             if !self.is_at_rest() {

@@ -35,7 +35,7 @@ fn every_driven_world_keeps_its_promises() {
 }
 
 #[test]
-fn what_a_full_queue_drops_or_refuses_is_told() {
+fn what_a_full_queue_drops_or_refuses_is_reported() {
     for overflow in [Overflow::DropOldest, Overflow::DropNewest, Overflow::Reject] {
         keep_promises(Options { overflow: Some(overflow), ..options() }, 200);
     }

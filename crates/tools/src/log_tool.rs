@@ -526,7 +526,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_newest_file_that_is_lost_is_told_and_given_up_on_demand() {
+    fn a_newest_file_that_is_lost_is_reported_and_given_up_on_demand() {
         let losses: [fn(&Path); 4] = [
             |file| std::fs::remove_file(file).unwrap(),
             |file| OpenOptions::new().write(true).open(file).unwrap().set_len(4200).unwrap(),
@@ -547,7 +547,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_log_without_any_file_is_told_and_begun_anew_on_demand() {
+    fn a_log_without_any_file_is_reported_and_begun_anew_on_demand() {
         let dir = directory_with(RETAINED_CLEARED, 2);
         drop(DataDir::open(dir.path()).unwrap().log_files(1).unwrap());
         let mut out = String::new();

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_with_equal_hashes_are_told_apart_by_their_text() {
+    fn ids_with_equal_hashes_are_distinguished_by_their_text() {
         let mut table = IdTable::default();
         table.insert(7 << 32, 1);
         table.insert(7 << 32, 2);

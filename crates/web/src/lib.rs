@@ -363,14 +363,14 @@ mod tests {
         let server = Server::start("127.0.0.1:0", limits, router).expect("a server");
         let mut stream = send(&server, "GET / HTTP/1.0\r\n\r\n");
         let (queue, open) = given.recv().expect("a request");
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         for word in ["one", "two", "three"] {
             queue.blocking_send(word.into()).expect("a reader");
             let mut bytes = [0; 512];
-            while !String::from_utf8_lossy(&told).ends_with(word) {
+            while !String::from_utf8_lossy(&answers).ends_with(word) {
                 let count = stream.read(&mut bytes).expect("bytes");
-                assert!(count > 0, "it ended early: {}", String::from_utf8_lossy(&told));
-                told.extend_from_slice(&bytes[..count]);
+                assert!(count > 0, "it ended early: {}", String::from_utf8_lossy(&answers));
+                answers.extend_from_slice(&bytes[..count]);
             }
         }
         drop((queue, open));

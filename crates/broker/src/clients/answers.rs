@@ -104,7 +104,7 @@ impl Client {
             } else {
                 // What rules keep from one member may be for another.
                 let is_done = reason != Dropped::Denied;
-                cx.tell_home(origin.group, origin.serial, is_done);
+                cx.notify_home(origin.group, origin.serial, is_done);
             }
             self.note_dropped(cx, reason);
         }

@@ -152,7 +152,7 @@ impl Context {
         let answer = admission::refuse(&request, Reason::QUOTA_EXCEEDED);
         let ConnectRequest { scope, client_id, username, peer, .. } = request;
         self.metrics.sessions_refused.add(1);
-        self.tell(scope, Event::SessionRefused { client_id, username, peer });
+        self.report(scope, Event::SessionRefused { client_id, username, peer });
         answer
     }
 
@@ -161,7 +161,7 @@ impl Context {
         let answer = admission::refuse(&request, Reason::NOT_AUTHORIZED);
         let ConnectRequest { scope, client_id, username, peer, .. } = request;
         self.metrics.strangers.add(1);
-        self.tell(scope, Event::Stranger { client_id, username, peer });
+        self.report(scope, Event::Stranger { client_id, username, peer });
         answer
     }
 }
@@ -224,7 +224,7 @@ impl Sessions {
             sequence,
         };
         client.publish_gauge();
-        cx.tell(client.scope, event);
+        cx.report(client.scope, event);
         cx.metrics.connections.add(1);
         cx.metrics.connections_opened.add(1);
         cx.count_in_space(client.scope, Quota::Connections, 1);
@@ -296,7 +296,7 @@ fn keep_alive(request: &ConnectRequest) -> u16 {
 fn write_connack(client: &mut Client, request: &ConnectRequest, session_present: bool) -> bool {
     let mut properties = PropertyBuf::new();
     if request.version >= Version::V5 {
-        tell_limits(client, request, &mut properties);
+        add_limits(client, request, &mut properties);
     }
     let Some(link) = client.session.link_mut() else { return false };
     link.write(&Packet::Connack(Connack {
@@ -310,7 +310,7 @@ fn write_connack(client: &mut Client, request: &ConnectRequest, session_present:
 ///
 /// The order is the one of mosquitto, because its public tests compare whole packets; to the
 /// standard it is all one (section 2.2.2.2).
-fn tell_limits(client: &Client, request: &ConnectRequest, properties: &mut PropertyBuf) {
+fn add_limits(client: &Client, request: &ConnectRequest, properties: &mut PropertyBuf) {
     let limits = &request.limits;
     if limits.alias_in_max > 0 {
         properties.push(Property::TopicAliasMax(limits.alias_in_max));
@@ -402,7 +402,7 @@ impl Client {
             }));
         }
         let event = Event::NotKept { client_id: self.id.clone(), error: error.clone() };
-        cx.tell(self.scope, event);
+        cx.report(self.scope, event);
         cx.doomed.push((self.key.slot(), Ended::NotKept));
     }
 }

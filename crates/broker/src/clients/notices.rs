@@ -20,7 +20,7 @@ const NOTICES_MAX: usize = 100;
 pub(crate) struct ClientNotices {
     /// One of each kind.
     items: Vec<ClientItem>,
-    told_ms: u64,
+    reported_ms: u64,
 }
 
 #[derive(Debug)]
@@ -63,12 +63,12 @@ pub(crate) enum Subject {
 impl ClientNotices {
     /// When there is something to tell, or [`session::NEVER`].
     pub(crate) fn due_ms(&self) -> u64 {
-        if self.items.is_empty() { session::NEVER } else { self.told_ms + NOTICES_EVERY_MS }
+        if self.items.is_empty() { session::NEVER } else { self.reported_ms + NOTICES_EVERY_MS }
     }
 
     /// Was there never anything? When something was told has to be remembered.
     pub(crate) const fn is_unused(&self) -> bool {
-        self.items.is_empty() && self.told_ms == 0
+        self.items.is_empty() && self.reported_ms == 0
     }
 
     /// Counts what is known to have happened already. False: it is new.
@@ -103,19 +103,19 @@ impl Client {
             self.extras().notices.items.push(ClientItem { kind, count: 1, topic, rule });
         }
         if self.extras().notices.due_ms() <= cx.now_ms {
-            self.tell_notices(cx);
+            self.report_notices(cx);
         } else {
             self.arm_timer(cx);
         }
     }
 
     /// Tells what there is of it.
-    pub(crate) fn tell_notices(&mut self, cx: &mut Context) {
+    pub(crate) fn report_notices(&mut self, cx: &mut Context) {
         let Some(extras) = self.extras.as_mut().filter(|extras| !extras.notices.items.is_empty())
         else {
             return;
         };
-        extras.notices.told_ms = cx.now_ms;
+        extras.notices.reported_ms = cx.now_ms;
         let items = std::mem::take(&mut extras.notices.items);
         let scope = self.scope;
         let client_id = self.id.clone();
@@ -133,7 +133,7 @@ impl Client {
                     Event::Denied { client_id, username, peer, action, topic, rule, count }
                 }
             };
-            cx.tell(scope, event);
+            cx.report(scope, event);
         }
     }
 }
@@ -159,7 +159,7 @@ impl Context {
     }
 
     /// Tells what there is of the shard.
-    pub(crate) fn tell_shard_notices(&mut self) {
+    pub(crate) fn report_shard_notices(&mut self) {
         for (subject, count) in std::mem::take(&mut self.notices.items) {
             let (scope, event) = match subject {
                 Subject::Group { scope, name: group, .. } => {
@@ -172,7 +172,7 @@ impl Context {
                     (Scope::FIRST, Event::LogUnreadable { shard: self.id, fault, count })
                 }
             };
-            self.tell(scope, event);
+            self.report(scope, event);
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::flow::work::Task;
 use crate::groups::table::Groups;
 use crate::routing::deliver::options;
 use crate::shard::context::Context;
-use crate::shard::event::Told;
+use crate::shard::event::ReportedFilters;
 use crate::{Ended, Event, GroupText, Name, Quota, ShardId};
 
 /// For filters that were checked when they were subscribed.
@@ -66,7 +66,7 @@ struct Portion<'a> {
     before: Option<Vec<u64>>,
     retained: Retained<'a>,
     /// None: nobody listens.
-    told: Option<Told>,
+    reported: Option<ReportedFilters>,
 }
 
 impl Sessions {
@@ -136,7 +136,7 @@ impl Sessions {
         let outcome =
             self.subscribe_all(cx, durable, groups, slot, subscribe, identifier, &mut portion);
         let Some(client) = self.get_mut(slot).expected() else { return Ok(portion.done) };
-        client.tell_subscriptions(cx, portion.told, true);
+        client.report_subscriptions(cx, portion.reported, true);
         outcome?;
         for (filter, bits) in portion.retained {
             client.want_retained(filter, bits, identifier);
@@ -195,8 +195,8 @@ impl Sessions {
                 }
             }
             done.reasons.push(granted.qos);
-            if let Some(told) = &mut portion.told {
-                told.add(text, granted.qos);
+            if let Some(reported) = &mut portion.reported {
+                reported.add(text, granted.qos);
             }
             done.is_shared |= request.filter.group.is_some();
             let wants_retained = match options.retain_handling {
@@ -430,7 +430,7 @@ impl Sessions {
         let outcome = self.unsubscribe_all(cx, durable, groups, slot, unsubscribe, &mut portion);
         if let Some((client, router)) = self.with_index(slot) {
             durable.release_pending(cx, client, router, portion.before.unwrap_or_default());
-            client.tell_subscriptions(cx, portion.told, false);
+            client.report_subscriptions(cx, portion.reported, false);
         }
         outcome.map(|()| portion.done)
     }
@@ -473,8 +473,8 @@ impl Sessions {
                 }
             }
             let is_over = self.unsubscribe(cx, durable, groups, slot, &filter);
-            if let Some(told) = portion.told.as_mut().filter(|_| is_over) {
-                told.add(text, 0);
+            if let Some(reported) = portion.reported.as_mut().filter(|_| is_over) {
+                reported.add(text, 0);
             }
             let reason = match is_over {
                 // Also one that was subscribed when longer ones were taken.
@@ -575,20 +575,25 @@ impl Client {
     /// How far an earlier go has got with the packet that comes next.
     fn portion<'a>(&mut self, cx: &Context, is_rest: bool) -> Portion<'a> {
         let done = self.extras.as_mut().and_then(|extras| extras.request.take());
-        let told = cx.shared.tells_subscriptions().then(Told::default);
-        Portion { done: *done.unwrap_or_default(), is_rest, told, ..Portion::default() }
+        let reported = cx.shared.reports_subscriptions().then(ReportedFilters::default);
+        Portion { done: *done.unwrap_or_default(), is_rest, reported, ..Portion::default() }
     }
 
     /// One event for what one go has taken of a packet.
-    fn tell_subscriptions(&self, cx: &mut Context, told: Option<Told>, are_new: bool) {
-        let Some(filters) = told.filter(|told| told.count > 0) else { return };
+    fn report_subscriptions(
+        &self,
+        cx: &mut Context,
+        reported: Option<ReportedFilters>,
+        are_new: bool,
+    ) {
+        let Some(filters) = reported.filter(|reported| reported.count > 0) else { return };
         let (client_id, username) = (self.id.clone(), self.username.clone());
         let peer = self.session.link().map(|link| link.peer.clone()).unwrap_or_default();
         let event = match are_new {
             true => Event::Subscribed { client_id, username, peer, filters },
             false => Event::Unsubscribed { client_id, username, peer, filters },
         };
-        cx.tell(self.scope, event);
+        cx.report(self.scope, event);
     }
 
     /// Counts and tells why a filter is refused; returns what SUBACK says of it.

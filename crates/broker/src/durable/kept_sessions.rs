@@ -45,7 +45,7 @@ pub(crate) struct KeptSession {
     pub(super) last_queued: u64,
     /// The time of the newest fact about its connection, in milliseconds: times grow, so that the
     /// order of the facts shows however they are copied.
-    pub(crate) told_ms: u64,
+    pub(crate) fact_ms: u64,
     pub(crate) level: Durability,
     /// It was kept at level `fsync`, on this connection or an earlier one, or may have been.
     was_synced: bool,
@@ -89,7 +89,7 @@ impl KeptSession {
             queued: 0,
             queued_bytes: 0,
             last_queued: 0,
-            told_ms: 0,
+            fact_ms: 0,
             level,
             was_synced: level >= Durability::Fsync,
             is_behind: false,
@@ -160,7 +160,7 @@ impl KeptSession {
     }
 
     /// Where the newest stands that its last CONNECT has told of it.
-    pub(super) fn told_at(&self) -> Option<Position> {
+    pub(super) fn connect_facts_end(&self) -> Option<Position> {
         let will = self.rare.as_ref().map(|rare| rare.will);
         let places = [Some(self.opened), will].into_iter().flatten();
         places.filter(|place| place.is_some()).map(|place| place.position()).max()
@@ -263,7 +263,7 @@ impl Durable {
         };
         let mut durable = KeptSession::new(queue, level, store.last_serial());
         durable.opened = place;
-        durable.told_ms = now_ms;
+        durable.fact_ms = now_ms;
         sessions.set_durable(slot, durable);
         match written.and_then(|_| self.keep_will(sessions, slot, Class::Normal)) {
             // The next segment is being made. The CONNACK promises nothing, and all else waits.
@@ -291,8 +291,8 @@ impl Durable {
         let Some(client) = sessions.get_mut(slot).expected() else { return Ok(()) };
         let Some(durable) = client.durable.as_mut().expected() else { return Ok(()) };
         durable.set_level(client.limits.durability.max(Durability::Disk));
-        durable.told_ms = now_ms.max(durable.told_ms + 1);
-        let (opened_at_ms, detached_ms) = (durable.told_ms, None);
+        durable.fact_ms = now_ms.max(durable.fact_ms + 1);
+        let (opened_at_ms, detached_ms) = (durable.fact_ms, None);
         let is_new = durable.unwritten().is_some_and(|unwritten| unwritten.is_new);
         let connect = Unwritten { version, opened_at_ms, detached_ms, is_new };
         if is_new {
@@ -307,7 +307,7 @@ impl Durable {
             Err(error) if postponed::passes(&error) => {
                 self.put_off_connect(sessions, slot, connect);
                 if sessions.get(slot).is_some_and(|client| client.will.is_some()) {
-                    sessions.tell_will_not_kept(cx, slot, error);
+                    sessions.report_will_not_kept(cx, slot, error);
                 }
                 Ok(())
             }
@@ -339,7 +339,7 @@ impl Durable {
             if postponed::passes(&error) {
                 self.put_off_will(sessions, slot);
             }
-            sessions.tell_will_not_kept(cx, slot, error);
+            sessions.report_will_not_kept(cx, slot, error);
         }
         Ok(())
     }
@@ -515,7 +515,7 @@ impl Durable {
         let connection = client.connection;
         let durable = client.durable.as_ref();
         let level = durable.map(|durable| durable.log_level());
-        let position = position.max(durable.and_then(|durable| durable.told_at()));
+        let position = position.max(durable.and_then(|durable| durable.connect_facts_end()));
         let is_ahead = durable.is_some_and(|durable| durable.is_ahead_of_log());
         let unwritten = durable.and_then(|durable| durable.unwritten());
         let is_of_new = unwritten.is_some_and(|unwritten| unwritten.is_new);
@@ -574,8 +574,8 @@ impl Durable {
             unwritten.detached_ms = Some(now_ms);
             return;
         }
-        durable.told_ms = now_ms.max(durable.told_ms + 1);
-        let fact = Fact::SessionDetached { session, at_ms: durable.told_ms, expiry_secs };
+        durable.fact_ms = now_ms.max(durable.fact_ms + 1);
+        let fact = Fact::SessionDetached { session, at_ms: durable.fact_ms, expiry_secs };
         // Should it be lost, the expiry runs from the next start.
         if let Ok(place) = store.append(Class::Essential, &fact, durable.log_level()) {
             store.release(std::mem::replace(&mut durable.detached, place));

@@ -139,7 +139,7 @@ impl Durable {
         };
         match store.on_read(read_back.id, chunk) {
             Ok(served) => waiters.extend(served),
-            Err(position) => cx.tell_damaged(position),
+            Err(position) => cx.report_damaged(position),
         }
         waiters
     }
@@ -172,10 +172,10 @@ impl Durable {
             space: store.space_left(),
         };
         cx.shared.set_log_state(cx.id, state);
-        if status == store.told {
+        if status == store.reported {
             return false;
         }
-        store.told = status;
+        store.reported = status;
         if state.poisoned {
             self.break_promises(cx, sessions, groups, retained);
         } else if state.full {

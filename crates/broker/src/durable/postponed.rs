@@ -423,7 +423,7 @@ impl Durable {
         let slot = sessions.slot_of(session);
         let durable = slot.and_then(|slot| sessions.kept(slot));
         let (Some(durable), Some(store)) = (durable, &mut self.store) else { return };
-        if let Some(position) = store.postponed.written.max(durable.told_at()) {
+        if let Some(position) = store.postponed.written.max(durable.connect_facts_end()) {
             let promise = Promise::Packet { session, connection, packet };
             store.promises.push(position, durable.log_level(), promise);
         }

@@ -110,9 +110,9 @@ impl Durable {
         for progress in replay.progress.into_values() {
             store.release(progress.place);
         }
-        store.tell_seen(cx);
+        store.announce_seen(cx);
         let messages = store.message_count() as u64;
-        groups.tell_all_waiting(cx, self);
+        groups.announce_all_waiting(cx, self);
         Ok(Restored {
             sessions: cx.metrics.sessions.value(),
             subscriptions: cx.metrics.subscriptions.value(),
@@ -147,12 +147,12 @@ impl Store {
             KeptSession::new(queue, limits.durability.max(Durability::Disk), progress.floor);
         durable.note_restored();
         durable.opened = opened.place;
-        durable.told_ms = opened.opened_at_ms;
+        durable.fact_ms = opened.opened_at_ms;
         durable.track.place = progress.place;
         let (at_ms, expiry_secs) = match facts.detached.take() {
             Some((at_ms, secs, place)) if at_ms > opened.opened_at_ms => {
                 durable.detached = place;
-                durable.told_ms = at_ms;
+                durable.fact_ms = at_ms;
                 (at_ms, secs)
             }
             // It was connected when the broker ended: its time begins now.
@@ -301,7 +301,7 @@ impl Store {
     }
 
     /// Tells the other shards which of their serials have come here.
-    fn tell_seen(&self, cx: &mut Context) {
+    fn announce_seen(&self, cx: &mut Context) {
         let shard_count = usize::from(cx.shared.shard_count);
         for (index, seen) in self.seen.iter().enumerate() {
             let shard = (index % shard_count) as ShardId;

@@ -161,7 +161,7 @@ pub(super) struct Store {
     pub(super) postponed: PostponedFacts,
     pub(super) ends: Ends,
     /// The state that was told last.
-    pub(crate) told: Status,
+    pub(crate) reported: Status,
 }
 
 impl std::fmt::Debug for Store {
@@ -212,7 +212,7 @@ impl Store {
             list_bytes_max: LIST_BYTES_MAX.min(settings.record_bytes_max as usize / 2),
             postponed: PostponedFacts::default(),
             ends: Ends::default(),
-            told: Status::Opening,
+            reported: Status::Opening,
         }
     }
 

@@ -137,7 +137,7 @@ impl Durable {
             if postponed::passes(&error) {
                 self.put_off_will(sessions, slot);
             }
-            sessions.tell_will_not_kept(cx, slot, error);
+            sessions.report_will_not_kept(cx, slot, error);
         }
     }
 
@@ -187,10 +187,10 @@ impl Groups {
 
 impl Sessions {
     /// The will lives as long as the process, like that of a clean session.
-    pub(super) fn tell_will_not_kept(&self, cx: &mut Context, slot: u32, error: AppendError) {
+    pub(super) fn report_will_not_kept(&self, cx: &mut Context, slot: u32, error: AppendError) {
         let Some(client) = self.get(slot).expected() else { return };
         let (scope, client_id) = (client.scope, client.id.clone());
-        cx.tell(scope, Event::WillNotKept { client_id, error });
+        cx.report(scope, Event::WillNotKept { client_id, error });
     }
 }
 

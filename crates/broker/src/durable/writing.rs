@@ -17,7 +17,7 @@ use crate::retained::Retained;
 use crate::shard::context::Context;
 
 impl Context {
-    pub(super) fn tell_damaged(&mut self, position: Position) {
+    pub(super) fn report_damaged(&mut self, position: Position) {
         let detail = format!("the record at {position} is not what was written");
         let fault = Fault { kind: FaultKind::Io, detail };
         self.note_of_shard(Subject::LogUnreadable(fault), 1);

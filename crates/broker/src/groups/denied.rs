@@ -36,7 +36,7 @@ impl Groups {
         // Who had no room when the others were asked may have it.
         if !way.has_skipped || message.qos() == QoS::AtMostOnce {
             cx.note_group_dropped(&name, 1);
-            cx.tell_home(name.key, way.serial, true);
+            cx.notify_home(name.key, way.serial, true);
             return;
         }
         let home = cx.shared.shard_of_group(name.key);

@@ -105,7 +105,7 @@ impl Groups {
             return false;
         }
         // Its shard may never have heard that the queue here is not empty.
-        if group.is_told && shard != cx.id {
+        if group.is_announced && shard != cx.id {
             cx.send(shard, Mail::Waiting { group: name.key, any: true });
         }
         true
@@ -392,7 +392,7 @@ impl Groups {
         let offered = client.session.offer(&message, terms, &limits, None, now_ms);
         client.publish_gauge();
         if !matches!(offered, Offered::Written | Offered::Queued) || delivered_for_good {
-            cx.tell_home(key, serial, true);
+            cx.notify_home(key, serial, true);
         }
         client.after_offer(cx, message.payload_len(), offered);
         if delivered_for_good {
@@ -407,7 +407,7 @@ impl Context {
     fn lose_for_group(&mut self, name: &Arc<GroupName>, serial: u64) {
         match serial {
             0 => self.note_group_dropped(name, 1),
-            serial => self.tell_home(name.key, serial, false),
+            serial => self.notify_home(name.key, serial, false),
         }
     }
 }
@@ -427,7 +427,7 @@ impl Groups {
         if serial == 0 {
             self.pass_on(cx, sessions, durable, number, message, hops + 1);
         } else if let Some(name) = self.name(number) {
-            cx.tell_home(name.key, serial, false);
+            cx.notify_home(name.key, serial, false);
         }
     }
 
@@ -493,10 +493,10 @@ impl Groups {
     }
 
     /// After a start: tells the other shards for which groups something waits here.
-    pub(crate) fn tell_all_waiting(&mut self, cx: &mut Context, durable: &Durable) {
+    pub(crate) fn announce_all_waiting(&mut self, cx: &mut Context, durable: &Durable) {
         for key in self.keys() {
             if let Some(group) = self.by_key_mut(key) {
-                group.tell_waiting(cx, durable);
+                group.announce_waiting(cx, durable);
             }
         }
     }
@@ -533,13 +533,13 @@ impl Group {
         cx.flow.work.charge_for(Task::Members(self.members.len()));
         durable.dispatch_kept(cx, self);
         self.dispatch_parked(cx);
-        self.tell_waiting(cx, durable);
+        self.announce_waiting(cx, durable);
     }
 
     /// Tells the other shards, once per change, whether something waits here for their members.
-    fn tell_waiting(&mut self, cx: &mut Context, durable: &Durable) {
+    fn announce_waiting(&mut self, cx: &mut Context, durable: &Durable) {
         let any = self.has_waiting(durable);
-        if std::mem::replace(&mut self.is_told, any) != any {
+        if std::mem::replace(&mut self.is_announced, any) != any {
             cx.send_to_others(&Mail::Waiting { group: self.name.key, any });
         }
     }
@@ -617,7 +617,7 @@ impl Groups {
         let key = group.name.key;
         let home = cx.shared.shard_of_group(key);
         if home == cx.id {
-            if group.is_told {
+            if group.is_announced {
                 self.drain_group(cx, durable, key);
             }
             return;
@@ -645,7 +645,7 @@ impl Groups {
         for delivery in deliveries {
             let Delivery { message, terms: Terms { group, serial, .. } } = delivery;
             if serial != 0 {
-                cx.tell_home(group, serial, false);
+                cx.notify_home(group, serial, false);
             } else if let Some(number) = self.number(group) {
                 self.pass_on(cx, sessions, durable, number, &message, 1);
             }

@@ -38,7 +38,7 @@ pub(crate) struct Group {
     /// At home: the queue that the log keeps for the group.
     pub(crate) kept: Option<KeptId>,
     /// At home: something waits for a member, and the other shards were told.
-    pub(crate) is_told: bool,
+    pub(crate) is_announced: bool,
     /// Elsewhere: the home has parked messages, so new ones go there, behind them.
     pub(crate) is_waiting: bool,
     /// Until when a group without a member is kept: its first member may be on the way, behind a
@@ -59,7 +59,7 @@ impl Group {
             look_ms: 0,
             denied: VecDeque::new(),
             kept: None,
-            is_told: false,
+            is_announced: false,
             is_waiting: false,
             forget_at_ms,
         }
@@ -172,7 +172,7 @@ impl Groups {
 
     /// The keys of those at home for which something waits.
     pub(crate) fn waiting(&self) -> Vec<u64> {
-        let waiting = self.places.iter().filter(|(_, group)| group.is_told);
+        let waiting = self.places.iter().filter(|(_, group)| group.is_announced);
         waiting.map(|(_, group)| group.name.key).collect()
     }
 
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_whose_names_have_the_same_hash_are_told_apart() {
+    fn groups_whose_names_have_the_same_hash_are_distinguished() {
         let (names, mut groups) = (GroupNames::new(1, 7), Groups::new(7));
         let second = GroupText::new(Scope::SECOND, "s", "a");
         let first = |share, filter| GroupText::first(share, filter);

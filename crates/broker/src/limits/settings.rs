@@ -22,7 +22,8 @@ pub enum Durability {
 /// What happens to publishes that must be kept while the disk has no space for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// Told 0x97 (MQTT 5), or the connection is closed (3.1.1); the client sends them again.
+    /// ReportedFilters 0x97 (MQTT 5), or the connection is closed (3.1.1); the client sends them
+    /// again.
     #[default]
     Refuse,
     /// Their connections are not read until space returns.

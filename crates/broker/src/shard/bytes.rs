@@ -198,7 +198,7 @@ impl Shard {
                 if origin.serial != 0 && origin.group == 0 {
                     durable.finish_delivery(client, origin.serial);
                 } else {
-                    cx.tell_home(origin.group, origin.serial, true);
+                    cx.notify_home(origin.group, origin.serial, true);
                 }
                 pump(cx, client, router, durable, groups, retained);
             }

@@ -96,7 +96,7 @@ impl Shard {
         if let Some(slot) = self.sessions.find(client) {
             let username = self.sessions.get(slot).and_then(|client| client.username.clone());
             let client_id = client.text().into();
-            self.cx.tell(client.scope(), Event::SessionPurged { client_id, username });
+            self.cx.report(client.scope(), Event::SessionPurged { client_id, username });
             self.end_session(slot);
         }
         self.finish();

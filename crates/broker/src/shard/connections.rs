@@ -6,7 +6,7 @@ use session::{Link, Message, NEVER, Outbox, PauseReason};
 
 use crate::clients::client::Client;
 use crate::clients::connect::{ConnectRequest, Who};
-use crate::clients::ending::{LOOKS_PER_END, NEVER_EXPIRES, tells_client, write_farewell};
+use crate::clients::ending::{LOOKS_PER_END, NEVER_EXPIRES, notifies_client, write_farewell};
 use crate::clients::notices::NoticeKind;
 use crate::limits::rules::Rules;
 use crate::{
@@ -166,7 +166,7 @@ impl Shard {
         if link.is_told_nothing {
             link.outbox = Outbox::default();
         }
-        if tells_client(&ended) && !link.is_lost {
+        if notifies_client(&ended) && !link.is_lost {
             write_farewell(&mut link, &ended);
         }
         let farewell = std::mem::take(&mut link.outbox);
@@ -187,7 +187,7 @@ impl Shard {
         if let Some(turn) = turn {
             self.cx.give_turn_back(scope, &turn);
         }
-        self.cx.tell(scope, event);
+        self.cx.report(scope, event);
         // The fate of will and session (MQTT-3.1.2-8, MQTT-3.1.2-10, section 4.1).
         let now_ms = self.cx.now_ms;
         self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
@@ -226,9 +226,9 @@ impl Shard {
         self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
         self.durable.forget_session(&mut self.cx, &mut self.sessions, slot);
         let Some(client) = self.sessions.get_mut(slot) else { return };
-        client.tell_notices(&mut self.cx);
+        client.report_notices(&mut self.cx);
         for origin in client.session.outgoing.shared_in_flight() {
-            self.cx.tell_home(origin.group, origin.serial, true);
+            self.cx.notify_home(origin.group, origin.serial, true);
         }
         self.sessions.bury(&mut self.cx, &mut self.durable, &mut self.groups, slot);
     }
@@ -303,7 +303,7 @@ impl Shard {
             self.cx.metrics.sessions_expired.add(1);
             let (client_id, username) = (client.id.clone(), client.username.clone());
             let scope = client.scope;
-            self.cx.tell(scope, Event::SessionExpired { client_id, username });
+            self.cx.report(scope, Event::SessionExpired { client_id, username });
             self.end_session(slot);
             return looks;
         }
@@ -312,7 +312,7 @@ impl Shard {
             if let Some(kept) = &mut client.durable {
                 self.durable.shrink_session(kept);
             }
-            client.tell_notices(&mut self.cx);
+            client.report_notices(&mut self.cx);
             client.arm_timer(&mut self.cx);
         }
         looks

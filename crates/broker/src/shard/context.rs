@@ -76,8 +76,8 @@ impl Context {
         self.effects.send_to_others(mail);
     }
 
-    pub(crate) fn tell(&mut self, scope: Scope, event: Event) {
-        self.effects.tell(scope, event);
+    pub(crate) fn report(&mut self, scope: Scope, event: Event) {
+        self.effects.report(scope, event);
     }
 
     /// What there is to know of a scope. None: of the first, or of one that is gone.

@@ -149,7 +149,7 @@ impl Effects {
         }
     }
 
-    pub(crate) fn tell(&mut self, scope: Scope, event: Event) {
+    pub(crate) fn report(&mut self, scope: Scope, event: Event) {
         if self.events.len() < EVENTS_MAX {
             self.events.push((scope, event));
         } else {

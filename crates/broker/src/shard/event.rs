@@ -96,21 +96,22 @@ impl Ended {
 
 /// The filters of one packet, or of a part of it: so many as are told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ReportedFilters {
     /// With the granted QoS.
     pub filters: Vec<(Box<str>, u8)>,
     /// How many there were.
     pub count: u32,
 }
 
-impl Told {
+impl ReportedFilters {
     /// Filters of one event, and their bytes; the others are counted. The first is told always.
     const FILTERS_MAX: usize = 16;
     const BYTES_MAX: usize = 4 * 1024;
 
     pub(crate) fn add(&mut self, filter: &str, qos: u8) {
         self.count += 1;
-        let bytes = self.filters.iter().map(|(told, _)| told.len()).sum::<usize>() + filter.len();
+        let bytes =
+            self.filters.iter().map(|(reported, _)| reported.len()).sum::<usize>() + filter.len();
         let has_room = self.filters.len() < Self::FILTERS_MAX && bytes <= Self::BYTES_MAX;
         if has_room || self.filters.is_empty() {
             self.filters.push((filter.into(), qos));
@@ -142,18 +143,18 @@ pub enum Event {
         session_expiry_secs: u32,
     },
     /// Filters were subscribed; this and the next only while somebody is told
-    /// ([`crate::Shared::set_tells_subscriptions`]).
+    /// ([`crate::Shared::set_reports_subscriptions`]).
     Subscribed {
         client_id: Box<str>,
         username: Option<Box<str>>,
         peer: Box<str>,
-        filters: Told,
+        filters: ReportedFilters,
     },
     Unsubscribed {
         client_id: Box<str>,
         username: Option<Box<str>>,
         peer: Box<str>,
-        filters: Told,
+        filters: ReportedFilters,
     },
     /// Deliveries to a session were dropped. This and the next three come at most once a second per
     /// client and kind, with the number since.

@@ -33,7 +33,7 @@ pub struct Shared {
     retained_bytes: AtomicU64,
     /// A [`Memory`], which the driver sets.
     memory: AtomicU8,
-    tells_subscriptions: AtomicBool,
+    reports_subscriptions: AtomicBool,
     /// How often it has come to each stage of a lack of memory, in their order.
     memory_shortages: [AtomicU64; 3],
     /// As in [`Logs`].
@@ -134,7 +134,7 @@ impl Shared {
             retained_messages: AtomicU64::new(0),
             retained_bytes: AtomicU64::new(0),
             memory: AtomicU8::new(Memory::Enough as u8),
-            tells_subscriptions: AtomicBool::new(false),
+            reports_subscriptions: AtomicBool::new(false),
             memory_shortages: Default::default(),
             logs_full: AtomicU64::new(0),
             logs_poisoned: AtomicU64::new(0),
@@ -161,12 +161,12 @@ impl Shared {
     }
 
     /// Does anybody listen to who subscribes to what? If not, no event is made of it.
-    pub fn set_tells_subscriptions(&self, tells: bool) {
-        self.tells_subscriptions.store(tells, Ordering::Relaxed);
+    pub fn set_reports_subscriptions(&self, reports: bool) {
+        self.reports_subscriptions.store(reports, Ordering::Relaxed);
     }
 
-    pub(crate) fn tells_subscriptions(&self) -> bool {
-        self.tells_subscriptions.load(Ordering::Relaxed)
+    pub(crate) fn reports_subscriptions(&self) -> bool {
+        self.reports_subscriptions.load(Ordering::Relaxed)
     }
 
     /// Nobody knows how much is left: if it is short, it is for everybody.

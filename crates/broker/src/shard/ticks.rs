@@ -125,7 +125,7 @@ impl Shard {
             self.retained.sweep_retained(&self.cx, &mut self.durable);
             self.groups.offer_denied_again(&mut self.cx, &mut self.durable);
             self.groups.drain_groups(&mut self.cx, &mut self.sessions, &mut self.durable);
-            self.cx.tell_shard_notices();
+            self.cx.report_shard_notices();
             self.sessions.look_at_load(&self.cx);
         }
         self.finish();

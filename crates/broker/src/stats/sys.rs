@@ -99,16 +99,16 @@ impl SysTopics {
         elapsed_secs: f64,
     ) -> Vec<Message> {
         let mut messages = Vec::new();
-        let mut tell = |topic: &str, value: String| {
+        let mut add = |topic: &str, value: String| {
             messages.push(message(topic, value.as_bytes(), true));
         };
-        tell("version", self.version.clone());
-        tell("uptime", format!("{uptime_secs} seconds"));
+        add("version", self.version.clone());
+        add("uptime", format!("{uptime_secs} seconds"));
         self.connected_max = self.connected_max.max(figures.total(|m| &m.connections));
-        tell("clients/maximum", self.connected_max.to_string());
+        add("clients/maximum", self.connected_max.to_string());
         for own in NUMBERS {
             if let Some(topic) = own.topic {
-                tell(topic, (own.total)(&figures).to_string());
+                add(topic, (own.total)(&figures).to_string());
             }
         }
         for load in &mut self.loads {
@@ -118,7 +118,7 @@ impl SysTopics {
             for (average, (name, minutes)) in load.averages.iter_mut().zip(LOAD_MINUTES) {
                 let weight = (-elapsed_secs / (60.0 * minutes)).exp();
                 *average = per_minute + weight * (*average - per_minute);
-                tell(&format!("load/{}/{name}", load.topic), format!("{average:.2}"));
+                add(&format!("load/{}/{name}", load.topic), format!("{average:.2}"));
             }
         }
         messages

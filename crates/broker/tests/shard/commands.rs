@@ -97,7 +97,7 @@ fn of_user(client_id: &str, username: &str) -> broker::ConnectRequest {
 }
 
 #[test]
-fn each_session_is_told_once_in_pages_whoever_comes_and_goes() {
+fn each_session_is_reported_once_in_pages_whoever_comes_and_goes() {
     let mut lab = Lab::new(1);
     let conns: Vec<_> = (0..250).map(|number| lab.open(request(&format!("c{number}")))).collect();
     let (mut seen, mut from) = (BTreeSet::new(), 0);
@@ -158,7 +158,7 @@ fn sessions_are_found_by_what_is_known_of_them() {
 }
 
 #[test]
-fn one_session_is_told_with_what_waits_for_it() {
+fn one_session_is_reported_with_what_waits_for_it() {
     let mut lab = Lab::new(1);
     let conn = lab.open(persistent("sub"));
     lab.subscribe(conn, "a/+", 1);
@@ -177,19 +177,20 @@ fn one_session_is_told_with_what_waits_for_it() {
     assert!(lab.session("nobody").is_none());
 
     let command = |from| Command::Subscriptions { client_id: "sub".into(), from, max: 1 };
-    let mut told = Vec::new();
+    let mut listed = Vec::new();
     for from in 0..2 {
         let Answer::Subscriptions(Some(page)) = lab.ask(0, &command(from)) else { panic!("page") };
         assert_eq!(page.next, (from == 0).then_some(1));
-        told.extend(page.rows.into_iter().map(|row| (row.share, row.filter.to_string(), row.qos)));
+        listed
+            .extend(page.rows.into_iter().map(|row| (row.share, row.filter.to_string(), row.qos)));
     }
-    assert_eq!(told, [(Some("g".into()), "b".into(), 2), (None, "a/+".into(), 1)]);
+    assert_eq!(listed, [(Some("g".into()), "b".into(), 2), (None, "a/+".into(), 1)]);
     let nobody = Command::Subscriptions { client_id: "nobody".into(), from: 0, max: 1 };
     assert!(matches!(lab.ask(0, &nobody), Answer::Subscriptions(None)));
 }
 
 #[test]
-fn who_gets_a_message_is_told_with_the_rules_that_keep_it_away() {
+fn who_gets_a_message_is_reported_with_the_rules_that_keep_it_away() {
     let rules = [
         rule(Who::User("anna".into()), Permission::ReadWrite, "#"),
         rule(Who::User("berta".into()), Permission::Read, "a/open"),
@@ -204,12 +205,12 @@ fn who_gets_a_message_is_told_with_the_rules_that_keep_it_away() {
     lab.subscribe(conn, "a/secret", 0);
     lab.subscribe(conn, "$share/g/a/+", 1);
     lab.subscribe(conn, "b", 1);
-    let mut told: Vec<_> = lab
+    let mut listed: Vec<_> = lab
         .receivers(0, "a/secret")
         .into_iter()
         .map(|row| (row.client_id.to_string(), row.filter.to_string(), row.qos, row.allowed))
         .collect();
-    told.sort();
+    listed.sort();
     let row =
         |id: &str, filter: &str, qos, allowed| (id.to_owned(), filter.to_owned(), qos, allowed);
     let wanted = [
@@ -219,12 +220,12 @@ fn who_gets_a_message_is_told_with_the_rules_that_keep_it_away() {
         row("three", "a/#", 1, true),
         row("two", "a/#", 1, false),
     ];
-    assert_eq!(told, wanted);
+    assert_eq!(listed, wanted);
     assert!(lab.receivers(0, "c").is_empty());
 }
 
 #[test]
-fn a_group_is_told_by_its_home_alone_and_its_members_by_any_shard() {
+fn a_group_is_reported_by_its_home_alone_and_its_members_by_any_shard() {
     let mut lab = Lab::new(2);
     let ids = [lab.id_on(0, "m"), lab.id_on(1, "m")];
     let conns = ids.each_ref().map(|id| lab.open(persistent(id)));
@@ -237,21 +238,21 @@ fn a_group_is_told_by_its_home_alone_and_its_members_by_any_shard() {
     let publisher = lab.open(request("pub"));
     lab.publish(publisher, "jobs", b"x", 1, 1);
     lab.settle();
-    let mut told = Vec::new();
+    let mut listed = Vec::new();
     for shard in 0..2 {
         let command = Command::Groups { within: None, from: 0, max: 10 };
         let Answer::Groups(page) = lab.ask(shard, &command) else { panic!("groups") };
-        told.extend(page.rows);
+        listed.extend(page.rows);
     }
-    let [group] = told.as_slice() else { panic!("{told:?}") };
+    let [group] = listed.as_slice() else { panic!("{listed:?}") };
     assert_eq!((&*group.share, &*group.filter), ("g", "jobs"));
     assert_eq!((group.members, group.online, group.waiting), (2, 0, 1));
     for shard in 0..2 {
-        let told: usize = lab.receivers(shard, "jobs").len();
+        let listed: usize = lab.receivers(shard, "jobs").len();
         let command =
             Command::Members { share: "g".into(), filter: "jobs".into(), from: 0, max: 9 };
         let Answer::Members(Some(page)) = lab.ask(shard, &command) else { panic!("members") };
-        assert!(told <= 1);
+        assert!(listed <= 1);
         let mut names = Vec::new();
         for member in page.rows {
             let home = usize::from(member.key.shard());
@@ -285,8 +286,8 @@ fn a_kick_ends_the_connection_and_a_purge_the_session() {
     lab.publish(publisher, "a", b"x", 1, 1);
     assert!(lab.done(&Command::Purge("one".into())));
     lab.settle();
-    let told = lab.take_all(conn);
-    assert_eq!(told.last(), Some(&Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)));
+    let listed = lab.take_all(conn);
+    assert_eq!(listed.last(), Some(&Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)));
     assert!(lab.session("one").is_none());
     assert!(lab.receivers(0, "a").is_empty());
     assert!(!lab.done(&Command::Purge("one".into())));
@@ -360,8 +361,8 @@ fn a_ban_of_a_client_id_means_it_in_one_scope_or_in_each() {
     assert!(matches!(lab.ask(0, &ban(None)), Answer::Ended(None)));
     lab.settle();
     for conn in conns {
-        let told = lab.take_all(conn);
-        assert_eq!(told.last(), Some(&Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)));
+        let listed = lab.take_all(conn);
+        assert_eq!(listed.last(), Some(&Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)));
     }
 }
 
@@ -423,7 +424,7 @@ fn a_publish_that_cannot_be_retained_is_refused() {
 }
 
 #[test]
-fn retained_messages_are_told_in_pages_and_found_by_topic() {
+fn retained_messages_are_reported_in_pages_and_found_by_topic() {
     let mut lab = Lab::new(1);
     let conn = lab.open(request("pub"));
     for number in 0..5 {

@@ -47,7 +47,7 @@ fn mqtt_3_1_2_4_a_clean_start_is_answered_when_the_log_has_the_end_of_the_old_se
 }
 
 #[test]
-fn who_began_anew_is_never_told_of_the_session_that_it_gave_up() {
+fn a_clean_start_never_reports_the_session_it_ended() {
     let mut lab = Lab::durable(1);
     let sender = lab.open(persistent("sender"));
     let receiver = lab.open(persistent("receiver"));

@@ -70,7 +70,7 @@ fn mqtt_4_3_3_10_a_repeated_qos_2_publish_is_delivered_once() {
 }
 
 #[test]
-fn a_pubrel_out_of_nowhere_is_told_that_its_id_is_not_known() {
+fn a_pubrel_out_of_nowhere_is_reported_that_its_id_is_not_known() {
     let mut lab = Lab::new(1);
     let client = lab.open(request("client"));
     lab.ack(client, AckKind::Pubrel, 9);
@@ -92,7 +92,7 @@ fn a_publisher_gets_its_acknowledgement_before_its_own_copy() {
 }
 
 #[test]
-fn a_pubrec_does_not_tell_that_nobody_has_subscribed() {
+fn a_pubrec_does_not_report_that_nobody_has_subscribed() {
     let mut lab = Lab::new(1);
     let client = lab.open(request("client"));
     lab.publish(client, "t", b"x", 2, 9);
@@ -163,7 +163,7 @@ fn a_full_queue_drops_the_oldest() {
     let subscriber = lab.open(with_limits(persistent("subscriber"), window(10)));
     assert_eq!(read_all(&mut lab, subscriber), texts(2..7));
     lab.pass_secs(2);
-    assert_eq!(told_dropped(&lab), 2);
+    assert_eq!(reported_dropped(&lab), 2);
 }
 
 #[test]
@@ -174,11 +174,11 @@ fn a_full_queue_drops_the_newest() {
     let subscriber = lab.open(with_limits(persistent("subscriber"), window(10)));
     assert_eq!(read_all(&mut lab, subscriber), texts(0..5));
     lab.pass_secs(2);
-    assert_eq!(told_dropped(&lab), 2);
+    assert_eq!(reported_dropped(&lab), 2);
 }
 
 #[test]
-fn a_full_queue_refuses_and_the_publisher_is_told() {
+fn a_full_queue_refuses_and_the_publisher_is_reported() {
     let (mut lab, publisher) = overflowing(Overflow::Reject);
     publish_numbers(&mut lab, publisher, "t", 0..5);
     lab.publish(publisher, "t", b"x", 1, 6);
@@ -214,7 +214,7 @@ fn overflowing(overflow: Overflow) -> (Lab, Conn) {
     (lab, publisher)
 }
 
-fn told_dropped(lab: &Lab) -> u64 {
+fn reported_dropped(lab: &Lab) -> u64 {
     let count = |event: &Event| match event {
         Event::Dropped { client_id, count, .. } if **client_id == *"subscriber" => *count,
         _ => 0,

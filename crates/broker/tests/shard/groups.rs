@@ -74,7 +74,7 @@ fn what_is_published_behind_the_suback_finds_a_group_in_memory_too() {
 }
 
 #[test]
-fn a_member_whose_qos_rises_is_told_when_all_shards_keep_messages_for_it() {
+fn a_member_whose_qos_rises_is_reported_when_all_shards_keep_messages_for_it() {
     let mut lab = Lab::durable(2);
     let (id, member, publishers) = newcomer(&mut lab);
     assert_eq!(lab.subscribe(member, FILTER, 0), 0);

@@ -318,7 +318,7 @@ fn denials(lab: &Lab) -> Vec<(&'static str, &str, &str, u64)> {
 }
 
 #[test]
-fn who_is_denied_again_and_again_is_told_of_once_a_second_with_peer_and_rule() {
+fn who_is_denied_again_and_again_is_reported_of_once_a_second_with_peer_and_rule() {
     let rules = [
         rule(Who::Everyone, Permission::ReadWrite, "#"),
         rule(Who::Everyone, Permission::Deny, "secret/#"),
@@ -443,7 +443,7 @@ fn mqtt_4_12_1_1_another_method_is_a_protocol_error() {
 }
 
 #[test]
-fn sys_topics_tell_what_the_counters_say() {
+fn sys_topics_report_the_counters() {
     let mut lab = Lab::new(2);
     let watcher = lab.open(request("watcher"));
     lab.subscribe(watcher, "$SYS/#", 0);
@@ -462,12 +462,12 @@ fn sys_topics_tell_what_the_counters_say() {
         lab.shards[0].on_publish_command(&message, now_ms);
     }
     lab.settle();
-    let told: std::collections::HashMap<String, String> = lab
+    let values: std::collections::HashMap<String, String> = lab
         .received(watcher)
         .into_iter()
         .map(|p| (p.topic, String::from_utf8(p.payload).expect("text")))
         .collect();
-    let value = |topic: &str| told[&format!("$SYS/broker/{topic}")].as_str();
+    let value = |topic: &str| values[&format!("$SYS/broker/{topic}")].as_str();
     assert_eq!(value("version"), "quelea version 1.2.3");
     assert_eq!(value("uptime"), "60 seconds");
     assert_eq!(value("clients/connected"), "1");

@@ -215,7 +215,7 @@ fn connections_of_the_largest_are_cut_until_enough_is_free() {
     assert!(!lab.is_closed(filler) && !lab.is_closed(modest), "they hold next to nothing");
     assert!(!lab.is_closed(other), "it has less than half as much");
     assert_eq!(lab.total(|m| &m.memory_cuts), 3);
-    let told = lab.events.iter().find_map(|event| match event {
+    let reported = lab.events.iter().find_map(|event| match event {
         Event::Disconnected {
             client_id,
             username: None,
@@ -225,7 +225,7 @@ fn connections_of_the_largest_are_cut_until_enough_is_free() {
         } => Some((client_id.to_string(), peer.to_string(), *bytes, *owner_bytes)),
         _ => None,
     });
-    let (client_id, peer, bytes, owner_bytes) = told.expect("it is told");
+    let (client_id, peer, bytes, owner_bytes) = reported.expect("it is told");
     assert!(client_id.starts_with("greedy-") && !peer.is_empty());
     assert!(bytes >= OWED_EACH && owner_bytes >= 3 * OWED_EACH, "{bytes} of {owner_bytes}");
     // Now the other is the largest; it is left alone when there is enough.
@@ -235,7 +235,7 @@ fn connections_of_the_largest_are_cut_until_enough_is_free() {
 }
 
 #[test]
-fn who_is_cut_and_reads_is_told_why() {
+fn who_is_cut_and_reads_is_reported_why() {
     for version in [Version::V5, Version::V311] {
         let mut lab = Lab::new(1);
         let conn = lab.open(ConnectRequest { version, ..user("eve", "sends") });
@@ -249,11 +249,11 @@ fn who_is_cut_and_reads_is_told_why() {
         lab.shared.ledger.cut_largest(1);
         look(&mut lab);
         assert!(lab.is_closed(conn));
-        let told = match version {
+        let reported = match version {
             Version::V5 => vec![Got::Disconnect(Reason::QUOTA_EXCEEDED)],
             _ => vec![],
         };
-        assert_eq!(lab.take_all(conn), told);
+        assert_eq!(lab.take_all(conn), reported);
         assert!(lab.events.iter().any(|event| matches!(event,
                 Event::Disconnected { username: Some(name), ended, .. }
                     if &**name == "eve" && matches!(ended, Ended::LargestConsumer { .. }))));

@@ -58,10 +58,10 @@ fn another_user_neither_gets_a_session_nor_ends_it() {
         assert!(is_refused(&mut lab, stranger));
     }
     assert_eq!(lab.total(|m| &m.strangers), 3);
-    let told = lab.events.iter().filter(
+    let reported = lab.events.iter().filter(
         |event| matches!(event, Event::Stranger { client_id, .. } if &**client_id == "phone"),
     );
-    assert_eq!(told.count(), 3);
+    assert_eq!(reported.count(), 3);
     assert_eq!(resume(&mut lab, of_user("anna", "phone")).1, ["secret"]);
 }
 

@@ -89,7 +89,7 @@ fn a_repeated_publish_sets_its_alias_all_the_same() {
 }
 
 #[test]
-fn an_alias_is_not_used_before_the_client_was_told_its_topic() {
+fn an_alias_is_not_used_before_the_client_has_its_topic() {
     let mut lab = Lab::new(1);
     let small = ConnectRequest { alias_max: 5, packet_bytes_max: 30, ..request("small") };
     let subscriber = lab.open(small);
@@ -146,7 +146,7 @@ fn refused_elsewhere(version: Version) -> (Lab, u64) {
 }
 
 #[test]
-fn a_refusal_by_another_shard_is_counted_and_told() {
+fn a_refusal_by_another_shard_is_counted_and_reported() {
     let (mut lab, publisher) = refused_elsewhere(Version::V5);
     lab.publish(publisher, "t", b"one too many", 1, 2);
     let answers = lab.take_all(publisher);
@@ -501,15 +501,15 @@ fn a_bridge_gets_no_echo_and_retain_flags_as_they_were_published() {
 #[test]
 fn response_information_is_never_a_topic_filter() {
     let mut lab = Lab::new(1);
-    for (id, is_told) in [("asking", true), ("a/b", true), ("#", false), ("a/+", false)] {
+    for (id, is_announced) in [("asking", true), ("a/b", true), ("#", false), ("a/+", false)] {
         let client = lab.connect(ConnectRequest { response_info: true, ..request(id) });
         let answers = lab.take_all(client);
         let Some(Got::Connack { properties, .. }) = answers.first() else { panic!("no CONNACK") };
-        let told = Properties::from_raw(properties).find(|property| match property {
+        let announced = Properties::from_raw(properties).find(|property| match property {
             Property::ResponseInfo(text) => Some(text.to_owned()),
             _ => None,
         });
-        assert_eq!(told, is_told.then(|| format!("$response/{id}/")), "{id}");
+        assert_eq!(announced, is_announced.then(|| format!("$response/{id}/")), "{id}");
     }
 }
 
@@ -523,7 +523,7 @@ fn packets_before_the_last_one_are_counted() {
 }
 
 #[test]
-fn deliveries_given_up_when_the_queue_moves_on_are_told() {
+fn deliveries_given_up_when_the_queue_moves_on_are_reported() {
     let mut lab = Lab::new(1);
     let subscriber = lab.open(persistent("subscriber"));
     lab.subscribe(subscriber, "t", 1);
@@ -533,8 +533,8 @@ fn deliveries_given_up_when_the_queue_moves_on_are_told() {
     let small = ConnectRequest { packet_bytes_max: 50, ..persistent("subscriber") };
     lab.open(small);
     assert_eq!(lab.total(|m| &m.dropped_too_large), 1);
-    let is_told = |event: &Event| matches!(event, Event::Dropped { count: 1, .. });
-    assert!(lab.events.iter().any(is_told), "{:?}", lab.events);
+    let is_announced = |event: &Event| matches!(event, Event::Dropped { count: 1, .. });
+    assert!(lab.events.iter().any(is_announced), "{:?}", lab.events);
 }
 
 #[test]
@@ -588,7 +588,7 @@ fn mqtt_3_1_2_24_a_client_is_not_asked_more_than_it_takes() {
 
 /// A PUBLISH with topic alias 0, for which there is a code, is not one that a CONNACK may tell.
 #[test]
-fn a_breach_in_an_exchange_is_told_by_a_code_that_a_connack_may_have() {
+fn a_breach_in_an_exchange_is_reported_by_a_code_that_a_connack_may_have() {
     let alias_zero = [0x30, 0x08, 0, 1, b't', 3, 0x23, 0, 0, b'x'];
     let step = admission::auth_step(&alias_zero, &with_exchange(100), 100);
     let AuthStep::Refuse(refusal) = step else { panic!("it is no AUTH") };
@@ -598,7 +598,7 @@ fn a_breach_in_an_exchange_is_told_by_a_code_that_a_connack_may_have() {
 
 /// A second CONNECT, of a version that there is not.
 #[test]
-fn a_breach_is_told_by_a_code_that_a_disconnect_may_have() {
+fn a_breach_is_reported_by_a_code_that_a_disconnect_may_have() {
     let mut lab = Lab::new(1);
     let client = lab.open(request("client"));
     lab.bytes(client, &[0x10, 0x0D, 0, 4, b'M', b'Q', b'T', b'T', 9, 2, 0, 0, 0, 0, 0]);

@@ -177,11 +177,11 @@ fn the_queue_of_a_group_drops_its_oldest_and_says_so() {
     publish_numbers(&mut lab, publisher, "t", 0..8);
     assert_eq!(lab.total(|m| &m.dropped_group), 3);
     lab.pass_secs(1);
-    let told = lab.events.iter().filter_map(|event| match event {
+    let reported = lab.events.iter().filter_map(|event| match event {
         Event::GroupDropped { group, count } => Some((&**group, *count)),
         _ => None,
     });
-    assert_eq!(told.collect::<Vec<_>>(), [("$share/g/t", 3)]);
+    assert_eq!(reported.collect::<Vec<_>>(), [("$share/g/t", 3)]);
     let member = lab.open(persistent("member"));
     assert_eq!(read_all(&mut lab, member), texts(3..8));
 }

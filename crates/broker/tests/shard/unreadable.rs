@@ -48,9 +48,9 @@ fn subscribed(filter: &str, options: u8) -> [Fact<'_>; 2] {
 fn a_stored_subscription_that_does_not_parse_is_no_start() {
     assert_eq!(start(&subscribed("a/#", 1)), Ok(1));
     for (filter, options) in [("a/#/b", 1), ("$share/g", 1), ("a", 0xFF)] {
-        let told = start(&subscribed(filter, options)).expect_err(filter);
-        assert!(told.contains("segment 1 offset 2000"), "{told}");
-        assert!(told.contains("meter") && told.contains(filter), "{told}");
-        assert!(told.contains("quelea log dump"), "{told}");
+        let error = start(&subscribed(filter, options)).expect_err(filter);
+        assert!(error.contains("segment 1 offset 2000"), "{error}");
+        assert!(error.contains("meter") && error.contains(filter), "{error}");
+        assert!(error.contains("quelea log dump"), "{error}");
     }
 }

@@ -57,7 +57,7 @@ fn overlapping(levels: u32) -> Vec<String> {
 }
 
 #[test]
-fn filters_beyond_those_of_one_packet_are_refused_and_told() {
+fn filters_beyond_those_of_one_packet_are_refused_and_reported() {
     for (version, refused) in [(Version::V5, 0x97), (Version::V311, 0x80)] {
         let mut lab = Lab::new(1);
         let limits = limits(|limits| limits.filters_per_packet_max = 3);

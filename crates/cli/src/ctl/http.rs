@@ -154,11 +154,11 @@ fn failure(status: u16, problem: &Value) -> Failure {
         404 => EXIT_NONE,
         _ => EXIT_FAILURE,
     };
-    Failure { code, text: told(status, problem) }
+    Failure { code, text: error_text(status, problem) }
 }
 
 /// What a problem says, in one line.
-fn told(status: u16, problem: &Value) -> String {
+fn error_text(status: u16, problem: &Value) -> String {
     let text = |name: &str| problem[name].as_str();
     let Some(detail) = text("detail") else { return format!("the broker answered {status}") };
     let place = text("place").map(|place| format!("{place}: ")).unwrap_or_default();
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_understood_or_told() {
+    fn addresses_are_parsed_or_refused() {
         let base = |url: &str| {
             Http::new(url, None, Credentials::Token("t".into())).map(|http| http.base).ok()
         };
@@ -186,15 +186,16 @@ mod tests {
         }
         assert!(Http::new("http://a", None, Credentials::Token("a\nb".into())).is_err());
         let file = Some(Path::new("ca.pem"));
-        let told = |url: &str| Http::new(url, file, Credentials::Token("t".into())).unwrap_err();
-        assert!(told("http://a").text.contains("needs an https:// URL"));
-        assert!(told("https://a").text.contains("ca.pem"), "the file is read");
+        let error_text =
+            |url: &str| Http::new(url, file, Credentials::Token("t".into())).unwrap_err();
+        assert!(error_text("http://a").text.contains("needs an https:// URL"));
+        assert!(error_text("https://a").text.contains("ca.pem"), "the file is read");
     }
 
     #[test]
     fn problems_become_one_line() {
         let problem = json!({ "detail": "no", "place": "body", "fix": "write yes" });
-        assert_eq!(told(400, &problem), "body: no; write yes");
-        assert_eq!(told(500, &Value::Null), "the broker answered 500");
+        assert_eq!(error_text(400, &problem), "body: no; write yes");
+        assert_eq!(error_text(500, &Value::Null), "the broker answered 500");
     }
 }

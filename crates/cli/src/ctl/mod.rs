@@ -372,18 +372,18 @@ impl Ctl {
                 let home = self.home(within, client_id, true)?;
                 let path = client_path(client_id, "/disconnect", &home);
                 self.http.call("POST", &path, None)?;
-                self.tell_home(&home, "disconnected", client_id)
+                self.print_home(&home, "disconnected", client_id)
             }
             Clients::Kick { client_id, within, ban: Some(secs) } => {
                 let home = self.home_to_ban(within, client_id)?;
                 let path = client_path(client_id, "/disconnect", &home);
                 self.http.call("POST", &format!("{path}&ban_secs={secs}"), None)?;
-                self.tell_home(&home, "banned", client_id)
+                self.print_home(&home, "banned", client_id)
             }
             Clients::Purge { client_id, within } => {
                 let home = self.home(within, client_id, false)?;
                 self.http.call("DELETE", &client_path(client_id, "", &home), None)?;
-                self.tell_home(&home, "purged", client_id)
+                self.print_home(&home, "purged", client_id)
             }
         }
     }
@@ -409,7 +409,7 @@ impl Ctl {
             RetainedCommand::Get { topic, within } => self.show(&path(topic, within)),
             RetainedCommand::Set { topic, within, message, qos } => {
                 let body = json!({ "payload": message, "qos": qos });
-                self.tell(&self.http.call("PUT", &path(topic, within), Some(&body))?)
+                self.print_value(&self.http.call("PUT", &path(topic, within), Some(&body))?)
             }
             RetainedCommand::Clear { topic, within } => {
                 self.http.call("DELETE", &path(topic, within), None).map(drop)
@@ -421,15 +421,15 @@ impl Ctl {
         let PublishArgs { topic, within, message, qos, retain } = args;
         let body = json!({ "topic": topic, "payload": message, "qos": qos, "retain": retain });
         let path = format!("/publish{}", query_of(&within.and(&[])));
-        self.tell(&self.http.call("POST", &path, Some(&body))?)
+        self.print_value(&self.http.call("POST", &path, Some(&body))?)
     }
 
     /// One thing, field by field.
     fn show(&self, path: &str) -> Result<(), Failure> {
-        self.tell(&self.http.call("GET", path, None)?)
+        self.print_value(&self.http.call("GET", path, None)?)
     }
 
-    fn tell(&self, value: &Value) -> Result<(), Failure> {
+    fn print_value(&self, value: &Value) -> Result<(), Failure> {
         let text = if self.json { format!("{value:#}\n") } else { table::fields(value) };
         print(text.as_bytes());
         Ok(())

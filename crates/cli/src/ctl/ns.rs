@@ -30,11 +30,11 @@ impl Ctl {
                 let path = format!("/namespaces/{}", percent_encoded(name));
                 let one = self.http.call("GET", &path, None)?;
                 if self.json {
-                    return self.tell(&one);
+                    return self.print_value(&one);
                 }
                 let mut fields = one.as_object().cloned().unwrap_or_default();
                 let quotas = fields.remove("quotas");
-                self.tell(&Value::Object(fields))?;
+                self.print_value(&Value::Object(fields))?;
                 let quotas = quotas.as_ref().and_then(Value::as_array);
                 print(format!("\n{}", table(quotas.map_or(&[], Vec::as_slice), QUOTAS)).as_bytes());
                 Ok(())

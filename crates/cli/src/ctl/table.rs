@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_is_told_field_by_field() {
+    fn one_thing_is_reported_field_by_field() {
         assert_eq!(fields(&json!({ "a": 1, "long": null })), "a     1\nlong  -\n");
     }
 }

@@ -93,7 +93,7 @@ impl Ctl {
     }
 
     /// Says where something was done, unless that goes without saying.
-    pub(super) fn tell_home(
+    pub(super) fn print_home(
         &self,
         namespace: &str,
         what: &str,

@@ -208,7 +208,7 @@ fn an_alias_that_was_not_allowed_and_a_pingresp_to_nothing_are_violations() {
 }
 
 #[test]
-fn what_pubrec_said_is_told_with_pubcomp() {
+fn what_pubrec_said_is_reported_with_pubcomp() {
     let mut machine = connected(&[]);
     machine.publish(&publish(QoS::ExactlyOnce, 0), 5, &mut Vec::new()).unwrap();
     let reason = Reason::NO_MATCHING_SUBSCRIBERS;

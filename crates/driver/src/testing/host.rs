@@ -45,7 +45,7 @@ impl Clock {
 
 /// What a driver has told its host.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Reports {
     /// With the time of the turn.
     pub events: Vec<(u64, Event)>,
     pub answers: Vec<(u32, Answer)>,
@@ -80,7 +80,7 @@ const LOOK: Duration = Duration::from_micros(7);
 pub struct MemoryHost {
     clock: Rc<Clock>,
     watched: Vec<Watched>,
-    told: Rc<RefCell<Told>>,
+    reports: Rc<RefCell<Reports>>,
     /// Clients that are not let in.
     banned: Rc<RefCell<BTreeSet<String>>>,
     back_end: BackEnd,
@@ -90,9 +90,9 @@ pub struct MemoryHost {
 
 impl MemoryHost {
     pub fn new(clock: &Rc<Clock>) -> Self {
-        let (watched, told, banned) = (Vec::new(), Rc::default(), Rc::default());
+        let (watched, reports, banned) = (Vec::new(), Rc::default(), Rc::default());
         let back_end = Box::new(|| Reauthenticated::Failure(Reason::NOT_AUTHORIZED));
-        Self { clock: clock.clone(), watched, told, banned, back_end, is_shut: false }
+        Self { clock: clock.clone(), watched, reports, banned, back_end, is_shut: false }
     }
 
     pub fn set_back_end(&mut self, back_end: BackEnd) {
@@ -111,8 +111,8 @@ impl MemoryHost {
     }
 
     /// What it was told, now and later.
-    pub fn told(&self) -> Rc<RefCell<Told>> {
-        self.told.clone()
+    pub fn reports(&self) -> Rc<RefCell<Reports>> {
+        self.reports.clone()
     }
 
     pub fn banned(&self) -> Rc<RefCell<BTreeSet<String>>> {
@@ -189,12 +189,12 @@ impl Host for MemoryHost {
     fn on_untaken(&mut self, _client_id: &str, _error: &io::Error) {}
 
     fn on_event(&mut self, _shard: &mut Shard, _scope: Scope, event: &Event, now_ms: u64) {
-        self.told.borrow_mut().events.push((now_ms, event.clone()));
+        self.reports.borrow_mut().events.push((now_ms, event.clone()));
     }
 
     fn reauthenticate(&mut self, _shard: ShardId, ask: &Reauthenticate) -> Reauthenticated {
         let asked = (ask.client_id.as_ref().into(), ask.method.as_ref().into());
-        self.told.borrow_mut().asks.push(asked);
+        self.reports.borrow_mut().asks.push(asked);
         (self.back_end)()
     }
 
@@ -205,7 +205,7 @@ impl Host for MemoryHost {
     }
 
     fn answer(&mut self, asker: u32, answer: Answer) {
-        self.told.borrow_mut().answers.push((asker, answer));
+        self.reports.borrow_mut().answers.push((asker, answer));
     }
 
     fn on_order(&mut self, (): (), _shards: &mut [Shard], _now_ms: u64) {}
@@ -215,7 +215,7 @@ impl Host for MemoryHost {
         for shard in shards {
             shard.take_disk_commands(&mut commands, now_ms);
             let of_shard = commands.drain(..).map(|command| (shard.id(), command));
-            self.told.borrow_mut().commands.extend(of_shard);
+            self.reports.borrow_mut().commands.extend(of_shard);
         }
     }
 

@@ -20,7 +20,7 @@ const FREE_BYTES: usize = 4 * 1024;
 const ROOM_PAUSE_MS: u64 = 50;
 
 /// While others wait for the room that it has, a packet may take so long to come.
-const DAWDLE_MS: u64 = 10_000;
+const LATE_MS: u64 = 10_000;
 
 /// While somebody waits who has nothing under way, a packet of which nothing comes for so
 /// long goes, and so does one that is slower than `PACE_BYTES_PER_MS` since.
@@ -99,8 +99,8 @@ impl Incoming {
         }
         // Of what lay before it the packet needs nothing.
         inbox.shrink_to_fit();
-        let held = inbox.capacity() as u64;
-        let wanted = held.max(packet_len as u64);
+        let buffered = inbox.capacity() as u64;
+        let wanted = buffered.max(packet_len as u64);
         if self.has_room_for(wanted as usize, lacks_some) {
             return Verdict::GoOn;
         }
@@ -108,13 +108,13 @@ impl Incoming {
         if !lacks_some {
             // It is complete, and waits for others: that is not its sender's doing.
             self.lacks_room_for = 0;
-            self.waiting.force(held.saturating_sub(self.waiting.bytes()));
+            self.waiting.force(buffered.saturating_sub(self.waiting.bytes()));
             return Verdict::GoOn;
         }
         self.packet.release();
         self.packet.stand_in_line(wanted);
         self.lacks_room_for = wanted;
-        if reach(&mut self.waiting, held) { Verdict::Wait } else { Verdict::Cut }
+        if reach(&mut self.waiting, buffered) { Verdict::Wait } else { Verdict::Cut }
     }
 
     fn has_room_for(&mut self, wanted: usize, lacks_some: bool) -> bool {
@@ -143,9 +143,9 @@ impl Incoming {
         self.moved_ms = now_ms;
     }
 
-    fn dawdles(&self, now_ms: u64) -> bool {
+    fn is_late(&self, now_ms: u64) -> bool {
         self.is_open
-            && (self.since_ms + DAWDLE_MS <= now_ms && self.packet.is_in_the_way()
+            && (self.since_ms + LATE_MS <= now_ms && self.packet.is_in_the_way()
                 || self.is_slow(now_ms) && self.packet.keeps_others_waiting())
     }
 
@@ -216,17 +216,17 @@ impl<H: Host> Driver<H> {
     }
 
     /// Once a second: those whose packets take too long, while others wait for their room, go.
-    pub(super) fn cut_dawdlers(&mut self) {
+    pub(super) fn close_late(&mut self) {
         if !self.incoming_room.packets.has_any() {
             return;
         }
-        let dawdles = |connection: &Connection<H>| {
-            connection.incoming.as_ref().is_some_and(|incoming| incoming.dawdles(self.now_ms))
+        let is_late = |connection: &Connection<H>| {
+            connection.incoming.as_ref().is_some_and(|incoming| incoming.is_late(self.now_ms))
         };
         let open = self
             .connections
             .iter()
-            .filter(|(_, connection)| connection.is_read() && dawdles(connection));
+            .filter(|(_, connection)| connection.is_read() && is_late(connection));
         for key in open.map(|(key, _)| key).collect::<Vec<_>>() {
             self.cut_for_room(key);
         }
@@ -280,8 +280,8 @@ mod tests {
         packet
     }
 
-    fn goes_on(incoming: &mut Incoming, inbox: &mut Vec<u8>, now_ms: u64) -> bool {
-        matches!(incoming.settle(inbox, now_ms), Verdict::GoOn)
+    fn goes_on(client: &mut Incoming, inbox: &mut Vec<u8>, now_ms: u64) -> bool {
+        matches!(client.settle(inbox, now_ms), Verdict::GoOn)
     }
 
     #[test]
@@ -306,9 +306,9 @@ mod tests {
     #[test]
     fn users_of_one_name_in_two_namespaces_are_two() {
         let room = room();
-        let mut held: Vec<_> = (0..3).map(|scope| incoming_in(&room, scope, "one")).collect();
-        for held in &mut held {
-            assert!(goes_on(held, &mut part(5 * KIB), 0));
+        let mut client: Vec<_> = (0..3).map(|scope| incoming_in(&room, scope, "one")).collect();
+        for client in &mut client {
+            assert!(goes_on(client, &mut part(5 * KIB), 0));
         }
         let mut second = incoming_in(&room, 1, "one");
         assert!(matches!(second.settle(&mut part(5 * KIB), 0), Verdict::Wait));
@@ -319,7 +319,7 @@ mod tests {
         let room = room();
         let mut crowd: Vec<_> =
             (0..50).map(|n| incoming_in(&room, 1, &format!("user {n}"))).collect();
-        let open = crowd.iter_mut().map(|held| goes_on(held, &mut part(5 * KIB), 0));
+        let open = crowd.iter_mut().map(|client| goes_on(client, &mut part(5 * KIB), 0));
         let open = open.filter(|has_room| *has_room).count();
         assert_eq!(open, 2, "as much as is left of 256 KiB");
         for scope in [0, 2] {
@@ -331,68 +331,68 @@ mod tests {
     #[test]
     fn a_packet_does_not_wait_for_the_room_of_what_lay_before_it() {
         let room = room();
-        let mut held = incoming(&room, "one");
+        let mut client = incoming(&room, "one");
         let mut inbox = part(5 * KIB);
         // Many small packets have been in it, more than a user may ever have.
         inbox.reserve_exact(100 * KIB);
-        assert!(goes_on(&mut held, &mut inbox, 0));
-        assert_eq!(held.packet.bytes(), 64 * KIB as u64);
+        assert!(goes_on(&mut client, &mut inbox, 0));
+        assert_eq!(client.packet.bytes(), 64 * KIB as u64);
         assert!(inbox.capacity() < 10 * KIB);
     }
 
     #[test]
     fn where_there_is_no_room_for_what_has_come_the_connection_goes() {
         let room = room();
-        let mut held: Vec<_> = (0..2).map(|_| incoming(&room, "one")).collect();
-        assert!(goes_on(&mut held[0], &mut part(60 * KIB), 0));
-        assert!(matches!(held[1].settle(&mut part(60 * KIB), 0), Verdict::Wait));
+        let mut client: Vec<_> = (0..2).map(|_| incoming(&room, "one")).collect();
+        assert!(goes_on(&mut client[0], &mut part(60 * KIB), 0));
+        assert!(matches!(client[1].settle(&mut part(60 * KIB), 0), Verdict::Wait));
         let mut third = incoming(&room, "one");
         assert!(matches!(third.settle(&mut part(10 * KIB), 0), Verdict::Cut));
         // What is complete waits for others, and is not cut.
         let mut whole = incoming(&room, "one");
         assert!(goes_on(&mut whole, &mut [0x30, 3, 0, 1, 65].repeat(4 * KIB), 0));
-        drop(held.swap_remove(0));
-        assert!(held[0].finds_room(), "what waits takes nothing of the room for packets");
+        drop(client.swap_remove(0));
+        assert!(client[0].finds_room(), "what waits takes nothing of the room for packets");
     }
 
     #[test]
-    fn who_dawdles_goes_if_others_wait_for_its_room() {
+    fn a_slow_client_is_closed_if_others_wait_for_its_memory() {
         let room = room();
         let mut slow = incoming(&room, "one");
         assert!(goes_on(&mut slow, &mut part(5 * KIB), 0));
-        assert!(goes_on(&mut slow, &mut part(6 * KIB), DAWDLE_MS));
-        assert!(!slow.dawdles(DAWDLE_MS), "nobody waits");
+        assert!(goes_on(&mut slow, &mut part(6 * KIB), LATE_MS));
+        assert!(!slow.is_late(LATE_MS), "nobody waits");
         let mut waits = incoming(&room, "one");
-        assert!(matches!(waits.settle(&mut part(5 * KIB), DAWDLE_MS), Verdict::Wait));
-        assert!(slow.dawdles(DAWDLE_MS) && !waits.dawdles(2 * DAWDLE_MS));
-        assert!(!slow.dawdles(DAWDLE_MS - 1));
+        assert!(matches!(waits.settle(&mut part(5 * KIB), LATE_MS), Verdict::Wait));
+        assert!(slow.is_late(LATE_MS) && !waits.is_late(2 * LATE_MS));
+        assert!(!slow.is_late(LATE_MS - 1));
         // The next packet has its own time.
-        assert!(goes_on(&mut slow, &mut part(5 * KIB), DAWDLE_MS));
-        assert!(!slow.dawdles(DAWDLE_MS));
+        assert!(goes_on(&mut slow, &mut part(5 * KIB), LATE_MS));
+        assert!(!slow.is_late(LATE_MS));
     }
 
     #[test]
     fn who_has_nothing_is_not_kept_waiting_by_packets_that_do_not_come() {
         let room = room();
         let mut stalled: Vec<_> = (0..4).map(|n| incoming(&room, &format!("user {n}"))).collect();
-        for held in &mut stalled[..2] {
-            assert!(goes_on(held, &mut part(60 * KIB), 0));
+        for client in &mut stalled[..2] {
+            assert!(goes_on(client, &mut part(60 * KIB), 0));
         }
         assert!(goes_on(&mut stalled[2], &mut part(5 * KIB), 0));
         assert!(goes_on(&mut stalled[3], &mut part(5 * KIB), 0));
         let late = 2 * STALL_MS;
         assert!(goes_on(&mut stalled[1], &mut part(61 * KIB), late - 1), "it moves");
         assert!(goes_on(&mut stalled[2], &mut part(6 * KIB), late - 1), "too slowly");
-        assert!(stalled.iter().all(|held| !held.dawdles(late)), "nobody waits");
+        assert!(stalled.iter().all(|client| !client.is_late(late)), "nobody waits");
         let mut waits = incoming(&room, "other");
         assert!(matches!(waits.settle(&mut part(5 * KIB), late), Verdict::Wait));
-        let dawdle: Vec<bool> = stalled.iter().map(|held| held.dawdles(late)).collect();
-        assert_eq!(dawdle, [true, false, true, true]);
+        let late_ones: Vec<bool> = stalled.iter().map(|client| client.is_late(late)).collect();
+        assert_eq!(late_ones, [true, false, true, true]);
         // A pause is not its sender's doing.
         stalled[0].resume(late);
-        assert!(!stalled[0].dawdles(late) && stalled[0].dawdles(late + STALL_MS));
+        assert!(!stalled[0].is_late(late) && stalled[0].is_late(late + STALL_MS));
         drop(stalled.swap_remove(3));
         assert!(waits.finds_room());
-        assert!(!stalled[0].dawdles(late + STALL_MS), "nobody waits any more");
+        assert!(!stalled[0].is_late(late + STALL_MS), "nobody waits any more");
     }
 }

@@ -279,7 +279,7 @@ fn a_driver_sleeps_until_the_first_of_its_pauses_is_over() {
 }
 
 #[test]
-fn a_turn_for_mail_forgets_no_sockets_that_it_was_not_told_of() {
+fn a_turn_for_mail_forgets_no_sockets_that_it_was_not_reported_of() {
     let (mut drivers, _) = drivers(1);
     let driver = &mut drivers[0];
     driver.turn(iter::empty(), true);

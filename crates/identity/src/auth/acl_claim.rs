@@ -321,8 +321,8 @@ mod tests {
             json!(true),
             json!(null),
         ] {
-            let told = rules(acl.clone()).map(|rules| rules.len()).unwrap_err();
-            assert!(told.contains("access rules (acl)"), "{acl}: {told}");
+            let error = rules(acl.clone()).map(|rules| rules.len()).unwrap_err();
+            assert!(error.contains("access rules (acl)"), "{acl}: {error}");
         }
         assert_eq!(rules_of(&Map::new(), ACL).map(|rules| rules.len()), Ok(0));
     }
@@ -337,8 +337,8 @@ mod tests {
         assert_eq!(read(json!({ "acl": ["read"] })), Ok(0));
         assert!(read(json!({ "rights": "t" })).unwrap_err().contains("(rights)"));
         for acl in [json!({ "pub": [] }), json!([{ "permission": "allow" }])] {
-            let told = read(json!({ "acl": acl })).unwrap_err();
-            assert!(told.contains("acl_claim_name is 'rights'"), "{told}");
+            let error = read(json!({ "acl": acl })).unwrap_err();
+            assert!(error.contains("acl_claim_name is 'rights'"), "{error}");
         }
     }
 
@@ -368,16 +368,16 @@ mod tests {
             json!({ "clientid_re": "^a" }),
             json!({ "topic": "x".repeat(BYTES_MAX + 1) }),
         ] {
-            let told = rule(&more).map(|rules| rules.len()).unwrap_err();
-            assert!(told.contains("access rules (acl)"), "{more}: {told}");
+            let error = rule(&more).map(|rules| rules.len()).unwrap_err();
+            assert!(error.contains("access rules (acl)"), "{more}: {error}");
         }
         let many = json!({ "permission": "allow", "action": "all", "topic": "t" });
         assert!(rules(json!([many.clone(), 7])).is_err());
-        for (acl, told) in [
+        for (acl, error) in [
             (json!(vec![many.clone(); RULES_MAX + 1]), "at most 100 rules, got 101"),
             (json!({ "pub": vec!["t"; TOPICS_MAX + 1] }), "at most 200 topics, got 201"),
         ] {
-            assert!(rules(acl).unwrap_err().contains(told), "{told}");
+            assert!(rules(acl).unwrap_err().contains(error), "{error}");
         }
         let networks = json!({ "ipaddr": vec!["10.0.0.1"; NETWORKS_MAX + 1] });
         assert!(rule(&networks).unwrap_err().contains("at most 200 networks, got 201"));

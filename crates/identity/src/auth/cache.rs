@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_tell_name_and_password_apart() {
+    fn digests_distinguish_name_and_password() {
         let cache = VerdictCache::new(10, HOUR, Instant::now());
         assert_ne!(cache.digest("ab", b"c"), cache.digest("a", b"bc"));
         let other = VerdictCache::new(10, HOUR, Instant::now());

@@ -174,7 +174,7 @@ struct Parts {
     whole: Chain,
     clock: Clock,
     /// A second, and how many refusals were told in it.
-    told: Mutex<(u64, u32)>,
+    logged: Mutex<(u64, u32)>,
     pace: Arc<Mutex<Pace>>,
     /// Makes numbers of user names.
     users: RandomState,
@@ -256,7 +256,7 @@ impl Authenticator {
             providers: made,
             whole,
             clock,
-            told: Mutex::default(),
+            logged: Mutex::default(),
             pace,
             users: RandomState::new(),
         };
@@ -543,7 +543,7 @@ impl Asking {
                 Ok(Verdict::Admitted { username: proof.username, principal })
             }
             Opinion::No(why) => {
-                self.tell_refused(name, &why);
+                self.log_refused(name, &why);
                 self.end(Some(false));
                 let denial = Denial { provider: name.to_owned(), reason: shown(&why).into_owned() };
                 Ok(Verdict::Denied(Box::new(denial)))
@@ -559,15 +559,15 @@ impl Asking {
     }
 
     /// The reason goes into the log, and not to the client.
-    fn tell_refused(&self, name: &str, why: &str) {
+    fn log_refused(&self, name: &str, why: &str) {
         let (client, why) = (shown(&self.request.client_id), shown(why));
-        let is_told = {
-            let (now_secs, mut told) = (self.parts.clock.wall_secs(), lock(&self.parts.told));
-            let count = if told.0 == now_secs { told.1 + 1 } else { 1 };
-            *told = (now_secs, count);
-            count <= REFUSALS_TOLD_PER_SECOND_MAX
+        let is_logged = {
+            let (now_secs, mut logged) = (self.parts.clock.wall_secs(), lock(&self.parts.logged));
+            let count = if logged.0 == now_secs { logged.1 + 1 } else { 1 };
+            *logged = (now_secs, count);
+            count <= REFUSALS_LOGGED_PER_SECOND_MAX
         };
-        if is_told {
+        if is_logged {
             tracing::info!(client_id = &*client, provider = name, detail = &*why, "log-in refused");
         } else {
             tracing::debug!(
@@ -648,7 +648,7 @@ fn by_certificate(
 }
 
 /// Refused log-ins that are told with their reason in a second; of others only `debug` tells.
-const REFUSALS_TOLD_PER_SECOND_MAX: u32 = 10;
+const REFUSALS_LOGGED_PER_SECOND_MAX: u32 = 10;
 
 /// The year 9999: beyond what any arithmetic with times has to carry.
 const LATEST_SECS: u64 = 253_402_300_799;

@@ -467,14 +467,14 @@ permission = "Subscriber"
     fn a_policy_becomes_rules() {
         let policy = parse(POLICY).unwrap();
         let rules: Vec<_> = policy.rules().collect();
-        let told: Vec<_> = rules
+        let matching: Vec<_> = rules
             .iter()
             .map(|(line, rule)| {
                 (*line, matches!(rule.who, Who::Everyone), rule.permission, rule.filter.as_str())
             })
             .collect();
         assert_eq!(
-            told,
+            matching,
             [
                 (16, true, Permission::Read, "%u.factory1/in"),
                 (10, false, Permission::Write, "b/%{attributes.site}/%c/#"),
@@ -498,12 +498,12 @@ permission = "Subscriber"
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn what_is_wrong_is_reported_with_its_line() {
         let changed = |from: &str, to: &str| {
             assert!(POLICY.contains(from), "{from}");
             parse(&POLICY.replacen(from, to, 1)).expect_err(to)
         };
-        for (from, to, line, told) in [
+        for (from, to, line, matching) in [
             ("floor <= 5", "floor <= five", 5, "a number"),
             ("group = \"low-sensors\"", "group = \"low-sensor\"", 19, "did you mean 'low-sensors'"),
             ("space = \"own\"", "space = \"owner\"", 25, "unknown space 'owner'"),
@@ -519,7 +519,7 @@ permission = "Subscriber"
             ("templates = [\"$", "templates = []\n#", 16, "0 templates"),
         ] {
             let (at, detail) = changed(from, to);
-            assert!(detail.contains(told), "{to}: {detail}");
+            assert!(detail.contains(matching), "{to}: {detail}");
             assert_eq!(at, line, "{to}: {detail}");
         }
         let many = "[[groups]]\nname = 'g'\nquery = \"user = 'a'\"\n".repeat(GROUPS_MAX + 1);

@@ -34,10 +34,10 @@ pub fn kept(directory: &Path, stamps: &Stamps) -> io::Result<[u8; BYTES]> {
             random()
         }
     };
-    let told =
+    let error =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    stamps.write(&path, format!("{hex}\n").as_bytes()).map_err(told)?;
+    stamps.write(&path, format!("{hex}\n").as_bytes()).map_err(error)?;
     Ok(secret)
 }
 

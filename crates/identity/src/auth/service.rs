@@ -49,7 +49,7 @@ struct Queue {
     /// A task sleeps until then, and looks whether a question may be asked.
     looks_at: Option<Instant>,
     breaker: Breaker,
-    told_at: Option<Instant>,
+    logged_at: Option<Instant>,
     is_closed: bool,
 }
 
@@ -84,7 +84,7 @@ impl Service {
             questions: FairQueue::new(step, auth.queue_max as usize, idle_max, pace),
             looks_at: None,
             breaker: Breaker::default(),
-            told_at: None,
+            logged_at: None,
             is_closed: false,
         };
         let shared = Shared {
@@ -281,8 +281,8 @@ impl Shared {
     fn on_fault(&self, why: &str, opinion: Opinion) -> Opinion {
         let now = Instant::now();
         let mut queue = lock(&self.queue);
-        if queue.told_at.is_none_or(|at| now.duration_since(at) >= TOLD_EVERY) {
-            queue.told_at = Some(now);
+        if queue.logged_at.is_none_or(|at| now.duration_since(at) >= TOLD_EVERY) {
+            queue.logged_at = Some(now);
             let why = base::shown(why);
             tracing::warn!(
                 provider = self.name,

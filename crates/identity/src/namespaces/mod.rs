@@ -94,12 +94,12 @@ impl Namespaces {
     pub fn configure(
         &self,
         configured: &[Namespace],
-        tell: impl FnOnce(&[View]),
+        notify: impl FnOnce(&[View]),
     ) -> anyhow::Result<()> {
         let _changing = self.change();
         let names = self.with(configured)?;
         self.write_down(&names)?;
-        self.put_in_force(names, configured, tell);
+        self.put_in_force(names, configured, notify);
         Ok(())
     }
 
@@ -123,10 +123,10 @@ impl Namespaces {
         Ok(names)
     }
 
-    fn put_in_force(&self, names: Names, configured: &[Namespace], tell: impl FnOnce(&[View])) {
+    fn put_in_force(&self, names: Names, configured: &[Namespace], notify: impl FnOnce(&[View])) {
         let mut table = self.write();
         table.take(names);
-        tell(&self.views(&table));
+        notify(&self.views(&table));
         table.hosts.clear();
         for own in configured {
             if let Some(scope) = table.by_name.get(&*own.name).copied() {

@@ -249,23 +249,23 @@ fn data_of_a_namespace_that_never_had_a_number_is_not_overlooked() {
 
 /// Else a client could come to one whose rules nobody knows yet.
 #[test]
-fn nobody_comes_to_a_new_one_before_all_are_told_of_it() {
+fn nobody_comes_to_a_new_one_before_all_are_reported_of_it() {
     let namespaces = Namespaces::open(None, &Stamps::default(), &shared(), &[]).unwrap();
-    let told = |views: &[View]| {
+    let notified = |views: &[View]| {
         assert_eq!(views.iter().map(|view| &*view.name).collect::<Vec<_>>(), ["a"]);
         assert!(namespaces.table.try_read().is_err(), "acceptors wait");
     };
-    namespaces.configure(&[open("a")], told).unwrap();
+    namespaces.configure(&[open("a")], notified).unwrap();
     assert!(namespaces.scope_of("a").is_some());
 }
 
 #[test]
-fn what_cannot_be_written_down_is_told_to_nobody() {
+fn what_cannot_be_written_down_is_reported_to_nobody() {
     let dir = tempfile::tempdir().unwrap();
     let namespaces = open_in(&dir, &shared(), &[open("a")]).unwrap();
     std::fs::remove_dir_all(dir.path()).unwrap();
-    let told = |_: &[View]| panic!("told");
-    assert!(namespaces.configure(&[open("b")], told).is_err());
+    let notified = |_: &[View]| panic!("told");
+    assert!(namespaces.configure(&[open("b")], notified).is_err());
     assert_eq!(namespaces.scope_of("b"), None);
 }
 
@@ -278,8 +278,8 @@ fn names_of_the_configuration_get_no_number_that_the_logs_know_as_others() {
         Namespaces::open(Some(dir.path()), &Stamps::default(), &shared(), &configured).unwrap()
     };
     let of_logs = BTreeSet::from([Scope::new(1)]);
-    let told = open_both().settle(&of_logs).unwrap_err().to_string();
-    assert!(told.contains("namespace number 1") && told.contains("restore"), "{told}");
+    let error = open_both().settle(&of_logs).unwrap_err().to_string();
+    assert!(error.contains("namespace number 1") && error.contains("restore"), "{error}");
     open_both().settle(&of_logs).unwrap_err();
     open_both().settle(&BTreeSet::new()).unwrap();
     open_both().settle(&of_logs).unwrap();

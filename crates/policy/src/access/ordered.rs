@@ -499,23 +499,23 @@ mod tests {
         let attributes =
             Attributes::new(vec![("type".into(), text("car")), ("vin".into(), text("v7"))]);
         let car = Principal { attributes, ..Principal::default() };
-        let told = |principal: Option<&Principal>, address: &str, listener, topic| {
+        let applies = |principal: Option<&Principal>, address: &str, listener, topic| {
             let place = ClientLocation { address: address.parse().ok(), listener };
             let who = Identity { principal, ..ANNA };
             access.grants_of(who, place).allows(who, Action::Publish, topic)
         };
-        assert!(told(None, "::ffff:10.1.2.3", "inside", "there"));
-        assert!(!told(None, "11.0.0.1", "inside", "there"));
-        assert!(!told(None, "10.1.2.3", "outside", "there"));
-        assert!(told(Some(&car), "11.0.0.1", "inside", "fleet"));
-        assert!(told(Some(&car), "11.0.0.1", "inside", "vehicles/v7"));
-        assert!(!told(Some(&car), "11.0.0.1", "inside", "vehicles/v8"));
-        assert!(!told(None, "11.0.0.1", "inside", "fleet"));
+        assert!(applies(None, "::ffff:10.1.2.3", "inside", "there"));
+        assert!(!applies(None, "11.0.0.1", "inside", "there"));
+        assert!(!applies(None, "10.1.2.3", "outside", "there"));
+        assert!(applies(Some(&car), "11.0.0.1", "inside", "fleet"));
+        assert!(applies(Some(&car), "11.0.0.1", "inside", "vehicles/v7"));
+        assert!(!applies(Some(&car), "11.0.0.1", "inside", "vehicles/v8"));
+        assert!(!applies(None, "11.0.0.1", "inside", "fleet"));
         // Where nobody knows, denials hold and grants do not; what waits is kept until it is known.
         let unknown = access.grants_of(anna(&car), ClientLocation::default());
         assert!(!may(&unknown, Action::Publish, "fleet") && may(&unknown, Action::Receive, "x"));
         let superuser = Principal { is_superuser: true, ..Principal::default() };
-        assert!(told(Some(&superuser), "11.0.0.1", "outside", "any"));
+        assert!(applies(Some(&superuser), "11.0.0.1", "outside", "any"));
     }
 
     #[test]
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_is_told_with_its_line() {
+    fn a_denial_is_reported_with_its_line() {
         let mut first = rule(false, "publish", &["a"]);
         first.line = 17;
         let grants = grants(&[first]);
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_is_not_valid_is_told_with_its_rule() {
+    fn a_filter_that_is_not_valid_is_reported_with_its_rule() {
         let rules = [rule(true, "all", &["a"]), rule(true, "all", &["b", "a#"])];
         let error = Access::compile(&[]).unwrap().in_order(&rules).unwrap_err();
         assert_eq!((error.index, error.filter.as_str()), (1, "a#"));

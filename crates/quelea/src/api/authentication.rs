@@ -340,8 +340,8 @@ mod tests {
         let config = config(directory.path());
         ApiAuthenticator::new(&config).unwrap();
         fs::set_permissions(&config.token_file, fs::Permissions::from_mode(0o640)).unwrap();
-        let told = ApiAuthenticator::new(&config).unwrap_err().to_string();
-        assert!(told.contains("mode 640") && told.contains("chmod 600"), "{told}");
+        let error = ApiAuthenticator::new(&config).unwrap_err().to_string();
+        assert!(error.contains("mode 640") && error.contains("chmod 600"), "{error}");
         fs::set_permissions(&config.token_file, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&config.token_file, "secret\n").unwrap();
         assert!(

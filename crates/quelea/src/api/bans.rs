@@ -179,11 +179,11 @@ pub(crate) async fn ban(
     banned: Banned,
     until: u64,
 ) -> Result<(), Problem> {
-    let told = view(&banned, until, true);
+    let ban = view(&banned, until, true);
     // Nobody is connected in one that there is no more.
     let within = match banned.namespace().map(|name| api.facts.namespaces.scope_of(name)) {
         Some(Some(scope)) => Some(scope),
-        Some(None) => return Err(Problem::missing("namespace", &told.namespace)),
+        Some(None) => return Err(Problem::missing("namespace", &ban.namespace)),
         None => None,
     };
     let whom = match &banned {
@@ -199,7 +199,7 @@ pub(crate) async fn ban(
         Ok(())
     };
     change(add).await?;
-    note(api, call, &told, &table::BAN_ADDED);
+    note(api, call, &ban, &table::BAN_ADDED);
     end_connections(api, within, whom).await
 }
 
@@ -207,14 +207,14 @@ pub(crate) async fn remove(api: &Arc<Api>, call: &Call) -> Outcome {
     let (kind, who) = (call.needed("kind"), call.needed("who"));
     let banned = Banned::parse(kind, who).map_err(|why| Problem::bad("query", why))?;
     let banned = to_take_back(api, banned, call.text(scopes::PARAM))?;
-    let (own, told) = (api.clone(), view(&banned, FOR_EVER, true));
+    let (own, ban) = (api.clone(), view(&banned, FOR_EVER, true));
     change(move || {
         let lists = own.facts.limiter.bans.remove(&banned, own.facts.clock.wall_secs())?;
         own.shards.put_bans(&lists);
         Ok(())
     })
     .await?;
-    note(api, call, &told, &table::BAN_REMOVED);
+    note(api, call, &ban, &table::BAN_REMOVED);
     Ok(None)
 }
 

@@ -198,37 +198,37 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
-        let told = |query: &str| {
+    fn what_is_wrong_is_reported_with_its_place() {
+        let error = |query: &str| {
             let problem = parse("/clients", "/clients", query).unwrap_err();
             assert_eq!(problem.status, StatusCode::BAD_REQUEST, "{query}");
             problem.detail
         };
-        assert!(told("limit=0").contains("must be between 1 and 1000"));
-        assert!(told("limit=99999999999999999999").contains("must be between"));
-        assert!(told("connected=yes").contains("must be true or false"));
-        assert!(told("cursor=").contains("empty"));
-        assert!(told("color=red").contains("unknown name 'color'"));
-        assert!(told("limit=1&limit=2").contains("twice"));
-        assert!(told("username=%zz").contains("percent-encoded"));
-        assert!(told("username=%f").contains("percent-encoded"));
-        assert!(told("username=%ff").contains("percent-encoded"));
+        assert!(error("limit=0").contains("must be between 1 and 1000"));
+        assert!(error("limit=99999999999999999999").contains("must be between"));
+        assert!(error("connected=yes").contains("must be true or false"));
+        assert!(error("cursor=").contains("empty"));
+        assert!(error("color=red").contains("unknown name 'color'"));
+        assert!(error("limit=1&limit=2").contains("twice"));
+        assert!(error("username=%zz").contains("percent-encoded"));
+        assert!(error("username=%f").contains("percent-encoded"));
+        assert!(error("username=%ff").contains("percent-encoded"));
         let missing = parse("/topics/receivers", "/topics/receivers", "").unwrap_err();
         assert!(missing.detail.contains("'topic' is missing"));
     }
 
     #[test]
-    fn a_body_that_is_not_understood_is_told_with_its_line() {
+    fn a_body_that_is_not_understood_is_reported_with_its_line() {
         use crate::api::views::Publish;
-        let told = |body: &str| {
+        let error = |body: &str| {
             let mut call = parse("/publish", "/publish", "").unwrap();
             call.put_body(body.into());
             call.body::<Publish>().unwrap_err().detail
         };
-        assert!(told("").contains("EOF"));
-        assert!(told("{\"topic\":1}").contains("invalid type"));
-        assert!(told("{\"topic\":\"a\",\"quality\":1}").contains("unknown field `quality`"));
-        assert!(told("{\"qos\":1}").contains("missing field `topic`"));
+        assert!(error("").contains("EOF"));
+        assert!(error("{\"topic\":1}").contains("invalid type"));
+        assert!(error("{\"topic\":\"a\",\"quality\":1}").contains("unknown field `quality`"));
+        assert!(error("{\"qos\":1}").contains("missing field `topic`"));
     }
 
     proptest! {

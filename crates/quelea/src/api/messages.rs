@@ -24,7 +24,7 @@ const TEXT_BYTES_MAX: usize = 65_535;
 pub(crate) async fn publish(api: &Api, call: &Call) -> Outcome {
     let scope = scopes::of_publish(api, call)?;
     let publication = publication_of(api, call.body()?, "body")?;
-    json(&told(send(api, scope, publication).await?)?)
+    json(&to_answer(send(api, scope, publication).await?)?)
 }
 
 /// Nothing is published unless all can be understood.
@@ -135,7 +135,7 @@ pub(crate) async fn set_retained(api: &Api, call: &Call) -> Outcome {
         )
         .fix(fix));
     }
-    json(&told(send(api, scope, publication).await?)?)
+    json(&to_answer(send(api, scope, publication).await?)?)
 }
 
 pub(crate) async fn clear_retained(api: &Api, call: &Call) -> Outcome {
@@ -151,7 +151,7 @@ pub(crate) async fn clear_retained(api: &Api, call: &Call) -> Outcome {
         expiry_secs: None,
         durability: durability(api.facts.config.durability.level),
     };
-    told(send(api, scope, publication).await?).map(|_| None)
+    to_answer(send(api, scope, publication).await?).map(|_| None)
 }
 
 /// Whatever was retained can be shown and cleared, also on a topic that is refused today.
@@ -192,7 +192,7 @@ fn published(reason: Reason) -> Published {
 }
 
 /// A refusal is a failure of the call.
-fn told(reason: Reason) -> Result<Published, Problem> {
+fn to_answer(reason: Reason) -> Result<Published, Problem> {
     match reason {
         Reason::QUOTA_EXCEEDED => {
             let detail = "quota exceeded (0x97): the memory, the log, the retained store or the \

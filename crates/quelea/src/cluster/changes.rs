@@ -146,7 +146,7 @@ pub(super) struct Watcher {
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     since_ms: u64,
-    told_at_ms: u64,
+    logged_at_ms: u64,
     messages: u64,
     bytes: u64,
 }
@@ -211,8 +211,8 @@ impl Watcher {
         let (messages, bytes) = (status.read_messages, status.read_bytes);
         match &mut self.reading {
             None if follows && !is_whole => {
-                let told_at_ms = now_ms;
-                self.reading = Some(Reading { since_ms: now_ms, told_at_ms, messages, bytes });
+                let logged_at_ms = now_ms;
+                self.reading = Some(Reading { since_ms: now_ms, logged_at_ms, messages, bytes });
             }
             Some(reading) if is_whole => {
                 changes.push(Change::CaughtUp {
@@ -222,8 +222,8 @@ impl Watcher {
                 });
                 self.reading = None;
             }
-            Some(reading) if now_ms >= reading.told_at_ms + PROGRESS_INTERVAL_MS => {
-                reading.told_at_ms = now_ms;
+            Some(reading) if now_ms >= reading.logged_at_ms + PROGRESS_INTERVAL_MS => {
+                reading.logged_at_ms = now_ms;
                 let ends = status.own.shards.iter().zip(&status.ends);
                 changes.push(Change::Reading {
                     messages: messages - reading.messages,
@@ -237,7 +237,7 @@ impl Watcher {
     }
 
     fn look_at_quorum(&mut self, own: &NodeStatus, now_ms: u64, changes: &mut Vec<Change>) {
-        let waits = |told_at_ms: u64| now_ms < told_at_ms + QUORUM_INTERVAL_MS;
+        let waits = |logged_at_ms: u64| now_ms < logged_at_ms + QUORUM_INTERVAL_MS;
         if self.quorum_told_at_ms.is_some_and(waits) {
             return;
         }
@@ -302,33 +302,33 @@ pub(crate) type Listener = Box<dyn Fn(&Happened<'_>) + Send>;
 /// Who is told of changes. What the role changed to last is told to each new listener: the broker
 /// of an active node starts after the change.
 #[derive(Clone, Default)]
-pub(crate) struct Teller(Arc<Mutex<Told>>);
+pub(crate) struct Notifier(Arc<Mutex<NotifierState>>);
 
 #[derive(Default)]
-struct Told {
+struct NotifierState {
     listener: Option<Listener>,
     role: Option<Happened<'static>>,
 }
 
-impl Teller {
+impl Notifier {
     pub(crate) fn set(&self, listener: Listener) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(role) = &told.role {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(role) = &state.role {
             listener(role);
         }
-        told.listener = Some(listener);
+        state.listener = Some(listener);
     }
 
     /// Logs a change and gives it to the listener.
-    pub(super) fn tell(&self, change: &Change, node: &str) {
+    pub(super) fn notify(&self, change: &Change, node: &str) {
         let happened = change.happened(node);
         happened.log();
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(listener) = &told.listener {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listener) = &state.listener {
             listener(&happened);
         }
         if matches!(change, Change::Role { .. }) {
-            told.role = Some(happened);
+            state.role = Some(happened);
         }
     }
 }
@@ -347,21 +347,21 @@ mod tests {
     }
 
     #[test]
-    fn a_suspension_is_told_once_and_so_is_its_end() {
+    fn a_suspension_is_reported_once_and_so_is_its_end() {
         let mut watcher = Watcher::new(0);
         let active = status("active", &[(1, true)]);
         let mut suspended = status("suspended", &[(1, true)]);
         suspended.own.detail = "no answer".into();
         let first = watcher.look(&active, 1_000);
         assert!(matches!(&first[..], [Change::Role { role, .. }] if role == "active"), "{first:?}");
-        let told = watcher.look(&suspended, 2_000);
-        assert_eq!(told, [Change::Suspended { epoch: 0, reason: "no answer".into() }]);
+        let changes = watcher.look(&suspended, 2_000);
+        assert_eq!(changes, [Change::Suspended { epoch: 0, reason: "no answer".into() }]);
         assert_eq!(watcher.look(&suspended, 3_000), []);
         assert_eq!(watcher.look(&active, 4_500), [Change::Resumed { epoch: 0, secs: 2.5 }]);
     }
 
     #[test]
-    fn a_standby_tells_how_far_it_has_read_and_when_it_has_all() {
+    fn a_standby_reports_its_progress_and_when_it_has_caught_up() {
         let mut watcher = Watcher::new(0);
         let mut reading = status("standby", &[(5, false), (9, true)]);
         reading.ends = vec![50, 9];
@@ -370,16 +370,16 @@ mod tests {
         assert_eq!(watcher.look(&reading, 2_000), []);
         (reading.read_messages, reading.read_bytes) = (13, 1_300);
         let (messages, bytes) = (10, 1_000);
-        let told = watcher.look(&reading, 3_000);
-        assert_eq!(told, [Change::Reading { messages, bytes, left: 45, secs: 2.0 }]);
+        let changes = watcher.look(&reading, 3_000);
+        assert_eq!(changes, [Change::Reading { messages, bytes, left: 45, secs: 2.0 }]);
         reading.own.shards[0].has_caught_up = true;
-        let told = watcher.look(&reading, 3_500);
-        assert_eq!(told, [Change::CaughtUp { messages, bytes, secs: 2.5 }]);
+        let changes = watcher.look(&reading, 3_500);
+        assert_eq!(changes, [Change::CaughtUp { messages, bytes, secs: 2.5 }]);
         assert_eq!(watcher.look(&reading, 9_000), []);
     }
 
     #[test]
-    fn a_quorum_that_comes_and_goes_is_told_now_and_then() {
+    fn a_quorum_that_comes_and_goes_is_reported_now_and_then() {
         let mut watcher = Watcher::new(0);
         let mut lines = Vec::new();
         let whole = status("standby", &[(1, true), (1, true)]);
@@ -396,22 +396,22 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_cannot_be_read_is_told_once() {
+    fn a_stream_that_cannot_be_read_is_reported_once() {
         let mut watcher = Watcher::new(0);
         let mut seen = status("standby", &[(1, true), (1, true)]);
         seen.own.shards[1].fault = "message 7: its version is 2".into();
         let reason = seen.own.shards[1].fault.clone();
-        let told = Change::Unreadable { shard: 1, reason };
-        assert_eq!(watcher.look(&seen, 1_000), std::slice::from_ref(&told));
+        let unreadable = Change::Unreadable { shard: 1, reason };
+        assert_eq!(watcher.look(&seen, 1_000), std::slice::from_ref(&unreadable));
         assert_eq!(watcher.look(&seen, 2_000), []);
         seen.own.shards[1].fault.clear();
         assert_eq!(watcher.look(&seen, 3_000), []);
         seen.own.shards[1].fault = "message 7: its version is 2".into();
-        assert_eq!(watcher.look(&seen, 4_000), [told]);
+        assert_eq!(watcher.look(&seen, 4_000), [unreadable]);
     }
 
     #[test]
-    fn a_node_that_falls_silent_and_comes_back_is_told() {
+    fn a_node_that_falls_silent_and_comes_back_is_reported() {
         let mut watcher = Watcher::new(0);
         let mut seen = status("standby", &[]);
         let other = |instance| NodeStatus { node: "b".into(), instance, ..NodeStatus::default() };
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn a_listener_hears_of_the_role_that_there_is_already() {
-        let teller = Teller::default();
+        let notifier = Notifier::default();
         let role = |role: &str| Change::Role {
             before: "standby".into(),
             role: role.into(),
@@ -441,16 +441,16 @@ mod tests {
             active: None,
             secs: 0.0,
         };
-        teller.tell(&role("claiming"), "a");
-        teller.tell(&role("active"), "a");
+        notifier.notify(&role("claiming"), "a");
+        notifier.notify(&role("active"), "a");
         let (heard, hears) = std::sync::mpsc::channel();
-        teller.set(Box::new(move |happened| {
+        notifier.set(Box::new(move |happened| {
             let _ = heard.send((happened.kind.name, happened.data["role"].clone()));
         }));
-        teller.tell(&Change::Resumed { epoch: 3, secs: 1.0 }, "a");
-        let told: Vec<_> = hears.try_iter().collect();
-        assert_eq!(told[0], ("cluster.role_changed", "active".into()));
-        assert_eq!((told[1].0, told.len()), ("cluster.resumed", 2));
+        notifier.notify(&Change::Resumed { epoch: 3, secs: 1.0 }, "a");
+        let events: Vec<_> = hears.try_iter().collect();
+        assert_eq!(events[0], ("cluster.role_changed", "active".into()));
+        assert_eq!((events[1].0, events.len()), ("cluster.resumed", 2));
     }
 
     #[test]

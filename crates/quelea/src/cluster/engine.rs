@@ -277,7 +277,7 @@ impl Engine {
     }
 
     /// Tells all nodes something, by core NATS: it may be lost.
-    pub(crate) async fn tell(&self, topic: &str, payload: Vec<u8>) {
+    pub(crate) async fn publish(&self, topic: &str, payload: Vec<u8>) {
         let subject = self.names.talk_subject(topic);
         if let Err(error) = self.client.publish(subject, payload.into()).await {
             tracing::debug!(%error, "cannot publish the status of this node");

@@ -67,14 +67,14 @@ pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyh
     let files = Files::read_all(engine).await.context("cannot read the small files")?;
     copy.stamp_as_served(facts.shards, &files)?;
     token::export(engine, copy.path()).await?;
-    let mut told = String::new();
-    if !log_tool::check_data(&copy, &mut told)? {
-        bail!("the export in {} is damaged:\n{told}", partial.display());
+    let mut report = String::new();
+    if !log_tool::check_data(&copy, &mut report)? {
+        bail!("the export in {} is damaged:\n{report}", partial.display());
     }
     std::fs::rename(&partial, target).with_context(|| target.display().to_string())?;
     sync_entry(target).with_context(|| target.display().to_string())?;
     let (target, secs) = (target.display(), began.elapsed().as_secs_f64());
-    print(format!("{told}exported to {target}: {bytes} bytes, {secs:.1} s\n").as_bytes());
+    print(format!("{report}exported to {target}: {bytes} bytes, {secs:.1} s\n").as_bytes());
     Ok(())
 }
 

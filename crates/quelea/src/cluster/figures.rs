@@ -154,8 +154,8 @@ mod tests {
         let mut status = Status { own: node("a", "active", 10, true), ..Status::default() };
         status.hear(node("b", "standby", 10, true), 1_000);
         status.hear(node("c", "standby", 3, false), 1_000);
-        let told = status.sys_messages(2_000);
-        let read = |name| value(&told, name);
+        let messages = status.sys_messages(2_000);
+        let read = |name| value(&messages, name);
         assert_eq!((read("node"), read("role")), ("a".into(), "active".into()));
         assert_eq!((read("standbys"), read("standbys_ready")), ("2".into(), "1".into()));
         assert_eq!(read("lag_messages"), "7");

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::End;
 use super::acting::{Acting, boot_ms};
-use super::changes::{Teller, Watcher};
+use super::changes::{Notifier, Watcher};
 use super::copy::{CopyContext, CopyFault, LocalCopy, PinnedCopy, TakenLog};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::figures::{ClusterFigures, Counts};
@@ -81,7 +81,7 @@ pub(crate) struct Member {
     /// To whom a switchover goes.
     pub(crate) successor: Successor,
     /// Who hears what changes.
-    pub(crate) teller: Teller,
+    pub(crate) notifier: Notifier,
     counts: Arc<Counts>,
     orders: mpsc::UnboundedSender<Order>,
     view: Arc<Mutex<Status>>,
@@ -190,7 +190,7 @@ pub(crate) fn start(
     let member = Member {
         acting: Acting::default(),
         successor: Successor::default(),
-        teller: Teller::default(),
+        notifier: Notifier::default(),
         counts: Arc::default(),
         orders,
         view: Arc::default(),
@@ -344,7 +344,7 @@ impl Loop {
             }
             if status_at <= Instant::now() {
                 status_at = Instant::now() + STATUS_INTERVAL;
-                self.tell_status().await;
+                self.publish_status().await;
             }
             self.place_leaders(&mut place_at);
             let due = self.node.next_deadline().map_or(u64::MAX, |at| at.saturating_sub(boot_ms()));
@@ -751,23 +751,23 @@ impl Loop {
         }
         if has_turned || std::mem::take(&mut self.is_stale) {
             self.look();
-            self.tell_changes();
+            self.notify_changes();
         }
     }
 
-    fn tell_changes(&mut self) {
+    fn notify_changes(&mut self) {
         let Some(watcher) = &mut self.watcher else { return };
         let status = self.member.status();
         for change in watcher.look(&status, boot_ms()) {
-            self.member.teller.tell(&change, &status.own.node);
+            self.member.notifier.notify(&change, &status.own.node);
         }
     }
 
-    async fn tell_status(&mut self) {
+    async fn publish_status(&mut self) {
         self.look();
-        self.tell_changes();
+        self.notify_changes();
         let own = self.member.status().own;
-        self.talk.tell(&own).await;
+        self.talk.publish_status(&own).await;
     }
 
     fn mark(&mut self) {

@@ -144,9 +144,9 @@ impl Talk {
         }
     }
 
-    pub(crate) async fn tell(&self, status: &NodeStatus) {
+    pub(crate) async fn publish_status(&self, status: &NodeStatus) {
         let payload = serde_json::to_vec(status).unwrap_or_default();
-        let _ = timeout(SAY_TIMEOUT, self.engine.tell(STATUS_TOPIC, payload)).await;
+        let _ = timeout(SAY_TIMEOUT, self.engine.publish(STATUS_TOPIC, payload)).await;
     }
 
     pub(crate) async fn answer(&self, question: &Message, answer: &impl Serialize) {

@@ -89,7 +89,7 @@ impl ServeArgs {
         } else if self.check_config {
             println!("the configuration is valid");
         }
-        if self.security && self.tell_open(&loaded) {
+        if self.security && self.report_open(&loaded) {
             return Err(ExitCode::from(EXIT_OPEN));
         }
         if self.print_config || self.check_config {
@@ -99,7 +99,7 @@ impl ServeArgs {
     }
 
     /// Tells what is open; false: nothing is.
-    fn tell_open(&self, loaded: &Loaded) -> bool {
+    fn report_open(&self, loaded: &Loaded) -> bool {
         let found = security::findings(&loaded.config, &Machine::here());
         found.iter().for_each(|line| println!("open: {line}"));
         if found.is_empty() {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_and_a_wrong_flag_are_told() {
+    fn a_missing_file_and_a_wrong_flag_are_reported() {
         let missing =
             ServeArgs { config: Some("/nonexistent.toml".into()), ..ServeArgs::default() };
         let error = missing.load(Vec::new(), &MACHINE).unwrap_err().to_string();

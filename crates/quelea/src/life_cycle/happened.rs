@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
-use broker::{Ended, Event, Told};
+use broker::{Ended, Event, ReportedFilters};
 use codec::Reason;
 use serde_json::{Value, json};
 
@@ -223,13 +223,13 @@ fn data_of(event: &Event) -> Value {
     }
 }
 
-fn filters_of(told: &Told, have_qos: bool) -> Value {
+fn filters_of(reported: &ReportedFilters, have_qos: bool) -> Value {
     let filter = |(filter, qos): &(Box<str>, u8)| match have_qos {
         true => json!({ "filter": filter, "qos": qos }),
         false => json!({ "filter": filter }),
     };
-    let filters: Vec<Value> = told.filters.iter().map(filter).collect();
-    json!({ "filters": filters, "count": told.count })
+    let filters: Vec<Value> = reported.filters.iter().map(filter).collect();
+    json!({ "filters": filters, "count": reported.count })
 }
 
 /// The row of the table, the word that Azure Event Grid has for it, and a sentence.
@@ -313,7 +313,7 @@ pub(super) mod tests {
         let (username, peer): (Option<Box<str>>, Box<str>) =
             (Some("u".into()), "10.0.0.7:1".into());
         let (topic, rule): (Box<str>, Box<str>) = ("t".into(), "r".into());
-        let filters = Told { filters: vec![("a/#".into(), 1)], count: 1 };
+        let filters = ReportedFilters { filters: vec![("a/#".into(), 1)], count: 1 };
         let error = storage::AppendError::Closed;
         let fault = storage::Fault { kind: storage::FaultKind::Io, detail: "read".into() };
         let mut events: Vec<Event> = ends()

@@ -110,7 +110,7 @@ impl LinePace {
     }
 
     /// Tells how much was withheld. To be called about twice a second.
-    pub(crate) fn tell_withheld(&self, now_ms: u64) {
+    pub(crate) fn log_withheld(&self, now_ms: u64) {
         for (Visitor { about, peer, client, what }, count) in self.take_visitors(now_ms) {
             let address = peer.map(|peer| peer.to_string());
             let client_id = Some(&*client).filter(|id| *id != "-");

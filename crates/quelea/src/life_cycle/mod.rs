@@ -53,7 +53,7 @@ pub struct LifeCycle {
     refusals: Pace,
     pub(crate) readers: Readers,
     /// Who subscribes is told by the shards only while somebody reads.
-    tells_subscriptions: AtomicBool,
+    reports_subscriptions: AtomicBool,
 }
 
 impl LifeCycle {
@@ -68,7 +68,7 @@ impl LifeCycle {
             pace: Pace::new(config.per_client_per_second_max, config.per_second_max),
             refusals: Pace::new(0, config.per_second_max.div_ceil(REFUSALS_PART)),
             readers: Readers::default(),
-            tells_subscriptions: AtomicBool::new(false),
+            reports_subscriptions: AtomicBool::new(false),
         };
         own.note_readers();
         own
@@ -94,7 +94,7 @@ impl LifeCycle {
             }
             self.sys_message(&happened).into_iter().for_each(&mut publish);
             if self.is_heard(&happened) && self.pace.allows(&happened, now_ms) {
-                self.tell(&happened).into_iter().for_each(&mut publish);
+                self.publish(&happened).into_iter().for_each(&mut publish);
             }
         }
     }
@@ -118,14 +118,14 @@ impl LifeCycle {
         if is_logged {
             happened.log();
         }
-        let is_told = self.is_heard(&happened) && self.refusals.allows(&happened, now_ms);
-        if is_told { self.tell(&happened) } else { None }
+        let is_wanted = self.is_heard(&happened) && self.refusals.allows(&happened, now_ms);
+        if is_wanted { self.publish(&happened) } else { None }
     }
 
     /// Something has happened that is about no client, and is logged by the caller. The message is
     /// to be published.
     pub(crate) fn on_other(&self, happened: &Happened<'_>) -> Option<Message> {
-        if self.is_heard(happened) { self.tell(happened) } else { None }
+        if self.is_heard(happened) { self.publish(happened) } else { None }
     }
 
     /// Tells how many were withheld, and that those who read are still read to. To be called about
@@ -159,9 +159,9 @@ impl LifeCycle {
 
     /// There may be one reader more, or one less.
     pub(crate) fn note_readers(&self) {
-        let tells = self.is_published || !self.readers.are_none();
-        if self.tells_subscriptions.swap(tells, Ordering::Relaxed) != tells {
-            self.shared.set_tells_subscriptions(tells);
+        let are_wanted = self.is_published || !self.readers.are_none();
+        if self.reports_subscriptions.swap(are_wanted, Ordering::Relaxed) != are_wanted {
+            self.shared.set_reports_subscriptions(are_wanted);
         }
     }
 
@@ -182,7 +182,7 @@ impl LifeCycle {
         Some(message(&topic, &happened.data.to_string()))
     }
 
-    fn tell(&self, happened: &Happened<'_>) -> Option<Message> {
+    fn publish(&self, happened: &Happened<'_>) -> Option<Message> {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let id = format!("{:x}-{number}", self.start);
         let text = self.cloud_event(&id, happened).to_string();

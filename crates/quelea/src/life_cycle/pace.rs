@@ -20,7 +20,7 @@ pub(super) struct Pace {
     all: Window,
     hasher: RandomState,
     withheld: AtomicU64,
-    told_of: AtomicU64,
+    withheld_reported: AtomicU64,
 }
 
 /// The second, and in its low half how many there were in it.
@@ -38,7 +38,7 @@ impl Pace {
             all: Window::default(),
             hasher: RandomState::new(),
             withheld: AtomicU64::new(0),
-            told_of: AtomicU64::new(0),
+            withheld_reported: AtomicU64::new(0),
         }
     }
 
@@ -66,7 +66,7 @@ impl Pace {
     /// How many there were since this was asked last.
     pub(super) fn take_withheld(&self) -> u64 {
         let all = self.withheld();
-        all - self.told_of.swap(all, Ordering::Relaxed).min(all)
+        all - self.withheld_reported.swap(all, Ordering::Relaxed).min(all)
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
     use super::super::table;
     use super::*;
 
-    fn told(pace: &Pace, client_id: &str, address: &str, now_ms: u64) -> bool {
+    fn allowed(pace: &Pace, client_id: &str, address: &str, now_ms: u64) -> bool {
         let address = address.parse().ok();
         let happened = Happened {
             kind: &table::CONNECTED,
@@ -104,12 +104,12 @@ mod tests {
     fn one_client_and_one_address_leave_room_for_others() {
         let pace = Pace::new(3, 40);
         let count = |client_id: &str, address: &str, now_ms: u64| {
-            (0..100).filter(|_| told(&pace, client_id, address, now_ms)).count()
+            (0..100).filter(|_| allowed(&pace, client_id, address, now_ms)).count()
         };
         assert_eq!(count("a", "10.0.0.1", 999), 3);
         assert_eq!(count("a", "10.0.0.1", 1000), 3, "the next second");
         let by_address = |address: &str| {
-            (0..100).filter(|n| told(&pace, &format!("{address}{n}"), address, 2000)).count()
+            (0..100).filter(|n| allowed(&pace, &format!("{address}{n}"), address, 2000)).count()
         };
         // Two ids may share a place, and then one has less.
         assert!((8..=10).contains(&by_address("10.0.0.2")));
@@ -120,9 +120,9 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_all_are_told() {
+    fn without_a_limit_all_are_reported() {
         let pace = Pace::new(0, 0);
-        assert!((0..10_000).all(|_| told(&pace, "a", "10.0.0.1", 5)));
+        assert!((0..10_000).all(|_| allowed(&pace, "a", "10.0.0.1", 5)));
         assert_eq!(pace.withheld(), 0);
     }
 }

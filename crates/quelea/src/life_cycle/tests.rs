@@ -158,23 +158,23 @@ fn a_flood_of_refused_log_ins_leaves_room_for_other_events() {
         let refused = ClientRefused { address: &address, ..refused(client_id, "u") };
         life_cycle.on_refused(&refused, false, 5_000);
     };
-    let mut told = |kind: &str| {
+    let mut reported = |kind: &str| {
         let all = std::iter::from_fn(|| reading.queue.try_recv().ok());
         let of_kind = format!("event: quelea.{kind}\n");
         all.filter(|bytes| String::from_utf8_lossy(bytes).contains(&of_kind)).count()
     };
     let share = config.per_second_max.div_ceil(REFUSALS_PART) as usize;
     (1..=1_000).for_each(|number| refuse(number, "victim", "10.0.0.1"));
-    assert_eq!(told("client.refused"), share.div_ceil(4), "of one address");
+    assert_eq!(reported("client.refused"), share.div_ceil(4), "of one address");
     for number in 1..=10_000 {
         refuse(number, "victim", &format!("10.1.{}.{}", number / 256, number % 256));
     }
-    assert_eq!(told("client.refused"), share - share.div_ceil(4));
+    assert_eq!(reported("client.refused"), share - share.div_ceil(4));
     for _ in 0..config.per_client_per_second_max {
         let client_id = "victim".into();
         let purged = Event::SessionPurged { client_id, username: None };
         life_cycle.on_event(&purged, DEFAULT, &LinePace::default(), 5_000, |_| {});
     }
-    assert_eq!(told("session.purged"), config.per_client_per_second_max as usize);
+    assert_eq!(reported("session.purged"), config.per_client_per_second_max as usize);
     assert_eq!(life_cycle.withheld(), 11_000 - share as u64);
 }

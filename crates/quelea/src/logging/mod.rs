@@ -116,7 +116,7 @@ impl Logging {
     }
 
     /// Why the broker ends. Where there is no file, standard error will say it.
-    pub fn tell_in_file(&self, error: &anyhow::Error) {
+    pub fn log_error(&self, error: &anyhow::Error) {
         if self.file.is_some() {
             tracing::error!(error = format!("{error:#}"), "the broker exits");
         }
@@ -157,11 +157,11 @@ fn install(config: &LogConfig, producer: Producer, has_colours: bool) -> Result<
 /// A broken promise of ours ends the process: what was logged until then, and what broke, is
 /// written first.
 fn log_panics() {
-    let tell = std::panic::take_hook();
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         tracing::error!(%panic, "internal error: the broker exits");
         Logging::flush_installed();
-        tell(panic);
+        default_hook(panic);
     }));
 }
 

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_before_there_are_workers_is_told_so() {
+    fn who_asks_before_there_are_workers_is_reported_so() {
         let shards = Shards::new(&Shared::new(broker::Settings::default(), 1, 1));
         let answer = block_on(shards.ask(0, Scope::FIRST, session("a")));
         assert_eq!(answer.unwrap_err(), NoAnswer::Absent);

@@ -78,16 +78,22 @@ mod tests {
     }
 
     #[test]
-    fn those_that_end_soon_are_told() {
+    fn those_that_end_soon_are_reported() {
         let certificates = Certificates::default();
         for (listener, days) in [("gone", 0), ("soon", 13), ("later", 16)] {
             certificates.set(listener, days * DAY_SECS + 99);
         }
-        let told: Vec<_> = certificates.warn(DAY_SECS).into_iter().map(|it| it.data).collect();
-        assert_eq!(told.len(), 2);
-        assert_eq!((&told[0]["listener"], &told[0]["days_left"]), (&json!("gone"), &json!(null)));
-        assert_eq!((&told[1]["listener"], &told[1]["days_left"]), (&json!("soon"), &json!(12)));
-        assert_eq!(told[1]["expires_at"], "1970-01-14T00:01:39Z");
+        let warnings: Vec<_> = certificates.warn(DAY_SECS).into_iter().map(|it| it.data).collect();
+        assert_eq!(warnings.len(), 2);
+        assert_eq!(
+            (&warnings[0]["listener"], &warnings[0]["days_left"]),
+            (&json!("gone"), &json!(null))
+        );
+        assert_eq!(
+            (&warnings[1]["listener"], &warnings[1]["days_left"]),
+            (&json!("soon"), &json!(12))
+        );
+        assert_eq!(warnings[1]["expires_at"], "1970-01-14T00:01:39Z");
     }
 
     #[test]

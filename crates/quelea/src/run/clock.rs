@@ -151,12 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn a_note_that_nobody_wrote_is_told_with_what_to_do() {
+    fn a_note_that_nobody_wrote_is_reported_with_what_to_do() {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join(CLOCK_FILE), "yesterday").expect("written");
-        let told = resume(Clock::start(), Some(dir.path()), &Stamps::default())
+        let error = resume(Clock::start(), Some(dir.path()), &Stamps::default())
             .expect_err("no note")
             .to_string();
-        assert!(told.contains("clock") && told.contains("remove it"), "{told}");
+        assert!(error.contains("clock") && error.contains("remove it"), "{error}");
     }
 }

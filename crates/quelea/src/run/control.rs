@@ -250,11 +250,11 @@ mod tests {
         let pin = |mut stream: &UnixStream| {
             writeln!(stream, "{PIN}").unwrap();
             let mut lines = BufReader::new(stream).lines();
-            let told: Vec<String> =
+            let answers: Vec<String> =
                 lines.by_ref().map(Result::unwrap).take_while(|line| line != PINNED).collect();
             let files = |shard| [format!("file {shard} 7 4096"), format!("file {shard} 8 10")];
             let manifest = |shard| [format!("manifest {shard} 07c8")];
-            assert_eq!(told, [&files(0)[..], &manifest(0), &files(1), &manifest(1)].concat());
+            assert_eq!(answers, [&files(0)[..], &manifest(0), &files(1), &manifest(1)].concat());
         };
 
         let stream = connect();

@@ -19,13 +19,13 @@ use data::{LogDisk, LogFiles};
 const FIGURES_INTERVAL_MS: u64 = 500;
 
 /// The least time between two lines about the space of a log.
-const TELL_INTERVAL_MS: u64 = 10_000;
+const REPORT_INTERVAL_MS: u64 = 10_000;
 
 /// The logs of one worker, in the order of its shards.
 pub(super) struct Logs {
     disks: Vec<Disk>,
     seen: Vec<LogState>,
-    told: Vec<Told>,
+    last_reported: Vec<LastReported>,
     commands: Vec<Command>,
     mailbox: Arc<Mailbox>,
     board: Arc<LogBoard>,
@@ -153,7 +153,7 @@ impl Logs {
         }
         Ok(Self {
             seen: vec![LogState::Opening; disks.len()],
-            told: vec![Told::default(); disks.len()],
+            last_reported: vec![LastReported::default(); disks.len()],
             disks,
             commands: Vec::new(),
             mailbox: mailbox.clone(),
@@ -183,8 +183,9 @@ impl Logs {
             let status = shard.log_status().unwrap_or(Status::Closed);
             let state = LogState::of(&status);
             let has_changed = std::mem::replace(&mut self.seen[place], state) != state;
-            self.told[place].look(shard.id(), &status, now_ms);
-            self.told[place].look_at_damage(shard.id(), shard.log().and_then(|log| log.damaged()));
+            self.last_reported[place].look(shard.id(), &status, now_ms);
+            self.last_reported[place]
+                .look_at_damage(shard.id(), shard.log().and_then(|log| log.damaged()));
             if has_changed || shows_figures {
                 self.board.show(
                     shard.id(),
@@ -194,7 +195,7 @@ impl Logs {
             }
         }
         if !self.is_open {
-            self.tell_open(shards);
+            self.report_open(shards);
         }
     }
 
@@ -204,7 +205,7 @@ impl Logs {
         self.is_stale.then_some(self.figures_at_ms)
     }
 
-    fn tell_open(&mut self, shards: &[Shard]) {
+    fn report_open(&mut self, shards: &[Shard]) {
         let failed = shards.iter().find_map(|shard| match shard.log_status() {
             Some(Status::Poisoned(fault) | Status::Fenced(fault)) => Some(fault),
             _ => None,
@@ -220,7 +221,7 @@ impl Logs {
     }
 
     /// The last connection is gone after the order to stop.
-    pub(super) fn tell_quiet(&mut self) {
+    pub(super) fn report_quiet(&mut self) {
         if !std::mem::replace(&mut self.is_quiet, true) {
             let _ = self.phases.send(Phase::Quiet);
         }
@@ -282,20 +283,20 @@ impl LogState {
 
 /// What operators were told last of a log.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct LastReported {
     /// [`LogState::Ready`] stands for all that is no trouble.
     state: LogState,
     is_damaged: bool,
     at_ms: u64,
 }
 
-impl Default for Told {
+impl Default for LastReported {
     fn default() -> Self {
         Self { state: LogState::Ready, is_damaged: false, at_ms: 0 }
     }
 }
 
-impl Told {
+impl LastReported {
     /// One line per change, not per message; and a log that is full again and again, because what
     /// is acknowledged makes room for a moment, says so now and then only.
     fn look(&mut self, shard: ShardId, status: &Status, now_ms: u64) {
@@ -304,9 +305,9 @@ impl Told {
             true => found,
             false => LogState::Ready,
         };
-        let is_due = state.is_final() || now_ms >= self.at_ms + TELL_INTERVAL_MS;
+        let is_due = state.is_final() || now_ms >= self.at_ms + REPORT_INTERVAL_MS;
         if state != self.state && is_due && !self.state.is_final() {
-            tell(shard, status, self.state);
+            log_status(shard, status, self.state);
             *self = Self { state, at_ms: now_ms, ..*self };
         }
     }
@@ -329,7 +330,7 @@ impl Told {
 }
 
 /// `before`: what was reported last.
-fn tell(shard: ShardId, status: &Status, before: LogState) {
+fn log_status(shard: ShardId, status: &Status, before: LogState) {
     match status {
         Status::Full(fault) => tracing::error!(
             shard,
@@ -513,37 +514,37 @@ mod tests {
     use crate::run::worker::EventWaker;
 
     #[test]
-    fn a_log_that_is_full_again_and_again_is_told_now_and_then() {
+    fn a_log_that_is_full_again_and_again_is_reported_now_and_then() {
         let fault = || Fault { kind: storage::FaultKind::NoSpace, detail: "full".to_owned() };
-        let mut told = Told::default();
+        let mut last_reported = LastReported::default();
         let mut lines = Vec::new();
         let start_ms = 1_700_000_000_000;
         for tick in 0..300 {
             let now_ms = start_ms + tick * 100;
             let status = if tick % 2 == 0 { Status::Full(fault()) } else { Status::Ready };
-            let before = told.at_ms;
-            told.look(0, &status, now_ms);
-            if told.at_ms != before {
-                lines.push((now_ms - start_ms, told.state == LogState::Full));
+            let before = last_reported.at_ms;
+            last_reported.look(0, &status, now_ms);
+            if last_reported.at_ms != before {
+                lines.push((now_ms - start_ms, last_reported.state == LogState::Full));
             }
         }
         assert_eq!(lines, [(0, true), (10_100, false), (20_200, true)]);
-        told.look(0, &Status::Poisoned(fault()), start_ms + 30_000);
-        assert_eq!(told.state, LogState::Poisoned, "at once");
-        told.look(0, &Status::Ready, start_ms + 90_000);
-        assert_eq!(told.state, LogState::Poisoned, "for ever");
+        last_reported.look(0, &Status::Poisoned(fault()), start_ms + 30_000);
+        assert_eq!(last_reported.state, LogState::Poisoned, "at once");
+        last_reported.look(0, &Status::Ready, start_ms + 90_000);
+        assert_eq!(last_reported.state, LogState::Poisoned, "for ever");
     }
 
     #[test]
-    fn damage_is_told_once_whatever_else_is() {
-        let mut told = Told::default();
-        told.look_at_damage(0, None);
-        assert!(!told.is_damaged);
-        told.look_at_damage(0, Some(Position::new(3, 4096)));
-        told.look(0, &Status::Ready, 1_700_000_000_000);
+    fn damage_is_reported_once_whatever_else_is() {
+        let mut last_reported = LastReported::default();
+        last_reported.look_at_damage(0, None);
+        assert!(!last_reported.is_damaged);
+        last_reported.look_at_damage(0, Some(Position::new(3, 4096)));
+        last_reported.look(0, &Status::Ready, 1_700_000_000_000);
         let fault = Fault { kind: storage::FaultKind::NoSpace, detail: "full".to_owned() };
-        told.look(0, &Status::Full(fault), 1_700_000_000_000);
-        assert_eq!((told.is_damaged, told.state), (true, LogState::Full));
+        last_reported.look(0, &Status::Full(fault), 1_700_000_000_000);
+        assert_eq!((last_reported.is_damaged, last_reported.state), (true, LogState::Full));
         let board = LogBoard::new(1, Health::new());
         board.show(0, LogState::Ready, &Stats { is_damaged: true, ..Stats::default() });
         let place = FIGURES.iter().position(|figure| figure.name == "damaged").unwrap();
@@ -577,16 +578,24 @@ mod tests {
         assert_eq!(board.states().collect::<Vec<_>>(), [LogState::Unavailable, LogState::Fenced]);
 
         let fault = |kind| Fault { kind, detail: "no answer".to_owned() };
-        let mut told = Told::default();
+        let mut last_reported = LastReported::default();
         let start_ms = 1_700_000_000_000;
-        told.look(0, &Status::Unavailable(fault(storage::FaultKind::Unavailable)), start_ms);
-        assert_eq!(told.state, LogState::Unavailable);
-        told.look(0, &Status::Ready, start_ms + 1000);
-        assert_eq!(told.state, LogState::Unavailable, "later");
-        told.look(0, &Status::Ready, start_ms + TELL_INTERVAL_MS);
-        assert_eq!(told.state, LogState::Ready);
-        told.look(0, &Status::Fenced(fault(storage::FaultKind::Fenced)), start_ms + 10_001);
-        assert_eq!(told.state, LogState::Fenced, "at once");
+        last_reported.look(
+            0,
+            &Status::Unavailable(fault(storage::FaultKind::Unavailable)),
+            start_ms,
+        );
+        assert_eq!(last_reported.state, LogState::Unavailable);
+        last_reported.look(0, &Status::Ready, start_ms + 1000);
+        assert_eq!(last_reported.state, LogState::Unavailable, "later");
+        last_reported.look(0, &Status::Ready, start_ms + REPORT_INTERVAL_MS);
+        assert_eq!(last_reported.state, LogState::Ready);
+        last_reported.look(
+            0,
+            &Status::Fenced(fault(storage::FaultKind::Fenced)),
+            start_ms + 10_001,
+        );
+        assert_eq!(last_reported.state, LogState::Fenced, "at once");
     }
 
     #[test]

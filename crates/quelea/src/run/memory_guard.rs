@@ -114,7 +114,7 @@ impl MemoryGuard {
         let Some(now) = self.read(Reading::take, free) else { return Change::default() };
         let change = self.judge(now, Instant::now());
         if let Some(left) = change.left {
-            tell(left, now, self.bytes_max);
+            log_memory(left, now, self.bytes_max);
         }
         if change.purges {
             let Reading { held, resident } = now;
@@ -207,7 +207,7 @@ impl MemoryGuard {
     }
 }
 
-fn tell(left: Memory, Reading { held, resident }: Reading, limit: u64) {
+fn log_memory(left: Memory, Reading { held, resident }: Reading, limit: u64) {
     match left {
         Memory::Enough => {
             tracing::info!(used = held, resident, limit, "below the memory limit again")
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_how_much_is_left_and_how_much_has_to_go() {
+    fn it_reports_free_memory_and_how_much_has_to_be_freed() {
         let mut guard = MemoryGuard::new(800 * MIB);
         let start = Instant::now();
         let mut judge = |held, resident| {

@@ -122,7 +122,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
         Some(node) => node.stop(workers),
         None => workers.stop(),
     }
-    line_pace.tell_withheld(clock.now_ms());
+    line_pace.log_withheld(clock.now_ms());
     tracing::info!("stopped");
     served
 }

@@ -151,7 +151,7 @@ pub(super) fn depend_on_cluster(health: &Health, member: &Member, board: &Arc<Lo
 /// What happens to the node is an event of the broker, and shown on `$SYS`.
 pub(super) fn listen_to_cluster(member: &Member, life_cycle: &Arc<LifeCycle>, shards: &Shards) {
     let (own, life_cycle, shards) = (member.clone(), life_cycle.clone(), shards.clone());
-    member.teller.set(Box::new(move |happened| {
+    member.notifier.set(Box::new(move |happened| {
         life_cycle.on_other(happened).into_iter().for_each(|message| shards.publish(message));
         own.sys_messages().into_iter().for_each(|message| shards.publish(message));
     }));

@@ -139,6 +139,6 @@ fn parts_of(loaded: &Arc<Loaded>, clustered: &Clustered, clock: Clock) -> anyhow
     parts.health.depend_on(move || Some(member.status().where_to_go()));
     // Only those who read the API's stream are there to hear of events.
     let heard = parts.life_cycle.clone();
-    clustered.member.teller.set(Box::new(move |happened| drop(heard.on_other(happened))));
+    clustered.member.notifier.set(Box::new(move |happened| drop(heard.on_other(happened))));
     Ok(parts)
 }

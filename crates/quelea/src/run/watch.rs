@@ -146,7 +146,7 @@ impl Watch<'_> {
         self.reload_api_users();
         let read = (self.reread)();
         if let Ok(fresh) = &read {
-            tell_of_restart(&config::changes::of_restart(self.settings, &fresh.settings));
+            log_needs_restart(&config::changes::of_restart(self.settings, &fresh.settings));
         }
         self.reload_namespaces(read.map(|fresh| fresh.config.namespaces));
         for (listener, tls) in self.tls {
@@ -228,7 +228,7 @@ impl Watch<'_> {
 }
 
 /// Says which changes of the configuration wait for a restart.
-fn tell_of_restart(changed: &[String]) {
+fn log_needs_restart(changed: &[String]) {
     if changed.is_empty() {
         return;
     }
@@ -246,13 +246,13 @@ fn warn_of_certificates(
     clock: Clock,
 ) {
     for warning in certificates.warn(clock.wall_secs()) {
-        let told = life_cycle.on_other(&warning);
-        told.into_iter().for_each(|message| mailboxes[0].put(Item::Publish(0, message)));
+        let message = life_cycle.on_other(&warning);
+        message.into_iter().for_each(|message| mailboxes[0].put(Item::Publish(0, message)));
     }
 }
 
 /// Names those who hold most, when memory is short.
-fn tell_largest(shared: &Shared) {
+fn log_largest(shared: &Shared) {
     for consumer in shared.ledger.largest(LARGEST_MAX) {
         let [queued, sessions, retained, unsent, _] = consumer.bytes;
         tracing::warn!(
@@ -293,7 +293,7 @@ impl Ticker {
                 let change = guard.look(|| authenticator.free_memory());
                 if let Some(left) = change.left {
                     if left == Memory::Short {
-                        tell_largest(&shared);
+                        log_largest(&shared);
                     }
                     memory = left;
                 }
@@ -316,7 +316,7 @@ impl Ticker {
                 }
                 looked_at = Some(Instant::now());
                 clock_watch.look();
-                line_pace.tell_withheld(clock.now_ms());
+                line_pace.log_withheld(clock.now_ms());
                 if let Some(message) = life_cycle.tick(clock.now_ms()) {
                     mailboxes[0].put(Item::Publish(0, message));
                 }

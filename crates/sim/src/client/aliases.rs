@@ -7,7 +7,7 @@ use codec::Publish;
 #[derive(Debug, Default)]
 pub(super) struct Aliases {
     /// What the broker has been told, and how many it may be.
-    told: BTreeMap<String, u16>,
+    known: BTreeMap<String, u16>,
     told_max: u16,
     given: u16,
     /// What the broker has told.
@@ -22,7 +22,7 @@ impl Aliases {
     /// What stands for a topic, and whether the broker knows that already. Where there is none left
     /// one is given another meaning.
     pub(super) fn of_topic(&mut self, topic: &str) -> Option<(u16, bool)> {
-        if let Some(alias) = self.told.get(topic) {
+        if let Some(alias) = self.known.get(topic) {
             return Some((*alias, true));
         }
         if self.told_max == 0 {
@@ -30,8 +30,8 @@ impl Aliases {
         }
         let alias = self.given % self.told_max + 1;
         self.given += 1;
-        self.told.retain(|_, other| *other != alias);
-        self.told.insert(topic.to_owned(), alias);
+        self.known.retain(|_, other| *other != alias);
+        self.known.insert(topic.to_owned(), alias);
         Some((alias, false))
     }
 

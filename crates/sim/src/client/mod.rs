@@ -371,7 +371,7 @@ impl ModelClient {
             return Err(format!("{}: a payload that nobody sent", self.id));
         }
         if publish.qos == QoS::AtMostOnce {
-            return self.tell_received(publish, payload, oracle);
+            return self.report_received(publish, payload, oracle);
         }
         let is_repeat =
             publish.qos == QoS::ExactlyOnce && self.received.contains_key(&publish.packet_id);
@@ -396,11 +396,11 @@ impl ModelClient {
         if kind == AckKind::Pubrec {
             self.received.insert(publish.packet_id, publish.topic.to_owned());
         }
-        self.tell_received(publish, payload, oracle)
+        self.report_received(publish, payload, oracle)
     }
 
     /// One without a payload clears a topic: which of them it is, nobody can tell.
-    fn tell_received(
+    fn report_received(
         &self,
         publish: &Publish<'_>,
         payload: Option<Payload>,

@@ -97,9 +97,9 @@ impl Publishing {
         self.in_flight_order.clear();
     }
 
-    pub(super) fn for_each_unanswered(&self, mut tell: impl FnMut(&OwnedPublish)) {
+    pub(super) fn for_each_unanswered(&self, mut each: impl FnMut(&OwnedPublish)) {
         let unanswered = self.in_flight.values().filter(|sent| !sent.is_released);
-        unanswered.for_each(|sent| tell(&sent.publish));
+        unanswered.for_each(|sent| each(&sent.publish));
     }
 }
 

@@ -16,7 +16,7 @@ impl World {
             0..=29 => self.step_engine(),
             30..=49 => self.deliver_one(),
             50..=69 => self.turn_of_cluster()?,
-            70..=95 => self.tell_one_of_cluster()?,
+            70..=95 => self.complete_one_of_cluster()?,
             96 => self.change_file(),
             _ => self.befall()?,
         }
@@ -131,7 +131,7 @@ impl World {
     }
 
     /// A shard hears what became of its commands.
-    pub(crate) fn tell_one_of_cluster(&mut self) -> Result<(), String> {
+    pub(crate) fn complete_one_of_cluster(&mut self) -> Result<(), String> {
         if !self.choose_member() {
             return Ok(());
         }
@@ -145,11 +145,11 @@ impl World {
         let shard = shards[cluster.random.below(shards.len())];
         let place = shards.iter().position(|it| *it == shard).unwrap_or(0);
         let Some((shard, completion)) = node.completions.remove(place) else { return Ok(()) };
-        self.tell(shard, completion)
+        self.complete(shard, completion)
     }
 
     /// A shard of the current broker hears it.
-    fn tell(&mut self, shard: ShardId, completion: Completion) -> Result<(), String> {
+    fn complete(&mut self, shard: ShardId, completion: Completion) -> Result<(), String> {
         self.node.put(shard, Item::Disk(shard, Box::new(completion)));
         self.turn_if_awake(self.node.driver_of(shard))
     }
@@ -298,7 +298,7 @@ impl World {
             while let Some((shard, completion)) =
                 self.cluster.as_mut().and_then(|it| it.members[open].completions.pop_front())
             {
-                self.tell(shard, completion)?;
+                self.complete(shard, completion)?;
             }
             let is_idle = self
                 .cluster

@@ -44,7 +44,7 @@ impl World {
         if was != is {
             self.note(|| format!("memory is {is:?}"));
         }
-        self.tell_memory_left();
+        self.set_memory_left();
         match is {
             Memory::Enough => {
                 self.node.shared.set_memory(is);
@@ -56,7 +56,7 @@ impl World {
     }
 
     /// The guard of the server looks twenty times a second.
-    pub(crate) fn tell_memory_left(&mut self) {
+    pub(crate) fn set_memory_left(&mut self) {
         let level = self.mob.pressure.level;
         if level == Memory::Enough {
             return;
@@ -96,7 +96,7 @@ impl World {
     fn cut_all_greedy(&mut self) -> Result<(), String> {
         for _ in 0..CUT_ROUNDS {
             // What honest users hold is counted anew by each look.
-            self.tell_memory_left();
+            self.set_memory_left();
             self.look_at_memory()?;
         }
         let ledger = &self.node.shared.ledger;

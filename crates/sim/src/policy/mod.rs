@@ -145,7 +145,7 @@ impl World {
         }
         self.judge_credentials()?;
         if !self.steering.untold.is_empty() && self.steering.random.chance(20) {
-            self.tell_policy()?;
+            self.apply_policy()?;
         }
         if !self.steering.random.chance(STEPS_PERCENT) {
             return Ok(());
@@ -172,7 +172,7 @@ impl World {
     }
 
     /// One of the shards hears of the newest rules.
-    fn tell_policy(&mut self) -> Result<(), String> {
+    fn apply_policy(&mut self) -> Result<(), String> {
         let steering = &mut self.steering;
         let shard = steering.untold.swap_remove(steering.random.below(steering.untold.len()));
         for who in 0..self.clients.len() {
@@ -380,7 +380,7 @@ impl World {
         if self.steering.is_on {
             self.change_policy(Policy::open());
             while !self.steering.untold.is_empty() {
-                self.tell_policy()?;
+                self.apply_policy()?;
             }
         }
         Ok(())

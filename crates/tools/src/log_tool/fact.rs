@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_told_with_the_front_of_its_payload() {
+    fn a_message_is_reported_with_the_front_of_its_payload() {
         let message = StoredMessage {
             serial: 7,
             origin: None,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_told_entry_by_entry() {
+    fn lists_are_reported_entry_by_entry() {
         let mut progress = broker::journal::ProgressBuf::default();
         progress.push(QueueId::of_number(1), 10, [(12, 12), (15, 19)]);
         progress.push(QueueId::of_number(2), 3, []);

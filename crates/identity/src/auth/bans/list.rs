@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_not_understood_is_told() {
+    fn a_line_that_is_not_understood_is_reported() {
         for (text, line, what) in [
             ("client", 1, "needs a name or address"),
             ("\naddress x", 2, "x"),

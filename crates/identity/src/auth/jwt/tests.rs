@@ -422,7 +422,7 @@ fn what_is_no_token_is_left_to_others() {
 }
 
 #[test]
-fn keys_that_cannot_be_used_are_told() {
+fn keys_that_cannot_be_used_are_reported() {
     let why = |result: Result<KeySet, String>| result.err().unwrap_or_default();
     assert!(why(KeySet::of_secret(b"short")).contains("at least 32 bytes"));
     assert!(why(KeySet::of_pem("")).contains("no PEM"));

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_told_with_its_line() {
+    fn what_is_not_understood_is_reported_with_its_line() {
         for (lines, line, what) in [
             ("effect = \"maybe\"\ntopics = [\"a\"]", 2, "maybe"),
             ("effect = \"deny\"\naction = \"read\"\ntopics = [\"a\"]", 3, "read"),

@@ -84,23 +84,23 @@ fn an_imported_log_is_the_same_when_it_is_exported() {
     assert!(stamps.are_of_a_used_directory());
     assert_eq!(stamps.read(&to.path().join("bans")).unwrap().unwrap(), b"one\n");
     drop(data);
-    let mut told = String::new();
+    let mut report = String::new();
     let data = DataDir::open(to.path()).unwrap();
-    assert!(tools::log_tool::check_data(&data, &mut told).unwrap(), "{told}");
-    assert!(told.contains("5 records"), "{told}");
+    assert!(tools::log_tool::check_data(&data, &mut report).unwrap(), "{report}");
+    assert!(report.contains("5 records"), "{report}");
 }
 
 #[test]
 fn what_does_not_fit_a_cluster_is_not_imported() {
     let dir = directory();
-    let told =
+    let report =
         |shards, bytes| format!("{:#}", Source::open(dir.path(), shards, bytes).err().unwrap());
-    let shards = told(3, SEGMENT_BYTES);
+    let shards = report(3, SEGMENT_BYTES);
     assert!(shards.contains("`server.shards = 1`"), "{shards}");
-    let segments = told(1, SEGMENT_BYTES * 2);
+    let segments = report(1, SEGMENT_BYTES * 2);
     assert!(segments.contains("`durability.segment_bytes = 65536`"), "{segments}");
     let lock = DataDir::open(dir.path()).unwrap();
-    assert!(told(1, SEGMENT_BYTES).contains("in use by another process"));
+    assert!(report(1, SEGMENT_BYTES).contains("in use by another process"));
     drop(lock);
     let empty = tempfile::tempdir().unwrap();
     let none = Source::open(empty.path(), 1, SEGMENT_BYTES).err().unwrap().to_string();
@@ -135,8 +135,8 @@ fn a_node_that_was_killed_when_it_had_just_begun_starts_again() {
 #[test]
 fn the_log_of_a_single_broker_is_refused_and_left_alone() {
     let dir = directory();
-    let told = refusal(dir.path(), 7);
-    assert!(told.contains("without a cluster") && told.contains("cluster import"), "{told}");
+    let report = refusal(dir.path(), 7);
+    assert!(report.contains("without a cluster") && report.contains("cluster import"), "{report}");
     assert!(log_file(dir.path()).exists());
 }
 
@@ -148,16 +148,19 @@ fn one_foreign_shard_keeps_all_others_from_being_touched() {
     crate::cluster::check_data(&data, &of_cluster([7; 16])).unwrap();
     data.log_files(1).unwrap();
     let two = cluster::Record { shards: 2, ..of_cluster([8; 16]) };
-    let told = format!("{:#}", crate::cluster::check_data(&data, &two).unwrap_err());
-    assert!(told.contains("another cluster"), "{told}");
+    let report = format!("{:#}", crate::cluster::check_data(&data, &two).unwrap_err());
+    assert!(report.contains("another cluster"), "{report}");
     assert!(!dir.path().join("shard-001").join(MARK_FILE).exists());
 }
 
 #[test]
 fn the_copy_of_another_cluster_is_refused_and_left_alone() {
     let dir = copied();
-    let told = refusal(dir.path(), 8);
-    assert!(told.contains("another cluster") && told.contains("another data directory"), "{told}");
+    let report = refusal(dir.path(), 8);
+    assert!(
+        report.contains("another cluster") && report.contains("another data directory"),
+        "{report}"
+    );
     assert!(log_file(dir.path()).exists());
 }
 
@@ -190,8 +193,8 @@ fn a_copy_that_differs_from_its_stream_is_noticed() {
     let (mut copy, _) = opened(dir.path(), 7).unwrap();
     let bytes = std::sync::Arc::new(vec![0xee; 100]);
     let other = message(&Step::Write { segment: 1, offset: 4096, bytes });
-    let told = copy.apply(&other).unwrap_err().to_string();
-    assert!(told.contains("differs from the stream"), "{told}");
+    let report = copy.apply(&other).unwrap_err().to_string();
+    assert!(report.contains("differs from the stream"), "{report}");
 }
 
 #[test]

@@ -230,7 +230,7 @@ impl Host for Os {
 
     fn have_logs_ended(&mut self) -> bool {
         self.parts.logs.as_mut().is_none_or(|logs| {
-            logs.tell_quiet();
+            logs.report_quiet();
             logs.have_ended()
         })
     }
