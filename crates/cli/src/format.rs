@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base::moment;
 use client::blocking::Message;
 use codec::Property;
 use serde_json::{Map, Value, json};
@@ -104,7 +105,7 @@ fn write_field(
         'x' => message.payload.iter().try_for_each(|byte| write!(out, "{byte:02x}")),
         'X' => message.payload.iter().try_for_each(|byte| write!(out, "{byte:02X}")),
         'U' => write!(out, "{}.{:09}", now.as_secs(), now.subsec_nanos()),
-        'I' => write!(out, "{}", iso_8601(now)),
+        'I' => write!(out, "{}", moment::text_with_micros(now)),
         'j' => write!(out, "{}", as_json(message, now, payload_as_text(message))),
         'J' => write!(out, "{}", as_json(message, now, payload_as_json(message))),
         _ => write_property(field, message, out),
@@ -135,7 +136,7 @@ fn write_property(field: char, message: &Message, out: &mut dyn Write) -> io::Re
 
 fn as_json(message: &Message, now: Duration, payload: Value) -> Value {
     let mut object = Map::new();
-    object.insert("tst".into(), json!(iso_8601(now)));
+    object.insert("tst".into(), json!(moment::text_with_micros(now)));
     object.insert("topic".into(), json!(message.topic));
     object.insert("qos".into(), json!(message.qos as u8));
     object.insert("retain".into(), json!(u8::from(message.retain)));
@@ -193,29 +194,6 @@ fn payload_as_text(message: &Message) -> Value {
 /// A payload that is not JSON is shown as text.
 fn payload_as_json(message: &Message) -> Value {
     serde_json::from_slice(&message.payload).unwrap_or_else(|_| payload_as_text(message))
-}
-
-/// In UTC, to the microsecond.
-fn iso_8601(since_epoch: Duration) -> String {
-    let secs = since_epoch.as_secs();
-    let (year, month, day) = civil_date(secs / 86_400);
-    let (hour, minute, second) = (secs / 3_600 % 24, secs / 60 % 60, secs % 60);
-    let micros = since_epoch.subsec_micros();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
-}
-
-/// The Gregorian date of a day counted from 1970-01-01. Counts in years that begin in March, so
-/// that the leap day is the last one.
-fn civil_date(days_since_epoch: u64) -> (u64, u64, u64) {
-    let days = days_since_epoch + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 const FIELDS: &str = "tplmqrdxXUIjJACDEFRSP";
@@ -291,15 +269,6 @@ mod tests {
     fn unknown_fields_are_told() {
         for format in ["%y", "%", "\\y", "\\"] {
             assert!(Format::parse(format).unwrap_err().starts_with("-F"), "{format}");
-        }
-    }
-
-    #[test]
-    fn dates_are_right() {
-        for (days, date) in
-            [(0, (1970, 1, 1)), (59, (1970, 3, 1)), (11_016, (2000, 2, 29)), (20_454, (2026, 1, 1))]
-        {
-            assert_eq!(civil_date(days), date);
         }
     }
 }

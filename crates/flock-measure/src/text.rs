@@ -1,5 +1,8 @@
 //! Numbers as people read them, and the escapes of the formats.
 
+use time::OffsetDateTime;
+use time::macros::format_description;
+
 /// `50,000`, `1.58`, `0.27`: about three significant digits, thousands set apart.
 pub fn number(value: f64) -> String {
     let size = value.abs();
@@ -71,22 +74,15 @@ pub fn seconds(secs: f64) -> String {
     }
 }
 
-/// `2026-11-21 02:19:24 UTC` (Howard Hinnant's days-to-civil arithmetic).
+/// `2026-11-21 02:19:24 UTC`.
 pub fn date(unix_ms: u64) -> String {
-    let secs = unix_ms / 1000;
-    let (days, rest) = ((secs / 86_400) as i64, secs % 86_400);
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_shifted + 2) / 5 + 1;
-    let month = if month_shifted < 10 { month_shifted + 3 } else { month_shifted - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
+    let moment = OffsetDateTime::from_unix_timestamp((unix_ms / 1000) as i64);
+    // Results of another program may have any number there.
+    moment
+        .ok()
+        .and_then(|moment| moment.format(format).ok())
+        .unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// A cell of a Markdown table.
