@@ -144,7 +144,8 @@ fuzz: ## every fuzz target for FUZZ_SECS seconds each (default 600); needs night
 	@python3 tests/fuzz.py --seconds $(or $(FUZZ_SECS),600)
 
 .PHONY: audit
-audit: ## licences, bans, duplicates, sources and advisories of what others wrote; installs cargo-deny
+audit: ## licences, bans, duplicates, sources and advisories of dependencies
+	@tests/setup lint
 	@python3 tests/audit.py
 
 .PHONY: lint

@@ -1,22 +1,20 @@
 #!/usr/bin/env python3
 """Audits what others wrote and we build in: licences, bans, duplicates, sources, advisories.
 
-`tests/audit.py` runs cargo-deny with `deny.toml`, and installs it if it is missing. The database of
-advisories comes from the network. Where it cannot be had that check is told as not done, and the
-others decide; `--strict` makes it a failure. The last line is
-`audit: N passed, N failed, N not done`.
+`tests/audit.py` runs cargo-deny with `deny.toml`. The database of advisories comes from the network.
+Where it is not available, that check is reported as not done and the others decide; `--strict` makes
+it a failure. The last line is `audit: N passed, N failed, N not done`.
 """
 
 import argparse
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# A version whose reading of deny.toml is known.
-CARGO_DENY = "cargo-deny@^0.19"
+# `tests/setup lint` installs it.
+CARGO_DENY = ROOT / "tests/e2e/.venv/bin/cargo-deny"
 CHECKS = ("licenses", "bans", "sources")
 # To fetch the database.
 FETCH_PATIENCE_SECS = 60
@@ -24,19 +22,9 @@ FETCH_PATIENCE_SECS = 60
 NO_DATABASE = re.compile(r"failed to (fetch|load|open|acquire|clone)|FETCH_HEAD", re.I)
 
 
-def ensure_tool():
-    if shutil.which("cargo-deny"):
-        return
-    # A debug build is made in a third of the time, and is quick enough.
-    print(f"audit: cargo install {CARGO_DENY}", flush=True)
-    command = ["cargo", "install", "--debug", "--locked", "--quiet", CARGO_DENY]
-    if subprocess.run(command, check=False).returncode != 0:
-        sys.exit("audit: cargo-deny is missing and could not be installed")
-
-
 def deny(check, patience_secs=None):
     """Exit code and all that was said; None in place of the code where it took too long."""
-    command = ["cargo", "deny", "--log-level", "error", "check", "--hide-inclusion-graph", check]
+    command = [CARGO_DENY, "--log-level", "error", "check", "--hide-inclusion-graph", check]
     try:
         done = subprocess.run(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -61,7 +49,6 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--strict", action="store_true", help="advisories have to be checked")
     options = arguments.parse_args()
-    ensure_tool()
     passed = failed = undone = 0
     for check in CHECKS:
         code, said = deny(check)
