@@ -2,8 +2,8 @@
 //! shards and counts the bytes that stay, without sockets.
 //!
 //! `cargo run --profile quick -p quelea-broker --example idle_memory -- [SESSIONS] [durable]`
-//! (default 1,000,000). With `durable` the sessions are persistent, are in a log whose disk takes
-//! everything and keeps nothing, and have no connection in the end.
+//! (default 1,000,000). With `durable` the sessions are persistent, are in a journal whose disk
+//! takes everything and keeps nothing, and have no connection in the end.
 #![allow(unsafe_code, reason = "counting bytes takes a global allocator of one's own")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -64,7 +64,7 @@ fn main() {
         (0..SHARDS).map(|id| Shard::new(id, shared.clone(), Access::open())).collect();
     let limits = Arc::new(Limits::default());
     if is_durable {
-        shards.iter_mut().for_each(|shard| open_log(shard, &limits));
+        shards.iter_mut().for_each(|shard| open_journal(shard, &limits));
     }
 
     let before = held();
@@ -123,13 +123,13 @@ fn client_id(number: u32) -> String {
     format!("device-{number:08}")
 }
 
-fn open_log(shard: &mut Shard, limits: &Arc<Limits>) {
+fn open_journal(shard: &mut Shard, limits: &Arc<Limits>) {
     let settings = storage::Settings { cache_bytes_max: 0, ..storage::Settings::default() };
     let identity = storage::Identity { id: [1; 16], shard: shard.id(), shards: SHARDS };
     let recovery = storage::Recovery::new((shard.id(), SHARDS), &settings, Vec::new(), None);
     let recovered = recovery.expect("no files are in order").finish(identity);
     shard
-        .open_log(recovered, settings, Replay::new(7), limits, NOW_MS)
+        .open_journal(recovered, settings, Replay::new(7), limits, NOW_MS)
         .expect("an empty log has no unreadable record");
     drain(shard);
 }

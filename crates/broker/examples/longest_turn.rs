@@ -209,8 +209,8 @@ fn rules(size: u32) {
 
 fn durable_queue(size: u32) {
     let limits = Limits { durability: Durability::Disk, ..Limits::default() };
-    let log_settings = storage::Settings::with_segment_bytes(1 << 20);
-    let mut lab = Lab::durable_by(1, Settings::default(), log_settings);
+    let journal_settings = storage::Settings::with_segment_bytes(1 << 20);
+    let mut lab = Lab::durable_by(1, Settings::default(), journal_settings);
     with_queue(&mut lab, "queue", &limits, size);
     let mut longest = Longest::default();
     longest.time(|| lab.connect_only(with_limits(clean("queue"), limits)));

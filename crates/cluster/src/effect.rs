@@ -100,10 +100,10 @@ pub enum Effect {
     Apply(ShardId, Sequence, Body),
     /// A message that this node has appended: write its pieces to the local copy.
     Store(ShardId, Sequence, Body),
-    /// Do this with the local copy, and give the completion to the log. A segment is made of
+    /// Do this with the local copy, and give the completion to the journal. A segment is made of
     /// nothing (sparse); recycling is removing one file and making the other.
     Background(ShardId, Command),
-    /// Give this to the log.
+    /// Give this to the journal.
     Done(ShardId, Completion),
     /// The node has another role.
     Role(Role),
@@ -116,11 +116,11 @@ pub enum Role {
     Standby,
     /// Has the lease, and takes the streams over.
     Claiming { epoch: u64 },
-    /// All streams are its own: the logs may be opened.
+    /// All streams are its own: the journals may be opened.
     Active { epoch: u64 },
     /// It has given the role back as it was told.
     Released,
-    /// It was active or about to be, and may not go on: its logs and connections must end.
+    /// It was active or about to be, and may not go on: its journals and connections must end.
     Ended(String),
 }
 

@@ -90,7 +90,7 @@ pub struct Mark {
     /// The version of messages that its program reads.
     pub version: u8,
     pub cursor: Cursor,
-    /// Position in the log up to which the files hold what was read.
+    /// Position in the journal up to which the files hold what was read.
     pub end: u64,
 }
 

@@ -1,9 +1,9 @@
-//! Nodes that are one broker: the log of each shard is a replicated stream, one node writes, others
-//! follow.
+//! Nodes that are one broker: the journal of each shard is a replicated stream, one node writes,
+//! others follow.
 //!
 //! # What it does not know
 //!
-//! MQTT, and what the records of a log mean. And the machine: no socket, file, thread, clock or
+//! MQTT, and what the records of a journal mean. And the machine: no socket, file, thread, clock or
 //! random source is touched here. A [`Node`] is told what happened and returns [`Effect`]s. The
 //! server carries them out with NATS JetStream and files, the simulator with an engine that fails
 //! in all ways.
@@ -11,7 +11,7 @@
 //! # Where to start reading
 //!
 //! [`Node`] (`node.rs`) for the life of a node, `lease.rs` for who may be active, `writer.rs` for
-//! how a log is appended, `sequencer.rs` for which messages count, `wire.rs` for the bytes,
+//! how a journal is appended, `sequencer.rs` for which messages count, `wire.rs` for the bytes,
 //! `entry.rs` for what a node is refused for at its start, `files.rs` for the small files.
 //!
 //! # Invariants

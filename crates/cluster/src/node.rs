@@ -5,7 +5,7 @@
 //!   | the lease is free, and this node has all messages: compare-and-set
 //! Claiming    appends a claim to each stream, behind the last message it has read; goes on reading
 //!   | all claims have come back by the streams
-//! Active      the logs write, with the lease renewed
+//! Active      the journals write, with the lease renewed
 //!   | released            | lease lost, a stream has another writer, the local copy fails
 //! Released              Ended
 //! ```
@@ -171,8 +171,8 @@ impl Node {
         self.shards.iter().map(Stream::status)
     }
 
-    /// The log of the shard does not need the segments below any more. For standbys: it keeps what
-    /// the node remembers of a stream small.
+    /// The journal of the shard does not need the segments below any more. For standbys: it keeps
+    /// what the node remembers of a stream small.
     pub fn forget_segments_below(&mut self, shard: ShardId, oldest: u32) {
         if let Some(stream) = self.shards.get_mut(usize::from(shard)) {
             stream.sequencer.forget_segments_below(oldest);
@@ -259,7 +259,7 @@ impl Node {
         }
     }
 
-    /// What stands in a stream is no log. The node will not be active.
+    /// What stands in a stream is no journal. The node will not be active.
     pub fn on_refused(&mut self, shard: ShardId, why: String) {
         if let Some(stream) = self.shards.get_mut(usize::from(shard)) {
             stream.fault = Some(why);
@@ -272,7 +272,7 @@ impl Node {
         self.end(format!("the local copy cannot be written: {why}"));
     }
 
-    /// Takes a command of a shard's log. Only an active node's logs may give some.
+    /// Takes a command of a shard's journal. Only an active node's journals may give some.
     pub fn submit(&mut self, shard: ShardId, command: Command, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         let Some(stream) = self.shards.get_mut(usize::from(shard)) else { return };
@@ -282,8 +282,8 @@ impl Node {
         self.work();
     }
 
-    /// Gives the role back, to a successor or to whoever comes. The logs must be closed. A standby
-    /// has nothing to give back, and will not take the lease any more.
+    /// Gives the role back, to a successor or to whoever comes. The journals must be closed. A
+    /// standby has nothing to give back, and will not take the lease any more.
     pub fn release(&mut self, successor: Option<String>) {
         if !self.lease.release(successor) && !self.is_over() {
             self.set_role(Role::Released);

@@ -29,7 +29,7 @@ pub struct Sequencer {
 pub enum Verdict {
     /// A new writer begins here.
     Claim(Origin),
-    /// It belongs to the log.
+    /// It belongs to the journal.
     Counts,
     /// It counts for nobody.
     Void,

@@ -1,4 +1,4 @@
-//! The messages of a stream: the writes of a log, packed.
+//! The messages of a stream: the writes of a journal, packed.
 //!
 //! ```text
 //! magic "QJ"  version u8  kind u8  pieces u16
@@ -48,11 +48,11 @@ pub struct Message<'a> {
 pub enum Content<'a> {
     /// From here on only this writer counts.
     Claim { node: &'a str },
-    /// Writes of the log, in order.
+    /// Writes of the journal, in order.
     Pieces(Vec<Piece<'a>>),
 }
 
-/// A write of the log, or a part of one.
+/// A write of the journal, or a part of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece<'a> {
     Write { segment: u32, offset: u32, bytes: &'a [u8] },

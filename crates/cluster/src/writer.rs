@@ -200,7 +200,7 @@ impl Writer {
         })
     }
 
-    /// Takes a command of the log.
+    /// Takes a command of the journal.
     pub(crate) fn submit(&mut self, command: Command, out: &mut Vec<Wish>) {
         match command {
             Command::Commit { id, steps, resume } => {

@@ -69,7 +69,7 @@ struct Member {
     late: Vec<Asked>,
     follows_from: Option<u64>,
     next_id: u64,
-    /// Where the next write of its log goes.
+    /// Where the next write of its journal goes.
     at: (u32, u32),
     /// Commits under way, with the bytes that they write.
     commits: BTreeMap<u64, Vec<(u32, u32, Vec<u8>)>>,
@@ -246,7 +246,7 @@ impl World {
         }
     }
 
-    /// A takeover: the log goes on where the stream ends.
+    /// A takeover: the journal goes on where the stream ends.
     fn begin(&mut self, who: usize) {
         self.takeovers += 1;
         let found = read(&self.engine.messages);
@@ -257,15 +257,15 @@ impl World {
     }
 
     fn check(&self, found: &[(u32, u32, Vec<u8>)]) {
-        let mut log: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        let mut journal: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         for (segment, offset, bytes) in found {
-            let file = log.entry(*segment).or_default();
+            let file = journal.entry(*segment).or_default();
             assert_eq!(file.len(), *offset as usize, "writes of segment {segment} are contiguous");
             file.extend_from_slice(bytes);
         }
         for (segment, offset, bytes) in &self.promised {
             let (from, to) = (*offset as usize, *offset as usize + bytes.len());
-            let stored = log.get(segment).and_then(|file| file.get(from..to));
+            let stored = journal.get(segment).and_then(|file| file.get(from..to));
             assert_eq!(stored, Some(&bytes[..]), "a promised write of {segment}:{offset} is there");
         }
     }

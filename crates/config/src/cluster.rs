@@ -94,7 +94,7 @@ pub struct EngineTls {
 
 /// `None`: no cluster is configured, or something of it is wrong.
 pub(super) fn lower(
-    has_log: bool,
+    has_journal: bool,
     settings: &Settings,
     machine: &Machine,
     problems: &mut Vec<Problem>,
@@ -102,7 +102,7 @@ pub(super) fn lower(
     if !is_configured(settings) {
         return None;
     }
-    check_level(has_log, settings, problems);
+    check_level(has_journal, settings, problems);
     let mut lowering = Lowering { settings, problems };
     let raw = RawCluster::lower(values(settings, SECTION, SECTION.name))?;
     let name = lowering.name(&raw);
@@ -129,8 +129,8 @@ pub(super) fn is_configured(settings: &Settings) -> bool {
 }
 
 /// A cluster replicates what is stored.
-fn check_level(has_log: bool, settings: &Settings, problems: &mut Vec<Problem>) {
-    if !has_log {
+fn check_level(has_journal: bool, settings: &Settings, problems: &mut Vec<Problem>) {
+    if !has_journal {
         let key = "durability.level";
         let detail = "\"memory\" stores nothing that a cluster could replicate; set another \
         level, or remove [cluster]";

@@ -30,14 +30,14 @@ pub struct DurabilityConfig {
 
 impl DurabilityConfig {
     /// Whether anything asks for more than memory.
-    pub fn has_log(&self) -> bool {
+    pub fn has_journal(&self) -> bool {
         self.level_max != DurabilityLevel::Memory
     }
 
     /// What the logs may take, if nobody has said it.
     pub(super) fn resolve_log(&mut self, deriving: &mut Deriving, shards: u16, disk: Option<u64>) {
         let least = u64::from(self.segment_bytes) * u64::from(shards) * SEGMENTS_MIN;
-        let disk = disk.filter(|_| self.has_log());
+        let disk = disk.filter(|_| self.has_journal());
         deriving.log(&mut self.log_bytes_max, least, disk);
     }
 
@@ -60,7 +60,7 @@ impl DurabilityConfig {
     /// # Errors
     ///
     /// When a share of `log_bytes_max` is too small to work in.
-    pub fn log_settings(&self, shards: u16) -> Result<storage::Settings, SettingsError> {
+    pub fn journal_settings(&self, shards: u16) -> Result<storage::Settings, SettingsError> {
         let usual = storage::Settings::default();
         let batch_bytes_max = usual.batch_bytes_max.min(self.segment_bytes / 16);
         let settings = storage::Settings {
@@ -118,7 +118,7 @@ pub(super) fn lower(
         reclaim_percent: raw.reclaim_percent,
         reclaim_bytes_per_sec: raw.reclaim_bytes_per_sec,
     };
-    if lowered.has_log() {
+    if lowered.has_journal() {
         check_sizes(&lowered, needed, packet_bytes_max, server.shards, &mut problem);
     }
     if !cluster::is_configured(settings) {
@@ -212,10 +212,10 @@ fn check_sizes(
             show(needed.into())
         );
         problem("segment_bytes", detail);
-    } else if let Err(error) = lowered.log_settings(shards) {
+    } else if let Err(error) = lowered.journal_settings(shards) {
         let least = u64::from(own) * u64::from(shards) * SEGMENTS_MIN;
         let detail = match error {
-            SettingsError::LogBytes(..) => format!(
+            SettingsError::JournalBytes(..) => format!(
                 "{shards} shards with {SEGMENTS_MIN} segments of {} each need at least {}; write \
                  that or more, or lower packet_bytes_max or segment_bytes",
                 show(own.into()),

@@ -336,7 +336,7 @@ fn lower(
     let mut durability =
         durability::lower(&durability, &limits, &listeners, &server, settings, problems);
     durability.resolve_log(deriving, server.shards, (machine.disk_bytes)(&server.data_dir));
-    let cluster = cluster::lower(durability.has_log(), settings, machine, problems);
+    let cluster = cluster::lower(durability.has_journal(), settings, machine, problems);
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
     let http_hosts = http.hosts.clone();

@@ -528,7 +528,7 @@ fn a_key_that_needs_a_value_and_was_set_to_nothing_is_named() {
 fn durability_has_levels_for_broker_listener_and_topic() {
     let config = Config::defaults(&MACHINE);
     assert_eq!(config.durability.level, DurabilityLevel::Fsync);
-    assert!(config.durability.has_log() && config.durability.topics.is_empty());
+    assert!(config.durability.has_journal() && config.durability.topics.is_empty());
 
     let own = "[durability]\nlevel = \"memory\"\ntopics = [\"a/+=disk\", \"x=y=fsync\"]\n\
                when_full = \"wait\"\n[[listeners]]\nurl = \"tcp://127.0.0.1:1\"\n\
@@ -542,9 +542,9 @@ fn durability_has_levels_for_broker_listener_and_topic() {
     assert_eq!(config.durability.level_max, DurabilityLevel::Fsync);
     assert_eq!(config.durability.when_full, WhenFull::Wait);
 
-    assert!(!self::config("[durability]\nlevel = \"memory\"").durability.has_log());
+    assert!(!self::config("[durability]\nlevel = \"memory\"").durability.has_journal());
     let kept = "[durability]\nlevel = \"memory\"\ntopics = [\"a=disk\"]";
-    assert!(self::config(kept).durability.has_log(), "a rule asks for more");
+    assert!(self::config(kept).durability.has_journal(), "a rule asks for more");
 }
 
 #[test]
@@ -569,11 +569,11 @@ fn rules_of_topics_are_checked() {
 fn every_packet_fits_into_a_segment() {
     for packet_bytes_max in [20, 70_000, 1 << 20, 16 << 20, 268_435_460_u32] {
         let config = config(&format!("[limits]\npacket_bytes_max = {packet_bytes_max}"));
-        let settings = config.durability.log_settings(4).unwrap();
+        let settings = config.durability.journal_settings(4).unwrap();
         assert!(settings.record_bytes_max >= packet_bytes_max + 65_535 + 100, "{settings:?}");
         assert!(settings.segment_bytes >= 16 << 20);
     }
-    let settings = Config::defaults(&MACHINE).durability.log_settings(4).unwrap();
+    let settings = Config::defaults(&MACHINE).durability.journal_settings(4).unwrap();
     assert_eq!(settings.segment_bytes, 33 << 20);
 
     let small = "[limits]\npacket_bytes_max = \"1MiB\"\n[durability]\nsegment_bytes = \"2MiB\"";
@@ -581,7 +581,7 @@ fn every_packet_fits_into_a_segment() {
     assert!(error.starts_with("/etc/quelea/quelea.toml:4: durability.segment_bytes: "), "{error}");
     assert!(error.contains("write 2112KiB or more"), "{error}");
     let config = config(&small.replace("\"2MiB\"", "\"2112KiB\""));
-    assert_eq!(config.durability.log_settings(1).unwrap().segment_bytes, 2112 << 10);
+    assert_eq!(config.durability.journal_settings(1).unwrap().segment_bytes, 2112 << 10);
     // Where nothing is kept, sizes do not matter.
     self::config(&format!("{small}\nlevel = \"memory\""));
     // The listener with the largest packets decides.
@@ -592,8 +592,8 @@ fn every_packet_fits_into_a_segment() {
 #[test]
 fn the_space_of_all_logs_is_shared_by_the_shards() {
     let config = config("[durability]\nlog_bytes_max = \"2GiB\"\nsegment_bytes = \"40MiB\"");
-    assert_eq!(config.durability.log_settings(8).unwrap().log_bytes_max, 256 << 20);
-    assert!(config.durability.log_settings(64).is_err(), "less than four segments each");
+    assert_eq!(config.durability.journal_settings(8).unwrap().log_bytes_max, 256 << 20);
+    assert!(config.durability.journal_settings(64).is_err(), "less than four segments each");
     let error = error("[server]\nshards = 4\n[durability]\nlog_bytes_max = \"500MiB\"");
     assert!(error.starts_with("/etc/quelea/quelea.toml:4: durability.log_bytes_max: "), "{error}");
     assert!(

@@ -1,4 +1,4 @@
-//! The segment files of one log.
+//! The segment files of one journal.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -13,9 +13,9 @@ use storage::{
     manifest_file,
 };
 
-/// The files of one log, and the system calls on them.
+/// The files of one journal, and the system calls on them.
 #[derive(Debug)]
-pub struct LogFiles {
+pub struct JournalFiles {
     path: PathBuf,
     /// For syncing entries made, renamed and removed.
     directory: File,
@@ -23,8 +23,8 @@ pub struct LogFiles {
     open: Mutex<VecDeque<(u32, Arc<File>)>>,
 }
 
-impl LogFiles {
-    /// Opens the directory of a log, making it if need be.
+impl JournalFiles {
+    /// Opens the directory of a journal, making it if need be.
     pub fn open(path: &Path) -> io::Result<Self> {
         super::make_private(path)?;
         let directory = File::open(path)?;
@@ -48,7 +48,7 @@ impl LogFiles {
         Self::list_in(&self.path)
     }
 
-    /// The same for the directory of a log that is not opened.
+    /// The same for the directory of a journal that is not opened.
     pub fn list_in(path: &Path) -> io::Result<Vec<SegmentFile>> {
         let mut files = Vec::new();
         for entry in std::fs::read_dir(path)? {
@@ -77,7 +77,7 @@ impl LogFiles {
         Ok(())
     }
 
-    /// The manifest of the log.
+    /// The manifest of the journal.
     pub fn manifest_path(&self) -> PathBuf {
         self.path.join("manifest")
     }
@@ -386,10 +386,10 @@ fn failed(what: &str) -> impl Fn(io::Error) -> Fault + use<'_> {
     }
 }
 
-/// Open files per log. Policy: the one opened first is closed.
+/// Open files per journal. Policy: the one opened first is closed.
 const OPEN_FILES_MAX: usize = 16;
 /// What is synced at once of a new file.
 const SYNC_BYTES: u64 = 4 << 20;
-/// What is written at once of it. The thread of each log would keep a larger buffer for ever: an
-/// allocator gives back only what it has mapped, and maps less after the first large block.
+/// What is written at once of it. The thread of each journal would keep a larger buffer for ever:
+/// an allocator gives back only what it has mapped, and maps less after the first large block.
 const ZEROS_BYTES: usize = 64 << 10;

@@ -1,17 +1,17 @@
-//! The disk under the logs: a data directory, its lock, and the threads that carry out what a
-//! [`storage::Log`] asks for.
+//! The disk under the journals: a data directory, its lock, and the threads that carry out what a
+//! [`storage::Journal`] asks for.
 //!
 //! ```text
 //! DIR                           locked by the process that uses it
 //! DIR/lock                      locked too, where file systems lock no directories
-//! DIR/shard-000/0000000001.log  segment 1 of the log of shard 0
-//! DIR/shard-000/manifest        how far that log reaches at least, and what it belongs to
+//! DIR/shard-000/0000000001.log  segment 1 of the journal of shard 0
+//! DIR/shard-000/manifest        how far that journal reaches at least, and what it belongs to
 //! DIR/namespaces, bans, ...     small files, which say what they belong to as well
 //! ```
 //!
-//! [`DataDir::open`] locks the directory, [`DataDir::recover`] reads one log back,
-//! [`LogDisk::spawn`] starts its threads. No caller ever waits for the medium: commands go in by
-//! [`LogDisk::submit`], completions come back through a callback on the disk's thread.
+//! [`DataDir::open`] locks the directory, [`DataDir::recover`] reads one journal back,
+//! [`JournalDisk::spawn`] starts its threads. No caller ever waits for the medium: commands go in
+//! by [`JournalDisk::submit`], completions come back through a callback on the disk's thread.
 
 pub mod control;
 mod files;
@@ -27,12 +27,13 @@ use std::path::{Path, PathBuf};
 
 use storage::{Identity, Ledger, Record, Recovered, Recovery, Refusal, Report, Settings};
 
-pub use files::LogFiles;
+pub use files::JournalFiles;
 pub use stamped::Stamps;
 pub use stamped::{
-    CLUSTERED_FILES, Fault, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small, stamp_log,
+    CLUSTERED_FILES, Fault, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small,
+    stamp_journal,
 };
-pub use thread::LogDisk;
+pub use thread::JournalDisk;
 
 /// Where small files are replicated before they are written: the other nodes of a cluster.
 pub trait Replica: std::fmt::Debug + Send + Sync {
@@ -42,7 +43,7 @@ pub trait Replica: std::fmt::Debug + Send + Sync {
     fn put_file(&self, name: &str, content: &[u8]) -> io::Result<()>;
 }
 
-/// The file beside a log that a node of a cluster has copied.
+/// The file beside a journal that a node of a cluster has copied.
 pub const MARK_FILE: &str = "cursor";
 
 /// A locked data directory.
@@ -53,7 +54,7 @@ pub struct DataDir {
     _locks: [File; 2],
 }
 
-/// Why a data directory or a log in it cannot be used.
+/// Why a data directory or a journal in it cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     #[error("{path}: {error}", path = path.display())]
@@ -123,7 +124,7 @@ impl DataDir {
         &self.path
     }
 
-    /// Numbers of the shards that have a log here, in order.
+    /// Numbers of the shards that have a journal here, in order.
     pub fn shards(&self) -> Result<Vec<u16>, DataDirError> {
         Self::shards_in(&self.path).map_err(|error| self.fail(error))
     }
@@ -150,21 +151,21 @@ impl DataDir {
         }
         // From the last to the first: however far this came once, the last one tells the number.
         for shard in (0..count).rev() {
-            let path = self.log_path(shard);
+            let path = self.journal_path(shard);
             if path.exists() {
                 continue;
             }
             if self.has_segments(&found)? {
                 return Err(DataDirError::Missing(path));
             }
-            self.log_files(shard)?;
+            self.journal_files(shard)?;
         }
         Ok(count)
     }
 
     fn has_segments(&self, shards: &[u16]) -> Result<bool, DataDirError> {
         for shard in shards {
-            let list = self.log_files(*shard)?.list().map_err(|error| self.fail(error))?;
+            let list = self.journal_files(*shard)?.list().map_err(|error| self.fail(error))?;
             if !list.is_empty() {
                 return Ok(true);
             }
@@ -172,32 +173,32 @@ impl DataDir {
         Ok(false)
     }
 
-    /// The directory of a shard's log.
-    pub fn log_path(&self, shard: u16) -> PathBuf {
-        Self::log_path_in(&self.path, shard)
+    /// The directory of a shard's journal.
+    pub fn journal_path(&self, shard: u16) -> PathBuf {
+        Self::journal_path_in(&self.path, shard)
     }
 
     /// The same for a directory that somebody else has locked.
-    pub fn log_path_in(path: &Path, shard: u16) -> PathBuf {
+    pub fn journal_path_in(path: &Path, shard: u16) -> PathBuf {
         path.join(format!("shard-{shard:03}"))
     }
 
-    /// Opens the files of a shard's log, making its directory if need be.
-    pub fn log_files(&self, shard: u16) -> Result<LogFiles, DataDirError> {
-        let path = self.log_path(shard);
-        let opened = LogFiles::open(&path).and_then(|files| {
+    /// Opens the files of a shard's journal, making its directory if need be.
+    pub fn journal_files(&self, shard: u16) -> Result<JournalFiles, DataDirError> {
+        let path = self.journal_path(shard);
+        let opened = JournalFiles::open(&path).and_then(|files| {
             File::open(&self.path)?.sync_all()?;
             Ok(files)
         });
         opened.map_err(|error| DataDirError::Io { path, error })
     }
 
-    /// Reads a log back, handing each record to `sink` in order, and to `progress` the bytes of
-    /// each file. `fresh` is the identity for a log that does not exist yet; it also names the
+    /// Reads a journal back, handing each record to `sink` in order, and to `progress` the bytes of
+    /// each file. `fresh` is the identity for a journal that does not exist yet; it also names the
     /// shard that an existing one must belong to.
     pub fn recover(
         &self,
-        files: &LogFiles,
+        files: &JournalFiles,
         fresh: Identity,
         settings: &Settings,
         sink: &mut dyn FnMut(Record<'_>, &mut Ledger),
@@ -232,14 +233,15 @@ impl DataDir {
         Ok(recovery.finish(fresh))
     }
 
-    /// Refuses logs of which one is new and another is not: all are made before the first record.
+    /// Refuses journals of which one is new and another is not: all are made before the first
+    /// record.
     pub fn check_together<'a>(
         &self,
         reports: impl Iterator<Item = (u16, &'a Report)> + Clone,
     ) -> Result<(), DataDirError> {
         let has_records = reports.clone().any(|(_, report)| report.records > 0);
         match reports.clone().find(|(_, report)| report.is_new && has_records) {
-            Some((shard, _)) => Err(DataDirError::Emptied(self.log_path(shard))),
+            Some((shard, _)) => Err(DataDirError::Emptied(self.journal_path(shard))),
             None => Ok(()),
         }
     }

@@ -1,7 +1,8 @@
-//! The stamps of a data directory's parts: all its logs, and the small files beside them.
+//! The stamps of a data directory's parts: all its journals, and the small files beside them.
 //!
 //! A small file begins with a line that says which directory and which start wrote it, with a
-//! checksum of the whole file. One that is damaged, older, foreign or gone is refused, as a log is.
+//! checksum of the whole file. One that is damaged, older, foreign or gone is refused, as a journal
+//! is.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use storage::{Manifest, Misfit, Stamp, Together, checksum};
 
-use super::{DataDir, DataDirError, LogFiles, write_whole};
+use super::{DataDir, DataDirError, JournalFiles, write_whole};
 use crate::Replica;
 
 /// The small files that every data directory has once a broker has served from it, beside the one
@@ -28,10 +29,10 @@ pub const CLUSTERED_FILES: [&str; 5] =
 #[derive(Clone, Debug, Default)]
 pub struct Stamps {
     together: Together,
-    /// `None`: the logs are not used. A file keeps the stamp that it has.
+    /// `None`: the journals are not used. A file keeps the stamp that it has.
     own: Option<Stamp>,
-    /// In a cluster: where files are replicated, and the directory that they are in. Neither logs
-    /// nor files have stamps there: what belongs together is known by the cluster's id.
+    /// In a cluster: where files are replicated, and the directory that they are in. Neither
+    /// journals nor files have stamps there: what belongs together is known by the cluster's id.
     replica: Option<(Arc<dyn Replica>, PathBuf)>,
 }
 
@@ -45,7 +46,7 @@ pub struct Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    Log(u16),
+    Journal(u16),
     Small,
     Names,
 }
@@ -160,10 +161,10 @@ impl DataDir {
     /// What of the directory does not belong to the rest. Changes nothing.
     pub fn look_together(&self) -> Result<(Together, Vec<Fault>), DataDirError> {
         let shards = self.shards()?;
-        let logs = shards.iter().map(|shard| self.stamp_of(*shard));
-        let logs: Vec<_> = logs.collect::<Result<_, _>>()?;
+        let journals = shards.iter().map(|shard| self.stamp_of(*shard));
+        let journals: Vec<_> = journals.collect::<Result<_, _>>()?;
         let small = SMALL_FILES.map(|name| self.path().join(name));
-        let names = [self.log_path(0).join(NAMES_FILE), self.path().join(NAMES_FILE)];
+        let names = [self.journal_path(0).join(NAMES_FILE), self.path().join(NAMES_FILE)];
         let secret = self.path().join(SECRET_FILE);
         let read = |path: &PathBuf| content_of(path).map_err(|error| self.fail(error));
         let mut contents = Vec::new();
@@ -171,15 +172,15 @@ impl DataDir {
             contents.push(read(path)?);
         }
         let votes: Vec<_> = contents.iter().map(stamp_in).collect();
-        let known: Vec<_> = logs.iter().map(|found| found.flatten()).collect();
+        let known: Vec<_> = journals.iter().map(|found| found.flatten()).collect();
         let together = Together::of(&known, &votes);
         let stamps = Stamps { together, ..Stamps::default() };
         let mut faults = Vec::new();
-        for (shard, found) in shards.iter().zip(&logs) {
+        for (shard, found) in shards.iter().zip(&journals) {
             // What is wrong with others is found when they are read.
             let Some(stamp) = found else { continue };
             if let Err(misfit) = together.check(*stamp) {
-                let (part, path) = (Part::Log(*shard), self.log_path(*shard));
+                let (part, path) = (Part::Journal(*shard), self.journal_path(*shard));
                 faults.push(Fault { part, path, misfit: Some(misfit) });
             }
         }
@@ -197,9 +198,10 @@ impl DataDir {
         Ok((together, faults))
     }
 
-    /// What the manifest of a log has for a stamp. `None`: the log has a fault of another kind.
+    /// What the manifest of a journal has for a stamp. `None`: the journal has a fault of another
+    /// kind.
     fn stamp_of(&self, shard: u16) -> Result<Option<Option<Stamp>>, DataDirError> {
-        let files = self.log_files(shard)?;
+        let files = self.journal_files(shard)?;
         let fail = |error| DataDirError::Io { path: files.path().to_owned(), error };
         match files.manifest().map_err(fail)? {
             Some(content) => Ok(Manifest::read(&content).ok().map(|found| found.stamp)),
@@ -208,7 +210,7 @@ impl DataDir {
         }
     }
 
-    /// A start begins: all logs get its unfinished stamp.
+    /// A start begins: all journals get its unfinished stamp.
     ///
     /// # Errors
     ///
@@ -221,7 +223,7 @@ impl DataDir {
         let token = u64::from_ne_bytes(base::random());
         let next = together.next(base::random(), token);
         for shard in 0..shards {
-            let files = self.log_files(shard)?;
+            let files = self.journal_files(shard)?;
             let fail = |error| DataDirError::Io { path: files.path().to_owned(), error };
             let read = files.manifest().map_err(fail)?.map(|content| Manifest::read(&content));
             let known = match read {
@@ -257,7 +259,7 @@ impl DataDir {
         Ok(all)
     }
 
-    /// Makes a directory of what a cluster replicates: logs are here already, files are as
+    /// Makes a directory of what a cluster replicates: journals are here already, files are as
     /// [`DataDir::files_for_cluster`] gives them. All get one finished stamp, as if a broker had
     /// served from it.
     pub fn stamp_as_served(
@@ -269,18 +271,18 @@ impl DataDir {
         let directory = base::random();
         let stamp = Stamp { directory, start: 1, token, is_finished: true };
         for shard in 0..shards {
-            let log = self.log_files(shard)?;
-            let fail = |error| DataDirError::Io { path: log.path().to_owned(), error };
-            let known = match log.manifest().map_err(fail)? {
+            let journal = self.journal_files(shard)?;
+            let fail = |error| DataDirError::Io { path: journal.path().to_owned(), error };
+            let known = match journal.manifest().map_err(fail)? {
                 Some(content) => Manifest::read(&content).map_err(|refusal| {
-                    DataDirError::Refused { path: log.path().into(), refusal }
+                    DataDirError::Refused { path: journal.path().into(), refusal }
                 })?,
                 None => {
                     let id = base::random();
                     Manifest::of_nothing(storage::Identity { id, shard, shards })
                 }
             };
-            log.put_manifest(&known.stamped(stamp)).map_err(fail)?;
+            journal.put_manifest(&known.stamped(stamp)).map_err(fail)?;
         }
         for name in CLUSTERED_FILES {
             let found = files.iter().find(|(known, _)| *known == name);
@@ -314,8 +316,8 @@ pub fn replace_small(path: &Path, stamp: Stamp) -> io::Result<()> {
     write_whole(path, &stamped(stamp, b""))
 }
 
-/// Gives a log that was mended the stamp of the others.
-pub fn stamp_log(files: &LogFiles, stamp: Stamp) -> io::Result<()> {
+/// Gives a journal that was mended the stamp of the others.
+pub fn stamp_journal(files: &JournalFiles, stamp: Stamp) -> io::Result<()> {
     let content = files.manifest()?.unwrap_or_default();
     let found = Manifest::read(&content).map_err(io::Error::other)?;
     files.put_manifest(&found.stamped(stamp))
@@ -379,7 +381,7 @@ fn stamp_of_line(line: &str) -> Option<Stamp> {
 
 /// Its first line goes on with directory, start, token and checksum.
 const HEAD: &str = "# quelea 2 ";
-/// Of a file that was written without any log.
+/// Of a file that was written without any journal.
 const NO_START: Stamp = Stamp { directory: [0; 16], start: 0, token: 0, is_finished: false };
 const DAMAGED: &str = "it is damaged: put the right one back, or restore all of a backup together, \
                        or run `quelea log repair`";

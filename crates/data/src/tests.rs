@@ -1,6 +1,6 @@
 use std::sync::mpsc::{Receiver, channel};
 
-use storage::{Level, Log, Position, RecordKind, Status};
+use storage::{Journal, Level, Position, RecordKind, Status};
 
 use super::*;
 
@@ -14,16 +14,16 @@ fn settings() -> Settings {
     Settings::with_segment_bytes(256 * 1024)
 }
 
-/// A log on real files, driven by hand.
+/// A journal on real files, driven by hand.
 struct Driven {
-    log: Log,
-    disk: LogDisk,
+    journal: Journal,
+    disk: JournalDisk,
     completions: Receiver<storage::Completion>,
 }
 
 impl Driven {
     fn open(data: &DataDir) -> (Self, Vec<(Position, Vec<u8>)>) {
-        let files = data.log_files(0).unwrap();
+        let files = data.journal_files(0).unwrap();
         let mut found = Vec::new();
         let recovered = data
             .recover(
@@ -35,28 +35,28 @@ impl Driven {
             )
             .unwrap();
         let (sender, completions) = channel();
-        let disk = LogDisk::spawn(files, "test", move |completion, _| {
+        let disk = JournalDisk::spawn(files, "test", move |completion, _| {
             let _ = sender.send(completion);
         })
         .unwrap();
-        let log = Log::open(recovered, settings());
-        let mut driven = Self { log, disk, completions };
-        driven.until(|log| log.status() == Status::Ready);
+        let journal = Journal::open(recovered, settings());
+        let mut driven = Self { journal, disk, completions };
+        driven.until(|journal| journal.status() == Status::Ready);
         (driven, found)
     }
 
-    fn until(&mut self, reached: impl Fn(&Log) -> bool) -> Vec<storage::ReadBack> {
+    fn until(&mut self, reached: impl Fn(&Journal) -> bool) -> Vec<storage::ReadBack> {
         let mut reads = Vec::new();
-        while !reached(&self.log) || !reads.is_empty() {
+        while !reached(&self.journal) || !reads.is_empty() {
             let mut commands = Vec::new();
-            self.log.take_commands(&mut commands, 0);
+            self.journal.take_commands(&mut commands, 0);
             for command in commands {
                 self.disk.submit(command).unwrap();
             }
-            if reached(&self.log) {
+            if reached(&self.journal) {
                 break;
             }
-            reads.extend(self.log.on_completed(self.completions.recv().unwrap()));
+            reads.extend(self.journal.on_completed(self.completions.recv().unwrap()));
             if !reads.is_empty() {
                 break;
             }
@@ -76,26 +76,26 @@ fn records_come_back_after_a_start() {
         for number in 0..2000_u32 {
             let bytes = vec![number as u8; 500];
             let position = loop {
-                match driven.log.append(KIND, &[&bytes], Level::Fsync) {
+                match driven.journal.append(KIND, &[&bytes], Level::Fsync) {
                     Ok(position) => break position,
                     Err(_) => {
-                        let before = driven.log.stats();
-                        driven.until(|log| log.stats() != before);
+                        let before = driven.journal.stats();
+                        driven.until(|journal| journal.stats() != before);
                     }
                 }
             };
             positions.push(position);
         }
         let last = *positions.last().unwrap();
-        driven.until(|log| log.is_committed(last, Level::Fsync));
-        // The process "dies" here: the log is not closed.
+        driven.until(|journal| journal.is_committed(last, Level::Fsync));
+        // The process "dies" here: the journal is not closed.
     }
     let data = DataDir::open(dir.path()).unwrap();
     let (driven, found) = Driven::open(&data);
     let found_positions: Vec<_> = found.iter().map(|(position, _)| *position).collect();
     assert_eq!(found_positions, positions);
     assert!(found.iter().enumerate().all(|(number, (_, bytes))| bytes == &[number as u8; 500]));
-    assert!(driven.log.stats().segments > 3);
+    assert!(driven.journal.stats().segments > 3);
 }
 
 #[test]
@@ -103,13 +103,13 @@ fn a_record_on_disk_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open(dir.path()).unwrap();
     let (mut driven, _) = Driven::open(&data);
-    let first = driven.log.append(KIND, &[b"the ", b"first"], Level::Disk).unwrap();
-    let second = driven.log.append(KIND, &[b"the second"], Level::Disk).unwrap();
-    driven.until(|log| log.is_committed(second, Level::Disk));
+    let first = driven.journal.append(KIND, &[b"the ", b"first"], Level::Disk).unwrap();
+    let second = driven.journal.append(KIND, &[b"the second"], Level::Disk).unwrap();
+    driven.until(|journal| journal.is_committed(second, Level::Disk));
     drop(driven);
     let (mut driven, _) = Driven::open(&data);
-    assert!(driven.log.read(first).is_none());
-    driven.log.request(first, 1000).unwrap();
+    assert!(driven.journal.read(first).is_none());
+    driven.journal.request(first, 1000).unwrap();
     let mut reads = driven.until(|_| false);
     let mut chunk = reads.pop().unwrap().result.unwrap();
     assert_eq!(chunk.next().unwrap().bytes, b"the first");
@@ -139,7 +139,7 @@ fn a_lock_file_that_was_deleted_lets_nobody_in() {
 fn a_file_that_cannot_be_read_is_named_with_the_place() {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open(dir.path()).unwrap();
-    let files = data.log_files(0).unwrap();
+    let files = data.journal_files(0).unwrap();
     // Its entry is there, and reading fails.
     std::fs::create_dir(files.segment_path(1)).unwrap();
     let read = data.recover(&files, identity(), &settings(), &mut |_, _| {}, &|_| {});
@@ -152,7 +152,7 @@ fn a_newest_file_that_is_lost_is_missed() {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open(dir.path()).unwrap();
     drop(Driven::open(&data));
-    let files = data.log_files(0).unwrap();
+    let files = data.journal_files(0).unwrap();
     let path = files.segment_path(1);
     let recover = || data.recover(&files, identity(), &settings(), &mut |_, _| {}, &|_| {});
     let refusal = || recover().unwrap_err().to_string();
@@ -176,18 +176,18 @@ fn the_number_of_shards_is_fixed_by_the_directory() {
 }
 
 #[test]
-fn a_creation_that_was_cut_short_is_finished_and_a_lost_log_is_missed() {
+fn a_creation_that_was_cut_short_is_finished_and_a_lost_journal_is_missed() {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open(dir.path()).unwrap();
-    data.log_files(3).unwrap();
+    data.journal_files(3).unwrap();
     assert_eq!(data.shard_count(8, false).unwrap(), 4);
     assert_eq!(data.shards().unwrap(), [0, 1, 2, 3]);
 
     drop(Driven::open(&data));
-    std::fs::remove_dir(data.log_path(2)).unwrap();
+    std::fs::remove_dir(data.journal_path(2)).unwrap();
     let refused = data.shard_count(4, true);
     assert!(matches!(refused, Err(DataDirError::Missing(_))), "{refused:?}");
-    assert!(!data.log_path(2).exists());
+    assert!(!data.journal_path(2).exists());
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_data_directory_is_private() {
     let path = dir.path().join("data");
     let data = DataDir::open(&path).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o077, 0);
-    let files = data.log_files(0).unwrap();
+    let files = data.journal_files(0).unwrap();
     let id = storage::CommandId(1);
     files.carry_out(storage::Command::Create { id, segment: 1, bytes: 4096 });
     let mode = std::fs::metadata(files.segment_path(1)).unwrap().permissions().mode();
@@ -205,11 +205,11 @@ fn a_data_directory_is_private() {
 }
 
 #[test]
-fn a_log_of_another_shard_is_refused() {
+fn a_journal_of_another_shard_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open(dir.path()).unwrap();
     drop(Driven::open(&data));
-    let files = data.log_files(0).unwrap();
+    let files = data.journal_files(0).unwrap();
     let other = Identity { shard: 1, shards: 2, ..identity() };
     let error = data.recover(&files, other, &settings(), &mut |_, _| {}, &|_| {}).unwrap_err();
     assert!(error.to_string().contains("belongs to shard 0 of 1"), "{error}");
@@ -218,7 +218,7 @@ fn a_log_of_another_shard_is_refused() {
 #[test]
 fn a_commit_that_fails_says_how_far_it_came() {
     let dir = tempfile::tempdir().unwrap();
-    let files = LogFiles::open(dir.path()).unwrap();
+    let files = JournalFiles::open(dir.path()).unwrap();
     let bytes = std::sync::Arc::new(vec![1, 2, 3]);
     let id = storage::CommandId(1);
     files.carry_out(storage::Command::Create { id, segment: 1, bytes: 4096 });

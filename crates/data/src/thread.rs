@@ -1,4 +1,4 @@
-//! The two threads of a log: one commits, one keeps house and reads.
+//! The two threads of a journal: one commits, one keeps house and reads.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use storage::{Command, CommandQueue, CommitGate, Completion, FaultKind, Outcome};
 
-use super::LogFiles;
+use super::JournalFiles;
 
-/// Carries out the commands of one log. Dropping it finishes what was submitted.
+/// Carries out the commands of one journal. Dropping it finishes what was submitted.
 ///
-/// Both queues are bounded by the log itself: it has two commits, one housekeeping command and one
-/// read for reclaiming under way at a time; its user bounds the other reads.
+/// Both queues are bounded by the journal itself: it has two commits, one housekeeping command and
+/// one read for reclaiming under way at a time; its user bounds the other reads.
 #[derive(Debug)]
-pub struct LogDisk {
+pub struct JournalDisk {
     /// `None` once closed.
     queues: Option<CommandQueues>,
     threads: Vec<JoinHandle<()>>,
@@ -28,11 +28,11 @@ struct CommandQueues {
     background: Sender<Command>,
 }
 
-impl LogDisk {
+impl JournalDisk {
     /// Starts the threads. `done` is called on them with each completion and the time it took; it
-    /// should hand it to the log's owner and wake that up.
+    /// should hand it to the journal's owner and wake that up.
     pub fn spawn(
-        files: LogFiles,
+        files: JournalFiles,
         name: &str,
         done: impl Fn(Completion, Duration) + Clone + Send + 'static,
     ) -> io::Result<Self> {
@@ -76,7 +76,7 @@ impl LogDisk {
 
 /// What one of the threads does.
 struct QueueThread<F> {
-    files: Arc<LogFiles>,
+    files: Arc<JournalFiles>,
     queue: Receiver<Command>,
     /// Taken from the queue while a file was made, in order.
     waiting: VecDeque<Command>,
@@ -103,7 +103,7 @@ impl<F: Fn(Completion, Duration)> QueueThread<F> {
 /// Nobody who wants to read waits until a file is made. A read that comes before the making of a
 /// file, instead of after it, finds the same.
 fn read_meanwhile(
-    files: &LogFiles,
+    files: &JournalFiles,
     queue: &Receiver<Command>,
     waiting: &mut VecDeque<Command>,
     done: &impl Fn(Completion, Duration),
@@ -118,7 +118,7 @@ fn read_meanwhile(
     }
 }
 
-impl Drop for LogDisk {
+impl Drop for JournalDisk {
     fn drop(&mut self) {
         self.close();
     }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn reads_go_on_while_a_file_is_made() {
         let dir = tempfile::tempdir().unwrap();
-        let files = LogFiles::open(dir.path()).unwrap();
+        let files = JournalFiles::open(dir.path()).unwrap();
         let create = |id, segment| Command::Create { id: CommandId(id), segment, bytes: 4096 };
         let read = |id, segment| Command::Read { id: CommandId(id), segment, offset: 0, bytes: 1 };
         files.carry_out(create(1, 1));

@@ -70,11 +70,11 @@ pub trait Host {
     fn on_order(&mut self, order: Self::Order, shards: &mut [Shard], now_ms: u64);
 
     /// Hands over what the disks have to do. Once per turn, at its end, and once before the first.
-    fn drive_logs(&mut self, shards: &mut [Shard], now_ms: u64);
+    fn drive_journals(&mut self, shards: &mut [Shard], now_ms: u64);
 
     /// When it wants to be asked to do so, should nothing else happen.
-    fn logs_deadline_ms(&self) -> Option<u64>;
+    fn journals_deadline_ms(&self) -> Option<u64>;
 
-    /// No connection is left after the order to stop. True: no log has anything left to write.
-    fn have_logs_ended(&mut self) -> bool;
+    /// No connection is left after the order to stop. True: no journal has anything left to write.
+    fn have_journals_ended(&mut self) -> bool;
 }

@@ -7,7 +7,7 @@
 //! server drive it with sockets of the system, the simulator with sockets in memory.
 //!
 //! It does **not** know: the kinds of sockets, threads, event queues, files, configuration, what is
-//! said in the log.
+//! said in the journal.
 //!
 //! Start reading at [`Driver::turn`].
 //!

@@ -40,14 +40,14 @@ pub enum Item<H: Host> {
     /// Publish a message of the broker's own through this shard.
     Publish(ShardId, Message),
     Access(Rules),
-    /// The disk of this shard's log has carried out a command.
+    /// The disk of this shard's journal has carried out a command.
     Disk(ShardId, Box<Completion>),
     /// There is not enough memory: look who holds it.
     MemoryLook,
-    /// Close everything; then end, or wait for `CloseLogs` where there are logs.
+    /// Close everything; then end, or wait for `CloseJournals` where there are journals.
     Shutdown,
     /// Nobody sends mail any more: write what is left, then end.
-    CloseLogs,
+    CloseJournals,
     /// For the host.
     Order(H::Order),
 }

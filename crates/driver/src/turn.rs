@@ -218,8 +218,8 @@ impl<H: Host> Driver<H> {
             standstills: 0,
             ends_at_ms: None,
         };
-        // Opening the logs does not wait for the first event.
-        driver.drive_logs();
+        // Opening the journals does not wait for the first event.
+        driver.drive_journals();
         driver
     }
 
@@ -245,7 +245,7 @@ impl<H: Host> Driver<H> {
         self.close_some();
         self.answer_one();
         self.end_turn();
-        self.drive_logs();
+        self.drive_journals();
         self.note_turn(began);
     }
 
@@ -259,7 +259,7 @@ impl<H: Host> Driver<H> {
         self.measure_work(began);
         self.write_and_close();
         self.end_turn();
-        self.drive_logs();
+        self.drive_journals();
         self.note_turn(began);
     }
 
@@ -272,14 +272,14 @@ impl<H: Host> Driver<H> {
         self.host.now().saturating_duration_since(began)
     }
 
-    fn drive_logs(&mut self) {
-        self.host.drive_logs(&mut self.shards, self.now_ms);
+    fn drive_journals(&mut self) {
+        self.host.drive_journals(&mut self.shards, self.now_ms);
     }
 
     /// Has it come to its end after the order to stop?
     pub fn is_over(&mut self) -> bool {
         let Some(end) = self.ends_at_ms else { return false };
-        let has_ended = self.connections.is_empty() && self.host.have_logs_ended();
+        let has_ended = self.connections.is_empty() && self.host.have_journals_ended();
         has_ended || self.now_ms >= end
     }
 
@@ -376,8 +376,8 @@ impl<H: Host> Driver<H> {
     fn idle_ms(&self) -> u64 {
         let now_ms = self.host.ms_at(self.host.now());
         let shards = self.shards.iter().map(Shard::next_deadline_ms);
-        let logs = self.host.logs_deadline_ms();
-        let others = self.ends_at_ms.into_iter().chain(logs);
+        let journals = self.host.journals_deadline_ms();
+        let others = self.ends_at_ms.into_iter().chain(journals);
         let next_ms = shards.chain(others).fold(self.waiting.until_ms, u64::min);
         next_ms.saturating_sub(now_ms).min(SLEEP_MS_MAX)
     }
@@ -418,8 +418,11 @@ impl<H: Host> Driver<H> {
                     shard.on_shutdown(now_ms);
                 }
             }
-            Item::CloseLogs => {
-                self.shards.iter_mut().filter_map(Shard::log_mut).for_each(|log| log.close());
+            Item::CloseJournals => {
+                self.shards
+                    .iter_mut()
+                    .filter_map(Shard::journal_mut)
+                    .for_each(|journal| journal.close());
             }
             Item::Order(order) => self.host.on_order(order, &mut self.shards, now_ms),
         }

@@ -1,12 +1,12 @@
-//! Recovery: any bytes as the files of a log give a clean start or a clean refusal, and after a
-//! start the log can be used and gives the same records again.
+//! Recovery: any bytes as the files of a journal give a clean start or a clean refusal, and after a
+//! start the journal can be used and gives the same records again.
 //!
 //! An input is a byte of flags, where the first file ends (two bytes), and the bytes of one or two
 //! files. With flag 1 the checksums are mended first, so that what is behind them is reached too.
 
 use storage::testing::{Crash, SimDisk, mend_checksums};
 use storage::{
-    HeaderRead, Identity, Level, Log, RecordKind, Recovered, Refusal, SegmentHeader, Settings,
+    HeaderRead, Identity, Journal, Level, RecordKind, Recovered, Refusal, SegmentHeader, Settings,
     Status, Survey,
 };
 
@@ -38,12 +38,12 @@ pub fn log_recovery(input: &[u8]) {
     }
     let Ok((recovered, first)) = recover(&disk) else { return repair(disk) };
     assert_eq!(recovered.report.records, first.len() as u64);
-    let mut log = Log::open(recovered, settings());
-    if !drive(&mut log, &mut disk, |log| log.status() == Status::Ready) {
+    let mut journal = Journal::open(recovered, settings());
+    if !drive(&mut journal, &mut disk, |journal| journal.status() == Status::Ready) {
         return;
     }
-    let appended = log.append(KIND, &[b"after"], Level::Fsync);
-    drive(&mut log, &mut disk, |log| log.stats().pending_bytes == 0);
+    let appended = journal.append(KIND, &[b"after"], Level::Fsync);
+    drive(&mut journal, &mut disk, |journal| journal.stats().pending_bytes == 0);
     disk.crash(Crash::Power);
     let (_, second) = recover(&disk).expect("a log that was opened opens again");
     assert_eq!(second[..first.len()], first, "what was found once is found again");
@@ -84,18 +84,18 @@ fn repair(mut disk: SimDisk) {
 }
 
 /// Turns and steps until `reached`; false when it does not come to that.
-fn drive(log: &mut Log, disk: &mut SimDisk, reached: impl Fn(&Log) -> bool) -> bool {
+fn drive(journal: &mut Journal, disk: &mut SimDisk, reached: impl Fn(&Journal) -> bool) -> bool {
     for now_ms in 0..1000 {
         let mut commands = Vec::new();
-        log.take_commands(&mut commands, now_ms * 100);
+        journal.take_commands(&mut commands, now_ms * 100);
         commands.into_iter().for_each(|command| disk.submit(command));
-        if reached(log) {
+        if reached(journal) {
             return true;
         }
         while let Some(completion) = disk.step() {
-            log.on_completed(completion);
+            journal.on_completed(completion);
         }
-        log.on_tick(now_ms * 100);
+        journal.on_tick(now_ms * 100);
     }
     false
 }
@@ -104,21 +104,21 @@ fn settings() -> Settings {
     Settings::with_segment_bytes(SEGMENT_BYTES)
 }
 
-/// Logs of one and two files, after a crash and closed in order.
+/// Journals of one and two files, after a crash and closed in order.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (records, close) in [(0, false), (3, false), (3, true), (70, true)] {
         let mut disk = SimDisk::new(1);
-        let mut log = Log::create(IDENTITY, settings());
-        drive(&mut log, &mut disk, |log| log.status() == Status::Ready);
+        let mut journal = Journal::create(IDENTITY, settings());
+        drive(&mut journal, &mut disk, |journal| journal.status() == Status::Ready);
         for number in 0..records {
             let bytes = vec![number; 1000];
-            log.append(KIND, &[&bytes], Level::Fsync).expect("a new log takes records");
-            drive(&mut log, &mut disk, |log| log.stats().pending_bytes == 0);
+            journal.append(KIND, &[&bytes], Level::Fsync).expect("a new log takes records");
+            drive(&mut journal, &mut disk, |journal| journal.stats().pending_bytes == 0);
         }
         if close {
-            log.close();
-            drive(&mut log, &mut disk, |log| log.status() == Status::Closed);
+            journal.close();
+            drive(&mut journal, &mut disk, |journal| journal.status() == Status::Closed);
         }
         for flags in [0, FLAG_MEND] {
             seeds.push(input_of(&disk, flags));

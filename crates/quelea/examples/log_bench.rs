@@ -1,4 +1,4 @@
-//! What the log costs beside a bare writer of the same batches.
+//! What the journal costs beside a bare writer of the same batches.
 //!
 //! ```text
 //! cargo run --release -p quelea --example log_bench -- [DIR] [SECONDS per case]
@@ -17,9 +17,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use data::{DataDir, LogDisk};
+use data::{DataDir, JournalDisk};
 use storage::{
-    Command, Completion, Identity, Level, Log, Position, RecordKind, Settings, Status, weight,
+    Command, Completion, Identity, Journal, Level, Position, RecordKind, Settings, Status, weight,
 };
 
 fn main() -> Result<()> {
@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     );
     for (bytes, waiting) in [(16, 10_000), (1024, 10_000), (8192, 2_000), (1024, 100)] {
         for level in [Level::Disk, Level::Fsync] {
-            let result = run_log(&dir, bytes, waiting, level, secs);
+            let result = run_journal(&dir, bytes, waiting, level, secs);
             let measured = result.with_context(|| format!("{bytes} bytes, {level:?}"))?;
             let bare = run_bare(&dir, &measured.groups, level)?;
             measured.print(bytes, waiting, level, bare);
@@ -82,10 +82,10 @@ impl Measured {
     }
 }
 
-/// The log with its disk, and the records that are not committed yet.
+/// The journal with its disk, and the records that are not committed yet.
 struct Bench {
-    log: Log,
-    disk: LogDisk,
+    journal: Journal,
+    disk: JournalDisk,
     completions: Receiver<Completion>,
     pending: VecDeque<(Position, Instant)>,
     measured: Measured,
@@ -94,11 +94,17 @@ struct Bench {
     is_full: bool,
 }
 
-fn run_log(dir: &Path, bytes: usize, waiting: usize, level: Level, secs: f64) -> Result<Measured> {
+fn run_journal(
+    dir: &Path,
+    bytes: usize,
+    waiting: usize,
+    level: Level,
+    secs: f64,
+) -> Result<Measured> {
     let _ = std::fs::remove_dir_all(dir);
     let mut bench = Bench::open(dir)?;
     let record = vec![0x5a; bytes];
-    while bench.log.status() != Status::Ready {
+    while bench.journal.status() != Status::Ready {
         bench.turn(level)?;
     }
     let cpu = cpu_time()?;
@@ -120,12 +126,12 @@ fn run_log(dir: &Path, bytes: usize, waiting: usize, level: Level, secs: f64) ->
 impl Bench {
     fn open(dir: &Path) -> Result<Self> {
         let data = DataDir::open(dir)?;
-        let files = data.log_files(0)?;
+        let files = data.journal_files(0)?;
         let identity = Identity { id: [1; 16], shard: 0, shards: 1 };
         let settings = Settings::default();
         let recovered = data.recover(&files, identity, &settings, &mut |_, _| {}, &|_| {})?;
         let (sender, completions) = channel();
-        let disk = LogDisk::spawn(files, "bench", move |completion, _| {
+        let disk = JournalDisk::spawn(files, "bench", move |completion, _| {
             let _ = sender.send(completion);
         })?;
         let measured = Measured {
@@ -135,10 +141,10 @@ impl Bench {
             groups: Vec::new(),
             waits: Vec::new(),
         };
-        let log = Log::open(recovered, settings);
+        let journal = Journal::open(recovered, settings);
         let begun = Instant::now();
         Ok(Self {
-            log,
+            journal,
             disk,
             completions,
             pending: VecDeque::new(),
@@ -156,9 +162,9 @@ impl Bench {
             if self.pending.len() >= waiting {
                 return;
             }
-            let Ok(position) = self.log.append(KIND, &[record], level) else { return };
+            let Ok(position) = self.journal.append(KIND, &[record], level) else { return };
             // Nothing is kept: the space of what was written is to come back.
-            self.log.release(position, weight(record.len()));
+            self.journal.release(position, weight(record.len()));
             self.pending.push_back((position, now));
         }
         self.is_full = false;
@@ -167,9 +173,9 @@ impl Bench {
     /// Commands out, completions in; waits for one when no more may be appended.
     fn turn(&mut self, level: Level) -> Result<()> {
         let now_ms = self.begun.elapsed().as_millis() as u64;
-        self.log.on_tick(now_ms);
+        self.journal.on_tick(now_ms);
         let mut commands = Vec::new();
-        self.log.take_commands(&mut commands, now_ms);
+        self.journal.take_commands(&mut commands, now_ms);
         for command in commands {
             self.note(&command);
             if let Err(completion) = self.disk.submit(command) {
@@ -177,17 +183,17 @@ impl Bench {
             }
         }
         if self.is_full {
-            self.log.on_completed(self.completions.recv_timeout(Duration::from_secs(30))?);
+            self.journal.on_completed(self.completions.recv_timeout(Duration::from_secs(30))?);
         }
         while let Ok(completion) = self.completions.try_recv() {
-            self.log.on_completed(completion);
+            self.journal.on_completed(completion);
         }
-        if let Status::Full(fault) | Status::Poisoned(fault) = self.log.status() {
+        if let Status::Full(fault) | Status::Poisoned(fault) = self.journal.status() {
             bail!("{fault}");
         }
         let now = Instant::now();
         while let Some(&(position, since)) = self.pending.front()
-            && self.log.is_committed(position, level)
+            && self.journal.is_committed(position, level)
         {
             self.pending.pop_front();
             self.measured.records += 1;
@@ -221,7 +227,7 @@ fn run_bare(dir: &Path, groups: &[u32], level: Level) -> Result<Duration> {
     let mut at = 0;
     for &group in groups {
         if at + u64::from(group) > file_bytes {
-            // The log syncs each segment too before it goes on in the next.
+            // The journal syncs each segment too before it goes on in the next.
             file.sync_data()?;
             at = 0;
         }

@@ -14,8 +14,8 @@ use anyhow::{Context, Result, bail};
 use broker::journal::{Fact, QueueNumber, SessionOpened, StoredMessage, Subscribed};
 use broker::{Name, Settings, Shared};
 use codec::{QoS, Version};
-use data::{DataDir, LogDisk};
-use storage::{AppendError, Completion, Identity, Level, Log, RecordKind, Status};
+use data::{DataDir, JournalDisk};
+use storage::{AppendError, Completion, Identity, Journal, Level, RecordKind, Status};
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
@@ -42,8 +42,8 @@ fn main() -> Result<()> {
 }
 
 struct Writer {
-    log: Log,
-    disk: LogDisk,
+    journal: Journal,
+    disk: JournalDisk,
     completions: Receiver<Completion>,
     front: Vec<u8>,
     begun: Instant,
@@ -51,17 +51,17 @@ struct Writer {
 
 impl Writer {
     fn open(data: &DataDir, shard: u16) -> Result<Self> {
-        let files = data.log_files(shard)?;
+        let files = data.journal_files(shard)?;
         let (sender, completions) = channel();
-        let disk = LogDisk::spawn(files, "bench", move |completion, _| {
+        let disk = JournalDisk::spawn(files, "bench", move |completion, _| {
             let _ = sender.send(completion);
         })?;
         let id = u64::from(shard + 1).to_le_bytes();
         let id = std::array::from_fn(|at| id[at % 8]);
         let identity = Identity { id, shard, shards: SHARDS };
         let settings = storage::Settings::with_segment_bytes(SEGMENT_BYTES);
-        let log = Log::create(identity, settings);
-        Ok(Self { log, disk, completions, front: Vec::new(), begun: Instant::now() })
+        let journal = Journal::create(identity, settings);
+        Ok(Self { journal, disk, completions, front: Vec::new(), begun: Instant::now() })
     }
 
     fn write_sessions(&mut self, clients: &[String]) -> Result<()> {
@@ -113,7 +113,11 @@ impl Writer {
         self.front.clear();
         let rest = fact.encode(&mut self.front);
         loop {
-            match self.log.append(RecordKind::new(fact.kind()), &[&self.front, rest], Level::Disk) {
+            match self.journal.append(
+                RecordKind::new(fact.kind()),
+                &[&self.front, rest],
+                Level::Disk,
+            ) {
                 Ok(_) => return Ok(()),
                 Err(AppendError::Backlog { .. }) => self.turn()?,
                 Err(error) => return Err(error.into()),
@@ -124,21 +128,21 @@ impl Writer {
     /// Commands out, and at least one completion in.
     fn turn(&mut self) -> Result<()> {
         let now_ms = self.begun.elapsed().as_millis() as u64;
-        self.log.on_tick(now_ms);
+        self.journal.on_tick(now_ms);
         let mut commands = Vec::new();
-        self.log.take_commands(&mut commands, now_ms);
+        self.journal.take_commands(&mut commands, now_ms);
         for command in commands {
             if let Err(completion) = self.disk.submit(command) {
                 bail!("the disk thread ended: {completion:?}");
             }
         }
-        self.log.on_completed(self.completions.recv_timeout(Duration::from_secs(60))?);
+        self.journal.on_completed(self.completions.recv_timeout(Duration::from_secs(60))?);
         Ok(())
     }
 
     fn close(mut self) -> Result<()> {
-        self.log.close();
-        while self.log.status() != Status::Closed {
+        self.journal.close();
+        while self.journal.status() != Status::Closed {
             self.turn()?;
         }
         Ok(())

@@ -10,7 +10,8 @@ use crate::cluster::{ClusterFigures, ROLES};
 use crate::life_cycle::LifeCycle;
 use crate::logging::Logging;
 use crate::run::{
-    Certificates, ConnectionLimiter, Counts, FIGURES, LogBoard, LogState, Timing, TurnedAway,
+    Certificates, ConnectionLimiter, Counts, FIGURES, JournalBoard, JournalState, Timing,
+    TurnedAway,
 };
 use base::memory;
 use base::shown;
@@ -22,7 +23,7 @@ use identity::auth::bans;
 pub struct Sources<'a> {
     pub shared: &'a Shared,
     pub limiter: &'a ConnectionLimiter,
-    pub board: &'a LogBoard,
+    pub board: &'a JournalBoard,
     pub turns: &'a [Timing],
     pub certificates: &'a Certificates,
     pub life_cycle: &'a LifeCycle,
@@ -38,8 +39,8 @@ pub fn exposition(sources: &Sources<'_>) -> String {
         *sources;
     let mut text = String::new();
     write_shards(&mut text, shared);
-    if board.log_count() > 0 {
-        write_logs(&mut text, board);
+    if board.journal_count() > 0 {
+        write_journals(&mut text, board);
     }
     if let Some(figures) = cluster {
         write_cluster(&mut text, figures);
@@ -335,13 +336,13 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn write_logs(text: &mut String, board: &LogBoard) {
+fn write_journals(text: &mut String, board: &JournalBoard) {
     for (name, state, help) in STATES {
         let values = board.states().map(|now| u64::from(now == state));
-        write_log(text, name, MetricType::Gauge, help, values);
+        write_journal(text, name, MetricType::Gauge, help, values);
     }
     for (place, figure) in FIGURES.iter().enumerate() {
-        write_log(text, figure.name, figure.kind, figure.help, board.figures(place));
+        write_journal(text, figure.name, figure.kind, figure.help, board.figures(place));
     }
     let help = "How long the disk took to write, and where asked to sync, a group of records.";
     write_timing(text, "quelea_log_commit_seconds", help, &board.commits);
@@ -386,7 +387,7 @@ fn write_cluster(text: &mut String, figures: &ClusterFigures) {
     }
 }
 
-fn write_log(
+fn write_journal(
     text: &mut String,
     name: &str,
     kind: MetricType,
@@ -420,21 +421,21 @@ fn head(text: &mut String, name: &str, kind: MetricType, help: &str) {
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-const STATES: [(&str, LogState, &str); 4] = [
-    ("full", LogState::Full, "1 while there is no space for the log."),
+const STATES: [(&str, JournalState, &str); 4] = [
+    ("full", JournalState::Full, "1 while there is no space for the log."),
     (
         "unavailable",
-        LogState::Unavailable,
+        JournalState::Unavailable,
         "1 while the replicated log has no quorum: acknowledgements and publishers wait.",
     ),
     (
         "fenced",
-        LogState::Fenced,
+        JournalState::Fenced,
         "1 after another node has taken over the log. This node no longer acknowledges messages.",
     ),
     (
         "poisoned",
-        LogState::Poisoned,
+        JournalState::Poisoned,
         "1 after a write or sync failed: what must be stored is not acknowledged any more.",
     ),
 ];

@@ -178,7 +178,7 @@ fn look_at_files(config: &Config, found: &mut Vec<String>) {
         }
     }
     let data = &config.server.data_dir;
-    if config.durability.has_log()
+    if config.durability.has_journal()
         && std::fs::metadata(data).is_ok_and(|directory| others_may(&directory, 0o077))
     {
         found.push(format!("{}: others can look into it; chmod 700", data.display()));

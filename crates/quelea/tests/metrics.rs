@@ -13,7 +13,7 @@ use quelea::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
 use quelea::http::Health;
 use quelea::life_cycle::{EVENT_KINDS, EventKind, LifeCycle};
 use quelea::metrics::{Sources, exposition};
-use quelea::run::{Certificates, ConnectionLimiter, FIGURES, LogBoard, Timing};
+use quelea::run::{Certificates, ConnectionLimiter, FIGURES, JournalBoard, Timing};
 
 const SYS_INTRODUCTION: &str = "\
 # $SYS topics
@@ -104,7 +104,7 @@ fn shown_in_cluster() -> String {
 
 fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {
     let shared = Shared::new(Settings::default(), 2, 0);
-    let board = LogBoard::new(logs, Health::new());
+    let board = JournalBoard::new(logs, Health::new());
     let certificates = Certificates::default();
     certificates.set("a \"name\"", 4_102_444_800);
     let turns = [Timing::default()];
@@ -348,7 +348,7 @@ fn what_prometheus_clients_show_is_shown() {
 }
 
 #[test]
-fn a_broker_that_keeps_nothing_shows_no_logs() {
+fn a_broker_that_keeps_nothing_shows_no_journals() {
     assert!(shown(1).contains("quelea_log_commit_seconds_bucket{le=\"+Inf\"} 0"));
     assert!(!shown(0).contains("quelea_log_"));
 }

@@ -23,7 +23,7 @@ pub enum MemoryKind {
     /// What waits to be written to connections, and what has come of them and waits. It is counted
     /// while memory is short.
     Unsent,
-    /// Messages that wait in the logs, on the disk.
+    /// Messages that wait in the journals, on the disk.
     Logged,
 }
 
@@ -54,12 +54,12 @@ pub struct Pots {
     /// In the order of [`MemoryKind::ALL`], like the next.
     bytes_max: [u64; MemoryKind::COUNT],
     bytes: [AtomicU64; MemoryKind::COUNT],
-    /// Those who have something in the logs.
+    /// Those who have something in the journals.
     loggers: AtomicU64,
     /// What namespaces hold beside the default one, which holds the rest.
     in_groups: [AtomicU64; MemoryKind::COUNT],
     group_loggers: AtomicU64,
-    /// Namespaces, but for the default one, with something in the logs.
+    /// Namespaces, but for the default one, with something in the journals.
     logging_groups: AtomicU64,
     /// OwnerCharges of namespaces, but for the default one.
     group_members: AtomicU64,
@@ -80,11 +80,11 @@ pub struct Group {
 
 /// How many share something, and what their namespace has of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupLogs {
-    /// Namespaces with something in the logs, and this one.
+pub struct GroupJournals {
+    /// Namespaces with something in the journals, and this one.
     pub groups: u64,
     pub bytes: u64,
-    /// OwnerCharges of this one with something in the logs, and this owner.
+    /// OwnerCharges of this one with something in the journals, and this owner.
     pub members: u64,
 }
 
@@ -245,14 +245,14 @@ impl Account {
         }
     }
 
-    /// How many share the logs: those who have something there, and it.
+    /// How many share the journals: those who have something there, and it.
     pub fn logging_count(&self) -> u64 {
         let others = self.pots.loggers.load(Ordering::Relaxed);
         self.and_itself(others)
     }
 
-    /// Who shares the logs with it, by namespace. None: nobody uses namespaces.
-    pub fn group_logs(&self) -> Option<GroupLogs> {
+    /// Who shares the journals with it, by namespace. None: nobody uses namespaces.
+    pub fn group_journals(&self) -> Option<GroupJournals> {
         let bytes = self.group_bytes(MemoryKind::Logged)?;
         let in_groups = self.pots.group_loggers.load(Ordering::Relaxed);
         let default = self.pots.loggers.load(Ordering::Relaxed).saturating_sub(in_groups);
@@ -262,7 +262,7 @@ impl Account {
         };
         let logging = self.pots.logging_groups.load(Ordering::Relaxed) + u64::from(default > 0);
         let groups = logging + u64::from(members == 0);
-        Some(GroupLogs { groups: groups.max(1), bytes, members: self.and_itself(members) })
+        Some(GroupJournals { groups: groups.max(1), bytes, members: self.and_itself(members) })
     }
 
     fn and_itself(&self, loggers: u64) -> u64 {
@@ -277,7 +277,7 @@ impl Account {
             self.pots.in_groups[kind as usize].fetch_add(bytes, Ordering::Relaxed);
         }
         if kind == MemoryKind::Logged && before == 0 && bytes > 0 {
-            self.begin_to_log();
+            self.begin_to_journal();
         }
     }
 
@@ -289,12 +289,12 @@ impl Account {
             self.pots.in_groups[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
         }
         if kind == MemoryKind::Logged && before == bytes && bytes > 0 {
-            self.end_to_log();
+            self.end_to_journal();
         }
     }
 
     #[cold]
-    fn begin_to_log(&self) {
+    fn begin_to_journal(&self) {
         self.pots.loggers.fetch_add(1, Ordering::Relaxed);
         if let Some(group) = &self.group {
             self.pots.group_loggers.fetch_add(1, Ordering::Relaxed);
@@ -305,7 +305,7 @@ impl Account {
     }
 
     #[cold]
-    fn end_to_log(&self) {
+    fn end_to_journal(&self) {
         self.pots.loggers.fetch_sub(1, Ordering::Relaxed);
         if let Some(group) = &self.group {
             self.pots.group_loggers.fetch_sub(1, Ordering::Relaxed);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_have_something_in_the_logs_are_counted() {
+    fn those_who_have_something_in_the_journals_are_counted() {
         let pots = Pots::new([u64::MAX; MemoryKind::COUNT]);
         let (one, other) =
             (Account::new("one", 1, &pots, None), Account::new("other", 2, &pots, None));

@@ -15,11 +15,11 @@ const GROUPS_FROM: u32 = KINDS_FROM + 8;
 impl Respondent {
     /// None: the question is still being asked.
     pub const ASKING: Self = Self(KINDS_FROM);
-    /// The log of the publisher's shard, for the sessions there.
-    pub const OWN_LOG: Self = Self(KINDS_FROM + 1);
+    /// The journal of the publisher's shard, for the sessions there.
+    pub const OWN_JOURNAL: Self = Self(KINDS_FROM + 1);
     /// The home of the topic, for the retained message.
     pub const RETAINED: Self = Self(KINDS_FROM + 2);
-    /// The log, for what a retained message that comes again has replaced.
+    /// The journal, for what a retained message that comes again has replaced.
     pub const UNDONE: Self = Self(KINDS_FROM + 3);
     /// The publishes before it in the line.
     pub const LINE: Self = Self(KINDS_FROM + 4);
@@ -111,7 +111,7 @@ mod tests {
     fn respondents() -> Vec<Respondent> {
         let kinds = [
             Respondent::ASKING,
-            Respondent::OWN_LOG,
+            Respondent::OWN_JOURNAL,
             Respondent::RETAINED,
             Respondent::UNDONE,
             Respondent::LINE,

@@ -33,7 +33,7 @@ mod read_pauses;
 mod session;
 mod will;
 
-pub use account::{Account, Group, GroupLogs, MemoryKind, Pots};
+pub use account::{Account, Group, GroupJournals, MemoryKind, Pots};
 pub use alias::{InboundAliases, OutboundAliases};
 pub use awaited::{Awaited, Respondent};
 pub use bucket::{Bucket, Rate};

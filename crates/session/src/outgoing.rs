@@ -26,7 +26,7 @@ impl Identifiers {
     }
 }
 
-/// The serial of a delivery in the queue whose packet id the broker's log has to know before it
+/// The serial of a delivery in the queue whose packet id the broker's journal has to know before it
 /// leaves.
 pub const UNLOGGED: u64 = u64::MAX;
 
@@ -43,8 +43,8 @@ pub struct Terms {
     pub identifiers: Identifiers,
     /// The shared subscription that chose this session, as an opaque key. 0: none.
     pub group: u64,
-    /// What the broker's log knows the message by, in the group's queue or the session's own. 0: it
-    /// is kept in memory only.
+    /// What the broker's journal knows the message by, in the group's queue or the session's own.
+    /// 0: it is kept in memory only.
     pub serial: u64,
     /// The smaller of the publisher's and the granted QoS (MQTT-3.8.4-8).
     pub qos: QoS,
@@ -449,7 +449,7 @@ impl Outgoing {
                     dropped(Dropped::Denied, origin);
                     continue;
                 }
-                // The log has to know first that it is released.
+                // The journal has to know first that it is released.
                 (Awaits::Pubrec, Some(message)) if is_logged(entry) && !may_have(message) => {
                     entry.message = None;
                     dropped(Dropped::Denied, entry.origin());
@@ -519,8 +519,8 @@ impl Outgoing {
         })
     }
 
-    /// Is the oldest waiting delivery one whose packet id has to be in the log first?
-    pub fn waits_for_log(&self) -> bool {
+    /// Is the oldest waiting delivery one whose packet id has to be in the journal first?
+    pub fn waits_for_journal(&self) -> bool {
         let oldest = self.waiting.as_ref().and_then(|waiting| waiting.queue.front());
         oldest.is_some_and(|delivery| delivery.terms.serial == UNLOGGED)
     }
@@ -628,8 +628,8 @@ impl Outgoing {
             .then_some(entry.origin())
     }
 
-    /// The client has sent its PUBREC, and the broker's log is about to have it: the PUBREL leaves
-    /// then, and the publish never again (MQTT-4.4.0-1).
+    /// The client has sent its PUBREC, and the broker's journal is about to have it: the PUBREL
+    /// leaves then, and the publish never again (MQTT-4.4.0-1).
     pub fn await_release(&mut self, packet_id: u16) {
         let Some(index) = self.index(packet_id) else { return };
         let entry = &mut self.in_flight[index];
@@ -672,7 +672,7 @@ impl Drop for Outgoing {
     }
 }
 
-/// Is this in the queue of a session in the log?
+/// Is this in the queue of a session in the journal?
 const fn is_logged(entry: &InFlight) -> bool {
     entry.terms.serial != 0 && entry.terms.group == 0
 }

@@ -55,7 +55,7 @@ pub enum Dropped {
     TooLarge,
     /// The access rules have changed: the client may not have it any more.
     Denied,
-    /// No log has room for its packet id, which a QoS 2 delivery to a kept session needs.
+    /// No journal has room for its packet id, which a QoS 2 delivery to a kept session needs.
     Unlogged,
 }
 
@@ -71,7 +71,7 @@ impl Dropped {
         Self::Unlogged,
     ];
 
-    /// The `reason` of logs, events and metrics.
+    /// The `reason` of journals, events and metrics.
     pub const fn word(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
@@ -488,7 +488,7 @@ impl Session {
             if !self.link.as_deref().is_some_and(Link::has_room) {
                 return;
             }
-            if self.outgoing.waits_for_log() {
+            if self.outgoing.waits_for_journal() {
                 return;
             }
             let Some(delivery) = self.outgoing.dequeue() else { return };
@@ -515,11 +515,11 @@ impl Session {
     }
 
     /// Takes the next waiting delivery for [`Session::start_uncommitted`], if it is one whose
-    /// packet id has to be in the log before it leaves, and the window is open for it. Until then
-    /// [`Session::pump`] moves nothing that stands behind it.
+    /// packet id has to be in the journal before it leaves, and the window is open for it. Until
+    /// then [`Session::pump`] moves nothing that stands behind it.
     pub fn take_unlogged(&mut self) -> Option<Delivery> {
         let link = self.link.as_ref().filter(|link| link.has_room())?;
-        let is_next = self.outgoing.waits_for_log() && !self.outgoing.has_unsent();
+        let is_next = self.outgoing.waits_for_journal() && !self.outgoing.has_unsent();
         let has_place = is_next && self.outgoing.room(link.settings().send_max) > 0;
         has_place.then(|| self.outgoing.dequeue()).flatten()
     }

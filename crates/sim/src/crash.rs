@@ -3,7 +3,7 @@
 use broker::{Durability, Replay, Shard, ShardId, settle};
 use driver::Item;
 use storage::testing::Crash;
-use storage::{Command, Log, Recovered, Status};
+use storage::{Command, Journal, Recovered, Status};
 
 use crate::damage::Damage;
 use crate::disks::SYNC_INTERVAL_MS;
@@ -31,9 +31,9 @@ pub struct Toll {
     pub orderly_ends: u64,
     /// Ends before the start was complete.
     pub starts_cut: u64,
-    pub logs_poisoned: u64,
-    pub logs_full: u64,
-    /// Kept sessions that were resumed though their logs had no room for that.
+    pub journals_poisoned: u64,
+    pub journals_full: u64,
+    /// Kept sessions that were resumed though their journals had no room for that.
     pub resumed_unwritten: u64,
     pub flips_refused: u64,
     pub flips_harmless: u64,
@@ -43,7 +43,7 @@ pub struct Toll {
     pub losses_harmless: u64,
     pub losses_of_tail: u64,
     pub segments_reclaimed: u64,
-    /// Publishes of hostile clients for which there was no room, not even in a log.
+    /// Publishes of hostile clients for which there was no room, not even in a journal.
     pub hostile_refused: u64,
 }
 
@@ -90,8 +90,8 @@ impl Toll {
             power_cuts: self.power_cuts + other.power_cuts,
             orderly_ends: self.orderly_ends + other.orderly_ends,
             starts_cut: self.starts_cut + other.starts_cut,
-            logs_poisoned: self.logs_poisoned + other.logs_poisoned,
-            logs_full: self.logs_full + other.logs_full,
+            journals_poisoned: self.journals_poisoned + other.journals_poisoned,
+            journals_full: self.journals_full + other.journals_full,
             resumed_unwritten: self.resumed_unwritten + other.resumed_unwritten,
             flips_refused: self.flips_refused + other.flips_refused,
             flips_harmless: self.flips_harmless + other.flips_harmless,
@@ -138,7 +138,7 @@ impl World {
         Ok(())
     }
 
-    /// What logs have for their disks.
+    /// What journals have for their disks.
     pub(crate) fn submit(&mut self, commands: Vec<(ShardId, Command)>) {
         if self.cluster.is_some() {
             return self.submit_to_cluster(commands);
@@ -157,13 +157,13 @@ impl World {
     fn complete_one(&mut self) -> Result<bool, String> {
         let Some(disks) = &mut self.disks else { return Ok(false) };
         let Some((shard, completion)) = disks.next_completion() else { return Ok(false) };
-        let was = self.node.shard(shard).log_status();
+        let was = self.node.shard(shard).journal_status();
         self.node.put(shard, Item::Disk(shard, Box::new(completion)));
         self.turn_if_awake(self.node.driver_of(shard))?;
-        let is = self.node.shard(shard).log_status();
+        let is = self.node.shard(shard).journal_status();
         if was != is {
-            self.toll.logs_poisoned += u64::from(matches!(is, Some(Status::Poisoned(_))));
-            self.toll.logs_full += u64::from(matches!(is, Some(Status::Full(_))));
+            self.toll.journals_poisoned += u64::from(matches!(is, Some(Status::Poisoned(_))));
+            self.toll.journals_full += u64::from(matches!(is, Some(Status::Full(_))));
             self.note(|| format!("the log of shard {shard} is {is:?}"));
         }
         Ok(true)
@@ -186,12 +186,12 @@ impl World {
     }
 
     fn is_poisoned(&self) -> bool {
-        let mut statuses = self.node.shards().map(Shard::log_status);
+        let mut statuses = self.node.shards().map(Shard::journal_status);
         statuses.any(|status| matches!(status, Some(Status::Poisoned(_))))
     }
 
-    pub(crate) fn has_full_log(&self) -> bool {
-        let mut statuses = self.node.shards().map(Shard::log_status);
+    pub(crate) fn has_full_journal(&self) -> bool {
+        let mut statuses = self.node.shards().map(Shard::journal_status);
         let fills = self.cluster.as_ref().map_or(self.calamities.fills, |it| it.plan.fills);
         fills && statuses.any(|status| matches!(status, Some(Status::Full(_))))
     }
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    /// A log that is out of service stays so until the next start.
+    /// A journal that is out of service stays so until the next start.
     pub(crate) fn restart_poisoned(&mut self) -> Result<(), String> {
         let is_durable = self.disks.is_some();
         if is_durable && self.is_poisoned() { self.crash(End::Kill) } else { Ok(()) }
@@ -257,8 +257,8 @@ impl World {
         let crash = if end == End::Power { Crash::Power } else { Crash::Kill };
         self.crash_disks(crash, has_synced);
         if !has_synced || took_less {
-            // Who came and went last may be unknown to the next process, and a log that is full or
-            // has failed may not have been told at all.
+            // Who came and went last may be unknown to the next process, and a journal that is full
+            // or has failed may not have been told at all.
             self.clients.iter_mut().for_each(|client| client.fate.forget_connections(took_less));
         }
         match end {
@@ -295,15 +295,15 @@ impl World {
         Ok(())
     }
 
-    /// In order: everybody is told, and the logs are closed. True: all that was kept is synced.
+    /// In order: everybody is told, and the journals are closed. True: all that was kept is synced.
     fn shut_down(&mut self) -> Result<bool, String> {
         self.node.put_to_all(|| Item::Shutdown);
         self.let_move()?;
-        self.node.put_to_all(|| Item::CloseLogs);
+        self.node.put_to_all(|| Item::CloseJournals);
         for _ in 0..WORK_ROUNDS_MAX {
             self.let_move()?;
             let is_closed =
-                |shard: &Shard| matches!(shard.log_status(), None | Some(Status::Closed));
+                |shard: &Shard| matches!(shard.journal_status(), None | Some(Status::Closed));
             if self.node.shards().all(is_closed) {
                 return Ok(true);
             }
@@ -355,7 +355,7 @@ impl World {
             }
             self.pass_ms(u64::from(SYNC_INTERVAL_MS))?;
         }
-        let mut statuses = self.node.shards().map(Shard::log_status);
+        let mut statuses = self.node.shards().map(Shard::journal_status);
         Ok(calm_rounds == 2 && statuses.all(|status| matches!(status, None | Some(Status::Ready))))
     }
 
@@ -402,7 +402,7 @@ impl World {
             let (recovered, replay) =
                 disks.recover(shard).map_err(|refusal| format!("no start: {refusal}"))?;
             let settings = disks.settings.clone();
-            self.open_log(shard, recovered, settings, replay, begin_ms)?;
+            self.open_journal(shard, recovered, settings, replay, begin_ms)?;
         }
         if begin_ms != self.now_ms {
             let late_ms = begin_ms as i64 - self.now_ms as i64;
@@ -412,7 +412,7 @@ impl World {
         self.make_ready()
     }
 
-    /// What logs have said is settled, and the drivers begin.
+    /// What journals have said is settled, and the drivers begin.
     pub(crate) fn begin_drivers(&mut self) -> Result<(), String> {
         settle(&mut self.node.unborn, self.now_ms);
         self.clock.advance_to(self.now_ms);
@@ -423,7 +423,7 @@ impl World {
         (0..self.node.drivers.len()).try_for_each(|index| self.turn_for_mail(index))
     }
 
-    pub(crate) fn open_log(
+    pub(crate) fn open_journal(
         &mut self,
         shard: ShardId,
         recovered: Recovered,
@@ -433,7 +433,7 @@ impl World {
     ) -> Result<(), String> {
         let core = self.node.shard(shard);
         let restored = core
-            .open_log(recovered, settings, replay, &self.limits, begin_ms)
+            .open_journal(recovered, settings, replay, &self.limits, begin_ms)
             .map_err(|malformed| malformed.to_string())?;
         self.note(|| format!("shard {shard} has {restored:?}"));
         Ok(())
@@ -442,7 +442,7 @@ impl World {
     fn make_ready(&mut self) -> Result<bool, String> {
         let may_end = self.calamities.crash_percent > 0;
         for round in 0..READY_ROUNDS_MAX {
-            if self.node.shards().all(|shard| shard.log().is_none_or(Log::is_ready)) {
+            if self.node.shards().all(|shard| shard.journal().is_none_or(Journal::is_ready)) {
                 return Ok(true);
             }
             if self.is_poisoned() || (may_end && self.random.below(1000) == 0) {
@@ -468,7 +468,7 @@ impl World {
                 disks.heal();
             }
         }
-        let statuses: Vec<_> = self.node.shards().map(Shard::log_status).collect();
+        let statuses: Vec<_> = self.node.shards().map(Shard::journal_status).collect();
         Err(format!("the broker does not become ready: {statuses:?}"))
     }
 

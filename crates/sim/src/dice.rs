@@ -53,7 +53,7 @@ pub(crate) fn small_queue(overflow: Overflow) -> QueueLimits {
 /// Mail before a shard, where others flood it.
 const FLOODED_MAIL_BYTES: u64 = 2_000;
 
-/// Mail before a shard, where logs are small.
+/// Mail before a shard, where journals are small.
 pub(crate) const SMALL_MAIL_BYTES: u64 = 5_000;
 
 /// Room for all, of which the hostile ones take what they can: all who keep to the rules need less
@@ -74,9 +74,9 @@ pub(crate) fn share_out(
     if mob.has_floods {
         settings.mail_bytes_max = settings.mail_bytes_max.min(FLOODED_MAIL_BYTES);
     }
-    if let Some(disks) = disks.filter(|_| mob.has_small_logs) {
-        disks.make_logs_small(padding_max);
-        // What is under way between shards was admitted before the logs got short.
+    if let Some(disks) = disks.filter(|_| mob.has_small_journals) {
+        disks.make_journals_small(padding_max);
+        // What is under way between shards was admitted before the journals got short.
         settings.mail_bytes_max = settings.mail_bytes_max.min(SMALL_MAIL_BYTES);
     }
     let largest = 1_000 + padding_max as u64;

@@ -1,4 +1,4 @@
-//! The disks: one under each shard's log, and what is read from them at a start.
+//! The disks: one under each shard's journal, and what is read from them at a start.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -30,7 +30,8 @@ pub(crate) struct Disks {
 pub(crate) type Found = (Position, RecordKind, Vec<u8>);
 
 impl Disks {
-    /// `thrift`: how much of a log is left to what frees more than it takes, and how commits wait.
+    /// `thrift`: how much of a journal is left to what frees more than it takes, and how commits
+    /// wait.
     pub(crate) fn new(
         shards: ShardId,
         sabotage: Option<Sabotage>,
@@ -68,11 +69,11 @@ impl Disks {
         }
     }
 
-    /// From now on hostile clients can fill the logs. `padding_max`: of the messages of the honest
-    /// ones, to whom as much is left as they need.
-    pub(crate) fn make_logs_small(&mut self, padding_max: usize) {
-        let needed = HONEST_LOG_BYTES + HONEST_LOG_MESSAGES * padding_max as u64;
-        let bytes = needed * LOG_LAST_PART * self.settings.space_percent as u64 / 100;
+    /// From now on hostile clients can fill the journals. `padding_max`: of the messages of the
+    /// honest ones, to whom as much is left as they need.
+    pub(crate) fn make_journals_small(&mut self, padding_max: usize) {
+        let needed = HONEST_JOURNAL_BYTES + HONEST_JOURNAL_MESSAGES * padding_max as u64;
+        let bytes = needed * JOURNAL_LAST_PART * self.settings.space_percent as u64 / 100;
         let segments = bytes.div_ceil(u64::from(self.settings.segment_bytes));
         let segments = segments + u64::from(self.settings.slack_segments) + 2;
         self.settings.log_bytes_max = u64::from(self.settings.segment_bytes) * segments;
@@ -140,7 +141,7 @@ impl Disks {
         self.disks.iter().all(SimDisk::is_idle) && self.completions.iter().all(VecDeque::is_empty)
     }
 
-    /// Whose log begins behind its first segment, because space came back.
+    /// Whose journal begins behind its first segment, because space came back.
     pub(crate) fn reclaimed(&self) -> u32 {
         let first = |disk: &SimDisk| disk.files().first().map_or(0, |file| file.number - 1);
         self.disks.iter().map(first).max().unwrap_or(0)
@@ -198,7 +199,7 @@ impl Disks {
             Some(Sabotage::ForgetNewest) => self.survey(shard)?.0.pop().map(|(at, ..)| at),
             _ => None,
         };
-        let recovered = self.read_log(shard, &mut |record, ledger| {
+        let recovered = self.read_journal(shard, &mut |record, ledger| {
             let is_forgotten = match sabotage {
                 Some(Sabotage::ForgetFact(kind)) => {
                     record.kind == RecordKind::new(kind) && random.chance(30)
@@ -254,7 +255,7 @@ impl Disks {
         Identity { id, shard, shards: self.disks.len() as ShardId }
     }
 
-    fn read_log(
+    fn read_journal(
         &self,
         shard: ShardId,
         sink: &mut dyn FnMut(Record<'_>, &mut Ledger),
@@ -267,7 +268,7 @@ impl Disks {
 
     pub(crate) fn survey(&self, shard: ShardId) -> Result<(Vec<Found>, storage::Report), Refusal> {
         let mut found = Vec::new();
-        let recovered = self.read_log(shard, &mut |record, _| {
+        let recovered = self.read_journal(shard, &mut |record, _| {
             found.push((record.position, record.kind, record.bytes.to_vec()));
         })?;
         Ok((found, recovered.report))
@@ -281,11 +282,12 @@ impl Disks {
 /// The smallest segments, so that space has to come back.
 const SEGMENT_BYTES: u32 = 64 * 1024;
 
-/// What honest users hold in a log between them, beside the padding of their messages.
-const HONEST_LOG_BYTES: u64 = 32 * 1024;
-const HONEST_LOG_MESSAGES: u64 = 40;
-/// The part of a log that is for those who have little there (`crates/broker/src/shard/shared.rs`).
-const LOG_LAST_PART: u64 = 16;
+/// What honest users hold in a journal between them, beside the padding of their messages.
+const HONEST_JOURNAL_BYTES: u64 = 32 * 1024;
+const HONEST_JOURNAL_MESSAGES: u64 = 40;
+/// The part of a journal that is for those who have little there
+/// (`crates/broker/src/shard/shared.rs`).
+const JOURNAL_LAST_PART: u64 = 16;
 
 /// What is kept at level `disk` is synced after so long.
 pub(crate) const SYNC_INTERVAL_MS: u32 = 500;

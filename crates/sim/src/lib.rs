@@ -4,7 +4,7 @@
 //! pieces, mail between drivers is delayed, connections break in the middle of packets, clients are
 //! slow, take over and come back. The shards are driven by the drivers of the server (`driver`), on
 //! hosts in memory: each takes a turn when something has woken it. In durable worlds the shards
-//! have logs on simulated disks, and the broker ends at any moment. The
+//! have journals on simulated disks, and the broker ends at any moment. The
 //! [`Oracle`](oracle::Oracle) knows what the standards promise and judges what the clients saw. A
 //! seed that fails can be run again as often as needed.
 //!

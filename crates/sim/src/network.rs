@@ -172,7 +172,7 @@ impl World {
     fn hear_of_connections(&mut self, index: usize, events: &[(u64, Event)]) -> Result<(), String> {
         let shards = self.node.drivers[index].driver.shards().iter();
         let refused =
-            shards.filter_map(|shard| Some(shard.log()?.stats().refused_full)).sum::<u64>();
+            shards.filter_map(|shard| Some(shard.journal()?.stats().refused_full)).sum::<u64>();
         self.node.is_unwritten = refused > self.node.refused_full[index];
         self.node.refused_full[index] = refused;
         for (place, (now_ms, event)) in events.iter().enumerate() {
@@ -219,8 +219,8 @@ impl World {
         Ok(())
     }
 
-    /// A session that is kept takes no room that it has not, so only a log that is out of service
-    /// is a reason to refuse it. A new one may be refused for a full disk, too.
+    /// A session that is kept takes no room that it has not, so only a journal that is out of
+    /// service is a reason to refuse it. A new one may be refused for a full disk, too.
     fn judge_refusal(&mut self, client_id: &str, error: &AppendError) -> Result<(), String> {
         let lacks_room = matches!(error, AppendError::Full(_) | AppendError::Backlog { .. });
         let Some(client) = self.clients.iter().find(|client| *client.id == *client_id) else {
@@ -228,7 +228,7 @@ impl World {
         };
         let is_known = client.fate.expects_session();
         let shard = self.node.shared.shard_of_client(broker::Name::first(client_id));
-        let is_full = matches!(self.node.shard(shard).log_status(), Some(Status::Full(_)));
+        let is_full = matches!(self.node.shard(shard).journal_status(), Some(Status::Full(_)));
         if !lacks_room || (!is_known && is_full) {
             return Ok(());
         }
@@ -318,7 +318,7 @@ impl World {
         let (terms, client) = (&self.oracle.terms, &self.clients[who]);
         let may = match ended {
             Ended::Client(_) | Ended::Network | Ended::TakenOver | Ended::Shutdown => true,
-            Ended::NotKept | Ended::LogFailed | Ended::Refused => terms.may_refuse,
+            Ended::NotKept | Ended::JournalFailed | Ended::Refused => terms.may_refuse,
             Ended::QueueFull => terms.is_lossy,
             Ended::Crowded => self.room_is_tight,
             Ended::KeepAlive => self.has_been_silent(who),

@@ -92,7 +92,7 @@ pub(crate) struct Node {
     pub(crate) admitted: BTreeMap<u32, Admitted>,
     /// Connections that broke, and of which nobody has told the broker yet.
     pub(crate) broken: Vec<PipeEnd>,
-    /// Refusals of full logs that were heard of, by driver.
+    /// Refusals of full journals that were heard of, by driver.
     pub(crate) refused_full: Vec<u64>,
     /// There was one in the latest turn.
     pub(crate) is_unwritten: bool,
@@ -313,7 +313,7 @@ impl Node {
 
     /// Records wait for others to share a commit with.
     pub(crate) fn delays_commit(&self) -> bool {
-        self.shards().filter_map(Shard::log).any(storage::Log::delays_commit)
+        self.shards().filter_map(Shard::journal).any(storage::Journal::delays_commit)
     }
 
     /// Is nothing left that somebody waits for?

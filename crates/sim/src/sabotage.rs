@@ -78,7 +78,7 @@ pub enum Sabotage {
     ForgetFact(u8),
     /// A start does not know how the wall clock was set.
     ForgetClock,
-    /// A will is cleared in the log, and those who are owed it are not yet told.
+    /// A will is cleared in the journal, and those who are owed it are not yet told.
     ClearWillsEarly,
     /// The newest record is not found at a start.
     ForgetNewest,

@@ -54,7 +54,7 @@ pub struct Options {
     pub sabotage: Option<Sabotage>,
     /// Small queues, with this policy.
     pub overflow: Option<Overflow>,
-    /// The shards have logs, and everything crashes.
+    /// The shards have journals, and everything crashes.
     pub durable: bool,
     /// They do not crash before the end, and nothing fails.
     pub calm: bool,
@@ -88,7 +88,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Worlds with logs, disks and crashes.
+    /// Worlds with journals, disks and crashes.
     pub fn durable() -> Self {
         Self { durable: true, steps: 6000, ..Self::default() }
     }
@@ -409,9 +409,10 @@ impl World {
         Ok(())
     }
 
-    /// While a disk is full its clients come back again and again: more than the log can be told.
+    /// While a disk is full its clients come back again and again: more than the journal can be
+    /// told.
     fn crowd_in(&mut self) -> Result<(), String> {
-        if !self.has_full_log() || !self.crowd.chance(10) {
+        if !self.has_full_journal() || !self.crowd.chance(10) {
             return Ok(());
         }
         let who = self.crowd.below(self.clients.len());

@@ -1,10 +1,10 @@
-//! What a log asks of a disk, and what the disk answers.
+//! What a journal asks of a disk, and what the disk answers.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// One thing for the disk to do. The log names files by segment number; the driver maps a number to
-/// a file name.
+/// One thing for the disk to do. The journal names files by segment number; the driver maps a
+/// number to a file name.
 ///
 /// The contract of a driver:
 /// - Commands of one [`CommandQueue`] are executed in the order given, one after the other; the
@@ -43,7 +43,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Bytes of the log that it writes.
+    /// Bytes of the journal that it writes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Write { bytes, .. } => bytes.len(),
@@ -52,11 +52,11 @@ impl Step {
     }
 }
 
-/// The name by which a command is answered; unique within a log's life in memory.
+/// The name by which a command is answered; unique within a journal's life in memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommandId(pub u64);
 
-/// The two queues of a log's driver. Housekeeping never delays a commit.
+/// The two queues of a journal's driver. Housekeeping never delays a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommandQueue {
     /// Writes and syncs that a client may be waiting for.
@@ -112,7 +112,7 @@ pub struct Fault {
     pub detail: String,
 }
 
-/// The kinds of fault that a log treats differently.
+/// The kinds of fault that a journal treats differently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// No space or quota left: passes when space returns.
@@ -121,11 +121,11 @@ pub enum FaultKind {
     Missing,
     /// Not tried, because a commit before it failed.
     Skipped,
-    /// A replicated log has no quorum at present. Certainly not done; it is tried again.
+    /// A replicated journal has no quorum at present. Certainly not done; it is tried again.
     Unavailable,
-    /// Another node owns the log. This one never writes to it again.
+    /// Another node owns the journal. This one never writes to it again.
     Fenced,
-    /// Anything else; in a commit it poisons the log.
+    /// Anything else; in a commit it poisons the journal.
     Io,
 }
 

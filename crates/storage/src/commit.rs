@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::command::{Command, CommandId, Fault, FaultKind, Step};
 use crate::format::{FLAG_MARK, FLAG_OPEN, FLAG_SEAL};
-use crate::log::{Level, Log, Phase};
+use crate::journal::{Journal, Level, Phase};
 use crate::position::Position;
 
 /// What has been handed to the disk, and what it has made of it.
@@ -77,7 +77,7 @@ impl Commit {
     }
 }
 
-impl Log {
+impl Journal {
     pub(crate) fn plan_commit(&mut self, now_ms: u64) {
         let waits = self.commit.retry_at.is_some_and(|at| at > self.now_ms);
         let delays = self.delays_records(now_ms);
@@ -108,8 +108,8 @@ impl Log {
         self.commands.push(Command::Commit { id, steps, resume });
     }
 
-    /// Whether the next commit waits for more records. Only records may be late: what a log needs
-    /// to open, to go on in the next segment or to close is not delayed.
+    /// Whether the next commit waits for more records. Only records may be late: what a journal
+    /// needs to open, to go on in the next segment or to close is not delayed.
     fn delays_records(&mut self, now_ms: u64) -> bool {
         let delay = u64::from(self.settings.commit_delay_ms);
         let has_records_only = self.open.is_some() && self.queue.is_empty() && !self.upkeep.is_due;
@@ -261,8 +261,8 @@ impl Log {
         self.idle_deadline().into_iter().chain(delayed).min()
     }
 
-    /// When a quiet log has to sync records of level `disk`, to state that its records are durable,
-    /// or to try again.
+    /// When a quiet journal has to sync records of level `disk`, to state that its records are
+    /// durable, or to try again.
     fn idle_deadline(&self) -> Option<u64> {
         if !self.commit.in_flight.is_empty() {
             return None;

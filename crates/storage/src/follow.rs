@@ -1,10 +1,11 @@
-//! Recovery of a log that still grows: the state of a standby that is brought each write.
+//! Recovery of a journal that still grows: the state of a standby that is brought each write.
 //!
 //! # What is checked
 //!
-//! The writes must be the log, each one once and in order: a write begins where the last one ended,
-//! or is the header of the next segment. Batches must continue the chain of checksums and sequence
-//! numbers, headers must belong to the same log, and a manifest must not state more than there is.
+//! The writes must be the journal, each one once and in order: a write begins where the last one
+//! ended, or is the header of the next segment. Batches must continue the chain of checksums and
+//! sequence numbers, headers must belong to the same journal, and a manifest must not state more
+//! than there is.
 //!
 //! # What is kept
 //!
@@ -19,8 +20,8 @@ use crate::format::{
     BATCH_HEADER_BYTES, FLAG_MANIFEST, FLAG_SEAL, HEADER_BLOCK_BYTES, HeaderRead, Identity, Record,
     SEGMENT_HEADER_BYTES, SegmentHeader,
 };
+use crate::journal::Head;
 use crate::ledger::{Ledger, weight};
-use crate::log::Head;
 use crate::manifest::{MANIFEST_BYTES, Manifest, manifest_file};
 use crate::position::Position;
 use crate::recovery::{Count, FILE_BYTES_MAX, NUMBER_MAX, Recovered, Report};
@@ -29,12 +30,12 @@ use crate::scan::{Chain, Scan, Walk};
 use crate::settings::Settings;
 use crate::space::Space;
 
-/// Recovery of a log that still grows: what a standby keeps.
+/// Recovery of a journal that still grows: what a standby keeps.
 ///
 /// After a [`Refusal`] it is of no further use: the copy has to be made again.
 #[derive(Debug)]
 pub struct Follow {
-    /// Shard and number of shards that the log must belong to.
+    /// Shard and number of shards that the journal must belong to.
     expected: (u16, u16),
     segment_bytes: u32,
     /// The segment that is written, once its header is known.
@@ -110,14 +111,14 @@ impl Follow {
         }
     }
 
-    /// A write reached the log. Records of batches that are whole now go to `sink`, in order.
+    /// A write reached the journal. Records of batches that are whole now go to `sink`, in order.
     ///
     /// A write must begin where the last one ended, or be the header of the next segment, or, after
     /// [`Follow::on_new_writer`], begin at [`Follow::end`].
     ///
     /// # Errors
     ///
-    /// The write is not the next one of this log.
+    /// The write is not the next one of this journal.
     pub fn on_write(
         &mut self,
         segment: u32,
@@ -145,7 +146,7 @@ impl Follow {
     ///
     /// # Errors
     ///
-    /// It is not a manifest of this log, or states more than was written.
+    /// It is not a manifest of this journal, or states more than was written.
     pub fn on_manifest(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Refusal> {
         if offset as usize + bytes.len() > MANIFEST_BYTES {
             return Err(Refusal::Manifest);
@@ -211,13 +212,13 @@ impl Follow {
         self.current.map_or(self.segment_bytes, |current| current.capacity) as usize
     }
 
-    /// What the log consists of, from the oldest segment that is needed on.
+    /// What the journal consists of, from the oldest segment that is needed on.
     pub fn report(&self) -> Report {
         let mut report = Report {
             segments: self.counts.len() as u32,
             cut: self.torn().or(self.cut),
             sealed: self.sealed,
-            is_new: self.current.is_none() && self.manifest.is_none_or(|it| it.is_of_new_log()),
+            is_new: self.current.is_none() && self.manifest.is_none_or(|it| it.is_of_new_journal()),
             ..Report::default()
         };
         for count in &self.counts {
@@ -233,11 +234,11 @@ impl Follow {
         &self.ledger
     }
 
-    /// Whether what was seen is a whole log: [`Follow::finish`] is for one that is.
+    /// Whether what was seen is a whole journal: [`Follow::finish`] is for one that is.
     ///
     /// # Errors
     ///
-    /// What is lacking: more of the log has to be read.
+    /// What is lacking: more of the journal has to be read.
     pub fn check(&self) -> Result<(), Refusal> {
         let durable = self.manifest.map_or(Position::default(), |manifest| manifest.end);
         if durable > self.end() {
@@ -249,9 +250,9 @@ impl Follow {
         }
     }
 
-    /// A log to be opened with [`Log::open`](crate::Log::open), as recovery would give it from the
-    /// same bytes, without files to be used again or removed. `fresh` is the identity of a log of
-    /// which nothing was seen; its `id` must be random.
+    /// A journal to be opened with [`Journal::open`](crate::Journal::open), as recovery would give
+    /// it from the same bytes, without files to be used again or removed. `fresh` is the identity
+    /// of a journal of which nothing was seen; its `id` must be random.
     pub fn finish(self, fresh: Identity) -> Recovered {
         let report = self.report();
         let (identity, head) = match self.current {
@@ -276,7 +277,7 @@ impl Follow {
             let is_beginning = at.offset() == 0 && (1..NUMBER_MAX).contains(&at.segment());
             return if is_beginning { Ok(()) } else { Err(Refusal::NoBeginning(at)) };
         };
-        // The log goes on in the next segment behind a whole batch only.
+        // The journal goes on in the next segment behind a whole batch only.
         let is_whole = self.partial.is_empty() && next.offset() >= HEADER_BLOCK_BYTES;
         let following = Position::new(next.segment() + 1, 0);
         match at == next || is_whole && at == following && at.segment() < NUMBER_MAX {
@@ -383,7 +384,7 @@ impl Follow {
         Ok(())
     }
 
-    /// Walks the whole batches at the front of `bytes`, which stand at the end of the log, and
+    /// Walks the whole batches at the front of `bytes`, which stand at the end of the journal, and
     /// returns how many bytes they take.
     fn walk(
         &mut self,

@@ -2,20 +2,21 @@
 //!
 //! `docs/develop/journal-format.md` describes the same field by field. Numbers are little endian,
 //! all checksums CRC-32C. A checksum of a batch or record is XORed with the *seed* of its segment,
-//! which depends on the log's random identity and the segment's number, so that bytes of another
-//! log, or left over from an earlier use of a recycled file, never pass as valid.
+//! which depends on the journal's random identity and the segment's number, so that bytes of
+//! another journal, or left over from an earlier use of a recycled file, never pass as valid.
 
 use crate::Position;
 
 /// The version of the format that this code writes, and the only one it reads.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// Whose log it is. All segments of a log carry the same identity.
+/// Whose journal it is. All segments of a journal carry the same identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Random, chosen when the log is made. Unguessable, so that a payload cannot forge a batch.
+    /// Random, chosen when the journal is made. Unguessable, so that a payload cannot forge a
+    /// batch.
     pub id: [u8; 16],
-    /// Which shard the log belongs to, and of how many.
+    /// Which shard the journal belongs to, and of how many.
     pub shard: u16,
     pub shards: u16,
 }
@@ -37,7 +38,7 @@ pub struct SegmentHeader {
     pub number: u32,
     /// Capacity of the file when it was begun.
     pub segment_bytes: u32,
-    /// The oldest segment that the log still needed when this one was begun.
+    /// The oldest segment that the journal still needed when this one was begun.
     pub oldest: u32,
     /// `header_crc` of the last batch before this segment (0 in the first).
     pub previous: u32,
@@ -120,13 +121,13 @@ pub struct BatchHeader {
     /// Bytes of the records that follow.
     pub body_bytes: u32,
     pub records: u32,
-    /// Which opening of the log wrote the batch: grows by one with each start.
+    /// Which opening of the journal wrote the batch: grows by one with each start.
     pub epoch: u32,
     /// Grows by one from batch to batch.
     pub sequence: u64,
     /// Everything before this position was durable when the batch was closed.
     pub synced: Position,
-    /// The oldest segment that the log needs from this batch on.
+    /// The oldest segment that the journal needs from this batch on.
     pub oldest: u32,
     /// `header_crc` of the batch before.
     pub previous: u32,
@@ -178,8 +179,8 @@ impl BatchHeader {
     }
 }
 
-/// What a record is to its reader: 1 to 127, given a meaning by the user of the log. The first byte
-/// of a batch header is outside that range, so a walk over bytes can tell the two apart.
+/// What a record is to its reader: 1 to 127, given a meaning by the user of the journal. The first
+/// byte of a batch header is outside that range, so a walk over bytes can tell the two apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordKind(u8);
 
@@ -268,9 +269,9 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// The batch is the first of an opening of the log and holds no records.
+/// The batch is the first of an opening of the journal and holds no records.
 pub const FLAG_OPEN: u16 = 1;
-/// The log was closed in order after this batch, which holds no records.
+/// The journal was closed in order after this batch, which holds no records.
 pub const FLAG_SEAL: u16 = 2;
 /// The batch only carries `synced` or `oldest`, and holds no records.
 pub const FLAG_MARK: u16 = 4;
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_header_is_bound_to_log_and_segment() {
+    fn batch_header_is_bound_to_journal_and_segment() {
         let header = BatchHeader { records: 3, sequence: 8, previous: 5, ..Default::default() };
         let mut bytes = [0; 48];
         let crc = header.write_to(&mut bytes, IDENTITY.seed(7));

@@ -1,4 +1,5 @@
-//! Mending a damaged log offline: where the undamaged part ends, and what makes it a log again.
+//! Mending a damaged journal offline: where the undamaged part ends, and what makes it a journal
+//! again.
 
 use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, FLAG_MANIFEST, FLAG_MARK, HeaderRead, Identity, SegmentHeader,
@@ -8,7 +9,7 @@ use crate::manifest::Manifest;
 use crate::position::Position;
 use crate::scan::{Chain, Scan};
 
-/// Walks segment files from the oldest to the newest for as far as they are one unbroken log.
+/// Walks segment files from the oldest to the newest for as far as they are one unbroken journal.
 #[derive(Debug, Default)]
 pub struct Survey {
     good: Option<Good>,
@@ -25,14 +26,14 @@ struct Good {
     file_bytes: u32,
 }
 
-/// What has to be done so that the undamaged part of a log opens again. Everything behind `end` is
-/// given up.
+/// What has to be done so that the undamaged part of a journal opens again. Everything behind `end`
+/// is given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repair {
     /// The end of the undamaged part. `None`: there is none.
     pub end: Option<Position>,
-    /// Bytes to be written at `end`: a batch without records that states where the log now begins,
-    /// then zeros over everything behind.
+    /// Bytes to be written at `end`: a batch without records that states where the journal now
+    /// begins, then zeros over everything behind.
     pub write: Vec<u8>,
     /// The last segment that is kept; files with higher numbers are to be set aside.
     pub last_kept: u32,
@@ -66,8 +67,8 @@ impl Survey {
     }
 
     /// What to do. Behind the last unbroken batch everything is given up, also what is whole in
-    /// itself: records mean something only in their order. Where nothing is left, the log begins
-    /// anew as `fresh`, whose `id` must be random.
+    /// itself: records mean something only in their order. Where nothing is left, the journal
+    /// begins anew as `fresh`, whose `id` must be random.
     pub fn finish(self, fresh: Identity) -> Repair {
         let Some(good) = self.good else {
             let manifest = Manifest::of_nothing(fresh);

@@ -1,19 +1,20 @@
-//! The log of a shard: an append-only sequence of records in segment files, with group commit,
+//! The journal of a shard: an append-only sequence of records in segment files, with group commit,
 //! recovery and reclaiming of space.
 //!
 //! # What it does not know
 //!
 //! MQTT: a record is a kind and some bytes. And the machine: no file, thread, clock or random
-//! source is touched here. A [`Log`] emits disk [`Command`]s and is told of their [`Completion`];
-//! bytes of files are brought to [`Recovery`]; time and random identities are arguments. So the
-//! same code runs on a disk thread and in a simulator that crashes it at every step.
+//! source is touched here. A [`Journal`] emits disk [`Command`]s and is told of their
+//! [`Completion`]; bytes of files are brought to [`Recovery`]; time and random identities are
+//! arguments. So the same code runs on a disk thread and in a simulator that crashes it at every
+//! step.
 //!
 //! # The use of it
 //!
 //! ```text
 //! start   Recovery::new(shard, settings, files, manifest)
 //!         wants() / on_bytes(bytes, sink) until nothing is wanted -> finish()
-//!         Log::open(recovered, settings)         then commands until status() is Ready
+//!         Journal::open(recovered, settings)         then commands until status() is Ready
 //! turn    append(kind, parts, level) -> Position (the ticket of the record)
 //!         take_commands(&mut out)                once per turn: its appends share a write
 //! disk    on_completed(completion)               then look at written_upto() / synced_upto()
@@ -22,16 +23,16 @@
 //!         reclaim() -> Chunk                     append_copy() what is needed, reclaimed(chunk)
 //! time    on_tick(now_ms), next_deadline()
 //! end     close()                                then commands until status() is Closed
-//! standby Follow::on_write(..) for each write of another machine's log -> finish() -> Log::open
+//! standby Follow::on_write(..)                for each write of another machine's journal,
+//!         finish()                               then Journal::open
 //! ```
 //!
 //! # Where to start reading
 //!
-//! [`Log`] (`log.rs`), then `commit.rs` for group commit, `recovery.rs` for how a torn tail is told
-//! from damage, `follow.rs` for a copy that grows,
-//! `manifest.rs` for how a missing end is noticed, `space.rs` and `reclaim.rs` for the
-//! life of a segment, `format.rs` for the bytes.
-//! The format is described field by field in `docs/develop/journal-format.md`.
+//! [`Journal`] (`journal.rs`), then `commit.rs` for group commit, `recovery.rs` for how a torn tail
+//! is told from damage, `follow.rs` for a copy that grows, `manifest.rs` for how a missing end is
+//! noticed, `space.rs` and `reclaim.rs` for the life of a segment, `format.rs` for the bytes. The
+//! format is described field by field in `docs/develop/journal-format.md`.
 //!
 //! # Invariants
 //!
@@ -40,8 +41,8 @@
 //! - What recovery yields is a prefix of what was appended (records copied by reclaiming counted at
 //!   their new place), and contains every record before the last `synced_upto` reported.
 //! - A failed sync or write ends all promises; nothing after it is reported as committed.
-//! - A log that does not come as far as its manifest says is refused.
-//! - A segment file goes only when it is durable on the medium that the log begins behind it.
+//! - A journal that does not come as far as its manifest says is refused.
+//! - A segment file goes only when it is durable on the medium that the journal begins behind it.
 
 mod chunk;
 mod command;
@@ -49,8 +50,8 @@ mod commit;
 mod follow;
 mod format;
 mod inspect;
+mod journal;
 mod ledger;
-mod log;
 mod manifest;
 mod part;
 mod position;
@@ -76,8 +77,8 @@ pub use format::{
     Identity, Record, RecordKind, SegmentHeader,
 };
 pub use inspect::{Repair, Survey};
+pub use journal::{AppendError, Journal, Level, ReadBack, Stats, Status};
 pub use ledger::{Ledger, weight};
-pub use log::{AppendError, Level, Log, ReadBack, Stats, Status};
 pub use manifest::{MANIFEST_BYTES, Manifest, manifest_file};
 pub use position::Position;
 pub use recovery::{Recovered, Recovery, Report, SegmentFile, Want};

@@ -1,16 +1,17 @@
-//! The manifest: a small file beside the segments that says how far the log reaches at least.
+//! The manifest: a small file beside the segments that says how far the journal reaches at least.
 //!
-//! The segments of a log say about each other what must be there, but nothing stands behind the
-//! newest one: without it, or with an older copy of it, the rest looks like a log that was never
-//! longer. The manifest states an [`end`](Manifest::end) before which everything is durable, with
-//! the place in the chain of batches that is there; a log that does not come that far has lost
-//! something. It is a lower bound, so it need not follow each commit: it is written when the log is
-//! opened, when it goes on in a new segment, when it is closed, and now and then in between.
+//! The segments of a journal say about each other what must be there, but nothing stands behind the
+//! newest one: without it, or with an older copy of it, the rest looks like a journal that was
+//! never longer. The manifest states an [`end`](Manifest::end) before which everything is durable,
+//! with the place in the chain of batches that is there; a journal that does not come that far has
+//! lost something. It is a lower bound, so it need not follow each commit: it is written when the
+//! journal is opened, when it goes on in a new segment, when it is closed, and now and then in
+//! between.
 //!
 //! It also states the [`reach`](Manifest::reach), behind which nothing was written yet: a start
 //! need not read on there in order to tell a torn tail from damage.
 //!
-//! And it carries the [`Stamp`] that ties the log to the other parts of its data directory.
+//! And it carries the [`Stamp`] that ties the journal to the other parts of its data directory.
 //!
 //! The file has two slots which are written in turn, each in place: so a crash leaves one of them
 //! whole, and a full disk is no obstacle.
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 use crate::command::Step;
 use crate::format::{Identity, crc32c, u16_at, u32_at, u64_at};
-use crate::log::{Log, Phase};
+use crate::journal::{Journal, Phase};
 use crate::position::Position;
 use crate::refusal::Refusal;
 use crate::scan::Walk;
@@ -74,12 +75,12 @@ impl Manifest {
         Self { number: self.number + 1, stamp: Some(stamp), ..self }
     }
 
-    /// Whether it is of a log that has never had a segment, and that no broker has served from.
-    pub(crate) fn is_of_new_log(&self) -> bool {
+    /// Whether it is of a journal that has never had a segment, and that no broker has served from.
+    pub(crate) fn is_of_new_journal(&self) -> bool {
         self.end == Position::default() && self.stamp.is_some_and(|stamp| !stamp.is_finished)
     }
 
-    /// Of a log that has no segment yet, or of one whose length nobody states.
+    /// Of a journal that has no segment yet, or of one whose length nobody states.
     pub fn of_nothing(identity: Identity) -> Self {
         let nowhere = Position::default();
         Self {
@@ -154,14 +155,14 @@ impl Manifest {
         (start > 0).then_some(Stamp { directory, start, token, is_finished })
     }
 
-    /// Whether a walk that has come from one place to another shows that this is another log.
+    /// Whether a walk that has come from one place to another shows that this is another journal.
     pub(crate) fn contradicts(&self, from: Walk, to: Walk) -> bool {
         let is_there = (to.chain.sequence, to.chain.previous) == (self.sequence, self.previous);
         from.position < self.end && self.end < to.position || to.position == self.end && !is_there
     }
 
-    /// Whether the program that wrote the log up to `end` kept it up to date: one that knows of no
-    /// manifest may have gone on in between.
+    /// Whether the program that wrote the journal up to `end` kept it up to date: one that knows of
+    /// no manifest may have gone on in between.
     pub(crate) fn is_current(&self, end: &Walk) -> bool {
         end.chain.epoch <= self.epoch
     }
@@ -213,9 +214,9 @@ impl Upkeep {
     }
 }
 
-impl Log {
-    /// A step that states the present end of the log. Everything before that end must be durable
-    /// when the step's turn comes.
+impl Journal {
+    /// A step that states the present end of the journal. Everything before that end must be
+    /// durable when the step's turn comes.
     pub(crate) fn state_end(&mut self) -> Step {
         let end = Position::new(self.head.segment, self.head.next);
         let stated = Manifest {
@@ -248,8 +249,8 @@ impl Log {
         manifest.step()
     }
 
-    /// As far ahead as the segment is full already, within limits: small logs are read to the end
-    /// in no time, and large ones do not have their manifest written all the time.
+    /// As far ahead as the segment is full already, within limits: small journals are read to the
+    /// end in no time, and large ones do not have their manifest written all the time.
     fn reach_from(&self, end: Position) -> Position {
         let ahead_min = self.settings.manifest_ahead_bytes;
         let ahead = end.offset().clamp(ahead_min, AHEAD_BYTES_MAX.max(ahead_min));

@@ -1,13 +1,14 @@
-//! Where a record stands in a log.
+//! Where a record stands in a journal.
 
 use std::fmt;
 
-/// The place of a record in a log: the number of its segment and its byte offset in that segment.
+/// The place of a record in a journal: the number of its segment and its byte offset in that
+/// segment.
 ///
 /// Positions grow in the order in which records were appended, so a position is also the ticket of
-/// its record: the record is written once `log.written_upto()` is past it, and durable once
-/// `log.synced_upto()` is past it. A position stays valid until its segment is reclaimed; a record
-/// that is still needed then is appended again and so gets a new position.
+/// its record: the record is written once `journal.written_upto()` is past it, and durable once
+/// `journal.synced_upto()` is past it. A position stays valid until its segment is reclaimed; a
+/// record that is still needed then is appended again and so gets a new position.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Position(u64);
 

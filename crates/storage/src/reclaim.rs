@@ -1,22 +1,23 @@
 //! Reclaiming: the oldest segment is read, what is still needed in it is appended again, and its
 //! file is given back.
 //!
-//! Always the oldest: the log stays one unbroken run of segments, so a missing file is noticed; and
-//! a deletion can never outlive the record it deletes, so no tombstones have to be kept. The price
-//! is that data which never changes is copied once per turn of the log. With `space_percent` = 200
-//! a segment is on average half live when its turn comes, and one byte is copied per byte appended.
+//! Always the oldest: the journal stays one unbroken run of segments, so a missing file is noticed;
+//! and a deletion can never outlive the record it deletes, so no tombstones have to be kept. The
+//! price is that data which never changes is copied once per turn of the journal. With
+//! `space_percent` = 200 a segment is on average half live when its turn comes, and one byte is
+//! copied per byte appended.
 
 use crate::chunk::{Chunk, ChunkEnd};
 use crate::command::{Command, CommandId, Fault, FaultKind};
 use crate::format::HEADER_BLOCK_BYTES;
-use crate::log::Log;
+use crate::journal::Journal;
 use crate::position::Position;
 
 /// How often reclaiming looks what time has granted it.
 const TICK_MS: u64 = 100;
 
-/// When less than this part of a log is left, reclaiming hurries: nobody is to find it full that
-/// holds little in it.
+/// When less than this part of a journal is left, reclaiming hurries: nobody is to find it full
+/// that holds little in it.
 const HURRY_PART: u64 = 16;
 
 /// How long reclaiming waits before it tries again to read what it could not.
@@ -55,14 +56,14 @@ enum State {
     Out,
 }
 
-impl Log {
+impl Journal {
     /// A chunk of the oldest segment whose live records want to be appended again, if one is at
     /// hand.
     ///
-    /// For each record of the chunk that is still needed (and only those: the log does not know),
-    /// append it again with [`Log::append_copy`] and remember its new position; the old one need
-    /// not be released. Then hand the chunk back to [`Log::reclaimed`]. It may be kept for several
-    /// turns, say because an append was refused (see [`Chunk::put_back`]).
+    /// For each record of the chunk that is still needed (and only those: the journal does not
+    /// know), append it again with [`Journal::append_copy`] and remember its new position; the old
+    /// one need not be released. Then hand the chunk back to [`Journal::reclaimed`]. It may be kept
+    /// for several turns, say because an append was refused (see [`Chunk::put_back`]).
     pub fn reclaim(&mut self) -> Option<Chunk> {
         let victim = self.reclaim.victim.as_mut()?;
         if !matches!(victim.state, State::Ready(_)) {
@@ -74,7 +75,7 @@ impl Log {
         }
     }
 
-    /// Takes back a chunk of [`Log::reclaim`]. All records before [`Chunk::position`] have been
+    /// Takes back a chunk of [`Journal::reclaim`]. All records before [`Chunk::position`] have been
     /// dealt with.
     pub fn reclaimed(&mut self, chunk: Chunk) {
         let Some(victim) = self.reclaim.victim.as_mut() else { return };
@@ -177,9 +178,9 @@ impl Log {
         used > live * u64::from(self.settings.space_percent) / 100 + slack
     }
 
-    /// On a full disk, and in a log near its limit, a segment's worth of dead bytes is fetched as
-    /// fast as the disk can; less than that is not worth hurrying for, and could not be told from
-    /// standing still.
+    /// On a full disk, and in a journal near its limit, a segment's worth of dead bytes is fetched
+    /// as fast as the disk can; less than that is not worth hurrying for, and could not be told
+    /// from standing still.
     fn reclaim_is_urgent(&self) -> bool {
         let dead = self.ledger.used_bytes().saturating_sub(self.ledger.live_bytes());
         self.space_is_short() && dead > u64::from(self.settings.segment_bytes)

@@ -1,4 +1,4 @@
-//! From the bytes of segment files back to a log, or to a refusal that says what is wrong.
+//! From the bytes of segment files back to a journal, or to a refusal that says what is wrong.
 //!
 //! # How a torn tail is told from damage
 //!
@@ -9,12 +9,13 @@
 //! - A segment, and the header of the next one, are synced before the first batch goes into the
 //!   next one. So in every segment but the last, the chain of batches must reach exactly to where
 //!   the next header says it ended; and a file that holds a batch but no whole header is damaged.
-//! - Each batch states up to which position the log was durable when it was closed. If the chain
-//!   breaks before a position that any batch behind it states, what is broken had been synced.
+//! - Each batch states up to which position the journal was durable when it was closed. If the
+//!   chain breaks before a position that any batch behind it states, what is broken had been
+//!   synced.
 //! - The oldest segment that is needed is stated by the last batch; a file missing from there on is
 //!   a loss, a file before it is a leftover.
 //!
-//! - The manifest states a position that the log must reach (`manifest.rs`). So the loss of the
+//! - The manifest states a position that the journal must reach (`manifest.rs`). So the loss of the
 //!   newest segment, or of its end, is noticed.
 //!
 //! What cannot be told from a torn tail is damage to the very last synced batches while nothing was
@@ -31,8 +32,8 @@ use std::collections::VecDeque;
 use crate::format::{
     FLAG_MANIFEST, FLAG_SEAL, HEADER_BLOCK_BYTES, HeaderRead, Identity, Record, SegmentHeader,
 };
+use crate::journal::Head;
 use crate::ledger::{Ledger, weight};
-use crate::log::Head;
 use crate::manifest::Manifest;
 use crate::part::Part;
 use crate::position::Position;
@@ -42,7 +43,7 @@ use crate::settings::Settings;
 use crate::space::Space;
 use crate::stamp::Stamp;
 
-/// A segment file found in the log's directory.
+/// A segment file found in the journal's directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentFile {
     pub number: u32,
@@ -58,13 +59,13 @@ pub struct Want {
 }
 
 /// The state machine of recovery: it says which bytes of which segment it wants to see, is given
-/// them, and in the end gives a log.
+/// them, and in the end gives a journal.
 ///
-/// The newest segments come first, to find the end of the log; then all from the oldest needed on,
-/// whose records are returned in order.
+/// The newest segments come first, to find the end of the journal; then all from the oldest needed
+/// on, whose records are returned in order.
 #[derive(Debug)]
 pub struct Recovery {
-    /// Shard and number of shards that the log must belong to.
+    /// Shard and number of shards that the journal must belong to.
     expected: (u16, u16),
     segment_bytes: u32,
     /// In order of their numbers.
@@ -99,13 +100,13 @@ pub struct Report {
     pub record_bytes: u64,
     /// Where a torn tail was cut off.
     pub cut: Option<Position>,
-    /// The log had been closed in order.
+    /// The journal had been closed in order.
     pub sealed: bool,
-    /// There are neither segments nor a manifest of a log that was ever served from.
+    /// There are neither segments nor a manifest of a journal that was ever served from.
     pub is_new: bool,
 }
 
-/// A log as recovered, to be opened with [`Log::open`](crate::Log::open).
+/// A journal as recovered, to be opened with [`Journal::open`](crate::Journal::open).
 #[derive(Debug)]
 pub struct Recovered {
     pub report: Report,
@@ -136,8 +137,8 @@ impl Count {
 }
 
 impl Recovered {
-    /// Gives the log a finished stamp. The manifest that is returned has to be on the medium
-    /// before the log is opened.
+    /// Gives the journal a finished stamp. The manifest that is returned has to be on the medium
+    /// before the journal is opened.
     pub fn finish_stamp(&mut self, stamp: Stamp) -> Manifest {
         let found = self.manifest.unwrap_or_else(|| Manifest::of_nothing(self.identity));
         let finished = found.stamped(Stamp { is_finished: true, ..stamp });
@@ -166,7 +167,7 @@ struct Last {
 
 impl Recovery {
     /// Begins with the files found, and the content of the manifest if there is one. `shard` of
-    /// `shards` is what the log must belong to.
+    /// `shards` is what the journal must belong to.
     pub fn new(
         (shard, shards): (u16, u16),
         settings: &Settings,
@@ -182,7 +183,7 @@ impl Recovery {
         }
         files.dedup_by_key(|file| file.number);
         let manifest = manifest.map(Manifest::read).transpose()?;
-        let is_new = files.is_empty() && manifest.is_none_or(|found| found.is_of_new_log());
+        let is_new = files.is_empty() && manifest.is_none_or(|found| found.is_of_new_journal());
         let mut recovery = Self {
             expected: (shard, shards),
             segment_bytes: settings.segment_bytes,
@@ -222,8 +223,8 @@ impl Recovery {
         self.advance(sink)
     }
 
-    /// What was recovered. An empty directory gives a new log of identity `fresh`, whose `id` must
-    /// be random.
+    /// What was recovered. An empty directory gives a new journal of identity `fresh`, whose `id`
+    /// must be random.
     ///
     /// # Panics
     /// If the recovery still wants something.
@@ -421,7 +422,7 @@ impl Recovery {
         let file = self.part.bytes();
         let identity = self.last.as_ref().map(|last| last.header.identity);
         let lost = match (SegmentHeader::decode(file), identity) {
-            // A log has at least one begun segment before any file is used again.
+            // A journal has at least one begun segment before any file is used again.
             (HeaderRead::Valid(_), None) => return Err(Refusal::Missing(number - 1)),
             (HeaderRead::Valid(header), Some(identity)) if header.identity != identity => {
                 return Err(Refusal::Foreign(number));
@@ -575,7 +576,7 @@ impl Recovery {
     }
 }
 
-/// Numbers above this are not reached in the life of a log.
+/// Numbers above this are not reached in the life of a journal.
 pub(crate) const NUMBER_MAX: u32 = u32::MAX - 1024;
 /// The largest segment that settings allow.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 30;

@@ -1,8 +1,8 @@
-//! Why a log is not opened.
+//! Why a journal is not opened.
 
 use crate::position::Position;
 
-/// Why a log is not opened. Nothing was changed.
+/// Why a journal is not opened. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     #[error(
@@ -94,7 +94,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether giving up a part of the log helps.
+    /// Whether giving up a part of the journal helps.
     pub fn is_loss(&self) -> bool {
         match self {
             Self::Header(_)

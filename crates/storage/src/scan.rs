@@ -101,8 +101,8 @@ impl<'a> Scan<'a> {
         self.walk.position
     }
 
-    /// Batch headers at or behind the walk's position that this segment's log wrote, whether or not
-    /// they continue the chain: what a torn or damaged place is judged by.
+    /// Batch headers at or behind the walk's position that this segment's journal wrote, whether or
+    /// not they continue the chain: what a torn or damaged place is judged by.
     pub fn beyond(&self) -> impl Iterator<Item = (Position, BatchHeader)> + use<'a> {
         let (segment, seed, file) = (self.walk.position.segment(), self.seed, self.file);
         let base = self.base;
@@ -119,7 +119,8 @@ impl<'a> Scan<'a> {
         self.beyond().any(|(_, header)| header.synced > end)
     }
 
-    /// Whether there is the beginning of a batch of this very stretch of the log behind the end.
+    /// Whether there is the beginning of a batch of this very stretch of the journal behind the
+    /// end.
     pub fn is_torn(&self) -> bool {
         self.beyond().any(|(_, header)| {
             let chain = self.walk.chain;

@@ -1,8 +1,8 @@
-//! The sizes and limits of a log.
+//! The sizes and limits of a journal.
 
 use crate::format::{BATCH_HEADER_BYTES, HEADER_BLOCK_BYTES, RECORD_FRAME_BYTES};
 
-/// Sizes and limits of one log. `Settings::default()` suits a server; a test makes them small.
+/// Sizes and limits of one journal. `Settings::default()` suits a server; a test makes them small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Bytes of a new segment file. 64 KiB to 1 GiB, default 64 MiB.
@@ -15,13 +15,14 @@ pub struct Settings {
     /// Bytes appended and not yet written. Policy: further appends are refused with
     /// [`AppendError::Backlog`](crate::AppendError::Backlog). Default 64 MiB.
     pub pending_bytes_max: usize,
-    /// Bytes of all segment files of the log. Policy: as if the disk were full. Default: no limit.
+    /// Bytes of all segment files of the journal. Policy: as if the disk were full. Default: no
+    /// limit.
     pub log_bytes_max: u64,
     /// Bytes kept free for `append_essential` when the disk is full. Default 8 MiB.
     pub reserve_bytes: u32,
     /// Bytes of written batches kept in memory for readers that are near the tail. Default 8 MiB.
     pub cache_bytes_max: usize,
-    /// Reclaiming begins when the log uses more than this many per cent of its live bytes (and
+    /// Reclaiming begins when the journal uses more than this many per cent of its live bytes (and
     /// `slack_segments` on top). At least 110, default 200.
     pub space_percent: u32,
     /// Segments allowed beyond `space_percent`. Default 2.
@@ -42,8 +43,8 @@ pub struct Settings {
     pub sync_interval_ms: u32,
     /// Bytes that the manifest is ahead of what is written, at least. Default 64 KiB.
     pub manifest_ahead_bytes: u32,
-    /// Milliseconds after which the manifest states how far the log is durable, if it has grown.
-    /// Default 60,000.
+    /// Milliseconds after which the manifest states how far the journal is durable, if it has
+    /// grown. Default 60,000.
     pub manifest_interval_ms: u32,
 }
 
@@ -72,7 +73,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What may live in a log that reclaiming lets grow to its limit: see `space_percent`.
+    /// What may live in a journal that reclaiming lets grow to its limit: see `space_percent`.
     pub(crate) fn live_bytes_max(&self) -> Option<u64> {
         // One is for copies, and the next one is made before the last is at its end.
         let segments = u64::from(self.slack_segments) + 2;
@@ -113,7 +114,7 @@ impl Settings {
             return Err(E::ReserveBytes(self.reserve_bytes, self.segment_bytes));
         }
         if self.log_bytes_max < u64::from(self.segment_bytes) * u64::from(SEGMENTS_MIN) {
-            return Err(E::LogBytes(self.log_bytes_max, self.segment_bytes));
+            return Err(E::JournalBytes(self.log_bytes_max, self.segment_bytes));
         }
         if self.space_percent < 110 || self.reclaim_percent < 150 {
             return Err(E::Percent(self.space_percent, self.reclaim_percent));
@@ -134,7 +135,7 @@ pub enum SettingsError {
     #[error("reserve_bytes is {0}: it must be at most a quarter of segment_bytes ({1})")]
     ReserveBytes(u32, u32),
     #[error("log_bytes_max is {0}: a log needs at least {SEGMENTS_MIN} segments of {1} bytes")]
-    LogBytes(u64, u32),
+    JournalBytes(u64, u32),
     #[error("space_percent is {0} and reclaim_percent {1}: use at least 110 and 150")]
     Percent(u32, u32),
 }
@@ -170,7 +171,7 @@ mod tests {
         ));
         assert!(matches!(broken(|s| s.batch_bytes_max = 64 * MIB), SettingsError::BatchBytes(..)));
         assert!(matches!(broken(|s| s.reserve_bytes = 64 * MIB), SettingsError::ReserveBytes(..)));
-        assert!(matches!(broken(|s| s.log_bytes_max = 1), SettingsError::LogBytes(..)));
+        assert!(matches!(broken(|s| s.log_bytes_max = 1), SettingsError::JournalBytes(..)));
         assert!(matches!(broken(|s| s.space_percent = 100), SettingsError::Percent(..)));
     }
 }

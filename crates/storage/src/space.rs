@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::command::{Command, CommandId, Fault, FaultKind};
 use crate::format::{BATCH_HEADER_BYTES, HEADER_BLOCK_BYTES};
+use crate::journal::{CONTROL_BYTES, Class, Journal};
 use crate::ledger::Usage;
-use crate::log::{CONTROL_BYTES, Class, Log};
 use crate::position::Position;
 
 /// The files beside those in use.
@@ -33,7 +33,7 @@ struct Retired {
     capacity: u32,
     /// Offset behind the last batch.
     end: u32,
-    /// The file may go once this is durable: a batch that states that the log begins behind it.
+    /// The file may go once this is durable: a batch that states that the journal begins behind it.
     /// None: no such batch has been closed yet.
     after: Option<Position>,
 }
@@ -46,7 +46,7 @@ enum Work {
 }
 
 impl Space {
-    /// Files that recovery found and the log has no use for.
+    /// Files that recovery found and the journal has no use for.
     pub(crate) fn with_garbage(spares: VecDeque<u32>, garbage: Vec<u32>) -> Self {
         let after = Some(Position::default());
         let stale = |number| Retired { number, capacity: 0, end: 0, after };
@@ -58,7 +58,7 @@ impl Space {
         self.retired.push_back(Retired { number, capacity, end, after: None });
     }
 
-    /// Segments that a log written up to `written` does not say yet that it can do without.
+    /// Segments that a journal written up to `written` does not say yet that it can do without.
     pub(crate) fn still_needed(&self, written: Position) -> impl Iterator<Item = (u32, u32)> {
         let needed = self.retired.iter().filter(move |it| it.after.is_none_or(|at| at > written));
         needed.map(|retired| (retired.number, retired.end))
@@ -105,7 +105,7 @@ impl Space {
     }
 }
 
-impl Log {
+impl Journal {
     /// Asks for at most one file to be made, renamed or removed.
     pub(crate) fn plan_space(&mut self) {
         let is_fenced = self.poison.as_ref().is_some_and(|fault| fault.kind == FaultKind::Fenced);
@@ -231,7 +231,7 @@ impl Log {
         self.segments_left() == Some(0)
     }
 
-    /// Files that may still be made: none where the size of the log has no limit.
+    /// Files that may still be made: none where the size of the journal has no limit.
     pub(crate) fn segments_left(&self) -> Option<u64> {
         let most = self.settings.log_bytes_max / u64::from(self.settings.segment_bytes);
         let files = self.ledger.len() + self.space.files();

@@ -1,10 +1,11 @@
-//! What ties the parts of a data directory together: the logs of its shards, and small files
+//! What ties the parts of a data directory together: the journals of its shards, and small files
 //! beside them.
 //!
 //! Each part carries a *stamp*: the identity of the directory and the start that wrote it last. A
-//! start first writes an unfinished stamp to all logs, then its stamp to all small files, then the
-//! finished one to all logs, and serves only after that. So a part may be one start behind the
-//! others exactly as long as no log has the finished stamp: whatever else differs was replaced.
+//! start first writes an unfinished stamp to all journals, then its stamp to all small files, then
+//! the finished one to all journals, and serves only after that. So a part may be one start behind
+//! the others exactly as long as no journal has the finished stamp: whatever else differs was
+//! replaced.
 
 /// Which directory a part belongs to, and which start of a broker wrote it last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,7 +16,7 @@ pub struct Stamp {
     pub start: u64,
     /// Random, chosen by each start: two copies of a directory that both went on differ by it.
     pub token: u64,
-    /// All parts have it. Means something in logs only.
+    /// All parts have it. Means something in journals only.
     pub is_finished: bool,
 }
 
@@ -45,29 +46,29 @@ pub enum Misfit {
     Missing,
 }
 
-/// What the logs of a directory say together.
+/// What the journals of a directory say together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Together {
     latest: Option<Stamp>,
 }
 
 impl Together {
-    /// From the stamps of all logs, then of the other parts, where they have any. The directory is
-    /// the one that most parts belong to; with a tie, that of the part that comes first.
-    pub fn of(logs: &[Option<Stamp>], others: &[Option<Stamp>]) -> Self {
+    /// From the stamps of all journals, then of the other parts, where they have any. The directory
+    /// is the one that most parts belong to; with a tie, that of the part that comes first.
+    pub fn of(journals: &[Option<Stamp>], others: &[Option<Stamp>]) -> Self {
         let votes = |directory: [u8; 16]| {
-            let all = logs.iter().chain(others).flatten();
+            let all = journals.iter().chain(others).flatten();
             all.filter(|stamp| stamp.directory == directory).count()
         };
         let mut best: Option<([u8; 16], usize)> = None;
-        for stamp in logs.iter().flatten() {
+        for stamp in journals.iter().flatten() {
             let count = votes(stamp.directory);
             if best.is_none_or(|(_, most)| count > most) {
                 best = Some((stamp.directory, count));
             }
         }
         let own =
-            logs.iter().flatten().filter(|stamp| Some(stamp.directory) == best.map(|it| it.0));
+            journals.iter().flatten().filter(|stamp| Some(stamp.directory) == best.map(|it| it.0));
         let mut latest: Option<Stamp> = None;
         for stamp in own {
             let rank = |stamp: &Stamp| (stamp.start, stamp.is_finished);
@@ -78,7 +79,8 @@ impl Together {
         Self { latest }
     }
 
-    /// The newest stamp of the logs. `None`: no program that knows stamps has used the directory.
+    /// The newest stamp of the journals. `None`: no program that knows stamps has used the
+    /// directory.
     pub fn latest(&self) -> Option<Stamp> {
         self.latest
     }
@@ -142,10 +144,10 @@ mod tests {
     fn start(parts: &mut [Option<Stamp>], writes: usize, token: u64) -> bool {
         let next = judged(parts).next([7; 16], token);
         let finished = Stamp { is_finished: true, ..next };
-        let logs = (0..LOGS).map(|log| (log, next));
+        let journals = (0..LOGS).map(|journal| (journal, next));
         let others = (LOGS..PARTS).map(|file| (file, finished));
-        let again = (0..LOGS).map(|log| (log, finished));
-        let all: Vec<_> = logs.chain(others).chain(again).collect();
+        let again = (0..LOGS).map(|journal| (journal, finished));
+        let all: Vec<_> = journals.chain(others).chain(again).collect();
         for (part, stamp) in all.iter().take(writes) {
             parts[*part] = Some(*stamp);
         }
@@ -182,7 +184,7 @@ mod tests {
                 for old in [None, before[0][part], before[1][part]] {
                     let mut mixed = parts;
                     mixed[part] = old;
-                    // The one log that had the latest stamp may be the one that is replaced.
+                    // The one journal that had the latest stamp may be the one that is replaced.
                     assert!(!accepts(&mixed), "{unfinished} {part}: {mixed:?}");
                 }
             }

@@ -12,7 +12,7 @@ fn delayed() -> Settings {
     Settings { commit_delay_ms: DELAY_MS as u32, ..settings() }
 }
 
-/// A log that is ready, with an idle disk and nothing to write.
+/// A journal that is ready, with an idle disk and nothing to write.
 fn ready() -> Model {
     let mut model = Model::new(1, delayed());
     settle(&mut model);
@@ -27,26 +27,26 @@ fn settle(model: &mut Model) {
     }
 }
 
-/// Whether the log gives a commit to the disk now.
+/// Whether the journal gives a commit to the disk now.
 fn commits(model: &mut Model) -> bool {
     let mut commands = Vec::new();
-    model.log.take_commands(&mut commands, model.now_ms);
+    model.journal.take_commands(&mut commands, model.now_ms);
     commands.iter().any(|command| matches!(command, Command::Commit { .. }))
 }
 
 #[test]
 fn records_of_several_turns_share_a_commit() {
     let mut model = ready();
-    let before = model.log.stats().commits;
+    let before = model.journal.stats().commits;
     let begun = model.now_ms;
     for key in 0..DELAY_MS {
         assert!(model.append(key as u16, Some(10), Level::Fsync));
         assert!(!commits(&mut model), "the first one is not old enough");
-        assert_eq!(model.log.next_deadline(), Some(begun + DELAY_MS));
+        assert_eq!(model.journal.next_deadline(), Some(begun + DELAY_MS));
         model.tick(1);
     }
     model.settle();
-    assert_eq!(model.log.stats().commits, before + 1);
+    assert_eq!(model.journal.stats().commits, before + 1);
     assert_eq!(model.promised_fsync, DELAY_MS);
 }
 
@@ -83,9 +83,9 @@ fn closing_does_not_wait() {
     let mut model = ready();
     assert!(model.append(1, Some(10), Level::Fsync));
     assert!(!commits(&mut model));
-    model.log.close();
+    model.journal.close();
     model.settle();
-    assert_eq!(model.log.status(), Status::Closed);
+    assert_eq!(model.journal.status(), Status::Closed);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn promises_hold_over_crashes() {
 }
 
 #[test]
-fn a_log_without_quorum_is_not_asked_before_its_time() {
+fn a_journal_without_quorum_is_not_asked_before_its_time() {
     let mut model = ready();
     model.disk.faults.unavailable_percent = 100;
     assert!(model.append(1, Some(10), Level::Fsync));
@@ -126,7 +126,7 @@ fn a_log_without_quorum_is_not_asked_before_its_time() {
     assert!(model.append(2, Some(10), Level::Fsync));
     for _ in 0..DELAY_MS {
         assert!(!commits(&mut model));
-        let deadline = model.log.next_deadline().expect("it is tried again");
+        let deadline = model.journal.next_deadline().expect("it is tried again");
         assert!(deadline > model.now_ms + DELAY_MS, "{deadline} at {}", model.now_ms);
         model.tick(1);
     }

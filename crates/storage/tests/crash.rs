@@ -1,4 +1,4 @@
-//! The promises of the log, under crashes at every step of the disk.
+//! The promises of the journal, under crashes at every step of the disk.
 //!
 //! Each seed is one history of several lives. `STORAGE_SEEDS` says how many (default 2,000) and
 //! `STORAGE_SEED` picks one to look into.
@@ -36,7 +36,7 @@ fn history(seed: u64, plant: fn(&mut Model)) -> Result<Model, String> {
 fn what_was_promised_survives_any_crash() {
     for seed in seeds(2000) {
         let mut model = history(seed, |_| {}).unwrap_or_else(|why| panic!("{why}"));
-        // And the log is of use afterwards.
+        // And the journal is of use afterwards.
         model.disk.faults = Faults::default();
         for _ in 0..10 {
             model.tick(100);
@@ -44,7 +44,7 @@ fn what_was_promised_survives_any_crash() {
         }
         model.append(1, Some(10), Level::Fsync);
         model.settle();
-        assert_eq!(model.log.status(), Status::Ready, "seed {seed}");
+        assert_eq!(model.journal.status(), Status::Ready, "seed {seed}");
         model.crash(Crash::Power);
         model.recover(Crash::Power).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
     }
@@ -93,12 +93,14 @@ fn a_full_disk_refuses_and_recovers_by_itself() {
             model.turn();
             model.step();
             model.tick(5);
-            if matches!(model.log.status(), Status::Full(_)) && model.log.stats().refused_full > 0 {
+            if matches!(model.journal.status(), Status::Full(_))
+                && model.journal.stats().refused_full > 0
+            {
                 break;
             }
         }
-        assert!(model.log.stats().refused_full > 0, "seed {seed}: never full");
-        assert!(matches!(model.log.status(), Status::Full(_)), "seed {seed}");
+        assert!(model.journal.stats().refused_full > 0, "seed {seed}: never full");
+        assert!(matches!(model.journal.status(), Status::Full(_)), "seed {seed}");
         // A crash now loses nothing, and deletions are taken.
         if rng.chance(50) {
             model.crash(Crash::Power);
@@ -113,7 +115,7 @@ fn a_full_disk_refuses_and_recovers_by_itself() {
             model.step();
             model.tick(10);
         }
-        assert!(!matches!(model.log.status(), Status::Full(_)), "seed {seed}: still full");
+        assert!(!matches!(model.journal.status(), Status::Full(_)), "seed {seed}: still full");
         model.disk.faults.write_no_space_percent = 0;
         assert!(model.append(1, Some(3000), Level::Fsync), "seed {seed}: refused");
         model.settle();
@@ -139,11 +141,11 @@ fn a_failed_sync_or_write_ends_all_promises() {
             model.turn();
             model.step();
         }
-        let (promised, synced) = (model.promised_fsync, model.log.synced_upto());
-        assert!(matches!(model.log.status(), Status::Poisoned(_)), "seed {seed}");
+        let (promised, synced) = (model.promised_fsync, model.journal.synced_upto());
+        assert!(matches!(model.journal.status(), Status::Poisoned(_)), "seed {seed}");
         assert!(!model.append(2, Some(1), Level::Disk));
         live(&mut model, &mut rng, 100);
-        assert_eq!((promised, synced), (model.promised_fsync, model.log.synced_upto()));
+        assert_eq!((promised, synced), (model.promised_fsync, model.journal.synced_upto()));
         model.crash(Crash::Power);
         model.recover(Crash::Power).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
     }
@@ -165,11 +167,11 @@ fn space_follows_live_data() {
             model.step();
             model.step();
             model.tick(1);
-            let stats = model.log.stats();
+            let stats = model.journal.stats();
             let allowed = 2 * stats.live_bytes + 4 * u64::from(SEGMENT_BYTES);
             assert!(stats.used_bytes <= allowed, "seed {seed}: {stats:?}");
         }
-        assert!(model.log.stats().segments_reclaimed > 20, "seed {seed}");
+        assert!(model.journal.stats().segments_reclaimed > 20, "seed {seed}");
     }
 }
 
@@ -192,17 +194,17 @@ fn a_backup_of_any_moment_opens() {
                 panic!("seed {seed}: {refusal}");
             }
         }
-        assert!(model.log.stats().segments_reclaimed > 0, "seed {seed}");
+        assert!(model.journal.stats().segments_reclaimed > 0, "seed {seed}");
     }
 }
 
 #[test]
-fn a_closed_log_is_sealed_and_opens_without_a_cut() {
+fn a_closed_journal_is_sealed_and_opens_without_a_cut() {
     let mut model = Model::new(1, settings());
     model.settle();
     model.append(1, Some(100), Level::Disk);
-    model.log.close();
-    while model.log.status() != Status::Closed {
+    model.journal.close();
+    while model.journal.status() != Status::Closed {
         model.turn();
         model.step();
     }
@@ -221,7 +223,7 @@ fn pending_bytes_are_bounded() {
         taken += 1;
     }
     // No turn was taken, so nothing could be written.
-    let pending = model.log.stats().pending_bytes;
+    let pending = model.journal.stats().pending_bytes;
     assert!(pending <= model.settings.pending_bytes_max + 16 * 1024, "{pending}");
     model.settle();
     assert!(model.append(taken, Some(1000), Level::Fsync));

@@ -14,8 +14,8 @@ fn settings() -> Settings {
     Settings::with_segment_bytes(SEGMENT_BYTES)
 }
 
-/// A log of a few segments, closed in order.
-fn closed_log(seed: u64) -> Model {
+/// A journal of a few segments, closed in order.
+fn closed_journal(seed: u64) -> Model {
     let mut rng = Rng::new(seed);
     let mut model = Model::new(seed, settings());
     model.settle();
@@ -25,8 +25,8 @@ fn closed_log(seed: u64) -> Model {
         model.step();
         model.tick(1);
     }
-    model.log.close();
-    while model.log.status() != Status::Closed {
+    model.journal.close();
+    while model.journal.status() != Status::Closed {
         model.turn();
         model.step();
     }
@@ -76,7 +76,7 @@ fn repair(model: &mut Model) -> Position {
 fn any_bit_flipped_in_durable_data_is_refused() {
     let mut rng = Rng::new(1);
     for seed in 0..40 {
-        let mut model = closed_log(seed);
+        let mut model = closed_journal(seed);
         let (ends, synced) = chain_ends(&model);
         assert!(ends.len() > 1);
         for _ in 0..60 {
@@ -110,7 +110,7 @@ fn any_bit_flipped_in_durable_data_is_refused() {
 
 #[test]
 fn a_missing_segment_is_named() {
-    let mut model = closed_log(3);
+    let mut model = closed_journal(3);
     let (ends, _) = chain_ends(&model);
     let middle = ends[ends.len() - 2].segment();
     model.disk.remove(middle);
@@ -118,9 +118,9 @@ fn a_missing_segment_is_named() {
 }
 
 #[test]
-fn a_segment_of_another_log_is_refused() {
-    let mut model = closed_log(4);
-    let other = closed_log(5);
+fn a_segment_of_another_journal_is_refused() {
+    let mut model = closed_journal(4);
+    let other = closed_journal(5);
     let (ends, _) = chain_ends(&model);
     let number = ends[ends.len() - 2].segment();
     model.disk.put(number, other.disk.content(number).to_vec());
@@ -137,7 +137,7 @@ fn quiet_time_makes_the_last_records_damage_proof() {
     model.settle();
     model.append(1, Some(100), Level::Fsync);
     model.settle();
-    let end = model.log.synced_upto();
+    let end = model.journal.synced_upto();
     let last = end.offset() as usize - 1;
     // At once, damage to the last batch cannot be told from a torn tail.
     model.disk.flip_bit(1, last, 0);
@@ -150,10 +150,10 @@ fn quiet_time_makes_the_last_records_damage_proof() {
 }
 
 #[test]
-fn a_repaired_log_opens_with_what_was_before_the_damage() {
+fn a_repaired_journal_opens_with_what_was_before_the_damage() {
     for seed in 0..30 {
         let mut rng = Rng::new(seed);
-        let mut model = closed_log(seed);
+        let mut model = closed_journal(seed);
         let (ends, _) = chain_ends(&model);
         let end = ends[rng.below(ends.len() as u64 - 1) as usize];
         let byte = 4096 + rng.below(u64::from(end.offset() - 4096)) as usize;
@@ -168,7 +168,7 @@ fn a_repaired_log_opens_with_what_was_before_the_damage() {
 }
 
 #[test]
-fn files_that_no_log_wrote_are_refused() {
+fn files_that_no_journal_wrote_are_refused() {
     let files = |number, bytes| vec![SegmentFile { number, bytes }];
     for impossible in [files(0, 0), files(u32::MAX, 0), files(1, 1 << 40)] {
         assert!(matches!(
@@ -180,7 +180,7 @@ fn files_that_no_log_wrote_are_refused() {
 
 #[test]
 fn a_crash_after_damage_was_cut_by_repair_is_survived() {
-    let mut model = closed_log(7);
+    let mut model = closed_journal(7);
     let (ends, _) = chain_ends(&model);
     let last = ends[ends.len() - 1];
     model.disk.flip_bit(last.segment(), last.offset() as usize - 1, 0);
@@ -190,8 +190,8 @@ fn a_crash_after_damage_was_cut_by_repair_is_survived() {
     assert!(model.append(1, Some(1), Level::Fsync));
 }
 
-/// A log of some segments after a crash, with what a start finds in it.
-fn crashed_log(seed: u64) -> Option<Model> {
+/// A journal of some segments after a crash, with what a start finds in it.
+fn crashed_journal(seed: u64) -> Option<Model> {
     let mut rng = Rng::new(seed);
     let mut model = Model::new(seed, settings());
     for _ in 0..rng.below(400) {
@@ -225,13 +225,13 @@ fn newest(model: &Model) -> Option<u32> {
     model.disk.files().iter().map(|file| file.number).filter(begun).max()
 }
 
-/// Does something to the newest segment of many logs, after crashes and orderly ends; a start must
-/// refuse, or find all that it found before.
+/// Does something to the newest segment of many journals, after crashes and orderly ends; a start
+/// must refuse, or find all that it found before.
 fn is_never_lost_unnoticed(what: fn(&mut Model, u32, &mut Rng), plant: fn(&mut Model)) -> String {
     let mut refused = 0;
     for seed in 0..90 {
         let mut rng = Rng::new(seed);
-        let model = if seed % 3 == 0 { Some(closed_log(seed)) } else { crashed_log(seed) };
+        let model = if seed % 3 == 0 { Some(closed_journal(seed)) } else { crashed_journal(seed) };
         let Some(mut model) = model else { continue };
         plant(&mut model);
         let Some(number) = newest(&model) else { continue };
@@ -311,7 +311,7 @@ fn planted_older_manifest_is_noticed() {
     let old = |model: &mut Model| {
         let mut young = Model::new(1, settings());
         young.settle();
-        model.disk.put_manifest(young.log.manifest());
+        model.disk.put_manifest(young.journal.manifest());
     };
     assert!(!is_never_lost_unnoticed(remove_all, old).is_empty());
 }
@@ -332,8 +332,8 @@ fn a_newest_segment_that_is_an_older_copy_is_refused() {
                 copies.push((number, model.disk.content(number).to_vec()));
             }
         }
-        model.log.close();
-        while model.log.status() != Status::Closed {
+        model.journal.close();
+        while model.journal.status() != Status::Closed {
             model.turn();
             model.step();
         }
@@ -363,8 +363,8 @@ fn what_was_durable_a_minute_ago_is_missed_after_a_crash_too() {
 }
 
 #[test]
-fn a_log_without_a_manifest_opens_and_gets_one() {
-    // As the program left it that knew of none: a log whose first manifest is not written yet.
+fn a_journal_without_a_manifest_opens_and_gets_one() {
+    // As the program left it that knew of none: a journal whose first manifest is not written yet.
     let mut model = Model::new(1, settings());
     while model.disk.content(1).get(4096).is_none_or(|byte| *byte == 0) {
         model.turn();
@@ -382,7 +382,7 @@ fn a_log_without_a_manifest_opens_and_gets_one() {
 
 #[test]
 fn a_gap_before_a_file_that_is_not_used_is_refused() {
-    let mut model = closed_log(6);
+    let mut model = closed_journal(6);
     let number = newest(&model).unwrap();
     let spare = vec![0; SEGMENT_BYTES as usize];
     model.disk.put(number + 1, spare.clone());
@@ -413,7 +413,7 @@ fn a_start_reads_what_is_used_and_little_more() {
         read
     };
     model.crash(Crash::Kill);
-    let used = model.log.stats().used_bytes;
+    let used = model.journal.stats().used_bytes;
     assert!(read(&model) < used + 256 * 1024, "{} for {used}", read(&model));
     model.recover(Crash::Kill).unwrap();
     model.settle();
@@ -425,7 +425,7 @@ fn a_start_reads_what_is_used_and_little_more() {
     }
     model.settle();
     model.crash(Crash::Kill);
-    let used = model.log.stats().used_bytes;
+    let used = model.journal.stats().used_bytes;
     assert!(used > 16 << 20, "{used}");
     assert!(read(&model) < used + (8 << 20), "{} for {used}", read(&model));
 }
@@ -443,7 +443,7 @@ proptest! {
             1..6,
         ),
     ) {
-        let mut model = closed_log(seed);
+        let mut model = closed_journal(seed);
         let files = model.disk.files();
         for (which, offset, bytes) in writes {
             let number = files[which % files.len()].number;

@@ -1,4 +1,4 @@
-//! A log that is followed write by write is the log that recovery finds in its files.
+//! A journal that is followed write by write is the journal that recovery finds in its files.
 //!
 //! `STORAGE_SEEDS` says how many histories (default 150) and `STORAGE_SEED` picks one.
 
@@ -9,21 +9,21 @@ use std::collections::BTreeMap;
 use model::{IDENTITY, Model, SEGMENT_BYTES, Seen, live, seeds, settings};
 use storage::testing::{Crash, Rng, SimDisk, Written};
 use storage::{
-    Follow, Identity, Level, Log, Position, Recovered, Refusal, Stamp, Status, manifest_file,
+    Follow, Identity, Journal, Level, Position, Recovered, Refusal, Stamp, Status, manifest_file,
 };
 
 const OWNER: (u16, u16) = (1, 4);
 
 fn close(model: &mut Model) {
-    model.log.close();
-    while model.log.status() != Status::Closed {
+    model.journal.close();
+    while model.journal.status() != Status::Closed {
         model.turn();
         model.step();
         model.tick(10);
     }
 }
 
-/// A log of several lives, and everything that was written to it, split at random.
+/// A journal of several lives, and everything that was written to it, split at random.
 fn history(seed: u64, lives: u64, tears: bool) -> (Model, Vec<Written>) {
     let mut rng = Rng::new(seed);
     let mut model = Model::new(rng.next_u64(), settings());
@@ -199,7 +199,7 @@ fn a_standby_goes_on_behind_its_local_copy() {
 }
 
 #[test]
-fn a_standby_that_took_over_goes_on_with_the_log() {
+fn a_standby_that_took_over_goes_on_with_the_journal() {
     for seed in 0..20 {
         let (mut model, events) = history(seed, 2, true);
         let mut standby = Standby::new();
@@ -214,7 +214,7 @@ fn a_standby_that_took_over_goes_on_with_the_log() {
                 model.disk.remove(file.number);
             }
         }
-        model.log = Log::open(standby.follow.finish(IDENTITY), settings());
+        model.journal = Journal::open(standby.follow.finish(IDENTITY), settings());
         model.settle();
         assert!(model.append(1, Some(100), Level::Fsync), "seed {seed}");
         model.settle();
@@ -223,7 +223,7 @@ fn a_standby_that_took_over_goes_on_with_the_log() {
     }
 }
 
-/// What comes of a log of which the event at an index was changed.
+/// What comes of a journal of which the event at an index was changed.
 fn follow_changed(events: &[Written], change: impl Fn(usize, &Written) -> Vec<Written>) -> Outcome {
     let mut standby = Standby::new();
     for (index, event) in events.iter().enumerate() {
@@ -299,7 +299,7 @@ fn a_write_that_is_skipped_repeated_or_changed_is_refused_by_name() {
 }
 
 #[test]
-fn a_manifest_of_another_log_or_time_is_refused_by_name() {
+fn a_manifest_of_another_journal_or_time_is_refused_by_name() {
     let (_, events) = history(7, 2, false);
     let mut standby = Standby::new();
     let mut manifests = Vec::new();
@@ -341,7 +341,7 @@ fn a_manifest_of_another_log_or_time_is_refused_by_name() {
 }
 
 #[test]
-fn a_log_of_which_the_first_segments_are_gone_is_not_whole_before_that_is_stated() {
+fn a_journal_of_which_the_first_segments_are_gone_is_not_whole_before_that_is_stated() {
     let mut seen_gap = false;
     for seed in 0..20 {
         let (model, events) = history(seed, 3, false);
@@ -368,7 +368,7 @@ fn a_log_of_which_the_first_segments_are_gone_is_not_whole_before_that_is_stated
 }
 
 #[test]
-fn a_log_of_another_shard_or_identity_is_refused_by_name() {
+fn a_journal_of_another_shard_or_identity_is_refused_by_name() {
     let (_, events) = history(3, 1, false);
     let mut follow = Follow::new((2, 4), &settings());
     let header = events.iter().find(|event| is_write(event)).unwrap();
@@ -387,12 +387,12 @@ fn a_log_of_another_shard_or_identity_is_refused_by_name() {
 }
 
 #[test]
-fn a_log_of_which_nothing_was_seen_is_a_new_one() {
+fn a_journal_of_which_nothing_was_seen_is_a_new_one() {
     let follow = Follow::new(OWNER, &settings());
     assert!(follow.report().is_new);
     assert_eq!((follow.end(), follow.oldest()), (Position::default(), 0));
-    let mut log = Log::open(follow.finish(IDENTITY), settings());
+    let mut journal = Journal::open(follow.finish(IDENTITY), settings());
     let mut commands = Vec::new();
-    log.take_commands(&mut commands, 0);
+    journal.take_commands(&mut commands, 0);
     assert!(matches!(commands[..], [storage::Command::Create { segment: 1, .. }]));
 }

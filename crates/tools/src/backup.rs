@@ -1,7 +1,7 @@
-//! `quelea backup`: copies the logs of a data directory, also while a broker runs on it.
+//! `quelea backup`: copies the journals of a data directory, also while a broker runs on it.
 //!
-//! A running broker is asked, through the socket in its data directory, to pin its logs: it then
-//! neither removes nor reuses a file, and says how much of each belongs to the backup. What it
+//! A running broker is asked, through the socket in its data directory, to pin its journals: it
+//! then neither removes nor reuses a file, and says how much of each belongs to the backup. What it
 //! goes on writing comes behind that. Without a broker the directory is locked instead.
 
 use std::fs::{File, OpenOptions};
@@ -21,7 +21,8 @@ use config::TOKEN_FILE;
 use data::MARK_FILE;
 use data::control;
 use data::{
-    DataDir, DataDirError, LogFiles, NAMES_FILE, SECRET_FILE, SMALL_FILES, sync_entry, write_whole,
+    DataDir, DataDirError, JournalFiles, NAMES_FILE, SECRET_FILE, SMALL_FILES, sync_entry,
+    write_whole,
 };
 
 /// Copies a data directory, also while a broker runs on it. To restore, start a broker on the copy.
@@ -69,7 +70,7 @@ enum Content {
 enum Source {
     /// Nobody else has the directory.
     Locked(DataDir),
-    /// A broker pins its logs until it hears that we are done.
+    /// A broker pins its journals until it hears that we are done.
     Pinned { stream: UnixStream, lines: Lines<BufReader<UnixStream>> },
 }
 
@@ -135,7 +136,7 @@ fn clear(partial: &Path) -> io::Result<()> {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
         if name.starts_with("shard-") {
-            clear_log(&partial.join(&*name))?;
+            clear_journal(&partial.join(&*name))?;
         } else if small_files().any(|own| own == name) {
             std::fs::remove_file(partial.join(&*name))?;
         } else if name != "lock" {
@@ -148,7 +149,7 @@ fn clear(partial: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn clear_log(path: &Path) -> io::Result<()> {
+fn clear_journal(path: &Path) -> io::Result<()> {
     let own = |name: &str| name == NAMES_FILE || name == MARK_FILE;
     for entry in std::fs::read_dir(path)? {
         let name = entry?.file_name();
@@ -163,7 +164,7 @@ fn clear_log(path: &Path) -> io::Result<()> {
 fn lock(data: DataDir) -> anyhow::Result<(Source, Vec<Piece>)> {
     let mut pieces = Vec::new();
     for shard in data.shards()? {
-        let files = data.log_files(shard)?;
+        let files = data.journal_files(shard)?;
         let list = files.list().with_context(|| files.path().display().to_string())?;
         let segments = list
             .into_iter()
@@ -244,48 +245,50 @@ impl Source {
 }
 
 fn copy_all(from: &Path, to: &DataDir, pieces: &[Piece]) -> anyhow::Result<u64> {
-    // Also those of logs that have no file yet: their number is the number of shards.
+    // Also those of journals that have no file yet: their number is the number of shards.
     let last = pieces.iter().map(|piece| piece.shard).chain(shards_in(from)?).max();
     let shards = 0..last.map_or(0, |last| last + 1);
-    let logs: Vec<LogFiles> = shards.map(|shard| to.log_files(shard)).collect::<Result<_, _>>()?;
+    let journals: Vec<JournalFiles> =
+        shards.map(|shard| to.journal_files(shard)).collect::<Result<_, _>>()?;
     let mut bytes = 0;
     for Piece { shard, content } in pieces {
-        let log = &logs[usize::from(*shard)];
+        let journal = &journals[usize::from(*shard)];
         match content {
             Content::Segment { segment, bytes: count } => {
-                let target = log.segment_path(*segment);
+                let target = journal.segment_path(*segment);
                 let name = target.file_name().unwrap_or_default();
-                let source = DataDir::log_path_in(from, *shard).join(name);
+                let source = DataDir::journal_path_in(from, *shard).join(name);
                 bytes += copy_one(&source, &target, *count)
                     .with_context(|| format!("{} to {}", source.display(), target.display()))?;
             }
             Content::Mark(content) => {
-                let path = log.path().join(MARK_FILE);
+                let path = journal.path().join(MARK_FILE);
                 write_whole(&path, content).with_context(|| path.display().to_string())?;
             }
             Content::Manifest(content) => {
                 let mut content = content.clone();
                 content.resize(storage::MANIFEST_BYTES, 0);
-                log.replace_manifest(&content)
-                    .with_context(|| log.manifest_path().display().to_string())?;
+                journal
+                    .replace_manifest(&content)
+                    .with_context(|| journal.manifest_path().display().to_string())?;
             }
         }
     }
-    for log in &logs {
-        File::open(log.path())?.sync_all()?;
+    for journal in &journals {
+        File::open(journal.path())?.sync_all()?;
     }
     for name in small_files() {
         copy_file(from, to.path(), &name)?;
     }
-    if !logs.is_empty() {
-        copy_file(&DataDir::log_path_in(from, 0), &to.log_path(0), NAMES_FILE)?;
+    if !journals.is_empty() {
+        copy_file(&DataDir::journal_path_in(from, 0), &to.journal_path(0), NAMES_FILE)?;
     }
     Ok(bytes)
 }
 
-/// What a broker on the copy has to know beside the logs: how the clock was set, who is banned,
-/// what namespaces are called, and its secrets. Copied behind the logs: none speaks of a namespace
-/// that has no name yet.
+/// What a broker on the copy has to know beside the journals: how the clock was set, who is banned,
+/// what namespaces are called, and its secrets. Copied behind the journals: none speaks of a
+/// namespace that has no name yet.
 fn small_files() -> impl Iterator<Item = String> {
     let all = SMALL_FILES.into_iter().chain([NAMES_FILE, SECRET_FILE, TOKEN_FILE]);
     all.map(str::to_owned)

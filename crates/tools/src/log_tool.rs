@@ -17,7 +17,7 @@ use storage::{
     Settings, Stamp, Survey, Together,
 };
 
-use data::{DataDir, DataDirError, Fault, LogFiles, Part, replace_small, stamp_log};
+use data::{DataDir, DataDirError, Fault, JournalFiles, Part, replace_small, stamp_journal};
 
 /// Inspects and repairs the durable logs of a data directory. No broker may be using it.
 #[derive(Debug, Args)]
@@ -94,13 +94,13 @@ struct Selection {
 struct Checked {
     shard: u16,
     shards: u16,
-    files: LogFiles,
-    fault: Option<LogFault>,
+    files: JournalFiles,
+    fault: Option<JournalFault>,
 }
 
 /// Why a start would refuse a log.
 #[derive(Debug, thiserror::Error)]
-enum LogFault {
+enum JournalFault {
     #[error(transparent)]
     Log(Refusal),
     #[error("the record at {0}: {1}")]
@@ -138,7 +138,7 @@ fn check_all(data: &DataDir, out: &mut String) -> Result<Found, DataDirError> {
     }
     let mut logs = Vec::new();
     for shard in shards {
-        let files = data.log_files(shard)?;
+        let files = data.journal_files(shard)?;
         let read = check_one(data, &files, Identity { id: [0; 16], shard, shards: count })?;
         logs.push((shard, files, read));
     }
@@ -147,13 +147,13 @@ fn check_all(data: &DataDir, out: &mut String) -> Result<Found, DataDirError> {
     let of_others = |shard: u16, report: Report| {
         let others = sound.iter().filter(|(other, report)| *other != shard && !report.is_new);
         let both = others.map(|(other, report)| (*other, report)).chain([(shard, &report)]);
-        data.check_together(both).map(|()| report).map_err(LogFault::Emptied)
+        data.check_together(both).map(|()| report).map_err(JournalFault::Emptied)
     };
     let mut checked = Vec::new();
     for (shard, files, read) in logs {
-        let apart = faults.extract_if(.., |fault| fault.part == Part::Log(shard)).next();
+        let apart = faults.extract_if(.., |fault| fault.part == Part::Journal(shard)).next();
         let read = read.and_then(|report| match apart {
-            Some(fault) => Err(LogFault::Apart(fault)),
+            Some(fault) => Err(JournalFault::Apart(fault)),
             None => of_others(shard, report),
         });
         let _ = match &read {
@@ -170,20 +170,20 @@ fn check_all(data: &DataDir, out: &mut String) -> Result<Found, DataDirError> {
 
 fn check_one(
     data: &DataDir,
-    files: &LogFiles,
+    files: &JournalFiles,
     identity: Identity,
-) -> Result<Result<Report, LogFault>, DataDirError> {
+) -> Result<Result<Report, JournalFault>, DataDirError> {
     let mut fault = None;
     let mut look = |record: Record<'_>, _: &mut storage::Ledger| {
         if fault.is_none()
             && let Err(malformed) = Fact::decode(record.kind.get(), record.bytes)
         {
-            fault = Some(LogFault::Record(record.position, malformed));
+            fault = Some(JournalFault::Record(record.position, malformed));
         }
     };
     match data.recover(files, identity, &Settings::default(), &mut look, &|_| {}) {
         Ok(recovered) => Ok(fault.map_or(Ok(recovered.report), Err)),
-        Err(DataDirError::Refused { refusal, .. }) => Ok(Err(LogFault::Log(refusal))),
+        Err(DataDirError::Refused { refusal, .. }) => Ok(Err(JournalFault::Log(refusal))),
         Err(error) => Err(error),
     }
 }
@@ -208,7 +208,7 @@ fn dump(dir: &Path, only: Selection, out: &mut String) -> Result<bool, DataDirEr
         if only.shard.is_some_and(|wanted| wanted != shard) {
             continue;
         }
-        let files = data.log_files(shard)?;
+        let files = data.journal_files(shard)?;
         let fail = failing(files.path());
         if let Some(content) = files.manifest().map_err(&fail)?
             && only.segment.is_none()
@@ -305,9 +305,9 @@ fn repair(dir: &Path, really: bool, out: &mut String) -> Result<bool, DataDirErr
         let shard = log.shard;
         let Some(fault) = &log.fault else { continue };
         let can_mend = match fault {
-            LogFault::Log(refusal) => refusal.is_loss(),
-            LogFault::Emptied(_) | LogFault::Apart(_) => true,
-            LogFault::Record(..) => false,
+            JournalFault::Log(refusal) => refusal.is_loss(),
+            JournalFault::Emptied(_) | JournalFault::Apart(_) => true,
+            JournalFault::Record(..) => false,
         };
         if !can_mend {
             let _ = writeln!(out, "shard {shard}: nothing that repair could mend");
@@ -315,7 +315,9 @@ fn repair(dir: &Path, really: bool, out: &mut String) -> Result<bool, DataDirErr
             continue;
         }
         let mended = match fault {
-            LogFault::Apart(fault) if !fault.is_foreign() => take_over(&log, stamp, really, out),
+            JournalFault::Apart(fault) if !fault.is_foreign() => {
+                take_over(&log, stamp, really, out)
+            }
             _ => mend(&log, stamp, really, out),
         };
         mended.map_err(failing(log.files.path()))?;
@@ -335,7 +337,7 @@ fn mend(log: &Checked, stamp: Option<Stamp>, really: bool, out: &mut String) -> 
     let Checked { shard, shards, files, fault } = log;
     let fresh = Identity { id: base::random(), shard: *shard, shards: *shards };
     let plan = match fault {
-        Some(LogFault::Apart(_)) => Survey::default().finish(fresh),
+        Some(JournalFault::Apart(_)) => Survey::default().finish(fresh),
         _ => plan_repair(files, fresh)?,
     };
     let _ = match plan.end {
@@ -360,7 +362,7 @@ fn take_over(
     let _ = writeln!(out, "shard {shard}: a copy of another time: all it lacks is lost");
     let (Some(stamp), true) = (stamp, really) else { return Ok(()) };
     if log.files.manifest()?.is_some() {
-        stamp_log(&log.files, stamp)?;
+        stamp_journal(&log.files, stamp)?;
     } else {
         let fresh = Identity { id: base::random(), shard, shards: log.shards };
         apply_repair(&log.files, &plan_repair(&log.files, fresh)?, Some(stamp))?;
@@ -389,7 +391,7 @@ fn repair_small(
     Ok(true)
 }
 
-fn plan_repair(files: &LogFiles, fresh: Identity) -> io::Result<Repair> {
+fn plan_repair(files: &JournalFiles, fresh: Identity) -> io::Result<Repair> {
     let mut survey = Survey::default();
     let mut buffer = Vec::new();
     for segment in files.list()? {
@@ -400,7 +402,7 @@ fn plan_repair(files: &LogFiles, fresh: Identity) -> io::Result<Repair> {
 }
 
 /// Sets aside first and writes last, so that a repair that is cut short can be repeated.
-fn apply_repair(files: &LogFiles, plan: &Repair, stamp: Option<Stamp>) -> io::Result<()> {
+fn apply_repair(files: &JournalFiles, plan: &Repair, stamp: Option<Stamp>) -> io::Result<()> {
     let aside = |path: &Path| {
         let mut name = path.as_os_str().to_owned();
         name.push(".damaged");
@@ -455,7 +457,7 @@ pub(crate) mod tests {
 
     fn directory_with(kind: u8, shards: u16) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        data::sample::write_log(dir.path(), kind, shards).unwrap();
+        data::sample::write_journal(dir.path(), kind, shards).unwrap();
         dir
     }
 
@@ -549,7 +551,7 @@ pub(crate) mod tests {
     #[test]
     fn a_log_without_any_file_is_reported_and_begun_anew_on_demand() {
         let dir = directory_with(RETAINED_CLEARED, 2);
-        drop(DataDir::open(dir.path()).unwrap().log_files(1).unwrap());
+        drop(DataDir::open(dir.path()).unwrap().journal_files(1).unwrap());
         let mut out = String::new();
         assert!(!check(dir.path(), &mut out).unwrap());
         assert!(out.contains("shard 0: ok") && out.contains("shard 1: REFUSED"), "{out}");

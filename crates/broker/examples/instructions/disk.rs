@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use storage::testing::SimDisk;
 use storage::{Command, Completion, Outcome, Step};
 
-/// The segments of one log. It does next to nothing, so that what is counted is the log.
+/// The segments of one journal. It does next to nothing, so that what is counted is the journal.
 pub(crate) struct Disk(BTreeMap<u32, Vec<u8>>);
 
 impl Disk {

@@ -1,4 +1,4 @@
-//! The ways of a message that need a second shard, a log or a group.
+//! The ways of a message that need a second shard, a journal or a group.
 
 use std::hint::black_box;
 
@@ -53,7 +53,7 @@ impl Way {
         Self::of(lab, version, publisher, qos, batch)
     }
 
-    /// The session of the subscriber is kept in a log.
+    /// The session of the subscriber is kept in a journal.
     pub(crate) fn to_kept_session(batch: usize) -> Self {
         Self::in_lab(durable_lab(), persistent, (TOPIC, 1), batch)
     }
@@ -62,7 +62,7 @@ impl Way {
         Self::in_lab(Lab::new(1), request, (GROUP, MEMBERS), batch)
     }
 
-    /// Messages for the group are kept in a log.
+    /// Messages for the group are kept in a journal.
     pub(crate) fn to_kept_group(batch: usize) -> Self {
         Self::in_lab(durable_lab(), persistent, (GROUP, MEMBERS), batch)
     }
@@ -127,7 +127,7 @@ impl Way {
                 has_worked = true;
             }
             self.shards[shard].end_turn();
-            has_worked |= self.drive_log(shard);
+            has_worked |= self.drive_journal(shard);
         }
         has_worked | self.carry_mail()
     }
@@ -169,7 +169,7 @@ impl Way {
         count
     }
 
-    fn drive_log(&mut self, shard: usize) -> bool {
+    fn drive_journal(&mut self, shard: usize) -> bool {
         let Some(disk) = self.disks.get_mut(shard) else { return false };
         self.shards[shard].take_disk_commands(&mut self.commands, self.now_ms);
         let has_commands = !self.commands.is_empty();
@@ -195,6 +195,6 @@ impl Way {
 }
 
 fn durable_lab() -> Lab {
-    let log = storage::Settings::with_segment_bytes(SEGMENT_BYTES);
-    Lab::durable_by(1, Settings::default(), log)
+    let journal = storage::Settings::with_segment_bytes(SEGMENT_BYTES);
+    Lab::durable_by(1, Settings::default(), journal)
 }

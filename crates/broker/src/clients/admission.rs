@@ -106,7 +106,7 @@ fn silent(violation: &Violation) -> Refusal {
 }
 
 /// The bytes of a CONNACK that refuses. No reason string: the public suites compare the whole
-/// packet, and the log has the detail.
+/// packet, and the journal has the detail.
 pub fn connack(version: Version, reason: Reason) -> Vec<u8> {
     let mut out = Vec::new();
     let properties = Properties::EMPTY;

@@ -48,7 +48,7 @@ impl Sessions {
         refused: Option<&Message>,
     ) {
         if confirm.serial != 0 {
-            // A log out of service holds nothing, so the publisher hears nothing.
+            // A journal out of service holds nothing, so the publisher hears nothing.
             if reason != Reason::IMPLEMENTATION_SPECIFIC_ERROR {
                 durable.on_handed_over(cx, self, confirm.serial, confirm.respondent);
             }

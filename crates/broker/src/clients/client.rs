@@ -182,7 +182,7 @@ pub(crate) struct Client {
     pub(crate) rechecks: bool,
     pub(crate) gauge: Option<Arc<MemberLoad>>,
     pub(crate) extras: Option<Box<Extras>>,
-    /// Present if the session is in the log.
+    /// Present if the session is in the journal.
     pub(crate) durable: Option<Box<KeptSession>>,
     /// Seconds the session outlives its connection; `u32::MAX`: for ever (MQTT-3.1.2-23).
     pub(crate) session_expiry_secs: u32,

@@ -382,7 +382,8 @@ impl Client {
         }
     }
 
-    /// The log cannot take a session that is to outlive its connection: no promise is made of it.
+    /// The journal cannot take a session that is to outlive its connection: no promise is made of
+    /// it.
     fn refuse_session(
         &mut self,
         cx: &mut Context,

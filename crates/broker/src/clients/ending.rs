@@ -94,7 +94,7 @@ impl Context {
 const SILENT_CLAUSES: [&str; 2] = ["MQTT-3.1.0-2", "MQTT-4.3.3-4"];
 
 /// The last packet of a connection. No reason string: the public suites compare the whole packet.
-/// The log has the detail.
+/// The journal has the detail.
 pub(crate) fn write_farewell(link: &mut Link, ended: &Ended) {
     if link.is_told_nothing {
         // MQTT-3.14.0-1: no DISCONNECT before the CONNACK.

@@ -36,7 +36,7 @@ pub(crate) struct Sessions {
     generations: Vec<u16>,
     free: Vec<u32>,
     by_id: HashTable<u32>,
-    /// Those with a queue in the log.
+    /// Those with a queue in the journal.
     by_queue: HashTable<u32>,
     hasher: FixedState,
     pub(crate) router: Router,

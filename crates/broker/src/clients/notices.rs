@@ -56,8 +56,8 @@ pub(crate) enum Subject {
     Group { scope: Scope, key: u64, name: Box<str> },
     /// Retained messages were not kept; the topic is that of the first.
     RetainedRefused { scope: Scope, topic: Box<str> },
-    /// The log could not be read; the fault is the first.
-    LogUnreadable(storage::Fault),
+    /// The journal could not be read; the fault is the first.
+    JournalUnreadable(storage::Fault),
 }
 
 impl ClientNotices {
@@ -168,8 +168,8 @@ impl Context {
                 Subject::RetainedRefused { scope, topic } => {
                     (scope, Event::RetainedRefused { topic, count })
                 }
-                Subject::LogUnreadable(fault) => {
-                    (Scope::FIRST, Event::LogUnreadable { shard: self.id, fault, count })
+                Subject::JournalUnreadable(fault) => {
+                    (Scope::FIRST, Event::JournalUnreadable { shard: self.id, fault, count })
                 }
             };
             self.report(scope, event);

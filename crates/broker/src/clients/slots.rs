@@ -19,7 +19,7 @@ impl Sessions {
         self.by_id.len()
     }
 
-    /// Makes room for sessions of the log, so that the tables need not grow under them step by
+    /// Makes room for sessions of the journal, so that the tables need not grow under them step by
     /// step.
     pub(crate) fn reserve(&mut self, count: usize) {
         let (clients, hasher) = (&self.clients, &self.hasher);
@@ -75,7 +75,7 @@ impl Sessions {
         name_at(&self.clients, slot).hash(&self.hasher)
     }
 
-    /// From now on the session is in the log.
+    /// From now on the session is in the journal.
     pub(crate) fn set_durable(&mut self, slot: u32, durable: KeptSession) {
         self.take_durable(slot);
         let queue = durable.queue;
@@ -86,7 +86,7 @@ impl Sessions {
         self.by_queue.insert_unique(hasher.hash_one(queue), slot, hash);
     }
 
-    /// From now on the session is no more in the log. Returns what it had there.
+    /// From now on the session is no more in the journal. Returns what it had there.
     pub(crate) fn take_durable(&mut self, slot: u32) -> Option<Box<KeptSession>> {
         let durable = self.get_mut(slot)?.durable.take()?;
         let hash = self.hasher.hash_one(durable.queue);

@@ -61,8 +61,8 @@ struct Portion<'a> {
     done: Done,
     /// All are taken, however long that is. Not of a client that is gone: it waits for no answer.
     is_rest: bool,
-    /// What waited in the log for the session before it lost the first subscription. Once for all
-    /// filters of the portion: it walks the whole queue.
+    /// What waited in the journal for the session before it lost the first subscription. Once for
+    /// all filters of the portion: it walks the whole queue.
     before: Option<Vec<u64>>,
     retained: Retained<'a>,
     /// None: nobody listens.
@@ -348,7 +348,7 @@ impl Sessions {
         granted: Granted,
         identifier: u32,
     ) -> Result<Option<storage::Position>, Reason> {
-        if !durable.has_log() {
+        if !durable.has_journal() {
             return Ok(None);
         }
         let Some(listed) = self.listed_of(groups, slot, text) else { return Ok(None) };
@@ -458,7 +458,7 @@ impl Sessions {
                 match durable.drop_subscription(self, slot, listed, text) {
                     Ok(position) => done.kept = done.kept.max(position),
                     Err(_) if self.get(slot).is_none_or(|client| !client.is_v5()) => {
-                        return Err(Ended::LogFailed);
+                        return Err(Ended::JournalFailed);
                     }
                     Err(_) => {
                         // An UNSUBACK has no word for a lack of room (section 3.11.3).

@@ -21,7 +21,7 @@ pub(crate) struct Listed {
     pub(crate) filter: FilterId,
     /// The shard's number of the shared group plus one, or 0.
     pub(crate) group: u32,
-    /// Where it stands in the log.
+    /// Where it stands in the journal.
     pub(crate) place: RecordLocation,
 }
 

@@ -163,7 +163,7 @@ pub struct SessionView {
     pub has_will: bool,
     pub subscriptions: u64,
     pub shared_subscriptions: u64,
-    /// Messages that wait for room in its window, in memory and in the log.
+    /// Messages that wait for room in its window, in memory and in the journal.
     pub queued: u64,
     /// Of those in memory.
     pub queued_bytes: u64,

@@ -36,8 +36,8 @@ impl Sessions {
 }
 
 impl Retained {
-    /// A page of those that have their home here. What finds no room in the log to say so is found
-    /// again.
+    /// A page of those that have their home here. What finds no room in the journal to say so is
+    /// found again.
     pub(crate) fn clear_some_retained(
         &mut self,
         cx: &mut Context,
@@ -52,7 +52,7 @@ impl Retained {
             }
         }
         for message in &messages {
-            // Its level says whether it is in the log.
+            // Its level says whether it is in the journal.
             let nothing = Message::new(&MessageParts {
                 topic: message.topic(),
                 properties: &[],

@@ -1,4 +1,4 @@
-//! Messages that wait in the log for a session that is behind.
+//! Messages that wait in the journal for a session that is behind.
 
 use std::collections::VecDeque;
 
@@ -99,7 +99,7 @@ impl Durable {
         if !client.exceeds_backlog(bytes) {
             return false;
         }
-        self.drop_expired_in_log(cx, client, router);
+        self.drop_expired_in_journal(cx, client, router);
         client.exceeds_backlog(bytes)
     }
 
@@ -107,7 +107,7 @@ impl Durable {
     /// if [enough](EXPIRED_PART) may have expired since that was done last, as it walks all of it.
     ///
     /// What has just been counted in has to be in the lists.
-    pub(crate) fn drop_expired_in_log(
+    pub(crate) fn drop_expired_in_journal(
         &self,
         cx: &mut Context,
         client: &mut Client,
@@ -179,7 +179,7 @@ impl Durable {
         self.pending(client, router, usize::MAX)
     }
 
-    /// Moves on what waits in the log for a session, as far as its window goes.
+    /// Moves on what waits in the journal for a session, as far as its window goes.
     pub(crate) fn pump_backlog(
         &mut self,
         cx: &mut Context,
@@ -231,7 +231,7 @@ impl Durable {
             Loaded::Pending => return false,
             Loaded::Gone => {
                 store.leave_queue(durable, serial);
-                self.drop_expired_in_log(cx, client, router);
+                self.drop_expired_in_journal(cx, client, router);
                 return true;
             }
             Loaded::Ready(message) => message,
@@ -321,12 +321,12 @@ impl Client {
         durable.is_some_and(|durable| durable.is_full(bytes, &self.limits.queue))
     }
 
-    /// Deliveries that wait in the log.
+    /// Deliveries that wait in the journal.
     pub(crate) fn backlog(&self) -> usize {
         self.durable.as_ref().map_or(0, |durable| durable.queued as usize)
     }
 
-    /// Does anything wait for this session in the log?
+    /// Does anything wait for this session in the journal?
     pub(crate) fn has_backlog(&self) -> bool {
         self.durable.as_ref().is_some_and(|durable| durable.is_behind)
     }

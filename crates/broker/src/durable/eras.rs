@@ -1,8 +1,8 @@
 //! What the subscriptions of a session were before, as long as a message is due by that.
 //!
 //! A message is delivered by the subscription of the time when it came (MQTT 5, section 3.8.4). The
-//! log keeps it once for all sessions and without their terms, so a session remembers up to which
-//! serial a filter of it had other options, or was not subscribed.
+//! journal keeps it once for all sessions and without their terms, so a session remembers up to
+//! which serial a filter of it had other options, or was not subscribed.
 
 use storage::AppendError;
 use topic::{FilterId, Subscription};
@@ -110,7 +110,7 @@ pub(super) fn at(eras: &[Era], serial: u64, now: Option<Subscription>) -> Option
     Some(Subscription { options: bits | check, identifier, ..now })
 }
 
-/// Is such a message in the log assigned to the session?
+/// Is such a message in the journal assigned to the session?
 pub(super) fn is_assigned(eras: &[Era], serial: u64, is_durable_now: bool) -> bool {
     match eras.iter().find(|era| serial <= era.through) {
         Some(era) => era.subscribed.is_some_and(|(bits, _)| bits & options::DURABLE != 0),
@@ -179,7 +179,7 @@ impl Durable {
             serial: through,
             filter: text,
         });
-        let place = store.append(Class::Normal, &fact, durable.log_level())?;
+        let place = store.append(Class::Normal, &fact, durable.journal_level())?;
         durable.rare().eras.restore(listed.filter, through, (bits, identifier), place);
         Ok(Change::Remembered)
     }

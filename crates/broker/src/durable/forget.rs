@@ -1,6 +1,6 @@
-//! What a replay forgets when segments of its log are given back.
+//! What a replay forgets when segments of its journal are given back.
 //!
-//! Before a segment goes, the owner of the log has written again all in it that is needed. So a
+//! Before a segment goes, the owner of the journal has written again all in it that is needed. So a
 //! fact of which nothing newer has come is needed by nobody, also if no record has deleted it.
 
 use std::collections::BTreeMap;

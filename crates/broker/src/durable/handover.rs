@@ -3,8 +3,8 @@
 //!
 //! The record of a publish holds the message and its packet id, so that both survive a crash or
 //! neither. Only when it is committed is the message mailed, with its serial: a shard that has had
-//! this serial knows it for a repetition. So it enters each log once, however often it has to be
-//! mailed. A will is mailed at once (`will.rs`): if its record is lost, it is published again.
+//! this serial knows it for a repetition. So it enters each journal once, however often it has to
+//! be mailed. A will is mailed at once (`will.rs`): if its record is lost, it is published again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::{Confirm, Mail, Name, SessionKey, WhenFull};
 /// A message that is not yet known to be stored by all shards that have to.
 #[derive(Debug)]
 pub(crate) struct Handover {
-    /// The queue number of its session, if the log tells.
+    /// The queue number of its session, if the journal tells.
     pub(crate) session: Option<QueueNumber>,
     /// It waits in the line of what is passed on.
     pub(super) is_in_line: bool,
@@ -67,8 +67,8 @@ impl Client {
 /// of wills, the same to be retained. Each kind comes in order.
 pub(crate) const SOURCES: usize = 4;
 
-/// All of them. Bounded by the receive maxima of the publishers, and for wills by what the log has
-/// room for.
+/// All of them. Bounded by the receive maxima of the publishers, and for wills by what the journal
+/// has room for.
 #[derive(Debug, Default)]
 pub(super) struct Handovers {
     by_serial: HashMap<u64, Handover, FixedState>,
@@ -337,7 +337,7 @@ impl Durable {
 
     /// A retained publish comes again, and stands in the place of what its client has retained on
     /// the topic since. Of the QoS 2 publishes among those, above the serial `above` and not
-    /// released, the log is told. Returns what the acknowledgement has to wait for.
+    /// released, the journal is told. Returns what the acknowledgement has to wait for.
     #[cold]
     pub(crate) fn note_sent_again(
         &mut self,
@@ -375,10 +375,11 @@ impl Durable {
                 newest = newest.max(Some(received.place.position()));
             }
         }
-        Ok(newest.filter(|position| !store.log.is_committed(*position, level)))
+        Ok(newest.filter(|position| !store.journal.is_committed(*position, level)))
     }
 
-    /// The acknowledgement waits for what the log is told of those that the message has replaced.
+    /// The acknowledgement waits for what the journal is told of those that the message has
+    /// replaced.
     pub(crate) fn await_undone(
         &mut self,
         undone: Option<Position>,
@@ -425,10 +426,10 @@ impl Durable {
         }
     }
 
-    /// Is mail that found no room in the log kept until there is?
+    /// Is mail that found no room in the journal kept until there is?
     pub(crate) fn waits_for_disk(&self, cx: &Context, confirm: Option<Confirm>) -> bool {
         let Some(confirm) = confirm else { return false };
-        let status = self.status_of_log();
+        let status = self.status_of_journal();
         let is_poisoned = status.as_ref().is_some_and(Status::is_out_of_service);
         let is_full = matches!(status, Some(Status::Full(_)));
         let waits = !is_full || cx.shared.settings.when_full == WhenFull::Wait;

@@ -30,7 +30,7 @@ use crate::shard::context::Context;
 const OWN_FILTERS_MAX: usize = 64;
 
 impl Durable {
-    /// Writes a message into the log if it is assigned to a durable session here. Returns its
+    /// Writes a message into the journal if it is assigned to a durable session here. Returns its
     /// serial and, if it was written just now, what its acknowledgement has to wait for.
     ///
     /// Err: there is no room for it, its publisher can be told, and nothing was done.
@@ -78,26 +78,26 @@ impl Durable {
         if message.level() > 0 && !is_assigned || message.qos() == QoS::AtMostOnce {
             return Ok(None);
         }
-        // What a session has in memory goes first: behind what waits in the log it has to queue up
-        // there, though it is not written.
+        // What a session has in memory goes first: behind what waits in the journal it has to queue
+        // up there, though it is not written.
         let store =
             if self.is_anybody_behind(sessions, found) { self.store.as_mut() } else { None };
         Ok(store.map(|store| (store.add_unwritten(message), None)))
     }
 
-    /// A log that is short of space says so with each message: many may come before the disk is
+    /// A journal that is short of space says so with each message: many may come before the disk is
     /// heard of again.
     #[inline]
     fn note_space_left(&self, cx: &Context) {
-        if cx.shared.logs().tight & 1 << cx.id != 0
+        if cx.shared.journals().tight & 1 << cx.id != 0
             && let Some(space) = self.store.as_ref().and_then(|store| store.space_left())
         {
-            cx.shared.set_log_space(cx.id, space);
+            cx.shared.set_journal_space(cx.id, space);
         }
     }
 
     /// Is the message assigned to the session, by its serial? One that is not written is so only
-    /// where older ones wait, and never at QoS 2, as no log would know its packet id.
+    /// where older ones wait, and never at QoS 2, as no journal would know its packet id.
     pub(crate) fn is_assigned_by_serial(&self, client: &Client, serial: u64, qos: QoS) -> bool {
         let Some(store) = self.store.as_ref().filter(|_| serial != 0) else { return false };
         match qos {
@@ -159,7 +159,7 @@ impl Durable {
         }
     }
 
-    /// Assigns a message in the log to a durable session. True: it cannot take it now, so that
+    /// Assigns a message in the journal to a durable session. True: it cannot take it now, so that
     /// the message is to be [left behind](Durable::leave_behind).
     pub(crate) fn assign(
         &mut self,
@@ -217,7 +217,7 @@ impl Durable {
             let stage = if is_uncommitted { Stage::AwaitsPubrec } else { Stage::AwaitsPuback };
             durable.track.assign_at(serial, packet_id, stage);
             let then = is_uncommitted.then_some(Promise::Send { session, packet_id });
-            let (queue, level) = (durable.queue, durable.log_level());
+            let (queue, level) = (durable.queue, durable.journal_level());
             store.pin_in_flight(serial);
             // A packet id whose message goes with the process means nothing without it.
             if !store.is_unwritten(serial) {
@@ -255,7 +255,7 @@ impl Durable {
                 packet_id: out.packet_id,
                 stage: Stage::Over,
                 is_aside: true,
-                level: durable.log_level(),
+                level: durable.journal_level(),
                 then: None,
             });
         } else {
@@ -409,7 +409,7 @@ impl Client {
 }
 
 impl Durable {
-    /// A PUBREC for a delivery that the log knows: its PUBREL leaves when that is written down.
+    /// A PUBREC for a delivery that the journal knows: its PUBREL leaves when that is written down.
     /// False: it is like any other.
     pub(crate) fn keep_pubrec(&mut self, client: &mut Client, ack: &Ack<'_>) -> bool {
         let session = client.key;
@@ -420,7 +420,7 @@ impl Durable {
         let Some(origin) = origin.filter(|origin| origin.serial != 0 && origin.group == 0) else {
             return false;
         };
-        let (queue, level) = (durable.queue, durable.log_level());
+        let (queue, level) = (durable.queue, durable.journal_level());
         // What stands aside is completed after a crash anyway, and never sent again.
         let out = durable.track.get_mut(origin.serial).filter(|out| !out.is_aside);
         let Some(out) = out else { return false };
@@ -458,15 +458,15 @@ impl Durable {
         true
     }
 
-    /// A PUBREL for a packet id that the log knows: its PUBCOMP leaves when that is written down.
-    /// False: it is like any other.
+    /// A PUBREL for a packet id that the journal knows: its PUBCOMP leaves when that is written
+    /// down. False: it is like any other.
     pub(crate) fn keep_pubrel(&mut self, client: &mut Client, packet_id: u16) -> bool {
         let session = client.key;
         let connection = client.connection;
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return false;
         };
-        let (queue, level) = (durable.queue, durable.log_level());
+        let (queue, level) = (durable.queue, durable.journal_level());
         let Some(rare) = &mut durable.rare else { return false };
         let received = rare.received.iter_mut().find(|received| received.packet_id == packet_id);
         let Some(received) = received else { return false };

@@ -25,8 +25,8 @@ use crate::routing::deliver::count_dropped;
 use crate::shard::context::Context;
 use crate::{Confirm, GroupWay, Mail};
 
-/// Bytes of waiting messages that a group keeps in memory beside the log. Policy: later ones are
-/// read back from the disk.
+/// Bytes of waiting messages that a group keeps in memory beside the journal. Policy: later ones
+/// are read back from the disk.
 const MEMORY_BYTES_MAX: usize = 1024 * 1024;
 
 /// The number of a group's queue in memory. A group has it as long as its queue is there.
@@ -173,7 +173,7 @@ impl KeptQueue {
 }
 
 impl Durable {
-    /// Does the group keep this message in a log, at its home?
+    /// Does the group keep this message in a journal, at its home?
     pub(crate) fn group_keeps(&self, groups: &Groups, number: u32, message: &Message) -> bool {
         self.store.is_some()
             && message.level() > 0

@@ -1,4 +1,4 @@
-//! What the log is told of a session: that it is there, its subscriptions, its will, its end.
+//! What the journal is told of a session: that it is there, its subscriptions, its will, its end.
 
 use std::collections::VecDeque;
 
@@ -36,9 +36,9 @@ pub(crate) struct KeptSession {
     /// Present while it has no connection.
     pub(crate) detached: RecordLocation,
     pub(super) rare: Option<Box<Rare>>,
-    /// Deliveries that wait in the log, and their bytes. What expires there is counted until the
-    /// queue is counted anew, or the session has caught up: by so much it has expired as is counted
-    /// then and is not there.
+    /// Deliveries that wait in the journal, and their bytes. What expires there is counted until
+    /// the queue is counted anew, or the session has caught up: by so much it has expired as is
+    /// counted then and is not there.
     pub(crate) queued: u32,
     pub(crate) queued_bytes: u64,
     /// The last that has to wait.
@@ -68,11 +68,11 @@ pub(super) struct Rare {
     pub(super) upcoming: VecDeque<u64>,
     /// Of what waits, and was not there when the queue was counted anew or may expire later.
     pub(super) lifetimes: Lifetimes,
-    /// A connection that the log has yet to be told of (`postponed.rs`).
+    /// A connection that the journal has yet to be told of (`postponed.rs`).
     pub(super) unwritten: Option<Unwritten>,
-    /// UNSUBSCRIBEs that the log has yet to be told of.
+    /// UNSUBSCRIBEs that the journal has yet to be told of.
     pub(super) unwritten_unsubscribes: u32,
-    /// The log has yet to be told of its will.
+    /// The journal has yet to be told of its will.
     pub(super) has_pending_will: bool,
     /// Its last will is due, and has yet to be taken.
     pub(super) has_due_will: bool,
@@ -140,13 +140,13 @@ impl KeptSession {
         self.rare.as_ref().is_some_and(|rare| rare.has_due_will)
     }
 
-    /// The connection that the log has yet to be told of.
+    /// The connection that the journal has yet to be told of.
     fn unwritten(&self) -> Option<Unwritten> {
         self.rare.as_ref()?.unwritten
     }
 
-    /// Has the log yet to be told something that an answer to this session would promise?
-    fn is_ahead_of_log(&self) -> bool {
+    /// Has the journal yet to be told something that an answer to this session would promise?
+    fn is_ahead_of_journal(&self) -> bool {
         self.rare
             .as_ref()
             .is_some_and(|rare| rare.unwritten.is_some() || rare.unwritten_unsubscribes > 0)
@@ -166,7 +166,7 @@ impl KeptSession {
         places.filter(|place| place.is_some()).map(|place| place.position()).max()
     }
 
-    pub(super) const fn log_level(&self) -> Level {
+    pub(super) const fn journal_level(&self) -> Level {
         match self.level {
             Durability::Memory | Durability::Disk => Level::Disk,
             Durability::Fsync | Durability::Quorum => Level::Fsync,
@@ -180,7 +180,7 @@ impl KeptSession {
 
     /// How firmly its end has to be kept: as firmly as anything that it ends.
     const fn highest_level(&self) -> Level {
-        if self.was_synced { Level::Fsync } else { self.log_level() }
+        if self.was_synced { Level::Fsync } else { self.journal_level() }
     }
 
     /// At which level it was kept before a start, nobody knows.
@@ -229,7 +229,7 @@ impl Rare {
 impl Durable {
     /// A connection has opened the session: it is written down if it outlives the connection.
     ///
-    /// Err: it is new and there is no room for it, or the log is out of service.
+    /// Err: it is new and there is no room for it, or the journal is out of service.
     pub(crate) fn keep_session(
         &mut self,
         cx: &mut Context,
@@ -278,8 +278,8 @@ impl Durable {
         Ok(())
     }
 
-    /// A session that is kept goes on. If its log has no room even for that, it goes on all the
-    /// same: it is there already, and may be what fills the log.
+    /// A session that is kept goes on. If its journal has no room even for that, it goes on all the
+    /// same: it is there already, and may be what fills the journal.
     fn keep_resumed(
         &mut self,
         cx: &mut Context,
@@ -327,7 +327,7 @@ impl Durable {
         let Some(store) = self.store.as_mut().expected() else { return Ok(()) };
         let Some(client) = sessions.get_mut(slot).expected() else { return Ok(()) };
         let Some(durable) = client.durable.as_ref().expected() else { return Ok(()) };
-        let (queue, level) = (durable.queue, durable.log_level());
+        let (queue, level) = (durable.queue, durable.journal_level());
         let client_key = client.name().key();
         let Unwritten { version, opened_at_ms, .. } = connect;
         let opened = session_opened(client, &client_key, queue, version, opened_at_ms);
@@ -464,7 +464,7 @@ impl Durable {
             serial: from_serial,
             filter,
         });
-        let place = store.append(Class::Normal, &subscribed, durable.log_level())?;
+        let place = store.append(Class::Normal, &subscribed, durable.journal_level())?;
         if let Some(known) = client.subscriptions.place_mut(&listed) {
             store.release(std::mem::replace(known, place));
         }
@@ -483,7 +483,7 @@ impl Durable {
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
         let Some(durable) = sessions.kept_mut(slot) else { return Ok(None) };
-        let (session, level) = (durable.queue, durable.log_level());
+        let (session, level) = (durable.queue, durable.journal_level());
         let written = store.append_deletion(&Fact::Unsubscribed { session, filter }, level);
         let position = match written {
             Ok(position) => Some(position),
@@ -514,9 +514,9 @@ impl Durable {
         let Some(client) = sessions.get_mut(slot).expected() else { return };
         let connection = client.connection;
         let durable = client.durable.as_ref();
-        let level = durable.map(|durable| durable.log_level());
+        let level = durable.map(|durable| durable.journal_level());
         let position = position.max(durable.and_then(|durable| durable.connect_facts_end()));
-        let is_ahead = durable.is_some_and(|durable| durable.is_ahead_of_log());
+        let is_ahead = durable.is_some_and(|durable| durable.is_ahead_of_journal());
         let unwritten = durable.and_then(|durable| durable.unwritten());
         let is_of_new = unwritten.is_some_and(|unwritten| unwritten.is_new);
         let Some(link) = client.session.link_mut().expected() else { return };
@@ -526,14 +526,14 @@ impl Durable {
             let packet = bytes.into();
             let answer = Postponed::Answer { session, connection, packet, is_of_new };
             if !store.postponed.push_deletion(answer) {
-                cx.doomed.push((slot, Ended::LogFailed));
+                cx.doomed.push((slot, Ended::JournalFailed));
             }
             return;
         }
-        let log = self.store.as_ref().map(|store| &store.log);
+        let journal = self.store.as_ref().map(|store| &store.journal);
         let waits = |position: &Position| {
-            let (log, level) = (log?, level?);
-            Some(!log.is_committed(*position, level))
+            let (journal, level) = (journal?, level?);
+            Some(!journal.is_committed(*position, level))
         };
         let position = position.filter(|position| waits(position).unwrap_or_default());
         let (Some(position), Some(level)) = (position, level) else {
@@ -541,10 +541,10 @@ impl Durable {
             sessions.mark_dirty(cx, slot);
             return;
         };
-        let status = self.store.as_ref().map(|store| store.log.status());
+        let status = self.store.as_ref().map(|store| store.journal.status());
         if status.is_some_and(|status| status.is_out_of_service()) {
             // Those that waited when it failed have ended.
-            cx.doomed.push((slot, Ended::LogFailed));
+            cx.doomed.push((slot, Ended::JournalFailed));
             return;
         }
         let mut bytes = Vec::new();
@@ -577,7 +577,7 @@ impl Durable {
         durable.fact_ms = now_ms.max(durable.fact_ms + 1);
         let fact = Fact::SessionDetached { session, at_ms: durable.fact_ms, expiry_secs };
         // Should it be lost, the expiry runs from the next start.
-        if let Ok(place) = store.append(Class::Essential, &fact, durable.log_level()) {
+        if let Ok(place) = store.append(Class::Essential, &fact, durable.journal_level()) {
             store.release(std::mem::replace(&mut durable.detached, place));
         }
     }
@@ -611,7 +611,7 @@ impl Durable {
                 }
             }
         }
-        // Behind its last will nobody waits where the log has no room.
+        // Behind its last will nobody waits where the journal has no room.
         let is_awaited = !has_due_will || store.is_ready();
         let awaited_by = is_awaited.then_some(client);
         let end = End { queue: durable.queue, level: durable.highest_level(), awaited_by };

@@ -27,7 +27,7 @@ impl Lifetimes {
         if expires_at_ms == NEVER {
             return;
         }
-        // The log looks for what has expired already with the next second.
+        // The journal looks for what has expired already with the next second.
         let now = now_ms / 1000;
         let second = second_of(expires_at_ms).max(now + 1);
         let left = second - now;

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use codec::{Publish, Reason};
 use foldhash::fast::FixedState;
 use session::{Message, Respondent};
-use storage::{Level, Log, Position};
+use storage::{Journal, Level, Position};
 
 use crate::clients::Sessions;
 use crate::clients::client::Client;
@@ -75,9 +75,11 @@ impl Line {
     }
 
     /// The next one, if it can go on.
-    pub(super) fn next(&mut self, log: &Log) -> Option<PendingEntry> {
+    pub(super) fn next(&mut self, journal: &Journal) -> Option<PendingEntry> {
         match self.waiting.front()? {
-            PendingEntry::Taken { position, level, .. } if !log.is_committed(*position, *level) => {
+            PendingEntry::Taken { position, level, .. }
+                if !journal.is_committed(*position, *level) =>
+            {
                 None
             }
             _ => self.pop(),
@@ -174,7 +176,7 @@ impl Durable {
         retained: &mut Retained,
     ) {
         while let Some(store) = self.store.as_mut().filter(|s| !s.handovers.is_resuming)
-            && let Some(waiting) = store.line.next(&store.log)
+            && let Some(waiting) = store.line.next(&store.journal)
         {
             match waiting {
                 PendingEntry::Taken { serial, .. } | PendingEntry::Will { serial } => {
@@ -187,7 +189,7 @@ impl Durable {
         }
     }
 
-    /// The log is out of service: what it should have kept is refused, and delays nothing.
+    /// The journal is out of service: what it should have kept is refused, and delays nothing.
     pub(super) fn break_line(
         &mut self,
         cx: &mut Context,

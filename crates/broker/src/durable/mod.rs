@@ -1,24 +1,24 @@
-//! Durable sessions: a shard's log, what is written into it, and what is rebuilt from it.
+//! Durable sessions: a shard's journal, what is written into it, and what is rebuilt from it.
 //!
 //! Start reading at [`Durable::take_commands`] (`writing.rs`) for the flow, then
 //!
-//! - `store.rs`: the log with its tables: where each message stands, who needs it,
+//! - `store.rs`: the journal with its tables: where each message stands, who needs it,
 //! - `queues.rs`: the kinds of queues, and how far each is,
 //! - `kept_sessions.rs`: what is written of a session,
 //! - `session_ends.rs`: its end, and who may not be answered before that is written,
 //! - `will.rs`: its will, from there to its recipients,
-//! - `in_flight.rs`: messages assigned to sessions: in flight, or waiting in the log,
-//! - `backlog.rs`: those that wait in the log,
+//! - `in_flight.rs`: messages assigned to sessions: in flight, or waiting in the journal,
+//! - `backlog.rs`: those that wait in the journal,
 //! - `eras.rs`: what subscriptions were when older messages came,
-//! - `unlogged.rs`: those of which the log knows the packet id only,
+//! - `unlogged.rs`: those of which the journal knows the packet id only,
 //! - `promise.rs`: acknowledgements and packets that wait for a commit,
 //! - `line.rs`: what of one publisher waits for a commit, in its order,
 //! - `track.rs`: where the dispatched messages of one queue are,
 //! - `handover.rs`: QoS 2 publishes on their way to other shards,
 //! - `kept_groups.rs`: the queues of shared groups,
 //! - `retained_facts.rs`: what is written of retained messages,
-//! - `postponed.rs`: what found no room in the log, in one list,
-//! - `replay.rs` and `restore.rs`: from the log back to the state.
+//! - `postponed.rs`: what found no room in the journal, in one list,
+//! - `replay.rs` and `restore.rs`: from the journal back to the state.
 //!
 //! `docs/develop/durable-sessions.md` says why it is so.
 
@@ -45,7 +45,7 @@ mod unlogged;
 pub(crate) mod will;
 pub(crate) mod writing;
 
-use storage::{Completion, Log, Status};
+use storage::{Completion, Journal, Status};
 
 pub(crate) use kept_groups::KeptId;
 pub(crate) use kept_sessions::KeptSession;
@@ -63,10 +63,10 @@ use crate::groups::table::Groups;
 use crate::journal::QueueId;
 use crate::retained::Retained;
 use crate::shard::context::Context;
-use crate::shard::shared::LogState;
+use crate::shard::shared::JournalState;
 use crate::{Durability, Shard, Waits};
 
-/// What a shard keeps across a start: its log, if it has one.
+/// What a shard keeps across a start: its journal, if it has one.
 #[derive(Debug, Default)]
 pub(crate) struct Durable {
     store: Option<Box<Store>>,
@@ -80,7 +80,7 @@ impl Durable {
 
     /// Is anything kept across a start?
     #[inline]
-    pub(crate) const fn has_log(&self) -> bool {
+    pub(crate) const fn has_journal(&self) -> bool {
         self.store.is_some()
     }
 
@@ -92,13 +92,13 @@ impl Durable {
         }
     }
 
-    /// The log, for the driver.
-    pub(crate) fn log(&self) -> Option<&Log> {
-        self.store.as_ref().map(|store| &store.log)
+    /// The journal, for the driver.
+    pub(crate) fn journal(&self) -> Option<&Journal> {
+        self.store.as_ref().map(|store| &store.journal)
     }
 
-    pub(crate) fn log_mut(&mut self) -> Option<&mut Log> {
-        self.store.as_mut().map(|store| &mut store.log)
+    pub(crate) fn journal_mut(&mut self) -> Option<&mut Journal> {
+        self.store.as_mut().map(|store| &mut store.journal)
     }
 
     /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
@@ -113,7 +113,7 @@ impl Durable {
         }
     }
 
-    /// What waits in the log for another shard.
+    /// What waits in the journal for another shard.
     pub(crate) fn waits(&self) -> Waits {
         let Some(store) = &self.store else { return Waits::default() };
         let (handovers, dispatched) = (store.handovers.waiting_count(), store.groups.dispatched());
@@ -127,13 +127,13 @@ impl Durable {
         completion: Completion,
     ) -> Vec<QueueId> {
         let Some(store) = self.store.as_mut().expected() else { return Vec::new() };
-        let read_back = store.log.on_completed(completion);
+        let read_back = store.journal.on_completed(completion);
         let mut waiters = store.take_retry();
         let Some(read_back) = read_back else { return waiters };
         let chunk = match read_back.result {
             Ok(chunk) => Some(chunk),
             Err(fault) => {
-                cx.note_of_shard(Subject::LogUnreadable(fault), 1);
+                cx.note_of_shard(Subject::JournalUnreadable(fault), 1);
                 None
             }
         };
@@ -147,15 +147,15 @@ impl Durable {
     /// Time has passed. Returns the queues that may try again.
     pub(crate) fn on_tick(&mut self, now_ms: u64) -> Vec<QueueId> {
         let Some(store) = &mut self.store else { return Vec::new() };
-        store.log.on_tick(now_ms);
+        store.journal.on_tick(now_ms);
         store.expire_messages(now_ms);
         let mut waiters = store.take_retry();
         waiters.extend(store.take_unreadable());
         waiters
     }
 
-    /// Looks at the state of the log, and does once what follows from a change of it. True: it has
-    /// changed.
+    /// Looks at the state of the journal, and does once what follows from a change of it. True: it
+    /// has changed.
     pub(crate) fn note_status(
         &mut self,
         cx: &mut Context,
@@ -164,14 +164,14 @@ impl Durable {
         retained: &mut Retained,
     ) -> bool {
         let Some(store) = &mut self.store else { return false };
-        let status = store.log.status();
-        let state = LogState {
+        let status = store.journal.status();
+        let state = JournalState {
             full: matches!(status, Status::Full(_)),
             poisoned: status.is_out_of_service(),
             behind: store.is_behind(),
             space: store.space_left(),
         };
-        cx.shared.set_log_state(cx.id, state);
+        cx.shared.set_journal_state(cx.id, state);
         if status == store.reported {
             return false;
         }
@@ -184,13 +184,13 @@ impl Durable {
         true
     }
 
-    fn status_of_log(&self) -> Option<Status> {
-        self.store.as_ref().map(|store| store.log.status())
+    fn status_of_journal(&self) -> Option<Status> {
+        self.store.as_ref().map(|store| store.journal.status())
     }
 }
 
-/// Carries mail between the shards of a process until none is left: after [`Shard::open_log`], so
-/// that each knows the shared groups of all.
+/// Carries mail between the shards of a process until none is left: after [`Shard::open_journal`],
+/// so that each knows the shared groups of all.
 pub fn settle(shards: &mut [Shard], now_ms: u64) {
     loop {
         let mut mails = Vec::new();

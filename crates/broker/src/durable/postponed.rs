@@ -1,10 +1,10 @@
-//! What found no room in the log, and is written when there is some: one list, in its order.
+//! What found no room in the journal, and is written when there is some: one list, in its order.
 //!
 //! Whoever frees memory or disk is never refused for lack of room: a session that is kept is
-//! resumed though the log cannot be told, and what is given up is so at once. What the log lacks is
-//! remembered here and tried again whenever a disk has done something. Until then a crash finds
-//! what was before, so the answers that say otherwise wait; and nothing that takes room is written
-//! first, so that the facts of a log stand in the order in which they came about.
+//! resumed though the journal cannot be told, and what is given up is so at once. What the journal
+//! lacks is remembered here and tried again whenever a disk has done something. Until then a crash
+//! finds what was before, so the answers that say otherwise wait; and nothing that takes room is
+//! written first, so that the facts of a journal stand in the order in which they came about.
 //!
 //! A further kind gets a variant of [`Postponed`], and an arm of [`Durable::try_again`], which puts
 //! it back if there is no room again.
@@ -35,12 +35,12 @@ const DELETION_BYTES_MAX: usize = 1024 * 1024;
 /// What a fact adds to its texts at the most, and some more.
 const FACT_BYTES_MAX: usize = 128;
 
-/// What the log has yet to be told, or what its commit allows.
+/// What the journal has yet to be told, or what its commit allows.
 #[derive(Debug)]
 pub(super) enum Postponed {
     /// A connection has opened a session: its [`Unwritten`] says how.
     Connect(QueueNumber),
-    /// The same of a session that the log has never heard of, which takes room.
+    /// The same of a session that the journal has never heard of, which takes room.
     NewSession(QueueNumber),
     /// The session is written, and the will of its last CONNECT is not.
     Will(QueueNumber),
@@ -80,18 +80,18 @@ pub(super) enum Postponed {
     Mail(Mail),
 }
 
-/// A connection of a kept session that the log does not know of.
+/// A connection of a kept session that the journal does not know of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unwritten {
     pub(super) version: Version,
     pub(super) opened_at_ms: u64,
     /// The connection has ended meanwhile.
     pub(super) detached_ms: Option<u64>,
-    /// The log has never heard of the session.
+    /// The journal has never heard of the session.
     pub(super) is_new: bool,
 }
 
-/// What a shard's log has yet to be told.
+/// What a shard's journal has yet to be told.
 #[derive(Debug, Default)]
 pub(super) struct PostponedFacts {
     /// What takes no room in the end. It is not behind what does, as that may free none for long.
@@ -178,7 +178,7 @@ impl PostponedFacts {
         has_room
     }
 
-    /// Puts a deletion off that the log refused with this error. Err: that cannot be helped.
+    /// Puts a deletion off that the journal refused with this error. Err: that cannot be helped.
     pub(super) fn put_off(
         &mut self,
         error: AppendError,
@@ -209,7 +209,7 @@ impl PostponedFacts {
 }
 
 impl Durable {
-    /// Is there mail that what comes from now on must not overtake in the log?
+    /// Is there mail that what comes from now on must not overtake in the journal?
     pub(crate) fn has_late_mail(&self) -> bool {
         self.store.as_ref().is_some_and(|store| store.postponed.mails > 0)
     }
@@ -220,8 +220,8 @@ impl Durable {
         }
     }
 
-    /// Does a retained message on the topic still wait for room in the log? Who waits for an answer
-    /// stands behind it, and nobody overtakes it.
+    /// Does a retained message on the topic still wait for room in the journal? Who waits for an
+    /// answer stands behind it, and nobody overtakes it.
     pub(crate) fn has_late_retained(&self, topic: Name<'_>) -> bool {
         let Some(store) = self.store.as_ref().filter(|store| store.postponed.mails > 0) else {
             return false;
@@ -320,7 +320,7 @@ impl Durable {
         }
     }
 
-    /// The log is told of the connection later.
+    /// The journal is told of the connection later.
     pub(super) fn put_off_connect(
         &mut self,
         sessions: &mut Sessions,
@@ -340,7 +340,7 @@ impl Durable {
         }
     }
 
-    /// Is there room for a session, and for its will, that the log has never heard of?
+    /// Is there room for a session, and for its will, that the journal has never heard of?
     fn has_room_for_new(&self, sessions: &Sessions, slot: u32) -> bool {
         let (Some(client), Some(store)) =
             (sessions.get(slot).expected(), self.store.as_ref().expected())
@@ -352,7 +352,7 @@ impl Durable {
             will.topic.len() + will.properties.len() + will.payload.len() + FACT_BYTES_MAX
         });
         let bytes = client.id.len() + username + will + FACT_BYTES_MAX;
-        !store.log.would_wait(bytes, 1)
+        !store.journal.would_wait(bytes, 1)
     }
 
     fn try_will(&mut self, sessions: &mut Sessions, queue: QueueNumber) {
@@ -425,12 +425,12 @@ impl Durable {
         let (Some(durable), Some(store)) = (durable, &mut self.store) else { return };
         if let Some(position) = store.postponed.written.max(durable.connect_facts_end()) {
             let promise = Promise::Packet { session, connection, packet };
-            store.promises.push(position, durable.log_level(), promise);
+            store.promises.push(position, durable.journal_level(), promise);
         }
     }
 
-    /// The log is out of service: what waits for it never gets a success. Mail is refused as it is
-    /// tried again.
+    /// The journal is out of service: what waits for it never gets a success. Mail is refused as it
+    /// is tried again.
     pub(super) fn break_postponed(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = &mut self.store else { return };
         let PostponedFacts { freeing, taking, .. } = std::mem::take(&mut store.postponed);
@@ -449,7 +449,7 @@ impl Durable {
     }
 }
 
-/// Will the log take it later?
+/// Will the journal take it later?
 pub(super) const fn passes(error: &AppendError) -> bool {
     matches!(error, AppendError::Full(_) | AppendError::Backlog { .. })
 }

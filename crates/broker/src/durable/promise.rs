@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use codec::{Ack, AckKind, Properties, Reason};
 use policy::{Action, Identity};
 use session::Message;
-use storage::{Level, Log, Position};
+use storage::{Journal, Level, Position};
 
 use crate::clients::Sessions;
 use crate::clients::client::Client;
@@ -32,7 +32,7 @@ pub(crate) enum Promise {
     SessionEnded { client: u64 },
 }
 
-/// What waits, in the order of the log, per level.
+/// What waits, in the order of the journal, per level.
 ///
 /// Bounded by what the clients may have unacknowledged: each promise is one packet of theirs.
 #[derive(Debug, Default)]
@@ -50,9 +50,9 @@ impl Promises {
     }
 
     /// The next promise that can be kept.
-    pub(crate) fn next(&mut self, log: &Log) -> Option<Promise> {
+    pub(crate) fn next(&mut self, journal: &Journal) -> Option<Promise> {
         let is_due = |queue: &VecDeque<(Position, Promise)>, level| {
-            queue.front().is_some_and(|(position, _)| log.is_committed(*position, level))
+            queue.front().is_some_and(|(position, _)| journal.is_committed(*position, level))
         };
         let next = if is_due(&self.disk, Level::Disk) {
             self.disk.pop_front()
@@ -80,7 +80,7 @@ impl Durable {
     /// The next promise that can be kept.
     pub(crate) fn next_promise(&mut self) -> Option<Promise> {
         let store = self.store.as_mut()?;
-        store.promises.next(&store.log)
+        store.promises.next(&store.journal)
     }
 
     /// Some: what waits for this session may go on.
@@ -113,7 +113,7 @@ impl Durable {
         None
     }
 
-    /// The log is out of service: what waits for it never gets a success.
+    /// The journal is out of service: what waits for it never gets a success.
     pub(super) fn break_promises(
         &mut self,
         cx: &mut Context,

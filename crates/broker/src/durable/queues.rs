@@ -1,5 +1,5 @@
-//! The kinds of queues that a shard has in its log, and what each has to tell: how far it is, where
-//! that is written, and who goes on when the disk has brought something.
+//! The kinds of queues that a shard has in its journal, and what each has to tell: how far it is,
+//! where that is written, and who goes on when the disk has brought something.
 //!
 //! A further kind gets a variant of [`Queue`], and of [`QueueId`] if it has no number of its own.
 //! All else is in this file; what is in its queue and when it moves is its own business.
@@ -48,14 +48,14 @@ impl Reached<'_> {
 }
 
 impl Durable {
-    /// The queue that the log means. None: it is gone.
+    /// The queue that the journal means. None: it is gone.
     pub(crate) fn queue(&self, sessions: &Sessions, id: QueueId) -> Option<Queue> {
         self.store.as_ref()?.queue(sessions, id)
     }
 }
 
 impl Store {
-    /// The queue that the log means. None: it is gone.
+    /// The queue that the journal means. None: it is gone.
     pub(super) fn queue(&self, sessions: &Sessions, id: QueueId) -> Option<Queue> {
         match id {
             QueueId::Handover => Some(Queue::Handover),
@@ -99,7 +99,7 @@ impl Store {
         reached.inspect(|reached| reached.push_to(id, buffer)).is_some()
     }
 
-    /// Where the log says how far the queue is. None: the queue is gone.
+    /// Where the journal says how far the queue is. None: the queue is gone.
     pub(super) fn progress_place(
         &self,
         sessions: &Sessions,
@@ -108,7 +108,7 @@ impl Store {
         self.reached(sessions, id).map(|reached| reached.place())
     }
 
-    /// From now on the log says here how far the queue is. Returns the place that is needed no
+    /// From now on the journal says here how far the queue is. Returns the place that is needed no
     /// more: where it said so before, or this one, if the queue is gone.
     pub(super) fn set_progress_place(
         &mut self,

@@ -1,10 +1,10 @@
-//! From the records of a log to what holds at its end.
+//! From the records of a journal to what holds at its end.
 //!
-//! Facts are taken in the order of the log; a later one about the same thing replaces the earlier.
-//! Because reclaiming copies old facts to the end, the facts of one session may come in any order:
-//! what has no owner is only dropped when all have been read.
+//! Facts are taken in the order of the journal; a later one about the same thing replaces the
+//! earlier. Because reclaiming copies old facts to the end, the facts of one session may come in
+//! any order: what has no owner is only dropped when all have been read.
 //!
-//! A standby reads on while the log grows, for months. What it keeps then is what it would have
+//! A standby reads on while the journal grows, for months. What it keeps then is what it would have
 //! read from the segments that are left ([`Replay::forget_before`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -26,10 +26,10 @@ use crate::{Name, Scope};
 
 /// What recovery read, collected until the shard can be rebuilt from it.
 ///
-/// It is bounded by the log: a fact of a segment that was given back is forgotten. For each message
-/// in the log, needed or not, it holds about 80 bytes, and each topic once; for each session, group
-/// and retained message what the log says of it. Only the numbers of namespaces that ever had data
-/// stay, 4 bytes each.
+/// It is bounded by the journal: a fact of a segment that was given back is forgotten. For each
+/// message in the journal, needed or not, it holds about 80 bytes, and each topic once; for each
+/// session, group and retained message what the journal says of it. Only the numbers of namespaces
+/// that ever had data stay, 4 bytes each.
 #[derive(Debug, Default)]
 pub struct Replay {
     /// Boxed, because half of a tree's places may be empty.
@@ -49,7 +49,7 @@ pub struct Replay {
     pub(super) seen: HashMap<u16, u64, FixedState>,
     pub(super) last_queue: Option<QueueNumber>,
     pub(super) last_serial: u64,
-    /// The newest time in the log, in milliseconds since the Unix epoch.
+    /// The newest time in the journal, in milliseconds since the Unix epoch.
     newest_ms: u64,
     /// That any record speaks of.
     scopes: BTreeSet<Scope>,
@@ -184,7 +184,7 @@ impl Replay {
         Self { hasher, retained, texts, ..Self::default() }
     }
 
-    /// Takes the next record of the log, in order.
+    /// Takes the next record of the journal, in order.
     pub fn on_record(&mut self, record: Record<'_>, ledger: &mut Ledger) {
         if let Some(oldest) = ledger.oldest() {
             self.forget_before(oldest);
@@ -221,7 +221,7 @@ impl Replay {
     }
 
     /// Of several sessions of one client id the last opened is the one: the end of the others found
-    /// no room in the log. Returns those that have to be ended.
+    /// no room in the journal. Returns those that have to be ended.
     pub(super) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<QueueNumber> {
         let mut newest: HashMap<Box<str>, QueueNumber, FixedState> =
             HashMap::with_hasher(self.hasher.clone());

@@ -1,4 +1,4 @@
-//! From the facts of a log to a shard: sessions, subscriptions, retained messages, backlogs.
+//! From the facts of a journal to a shard: sessions, subscriptions, retained messages, backlogs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use policy::Principal;
 use session::Account;
-use storage::{Log, Recovered};
+use storage::{Journal, Recovered};
 use topic::FilterId;
 
 use super::eras::is_assigned;
@@ -61,7 +61,7 @@ fn nameless_account(scope: Scope) -> String {
 }
 
 impl Durable {
-    /// Opens the log, and leaves out of the facts what no longer counts.
+    /// Opens the journal, and leaves out of the facts what no longer counts.
     pub(crate) fn open(
         &mut self,
         cx: &Context,
@@ -74,8 +74,8 @@ impl Durable {
         replay.check()?;
         replay.drop_unopened(&mut recovered.ledger);
         let namesakes = replay.drop_namesakes(&mut recovered.ledger);
-        let log = Log::open(recovered, settings.clone());
-        let mut store = Store::new(log, &settings, cx.shared.shard_count);
+        let journal = Journal::open(recovered, settings.clone());
+        let mut store = Store::new(journal, &settings, cx.shared.shard_count);
         store.continue_from(replay.last_queue, replay.last_serial);
         for end in namesakes.into_iter().map(End::of_namesake) {
             store.postponed.push(Postponed::End(end));
@@ -201,7 +201,7 @@ impl Store {
 }
 
 impl Sessions {
-    /// The client of a session that the log knows, before its subscriptions and messages.
+    /// The client of a session that the journal knows, before its subscriptions and messages.
     fn restored_client(&self, cx: &Context, opened: &Opened, limits: &Arc<Limits>) -> Client {
         let name = Name::of_key(&opened.client_id);
         let mut client = Client::new(name, limits.clone());

@@ -1,4 +1,4 @@
-//! What the log is told of retained messages.
+//! What the journal is told of retained messages.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::shard::context::Context;
 use crate::{Confirm, Name};
 
 impl Durable {
-    /// Writes a retained message into the log, if it is to be.
+    /// Writes a retained message into the journal, if it is to be.
     pub(crate) fn write_retained(
         &mut self,
         cx: &Context,
@@ -53,8 +53,8 @@ impl Durable {
 
     /// A topic is cleared. True: `confirm` is answered when that is written down.
     ///
-    /// Where there is nothing to clear, the acknowledgement waits for the log all the same: what is
-    /// repeated here may not be committed yet.
+    /// Where there is nothing to clear, the acknowledgement waits for the journal all the same:
+    /// what is repeated here may not be committed yet.
     pub(crate) fn clear_retained(
         &mut self,
         message: &Message,

@@ -1,8 +1,8 @@
-//! Ends of kept sessions on their way into the log.
+//! Ends of kept sessions on their way into the journal.
 //!
 //! A crash before the commit brings such a session back, and whoever has its client id would take
 //! it for the one that it has opened since. So a client is told nothing on its next connection, not
-//! even its CONNACK, before the end is committed. Where the log has no room for the end, or has
+//! even its CONNACK, before the end is committed. Where the journal has no room for the end, or has
 //! failed, nobody waits: what is full should not keep those away who free it.
 
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl Ends {
         self.under_way.entry(client).or_default().ends += 1;
     }
 
-    /// The log has one end more. Returns who waits no longer.
+    /// The journal has one end more. Returns who waits no longer.
     fn finish(&mut self, client: u64) -> Option<(SessionKey, u64)> {
         let under_way = self.under_way.get_mut(&client)?;
         under_way.ends -= 1;
@@ -79,7 +79,7 @@ impl Durable {
         let Some(client) = sessions.get_mut(slot) else { return };
         let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return };
-        if !matches!(store.log.status(), Status::Full(_)) {
+        if !matches!(store.journal.status(), Status::Full(_)) {
             link.is_told_nothing = store.ends.wait(id_hash, session, connection);
         }
     }
@@ -104,7 +104,7 @@ impl Durable {
         }
     }
 
-    /// The log takes nothing any more for want of room: nobody waits for it.
+    /// The journal takes nothing any more for want of room: nobody waits for it.
     pub(super) fn wait_for_no_end(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = &mut self.store else { return };
         let late: Vec<u64> =
@@ -134,18 +134,18 @@ impl Sessions {
         self.mark_dirty(cx, slot);
     }
 
-    /// The connection waits for a log that is out of service.
+    /// The connection waits for a journal that is out of service.
     pub(super) fn doom(&mut self, cx: &mut Context, session: SessionKey, connection: u64) {
         if let Some(slot) = self.slot_of(session)
             && self.link(slot, connection).is_some()
         {
-            cx.doomed.push((slot, Ended::LogFailed));
+            cx.doomed.push((slot, Ended::JournalFailed));
         }
     }
 }
 
 impl Durable {
-    /// The log is out of service: the ends are never committed.
+    /// The journal is out of service: the ends are never committed.
     pub(super) fn break_ends(&mut self, cx: &mut Context, sessions: &mut Sessions) {
         let Some(store) = &mut self.store else { return };
         for under_way in std::mem::take(&mut store.ends.under_way).into_values() {

@@ -1,11 +1,13 @@
-//! The log of a shard, and the tables that say where in it things stand.
+//! The journal of a shard, and the tables that say where in it things stand.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use session::{Account, MemoryKind, Message, MessageParts, NEVER};
-use storage::{AppendError, Chunk, CommandId, Level, Log, Position, RecordKind, Status, weight};
+use storage::{
+    AppendError, Chunk, CommandId, Journal, Level, Position, RecordKind, Status, weight,
+};
 use topic::FilterId;
 
 use super::handover::{Handovers, SOURCES};
@@ -20,20 +22,20 @@ use crate::expected::Expected;
 use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
 use crate::limits::ledger::{Ledger, NOBODY, OwnerCharges};
 use crate::routing::capacity::frees_room;
-use crate::shard::shared::LogSpace;
+use crate::shard::shared::JournalSpace;
 use crate::{Durability, Name, ShardId};
 
 /// Bytes of messages read back from the disk and kept for those that asked. Policy: they are
 /// forgotten, the oldest first, before more are read.
 const FETCHED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Bytes that one read asks for: neighbours in the log are neighbours in a backlog.
+/// Bytes that one read asks for: neighbours in the journal are neighbours in a backlog.
 const READ_BYTES: u32 = 256 * 1024;
 
 /// Bytes of one list of in-flight deliveries or of progress, so that it fits a record by far.
 const LIST_BYTES_MAX: usize = 64 * 1024;
 
-/// When only this part of a log's space is left, those who hold most of it are refused more.
+/// When only this part of a journal's space is left, those who hold most of it are refused more.
 const SCARCE_PART: u64 = 4;
 
 /// The owner of a message is stored with it, so that it is known after a start. Policy: a longer
@@ -57,7 +59,7 @@ pub(crate) struct Stored {
     pub(super) refs: u32,
     /// Those of them for which its record matters even when it has expired.
     pub(super) pins: u32,
-    /// The account that is charged for its bytes in the log, by its number.
+    /// The account that is charged for its bytes in the journal, by its number.
     pub(crate) owner: u32,
 }
 
@@ -76,7 +78,7 @@ pub(super) struct Noted {
     pub(crate) serial: u64,
     pub(crate) packet_id: u16,
     pub(crate) stage: Stage,
-    /// Its message is not in the log.
+    /// Its message is not in the journal.
     pub(super) is_aside: bool,
     /// How firmly the fact has to be kept for that.
     pub(crate) level: Level,
@@ -113,9 +115,9 @@ pub(super) enum Loaded {
     Gone,
 }
 
-/// A shard's log with its tables.
+/// A shard's journal with its tables.
 pub(super) struct Store {
-    pub(crate) log: Log,
+    pub(crate) journal: Journal,
     last_queue: Option<QueueNumber>,
     last_serial: u64,
     messages: HashMap<u64, Stored, FixedState>,
@@ -176,14 +178,18 @@ pub(super) enum Class {
     Normal,
     /// It frees more than it takes.
     Essential,
-    /// It was in the log before.
+    /// It was in the journal before.
     Copy,
 }
 
 impl Store {
-    pub(crate) fn new(log: Log, settings: &storage::Settings, shard_count: ShardId) -> Self {
+    pub(crate) fn new(
+        journal: Journal,
+        settings: &storage::Settings,
+        shard_count: ShardId,
+    ) -> Self {
         Self {
-            log,
+            journal,
             last_queue: None,
             last_serial: 0,
             messages: HashMap::default(),
@@ -216,20 +222,20 @@ impl Store {
         }
     }
 
-    /// Goes on behind what the log knows.
+    /// Goes on behind what the journal knows.
     pub(super) fn continue_from(&mut self, last_queue: Option<QueueNumber>, last_serial: u64) {
         self.last_queue = last_queue;
         self.last_serial = last_serial;
     }
 
     /// Another shard has had serials up to this one from here: the next ones are above it, whatever
-    /// this log has lost.
+    /// this journal has lost.
     pub(crate) fn skip_serials(&mut self, serial: u64) {
         self.last_serial = self.last_serial.max(serial);
         self.handovers.track.advance(self.last_serial);
     }
 
-    /// A serial for what is in flight and not in the log.
+    /// A serial for what is in flight and not in the journal.
     pub(super) const fn new_serial(&mut self) -> u64 {
         self.last_serial += 1;
         self.last_serial
@@ -256,27 +262,27 @@ impl Store {
         level: Level,
     ) -> Result<RecordLocation, AppendError> {
         if class == Class::Normal && self.postponed.goes_first() {
-            return Err(AppendError::Backlog { bytes: self.log.stats().pending_bytes });
+            return Err(AppendError::Backlog { bytes: self.journal.stats().pending_bytes });
         }
         self.buffer.clear();
         let rest = fact.encode(&mut self.buffer);
         let bytes = weight(self.buffer.len() + rest.len()) as u32;
         let (kind, parts) = (RecordKind::new(fact.kind()), [&self.buffer[..], rest]);
         let position = match class {
-            Class::Normal => self.log.append(kind, &parts, level),
-            Class::Essential => self.log.append_essential(kind, &parts, level),
-            Class::Copy => self.log.append_copy(kind, &parts),
+            Class::Normal => self.journal.append(kind, &parts, level),
+            Class::Essential => self.journal.append_essential(kind, &parts, level),
+            Class::Copy => self.journal.append_copy(kind, &parts),
         }?;
         Ok(RecordLocation::new(position, bytes))
     }
 
-    /// Writes a fact again, as it stood in the log.
+    /// Writes a fact again, as it stood in the journal.
     pub(super) fn append_raw(
         &mut self,
         kind: RecordKind,
         bytes: &[u8],
     ) -> Result<RecordLocation, AppendError> {
-        let position = self.log.append_copy(kind, &[bytes])?;
+        let position = self.journal.append_copy(kind, &[bytes])?;
         Ok(RecordLocation::new(position, weight(bytes.len()) as u32))
     }
 
@@ -294,12 +300,12 @@ impl Store {
 
     pub(crate) fn release(&mut self, place: RecordLocation) {
         if place.is_some() {
-            self.log.release(place.position(), u64::from(place.bytes));
+            self.journal.release(place.position(), u64::from(place.bytes));
         }
     }
 
     /// Writes a message as the next serial; it begins with one reference. `owner`: of its place in
-    /// the log, as long as it is needed there.
+    /// the journal, as long as it is needed there.
     pub(super) fn keep_message(
         &mut self,
         message: &Message,
@@ -336,11 +342,11 @@ impl Store {
 
     /// What is left for messages, if it gets short: before reclaiming has to hurry, and all wait
     /// for it, or until it has caught up.
-    pub(super) fn space_left(&self) -> Option<LogSpace> {
-        let most = self.log.live_bytes_max()?;
-        let unreclaimed = self.log.bytes_left()?;
-        let left = most.saturating_sub(self.log.live_bytes()).min(unreclaimed);
-        (left < most / SCARCE_PART).then_some(LogSpace { left, most })
+    pub(super) fn space_left(&self) -> Option<JournalSpace> {
+        let most = self.journal.live_bytes_max()?;
+        let unreclaimed = self.journal.bytes_left()?;
+        let left = most.saturating_sub(self.journal.live_bytes()).min(unreclaimed);
+        (left < most / SCARCE_PART).then_some(JournalSpace { left, most })
     }
 
     /// Takes a message up as the next serial without writing it; it begins with one reference.
@@ -490,7 +496,7 @@ impl Store {
             return Loaded::Ready(message.clone());
         }
         let position = stored.place.position();
-        if let Some(record) = self.log.read(position) {
+        if let Some(record) = self.journal.read(position) {
             return match message_in(record.kind, record.bytes) {
                 Some((_, message)) => Loaded::Ready(message),
                 None => Loaded::Gone,
@@ -513,7 +519,7 @@ impl Store {
             return Loaded::Pending;
         }
         let bytes = READ_BYTES.max(stored.place.bytes + 64);
-        match self.log.request(position, bytes) {
+        match self.journal.request(position, bytes) {
             Some(id) => {
                 self.readings.push(Reading { id, serial, position, bytes, waiters: vec![waiter] });
             }
@@ -594,17 +600,17 @@ impl Store {
 
     /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
     pub(crate) fn would_wait(&self, bytes: usize, records: usize) -> bool {
-        self.log.would_wait(bytes, records) || self.postponed.goes_first() && self.is_ready()
+        self.journal.would_wait(bytes, records) || self.postponed.goes_first() && self.is_ready()
     }
 
     /// May what finds no room now find some when the next segment is there?
     pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.log.status(), Status::Ready)
+        matches!(self.journal.status(), Status::Ready)
     }
 
     /// Is so much waiting for the disk that publishers had better pause?
     pub(crate) fn is_behind(&self) -> bool {
-        self.log.is_behind()
+        self.journal.is_behind()
     }
 
     /// Adds a serial to the backlog of a filter.

@@ -6,7 +6,7 @@ use storage::Position;
 
 use crate::journal::Stage;
 
-/// Where a fact stands in the log, and what it weighs there. Default: nowhere.
+/// Where a fact stands in the journal, and what it weighs there. Default: nowhere.
 ///
 /// Every session has several: the position lies here in two halves, so that it needs no padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Out {
         Self { serial, through: serial, place, packet_id, stage, is_done, is_aside }
     }
 
-    /// A delivery of which the log knows the packet id only.
+    /// A delivery of which the journal knows the packet id only.
     pub(crate) const fn aside(serial: u64, packet_id: u16, place: RecordLocation) -> Self {
         let stage = Stage::AwaitsPubrec;
         Self { place, stage, is_aside: true, ..Self::in_flight(serial, packet_id) }

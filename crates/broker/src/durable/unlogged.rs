@@ -1,7 +1,7 @@
-//! QoS 2 deliveries of which the log knows the packet id only: retained messages on their way to a
-//! kept session.
+//! QoS 2 deliveries of which the journal knows the packet id only: retained messages on their way
+//! to a kept session.
 //!
-//! A retained message stands in the log of its home. Writing it once more for each session that
+//! A retained message stands in the journal of its home. Writing it once more for each session that
 //! subscribes would cost as much as all of them are large. But a packet id that a client has, and
 //! that the broker forgets in a crash, would be given to another message, which the client takes
 //! for a repetition. So the packet id is written before the PUBLISH leaves, and a broker that
@@ -22,7 +22,7 @@ use crate::shard::context::Context;
 
 impl Client {
     /// Is the packet id of such a delivery written down before it leaves?
-    pub(crate) fn logs_packet_id(&self, qos: QoS) -> bool {
+    pub(crate) fn journals_packet_id(&self, qos: QoS) -> bool {
         qos == QoS::ExactlyOnce && self.durable.is_some()
     }
 }
@@ -36,7 +36,7 @@ impl Durable {
         true
     }
 
-    /// Puts a delivery in flight that is in no queue of the log; the window is open.
+    /// Puts a delivery in flight that is in no queue of the journal; the window is open.
     pub(crate) fn dispatch_aside(
         &mut self,
         cx: &mut Context,
@@ -56,7 +56,7 @@ impl Durable {
                 let packet_id = client.session.start_uncommitted(Delivery { message, terms });
                 durable.track.assign_aside(Out::aside(serial, packet_id, RecordLocation::NOWHERE));
                 let (stage, is_aside) = (Stage::AwaitsPubrec, true);
-                let (queue, level) = (durable.queue, durable.log_level());
+                let (queue, level) = (durable.queue, durable.journal_level());
                 let then = Some(Promise::Send { session, packet_id });
                 store.noted.push(Noted {
                     slot: session.slot(),
@@ -82,7 +82,7 @@ impl Durable {
         now_ms: u64,
     ) -> Option<Dropped> {
         let may_have = !client.rechecks || crate::routing::deliver::may_receive(client, message);
-        match self.status_of_log() {
+        match self.status_of_journal() {
             _ if message.is_expired(now_ms) => Some(Dropped::Expired),
             _ if !may_have => Some(Dropped::Denied),
             None | Some(Status::Closed) => Some(Dropped::Unlogged),

@@ -3,7 +3,7 @@
 //!
 //! A will that is published becomes a message of its shard in one record, which also takes the will
 //! away ([`Fact::WillTaken`]). The message goes on its way at once, so that nothing the client
-//! publishes with its next connection overtakes it, and stays in the log until every place that
+//! publishes with its next connection overtakes it, and stays in the journal until every place that
 //! has to store it has it in its own. What a crash finds between is passed on again after the
 //! start.
 
@@ -44,10 +44,10 @@ impl Durable {
         // The one that is written down is still pending: what came later has to wait behind it, and
         // a crash may come first.
         if durable.has_due_will() {
-            return Err(AppendError::Backlog { bytes: store.log.stats().pending_bytes });
+            return Err(AppendError::Backlog { bytes: store.journal.stats().pending_bytes });
         }
         let fact = Fact::Will(stored_will(will, durable.queue));
-        let place = store.append(class, &fact, durable.log_level())?;
+        let place = store.append(class, &fact, durable.journal_level())?;
         let rare = durable.rare();
         rare.has_pending_will = false;
         let old = std::mem::replace(&mut rare.will, place);
@@ -60,7 +60,7 @@ impl Durable {
         let Some(store) = &mut self.store else { return };
         let Some(client) = sessions.get_mut(slot).expected() else { return };
         let Some(durable) = &mut client.durable else { return };
-        let (session, level) = (durable.queue, durable.log_level());
+        let (session, level) = (durable.queue, durable.journal_level());
         let Some(rare) = &mut durable.rare else { return };
         if !rare.will.is_some() || rare.has_due_will {
             return;
@@ -74,7 +74,8 @@ impl Durable {
 }
 
 impl Durable {
-    /// Publishes the will of a kept session. False: it has no recipient, or no log can store it.
+    /// Publishes the will of a kept session. False: it has no recipient, or no journal can store
+    /// it.
     pub(crate) fn publish_kept_will(
         &mut self,
         cx: &mut Context,

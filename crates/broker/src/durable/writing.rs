@@ -20,7 +20,7 @@ impl Context {
     pub(super) fn report_damaged(&mut self, position: Position) {
         let detail = format!("the record at {position} is not what was written");
         let fault = Fault { kind: FaultKind::Io, detail };
-        self.note_of_shard(Subject::LogUnreadable(fault), 1);
+        self.note_of_shard(Subject::JournalUnreadable(fault), 1);
     }
 }
 
@@ -41,9 +41,9 @@ impl Durable {
         if is_written.is_ok()
             && let Some(chunk) = store.chunk.take_if(chunk_is_done)
         {
-            store.log.reclaimed(chunk);
+            store.journal.reclaimed(chunk);
         }
-        store.log.take_commands(out, now_ms);
+        store.journal.take_commands(out, now_ms);
     }
 }
 
@@ -137,7 +137,7 @@ impl Store {
         Ok(count)
     }
 
-    /// Writes what is still needed of the oldest segment to the end of the log.
+    /// Writes what is still needed of the oldest segment to the end of the journal.
     pub(super) fn reclaim(
         &mut self,
         sessions: &mut Sessions,
@@ -145,7 +145,7 @@ impl Store {
         retained: &mut Retained,
     ) {
         if self.chunk.is_none() {
-            self.chunk = self.log.reclaim();
+            self.chunk = self.journal.reclaim();
         }
         let Some(mut chunk) = self.chunk.take() else { return };
         while let Some(record) = chunk.next() {
@@ -348,8 +348,8 @@ impl Store {
         }
     }
 
-    /// Writes a list. While a segment is emptied, lists may use what is kept free for that. A log
-    /// out of service swallows them: what waits for them waits for ever.
+    /// Writes a list. While a segment is emptied, lists may use what is kept free for that. A
+    /// journal out of service swallows them: what waits for them waits for ever.
     fn append_list(
         &mut self,
         fact: &Fact<'_>,
@@ -384,7 +384,7 @@ fn chunk_is_done(chunk: &mut Chunk) -> bool {
     true
 }
 
-/// A list's weight in the log, in parts for its entries.
+/// A list's weight in the journal, in parts for its entries.
 #[derive(Debug)]
 pub(super) struct Shares {
     place: RecordLocation,

@@ -92,7 +92,7 @@ impl PendingSuback {
 }
 
 impl Sessions {
-    /// Answers a SUBSCRIBE when all shards know what it has led to, and the log does.
+    /// Answers a SUBSCRIBE when all shards know what it has led to, and the journal does.
     pub(crate) fn answer_behind_barrier(
         &mut self,
         cx: &mut Context,

@@ -25,7 +25,7 @@ use crate::shard::inbox::Inbox;
 
 /// ms. How long publishers are paused for a subscriber that is behind: at first, and at most. Each
 /// time that it does not help the pause is twice as long. The first is also how long a publisher
-/// waits for a log that is behind.
+/// waits for a journal that is behind.
 pub(crate) const PAUSE_MS: RangeInclusive<u32> = 2..=64;
 
 /// ms. The same while the queue of the subscriber is on the way to its limit.

@@ -80,7 +80,7 @@ impl Client {
         router: &mut Router,
         (publish, is_alone): (&Publish<'_>, bool),
     ) -> Option<Later> {
-        let is_logged = publish.qos != QoS::AtMostOnce && durable.has_log();
+        let is_logged = publish.qos != QoS::AtMostOnce && durable.has_journal();
         if !cx.flow.broadcasts.is_empty() && self.waits_for_broadcast(cx, publish) {
             return Some(Later::Turn);
         }
@@ -100,8 +100,8 @@ impl Client {
         self.full_window_of(cx, router, (publish, is_alone)).map(Later::Credit)
     }
 
-    /// Has the log of a kept session no room for these filters yet, though its disk has? It waits
-    /// for the next segment like a publish, and is refused on a full disk only.
+    /// Has the journal of a kept session no room for these filters yet, though its disk has? It
+    /// waits for the next segment like a publish, and is refused on a full disk only.
     pub(crate) fn filters_wait<'a>(
         &mut self,
         cx: &mut Context,

@@ -33,7 +33,7 @@ pub(crate) enum Task {
     Members(usize),
     /// Steps of a long walk through the wildcard filters.
     Steps(usize),
-    /// Messages that wait in the log for a session and are looked at.
+    /// Messages that wait in the journal for a session and are looked at.
     Pending(usize),
 }
 
@@ -58,7 +58,7 @@ pub struct Work {
     /// What one client gets in a turn, and all that wait for more together; and what mail gets.
     /// One message may take it beyond that. See [`crate::Settings::turn_units`].
     units_max: u32,
-    /// Nobody is left whom mail could keep waiting, and none may be left when the logs close.
+    /// Nobody is left whom mail could keep waiting, and none may be left when the journals close.
     is_stopping: bool,
     /// Of the present go: of a client, or of mail.
     go: u32,

@@ -20,7 +20,7 @@ const GONE_MAX: usize = 64;
 #[derive(Debug)]
 pub struct GroupName {
     /// Its remainder by the number of shards is the home, which is the same in every life of the
-    /// broker: the home's log keeps the queue. The key itself is another in each. Never 0.
+    /// broker: the home's journal keeps the queue. The key itself is another in each. Never 0.
     pub key: u64,
     pub(crate) scope: Scope,
     pub share: Box<str>,
@@ -35,7 +35,7 @@ pub struct GroupName {
 #[derive(Debug, Default)]
 struct Members {
     count: AtomicU32,
-    /// Those of a group that the log knows come back one by one.
+    /// Those of a group that the journal knows come back one by one.
     had_any: AtomicBool,
 }
 

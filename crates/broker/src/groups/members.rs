@@ -22,7 +22,7 @@ pub struct Member {
     pub(crate) identifier: u32,
     /// Outlives its connection: what the group cannot deliver is kept.
     pub(crate) is_persistent: bool,
-    /// Its session is in the log, and so is what the group keeps for it.
+    /// Its session is in the journal, and so is what the group keeps for it.
     pub(crate) is_durable: bool,
 }
 
@@ -33,7 +33,7 @@ impl Member {
             && (self.is_persistent || self.gauge.is_online())
     }
 
-    /// Does the log keep messages for this member?
+    /// Does the journal keep messages for this member?
     fn is_kept_for(&self) -> bool {
         self.is_durable && options::qos(self.options) != QoS::AtMostOnce
     }
@@ -47,7 +47,7 @@ pub(crate) struct Members {
     list: Vec<Member>,
     /// By key, of a list that is long or has been.
     places: Option<Box<Positions>>,
-    /// Those for whom the log keeps messages.
+    /// Those for whom the journal keeps messages.
     kept_for: u32,
 }
 
@@ -73,8 +73,8 @@ impl Members {
         self.list.get(self.place_of(key)?)
     }
 
-    /// Is there one for whom the log keeps messages?
-    pub(crate) const fn keep_in_log(&self) -> bool {
+    /// Is there one for whom the journal keeps messages?
+    pub(crate) const fn keep_in_journal(&self) -> bool {
         self.kept_for > 0
     }
 
@@ -164,7 +164,8 @@ mod tests {
                 let found: Vec<_> =
                     members.iter().map(|it| (it.key.as_u64(), it.is_durable)).collect();
                 prop_assert_eq!(&found, &model);
-                prop_assert_eq!(members.keep_in_log(), model.iter().any(|(_, durable)| *durable));
+                let is_any = model.iter().any(|(_, durable)| *durable);
+                prop_assert_eq!(members.keep_in_journal(), is_any);
                 for number in 0..60 {
                     let key = SessionKey::from_u64(number);
                     let is_known = model.iter().any(|(other, _)| *other == number);

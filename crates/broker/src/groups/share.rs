@@ -75,7 +75,7 @@ impl Groups {
         known.cloned().unwrap_or_else(|| cx.shared.group_names.get(text))
     }
 
-    /// A group that the log knows, before its members are back.
+    /// A group that the journal knows, before its members are back.
     pub(crate) fn restore_group(
         &mut self,
         sessions: &mut Sessions,
@@ -501,7 +501,7 @@ impl Groups {
         }
     }
 
-    /// The home's side: a member has acknowledged what the log keeps, or nobody may have it.
+    /// The home's side: a member has acknowledged what the journal keeps, or nobody may have it.
     pub(crate) fn on_group_done(&self, durable: &mut Durable, key: u64, serial: u64) {
         // As in `drain_group`.
         if let Some(kept) = self.kept(key) {
@@ -509,7 +509,7 @@ impl Groups {
         }
     }
 
-    /// The home's side: a member could not take what the log keeps, or has ended.
+    /// The home's side: a member could not take what the journal keeps, or has ended.
     pub(crate) fn on_group_returned(
         &mut self,
         cx: &mut Context,

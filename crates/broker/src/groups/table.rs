@@ -35,7 +35,7 @@ pub(crate) struct Group {
     pub(crate) look_ms: u64,
     /// At home: messages that no member with room may have (`denied.rs`).
     pub(crate) denied: VecDeque<Message>,
-    /// At home: the queue that the log keeps for the group.
+    /// At home: the queue that the journal keeps for the group.
     pub(crate) kept: Option<KeptId>,
     /// At home: something waits for a member, and the other shards were told.
     pub(crate) is_announced: bool,
@@ -157,7 +157,7 @@ impl Groups {
     }
 
     pub(crate) fn has_durable_member(&self, number: u32) -> bool {
-        self.get(number).is_some_and(|group| group.members.keep_in_log())
+        self.get(number).is_some_and(|group| group.members.keep_in_journal())
     }
 
     pub(crate) fn is_over(&self, number: u32) -> bool {
@@ -190,7 +190,7 @@ impl Groups {
         self.get_mut(number)
     }
 
-    /// The queue that the log keeps for a group, at its home.
+    /// The queue that the journal keeps for a group, at its home.
     pub(crate) fn kept(&self, key: u64) -> Option<KeptId> {
         self.get(self.number(key)?)?.kept
     }

@@ -170,8 +170,8 @@ pub struct GroupOpened<'a> {
     pub filter: &'a str,
 }
 
-/// Bytes that are no fact: the log's checksums were right, so another program version wrote them,
-/// or this one has a fault.
+/// Bytes that are no fact: the journal's checksums were right, so another program version wrote
+/// them, or this one has a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed(pub(super) &'static str);
 
@@ -211,7 +211,7 @@ impl<'a> Fact<'a> {
     }
 
     /// Appends the front of the record to `out`, and returns its rest, which is not copied: a
-    /// payload goes from the message into the log's buffer at once.
+    /// payload goes from the message into the journal's buffer at once.
     pub fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {
         match *self {
             Self::SessionOpened(opened) => return opened.encode(out),

@@ -130,7 +130,7 @@ pub struct Sent {
     pub packet_id: u16,
     pub stage: Stage,
     /// The queue it came from: that of the session, or of a shared group. None: its message is
-    /// not in the log, and its serial only tells it apart.
+    /// not in the journal, and its serial only tells it apart.
     pub queue: Option<QueueNumber>,
     pub serial: u64,
 }
@@ -234,7 +234,7 @@ impl InFlightBuf {
     }
 }
 
-/// What a delivery takes in a busy log.
+/// What a delivery takes in a busy journal.
 const ENTRY_BYTES: usize = 8;
 
 fn read_sent(reader: &mut Reader<'_>) -> Result<Sent, Malformed> {
@@ -269,9 +269,9 @@ mod tests {
         assert_eq!(in_flight.as_in_flight().raw().len(), 7);
     }
 
-    /// Bytes as they stand in logs from before queues had a type.
+    /// Bytes as they stand in journals from before queues had a type.
     #[test]
-    fn lists_of_older_logs_are_read() {
+    fn lists_of_older_journals_are_read() {
         let second_source = [0x81, 0x80, 0xfc, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
         let raw = [&[0, 10, 0, 5, 7, 2, 1, 0][..], &second_source, &[9, 0]].concat();
         let read: Vec<_> = Progress::decode(&raw)

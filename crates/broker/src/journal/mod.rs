@@ -1,12 +1,12 @@
-//! What a shard writes into its log so that its durable state can be rebuilt: the facts, and their
-//! bytes.
+//! What a shard writes into its journal so that its durable state can be rebuilt: the facts, and
+//! their bytes.
 //!
 //! `docs/develop/durable-sessions.md` says which fact is written when, and what is rebuilt from
 //! them. In short:
 //!
 //! - Facts name sessions and shared groups by a *queue number*, which is given once and never used
 //!   again, and messages by a *serial*, which grows by one from message to message of a shard.
-//!   Neither is a place in the log, so a record may be copied forward as it is.
+//!   Neither is a place in the journal, so a record may be copied forward as it is.
 //! - Each fact stands for itself: a replay may meet the facts of one session in another order than
 //!   they were first written in, because reclaiming copies the oldest ones to the end.
 //! - A fact is told by its record kind. A changed layout gets a kind of its own, and the old one

@@ -1,4 +1,4 @@
-//! How the log names queues: the one place that says which number stands for what.
+//! How the journal names queues: the one place that says which number stands for what.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -20,7 +20,7 @@ pub(super) const NOBODYS: Malformed = Malformed("a number is no session's and no
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct QueueNumber(NonZeroU64);
 
-/// A queue as the log names it. `Durable::queue` says whose it is in the shard.
+/// A queue as the journal names it. `Durable::queue` says whose it is in the shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum QueueId {
     /// What the shard has taken on and not yet passed to others.
@@ -107,7 +107,7 @@ impl From<QueueNumber> for QueueId {
 mod tests {
     use super::*;
 
-    /// As logs have been written from the first version on.
+    /// As journals have been written from the first version on.
     #[test]
     fn numbers_mean_what_they_have_always_meant() {
         let first_source = 18_446_744_073_709_486_080;

@@ -102,7 +102,7 @@ pub struct Limits {
     /// What one connection may send; above it, its socket is read later.
     pub message_rate: Rate,
     pub byte_rate: Rate,
-    /// How firmly sessions and messages that come through this listener are kept. Without a log
+    /// How firmly sessions and messages that come through this listener are kept. Without a journal
     /// everything is kept in memory.
     pub durability: Durability,
 }

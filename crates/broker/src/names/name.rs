@@ -4,7 +4,7 @@
 //! tables that are asked for a name are asked with its scope, and the homes of names follow from
 //! both. Each namespace is a scope; the first one is of everybody who has no other.
 //!
-//! Trees and the log know names by one text, the [key](Name::key): in the first scope it is the
+//! Trees and the journal know names by one text, the [key](Name::key): in the first scope it is the
 //! name itself, in others the scope stands before it, as a level that no client can write and no
 //! wildcard matches.
 
@@ -114,7 +114,7 @@ impl<'a> Name<'a> {
     }
 
     /// By what the trees of a shard know it: the index, the interest summary, the retained store;
-    /// and the log.
+    /// and the journal.
     #[inline(always)]
     pub fn key(self) -> Cow<'a, str> {
         match self.scope {

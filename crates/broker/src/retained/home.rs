@@ -46,7 +46,7 @@ impl Retained {
         }
     }
 
-    /// Where the message of a topic stands in the log, if there is one.
+    /// Where the message of a topic stands in the journal, if there is one.
     pub(crate) fn place_of(&self, topic: Name<'_>) -> Option<RecordLocation> {
         self.kept.get(&topic.key()).map(|kept| kept.place)
     }

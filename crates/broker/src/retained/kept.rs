@@ -8,7 +8,7 @@ use crate::durable::RecordLocation;
 use crate::limits::ledger::NOBODY;
 use crate::{Name, Scope};
 
-/// A retained message, and where it stands in the log.
+/// A retained message, and where it stands in the journal.
 ///
 /// A [`Message`] is made to be shared by many deliveries, with counters and all its fields in front
 /// of its bytes, and two words for each holder. A retained message has one holder, who mostly

@@ -50,7 +50,7 @@ impl Retained {
             return self.retain_at_home(cx, sessions, durable, message, asked, routed);
         }
         // Its home is asked when it writes the message down, or when the store is about full.
-        let is_kept = durable.has_log() && message.level() > 0;
+        let is_kept = durable.has_journal() && message.level() > 0;
         let asked = asked.filter(|_| is_kept || sessions.lacks_room_to_retain(cx, message));
         let confirm = asked.map(|asked| asked.ask(Respondent::RETAINED));
         let owner = sessions.owner_of(message).cloned();
@@ -169,8 +169,8 @@ impl Sessions {
                 .is_some_and(|owner| cx.shared.lacks_room_to_retain_for(owner, bytes))
     }
 
-    /// The account that is charged for the bytes of a message in a log, by its number. Without an
-    /// owner in the mail the publisher on this shard is charged: it may be its will.
+    /// The account that is charged for the bytes of a message in a journal, by its number. Without
+    /// an owner in the mail the publisher on this shard is charged: it may be its will.
     #[inline]
     pub(crate) fn owner_number(&self, message: &Message, asked: Option<&Asked>) -> u32 {
         match asked {
@@ -182,8 +182,8 @@ impl Sessions {
 }
 
 impl Retained {
-    /// Where there is nothing to clear, the acknowledgement waits for the log all the same: what is
-    /// repeated here may not be committed yet.
+    /// Where there is nothing to clear, the acknowledgement waits for the journal all the same:
+    /// what is repeated here may not be committed yet.
     fn clear_retained(
         &mut self,
         cx: &Context,
@@ -293,7 +293,7 @@ impl Sessions {
             retain: true,
         };
         let mut terms = terms;
-        if client.logs_packet_id(terms.qos) {
+        if client.journals_packet_id(terms.qos) {
             terms = unlogged(terms);
             if client.session.has_window() {
                 let message = message.clone();
@@ -313,7 +313,7 @@ impl Retained {
             .session
             .link()
             .is_some_and(|link| link.has_room() && link.outbox.len() <= CALM_BYTES_MAX)
-            // What waits for the log is in no outbox yet.
+            // What waits for the journal is in no outbox yet.
             && !client.session.outgoing.has_withheld()
             && client.session.outgoing.queued() < PAGE_MESSAGES;
         let Some(extras) = &mut client.extras else { return };

@@ -2,8 +2,8 @@
 //! later turns, and whoever else has something to say is heard in between.
 //!
 //! What comes behind such a message from its publisher, or on its topic, waits until all have got
-//! it; who unsubscribes meanwhile gets it first. What is assigned to durable sessions is in the log
-//! at once (`durable/in_flight.rs`), so this is about the others only.
+//! it; who unsubscribes meanwhile gets it first. What is assigned to durable sessions is in the
+//! journal at once (`durable/in_flight.rs`), so this is about the others only.
 
 use std::collections::VecDeque;
 
@@ -149,7 +149,7 @@ impl Sessions {
         }
     }
 
-    /// A subscriber gets what it is still to get: a subscription of it ends, or the log has a
+    /// A subscriber gets what it is still to get: a subscription of it ends, or the journal has a
     /// later message.
     #[cold]
     pub(crate) fn finish_broadcasts_to(

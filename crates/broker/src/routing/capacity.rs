@@ -28,48 +28,49 @@ impl Sessions {
         message: &Message,
         here: u64,
     ) -> Option<Reason> {
-        if !durable.has_log() {
+        if !durable.has_journal() {
             return None;
         }
-        self.lacks_log_for(cx, groups, message, here)
+        self.lacks_journal_for(cx, groups, message, here)
     }
 
     #[inline(never)]
-    fn lacks_log_for(
+    fn lacks_journal_for(
         &mut self,
         cx: &mut Context,
         groups: &Groups,
         message: &Message,
         here: u64,
     ) -> Option<Reason> {
-        if self.is_over_log_limit(message) && (here | self.keepers_of(cx, groups, message)) != 0 {
-            self.count_log_refusal(message);
+        if self.is_over_journal_limit(message) && (here | self.keepers_of(cx, groups, message)) != 0
+        {
+            self.count_journal_refusal(message);
             return Some(Reason::QUOTA_EXCEEDED);
         }
-        let logs = cx.shared.logs();
-        if logs.full | logs.poisoned | logs.tight == 0 || message.level() == 0 {
+        let journals = cx.shared.journals();
+        if journals.full | journals.poisoned | journals.tight == 0 || message.level() == 0 {
             return None;
         }
         let is_clear = frees_room(message);
         let lacking = match self.owner_of(message) {
             // Who could wait has waited (`wait_for_disk_ms`). Who has gone cannot.
-            Some(owner) if logs.tight != 0 && !is_clear => {
-                cx.shared.logs_lacking(logs.tight, owner, message.heap_bytes() as u64)
+            Some(owner) if journals.tight != 0 && !is_clear => {
+                cx.shared.journals_lacking(journals.tight, owner, message.heap_bytes() as u64)
             }
             _ => 0,
         };
         let keepers = here | self.keepers_of(cx, groups, message);
         // What clears a topic frees room, and may use what is reserved for that.
-        let full = if is_clear { 0 } else { logs.full | lacking };
+        let full = if is_clear { 0 } else { journals.full | lacking };
         match keepers {
-            _ if keepers & logs.poisoned != 0 => Some(Reason::IMPLEMENTATION_SPECIFIC_ERROR),
+            _ if keepers & journals.poisoned != 0 => Some(Reason::IMPLEMENTATION_SPECIFIC_ERROR),
             _ if keepers & full != 0 => Some(Reason::QUOTA_EXCEEDED),
             _ => None,
         }
     }
 
-    /// Has its namespace as much in the logs as it is limited to?
-    fn is_over_log_limit(&self, message: &Message) -> bool {
+    /// Has its namespace as much in the journals as it is limited to?
+    fn is_over_journal_limit(&self, message: &Message) -> bool {
         let is_counted = !Scope::of(message).is_first() && message.level() != 0;
         let bytes = message.heap_bytes() as u64;
         is_counted
@@ -77,14 +78,14 @@ impl Sessions {
             && self.owner_of(message).is_some_and(|p| p.is_over_limit(MemoryKind::Logged, bytes))
     }
 
-    fn count_log_refusal(&self, message: &Message) {
+    fn count_journal_refusal(&self, message: &Message) {
         if let Some(owner) = self.owner_of(message) {
             owner.count_refusal(MemoryKind::Logged, message.heap_bytes() as u64);
         }
     }
 
-    /// Does the owner of a will use too much of a log that would have to store it? No client can be
-    /// paused for it, or get a refusal.
+    /// Does the owner of a will use too much of a journal that would have to store it? No client
+    /// can be paused for it, or get a refusal.
     pub(crate) fn lacks_share_for(
         &mut self,
         cx: &mut Context,
@@ -92,16 +93,16 @@ impl Sessions {
         groups: &Groups,
         will: &Message,
     ) -> bool {
-        let tight = cx.shared.logs().tight;
-        if durable.has_log() && self.is_over_log_limit(will) {
-            self.count_log_refusal(will);
+        let tight = cx.shared.journals().tight;
+        if durable.has_journal() && self.is_over_journal_limit(will) {
+            self.count_journal_refusal(will);
             return true;
         }
-        if !durable.has_log() || tight == 0 || will.level() == 0 || frees_room(will) {
+        if !durable.has_journal() || tight == 0 || will.level() == 0 || frees_room(will) {
             return false;
         }
         let bytes = will.heap_bytes() as u64;
-        let lacking = self.owner_of(will).map(|p| cx.shared.logs_lacking(tight, p, bytes));
+        let lacking = self.owner_of(will).map(|p| cx.shared.journals_lacking(tight, p, bytes));
         lacking.is_some_and(|lacking| lacking & self.keepers_of(cx, groups, will) != 0)
     }
 
@@ -120,7 +121,7 @@ impl Sessions {
 }
 
 impl Context {
-    /// Has who finds no room in a log to wait for some?
+    /// Has who finds no room in a journal to wait for some?
     fn waits_when_full(&self) -> bool {
         self.shared.settings.when_full == WhenFull::Wait
     }
@@ -142,16 +143,16 @@ impl Client {
         let bytes = topic.len() + properties + publish.payload.len() + FACT_BYTES_MAX;
         // For its recipients, and as the retained message of its topic.
         let records = 1 + usize::from(publish.retain);
-        let logs = cx.shared.logs();
+        let journals = cx.shared.journals();
         let is_clear = publish.retain && publish.payload.is_empty();
         let lacking = match self.charged.account() {
-            Some(owner) if logs.tight != 0 => {
-                cx.shared.logs_lacking(logs.tight, owner, bytes as u64)
+            Some(owner) if journals.tight != 0 => {
+                cx.shared.journals_lacking(journals.tight, owner, bytes as u64)
             }
             _ => 0,
         };
-        let full = if cx.waits_when_full() && !is_clear { logs.full | lacking } else { 0 };
-        let behind = logs.behind | u64::from(durable.would_wait(bytes, records)) << cx.id;
+        let full = if cx.waits_when_full() && !is_clear { journals.full | lacking } else { 0 };
+        let behind = journals.behind | u64::from(durable.would_wait(bytes, records)) << cx.id;
         if full | behind == 0 {
             return None;
         }

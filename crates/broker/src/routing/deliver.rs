@@ -28,7 +28,7 @@ pub(crate) mod options {
     pub(crate) const RETAIN_AS_PUBLISHED: u8 = 0b0000_1000;
     /// The receive rules do not cover the whole filter: ask for each message.
     pub(crate) const CHECK_RECEIVE: u8 = 0b0001_0000;
-    /// The session is in the log, and so is what is assigned to this subscription.
+    /// The session is in the journal, and so is what is assigned to this subscription.
     pub(crate) const DURABLE: u8 = 0b0010_0000;
     /// The publisher's acknowledgement waits for this subscriber's shard.
     pub(crate) const PROMISES: u8 = topic::Subscription::PROMISES;
@@ -87,9 +87,9 @@ pub(crate) struct Delivered {
     pub(crate) matched: bool,
     /// Why the message was not taken, if it was not: then nobody has got it.
     pub(crate) refused: Option<Reason>,
-    /// It was the log that did not take it.
-    pub(crate) lacks_log: bool,
-    /// Where the log has it: its acknowledgement waits for that.
+    /// It was the journal that did not take it.
+    pub(crate) lacks_journal: bool,
+    /// Where the journal has it: its acknowledgement waits for that.
     pub(crate) kept: Option<storage::Position>,
     /// Of the slowest subscriber.
     pub(crate) pace: Pace,
@@ -105,13 +105,13 @@ pub(crate) struct OwnCopy {
     terms: Terms,
 }
 
-/// How a message for durable sessions comes into the log.
+/// How a message for durable sessions comes into the journal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keeping {
     /// It is written if one of them is found. If nobody awaits the outcome, and it cannot be
     /// written, it is kept in memory, in its turn. `may_refuse`: the publisher can be told that a
     /// subscriber has no room.
-    /// `owner`: of its place in the log, by the number of the account.
+    /// `owner`: of its place in the journal, by the number of the account.
     New { is_awaited: bool, may_refuse: bool, owner: u32, origin: Option<Origin> },
     /// It is there, with this serial.
     Kept(u64),
@@ -134,7 +134,7 @@ struct FanOut {
     template: Option<Template>,
     pace: Pace,
     own: Option<Box<OwnCopy>>,
-    /// Somebody could not take it: it waits in the log.
+    /// Somebody could not take it: it waits in the journal.
     is_left_behind: bool,
 }
 
@@ -197,7 +197,7 @@ impl Sessions {
             }
             Err(error) => {
                 delivered.refused = Some(crate::routing::publish::reason_of(&error));
-                delivered.lacks_log = !matches!(error, storage::AppendError::TooLarge { .. });
+                delivered.lacks_journal = !matches!(error, storage::AppendError::TooLarge { .. });
                 return delivered;
             }
         }
@@ -256,8 +256,8 @@ impl Sessions {
     }
 
     /// `is_behind`: behind a broadcast that has not reached everybody, or is not written, nobody
-    /// gets it at once. But what the log assigns is assigned now, and a publisher's own copy comes
-    /// with its acknowledgement.
+    /// gets it at once. But what the journal assigns is assigned now, and a publisher's own copy
+    /// comes with its acknowledgement.
     #[cold]
     fn put_some_off<'a>(
         &mut self,
@@ -355,7 +355,7 @@ impl Sessions {
         let Some((client, router)) = self.with_index(slot) else { return };
         let dropped = client.session.outgoing.drop_expired(now_ms);
         client.note_expired(cx, dropped);
-        durable.drop_expired_in_log(cx, client, router);
+        durable.drop_expired_in_journal(cx, client, router);
     }
 
     /// Delivers to one client; `own` are its matching subscriptions.
@@ -438,7 +438,7 @@ impl Sessions {
 }
 
 impl Client {
-    /// Offers a message to the session, or lets the log keep it for that.
+    /// Offers a message to the session, or lets the journal keep it for that.
     #[inline]
     fn offer(
         &mut self,

@@ -52,10 +52,10 @@ impl Routed {
 }
 
 impl Sessions {
-    /// What no log keeps is refused by none: it waits for nobody, and a repetition is known at
+    /// What no journal keeps is refused by none: it waits for nobody, and a repetition is known at
     /// once.
     pub(crate) fn is_awaited(&self, cx: &Context, durable: &Durable, message: &Message) -> bool {
-        !durable.has_log()
+        !durable.has_journal()
             || message.level() > 0
             || cx.shared.settings.rejects
             || self.lacks_room_to_retain(cx, message)
@@ -87,8 +87,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Is it a QoS 2 publish of a durable session? It is taken on in the log first, and passed to
-    /// the others when it is committed.
+    /// Is it a QoS 2 publish of a durable session? It is taken on in the journal first, and passed
+    /// to the others when it is committed.
     #[inline]
     pub(crate) fn is_taken_on(
         &self,
@@ -137,7 +137,7 @@ impl Sessions {
         Ok(pace)
     }
 
-    /// Delivers to the subscribers here what is in the log.
+    /// Delivers to the subscribers here what is in the journal.
     pub(crate) fn deliver_kept(
         &mut self,
         cx: &mut Context,
@@ -369,7 +369,7 @@ impl Sessions {
             return false;
         }
         if let (Some(position), Some(asked)) = (delivered.kept, asked) {
-            let confirm = asked.ask(Respondent::OWN_LOG);
+            let confirm = asked.ask(Respondent::OWN_JOURNAL);
             durable.promise(position, level_of(message.level()), Promise::Confirm(confirm));
         }
         true
@@ -463,7 +463,9 @@ impl Sessions {
         }
         let delivered = self.deliver_mailed(cx, durable, &message, confirm, owner);
         match (delivered.refused, delivered.kept, confirm) {
-            (Some(_), _, Some(_)) if delivered.lacks_log && durable.waits_for_disk(cx, confirm) => {
+            (Some(_), _, Some(_))
+                if delivered.lacks_journal && durable.waits_for_disk(cx, confirm) =>
+            {
                 durable.put_off_mail(Mail::Publish { message, confirm, owner });
             }
             (Some(reason), _, _) => cx.answer(confirm, reason, message),
@@ -477,7 +479,7 @@ impl Sessions {
     }
 }
 
-/// The reason code that tells a publisher why the log does not take its message.
+/// The reason code that tells a publisher why the journal does not take its message.
 pub(crate) const fn reason_of(error: &storage::AppendError) -> Reason {
     match error {
         // MQTT 5 has no "too large" for an acknowledgement (table 3-4).
@@ -574,7 +576,7 @@ pub(crate) fn check(
             .message_expiry_secs(publishing.message_expiry_secs)
             .map_or(NEVER, |secs| cx.now_ms + u64::from(secs) * 1000),
         publisher: client.key.as_u64(),
-        level: match durable.has_log() {
+        level: match durable.has_journal() {
             true => cx.shared.settings.level_of(topic, limits.durability),
             false => 0,
         },

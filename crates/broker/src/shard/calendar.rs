@@ -1,11 +1,11 @@
 //! Broker time and the wall clock.
 //!
-//! All times of a shard, in memory and in the log, are **broker time**: milliseconds that pass as
-//! time does. It began as the wall clock, and is never set. When the wall clock is, the calendar
+//! All times of a shard, in memory and in the journal, are **broker time**: milliseconds that pass
+//! as time does. It began as the wall clock, and is never set. When the wall clock is, the calendar
 //! notes by how much they differ now, so that a later start finds the broker time again: nothing
 //! expires, or lives for ever, because somebody set a clock.
 
-/// A wall clock before that was never set: no log is as old (1 January 2025).
+/// A wall clock before that was never set: no journal is as old (1 January 2025).
 const SET_SINCE_MS: u64 = 1_735_689_600_000;
 
 /// Smaller differences are not told; they are kept, so that they do not add up unseen.

@@ -1,8 +1,8 @@
-//! The log of a shard: what it is given, and what waits for its answers.
+//! The journal of a shard: what it is given, and what waits for its answers.
 
 use std::sync::Arc;
 
-use storage::{Command, Completion, Log, Recovered, Status};
+use storage::{Command, Completion, Journal, Recovered, Status};
 
 use crate::durable::queues::Queue;
 use crate::durable::{Replay, Restored, Unreadable};
@@ -10,31 +10,31 @@ use crate::journal::QueueId;
 use crate::{Limits, Shard};
 
 impl Shard {
-    /// The state of the log; none if the shard keeps everything in memory.
-    pub fn log_status(&self) -> Option<Status> {
-        self.durable.log().map(Log::status)
+    /// The state of the journal; none if the shard keeps everything in memory.
+    pub fn journal_status(&self) -> Option<Status> {
+        self.durable.journal().map(Journal::status)
     }
 
-    /// The log, to look at. No connection may come before it is [ready](Log::is_ready).
-    pub fn log(&self) -> Option<&Log> {
-        self.durable.log()
+    /// The journal, to look at. No connection may come before it is [ready](Journal::is_ready).
+    pub fn journal(&self) -> Option<&Journal> {
+        self.durable.journal()
     }
 
-    /// The log, to be closed, or pinned for a backup. Only the shard appends to it.
-    pub fn log_mut(&mut self) -> Option<&mut Log> {
-        self.durable.log_mut()
+    /// The journal, to be closed, or pinned for a backup. Only the shard appends to it.
+    pub fn journal_mut(&mut self) -> Option<&mut Journal> {
+        self.durable.journal_mut()
     }
 
-    /// Joins the shard's log and rebuilds the state that it holds. `limits` hold for restored
+    /// Joins the shard's journal and rebuilds the state that it holds. `limits` hold for restored
     /// sessions until their clients connect again.
     ///
     /// Call [`crate::settle`] when all shards have done so, and carry out disk commands until
-    /// the log is [ready](Log::is_ready), before the first connection.
+    /// the journal is [ready](Journal::is_ready), before the first connection.
     ///
     /// # Errors
     ///
     /// A record with a right checksum cannot be read: another program version wrote it.
-    pub fn open_log(
+    pub fn open_journal(
         &mut self,
         recovered: Recovered,
         settings: storage::Settings,
@@ -52,10 +52,10 @@ impl Shard {
     /// else, so that all that a turn appends shares a write.
     pub fn take_disk_commands(&mut self, out: &mut Vec<Command>, now_ms: u64) {
         self.cx.now_ms = now_ms;
-        if self.durable.has_log() {
+        if self.durable.has_journal() {
             let Self { sessions, durable, groups, retained, .. } = self;
             durable.take_commands(sessions, groups, retained, out, now_ms);
-            self.note_log_status();
+            self.note_journal_status();
             self.finish();
         }
     }
@@ -65,15 +65,15 @@ impl Shard {
         self.cx.now_ms = now_ms;
         let waiters = self.durable.on_completed(&mut self.cx, completion);
         self.keep_promises();
-        self.note_log_status();
+        self.note_journal_status();
         self.resume_queues(waiters);
         self.write_postponed();
         self.finish();
     }
 
-    /// Time has passed for the log and for the messages in it.
-    pub(super) fn tick_log(&mut self) {
-        if self.durable.has_log() {
+    /// Time has passed for the journal and for the messages in it.
+    pub(super) fn tick_journal(&mut self) {
+        if self.durable.has_journal() {
             let waiters = self.durable.on_tick(self.cx.now_ms);
             self.resume_queues(waiters);
             self.resume_handovers();
@@ -86,8 +86,8 @@ impl Shard {
         durable.write_postponed(cx, sessions, groups, retained);
     }
 
-    /// Looks at the state of the log, and does once what follows from a change of it.
-    fn note_log_status(&mut self) {
+    /// Looks at the state of the journal, and does once what follows from a change of it.
+    fn note_journal_status(&mut self) {
         let Self { cx, sessions, durable, groups, retained, .. } = self;
         if durable.note_status(cx, sessions, groups, retained) {
             self.resume_handovers();

@@ -1,4 +1,4 @@
-//! What happened, for logs, metrics and whoever listens; declared once.
+//! What happened, for journals, metrics and whoever listens; declared once.
 
 use std::borrow::Cow;
 
@@ -31,9 +31,9 @@ pub enum Ended {
         /// Of its user or address in all.
         owner_bytes: u64,
     },
-    /// The log is out of service, and can keep no promise any more.
-    LogFailed,
-    /// The log could not take the session, and the CONNACK has said so.
+    /// The journal is out of service, and can keep no promise any more.
+    JournalFailed,
+    /// The journal could not take the session, and the CONNACK has said so.
     NotKept,
     /// The broker is stopping.
     Shutdown,
@@ -50,7 +50,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// The `reason` of logs and events; that of a violation is its reason code.
+    /// The `reason` of journals and events; that of a violation is its reason code.
     pub fn word(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Self::Client(_) => "client_disconnect",
@@ -62,7 +62,7 @@ impl Ended {
             Self::Refused => "publish_refused",
             Self::Crowded => "memory_full",
             Self::LargestConsumer { .. } => "largest_consumer",
-            Self::LogFailed | Self::NotKept => "log_unavailable",
+            Self::JournalFailed | Self::NotKept => "log_unavailable",
             Self::Shutdown => "server_shutting_down",
             Self::Administrative => "administrative_action",
             Self::PacketLimitTooLow => "packet_too_large",
@@ -83,7 +83,7 @@ impl Ended {
             Self::QueueFull | Self::Refused | Self::Crowded | Self::LargestConsumer { .. } => {
                 Reason::QUOTA_EXCEEDED
             }
-            Self::LogFailed => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
+            Self::JournalFailed => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
             Self::NotKept => Reason::SERVER_UNAVAILABLE,
             Self::Shutdown => Reason::SERVER_SHUTTING_DOWN,
             // 0x8A, banned, is for the CONNACK only (section 2.4).
@@ -221,18 +221,18 @@ pub enum Event {
         topic: Box<str>,
         count: u64,
     },
-    /// The log could not be read where a waiting message stands; it is tried again.
-    LogUnreadable {
+    /// The journal could not be read where a waiting message stands; it is tried again.
+    JournalUnreadable {
         shard: crate::ShardId,
         fault: storage::Fault,
         count: u64,
     },
-    /// A session that is to outlive its connection could not be written into the log: refused.
+    /// A session that is to outlive its connection could not be written into the journal: refused.
     NotKept {
         client_id: Box<str>,
         error: storage::AppendError,
     },
-    /// The will of a session could not be written into the log: it is lost with the process.
+    /// The will of a session could not be written into the journal: it is lost with the process.
     WillNotKept {
         client_id: Box<str>,
         error: storage::AppendError,

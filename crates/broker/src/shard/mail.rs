@@ -56,12 +56,12 @@ pub struct Confirm {
     pub packet_id: u16,
     /// Who is asked, and thus whose answer it is.
     pub respondent: Respondent,
-    /// Of a message that the publisher's shard has in its log until all have it, a QoS 2 publish
-    /// or a will: told apart by it from one that was mailed before. 0: none.
+    /// Of a message that the publisher's shard has in its journal until all have it, a QoS 2
+    /// publish or a will: told apart by it from one that was mailed before. 0: none.
     pub serial: u64,
     /// It is a will. Their serials grow by themselves: they do not wait for a commit.
     pub is_will: bool,
-    /// The account that is charged for its bytes in a log, by its number.
+    /// The account that is charged for its bytes in a journal, by its number.
     pub owner: u32,
     /// It was accepted before and is only retained anew: it cannot be refused any more.
     pub is_again: bool,
@@ -109,7 +109,7 @@ impl GroupWay {
 #[derive(Clone, Debug)]
 pub enum Mail {
     /// Deliver to the subscribers you have (shared groups are the sender's affair). `owner`: of its
-    /// place in a log, by the number of the account, also where nobody waits for the answer.
+    /// place in a journal, by the number of the account, also where nobody waits for the answer.
     Publish { message: Message, confirm: Option<Confirm>, owner: u32 },
     /// The answer to a publish with `confirm`; `refused` is the message that found no room.
     Confirmed { confirm: Confirm, reason: Reason, refused: Option<Message> },
@@ -129,7 +129,8 @@ pub enum Mail {
     Leave { group: u64, member: SessionKey },
     /// The sender's group chose a session of yours.
     Offer { group: Arc<GroupName>, member: SessionKey, message: Message, way: GroupWay },
-    /// You are the home of the group: keep it, as no member could take it, or the log keeps all.
+    /// You are the home of the group: keep it, as no member could take it, or the journal keeps
+    /// all.
     Park { group: Arc<GroupName>, message: Message, confirm: Option<Confirm> },
     /// The group's home has messages waiting, or none any more.
     Waiting { group: u64, any: bool },

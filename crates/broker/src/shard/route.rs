@@ -141,7 +141,7 @@ impl Shard {
         ) {
             Ok(undone) => self.durable.await_undone(undone, message, asked.as_deref_mut()),
             // It comes again with the next connection.
-            Err(_) => self.cx.doomed.push((slot, Ended::LogFailed)),
+            Err(_) => self.cx.doomed.push((slot, Ended::JournalFailed)),
         }
         if self.durable.would_overtake(&self.cx, &self.sessions, slot, message) {
             return self.durable.wait_in_line(

@@ -36,18 +36,18 @@ pub struct Shared {
     reports_subscriptions: AtomicBool,
     /// How often it has come to each stage of a lack of memory, in their order.
     memory_shortages: [AtomicU64; 3],
-    /// As in [`Logs`].
-    logs_full: AtomicU64,
-    logs_poisoned: AtomicU64,
-    logs_behind: AtomicU64,
-    logs_tight: AtomicU64,
-    /// What each log has left for messages; [`u64::MAX`] while that is enough.
-    logs_left: Box<[AtomicU64]>,
+    /// As in [`Journals`].
+    journals_full: AtomicU64,
+    journals_poisoned: AtomicU64,
+    journals_behind: AtomicU64,
+    journals_tight: AtomicU64,
+    /// What each journal has left for messages; [`u64::MAX`] while that is enough.
+    journals_left: Box<[AtomicU64]>,
     /// What each may hold of them.
-    logs_most: Box<[AtomicU64]>,
+    journals_most: Box<[AtomicU64]>,
 }
 
-/// When only this part of a log is left, also those who have less than their share, or have it
+/// When only this part of a journal is left, also those who have less than their share, or have it
 /// alone, leave as much as they have to those who have yet to come.
 const LAST_PART: u64 = 16;
 
@@ -68,9 +68,9 @@ pub enum Memory {
     Out,
 }
 
-/// A bit per shard whose log is so.
+/// A bit per shard whose journal is so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Logs {
+pub(crate) struct Journals {
     /// It has no space, which may return.
     pub(crate) full: u64,
     /// It is out of service.
@@ -81,25 +81,25 @@ pub(crate) struct Logs {
     pub(crate) tight: u64,
 }
 
-/// The same of one log.
+/// The same of one journal.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LogState {
+pub(crate) struct JournalState {
     pub(crate) full: bool,
     pub(crate) poisoned: bool,
     pub(crate) behind: bool,
     /// How many bytes of messages it has left, and may hold; none while that is enough.
-    pub(crate) space: Option<LogSpace>,
+    pub(crate) space: Option<JournalSpace>,
 }
 
 /// Bytes of messages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LogSpace {
+pub(crate) struct JournalSpace {
     pub(crate) left: u64,
     pub(crate) most: u64,
 }
 
-impl LogSpace {
-    /// Would somebody have too much with so many bytes, one of so many who share the log?
+impl JournalSpace {
+    /// Would somebody have too much with so many bytes, one of so many who share the journal?
     const fn is_too_much(self, own: u64, sharers: u64) -> bool {
         let is_last = self.left < self.most / LAST_PART;
         own > self.left && (is_last || own > self.most / sharers)
@@ -136,12 +136,12 @@ impl Shared {
             memory: AtomicU8::new(Memory::Enough as u8),
             reports_subscriptions: AtomicBool::new(false),
             memory_shortages: Default::default(),
-            logs_full: AtomicU64::new(0),
-            logs_poisoned: AtomicU64::new(0),
-            logs_behind: AtomicU64::new(0),
-            logs_tight: AtomicU64::new(0),
-            logs_left: (0..shard_count).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            logs_most: (0..shard_count).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            journals_full: AtomicU64::new(0),
+            journals_poisoned: AtomicU64::new(0),
+            journals_behind: AtomicU64::new(0),
+            journals_tight: AtomicU64::new(0),
+            journals_left: (0..shard_count).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            journals_most: (0..shard_count).map(|_| AtomicU64::new(u64::MAX)).collect(),
         })
     }
 
@@ -218,14 +218,14 @@ impl Shared {
         self.memory.load(Ordering::Relaxed) >= Memory::Out as u8
     }
 
-    pub(crate) fn set_log_state(&self, shard: ShardId, is: LogState) {
-        let enough = LogSpace { left: u64::MAX, most: u64::MAX };
-        self.set_log_space(shard, is.space.unwrap_or(enough));
+    pub(crate) fn set_journal_state(&self, shard: ShardId, is: JournalState) {
+        let enough = JournalSpace { left: u64::MAX, most: u64::MAX };
+        self.set_journal_space(shard, is.space.unwrap_or(enough));
         let all = [
-            (&self.logs_tight, is.space.is_some()),
-            (&self.logs_full, is.full),
-            (&self.logs_poisoned, is.poisoned),
-            (&self.logs_behind, is.behind),
+            (&self.journals_tight, is.space.is_some()),
+            (&self.journals_full, is.full),
+            (&self.journals_poisoned, is.poisoned),
+            (&self.journals_behind, is.behind),
         ];
         for (bits, is_set) in all {
             let own = 1 << shard;
@@ -241,36 +241,36 @@ impl Shared {
         }
     }
 
-    pub(crate) fn set_log_space(&self, shard: ShardId, space: LogSpace) {
+    pub(crate) fn set_journal_space(&self, shard: ShardId, space: JournalSpace) {
         let place = usize::from(shard);
-        self.logs_most[place].store(space.most, Ordering::Relaxed);
-        self.logs_left[place].store(space.left, Ordering::Relaxed);
+        self.journals_most[place].store(space.most, Ordering::Relaxed);
+        self.journals_left[place].store(space.left, Ordering::Relaxed);
     }
 
-    /// What is wrong with which log.
+    /// What is wrong with which journal.
     #[inline]
-    pub(crate) fn logs(&self) -> Logs {
-        Logs {
-            full: self.logs_full.load(Ordering::Relaxed),
-            poisoned: self.logs_poisoned.load(Ordering::Relaxed),
-            behind: self.logs_behind.load(Ordering::Relaxed),
-            tight: self.logs_tight.load(Ordering::Relaxed),
+    pub(crate) fn journals(&self) -> Journals {
+        Journals {
+            full: self.journals_full.load(Ordering::Relaxed),
+            poisoned: self.journals_poisoned.load(Ordering::Relaxed),
+            behind: self.journals_behind.load(Ordering::Relaxed),
+            tight: self.journals_tight.load(Ordering::Relaxed),
         }
     }
 
-    /// Those of the logs, a bit for each, of which an owner would hold too much with so many bytes
-    /// more: while space is short more than its share and than it leaves to others. What it holds
-    /// counts as spread over all of them evenly.
+    /// Those of the journals, a bit for each, of which an owner would hold too much with so many
+    /// bytes more: while space is short more than its share and than it leaves to others. What it
+    /// holds counts as spread over all of them evenly.
     #[cold]
-    pub(crate) fn logs_lacking(&self, logs: u64, owner: &Account, more: u64) -> u64 {
+    pub(crate) fn journals_lacking(&self, journals: u64, owner: &Account, more: u64) -> u64 {
         let in_each = |bytes: u64| bytes / u64::from(self.shard_count);
         let own = in_each(owner.bytes(MemoryKind::Logged)) + more;
         let sharers = owner.logging_count();
-        let group = owner.group_logs();
+        let group = owner.group_journals();
         let lacks = |shard: &usize| {
-            let left = self.logs_left[*shard].load(Ordering::Relaxed);
-            let most = self.logs_most[*shard].load(Ordering::Relaxed);
-            let space = LogSpace { left, most };
+            let left = self.journals_left[*shard].load(Ordering::Relaxed);
+            let most = self.journals_most[*shard].load(Ordering::Relaxed);
+            let space = JournalSpace { left, most };
             match group {
                 None => space.is_too_much(own, sharers),
                 Some(group) => {
@@ -280,8 +280,9 @@ impl Shared {
                 }
             }
         };
-        let of_logs = (0..usize::from(self.shard_count)).filter(|shard| logs & 1 << shard != 0);
-        of_logs.filter(lacks).fold(0, |bits, shard| bits | 1 << shard)
+        let of_journals =
+            (0..usize::from(self.shard_count)).filter(|shard| journals & 1 << shard != 0);
+        of_journals.filter(lacks).fold(0, |bits, shard| bits | 1 << shard)
     }
 
     /// Would a retained message that is new find no room, or one that takes so many bytes more?
@@ -328,9 +329,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_shares_a_log_with_nobody_has_nearly_all_of_it_and_nobody_has_the_last() {
+    fn who_shares_a_journal_with_nobody_has_nearly_all_of_it_and_nobody_has_the_last() {
         let is_too_much =
-            |left, own, sharers| LogSpace { left, most: 1_600 }.is_too_much(own, sharers);
+            |left, own, sharers| JournalSpace { left, most: 1_600 }.is_too_much(own, sharers);
         assert!(!is_too_much(110, 1_490, 1), "there is nobody else");
         assert!(is_too_much(99, 1_501, 1), "the last is for those who come");
         assert!(!is_too_much(99, 99, 2));

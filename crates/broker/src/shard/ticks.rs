@@ -1,7 +1,7 @@
 //! The turns of the driver: deadlines, and what was left for later turns.
 
 use session::NEVER;
-use storage::Log;
+use storage::Journal;
 
 use crate::Shard;
 use crate::clients::client::Client;
@@ -118,7 +118,7 @@ impl Shard {
         self.sessions.clean_up(&mut self.cx, &mut self.durable, &mut self.groups);
         self.read_mail_on();
         self.read_line_on(now_ms);
-        self.tick_log();
+        self.tick_journal();
         self.sessions.check_pauses(&mut self.cx);
         if self.sweeps_at_ms <= now_ms {
             self.sweeps_at_ms = now_ms + SWEEP_EVERY_MS;
@@ -137,10 +137,10 @@ impl Shard {
         if has_portions || !self.cx.flow.inbox.is_empty() || self.cx.flow.work.has_line() {
             return 0;
         }
-        let log = self.durable.log().and_then(Log::next_deadline);
+        let journal = self.durable.journal().and_then(Journal::next_deadline);
         let timers = self.cx.timers.next_ms().unwrap_or(NEVER);
         let notices = if self.cx.notices.is_empty() { NEVER } else { self.sweeps_at_ms };
-        timers.min(log.unwrap_or(NEVER)).min(self.cx.flow.pauses.look_ms()).min(notices)
+        timers.min(journal.unwrap_or(NEVER)).min(self.cx.flow.pauses.look_ms()).min(notices)
     }
 
     /// The driver has no room for what comes of a connection, and wants to read nothing before

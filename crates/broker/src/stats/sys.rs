@@ -220,7 +220,7 @@ const NUMBERS: &[Number] = &[
         .and_load("bytes/sent"),
 ];
 
-/// A message of the broker's own, below `$SYS/broker`: QoS 0, from nobody, in no log.
+/// A message of the broker's own, below `$SYS/broker`: QoS 0, from nobody, in no journal.
 pub fn message(topic: &str, payload: &[u8], retain: bool) -> Message {
     Message::new(&MessageParts {
         topic: &format!("$SYS/broker/{topic}"),

@@ -21,7 +21,7 @@ use policy::{Permission, Rule, Who};
 
 use session::{Overflow, QueueLimits};
 use storage::testing::{Crash, SimDisk};
-use storage::{Identity, Log};
+use storage::{Identity, Journal};
 
 /// Rounds of mail after which shards that still write to each other are taken to go in circles.
 const ROUNDS_MAX: usize = 10_000;
@@ -77,8 +77,8 @@ pub(crate) struct Lab {
     /// Whose pause is over.
     due: Vec<Conn>,
     pub(crate) asked: Vec<Reauthenticate>,
-    pub(crate) log_settings: storage::Settings,
-    /// One per shard, if the laboratory has logs.
+    pub(crate) journal_settings: storage::Settings,
+    /// One per shard, if the laboratory has journals.
     pub(crate) disks: Vec<SimDisk>,
     /// The disks do nothing, whatever they are told.
     pub(crate) disks_stand_still: bool,
@@ -86,8 +86,8 @@ pub(crate) struct Lab {
     pub(crate) repeats_answers: bool,
 }
 
-/// Logs small enough that a test can fill and reclaim them.
-pub(crate) fn log_settings() -> storage::Settings {
+/// Journals small enough that a test can fill and reclaim them.
+pub(crate) fn journal_settings() -> storage::Settings {
     storage::Settings::with_segment_bytes(64 * 1024)
 }
 
@@ -111,32 +111,32 @@ impl Lab {
             pauses: Vec::new(),
             due: Vec::new(),
             asked: Vec::new(),
-            log_settings: log_settings(),
+            journal_settings: journal_settings(),
             disks: Vec::new(),
             disks_stand_still: false,
             repeats_answers: false,
         }
     }
 
-    /// With logs on simulated disks.
+    /// With journals on simulated disks.
     pub(crate) fn durable(shard_count: u16) -> Self {
         Self::durable_with(shard_count, Settings::default())
     }
 
     pub(crate) fn durable_with(shard_count: u16, settings: Settings) -> Self {
-        Self::durable_by(shard_count, settings, log_settings())
+        Self::durable_by(shard_count, settings, journal_settings())
     }
 
     pub(crate) fn durable_by(
         shard_count: u16,
         settings: Settings,
-        log_settings: storage::Settings,
+        journal_settings: storage::Settings,
     ) -> Self {
         let mut lab = Self::with(shard_count, settings, Access::open());
-        lab.log_settings = log_settings;
+        lab.journal_settings = journal_settings;
         lab.disks = (0..shard_count).map(|shard| SimDisk::new(shard.into())).collect();
         lab.disks.iter_mut().for_each(SimDisk::record_writes);
-        lab.open_logs();
+        lab.open_journals();
         lab
     }
 
@@ -156,11 +156,11 @@ impl Lab {
         self.shards =
             (0..count).map(|id| Shard::new(id, self.shared.clone(), Access::open())).collect();
         self.peers.clear();
-        self.open_logs();
+        self.open_journals();
     }
 
-    fn open_logs(&mut self) {
-        let (settings, limits) = (self.log_settings.clone(), Arc::new(Limits::default()));
+    fn open_journals(&mut self) {
+        let (settings, limits) = (self.journal_settings.clone(), Arc::new(Limits::default()));
         let shards = self.shared.shard_count;
         for (shard, disk) in self.shards.iter_mut().zip(&self.disks) {
             let (id, mut replay) = (shard.id(), Replay::new(7));
@@ -173,7 +173,7 @@ impl Lab {
             let recovered = recovery.finish(identity);
             let Some((followed, replay_followed)) = follow(disk, identity, &settings) else {
                 shard
-                    .open_log(recovered, settings.clone(), replay, &limits, self.now_ms)
+                    .open_journal(recovered, settings.clone(), replay, &limits, self.now_ms)
                     .expect("records of this version");
                 continue;
             };
@@ -183,21 +183,22 @@ impl Lab {
             open_scopes(&shared);
             let mut other = Shard::new(id, shared, Access::open());
             let expected = other
-                .open_log(recovered, settings.clone(), replay, &limits, self.now_ms)
+                .open_journal(recovered, settings.clone(), replay, &limits, self.now_ms)
                 .expect("records of this version");
             let found = shard
-                .open_log(followed, settings.clone(), replay_followed, &limits, self.now_ms)
+                .open_journal(followed, settings.clone(), replay_followed, &limits, self.now_ms)
                 .expect("records of this version");
             assert_eq!(found, expected);
             let sizes = |shard: &Shard| {
-                let stats = shard.log().expect("a log").stats();
+                let stats = shard.journal().expect("a log").stats();
                 (stats.live_bytes, stats.used_bytes, stats.segments)
             };
             assert_eq!(sizes(shard), sizes(&other));
         }
         broker::settle(&mut self.shards, self.now_ms);
         self.settle();
-        let are_ready = self.shards.iter().all(|shard| shard.log().is_none_or(Log::is_ready));
+        let are_ready =
+            self.shards.iter().all(|shard| shard.journal().is_none_or(Journal::is_ready));
         assert!(are_ready, "the logs are open");
     }
 
@@ -225,8 +226,9 @@ impl Lab {
 
     /// Fills segments of the first shard with what is replaced at once, so that all before it is
     /// copied forward and its space comes back.
-    pub(crate) fn turn_the_log_over(&mut self) {
-        let reclaimed = |lab: &Self| lab.shards[0].log().map(|log| log.stats().segments_reclaimed);
+    pub(crate) fn turn_the_journal_over(&mut self) {
+        let reclaimed =
+            |lab: &Self| lab.shards[0].journal().map(|journal| journal.stats().segments_reclaimed);
         let (before, topic) = (reclaimed(self), self.topic_on(0, "busy"));
         let busy = self.open(persistent("busy"));
         for _ in 0..100 {

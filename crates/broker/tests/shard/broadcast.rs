@@ -185,7 +185,7 @@ fn who_may_not_receive_it_any_more_does_not() {
 }
 
 #[test]
-fn what_kept_sessions_are_owed_is_in_the_log_at_once() {
+fn what_kept_sessions_are_owed_is_in_the_journal_at_once() {
     let mut lab = Lab::durable_with(1, settings());
     let ids: Vec<String> = (0..SUBSCRIBERS).map(|number| format!("kept {number}")).collect();
     for id in &ids {

@@ -88,7 +88,7 @@ fn with_backlog(lab: &mut Lab, filter: &str) -> Subscriber {
     subscriber
 }
 
-/// The logs lose what was not committed, and the client comes back.
+/// The journals lose what was not committed, and the client comes back.
 fn crash(lab: &mut Lab) -> Subscriber {
     lab.crash(Crash::Power);
     Subscriber::open(lab)
@@ -115,7 +115,7 @@ fn mqtt_3_8_4_4_a_session_that_was_away_is_owed_by_each_subscription_what_came_u
         lab.cut(subscriber.conn);
         let mut subscriber = Subscriber::open(&mut lab);
         subscriber.ask(&mut lab, "t/#", 0, None);
-        // The log keeps these for somebody else.
+        // The journal keeps these for somebody else.
         let other = lab.open(persistent("other"));
         lab.subscribe(other, "t/#", 1);
         publish_some(&mut lab, 100..103);
@@ -154,17 +154,17 @@ fn what_waits_comes_with_qos_and_identifier_of_the_subscription_it_came_by() {
 }
 
 #[test]
-fn changes_of_options_survive_that_the_log_is_turned_over() {
+fn changes_of_options_survive_that_the_journal_is_turned_over() {
     let mut lab = Lab::durable(1);
     let mut subscriber = with_backlog(&mut lab, "t/#");
     subscriber.ask(&mut lab, "t/#", 0, None);
     lab.cut(subscriber.conn);
-    lab.turn_the_log_over();
+    lab.turn_the_journal_over();
     let mut subscriber = crash(&mut lab);
     assert_eq!(subscriber.read_payloads(&mut lab), texts(0..12));
     // All is acknowledged: what is written of the changes goes with it.
     lab.cut(subscriber.conn);
-    lab.turn_the_log_over();
+    lab.turn_the_journal_over();
     let mut subscriber = crash(&mut lab);
     assert_eq!(subscriber.read_payloads(&mut lab), texts(0..0));
 }

@@ -454,7 +454,7 @@ fn what_is_retained_on_a_refused_topic_is_cleared_and_nobody_hears_of_it() {
     let conn = lab.open(request("sub"));
     lab.subscribe(conn, "#", 0);
     for topic in ["a\u{1}b", "$SYS/old"] {
-        // As a log of an older version brings it back.
+        // As a journal of an older version brings it back.
         let message = Message::new(&MessageParts {
             topic,
             properties: &[],
@@ -536,7 +536,7 @@ fn an_answer_for_an_earlier_publish_is_none_for_the_next_one_under_its_ticket() 
 }
 
 #[test]
-fn a_publish_that_the_log_is_too_far_behind_for_leaves_no_answer_behind() {
+fn a_publish_that_the_journal_is_too_far_behind_for_leaves_no_answer_behind() {
     let mut lab = Lab::durable(3);
     let topic = lab.topic_on(1, "retained");
     let id = lab.id_on(0, "here");
@@ -552,7 +552,7 @@ fn a_publish_that_the_log_is_too_far_behind_for_leaves_no_answer_behind() {
         payload: vec![b'x'; 8000].into(),
         ..message(&topic, QoS::AtLeastOnce)
     };
-    // The disk of the operator's shard stands still, until its log takes no more.
+    // The disk of the operator's shard stands still, until its journal takes no more.
     let is_behind = (100..2000).any(|ticket| {
         let command = Command::Publish(large.clone());
         lab.shards[0].on_command(ticket, Scope::FIRST, &command, lab.now_ms);

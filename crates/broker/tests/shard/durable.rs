@@ -134,7 +134,7 @@ fn a_session_with_very_much_in_flight_is_sent_it_again_after_a_start() {
 #[test]
 fn clean_sessions_and_qos_0_write_nothing() {
     let mut lab = Lab::durable(1);
-    let before = lab.shards[0].log().map(|log| log.stats().records_appended);
+    let before = lab.shards[0].journal().map(|journal| journal.stats().records_appended);
     let subscriber = lab.open(request("subscriber"));
     lab.subscribe(subscriber, "t", 2);
     let publisher = lab.open(request("publisher"));
@@ -142,7 +142,7 @@ fn clean_sessions_and_qos_0_write_nothing() {
     lab.publish(publisher, "t", b"2", 2, 2);
     lab.publish(publisher, "t", b"3", 0, 0);
     assert_eq!(lab.payloads(subscriber), ["1", "2", "3"]);
-    assert_eq!(lab.shards[0].log().map(|log| log.stats().records_appended), before);
+    assert_eq!(lab.shards[0].journal().map(|journal| journal.stats().records_appended), before);
 }
 
 #[test]
@@ -152,9 +152,9 @@ fn a_message_is_written_once_whatever_the_fan_out() {
         leave_subscribed(&mut lab, &format!("away-{number}"), "t", 1);
     }
     let publisher = lab.open(request("publisher"));
-    let before = lab.shards[0].log().expect("a log").stats().bytes_appended;
+    let before = lab.shards[0].journal().expect("a log").stats().bytes_appended;
     lab.publish(publisher, "t", &[b'x'; 1000], 1, 1);
-    let written = lab.shards[0].log().expect("a log").stats().bytes_appended - before;
+    let written = lab.shards[0].journal().expect("a log").stats().bytes_appended - before;
     assert!((1000..1100).contains(&written), "{written} bytes for one message of 1,000");
     for number in 0..50 {
         let (conn, _) = is_present(&mut lab, &format!("away-{number}"));
@@ -444,7 +444,7 @@ fn a_clean_start_takes_all_away_for_good() {
     let (conn, present) = is_present(&mut lab, "client");
     assert!(present, "the new session");
     assert_eq!(lab.payloads(conn), Vec::<String>::new());
-    assert_eq!(lab.shards[0].log().map(|log| log.stats().segments), Some(1));
+    assert_eq!(lab.shards[0].journal().map(|journal| journal.stats().segments), Some(1));
 }
 
 #[test]
@@ -518,10 +518,14 @@ fn at_level_disk_an_acknowledgement_outlives_the_process() {
     lab.subscribe(conn, "t", 1);
     lab.cut(conn);
     let publisher = lab.open(with_limits(request("publisher"), limits));
-    let syncs = lab.shards[0].log().map(|log| log.stats().syncs);
+    let syncs = lab.shards[0].journal().map(|journal| journal.stats().syncs);
     lab.publish(publisher, "t", b"1", 1, 1);
     assert_eq!(acks(lab.take_all(publisher)).len(), 1);
-    assert_eq!(lab.shards[0].log().map(|log| log.stats().syncs), syncs, "no sync for it");
+    assert_eq!(
+        lab.shards[0].journal().map(|journal| journal.stats().syncs),
+        syncs,
+        "no sync for it"
+    );
     lab.crash(Crash::Kill);
     let (conn, _) = is_present(&mut lab, "away");
     assert_eq!(lab.payloads(conn), ["1"]);
@@ -545,7 +549,7 @@ fn a_full_disk_refuses_and_goes_on_when_space_returns() {
         assert!(packet_id < 1000, "the disk is never full");
     };
     assert_eq!(refused.map(|(_, _, reason)| reason), Some(Reason::QUOTA_EXCEEDED));
-    assert!(matches!(lab.shards[0].log_status(), Some(Status::Full(_))));
+    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Full(_))));
     // Clean traffic goes on, and so does delivery.
     let other = lab.open(request("other"));
     lab.subscribe(other, "free", 1);
@@ -558,7 +562,7 @@ fn a_full_disk_refuses_and_goes_on_when_space_returns() {
         lab.ack(conn, AckKind::Puback, message.packet_id);
     }
     lab.pass_secs(10);
-    assert_eq!(lab.shards[0].log_status(), Some(Status::Ready));
+    assert_eq!(lab.shards[0].journal_status(), Some(Status::Ready));
     lab.take_all(publisher);
     lab.publish(publisher, "t", b"again", 1, 6000);
     assert_eq!(acks(lab.take_all(publisher)), [(AckKind::Puback, 6000, Reason::SUCCESS)]);
@@ -572,7 +576,7 @@ fn a_full_disk_may_hold_publishers_up_instead() {
     let publisher = lab.open(request("publisher"));
     lab.disks[0].faults.capacity_bytes = 4 * 64 * 1024;
     let mut packet_id = 0;
-    while !matches!(lab.shards[0].log_status(), Some(Status::Full(_))) {
+    while !matches!(lab.shards[0].journal_status(), Some(Status::Full(_))) {
         packet_id += 1;
         lab.publish(publisher, "t", &[b'x'; 4000], 1, packet_id);
         assert!(packet_id < 1000, "the disk is never full");
@@ -600,7 +604,7 @@ fn after_a_failed_sync_nothing_is_promised_any_more() {
     lab.publish(publisher, "t", b"lost", 1, 2);
     let answered = acks(lab.take_all(publisher));
     assert_eq!(answered, [(AckKind::Puback, 2, Reason::IMPLEMENTATION_SPECIFIC_ERROR)]);
-    assert!(matches!(lab.shards[0].log_status(), Some(Status::Poisoned(_))));
+    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Poisoned(_))));
     lab.publish(publisher, "t", b"later", 1, 3);
     let answered = acks(lab.take_all(publisher));
     assert_eq!(answered, [(AckKind::Puback, 3, Reason::IMPLEMENTATION_SPECIFIC_ERROR)]);
@@ -636,7 +640,7 @@ fn space_follows_what_is_needed_while_one_client_is_long_away() {
         lab.now_ms += 1;
     }
     lab.pass_secs(5);
-    let stats = lab.shards[0].log().expect("a log").stats();
+    let stats = lab.shards[0].journal().expect("a log").stats();
     assert!(stats.segments <= 4, "{stats:?}");
     assert!(stats.segments_reclaimed > 20, "{stats:?}");
     lab.crash(Crash::Power);
@@ -648,7 +652,7 @@ fn space_follows_what_is_needed_while_one_client_is_long_away() {
 }
 
 #[test]
-fn everything_outlives_many_turns_of_the_log() {
+fn everything_outlives_many_turns_of_the_journal() {
     let mut lab = Lab::durable(2);
     leave_subscribed(&mut lab, "away", "kept", 2);
     leave_subscribed(&mut lab, "member", "$share/g/jobs", 1);
@@ -666,7 +670,7 @@ fn everything_outlives_many_turns_of_the_log() {
         lab.send(publisher, &retained(&other, &[b'y'; 1000], 1, 5000 + round));
     }
     for shard in &lab.shards {
-        let stats = shard.log().expect("a log").stats();
+        let stats = shard.journal().expect("a log").stats();
         assert!(stats.segments_reclaimed > 2, "{stats:?}");
     }
     lab.crash(Crash::Power);
@@ -716,7 +720,7 @@ fn a_long_backlog_is_read_back_from_the_disk() {
         assert_eq!(next, 501, "{id}");
     }
     lab.pass_secs(5);
-    let stats = lab.shards[0].log().expect("a log").stats();
+    let stats = lab.shards[0].journal().expect("a log").stats();
     assert!(stats.live_bytes < 2000, "{stats:?}");
 }
 
@@ -731,10 +735,10 @@ fn an_orderly_end_and_a_start_lose_nothing() {
     }
     lab.settle();
     for shard in &mut lab.shards {
-        shard.log_mut().expect("a log").close();
+        shard.journal_mut().expect("a log").close();
     }
     lab.settle();
-    assert!(lab.shards.iter().all(|shard| shard.log_status() == Some(Status::Closed)));
+    assert!(lab.shards.iter().all(|shard| shard.journal_status() == Some(Status::Closed)));
     lab.restart();
     let (conn, _) = is_present(&mut lab, "away");
     assert_eq!(lab.payloads(conn), ["1"]);

@@ -1,4 +1,4 @@
-//! Ends of kept sessions: who has the client id next is told nothing before the log has them.
+//! Ends of kept sessions: who has the client id next is told nothing before the journal has them.
 
 use crate::lab::{Conn, Got, Lab, of_version, persistent, publish, request};
 use broker::{ConnectRequest, Durability, Limits, Name};
@@ -32,7 +32,7 @@ fn let_disks_work(lab: &mut Lab) {
 }
 
 #[test]
-fn mqtt_3_1_2_4_a_clean_start_is_answered_when_the_log_has_the_end_of_the_old_session() {
+fn mqtt_3_1_2_4_a_clean_start_is_answered_when_the_journal_has_the_end_of_the_old_session() {
     for next in [anew("client"), request("client"), of_version(Version::V311, "client")] {
         let mut lab = with_kept("client");
         lab.disks_stand_still = true;
@@ -156,13 +156,13 @@ fn mqtt_3_14_0_1_who_waits_for_its_connack_is_not_sent_a_disconnect() {
 }
 
 #[test]
-fn a_log_that_fails_refuses_those_who_wait_for_it() {
+fn a_journal_that_fails_refuses_those_who_wait_for_it() {
     let mut lab = with_kept("client");
     lab.disks_stand_still = true;
     let conn = lab.connect(anew("client"));
     lab.disks[0].faults.fail_next_sync = true;
     let_disks_work(&mut lab);
-    assert!(matches!(lab.shards[0].log_status(), Some(Status::Poisoned(_))));
+    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Poisoned(_))));
     let got = lab.take_all(conn);
     assert!(
         matches!(got[..], [Got::Connack { reason: Reason::SERVER_UNAVAILABLE, .. }]),
@@ -178,7 +178,7 @@ fn nobody_is_locked_out_while_the_disk_refuses_writes_for_want_of_room() {
     lab.disks[0].faults.write_no_space_percent = 100;
     let conn = lab.connect(anew("client"));
     lab.pass_secs(2);
-    assert!(matches!(lab.shards[0].log_status(), Some(Status::Full(_))));
+    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Full(_))));
     assert_eq!(is_present(&mut lab, conn), Some(false));
     let conn = lab.connect(request("client"));
     assert_eq!(is_present(&mut lab, conn), Some(false));
@@ -213,7 +213,7 @@ fn the_end_of_a_session_is_kept_as_firmly_as_the_session_was() {
 }
 
 #[test]
-fn an_end_that_waits_for_the_next_file_of_the_log_is_waited_for() {
+fn an_end_that_waits_for_the_next_file_of_the_journal_is_waited_for() {
     let mut lab = with_kept("client");
     let busy = lab.open(persistent("busy"));
     lab.disks_stand_still = true;
@@ -234,7 +234,7 @@ fn an_end_that_waits_for_the_next_file_of_the_log_is_waited_for() {
         let conn = lab.connect(ConnectRequest { will, ..persistent("busy") });
         lab.cut(conn);
     }
-    let written = |lab: &Lab| lab.shards[0].log().expect("a log").stats().records_appended;
+    let written = |lab: &Lab| lab.shards[0].journal().expect("a log").stats().records_appended;
     let before = written(&lab);
     let conn = lab.connect(anew("client"));
     assert_eq!(written(&lab), before, "the log has no room");

@@ -177,8 +177,8 @@ impl Model {
         }
     }
 
-    /// The session comes back: what has expired by now is not handed out, though the log looks for
-    /// it a second later.
+    /// The session comes back: what has expired by now is not handed out, though the journal looks
+    /// for it a second later.
     fn attach(&mut self, now: u64) {
         while self.in_flight.is_none() && !self.waiting.is_empty() {
             let (number, gone) = self.waiting.remove(0);

@@ -1,4 +1,4 @@
-//! Logs of which one has no room or is out of service: who is refused for it, and who is not.
+//! Journals of which one has no room or is out of service: who is refused for it, and who is not.
 
 use crate::lab::{Conn, Got, Lab, persistent, retained};
 use broker::{Settings, WhenFull};
@@ -23,7 +23,7 @@ fn fill(lab: &mut Lab, publisher: Conn) {
     lab.disks[1].faults.capacity_bytes = 4 * 64 * 1024;
     for packet_id in 1..1000 {
         lab.publish(publisher, "one/a", &[b'x'; 4000], 1, packet_id);
-        if matches!(lab.shards[1].log_status(), Some(Status::Full(_))) {
+        if matches!(lab.shards[1].journal_status(), Some(Status::Full(_))) {
             lab.take_all(publisher);
             return;
         }
@@ -46,7 +46,7 @@ fn answer(lab: &mut Lab, conn: Conn, packet: &Packet<'_>) -> Option<Reason> {
 }
 
 #[test]
-fn only_what_the_full_log_has_to_keep_is_refused() {
+fn only_what_the_full_journal_has_to_keep_is_refused() {
     let (mut lab, publisher) = two_shards(Settings::default());
     fill(&mut lab, publisher);
     let refused = Some(Reason::QUOTA_EXCEEDED);
@@ -64,14 +64,14 @@ fn only_what_the_full_log_has_to_keep_is_refused() {
 }
 
 #[test]
-fn the_reason_is_that_of_the_log_that_has_no_room() {
+fn the_reason_is_that_of_the_journal_that_has_no_room() {
     let (mut lab, publisher) = two_shards(Settings::default());
     fill(&mut lab, publisher);
-    // The publisher's own log is out of service, which is no matter to what it need not keep.
+    // The publisher's own journal is out of service, which is no matter to what it need not keep.
     lab.disks[0].faults.fail_next_sync = true;
     lab.publish(publisher, "zero/a", b"1", 1, 2000);
     lab.take_all(publisher);
-    assert!(matches!(lab.shards[0].log_status(), Some(Status::Poisoned(_))));
+    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Poisoned(_))));
     let zero = answer(&mut lab, publisher, &crate::lab::publish("zero/a", b"2", 1, 2001));
     assert_eq!(zero, Some(Reason::IMPLEMENTATION_SPECIFIC_ERROR));
     let one = answer(&mut lab, publisher, &crate::lab::publish("one/a", &[b'x'; 4000], 1, 2002));
@@ -79,7 +79,7 @@ fn the_reason_is_that_of_the_log_that_has_no_room() {
 }
 
 #[test]
-fn only_who_publishes_to_the_full_log_has_to_wait() {
+fn only_who_publishes_to_the_full_journal_has_to_wait() {
     let settings = Settings { when_full: WhenFull::Wait, ..Settings::default() };
     let (mut lab, publisher) = two_shards(settings);
     fill(&mut lab, publisher);

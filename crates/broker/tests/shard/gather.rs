@@ -137,9 +137,9 @@ fn a_packet_beyond_the_limit_is_not_gathered() {
 }
 
 #[test]
-fn a_large_message_outlives_the_broker_in_the_log() {
-    let log = storage::Settings::with_segment_bytes(1024 * 1024);
-    let mut lab = Lab::durable_by(1, Settings::default(), log);
+fn a_large_message_outlives_the_broker_in_the_journal() {
+    let journal = storage::Settings::with_segment_bytes(1024 * 1024);
+    let mut lab = Lab::durable_by(1, Settings::default(), journal);
     let subscriber = lab.open(persistent("s"));
     lab.subscribe(subscriber, "t", 1);
     lab.cut(subscriber);
@@ -220,8 +220,8 @@ fn a_large_message_that_would_be_dropped_waits_until_the_one_before_it_is_dealt_
 }
 
 #[test]
-fn a_message_too_large_for_the_log_is_refused_by_a_reason_that_a_puback_has() {
-    // Larger than a record of the small logs of the laboratory, and than all that waits to be
+fn a_message_too_large_for_the_journal_is_refused_by_a_reason_that_a_puback_has() {
+    // Larger than a record of the small journals of the laboratory, and than all that waits to be
     // written: it must not wait for room that there never is.
     for len in [LARGE_BYTES_MIN + 1, 100_000] {
         let mut lab = Lab::durable(1);

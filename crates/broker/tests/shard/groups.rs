@@ -129,7 +129,7 @@ fn an_answer_that_comes_late_is_not_for_the_next_connection() {
 }
 
 #[test]
-fn who_waits_for_other_shards_when_the_log_fails_is_cut_off() {
+fn who_waits_for_other_shards_when_the_journal_fails_is_cut_off() {
     let mut lab = Lab::durable(2);
     let (_, member, _) = newcomer(&mut lab);
     ask(&mut lab, member, FILTER, 1, 7);
@@ -197,7 +197,7 @@ fn full_disks(when_full: WhenFull) -> Lab {
         lab.cut(away);
         lab.disks[usize::from(shard)].faults.capacity_bytes = 4 * 64 * 1024;
         let mut packet_id = 0;
-        while !matches!(lab.shards[usize::from(shard)].log_status(), Some(Status::Full(_))) {
+        while !matches!(lab.shards[usize::from(shard)].journal_status(), Some(Status::Full(_))) {
             packet_id += 1;
             lab.publish(publisher, &topic, &[b'x'; 4000], 1, packet_id);
             assert!(packet_id < 1000, "the disk is never full");
@@ -280,7 +280,7 @@ fn a_message_waits_for_the_member_that_may_have_it() {
 }
 
 #[test]
-fn a_message_in_the_log_waits_for_the_member_that_may_have_it() {
+fn a_message_in_the_journal_waits_for_the_member_that_may_have_it() {
     for shard_count in [1, 3] {
         nothing_is_lost_to_who_may_not_have_it(Lab::durable(shard_count));
     }

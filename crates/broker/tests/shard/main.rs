@@ -14,10 +14,10 @@ mod flow;
 mod full;
 mod gather;
 mod groups;
+mod journal_shares;
 #[path = "../lab/mod.rs"]
 mod lab;
 mod lifetime;
-mod log_shares;
 mod memory_limits;
 mod memory_shares;
 mod namespaces;

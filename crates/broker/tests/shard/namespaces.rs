@@ -175,7 +175,7 @@ fn what_a_namespace_has_outlives_a_loss_of_power_and_stays_its_own() {
             lab.send(publisher, &retained("kept", &text("kept"), 1, 4));
             lab.cut(publisher);
         }
-        lab.turn_the_log_over();
+        lab.turn_the_journal_over();
         lab.crash(Crash::Power);
         for scope in scopes() {
             let away = lab.connect(of(scope, persistent("away")));
@@ -220,7 +220,7 @@ fn an_operator_ends_the_session_of_the_namespace_that_is_meant() {
     assert_eq!(conns.map(|conn| lab.is_closed(conn)), [false, true, false]);
 }
 
-/// Logs have these bytes: those of the default namespace since there are logs.
+/// Journals have these bytes: those of the default namespace since there are journals.
 #[test]
 fn records_are_what_they_always_were() {
     let old: [(u8, &[u8], Fact<'_>); 4] = [

@@ -274,7 +274,7 @@ fn what_is_retained_anew_in_its_turn_waits_for_the_next_segment() {
 }
 
 #[test]
-fn what_came_again_is_known_however_often_the_log_was_copied() {
+fn what_came_again_is_known_however_often_the_journal_was_copied() {
     let mut lab = Lab::durable(1);
     let away = lab.open(persistent("away"));
     lab.subscribe(away, "r", 1);
@@ -285,7 +285,7 @@ fn what_came_again_is_known_however_often_the_log_was_copied() {
     let publisher = lab.open(persistent("publisher"));
     send(&mut lab, publisher, "r", 1, 1, &["retain", "dup"]);
     for _ in 0..2 {
-        lab.turn_the_log_over();
+        lab.turn_the_journal_over();
         lab.crash(Crash::Power);
     }
     assert_eq!(retained_on(&mut lab, "r"), ["1"]);
@@ -294,7 +294,7 @@ fn what_came_again_is_known_however_often_the_log_was_copied() {
     assert_eq!(retained_on(&mut lab, "r"), ["2"]);
     // Released, it is forgotten.
     lab.ack(publisher, AckKind::Pubrel, 2);
-    lab.turn_the_log_over();
+    lab.turn_the_journal_over();
     lab.crash(Crash::Power);
     let publisher = lab.open(persistent("publisher"));
     lab.take_all(publisher);
@@ -464,14 +464,14 @@ fn send_each(lab: &mut Lab, publisher: Conn, qos: &[u8], from: u16) {
     assert_eq!(acks(lab.take_all(publisher)).len(), qos.len(), "nobody waits");
 }
 
-/// Fills the log of shard 0, as far as the disk lets it.
+/// Fills the journal of shard 0, as far as the disk lets it.
 fn fill(lab: &mut Lab) {
     let filler = lab.open(request("filler"));
     for number in 1..100 {
-        let before = lab.shards[0].log().expect("a log").stats().bytes_appended;
+        let before = lab.shards[0].journal().expect("a log").stats().bytes_appended;
         lab.publish(filler, "other", &[b'x'; 4000], 1, number);
-        let after = lab.shards[0].log().expect("a log").stats().bytes_appended;
-        let is_ready = lab.shards[0].log_status() == Some(Status::Ready);
+        let after = lab.shards[0].journal().expect("a log").stats().bytes_appended;
+        let is_ready = lab.shards[0].journal_status() == Some(Status::Ready);
         if !is_ready || lab.disks_stand_still && before == after {
             return;
         }
@@ -479,7 +479,7 @@ fn fill(lab: &mut Lab) {
     panic!("there is always room");
 }
 
-/// Publishes at QoS 2 until the log takes no more of it. Returns the number of the next one.
+/// Publishes at QoS 2 until the journal takes no more of it. Returns the number of the next one.
 fn brim(lab: &mut Lab, publisher: Conn, from: u16) -> u16 {
     let unlogged = lab.total(|metrics| &metrics.dropped_unlogged);
     for number in from..from + 1000 {
@@ -519,7 +519,7 @@ fn at_qos(qos: u8, numbers: std::ops::Range<u16>) -> Vec<(u8, String)> {
 }
 
 #[test]
-fn what_waits_keeps_its_order_in_memory_whatever_becomes_of_the_log() {
+fn what_waits_keeps_its_order_in_memory_whatever_becomes_of_the_journal() {
     for shards in [1, 2] {
         for state in ["behind", "full", "broken"] {
             let (mut lab, slow, publisher) = memory_and_disk(shards, Settings::default());
@@ -530,7 +530,7 @@ fn what_waits_keeps_its_order_in_memory_whatever_becomes_of_the_log() {
                 _ => lab.disks[0].faults.fail_next_sync = true,
             }
             fill(&mut lab);
-            // What needs a packet id in the log is not read until there is a segment.
+            // What needs a packet id in the journal is not read until there is a segment.
             let next = if state == "behind" { 5 } else { brim(&mut lab, publisher, 5) };
             send_each(&mut lab, publisher, &[1, 1], next);
             lab.disks_stand_still = false;
@@ -572,7 +572,7 @@ fn what_is_not_written_is_lost_with_the_process_and_nothing_else() {
         let (mut lab, conn, publisher) = memory_and_disk(1, Settings::default());
         lab.cut(conn);
         send_each(&mut lab, publisher, &[2, 1, 2, 1, 1, 1], 1);
-        // What begins now counts from a serial that no message in the log has.
+        // What begins now counts from a serial that no message in the journal has.
         let late = lab.open(persistent("late"));
         lab.subscribe(late, "fast/#", 2);
         lab.cut(late);
@@ -616,7 +616,7 @@ fn what_is_not_written_and_waits_has_the_limits_of_its_queue() {
 }
 
 #[test]
-fn what_is_not_written_never_has_a_packet_id_that_no_log_knows() {
+fn what_is_not_written_never_has_a_packet_id_that_no_journal_knows() {
     let (mut lab, conn, publisher) = memory_and_disk(1, Settings::default());
     send_each(&mut lab, publisher, &[1, 2], 1);
     lab.disks[0].faults.capacity_bytes = 4 * 64 * 1024;

@@ -202,7 +202,7 @@ fn queued_messages_are_judged_by_the_rules_of_now() {
 }
 
 #[test]
-fn messages_queued_in_the_log_are_judged_by_the_rules_of_now() {
+fn messages_queued_in_the_journal_are_judged_by_the_rules_of_now() {
     queued_messages_are_judged_again(Lab::durable(1));
 }
 
@@ -231,7 +231,7 @@ fn what_is_in_flight_is_not_sent_again_to_who_may_not_have_it_any_more() {
 }
 
 #[test]
-fn what_waits_for_the_log_is_judged_when_it_leaves() {
+fn what_waits_for_the_journal_is_judged_when_it_leaves() {
     let mut lab = Lab::durable(1);
     let reader = lab.open(persistent("reader"));
     lab.subscribe(reader, "t/#", 2);

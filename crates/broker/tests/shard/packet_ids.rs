@@ -38,7 +38,7 @@ fn mqtt_4_4_0_1_what_is_in_flight_is_sent_again_at_its_qos_whatever_is_subscribe
 }
 
 #[test]
-fn no_packet_id_of_qos_2_is_used_that_no_log_can_keep() {
+fn no_packet_id_of_qos_2_is_used_that_no_journal_can_keep() {
     let mut lab = Lab::durable(1);
     let subscriber = lab.open(persistent("subscriber"));
     lab.subscribe(subscriber, "will/#", 2);
@@ -47,7 +47,7 @@ fn no_packet_id_of_qos_2_is_used_that_no_log_can_keep() {
     let publisher = lab.open(request("publisher"));
     lab.publish(publisher, "will/b", b"1", 1, 1);
     lab.take_all(subscriber);
-    assert!(matches!(lab.shards[0].log_status(), Some(Status::Poisoned(_))));
+    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Poisoned(_))));
     lab.cut(dying);
     assert_eq!(lab.take_all(subscriber), []);
     assert_eq!(lab.total(|m| &m.dropped_unlogged), 1);
@@ -95,7 +95,7 @@ fn the_packet_id_of_a_retained_message_is_ended_by_a_pubrel_after_a_crash() {
         lab.ack(subscriber, AckKind::Pubrec, 1);
         lab.ack(subscriber, AckKind::Pubcomp, 1);
         if reclaims {
-            lab.turn_the_log_over();
+            lab.turn_the_journal_over();
         }
         lab.crash(Crash::Power);
         let subscriber = lab.open(persistent("subscriber"));
@@ -107,7 +107,7 @@ fn the_packet_id_of_a_retained_message_is_ended_by_a_pubrel_after_a_crash() {
         lab.ack(subscriber, AckKind::Pubcomp, 3);
         lab.settle();
         if reclaims {
-            lab.turn_the_log_over();
+            lab.turn_the_journal_over();
         }
         // What is over is so in the next life, too.
         lab.crash(Crash::Kill);
@@ -141,7 +141,8 @@ fn packet_ids_of_retained_messages_are_written_as_they_are_sent_and_not_the_mess
     retain(&mut lab, 1000, &[b'x'; 1000]);
     let slow = || with_limits(persistent("subscriber"), window(10));
     let subscriber = lab.open(slow());
-    let written = |lab: &Lab| lab.shards[0].log().map_or(0, |log| log.stats().bytes_appended);
+    let written =
+        |lab: &Lab| lab.shards[0].journal().map_or(0, |journal| journal.stats().bytes_appended);
     let before = written(&lab);
     let first = subscribe(&mut lab, subscriber);
     assert_eq!(first.len(), 10);
@@ -162,7 +163,7 @@ fn packet_ids_of_retained_messages_are_written_as_they_are_sent_and_not_the_mess
 }
 
 #[test]
-fn no_retained_message_of_qos_2_leaves_from_a_broken_log() {
+fn no_retained_message_of_qos_2_leaves_from_a_broken_journal() {
     let mut lab = Lab::durable(2);
     let topic = lab.topic_on(0, "r");
     let publisher = lab.open(request("publisher"));
@@ -172,6 +173,6 @@ fn no_retained_message_of_qos_2_leaves_from_a_broken_log() {
     lab.disks[1].faults.fail_next_sync = true;
     lab.subscribe_all(subscriber, &[&topic], 2);
     lab.settle();
-    assert!(matches!(lab.shards[1].log_status(), Some(Status::Poisoned(_))));
+    assert!(matches!(lab.shards[1].journal_status(), Some(Status::Poisoned(_))));
     assert!(lab.received(subscriber).is_empty());
 }

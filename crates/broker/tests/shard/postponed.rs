@@ -1,4 +1,4 @@
-//! Logs with not even room for what frees some: it is done all the same, and written later.
+//! Journals with not even room for what frees some: it is done all the same, and written later.
 
 use crate::lab::{Conn, Got, Lab, of_version, persistent, read_all, request, retained};
 use broker::ConnectRequest;
@@ -36,7 +36,7 @@ fn fill(lab: &mut Lab, publisher: Conn) {
     lab.disks[0].faults.capacity_bytes = 4 * SEGMENT_BYTES;
     for packet_id in 1..1000 {
         lab.publish(publisher, "a/a", &[b'x'; 4000], 1, packet_id);
-        if matches!(lab.shards[0].log_status(), Some(Status::Full(_))) {
+        if matches!(lab.shards[0].journal_status(), Some(Status::Full(_))) {
             lab.take_all(publisher);
             return;
         }
@@ -45,17 +45,17 @@ fn fill(lab: &mut Lab, publisher: Conn) {
 }
 
 fn damage(lab: &Lab) -> Option<storage::Position> {
-    lab.shards[0].log()?.damaged()
+    lab.shards[0].journal()?.damaged()
 }
 
 fn refused(lab: &Lab) -> u64 {
-    lab.shards[0].log().expect("a log").stats().refused_full
+    lab.shards[0].journal().expect("a log").stats().refused_full
 }
 
 fn make_room(lab: &mut Lab) {
     lab.disks[0].faults.capacity_bytes = u64::MAX;
     lab.pass_secs(3);
-    assert_eq!(lab.shards[0].log_status(), Some(Status::Ready));
+    assert_eq!(lab.shards[0].journal_status(), Some(Status::Ready));
 }
 
 fn will(topic: &str) -> Option<Box<Will>> {
@@ -80,7 +80,7 @@ fn is_there(lab: &mut Lab, request: ConnectRequest) -> bool {
 }
 
 #[test]
-fn a_kept_session_is_never_refused_and_drains_the_log_that_it_fills() {
+fn a_kept_session_is_never_refused_and_drains_the_journal_that_it_fills() {
     let (mut lab, publisher) = brimful(|_| {});
     let away = lab.open(persistent("away"));
     let got = read_all(&mut lab, away).len();
@@ -105,7 +105,7 @@ fn a_new_session_is_refused_where_there_is_no_room_for_it() {
 }
 
 #[test]
-fn a_session_that_is_given_up_is_gone_however_full_the_log_is() {
+fn a_session_that_is_given_up_is_gone_however_full_the_journal_is() {
     let (mut lab, _) = brimful(|_| {});
     let sessions = lab.shards[0].session_count();
     let anew = ConnectRequest { clean_start: true, ..request("restless") };
@@ -254,7 +254,7 @@ fn a_will_that_was_withdrawn_on_a_full_disk_stays_withdrawn() {
 }
 
 #[test]
-fn a_will_that_is_due_before_it_is_written_does_not_block_the_log() {
+fn a_will_that_is_due_before_it_is_written_does_not_block_the_journal() {
     let mut lab = Lab::durable(1);
     for (id, filter) in [("watches", "w/#"), ("away", "a/#")] {
         let conn = lab.open(persistent(id));
@@ -310,7 +310,7 @@ fn more_than_can_be_put_off_is_refused() {
 }
 
 #[test]
-fn what_waits_for_a_log_that_fails_gets_no_success() {
+fn what_waits_for_a_journal_that_fails_gets_no_success() {
     let (mut lab, publisher) = brimful(|lab| {
         let conn = lab.open(persistent("leaves"));
         lab.subscribe(conn, "b/#", 1);
@@ -324,7 +324,7 @@ fn what_waits_for_a_log_that_fails_gets_no_success() {
     lab.disks[0].faults.fail_next_sync = true;
     lab.disks[0].faults.capacity_bytes = u64::MAX;
     lab.pass_secs(3);
-    assert!(matches!(lab.shards[0].log_status(), Some(Status::Poisoned(_))));
+    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Poisoned(_))));
     let reason = Reason::IMPLEMENTATION_SPECIFIC_ERROR;
     assert_eq!(lab.take_all(publisher), [Got::Ack(AckKind::Puback, 7, reason)]);
     assert!(lab.is_closed(leaves));
@@ -341,14 +341,14 @@ fn a_medium_that_does_not_give_back_what_was_written_is_noticed_when_space_is_re
     assert_eq!(damage(&lab), None);
     let publisher = lab.open(request("publisher"));
     for number in 0..1000 {
-        // What replaces the one before is soon most of the log.
+        // What replaces the one before is soon most of the journal.
         lab.send(publisher, &retained("r", &[number as u8; 4000], 1, 1));
         if damage(&lab).is_some() {
             break;
         }
     }
     assert_eq!(damage(&lab).map(|at| at.segment()), Some(oldest));
-    assert!(lab.shards[0].log().expect("a log").stats().is_damaged);
+    assert!(lab.shards[0].journal().expect("a log").stats().is_damaged);
 }
 
 #[test]
@@ -361,13 +361,13 @@ fn space_that_could_not_be_read_for_a_moment_comes_back_later() {
     while damage(&lab).is_none() {
         keep(&mut lab, "r");
     }
-    let before = lab.shards[0].log().expect("a log").stats();
+    let before = lab.shards[0].journal().expect("a log").stats();
     lab.pass_secs(30);
     assert!(damage(&lab).is_some(), "it is tried again in vain");
     lab.disks[0].faults.fail_reads = false;
     lab.pass_secs(30);
     assert_eq!(damage(&lab), None);
-    let after = lab.shards[0].log().expect("a log").stats();
+    let after = lab.shards[0].journal().expect("a log").stats();
     assert!(after.segments_reclaimed > before.segments_reclaimed, "{after:?}");
     lab.crash(Crash::Power);
     let reader = lab.open(request("reader"));
@@ -375,7 +375,7 @@ fn space_that_could_not_be_read_for_a_moment_comes_back_later() {
     assert_eq!(lab.received(reader).len(), 1);
 }
 
-/// A shard whose disk stands still, and whose log has no segment to go on in.
+/// A shard whose disk stands still, and whose journal has no segment to go on in.
 fn without_segment() -> Lab {
     let mut lab = Lab::durable(1);
     let away = lab.open(persistent("away"));
@@ -384,14 +384,14 @@ fn without_segment() -> Lab {
     let publisher = lab.open(request("publisher"));
     lab.disks_stand_still = true;
     for number in 0..1000 {
-        let before = lab.shards[0].log().expect("a log").stats().bytes_appended;
+        let before = lab.shards[0].journal().expect("a log").stats().bytes_appended;
         lab.publish(publisher, "a/a", &[b'x'; 4000], 1, number + 1);
         lab.open(persistent(&format!("filler-{number}")));
-        if lab.shards[0].log().expect("a log").stats().bytes_appended == before {
+        if lab.shards[0].journal().expect("a log").stats().bytes_appended == before {
             break;
         }
     }
-    assert_eq!(lab.shards[0].log_status(), Some(Status::Ready));
+    assert_eq!(lab.shards[0].journal_status(), Some(Status::Ready));
     lab
 }
 
@@ -460,7 +460,7 @@ fn a_new_session_outlasts_a_disk_that_turns_out_to_be_full() {
     lab.disks[0].faults.capacity_bytes = 0;
     lab.disks_stand_still = false;
     lab.pass_secs(3);
-    assert!(matches!(lab.shards[0].log_status(), Some(Status::Full(_))));
+    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Full(_))));
     // It could not be promised more, and others are refused at once.
     assert_eq!(lab.subscribe(stays, "b/#", 1), Reason::QUOTA_EXCEEDED.0);
     let conn = lab.connect(persistent("late"));

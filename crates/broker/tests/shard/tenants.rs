@@ -107,9 +107,10 @@ fn a_crowd_that_retains_leaves_another_tenant_its_room() {
 }
 
 #[test]
-fn a_crowd_that_fills_the_logs_leaves_another_tenant_its_room() {
-    let log = storage::Settings { log_bytes_max: 16 * 1024 * 1024, ..crate::lab::log_settings() };
-    let mut lab = Lab::durable_by(1, Settings::default(), log);
+fn a_crowd_that_fills_the_journals_leaves_another_tenant_its_room() {
+    let journal =
+        storage::Settings { log_bytes_max: 16 * 1024 * 1024, ..crate::lab::journal_settings() };
+    let mut lab = Lab::durable_by(1, Settings::default(), journal);
     leave_session(&mut lab, CROWD, "u0");
     leave_session(&mut lab, TENANT, "anna");
     let members = crowd(&mut lab);

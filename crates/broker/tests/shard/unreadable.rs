@@ -25,7 +25,7 @@ fn start(facts: &[Fact<'_>]) -> Result<u64, String> {
         replay.on_record(Record { position, kind, bytes: &bytes }, &mut recovered.ledger);
     }
     shard
-        .open_log(recovered, settings, replay, &Arc::new(Limits::default()), 1_000)
+        .open_journal(recovered, settings, replay, &Arc::new(Limits::default()), 1_000)
         .map(|restored| restored.subscriptions)
         .map_err(|unreadable| unreadable.to_string())
 }

@@ -1,4 +1,4 @@
-//! Wills of kept sessions: never lost between the log and their recipients.
+//! Wills of kept sessions: never lost between the journal and their recipients.
 
 use crate::lab::{Conn, Got, Lab, persistent, read_all, request, retained};
 use broker::{ConnectRequest, Settings};
@@ -153,7 +153,8 @@ fn a_will_that_was_due_before_the_crash_is_published_though_its_client_is_back_a
 fn a_will_whose_session_ends_with_it_outlives_a_crash() {
     let (mut lab, watcher, _) = two_shards(QoS::AtLeastOnce);
     let id = lab.id_on(0, "dying");
-    // A clean start ends the session, and its end is in the log before the will is anywhere else.
+    // A clean start ends the session, and its end is in the journal before the will is anywhere
+    // else.
     lab.connect_only(request(&id));
     lab.work_disks();
     lab.work_disks();
@@ -185,7 +186,7 @@ fn a_will_waits_where_a_disk_is_full() {
 }
 
 #[test]
-fn a_will_waits_in_a_log_without_even_its_reserve() {
+fn a_will_waits_in_a_journal_without_even_its_reserve() {
     let mut lab = Lab::durable(2);
     let watcher = lab.id_on(0, "watcher");
     watch(&mut lab, &watcher);
@@ -208,7 +209,7 @@ fn a_will_waits_in_a_log_without_even_its_reserve() {
     assert_eq!(before + after, ids.len());
 }
 
-/// Publishes until the log of a shard takes no more.
+/// Publishes until the journal of a shard takes no more.
 fn fill(lab: &mut Lab, shard: u16) {
     let away = lab.id_on(shard, "away");
     let conn = lab.open(persistent(&away));

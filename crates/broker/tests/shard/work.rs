@@ -148,7 +148,7 @@ fn a_long_request_of_a_kept_session_is_kept_whole_before_it_is_answered() {
     while answers.is_empty() {
         lab.settle();
         answers = lab.take_all(client);
-        // It may wait for the next segment of the log.
+        // It may wait for the next segment of the journal.
         lab.now_ms += 2;
         lab.bytes(client, &[]);
     }

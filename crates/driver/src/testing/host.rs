@@ -210,7 +210,7 @@ impl Host for MemoryHost {
 
     fn on_order(&mut self, (): (), _shards: &mut [Shard], _now_ms: u64) {}
 
-    fn drive_logs(&mut self, shards: &mut [Shard], now_ms: u64) {
+    fn drive_journals(&mut self, shards: &mut [Shard], now_ms: u64) {
         let mut commands = Vec::new();
         for shard in shards {
             shard.take_disk_commands(&mut commands, now_ms);
@@ -219,11 +219,11 @@ impl Host for MemoryHost {
         }
     }
 
-    fn logs_deadline_ms(&self) -> Option<u64> {
+    fn journals_deadline_ms(&self) -> Option<u64> {
         None
     }
 
-    fn have_logs_ended(&mut self) -> bool {
+    fn have_journals_ended(&mut self) -> bool {
         true
     }
 }

@@ -12,7 +12,7 @@ use super::world::SLOTS;
 const CHANCE_WORLDS: u64 = 200;
 const CHANCE_OPS: usize = 150;
 
-/// One shard or three, with logs or without, with small limits and large ones.
+/// One shard or three, with journals or without, with small limits and large ones.
 const WORLDS: [[u8; 2]; 6] = [[0, 0], [2, 1], [6, 2], [2 | 8, 4], [2 | 16 | 32, 8], [6 | 8, 12]];
 
 /// One operation of who sits there.

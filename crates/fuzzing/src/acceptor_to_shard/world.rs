@@ -78,12 +78,12 @@ impl World {
         };
         if kind & 4 != 0 {
             world.disks = (0..shard_count).map(|shard| SimDisk::new(shard.into())).collect();
-            world.open_logs();
+            world.open_journals();
         }
         world
     }
 
-    fn open_logs(&mut self) {
+    fn open_journals(&mut self) {
         let settings = storage::Settings::with_segment_bytes(64 * 1024);
         let shards = self.shared.shard_count;
         for (shard, disk) in self.shards.iter_mut().zip(&self.disks) {
@@ -94,7 +94,7 @@ impl World {
             let recovery = disk.read_back((id, shards), &settings, sink).expect("an empty log");
             let recovered = recovery.finish(Identity { id: [7; 16], shard: id, shards });
             shard
-                .open_log(recovered, settings.clone(), replay, &self.limits, self.now_ms)
+                .open_journal(recovered, settings.clone(), replay, &self.limits, self.now_ms)
                 .expect("records of this version");
         }
         settle(&mut self.shards, self.now_ms);

@@ -58,7 +58,7 @@ impl Names {
     pub(super) fn open(directory: Option<&Path>, stamps: &Stamps) -> anyhow::Result<Self> {
         let Some(directory) = directory else { return Ok(Self::default()) };
         let copy = directory.join(NAMES_FILE);
-        let paths = [DataDir::log_path_in(directory, 0).join(NAMES_FILE), copy.clone()];
+        let paths = [DataDir::journal_path_in(directory, 0).join(NAMES_FILE), copy.clone()];
         let read = |path: &PathBuf| stamps.read_text(path);
         let [first, second] = [read(&paths[0]), read(&paths[1])];
         if let (Ok(Some(_)), Err(error)) = (&first, &second) {

@@ -46,7 +46,7 @@ use views::Caller;
 use crate::cluster::Member;
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
-use crate::run::{Certificates, ConnectionLimiter, LogBoard, Shards};
+use crate::run::{Certificates, ConnectionLimiter, JournalBoard, Shards};
 use base::Clock;
 use config::{API_PREFIX, ApiConfig, Config, print};
 use driver::Origin;
@@ -74,7 +74,7 @@ pub(crate) struct Facts {
     pub(crate) clock: Clock,
     pub(crate) health: Health,
     pub(crate) limiter: Arc<ConnectionLimiter>,
-    pub(crate) board: Arc<LogBoard>,
+    pub(crate) board: Arc<JournalBoard>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) life_cycle: Arc<LifeCycle>,
     pub(crate) namespaces: Arc<Namespaces>,

@@ -48,11 +48,11 @@ pub(crate) enum Change {
         secs: f64,
     },
     /// The engine takes nothing for these shards.
-    LogsUnavailable {
+    JournalsUnavailable {
         shards: Vec<u16>,
         reason: String,
     },
-    LogsAvailable {
+    JournalsAvailable {
         secs: f64,
     },
     /// A standby cannot read the stream of a shard.
@@ -106,11 +106,11 @@ impl Change {
                     json!({ "node": node, "messages": messages, "bytes": bytes, "secs": secs });
                 (&table::CAUGHT_UP, data)
             }
-            Self::LogsUnavailable { shards, reason } => {
+            Self::JournalsUnavailable { shards, reason } => {
                 let data = json!({ "node": node, "shards": shards, "detail": reason });
                 (&table::LOG_UNAVAILABLE, data)
             }
-            Self::LogsAvailable { secs } => {
+            Self::JournalsAvailable { secs } => {
                 (&table::LOG_AVAILABLE, json!({ "node": node, "unavailable_secs": secs }))
             }
             Self::Unreadable { shard, reason } => {
@@ -247,16 +247,16 @@ impl Watcher {
         let change = match (&mut self.unavailable, reason) {
             (None, Some(reason)) => {
                 self.unavailable = Some(Unavailable { since_ms: now_ms, shards: shards.clone() });
-                Change::LogsUnavailable { shards, reason }
+                Change::JournalsUnavailable { shards, reason }
             }
             (Some(known), Some(reason)) if known.shards != shards => {
                 known.shards.clone_from(&shards);
-                Change::LogsUnavailable { shards, reason }
+                Change::JournalsUnavailable { shards, reason }
             }
             (Some(known), None) => {
                 let secs = secs(now_ms - known.since_ms);
                 self.unavailable = None;
-                Change::LogsAvailable { secs }
+                Change::JournalsAvailable { secs }
             }
             _ => return,
         };
@@ -391,8 +391,8 @@ mod tests {
             lines.extend(watcher.look(seen, 100_000 + tick * 100));
         }
         let reason = "no leader".to_owned();
-        let gone = Change::LogsUnavailable { shards: vec![1], reason };
-        assert_eq!(lines, [gone.clone(), Change::LogsAvailable { secs: 5.1 }, gone]);
+        let gone = Change::JournalsUnavailable { shards: vec![1], reason };
+        assert_eq!(lines, [gone.clone(), Change::JournalsAvailable { secs: 5.1 }, gone]);
     }
 
     #[test]
@@ -461,8 +461,8 @@ mod tests {
             Change::Suspended { epoch: 0, reason: text() },
             Change::Resumed { epoch: 0, secs: 0.0 },
             Change::CaughtUp { messages: 0, bytes: 0, secs: 0.0 },
-            Change::LogsUnavailable { shards: Vec::new(), reason: text() },
-            Change::LogsAvailable { secs: 0.0 },
+            Change::JournalsUnavailable { shards: Vec::new(), reason: text() },
+            Change::JournalsAvailable { secs: 0.0 },
             Change::NodeAppeared { name: text(), version: text(), address: text() },
             Change::NodeSilent { name: text() },
             Change::Reading { messages: 0, bytes: 0, left: 0, secs: 0.0 },

@@ -1,5 +1,5 @@
-//! The local copy of one shard's log: files that hold a prefix of what counts in its stream, and
-//! while the node is a standby, what the records in them say.
+//! The local copy of one shard's journal: files that hold a prefix of what counts in its stream,
+//! and while the node is a standby, what the records in them say.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use storage::{
     Refusal, Report, Settings,
 };
 
-use data::{DataDir, LogFiles, MARK_FILE, write_whole};
+use data::{DataDir, JournalFiles, MARK_FILE, write_whole};
 
 /// What every copy of a node knows.
 #[derive(Clone)]
@@ -25,8 +25,8 @@ pub(crate) struct CopyContext {
 pub(crate) struct LocalCopy {
     shard: ShardId,
     context: CopyContext,
-    files: LogFiles,
-    /// `None`: this node writes the log.
+    files: JournalFiles,
+    /// `None`: this node writes the journal.
     image: Option<Image>,
     /// Up to here the files held more than the cursor said, when they were opened.
     known_upto: Position,
@@ -40,7 +40,7 @@ pub(crate) struct LocalCopy {
 /// What waits for the end of a backup.
 #[derive(Default)]
 struct Pin {
-    /// Segments to remove. Bound: the log's own, as the backup of a single broker keeps them.
+    /// Segments to remove. Bound: the journal's own, as the backup of a single broker keeps them.
     held: Vec<u32>,
     /// The copy was thrown away meanwhile.
     is_void: bool,
@@ -56,7 +56,7 @@ pub(crate) struct PinnedCopy {
     pub(crate) mark: Option<Vec<u8>>,
 }
 
-/// What a standby knows of a log.
+/// What a standby knows of a journal.
 struct Image {
     follow: Follow,
     replay: Replay,
@@ -64,8 +64,8 @@ struct Image {
     oldest: u32,
 }
 
-/// A log as it is handed to a node that becomes active.
-pub(crate) struct TakenLog {
+/// A journal as it is handed to a node that becomes active.
+pub(crate) struct TakenJournal {
     pub(crate) shard: ShardId,
     pub(crate) recovered: Recovered,
     pub(crate) replay: Replay,
@@ -78,7 +78,7 @@ pub(crate) enum CopyFault {
     /// The files cannot be used.
     #[error("{0}")]
     Files(std::io::Error),
-    /// What the stream says is no log, or not the one that the copy is of.
+    /// What the stream says is no journal, or not the one that the copy is of.
     #[error("{0}")]
     Refused(Refusal),
     #[error("the local copy differs from the stream at {0}")]
@@ -97,7 +97,7 @@ impl LocalCopy {
         shard: ShardId,
         cluster: &ClusterId,
     ) -> anyhow::Result<Option<Mark>> {
-        let files = data.log_files(shard)?;
+        let files = data.journal_files(shard)?;
         let path = files.path().join(MARK_FILE);
         let mark = match std::fs::read(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -127,7 +127,7 @@ impl LocalCopy {
         let mut copy = Self {
             shard,
             context: context.clone(),
-            files: data.log_files(shard)?,
+            files: data.journal_files(shard)?,
             image: None,
             known_upto: Position::default(),
             stored_upto: Position::default(),
@@ -179,7 +179,7 @@ impl LocalCopy {
     }
 
     /// Removes all that there is, and begins with nothing. The mark comes first: files without one
-    /// are taken for the log of a broker without a cluster.
+    /// are taken for the journal of a broker without a cluster.
     pub(crate) fn start_over(&mut self) -> std::io::Result<()> {
         self.write_mark(&Cursor::default(), Position::default())?;
         if let Some(pin) = &mut self.pin {
@@ -197,8 +197,8 @@ impl LocalCopy {
         Ok(())
     }
 
-    /// Takes a message that counts, as a standby. Returns from which segment on the log is needed,
-    /// if that has changed.
+    /// Takes a message that counts, as a standby. Returns from which segment on the journal is
+    /// needed, if that has changed.
     pub(crate) fn apply(&mut self, body: &Body) -> Result<Option<u32>, CopyFault> {
         for piece in pieces(body) {
             match piece {
@@ -330,7 +330,7 @@ impl LocalCopy {
         Ok(())
     }
 
-    /// Does what the log wants done with its files, or reads them.
+    /// Does what the journal wants done with its files, or reads them.
     pub(crate) fn carry_out(&mut self, command: Command) -> Completion {
         let id = command.id();
         let done = |result: std::io::Result<()>| {
@@ -352,13 +352,13 @@ impl LocalCopy {
         Completion { id, outcome }
     }
 
-    /// The log at the end of what was read, for this node to write it from now on.
+    /// The journal at the end of what was read, for this node to write it from now on.
     ///
     /// # Errors
     ///
-    /// What was read is not a whole log, though nothing is missing of what the stream has: the
+    /// What was read is not a whole journal, though nothing is missing of what the stream has: the
     /// engine has lost messages. Nobody may go on from there as if they had not been.
-    pub(crate) fn take(&mut self) -> anyhow::Result<TakenLog> {
+    pub(crate) fn take(&mut self) -> anyhow::Result<TakenJournal> {
         let shard = self.shard;
         let image = self.image.take();
         let Image { follow, replay, .. } = image.context("the log is in use already")?;
@@ -372,15 +372,15 @@ impl LocalCopy {
         let fresh = Identity { id: base::random(), shard, shards: self.context.shards };
         let report = follow.report();
         let recovered = follow.finish(fresh);
-        Ok(TakenLog { shard, recovered, replay, report })
+        Ok(TakenJournal { shard, recovered, replay, report })
     }
 
-    /// Makes files of an ordinary log of the copy: they end with the last whole batch. Returns how
-    /// many bytes they have.
+    /// Makes files of an ordinary journal of the copy: they end with the last whole batch. Returns
+    /// how many bytes they have.
     ///
     /// # Errors
     ///
-    /// What was read is not a whole log, or the files cannot be written.
+    /// What was read is not a whole journal, or the files cannot be written.
     pub(crate) fn finish_export(&mut self) -> anyhow::Result<u64> {
         let Some(image) = self.image.take() else { return Ok(0) };
         image.follow.check()?;
@@ -397,7 +397,7 @@ impl LocalCopy {
         Ok(bytes)
     }
 
-    /// Bytes of the log up to its end here, since it began.
+    /// Bytes of the journal up to its end here, since it began.
     pub(crate) fn bytes(&self) -> u64 {
         let end = self.image.as_ref().map_or(self.stored_upto, |image| image.follow.end());
         let before = u64::from(end.segment().saturating_sub(1));

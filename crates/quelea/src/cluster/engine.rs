@@ -71,7 +71,7 @@ impl Names {
         format!("{}-shard-{shard:03}", self.cluster)
     }
 
-    pub(crate) fn log_subject(&self, shard: ShardId) -> String {
+    pub(crate) fn journal_subject(&self, shard: ShardId) -> String {
         format!("quelea.{}.log.{shard:03}", self.cluster)
     }
 
@@ -138,7 +138,8 @@ impl Engine {
                 let mut headers = HeaderMap::new();
                 headers.insert("Nats-Expected-Last-Sequence", after.to_string());
                 let payload = Bytes::from_owner(body);
-                match self.publish_acked(self.names.log_subject(shard), headers, payload).await {
+                match self.publish_acked(self.names.journal_subject(shard), headers, payload).await
+                {
                     Ok(sequence) => Answer::Appended(sequence),
                     Err(error) => answer_of(error),
                 }

@@ -1,7 +1,7 @@
 //! `quelea cluster export`: a data directory for a broker without a cluster, out of the streams.
 //!
 //! Each stream is read as a standby reads it, up to the message that was the last one when the
-//! command began. So each shard has a prefix of its log, as in a backup of a running broker.
+//! command began. So each shard has a prefix of its journal, as in a backup of a running broker.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -56,14 +56,14 @@ pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyh
     let copy = Arc::new(begin_copy(&partial)?);
     copy.shard_count(facts.shards, true)?;
     let durability = config.durability.with_segment_bytes(facts.segment_bytes);
-    let settings = durability.log_settings(facts.shards)?;
+    let settings = durability.journal_settings(facts.shards)?;
     let context = CopyContext { cluster: facts.id, shards: facts.shards, settings };
     let mut export = Export { engine, facts: &facts, context, copy: &copy, bytes: 0 };
     for (shard, last) in ends.iter().enumerate() {
         export.shard(shard as ShardId, *last).await?;
     }
     let bytes = export.bytes;
-    // Behind the logs: none speaks of a namespace that has no name yet.
+    // Behind the journals: none speaks of a namespace that has no name yet.
     let files = Files::read_all(engine).await.context("cannot read the small files")?;
     copy.stamp_as_served(facts.shards, &files)?;
     token::export(engine, copy.path()).await?;
@@ -108,15 +108,15 @@ enum End {
 
 impl Export<'_> {
     async fn shard(&mut self, shard: ShardId, last: Sequence) -> anyhow::Result<()> {
-        let (mut log, _) = LocalCopy::open(self.copy, shard, &self.context)?;
+        let (mut journal, _) = LocalCopy::open(self.copy, shard, &self.context)?;
         let mut is_whole = last == 0;
         for _ in 0..TRIES_MAX {
             if is_whole {
                 break;
             }
-            match self.read(shard, last, &mut log).await? {
+            match self.read(shard, last, &mut journal).await? {
                 End::Whole => is_whole = true,
-                End::Purged => log.start_over()?,
+                End::Purged => journal.start_over()?,
             }
         }
         ensure!(
@@ -124,7 +124,7 @@ impl Export<'_> {
             "shard {shard}: segments are removed from the stream faster than they are read; run \
              this again when there is less traffic"
         );
-        self.bytes += log.finish_export().with_context(|| format!("shard {shard}"))?;
+        self.bytes += journal.finish_export().with_context(|| format!("shard {shard}"))?;
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl Export<'_> {
         &self,
         shard: ShardId,
         last: Sequence,
-        log: &mut LocalCopy,
+        journal: &mut LocalCopy,
     ) -> anyhow::Result<End> {
         let (to, mut messages) = mpsc::channel(FOLLOWED_MAX);
         let to = FollowedBy { shard, round: 0, to };
@@ -151,7 +151,7 @@ impl Export<'_> {
                     cluster status`, then run this again"
                 ));
             };
-            match take(&mut sequencer, log, &followed) {
+            match take(&mut sequencer, journal, &followed) {
                 Ok(true) => {}
                 Ok(false) => break Ok(End::Purged),
                 Err(error) => break Err(error.context(format!("shard {shard}"))),
@@ -170,14 +170,14 @@ impl Export<'_> {
 /// False: messages are missing.
 fn take(
     sequencer: &mut Sequencer,
-    log: &mut LocalCopy,
+    journal: &mut LocalCopy,
     followed: &Followed,
 ) -> anyhow::Result<bool> {
     match sequencer.on_message(followed.sequence, &followed.body) {
         Ok(Verdict::Counts) => {
-            log.apply(&followed.body)?;
+            journal.apply(&followed.body)?;
         }
-        Ok(Verdict::Claim(_)) => log.on_new_writer(),
+        Ok(Verdict::Claim(_)) => journal.on_new_writer(),
         Ok(Verdict::Void) => {}
         Err(Unreadable::Gap(found, read)) if found <= read => {}
         Err(Unreadable::Gap(..)) => return Ok(false),

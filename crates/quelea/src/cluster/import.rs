@@ -2,9 +2,9 @@
 //! streams that are empty.
 //!
 //! It is a node that is active for as long as it appends: [`cluster::Node`] takes the lease, claims
-//! the streams and writes the logs, with the same fences. A key in the bucket says that it has
+//! the streams and writes the journals, with the same fences. A key in the bucket says that it has
 //! begun, and at the end that it is done. No node starts or serves in between, so an import that
-//! was broken off cannot be mistaken for a log that ends there; the next run begins anew.
+//! was broken off cannot be mistaken for a journal that ends there; the next run begins anew.
 
 use std::path::Path;
 use std::time::Duration;
@@ -98,7 +98,7 @@ pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()>
     let source = opened.await.context("the reading thread stopped")??;
     let revision = begin(engine, &facts).await?;
     let bytes = source.bytes();
-    let records: u64 = source.logs.iter().map(|log| log.records).sum();
+    let records: u64 = source.journals.iter().map(|journal| journal.records).sum();
     let mut importer = Importer::new(engine, &facts, bytes);
     importer.take_role().await?;
     if let Some(why) = importer.why_not_alone() {
@@ -215,7 +215,7 @@ enum Heard {
     Followed(Followed),
 }
 
-/// A node that appends logs and does nothing else.
+/// A node that appends journals and does nothing else.
 struct Importer {
     engine: Engine,
     node: Node,
@@ -281,12 +281,12 @@ impl Importer {
     }
 
     async fn append_all(&mut self, mut source: Source) -> anyhow::Result<Source> {
-        for shard in 0..source.logs.len() {
+        for shard in 0..source.journals.len() {
             self.shard = shard as ShardId;
-            let commits = source.logs[shard].commits();
+            let commits = source.journals[shard].commits();
             for commit in 0..commits {
                 let read = tokio::task::spawn_blocking(move || {
-                    let steps = source.logs[shard].steps(commit);
+                    let steps = source.journals[shard].steps(commit);
                     (source, steps)
                 });
                 let mut read = std::pin::pin!(read);
@@ -303,7 +303,7 @@ impl Importer {
                 self.commit(steps).await?;
             }
             if commits > 0 {
-                source.logs[shard].check_end()?;
+                source.journals[shard].check_end()?;
             }
         }
         Ok(source)

@@ -63,7 +63,7 @@ pub(crate) async fn make(engine: &Engine, plan: &Plan) -> anyhow::Result<Made> {
     for shard in 0..record.shards {
         let stream = json!({
             "name": names.stream(shard),
-            "subjects": [names.log_subject(shard)],
+            "subjects": [names.journal_subject(shard)],
             "retention": "limits",
             "storage": "file",
             "num_replicas": plan.replicas,

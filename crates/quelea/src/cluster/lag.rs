@@ -1,4 +1,4 @@
-//! How far a node's local copies are behind the logs.
+//! How far a node's local copies are behind the journals.
 
 use serde::Serialize;
 
@@ -54,7 +54,7 @@ impl Lag {
     }
 }
 
-/// The node that writes the logs, among these.
+/// The node that writes the journals, among these.
 pub(super) fn writer_among<'a>(
     nodes: impl IntoIterator<Item = &'a NodeStatus>,
 ) -> Option<&'a NodeStatus> {

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::End;
 use super::acting::{Acting, boot_ms};
 use super::changes::{Notifier, Watcher};
-use super::copy::{CopyContext, CopyFault, LocalCopy, PinnedCopy, TakenLog};
+use super::copy::{CopyContext, CopyFault, LocalCopy, PinnedCopy, TakenJournal};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::figures::{ClusterFigures, Counts};
 use super::files::{Files, NotTaken, PutFile};
@@ -43,11 +43,11 @@ const FOLLOWED_MAX: usize = 256;
 
 /// What others ask of the member's thread.
 pub(crate) enum Order {
-    /// A command of a shard's log. Each log bounds how many are under way.
+    /// A command of a shard's journal. Each journal bounds how many are under way.
     Submit(ShardId, Command),
     /// From now on the completions of the shard go there.
     Attach(ShardId, Done),
-    /// The logs are closed: give the role back, to this node if one is named.
+    /// The journals are closed: give the role back, to this node if one is named.
     Release(Option<String>),
     PutFile(PutFile),
     /// Keep the files of all copies as they are, and say which they are.
@@ -58,14 +58,14 @@ pub(crate) enum Order {
     Serving,
 }
 
-/// Takes the completions of a log.
+/// Takes the completions of a journal.
 pub(crate) type Done = Box<dyn Fn(Completion) + Send>;
 
 /// What the start of the broker waits for.
 pub(crate) enum Turn {
-    /// This node is active: the logs as they are now.
+    /// This node is active: the journals as they are now.
     Active {
-        logs: Vec<TakenLog>,
+        journals: Vec<TakenJournal>,
     },
     Released,
     /// The process is to end.
@@ -223,15 +223,15 @@ impl Drop for AbortOnPanic {
 /// A role that was taken over, without the small files yet.
 struct Taken {
     epoch: u64,
-    logs: Vec<TakenLog>,
+    journals: Vec<TakenJournal>,
     tries_until: Instant,
     next_try: Instant,
 }
 
 impl Taken {
-    fn new(epoch: u64, logs: Vec<TakenLog>) -> Self {
+    fn new(epoch: u64, journals: Vec<TakenJournal>) -> Self {
         let now = Instant::now();
-        Self { epoch, logs, tries_until: now + TAKE_OVER_MAX, next_try: now }
+        Self { epoch, journals, tries_until: now + TAKE_OVER_MAX, next_try: now }
     }
 }
 
@@ -263,7 +263,7 @@ struct Loop {
     has_started_over: Vec<bool>,
     /// This node is active, and the start of the broker does not know yet.
     taken: Option<Taken>,
-    /// The start of the broker has the logs, and the small files are this node's.
+    /// The start of the broker has the journals, and the small files are this node's.
     is_served: bool,
     /// Why this node gives back the role that it cannot fill.
     given_up: Option<String>,
@@ -422,8 +422,8 @@ impl Loop {
         for (shard, copy) in self.copies.iter_mut().enumerate() {
             pinned.push(copy.pin(self.node.cursor(shard as ShardId))?);
         }
-        // Behind the logs: none speaks of a namespace that has no name yet. A node that serves has
-        // written its own.
+        // Behind the journals: none speaks of a namespace that has no name yet. A node that serves
+        // has written its own.
         if !self.is_served {
             self.files.refresh(self.data.path()).await?;
         }
@@ -455,7 +455,7 @@ impl Loop {
         match self.files.take_over(taken.epoch, self.data.path()).await {
             Ok(()) => {
                 self.is_served = true;
-                let _ = self.turns.send(Turn::Active { logs: taken.logs });
+                let _ = self.turns.send(Turn::Active { journals: taken.journals });
             }
             Err(NotTaken::Engine(error)) if Instant::now() < taken.tries_until => {
                 tracing::warn!(%error, "cannot read the shared files of the cluster, retrying");
@@ -587,9 +587,9 @@ impl Loop {
             Role::Standby | Role::Claiming { .. } => {}
             Role::Active { epoch } => {
                 self.member.counts.note_takeover();
-                let logs: Result<_, _> = self.copies.iter_mut().map(LocalCopy::take).collect();
-                match logs {
-                    Ok(logs) => self.taken = Some(Taken::new(epoch, logs)),
+                let journals: Result<_, _> = self.copies.iter_mut().map(LocalCopy::take).collect();
+                match journals {
+                    Ok(journals) => self.taken = Some(Taken::new(epoch, journals)),
                     Err(error) => self.give_up(format!("{error:#}")),
                 }
             }

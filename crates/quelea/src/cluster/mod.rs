@@ -1,4 +1,5 @@
-//! This broker as a node of a cluster: one node is active, others follow the logs and take over.
+//! This broker as a node of a cluster: one node is active, others follow the journals and take
+//! over.
 //!
 //! What a node decides is in the crate `cluster`, without any input and output. Here it is carried
 //! out: `member.rs` is the thread that does so, `engine.rs` speaks to NATS, `copy.rs` and
@@ -35,7 +36,7 @@ use anyhow::Context as _;
 pub(crate) use acting::{Acting, boot_ms};
 use cluster::Record;
 pub(crate) use connect::WaitReason;
-pub(crate) use copy::{PinnedCopy, TakenLog};
+pub(crate) use copy::{PinnedCopy, TakenJournal};
 use engine::Engine;
 pub use figures::{ClusterFigures, ROLES, SYS_CLUSTER};
 pub use lag::Lag;
@@ -148,7 +149,7 @@ impl Clustered {
             );
         }
         let durability = config.durability.with_segment_bytes(facts.segment_bytes);
-        let settings = durability.log_settings(shards)?;
+        let settings = durability.journal_settings(shards)?;
         let data = Arc::new(data);
         let instance = u64::from_ne_bytes(base::random());
         let address = cluster.advertise.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The data directory of a broker without a cluster, as the writes of its logs: what
+//! The data directory of a broker without a cluster, as the writes of its journals: what
 //! `quelea cluster import` appends to the streams.
 
 use std::path::Path;
@@ -13,14 +13,14 @@ use storage::{
 use crate::api::token;
 use config::TOKEN_FILE;
 use data::MARK_FILE;
-use data::{DataDir, LogFiles};
+use data::{DataDir, JournalFiles};
 
 /// Bytes of one write. A writer splits it into messages.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// A locked data directory that was checked.
 pub(super) struct Source {
-    pub(super) logs: Vec<SourceLog>,
+    pub(super) journals: Vec<SourceJournal>,
     /// By name; contents as nodes write them.
     pub(super) files: Vec<(&'static str, Vec<u8>)>,
     /// Of the API, if it was on.
@@ -29,10 +29,10 @@ pub(super) struct Source {
     _data: DataDir,
 }
 
-/// One log.
-pub(super) struct SourceLog {
+/// One journal.
+pub(super) struct SourceJournal {
     shard: ShardId,
-    files: LogFiles,
+    files: JournalFiles,
     manifest: Option<Manifest>,
     /// The segments that are needed, and how many bytes of each.
     segments: Vec<(u32, u32)>,
@@ -54,7 +54,7 @@ impl Source {
         ensure!(!found.is_empty(), "{} has no logs: there is nothing to import", named());
         let data = DataDir::open(path)?;
         for shard in &found {
-            let mark = data.log_path(*shard).join(MARK_FILE);
+            let mark = data.journal_path(*shard).join(MARK_FILE);
             ensure!(
                 !mark.exists(),
                 "{} is the local copy of a cluster's log; name the data directory of a broker \
@@ -77,26 +77,27 @@ impl Source {
         }
         let files = data.files_for_cluster().with_context(named)?;
         let token = token::known(&path.join(TOKEN_FILE))?;
-        let logs = (0..shards).map(|shard| SourceLog::open(&data, shard, shards, segment_bytes));
-        let logs = logs.collect::<anyhow::Result<_>>()?;
-        Ok(Self { logs, files, token, _data: data })
+        let journals =
+            (0..shards).map(|shard| SourceJournal::open(&data, shard, shards, segment_bytes));
+        let journals = journals.collect::<anyhow::Result<_>>()?;
+        Ok(Self { journals, files, token, _data: data })
     }
 
-    /// Of all logs.
+    /// Of all journals.
     pub(super) fn bytes(&self) -> u64 {
-        let all = self.logs.iter().flat_map(|log| &log.segments);
+        let all = self.journals.iter().flat_map(|journal| &journal.segments);
         all.map(|(_, bytes)| u64::from(*bytes)).sum()
     }
 }
 
-impl SourceLog {
+impl SourceJournal {
     fn open(
         data: &DataDir,
         shard: ShardId,
         shards: u16,
         segment_bytes: u32,
     ) -> anyhow::Result<Self> {
-        let files = data.log_files(shard)?;
+        let files = data.journal_files(shard)?;
         let settings = Settings::default();
         let fresh = Identity { id: [0; 16], shard, shards };
         let recovered = data.recover(&files, fresh, &settings, &mut |_, _| {}, &|_| {})?;
@@ -106,7 +107,7 @@ impl SourceLog {
             let follow = Follow::resume(recovered, (shard, shards), &settings);
             (follow.oldest(), follow.end())
         };
-        let mut log = Self {
+        let mut journal = Self {
             shard,
             files,
             manifest,
@@ -117,13 +118,13 @@ impl SourceLog {
         };
         let mut numbers = oldest..=end.segment();
         if end > Position::default() {
-            log.segments = numbers.try_fold(Vec::new(), |mut segments, number| {
-                let file = log.segment(number, segment_bytes)?;
+            journal.segments = numbers.try_fold(Vec::new(), |mut segments, number| {
+                let file = journal.segment(number, segment_bytes)?;
                 segments.push((number, file.len() as u32));
                 anyhow::Ok(segments)
             })?;
         }
-        Ok(log)
+        Ok(journal)
     }
 
     /// A segment up to the end of its last batch.

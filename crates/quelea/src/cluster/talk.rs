@@ -51,7 +51,7 @@ impl NodeStatus {
 pub(crate) struct ShardStatus {
     /// Of the last message that the node has read or written.
     pub(crate) last: u64,
-    /// Bytes of the log up to there, since the log began.
+    /// Bytes of the journal up to there, since the journal began.
     pub(crate) bytes: u64,
     /// Wall clock of the writer of that message.
     pub(crate) sent_at_ms: u64,

@@ -134,7 +134,7 @@ pub(super) fn kind_of(event: &Event) -> &'static EventKind {
         Event::SessionExpired { .. } => &table::EXPIRED,
         Event::SessionPurged { .. } => &table::PURGED,
         Event::RetainedRefused { .. } => &table::RETAINED_REFUSED,
-        Event::LogUnreadable { .. } => &table::LOG_UNREADABLE,
+        Event::JournalUnreadable { .. } => &table::LOG_UNREADABLE,
         Event::NotKept { .. } => &table::SESSION_NOT_STORED,
         Event::WillNotKept { .. } => &table::WILL_NOT_STORED,
     }
@@ -162,7 +162,7 @@ fn client_of(event: &Event) -> (Option<&str>, Option<&str>, &str) {
         | Event::NotKept { client_id, .. }
         | Event::WillNotKept { client_id, .. } => (Some(client_id), None, ""),
         Event::RetainedRefused { .. }
-        | Event::LogUnreadable { .. }
+        | Event::JournalUnreadable { .. }
         | Event::GroupDropped { .. } => (None, None, ""),
     }
 }
@@ -216,7 +216,7 @@ fn data_of(event: &Event) -> Value {
         Event::NotKept { error, .. } | Event::WillNotKept { error, .. } => {
             json!({ "reason": "log_unavailable", "detail": error.to_string() })
         }
-        Event::LogUnreadable { shard, fault, count } => {
+        Event::JournalUnreadable { shard, fault, count } => {
             json!({ "shard": shard, "detail": fault.to_string(), "count": count })
         }
         Event::SessionExpired { .. } | Event::SessionPurged { .. } => json!({}),
@@ -294,7 +294,7 @@ fn how_it_ended(ended: &Ended) -> (&'static EventKind, &'static str, Cow<'static
             );
             return (&table::CLOSED_AT_LIMIT, "QuotaExceeded", detail.into());
         }
-        Ended::LogFailed | Ended::NotKept => {
+        Ended::JournalFailed | Ended::NotKept => {
             (&table::CLOSED_AT_LIMIT, "ServerError", "the durable log is out of service")
         }
     };
@@ -353,7 +353,7 @@ pub(super) mod tests {
             Event::SessionPurged { client_id: client_id.clone(), username },
             Event::GroupDropped { group: "g".into(), count: 1 },
             Event::RetainedRefused { topic, count: 1 },
-            Event::LogUnreadable { shard: 3, fault, count: 1 },
+            Event::JournalUnreadable { shard: 3, fault, count: 1 },
             Event::NotKept { client_id: client_id.clone(), error: error.clone() },
             Event::WillNotKept { client_id: client_id.clone(), error },
         ]);
@@ -375,7 +375,7 @@ pub(super) mod tests {
             Ended::Refused,
             Ended::Crowded,
             Ended::LargestConsumer { bytes: 5, owner_bytes: 9 },
-            Ended::LogFailed,
+            Ended::JournalFailed,
             Ended::NotKept,
             Ended::Shutdown,
             Ended::Administrative,

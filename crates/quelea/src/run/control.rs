@@ -1,4 +1,4 @@
-//! What an operator's tool may ask of a running broker: to pin its logs for a backup.
+//! What an operator's tool may ask of a running broker: to pin its journals for a backup.
 //!
 //! A Unix socket in the data directory: who may use it is who may read the data anyway, and it is
 //! there whether HTTP is on or not. A pin lasts as long as its connection, so that a tool that dies
@@ -59,7 +59,7 @@ impl Drop for Control {
     }
 }
 
-/// Who has the files of the logs.
+/// Who has the files of the journals.
 pub(super) enum Owner {
     /// The workers of a broker without a cluster.
     Workers { shards: usize, mailboxes: Arc<[Arc<Mailbox>]> },
@@ -73,7 +73,7 @@ impl Owner {
         match self {
             Self::Workers { shards, mailboxes } => {
                 for Pinned { shard, segments, manifest } in pin_all(*shards, mailboxes)? {
-                    say_log(&mut text, shard, &segments, manifest.as_deref());
+                    say_journal(&mut text, shard, &segments, manifest.as_deref());
                 }
             }
             Self::Member(member) => {
@@ -82,7 +82,7 @@ impl Owner {
                 let silent = |_| io::Error::other("the thread of the cluster did not answer");
                 for pinned in answer.recv_timeout(ANSWER_TIMEOUT).map_err(silent)?? {
                     let PinnedCopy { shard, segments, manifest, mark } = pinned;
-                    say_log(&mut text, shard, &segments, manifest.as_deref());
+                    say_journal(&mut text, shard, &segments, manifest.as_deref());
                     if let Some(mark) = mark {
                         text.push_str(&format!("{MARK} {shard} {}\n", to_hex(&mark)));
                     }
@@ -110,7 +110,7 @@ impl Owner {
     }
 }
 
-fn say_log(text: &mut String, shard: u16, segments: &[(u32, u64)], manifest: Option<&[u8]>) {
+fn say_journal(text: &mut String, shard: u16, segments: &[(u32, u64)], manifest: Option<&[u8]>) {
     for (segment, bytes) in segments {
         text.push_str(&format!("{FILE} {shard} {segment} {bytes}\n"));
     }
@@ -119,7 +119,7 @@ fn say_log(text: &mut String, shard: u16, segments: &[(u32, u64)], manifest: Opt
     }
 }
 
-/// Pins the logs as long as it lives.
+/// Pins the journals as long as it lives.
 struct Pin<'a>(Option<&'a Owner>);
 
 impl Pin<'_> {
@@ -162,19 +162,19 @@ fn serve(stream: &UnixStream, owner: &Owner) -> io::Result<()> {
     }
 }
 
-/// Asks all workers, and waits for the logs of all shards.
+/// Asks all workers, and waits for the journals of all shards.
 fn pin_all(shards: usize, mailboxes: &[Arc<Mailbox>]) -> io::Result<Vec<Pinned>> {
     let (sender, answers) = channel();
     for mailbox in mailboxes {
         mailbox.put(Item::Order(Order::Pin(sender.clone())));
     }
-    let mut logs = Vec::new();
-    while logs.len() < shards {
+    let mut journals = Vec::new();
+    while journals.len() < shards {
         let answer = answers.recv_timeout(ANSWER_TIMEOUT);
-        logs.push(answer.map_err(|_| io::Error::other("a worker did not answer"))?);
+        journals.push(answer.map_err(|_| io::Error::other("a worker did not answer"))?);
     }
-    logs.sort_by_key(|log| log.shard);
-    Ok(logs)
+    journals.sort_by_key(|journal| journal.shard);
+    Ok(journals)
 }
 
 #[cfg(test)]

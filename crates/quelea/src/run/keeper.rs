@@ -14,7 +14,7 @@ use config::NamespaceState;
 use identity::namespaces::Namespaces;
 
 /// How long to wait for the next look at what could not be deleted: mail under way may bring
-/// something, and a log may have no room for the word that something is gone.
+/// something, and a journal may have no room for the word that something is gone.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// Looks that have to find nothing before a namespace counts as empty.

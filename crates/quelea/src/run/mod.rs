@@ -1,6 +1,6 @@
 //! The running broker: where all parts are made and joined, in the order of their making.
 //!
-//! Threads: workers (connections and shards), two for the disk of each log, acceptors (new
+//! Threads: workers (connections and shards), two for the disk of each journal, acceptors (new
 //! connections), the HTTP server, one that answers backups, and the one that called [`serve`],
 //! which waits for signals and does what is due each second.
 
@@ -11,11 +11,11 @@ mod clock;
 pub(crate) mod control;
 
 mod identity;
+mod journals;
 mod keeper;
 mod limiter;
 mod limits;
 mod listen;
-mod logs;
 mod mailbox;
 mod memory_guard;
 mod node;
@@ -42,7 +42,7 @@ use net::TlsContext;
 use signal_hook::iterator::Signals;
 
 use crate::api;
-use crate::cluster::TakenLog;
+use crate::cluster::TakenJournal;
 use crate::http::State;
 use crate::logging::Logging;
 use ::identity::auth::bans::Bans;
@@ -55,9 +55,9 @@ pub use certificates::Certificates;
 use clock::ClockWatch;
 use config::{Config, ConfigError, Loaded};
 use data::Stamps;
+pub use journals::{FIGURES, Figure, JournalBoard, JournalState};
 pub use limiter::{ConnectionLimiter, Counts, TurnedAway};
 pub(crate) use limits::durability;
-pub use logs::{FIGURES, Figure, LogBoard, LogState};
 pub use timing::Timing;
 
 use acceptor::{Acceptor, AcceptorContext, AcceptorMailbox};
@@ -86,9 +86,9 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     // A wrong file ends the start at once. A standby may wait long: it reads them again before it
     // serves.
     rules::load(&loaded.config)?;
-    let (node, logs) = match node::join(&loaded, clock)? {
+    let (node, journals) = match node::join(&loaded, clock)? {
         Joined::Alone => (None, None),
-        Joined::Active(node, logs) => (Some(*node), Some(logs)),
+        Joined::Active(node, journals) => (Some(*node), Some(journals)),
         Joined::Stopped => {
             tracing::info!("stopped");
             return Ok(());
@@ -102,7 +102,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let parts = parts_of(loaded, store.as_ref(), &stamps, node.as_ref(), clock)?;
     let shards = Shards::new(&parts.shared);
     let http = parts.start_http(&shards)?;
-    let restored = restore(store.as_ref(), &parts, &rules, logs)?;
+    let restored = restore(store.as_ref(), &parts, &rules, journals)?;
     let workers = start_workers(&parts, restored)?;
     shards.open(&workers.mailboxes);
     if let Some(member) = &parts.member {
@@ -147,7 +147,7 @@ fn parts_of(
         directory: store.map(|store| store.data().path()),
         stamps,
         shards: store.map_or(server.shards, Store::shards),
-        logs: store.map_or(0, Store::shards),
+        journals: store.map_or(0, Store::shards),
         workers: server.workers,
         decoy_secret: kept_secret(store)?,
         member: node.map(|node| node.clustered.member.clone()),
@@ -164,17 +164,17 @@ fn restore(
     store: Option<&Store>,
     parts: &Parts,
     rules: &BrokerRules,
-    logs: Option<Vec<TakenLog>>,
+    journals: Option<Vec<TakenJournal>>,
 ) -> anyhow::Result<Vec<Restoration>> {
     let rules = rules.of_scopes(&parts.namespaces.all());
     let Some(store) = store else { return Ok(workers::empty_shards(&parts.shared, &rules)) };
-    let restored = store.restore(parts, &rules, logs)?;
+    let restored = store.restore(parts, &rules, journals)?;
     parts.limiter.bans.renew().context("cannot write the file of bans")?;
     store.finish_start(&restored)?;
     Ok(restored)
 }
 
-/// Returns when all logs take what is written.
+/// Returns when all journals take what is written.
 fn start_workers(parts: &Parts, restored: Vec<Restoration>) -> anyhow::Result<Workers> {
     let Parts { board, turns, life_cycle, limiter, authenticator, clock, .. } = parts;
     let acting = &parts.member.as_ref().map(|member| member.acting.clone());
@@ -299,7 +299,7 @@ impl Running {
 pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     Logging::check(&config.log)?;
     let data_dir = &config.server.data_dir;
-    if config.durability.has_log() || config.api.is_some() {
+    if config.durability.has_journal() || config.api.is_some() {
         check_directory(data_dir)?;
     }
     config.api.as_ref().map(|own| api::check_files(own, data_dir)).transpose()?;

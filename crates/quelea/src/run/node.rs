@@ -9,15 +9,15 @@ use broker::Shared;
 use tokio::sync::oneshot;
 
 use super::control::{self, Control};
+use super::journals::JournalBoard;
 use super::limiter::ConnectionLimiter;
-use super::logs::LogBoard;
 use super::servers::HttpServers;
 use super::stops::Stops;
 use super::workers::Workers;
 use super::{Shards, limits, open_control, standby};
 use crate::api;
 use crate::cluster::{
-    self, ClusterFigures, Clustered, End, Member, Order, TakenLog, Turn, WaitReason,
+    self, ClusterFigures, Clustered, End, Member, Order, TakenJournal, Turn, WaitReason,
 };
 use crate::http::{self, Health, State};
 use crate::life_cycle::LifeCycle;
@@ -32,8 +32,8 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) enum Joined {
     /// No cluster is configured.
     Alone,
-    /// This node is active, with the logs as they are now.
-    Active(Box<Active>, Vec<TakenLog>),
+    /// This node is active, with the journals as they are now.
+    Active(Box<Active>, Vec<TakenJournal>),
     /// It was told to stop before it was active.
     Stopped,
 }
@@ -60,7 +60,7 @@ pub(super) fn join(loaded: &Arc<Loaded>, clock: Clock) -> anyhow::Result<Joined>
     };
     let owner = control::Owner::Member(clustered.member.clone());
     let control = open_control(clustered.data.path(), owner);
-    let Some(logs) = standby::wait(loaded, &clustered, &stops, clock)? else {
+    let Some(journals) = standby::wait(loaded, &clustered, &stops, clock)? else {
         leave(&clustered);
         return Ok(Joined::Stopped);
     };
@@ -68,7 +68,7 @@ pub(super) fn join(loaded: &Arc<Loaded>, clock: Clock) -> anyhow::Result<Joined>
     let grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
     let member = clustered.member.clone();
     stops.set(move || end_at_last(member, grace));
-    Ok(Joined::Active(Box::new(Active { clustered, control, stops }), logs))
+    Ok(Joined::Active(Box::new(Active { clustered, control, stops }), journals))
 }
 
 /// Waits for the engine, and answers probes meanwhile. `None`: the node is to end.
@@ -100,7 +100,7 @@ fn answer_while_waiting(
     health.depend_on(move || Some(reason.reason()));
     let shared = Shared::new(limits::of_broker(config), config.server.shards, 0);
     let limiter = ConnectionLimiter::new(config.limits.connections_max);
-    let board = LogBoard::new(0, health.clone());
+    let board = JournalBoard::new(0, health.clone());
     let life_cycle = LifeCycle::new(&config.events, &shared, clock);
     let figures = ClusterFigures { role: "standby".to_owned(), ..ClusterFigures::default() };
     let pages = http::router(
@@ -142,8 +142,8 @@ fn is_released(clustered: &Clustered) -> bool {
     }
 }
 
-/// An active node is ready only while it has the lease, and all logs take what is written.
-pub(super) fn depend_on_cluster(health: &Health, member: &Member, board: &Arc<LogBoard>) {
+/// An active node is ready only while it has the lease, and all journals take what is written.
+pub(super) fn depend_on_cluster(health: &Health, member: &Member, board: &Arc<JournalBoard>) {
     let (member, board) = (member.clone(), board.clone());
     health.depend_on(move || member.suspension().or_else(|| board.why_not_ready()));
 }

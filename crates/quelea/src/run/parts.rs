@@ -10,8 +10,8 @@ use driver::Allowance;
 
 use super::acceptor::AcceptorContext;
 use super::certificates::Certificates;
+use super::journals::JournalBoard;
 use super::limiter::ConnectionLimiter;
-use super::logs::LogBoard;
 use super::mailbox::Mailbox;
 use super::servers::HttpServers;
 use super::standby::ClusterReferral;
@@ -39,7 +39,7 @@ pub(super) struct Parts {
     pub(super) namespaces: Arc<Namespaces>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) health: Health,
-    pub(super) board: Arc<LogBoard>,
+    pub(super) board: Arc<JournalBoard>,
     /// Of each worker.
     pub(super) turns: Arc<[Timing]>,
     pub(super) certificates: Arc<Certificates>,
@@ -55,7 +55,7 @@ pub(super) struct Ground<'a> {
     pub(super) stamps: &'a Stamps,
     pub(super) shards: u16,
     /// Those that this process writes.
-    pub(super) logs: u16,
+    pub(super) journals: u16,
     pub(super) workers: u16,
     /// Of the directory, for password checks of users that do not exist.
     pub(super) decoy_secret: Option<[u8; 32]>,
@@ -71,7 +71,7 @@ impl Parts {
         ground: Ground<'_>,
         clock: Clock,
     ) -> anyhow::Result<Self> {
-        let Ground { directory, stamps, shards, logs, workers, decoy_secret, member } = ground;
+        let Ground { directory, stamps, shards, journals, workers, decoy_secret, member } = ground;
         let config = &loaded.config;
         let authenticator =
             Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?;
@@ -85,7 +85,7 @@ impl Parts {
             authenticator: Arc::new(authenticator),
             namespaces: Arc::new(namespaces),
             limiter: Arc::new(limiter),
-            board: Arc::new(LogBoard::new(logs, health.clone())),
+            board: Arc::new(JournalBoard::new(journals, health.clone())),
             health,
             turns: (0..workers).map(|_| Timing::default()).collect(),
             certificates: Arc::default(),

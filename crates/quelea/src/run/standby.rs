@@ -13,7 +13,7 @@ use super::parts::{Ground, Parts};
 use super::servers::HttpServers;
 use super::stops::Stops;
 use super::{Shards, listen, start_acceptors};
-use crate::cluster::{Clustered, Member, TakenLog, Turn};
+use crate::cluster::{Clustered, Member, TakenJournal, Turn};
 use crate::http::State;
 use crate::life_cycle::line_pace::LinePace;
 use base::Clock;
@@ -58,8 +58,8 @@ impl ClusterReferral {
     }
 }
 
-/// Serves as a standby until the node is active, and returns the logs as they are then. `None`: the
-/// node is to end.
+/// Serves as a standby until the node is active, and returns the journals as they are then. `None`:
+/// the node is to end.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub(super) fn wait(
     clustered: &Clustered,
     stops: &Stops,
     clock: Clock,
-) -> anyhow::Result<Option<Vec<TakenLog>>> {
+) -> anyhow::Result<Option<Vec<TakenJournal>>> {
     let turn = clustered.turn.clone();
     stops.set(move || drop(turn.send(Turn::Stop)));
     let turn = clustered.turn.clone();
@@ -99,7 +99,7 @@ pub(super) fn wait(
     acceptors.stop();
     drop(http);
     match turn {
-        Ok(Turn::Active { logs }) => Ok(Some(logs)),
+        Ok(Turn::Active { journals }) => Ok(Some(journals)),
         Ok(Turn::Stop) => Ok(None),
         _ => anyhow::bail!("the thread of the cluster has ended"),
     }
@@ -128,7 +128,7 @@ fn parts_of(loaded: &Arc<Loaded>, clustered: &Clustered, clock: Clock) -> anyhow
         directory: None,
         stamps: &Stamps::default(),
         shards: clustered.shards,
-        logs: 0,
+        journals: 0,
         workers: 0,
         decoy_secret: None,
         member: Some(clustered.member.clone()),

@@ -10,41 +10,41 @@ use anyhow::Context;
 use broker::{Limits, Replay, Restored, Rules, Scope, Shard, ShardId, Shared};
 use storage::{Identity, Manifest, Record, Report, Stamp};
 
+use super::journals::JournalBackend;
 use super::limits;
-use super::logs::LogPlace;
 use super::parts::Parts;
-use crate::cluster::{Clustered, Member, TakenLog};
+use crate::cluster::{Clustered, Member, TakenJournal};
 use config::Config;
 use data::MARK_FILE;
-use data::{DataDir, LogFiles, Stamps};
+use data::{DataDir, JournalFiles, Stamps};
 
 /// How often a start that takes long says how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A locked data directory, and the sizes of the logs in it.
+/// A locked data directory, and the sizes of the journals in it.
 pub(super) struct Store {
     data: Arc<DataDir>,
     shards: u16,
     settings: storage::Settings,
     stamps: Stamps,
-    /// `None`: the directory is a local copy of a cluster's logs.
+    /// `None`: the directory is a local copy of a cluster's journals.
     start: Option<Stamp>,
 }
 
-/// A shard, and the files of its log where it has one.
-pub(super) type Restoration = (Shard, Option<StoredLog>);
+/// A shard, and the files of its journal where it has one.
+pub(super) type Restoration = (Shard, Option<StoredJournal>);
 
-/// The files of a log, and the manifest that it goes on from.
-pub(super) struct StoredLog {
-    pub(super) place: LogPlace,
+/// The files of a journal, and the manifest that it goes on from.
+pub(super) struct StoredJournal {
+    pub(super) place: JournalBackend,
     /// `None`: in a stream.
     manifest: Option<Manifest>,
 }
 
-/// One log read back.
+/// One journal read back.
 struct ReadBack {
     shard: Shard,
-    stored: StoredLog,
+    stored: StoredJournal,
     restored: Restored,
     report: Report,
     /// The newest time that a session's record tells.
@@ -59,13 +59,13 @@ impl ReadBack {
     }
 }
 
-/// From where a log comes.
+/// From where a journal comes.
 enum Source {
     Files(ShardId),
-    Taken(Box<TakenLog>, Member),
+    Taken(Box<TakenJournal>, Member),
 }
 
-/// What the reading of all logs needs.
+/// What the reading of all journals needs.
 struct Reading<'a> {
     store: &'a Store,
     shared: &'a Arc<Shared>,
@@ -83,20 +83,20 @@ impl Store {
     ///
     /// When the directory cannot be used, with what to do about it.
     pub(super) fn open(config: &Config) -> anyhow::Result<Option<Self>> {
-        if !config.durability.has_log() {
+        if !config.durability.has_journal() {
             return Ok(None);
         }
         let path = &config.server.data_dir;
         let data = DataDir::open(path)
             .with_context(|| format!("cannot use the data directory; {OTHER_DIRECTORY}"))?;
         let shards = data.shard_count(config.server.shards, config.shards_are_fixed)?;
-        let settings = config.durability.log_settings(shards).with_context(|| {
+        let settings = config.durability.journal_settings(shards).with_context(|| {
             format!("the logs of {shards} shards in {} do not fit", path.display())
         })?;
         let (stamps, stamp) = data.begin_start(shards)?;
-        // A local copy of a cluster's logs is one no more: this broker goes on by itself.
+        // A local copy of a cluster's journals is one no more: this broker goes on by itself.
         for shard in 0..shards {
-            let mark = data.log_path(shard).join(MARK_FILE);
+            let mark = data.journal_path(shard).join(MARK_FILE);
             match std::fs::remove_file(&mark) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(error).with_context(|| mark.display().to_string());
@@ -132,7 +132,8 @@ impl Store {
     /// When a manifest cannot be written.
     pub(super) fn finish_start(&self, restored: &[Restoration]) -> anyhow::Result<()> {
         for stored in restored.iter().filter_map(|(_, stored)| stored.as_ref()) {
-            let (LogPlace::Files(files), Some(manifest)) = (&stored.place, &stored.manifest) else {
+            let (JournalBackend::Files(files), Some(manifest)) = (&stored.place, &stored.manifest)
+            else {
                 continue;
             };
             let fail = || files.manifest_path().display().to_string();
@@ -146,24 +147,25 @@ impl Store {
         &self.data
     }
 
-    /// Reads all logs back, a thread for each worker, and rebuilds the shards.
+    /// Reads all journals back, a thread for each worker, and rebuilds the shards.
     ///
     /// # Errors
     ///
-    /// What is wrong with each log that cannot be used.
+    /// What is wrong with each journal that cannot be used.
     pub(super) fn restore(
         &self,
         parts: &Parts,
         rules: &Rules,
-        taken: Option<Vec<TakenLog>>,
+        taken: Option<Vec<TakenJournal>>,
     ) -> anyhow::Result<Vec<Restoration>> {
         let began = Instant::now();
         let config = parts.config();
         let waiting = match taken.zip(parts.member.clone()) {
             None => (0..self.shards).map(Source::Files).collect(),
-            Some((logs, member)) => {
-                logs.into_iter().map(|log| Source::Taken(Box::new(log), member.clone())).collect()
-            }
+            Some((journals, member)) => journals
+                .into_iter()
+                .map(|journal| Source::Taken(Box::new(journal), member.clone()))
+                .collect(),
         };
         let reading = Reading {
             store: self,
@@ -184,16 +186,17 @@ impl Store {
             drop(done);
             collect(&results, &reading.bytes_read, bytes)
         })?;
-        read.sort_by_key(|log| log.shard.id());
+        read.sort_by_key(|journal| journal.shard.id());
         if self.start.is_some() {
-            self.data.check_together(read.iter().map(|log| (log.shard.id(), &log.report)))?;
+            self.data
+                .check_together(read.iter().map(|journal| (journal.shard.id(), &journal.report)))?;
         }
-        let scopes = read.iter().flat_map(|log| log.scopes.iter().copied()).collect();
+        let scopes = read.iter().flat_map(|journal| journal.scopes.iter().copied()).collect();
         parts.namespaces.settle(&scopes)?;
         let bytes_read = reading.bytes_read.load(Ordering::Relaxed);
         report(&read, bytes_read, began.elapsed(), reading.now_ms);
         let (mut shards, files): (Vec<_>, Vec<_>) =
-            read.into_iter().map(|log| log.into_stored()).unzip();
+            read.into_iter().map(|journal| journal.into_stored()).unzip();
         broker::settle(&mut shards, reading.now_ms);
         Ok(shards.into_iter().zip(files).collect())
     }
@@ -201,8 +204,8 @@ impl Store {
     fn file_bytes(&self) -> anyhow::Result<u64> {
         let mut bytes = 0;
         for shard in 0..self.shards {
-            let path = self.data.log_path(shard);
-            let list = LogFiles::list_in(&path).with_context(|| path.display().to_string())?;
+            let path = self.data.journal_path(shard);
+            let list = JournalFiles::list_in(&path).with_context(|| path.display().to_string())?;
             bytes += list.iter().map(|file| file.bytes).sum::<u64>();
         }
         Ok(bytes)
@@ -216,7 +219,7 @@ impl Reading<'_> {
             let Some(source) = next else { return };
             let read = match source {
                 Source::Files(shard) => self.read(shard),
-                Source::Taken(log, member) => self.take(*log, &member),
+                Source::Taken(journal, member) => self.take(*journal, &member),
             };
             // The receiver is gone only after a panic, which ends the process.
             let _ = done.send(read);
@@ -225,7 +228,7 @@ impl Reading<'_> {
 
     fn read(&self, id: ShardId) -> anyhow::Result<ReadBack> {
         let Store { data, shards, settings, start, .. } = self.store;
-        let files = data.log_files(id)?;
+        let files = data.journal_files(id)?;
         let fresh = Identity { id: base::random(), shard: id, shards: *shards };
         let mut replay = Replay::new(u64::from_ne_bytes(base::random()));
         let mut sink = |record: Record<'_>, ledger: &mut storage::Ledger| {
@@ -240,28 +243,29 @@ impl Reading<'_> {
         let scopes = replay.scopes().clone();
         let mut shard = Shard::new(id, self.shared.clone(), self.rules.clone());
         let restored = shard
-            .open_log(recovered, settings.clone(), replay, &self.limits, self.now_ms)
+            .open_journal(recovered, settings.clone(), replay, &self.limits, self.now_ms)
             .with_context(|| files.path().display().to_string())?;
-        let stored = StoredLog { place: LogPlace::Files(files), manifest };
+        let stored = StoredJournal { place: JournalBackend::Files(files), manifest };
         Ok(ReadBack { shard, stored, restored, report, newest_ms, scopes })
     }
 
-    /// A log that a standby has read already.
-    fn take(&self, taken: TakenLog, member: &Member) -> anyhow::Result<ReadBack> {
-        let TakenLog { shard: id, recovered, replay, report } = taken;
+    /// A journal that a standby has read already.
+    fn take(&self, taken: TakenJournal, member: &Member) -> anyhow::Result<ReadBack> {
+        let TakenJournal { shard: id, recovered, replay, report } = taken;
         let newest_ms = replay.newest_ms();
         let scopes = replay.scopes().clone();
         let mut shard = Shard::new(id, self.shared.clone(), self.rules.clone());
         let settings = self.store.settings.clone();
         let restored = shard
-            .open_log(recovered, settings, replay, &self.limits, self.now_ms)
+            .open_journal(recovered, settings, replay, &self.limits, self.now_ms)
             .with_context(|| format!("the log of shard {id}"))?;
-        let stored = StoredLog { place: LogPlace::Member(member.clone()), manifest: None };
+        let stored =
+            StoredJournal { place: JournalBackend::Member(member.clone()), manifest: None };
         Ok(ReadBack { shard, stored, restored, report, newest_ms, scopes })
     }
 }
 
-/// Waits for all logs, and says how far they are when it takes long.
+/// Waits for all journals, and says how far they are when it takes long.
 fn collect(
     results: &Receiver<anyhow::Result<ReadBack>>,
     bytes_read: &AtomicU64,
@@ -271,7 +275,7 @@ fn collect(
     let mut failures: Vec<String> = Vec::new();
     loop {
         match results.recv_timeout(PROGRESS_INTERVAL) {
-            Ok(Ok(log)) => read.push(log),
+            Ok(Ok(journal)) => read.push(journal),
             Ok(Err(error)) => failures.push(format!("{error:#}")),
             Err(RecvTimeoutError::Timeout) => {
                 // Of files that are not full, less is read.
@@ -286,17 +290,17 @@ fn collect(
 }
 
 fn report(read: &[ReadBack], bytes: u64, took: Duration, now_ms: u64) {
-    for log in read {
-        if let Some(cut) = log.report.cut {
+    for journal in read {
+        if let Some(cut) = journal.report.cut {
             tracing::warn!(
-                shard = log.shard.id(),
+                shard = journal.shard.id(),
                 at = %cut,
                 "the end of the log was torn by a crash and is discarded; no message in it was \
                 acknowledged at level fsync"
             );
         }
     }
-    let newest_ms = read.iter().map(|log| log.newest_ms).max().unwrap_or(0);
+    let newest_ms = read.iter().map(|journal| journal.newest_ms).max().unwrap_or(0);
     if newest_ms > now_ms {
         tracing::warn!(
             behind_secs = (newest_ms - now_ms) / 1000,
@@ -304,13 +308,14 @@ fn report(read: &[ReadBack], bytes: u64, took: Duration, now_ms: u64) {
              than they should"
         );
     }
-    let total = |of: fn(&Restored) -> u64| read.iter().map(|log| of(&log.restored)).sum::<u64>();
+    let total =
+        |of: fn(&Restored) -> u64| read.iter().map(|journal| of(&journal.restored)).sum::<u64>();
     tracing::info!(
         sessions = total(|restored| restored.sessions),
         subscriptions = total(|restored| restored.subscriptions),
         retained = total(|restored| restored.retained),
         messages = total(|restored| restored.messages),
-        records = read.iter().map(|log| log.report.records).sum::<u64>(),
+        records = read.iter().map(|journal| journal.report.records).sum::<u64>(),
         bytes,
         seconds = took.as_secs_f64(),
         "state restored"

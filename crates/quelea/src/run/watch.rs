@@ -14,9 +14,9 @@ use signal_hook::iterator::Signals;
 use super::Reread;
 use super::certificates::Certificates;
 use super::clock::ClockWatch;
+use super::journals::{FIGURES, JournalBoard};
 use super::keeper::Keeper;
 use super::limiter::ConnectionLimiter;
-use super::logs::{FIGURES, LogBoard};
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
 use super::worker::Order;
@@ -48,8 +48,8 @@ const KEYS_TOLD: usize = 20;
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// From now on SIGHUP, SIGUSR1 and SIGUSR2 wait for [`Watch::until_stopped`] instead of ending the
-/// process. SIGTERM and SIGINT still end it, until [`catch_stops`]: a start that reads a long log
-/// can be given up. A node of a cluster catches these from the start ([`super::stops`]).
+/// process. SIGTERM and SIGINT still end it, until [`catch_stops`]: a start that reads a long
+/// journal can be given up. A node of a cluster catches these from the start ([`super::stops`]).
 pub(super) fn catch_reloads() -> std::io::Result<Signals> {
     Signals::new([SIGHUP, SIGUSR1, SIGUSR2])
 }
@@ -69,7 +69,7 @@ pub(super) struct Watch<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) limiter: &'a Arc<ConnectionLimiter>,
     pub(super) mailboxes: &'a Arc<[Arc<Mailbox>]>,
-    pub(super) board: &'a Arc<LogBoard>,
+    pub(super) board: &'a Arc<JournalBoard>,
     pub(super) certificates: &'a Arc<Certificates>,
     pub(super) authenticator: &'a Arc<Authenticator>,
     pub(super) namespaces: &'a Arc<Namespaces>,
@@ -367,14 +367,14 @@ fn end_in_time(grace: Duration) {
     });
 }
 
-/// What there is to say of logs and of the cluster.
-fn state_messages(board: &LogBoard, member: Option<&Member>) -> Vec<Message> {
+/// What there is to say of journals and of the cluster.
+fn state_messages(board: &JournalBoard, member: Option<&Member>) -> Vec<Message> {
     let of_cluster = member.map(Member::sys_messages).unwrap_or_default();
-    log_messages(board).into_iter().chain(of_cluster).collect()
+    journal_messages(board).into_iter().chain(of_cluster).collect()
 }
 
-/// `$SYS/broker/log/...`: the state of the worst log, and the sums of the figures of all.
-fn log_messages(board: &LogBoard) -> Vec<Message> {
+/// `$SYS/broker/log/...`: the state of the worst journal, and the sums of the figures of all.
+fn journal_messages(board: &JournalBoard) -> Vec<Message> {
     let Some(worst) = board.states().max() else { return Vec::new() };
     let state = worst.name();
     let figures = FIGURES.iter().enumerate().map(|(place, figure)| {

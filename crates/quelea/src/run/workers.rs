@@ -9,8 +9,8 @@ use anyhow::Context;
 use broker::{Rules, Shard, ShardId, Shared};
 use driver::{DriverParts, IncomingRoom};
 
+use super::journals::{JournalBackend, JournalBoard, JournalState, Journals, Phase};
 use super::limiter::ConnectionLimiter;
-use super::logs::{LogBoard, LogPlace, LogState, Logs, Phase};
 use super::mailbox::{Item, Mailbox};
 use super::store::Restoration;
 use super::timing::Timing;
@@ -36,14 +36,14 @@ pub(super) struct Workers {
     pub(super) line_pace: Arc<LinePace>,
     threads: Vec<JoinHandle<()>>,
     phases: Receiver<Phase>,
-    has_logs: bool,
+    has_journals: bool,
     shutdown_grace: Duration,
 }
 
 /// Where workers report what they do.
 #[derive(Clone, Copy)]
 pub(super) struct Observers<'a> {
-    pub(super) board: &'a Arc<LogBoard>,
+    pub(super) board: &'a Arc<JournalBoard>,
     pub(super) turns: &'a Arc<[Timing]>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
     /// Of clients that were let in.
@@ -76,20 +76,20 @@ impl Workers {
         let shutdown_grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
         let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
         let incoming_room = incoming_room(config);
-        let has_logs = shards.iter().any(|(_, files)| files.is_some());
+        let has_journals = shards.iter().any(|(_, files)| files.is_some());
         let (polls, mailboxes) = make_mailboxes(count)?;
         let (phase_sender, phases) = channel();
         let mut workers = Vec::new();
         let parts = polls.into_iter().zip(distribute(shards, count)).enumerate();
         for (index, (poll, (shards, files))) in parts {
-            let logs = start_logs(files, &mailboxes[index], board, &phase_sender)?;
+            let journals = start_journals(files, &mailboxes[index], board, &phase_sender)?;
             let host = Os::new(OsParts {
                 poll,
                 index,
                 clock,
                 authenticator: authenticator.clone(),
                 limiter: limiter.clone(),
-                logs,
+                journals,
                 turns: turns.clone(),
                 line_pace: line_pace.clone(),
                 life_cycle: life_cycle.clone(),
@@ -107,20 +107,20 @@ impl Workers {
         }
         let pool = Arc::new(WorkerPool::new(&mailboxes));
         let threads = start_threads(config, workers, &pool)?;
-        Ok(Self { mailboxes, pool, line_pace, threads, phases, has_logs, shutdown_grace })
+        Ok(Self { mailboxes, pool, line_pace, threads, phases, has_journals, shutdown_grace })
     }
 
     pub(super) fn count(&self) -> usize {
         self.threads.len()
     }
 
-    /// Waits until what recovery found is durable, and the logs take more.
+    /// Waits until what recovery found is durable, and the journals take more.
     ///
     /// # Errors
     ///
-    /// When a log cannot be written to.
-    pub(super) fn wait_until_open(&self, board: &LogBoard) -> anyhow::Result<()> {
-        let mut missing = if self.has_logs { self.threads.len() } else { 0 };
+    /// When a journal cannot be written to.
+    pub(super) fn wait_until_open(&self, board: &JournalBoard) -> anyhow::Result<()> {
+        let mut missing = if self.has_journals { self.threads.len() } else { 0 };
         while missing > 0 {
             match self.phases.recv_timeout(WAITING_INTERVAL) {
                 Ok(Phase::Open(opened)) => {
@@ -129,7 +129,7 @@ impl Workers {
                 }
                 Ok(Phase::Quiet) => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    let full = board.states().filter(|state| *state == LogState::Full).count();
+                    let full = board.states().filter(|state| *state == JournalState::Full).count();
                     tracing::warn!(
                         workers = missing,
                         full,
@@ -143,16 +143,17 @@ impl Workers {
         Ok(())
     }
 
-    /// Clients are told, what is queued in the sockets leaves, logs are closed: all within the
+    /// Clients are told, what is queued in the sockets leaves, journals are closed: all within the
     /// grace.
     pub(super) fn stop(self) {
         let ends_at = Instant::now() + self.shutdown_grace;
         self.put_all(|| Item::Shutdown);
-        if self.has_logs {
-            // The last connection of one worker may have mail for another, whose log must not be
-            // closed before. Where a connection does not end, the logs get their half of the time.
+        if self.has_journals {
+            // The last connection of one worker may have mail for another, whose journal must not
+            // be closed before. Where a connection does not end, the journals get their half of the
+            // time.
             self.wait_until_quiet(ends_at - self.shutdown_grace / 2);
-            self.put_all(|| Item::CloseLogs);
+            self.put_all(|| Item::CloseJournals);
         }
         join(self.threads);
     }
@@ -218,8 +219,8 @@ fn make_mailboxes(count: usize) -> anyhow::Result<Mailboxes> {
     Ok((polls, mailboxes.into()))
 }
 
-/// A worker's shards, and the files of their logs.
-type Share = (Vec<Shard>, Vec<(ShardId, LogPlace)>);
+/// A worker's shards, and the files of their journals.
+type Share = (Vec<Shard>, Vec<(ShardId, JournalBackend)>);
 
 /// Shard `n` goes to worker `n % workers`.
 fn distribute(shards: Vec<Restoration>, workers: usize) -> Vec<Share> {
@@ -232,17 +233,17 @@ fn distribute(shards: Vec<Restoration>, workers: usize) -> Vec<Share> {
     distributed
 }
 
-fn start_logs(
-    files: Vec<(ShardId, LogPlace)>,
+fn start_journals(
+    files: Vec<(ShardId, JournalBackend)>,
     mailbox: &Arc<Mailbox>,
-    board: &Arc<LogBoard>,
+    board: &Arc<JournalBoard>,
     phases: &Sender<Phase>,
-) -> anyhow::Result<Option<Logs>> {
+) -> anyhow::Result<Option<Journals>> {
     if files.is_empty() {
         return Ok(None);
     }
-    let logs = Logs::start(files, mailbox, board, phases);
-    Ok(Some(logs.context("cannot start the threads of a log")?))
+    let journals = Journals::start(files, mailbox, board, phases);
+    Ok(Some(journals.context("cannot start the threads of a log")?))
 }
 
 #[cfg(test)]
@@ -279,7 +280,7 @@ pub(super) mod tests {
                 clock: Clock::start(),
                 authenticator: authenticator.clone(),
                 limiter: Arc::default(),
-                logs: None,
+                journals: None,
                 turns: turns.clone(),
                 line_pace: Arc::default(),
                 life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, Clock::start())),

@@ -21,9 +21,9 @@ pub struct Fate {
     /// The last admitted arrival, when the client lost it, and when the broker knew.
     arrival: u32,
     left_ms: Option<u64>,
-    /// A SUBACK has come on it: the log has its CONNECT.
+    /// A SUBACK has come on it: the journal has its CONNECT.
     is_told: bool,
-    /// When it lost the last one of which the log has the CONNECT.
+    /// When it lost the last one of which the journal has the CONNECT.
     left_told_ms: Option<u64>,
     gone_ms: Option<u64>,
     /// Since when the node of its connection serves nobody any more.
@@ -56,7 +56,7 @@ impl Fate {
         self.orphaned_ms = None;
     }
 
-    /// Another node took over: for that one the connection has ended; and if the log need not
+    /// Another node took over: for that one the connection has ended; and if the journal need not
     /// have its CONNECT, there was none since the last that it has.
     pub(crate) fn on_orphaned(&mut self, is_written: bool, now_ms: u64) {
         let is_known = is_written || self.is_told;
@@ -115,16 +115,16 @@ impl Fate {
         }
     }
 
-    /// The broker may have forgotten the connections since the last that it has told the log of,
-    /// and that they have ended. `took_less`: it may have had no
-    /// room for the end of a session, or have failed.
+    /// The broker may have forgotten the connections since the last that it has told the journal
+    /// of, and that they have ended. `took_less`: it may have had no room for the end of a session,
+    /// or have failed.
     pub(crate) fn forget_connections(&mut self, took_less: bool) {
         if !self.is_told {
             self.left_ms = self.left_told_ms.or(self.left_ms);
         }
         self.gone_ms = None;
         // An earlier session may be back, if its end was not written down. It need not have been
-        // promised: what it had of exchanges is in the log with the first of them.
+        // promised: what it had of exchanges is in the journal with the first of them.
         self.is_unsure |= took_less && self.had_session && !self.is_promised;
         self.has_none &= !took_less;
     }

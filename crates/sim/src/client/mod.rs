@@ -317,8 +317,8 @@ impl ModelClient {
     fn on_connack(&mut self, connack: &Connack<'_>, oracle: &mut Oracle) -> Result<(), String> {
         let Some(wire) = &mut self.wire else { return Ok(()) };
         if connack.reason.is_error() {
-            // A session that is new to a log has to find room for itself, which a log that has just
-            // begun its next segment lacks for a moment.
+            // A session that is new to a journal has to find room for itself, which a journal that
+            // has just begun its next segment lacks for a moment.
             return match oracle.terms.may_refuse || !self.fate.expects_session() {
                 true => Ok(()),
                 false => Err(format!("{}: refused with {:?}", self.id, connack.reason)),

@@ -92,7 +92,7 @@ impl World {
             15 if plan.setups => return self.reconfigure(member),
             16..=17 if plan.programs => return self.change_program(member),
             8 if plan.kills => {
-                let opening = cluster.members.iter().position(|it| it.has_logs && !it.is_ready);
+                let opening = cluster.members.iter().position(|it| it.has_journals && !it.is_ready);
                 if let Some(member) = opening {
                     cluster.toll.kills_of_opening += 1;
                     return self.kill(member);
@@ -289,7 +289,7 @@ impl World {
         let node = &mut cluster.members[number];
         node.until_ms = None;
         if std::mem::take(&mut node.is_paused) {
-            cluster.toll.stale_wakes += u64::from(node.has_logs && is_stale);
+            cluster.toll.stale_wakes += u64::from(node.has_journals && is_stale);
             let mail = std::mem::take(&mut node.mail);
             self.note(|| format!("node {number} wakes up"));
             for (id, reply) in mail {

@@ -58,7 +58,7 @@ impl World {
         let node = &cluster.members[wire.member];
         let is_closed = node.is_running() && (!node.is_ready || node.has_shut_down);
         if is_closed && wire.place.is_none() {
-            cluster.toll.refused_by_standby += u64::from(!node.has_logs);
+            cluster.toll.refused_by_standby += u64::from(!node.has_journals);
             self.note(|| format!("client {who} is refused by a node that does not serve"));
             self.lose(who);
         }

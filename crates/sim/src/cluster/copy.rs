@@ -1,4 +1,4 @@
-//! A node's local copy of a log: files that nothing depends on, and what is known of them.
+//! A node's local copy of a journal: files that nothing depends on, and what is known of them.
 //!
 //! It does what `crates/quelea/src/cluster/copy.rs` does.
 
@@ -38,7 +38,7 @@ pub(crate) struct Copy {
     seed: u64,
 }
 
-/// What a standby knows of a log.
+/// What a standby knows of a journal.
 #[derive(Debug)]
 struct Image {
     follow: Follow,
@@ -73,8 +73,8 @@ impl Copy {
         (self.mark, self.image, self.is_foreign) = (None, None, false);
     }
 
-    /// The machine has the disk of another cluster's node: a log that begins as this one, and of
-    /// which as much was read.
+    /// The machine has the disk of another cluster's node: a journal that begins as this one, and
+    /// of which as much was read.
     pub(crate) fn become_foreign(&mut self, cluster: ClusterId, last: Sequence) {
         let cursor = Cursor { last, epoch: 1, writer: last, number: last, ..Cursor::default() };
         self.mark = Some(Mark::new(cluster, cursor, 0));
@@ -165,7 +165,7 @@ impl Copy {
         }
     }
 
-    /// Takes a message that counts, as a standby. Some: the log is needed from this segment on.
+    /// Takes a message that counts, as a standby. Some: the journal is needed from this segment on.
     pub(crate) fn apply(
         &mut self,
         body: &Body,
@@ -245,11 +245,11 @@ impl Copy {
         pieces(body).iter().for_each(|piece| self.write(piece));
     }
 
-    /// The log and the state that follows from it, for this node to write it from now on.
+    /// The journal and the state that follows from it, for this node to write it from now on.
     ///
     /// # Errors
     ///
-    /// What was read is not a whole log, or the log was taken before.
+    /// What was read is not a whole journal, or the journal was taken before.
     pub(crate) fn take(&mut self) -> Result<(Recovered, Replay), String> {
         let image = self.image.take();
         let Image { follow, replay, .. } = image.ok_or("a copy was taken twice")?;

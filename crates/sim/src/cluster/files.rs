@@ -128,7 +128,7 @@ impl Member {
 }
 
 impl World {
-    /// A node has become active: the file comes before the logs.
+    /// A node has become active: the file comes before the journals.
     pub(crate) fn take_file_over(&mut self, number: usize, epoch: u64) {
         let now_ms = self.now_ms;
         let Some(cluster) = &mut self.cluster else { return };
@@ -145,7 +145,7 @@ impl World {
         self.carry_out(number);
     }
 
-    /// Tries that are due. True: the file is this node's, and its logs are to be opened.
+    /// Tries that are due. True: the file is this node's, and its journals are to be opened.
     pub(crate) fn look_at_file(&mut self, number: usize) -> bool {
         let now_ms = self.now_ms;
         let Some(cluster) = &mut self.cluster else { return false };
@@ -159,7 +159,8 @@ impl World {
         }
         let Some(cluster) = &mut self.cluster else { return false };
         let keeper = &mut cluster.members[number].keeper;
-        // One that was paused meanwhile may be late: its logs and its clients get nothing any more.
+        // One that was paused meanwhile may be late: its journals and its clients get nothing any
+        // more.
         let is_late = keeper.epoch < cluster.opened_epoch;
         let is_taken = std::mem::take(&mut keeper.is_taken) && !is_late;
         if is_taken {

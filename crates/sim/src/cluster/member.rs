@@ -49,7 +49,7 @@ pub(crate) struct Member {
     pub(crate) completions: VecDeque<(ShardId, Completion)>,
     /// Commits that a planted bug has reported already.
     pub(crate) early: BTreeSet<(ShardId, CommandId)>,
-    /// Commands of logs that are not answered.
+    /// Commands of journals that are not answered.
     pub(crate) commands: usize,
     pub(crate) clock: Clock,
     /// What its clock on the wall shows more than the time that has passed.
@@ -64,9 +64,9 @@ pub(crate) struct Member {
     pub(crate) was_acting: bool,
     /// When it is paused, down or cut off no longer.
     pub(crate) until_ms: Option<u64>,
-    /// Its logs were opened.
-    pub(crate) has_logs: bool,
-    /// Its logs are ready.
+    /// Its journals were opened.
+    pub(crate) has_journals: bool,
+    /// Its journals are ready.
     pub(crate) is_ready: bool,
     /// It was told to give its role back, to whom.
     pub(crate) leaving: Option<Option<String>>,
@@ -93,7 +93,7 @@ impl Member {
     pub(crate) fn new(
         number: usize,
         shards: ShardId,
-        log: &storage::Settings,
+        journal: &storage::Settings,
         broker: Node,
         sabotage: Option<Sabotage>,
         random: &mut Random,
@@ -103,7 +103,7 @@ impl Member {
             rate = if random.chance(50) { 50 } else { 1000 };
         }
         let clock = Clock { begin_ms: crate::dice::BEGIN_MS, offset_ms: random.next() >> 30, rate };
-        let copies = (0..shards).map(|it| Copy::new(it, shards, log.clone(), random.next()));
+        let copies = (0..shards).map(|it| Copy::new(it, shards, journal.clone(), random.next()));
         Self {
             number,
             broker,
@@ -122,14 +122,14 @@ impl Member {
             new_role: None,
             was_acting: false,
             until_ms: None,
-            has_logs: false,
+            has_journals: false,
             is_ready: false,
             leaving: None,
             has_shut_down: false,
             has_resumed: false,
             has_started_over: vec![false; usize::from(shards)],
             oddity: Oddity::default(),
-            setup: Setup::new(number, shards, log),
+            setup: Setup::new(number, shards, journal),
             keeper: Keeper::default(),
             program: Program::default(),
             is_too_old: false,
@@ -211,7 +211,7 @@ impl Member {
         self.completions.clear();
         self.early.clear();
         self.commands = 0;
-        (self.has_logs, self.is_ready, self.is_paused) = (false, false, false);
+        (self.has_journals, self.is_ready, self.is_paused) = (false, false, false);
         (self.new_role, self.was_acting) = (None, false);
         self.mail.clear();
         self.is_disk_failing = false;

@@ -40,23 +40,23 @@ pub(crate) struct Cluster {
     pub(crate) members: Vec<Member>,
     /// Whose broker the world has in its hands.
     pub(crate) current: usize,
-    /// Who opened its logs last.
+    /// Who opened its journals last.
     pub(crate) serving: Option<usize>,
     pub(crate) settings: storage::Settings,
     pub(crate) plan: Plan,
     pub(crate) toll: Toll,
     pub(crate) random: Random,
     pub(crate) sabotage: Option<Sabotage>,
-    /// The last active node closed its logs before it went.
+    /// The last active node closed its journals before it went.
     pub(crate) has_closed: bool,
-    /// Logs may have refused something since the last takeover.
+    /// Journals may have refused something since the last takeover.
     pub(crate) may_have_refused: bool,
     /// Before this time the bucket names another cluster, or has a format that nobody knows.
     pub(crate) other_record_until_ms: Option<u64>,
     pub(crate) is_record_later: bool,
     /// Of the small file.
     pub(crate) lines: Lines,
-    /// Under which logs were opened last.
+    /// Under which journals were opened last.
     pub(crate) opened_epoch: u64,
     /// The time of what is done with the file.
     pub(crate) file_now_ms: u64,
@@ -75,7 +75,7 @@ impl Cluster {
         let mut own = Random::new(random.next());
         let count = 2 + own.below(2);
         let segment_bytes = SEGMENT_BYTES << own.below(2);
-        let log = storage::Settings {
+        let journal = storage::Settings {
             slack_segments: own.below(3) as u32,
             commit_delay_ms: COMMIT_DELAY_MS[random.below(COMMIT_DELAY_MS.len())],
             sync_interval_ms: SYNC_INTERVAL_MS,
@@ -84,7 +84,7 @@ impl Cluster {
         };
         let member = |number: usize, own: &mut Random| {
             let idle = Node::new(settings, shards, own.next(), &policy::Access::default(), clock);
-            Member::new(number, shards, &log, idle, sabotage, own)
+            Member::new(number, shards, &journal, idle, sabotage, own)
         };
         let members = (0..count).map(|number| member(number, &mut own)).collect();
         let plan = Plan::new(sabotage, &mut own);
@@ -95,7 +95,7 @@ impl Cluster {
             members,
             current: 0,
             serving: None,
-            settings: log,
+            settings: journal,
             plan,
             toll: Toll::default(),
             random: own,
@@ -156,7 +156,7 @@ impl Cluster {
         (0..self.members.len()).find(is_stale)
     }
 
-    /// Nothing is under way between logs and engine.
+    /// Nothing is under way between journals and engine.
     pub(crate) fn is_idle(&self, now_ms: u64) -> bool {
         let Some(open) = self.open(now_ms) else { return false };
         self.members[open].is_idle() && self.engine.is_idle()

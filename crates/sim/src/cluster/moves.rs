@@ -1,4 +1,4 @@
-//! What moves in a cluster: requests, answers, messages of streams, commands of logs, time.
+//! What moves in a cluster: requests, answers, messages of streams, commands of journals, time.
 
 use cluster::{Effect, Role, ShardId};
 use driver::Item;
@@ -26,9 +26,9 @@ impl World {
     /// Whose turn it is, for what no client asks for.
     pub(crate) fn choose_member(&mut self) -> bool {
         let Some(cluster) = &mut self.cluster else { return true };
-        let with_logs =
-            |it: &usize| cluster.members[*it].is_running() && cluster.members[*it].has_logs;
-        let members: Vec<usize> = (0..cluster.members.len()).filter(with_logs).collect();
+        let with_journals =
+            |it: &usize| cluster.members[*it].is_running() && cluster.members[*it].has_journals;
+        let members: Vec<usize> = (0..cluster.members.len()).filter(with_journals).collect();
         if members.is_empty() {
             return false;
         }
@@ -108,7 +108,7 @@ impl World {
         Ok(())
     }
 
-    /// What logs of the current broker have for the engine.
+    /// What journals of the current broker have for the engine.
     pub(crate) fn submit_to_cluster(&mut self, commands: Vec<(ShardId, Command)>) {
         let now_ms = self.now_ms;
         let Some(cluster) = self.cluster.as_mut().filter(|_| !commands.is_empty()) else { return };
@@ -222,7 +222,7 @@ impl World {
         self.note(|| format!("node {member} is {role:?}"));
         let Some(cluster) = &mut self.cluster else { return };
         if matches!(role, Role::Ended(_)) {
-            // The process replaces itself at once: its logs hear nothing any more.
+            // The process replaces itself at once: its journals hear nothing any more.
             cluster.members[member].completions.clear();
         }
         cluster.members[member].new_role = Some(role);
@@ -270,9 +270,9 @@ impl World {
     pub(crate) fn tick_cluster(&mut self) -> Result<(), String> {
         let count = self.cluster.as_ref().map_or(0, |cluster| cluster.members.len());
         for member in 0..count {
-            let has_logs =
-                |it: &Cluster| it.members[member].is_running() && it.members[member].has_logs;
-            if !self.cluster.as_ref().is_some_and(has_logs) {
+            let has_journals =
+                |it: &Cluster| it.members[member].is_running() && it.members[member].has_journals;
+            if !self.cluster.as_ref().is_some_and(has_journals) {
                 continue;
             }
             self.switch_to(member);
@@ -281,12 +281,13 @@ impl World {
         Ok(())
     }
 
-    /// Until nothing is under way between logs and engine, but not for ever. True: something was.
+    /// Until nothing is under way between journals and engine, but not for ever. True: something
+    /// was.
     pub(crate) fn work_cluster(&mut self) -> Result<bool, String> {
         let mut has_worked = false;
         for _ in 0..WORK_ROUNDS_MAX {
             let Some(cluster) = &self.cluster else { return Ok(has_worked) };
-            let Some(open) = cluster.serving.filter(|it| cluster.members[*it].has_logs) else {
+            let Some(open) = cluster.serving.filter(|it| cluster.members[*it].has_journals) else {
                 return Ok(has_worked);
             };
             self.switch_to(open);
@@ -312,9 +313,9 @@ impl World {
         Ok(has_worked)
     }
 
-    /// Whether a log of the current broker is out of service.
+    /// Whether a journal of the current broker is out of service.
     pub(crate) fn is_current_poisoned(&self) -> bool {
-        let mut statuses = self.node.shards().map(broker::Shard::log_status);
+        let mut statuses = self.node.shards().map(broker::Shard::journal_status);
         statuses.any(|status| matches!(status, Some(Status::Poisoned(_))))
     }
 }

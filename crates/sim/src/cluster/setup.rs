@@ -19,8 +19,8 @@ pub(crate) struct Setup {
     pub(crate) name: String,
     /// The number of shards that it asks for. The cluster's record decides.
     shards: ShardId,
-    /// Of its logs. The size of segments is the record's.
-    log: storage::Settings,
+    /// Of its journals. The size of segments is the record's.
+    journal: storage::Settings,
     /// It was changed, and the node has not served since.
     pub(crate) is_new: bool,
 }
@@ -35,25 +35,28 @@ pub(crate) struct Comparison {
 }
 
 impl Setup {
-    pub(crate) fn new(number: usize, shards: ShardId, log: &storage::Settings) -> Self {
-        Self { name: name_of(number), shards, log: log.clone(), is_new: false }
+    pub(crate) fn new(number: usize, shards: ShardId, journal: &storage::Settings) -> Self {
+        Self { name: name_of(number), shards, journal: journal.clone(), is_new: false }
     }
 
     /// Another one, maybe with the name of another node.
     fn change(&mut self, number: usize, count: usize, shards: ShardId, random: &mut Random) {
         self.name = name_of(if random.chance(50) { random.below(count) } else { number });
         self.shards = 1 + random.below(usize::from(shards) + 2) as ShardId;
-        self.log.segment_bytes = SEGMENT_BYTES[random.below(SEGMENT_BYTES.len())];
-        self.log.slack_segments = random.below(4) as u32;
-        self.log.retry_ms = RETRY_MS[random.below(RETRY_MS.len())];
-        self.log.batch_bytes_max = BATCH_BYTES_MAX[random.below(BATCH_BYTES_MAX.len())];
-        self.log.commit_delay_ms = COMMIT_DELAY_MS[random.below(COMMIT_DELAY_MS.len())];
+        self.journal.segment_bytes = SEGMENT_BYTES[random.below(SEGMENT_BYTES.len())];
+        self.journal.slack_segments = random.below(4) as u32;
+        self.journal.retry_ms = RETRY_MS[random.below(RETRY_MS.len())];
+        self.journal.batch_bytes_max = BATCH_BYTES_MAX[random.below(BATCH_BYTES_MAX.len())];
+        self.journal.commit_delay_ms = COMMIT_DELAY_MS[random.below(COMMIT_DELAY_MS.len())];
         self.is_new = true;
     }
 
     /// Checksum of what should be the same on all nodes.
     pub(crate) fn checksum(&self) -> String {
-        format!("{:08x}", storage::checksum(format!("{} {:?}", self.shards, self.log).as_bytes()))
+        format!(
+            "{:08x}",
+            storage::checksum(format!("{} {:?}", self.shards, self.journal).as_bytes())
+        )
     }
 
     /// How many shards it has in this cluster. A planted bug goes by the configuration.
@@ -64,9 +67,9 @@ impl Setup {
         }
     }
 
-    /// Its logs in this cluster.
-    pub(crate) fn log(&self, segment_bytes: u32) -> storage::Settings {
-        storage::Settings { segment_bytes, ..self.log.clone() }
+    /// Its journals in this cluster.
+    pub(crate) fn journal(&self, segment_bytes: u32) -> storage::Settings {
+        storage::Settings { segment_bytes, ..self.journal.clone() }
     }
 
     /// The number of a process: a planted bug gives the same one to all of the same name.

@@ -4,7 +4,7 @@ use broker::{Durability, Shard, ShardId};
 use cluster::{Body, Role};
 use driver::Item;
 use storage::testing::Crash;
-use storage::{Log, Status};
+use storage::{Journal, Status};
 
 use super::Cluster;
 use crate::node::Node;
@@ -94,11 +94,11 @@ impl World {
                 continue;
             };
             let (role, streams) = (agent.role(), agent.streams().collect::<Vec<_>>());
-            let logs: Vec<Option<Status>> = match cluster.current == number {
-                true => self.node.shards().map(Shard::log_status).collect(),
-                false => member.broker.shards().map(Shard::log_status).collect(),
+            let journals: Vec<Option<Status>> = match cluster.current == number {
+                true => self.node.shards().map(Shard::journal_status).collect(),
+                false => member.broker.shards().map(Shard::journal_status).collect(),
             };
-            lines.push(format!("node {number}: {role:?}, {streams:?}, {logs:?}"));
+            lines.push(format!("node {number}: {role:?}, {streams:?}, {journals:?}"));
         }
         lines.join("; ")
     }
@@ -145,7 +145,7 @@ impl World {
         Ok(())
     }
 
-    /// Roles that changed, logs that are ready, what is over.
+    /// Roles that changed, journals that are ready, what is over.
     pub(crate) fn look_at_members(&mut self) -> Result<(), String> {
         self.look_at_oddities()?;
         self.compare_members()?;
@@ -159,7 +159,7 @@ impl World {
                 Some(Role::Ended(_)) => self.lose_role(number)?,
                 Some(Role::Released) => {
                     if let Some(cluster) = &mut self.cluster
-                        && cluster.members[number].has_logs
+                        && cluster.members[number].has_journals
                     {
                         cluster.has_closed = cluster.serving == Some(number);
                     }
@@ -169,9 +169,9 @@ impl World {
                 Some(Role::Standby | Role::Claiming { .. }) | None => {}
             }
             if self.look_at_file(number) {
-                self.open_logs(number)?;
+                self.open_journals(number)?;
             }
-            self.look_at_log(number)?;
+            self.look_at_journal(number)?;
             self.leave(number)?;
             self.end_of_calamity(number)?;
         }
@@ -188,7 +188,7 @@ impl World {
     }
 
     /// A node has all streams to itself: it reads its copies, and a broker begins.
-    fn open_logs(&mut self, member: usize) -> Result<(), String> {
+    fn open_journals(&mut self, member: usize) -> Result<(), String> {
         self.switch_to(member);
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         let before = cluster.serving.replace(member);
@@ -204,16 +204,16 @@ impl World {
         let shards = self.node.shard_count();
         self.new_node(shards);
         for shard in 0..shards {
-            self.open_log_of_copy(member, shard)?;
+            self.open_journal_of_copy(member, shard)?;
         }
         if let Some(cluster) = &mut self.cluster {
-            cluster.members[member].has_logs = true;
+            cluster.members[member].has_journals = true;
         }
         self.begin_drivers()
     }
 
     /// Whoever served before does so no longer: what it had not committed may be gone.
-    /// `took_less`: its logs may have refused something.
+    /// `took_less`: its journals may have refused something.
     fn forget_node_before(&mut self, member: usize, has_closed: bool, took_less: bool) {
         let kept = if has_closed { Durability::Disk } else { Durability::Fsync };
         self.oracle.on_crash(kept, has_closed);
@@ -229,23 +229,23 @@ impl World {
         }
     }
 
-    fn open_log_of_copy(&mut self, member: usize, shard: ShardId) -> Result<(), String> {
+    fn open_journal_of_copy(&mut self, member: usize, shard: ShardId) -> Result<(), String> {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         let taken = cluster.members[member].copies[usize::from(shard)].take();
         let (recovered, replay) =
             taken.map_err(|why| format!("node {member}, shard {shard}: {why}"))?;
-        let settings = cluster.members[member].setup.log(cluster.settings.segment_bytes);
-        self.open_log(shard, recovered, settings, replay, self.now_ms)
+        let settings = cluster.members[member].setup.journal(cluster.settings.segment_bytes);
+        self.open_journal(shard, recovered, settings, replay, self.now_ms)
     }
 
-    /// Are the logs of a node that opened them ready to be written?
-    fn look_at_log(&mut self, number: usize) -> Result<(), String> {
+    /// Are the journals of a node that opened them ready to be written?
+    fn look_at_journal(&mut self, number: usize) -> Result<(), String> {
         let now_ms = self.now_ms;
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         let is_acting = cluster.is_acting(number, now_ms);
         let is_serving = cluster.serving == Some(number);
         let node = &mut cluster.members[number];
-        if !node.is_running() || !node.has_logs {
+        if !node.is_running() || !node.has_journals {
             return Ok(());
         }
         if node.is_ready && is_serving && is_acting != node.was_acting {
@@ -256,10 +256,11 @@ impl World {
         if self.is_current_poisoned() {
             return self.lose_role(number);
         }
-        let is_ready = self.node.shards().all(|shard| shard.log().is_none_or(Log::is_ready));
-        let is_full = self.has_full_log();
+        let is_ready =
+            self.node.shards().all(|shard| shard.journal().is_none_or(Journal::is_ready));
+        let is_full = self.has_full_journal();
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
-        cluster.toll.full_logs += u64::from(is_full);
+        cluster.toll.full_journals += u64::from(is_full);
         let node = &mut cluster.members[number];
         if node.is_ready || !is_ready || !is_acting || !is_serving {
             return Ok(());
@@ -275,7 +276,7 @@ impl World {
         Ok(())
     }
 
-    /// Who was asked to give its role back closes its logs, and then does.
+    /// Who was asked to give its role back closes its journals, and then does.
     fn leave(&mut self, number: usize) -> Result<(), String> {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         let node = &cluster.members[number];
@@ -291,11 +292,11 @@ impl World {
             self.turn_all()?;
         }
         if self.node.mail.is_empty() {
-            self.node.put_to_all(|| Item::CloseLogs);
+            self.node.put_to_all(|| Item::CloseJournals);
             self.turn_all()?;
         }
         let closed = Some(Status::Closed);
-        let is_closed = self.node.shards().all(|shard| shard.log_status() == closed);
+        let is_closed = self.node.shards().all(|shard| shard.journal_status() == closed);
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         let node = &mut cluster.members[number];
         node.has_shut_down = true;

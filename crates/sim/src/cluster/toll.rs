@@ -23,9 +23,9 @@ macro_rules! toll {
 }
 
 toll! {
-    /// Logs were opened by another node than before.
+    /// Journals were opened by another node than before.
     takeovers,
-    /// Logs were opened by the same node again.
+    /// Journals were opened by the same node again.
     returns,
     kills_of_active,
     kills_of_standby,
@@ -44,7 +44,7 @@ toll! {
     restarts_with_empty_copy,
     pauses_of_active,
     pauses_of_standby,
-    /// An active node woke up after another one had opened the logs.
+    /// An active node woke up after another one had opened the journals.
     stale_wakes,
     /// An active node did without its lease for a while and went on.
     suspensions,
@@ -69,8 +69,8 @@ toll! {
     flaps,
     /// Appends that found no leader then.
     no_leader,
-    /// Steps after which a log that served had no space.
-    full_logs,
+    /// Steps after which a journal that served had no space.
+    full_journals,
     switchovers,
     switchovers_to_successor,
     /// Two operators at once.

@@ -41,8 +41,8 @@ pub(crate) struct Mob {
     pressure: Pressure,
     /// Some of them flood without end, and others write to queues that are long.
     pub(crate) has_floods: bool,
-    /// The logs have no more room than they may fill.
-    pub(crate) has_small_logs: bool,
+    /// The journals have no more room than they may fill.
+    pub(crate) has_small_journals: bool,
     /// Publishes of theirs that were answered with a refusal for want of room.
     pub(super) refused: u64,
     /// They do nothing more.
@@ -97,10 +97,10 @@ impl Mob {
         let one = |number| Hostile::new(number, (is_guarded, is_tenant), &mut random);
         let mut members: Vec<Hostile> = (0..count).map(one).collect();
         let outbox_bytes_max = [500, 2_000, 200_000][random.below(3)];
-        let has_small_logs = is_there && random.chance(50);
+        let has_small_journals = is_there && random.chance(50);
         let (messages_max, bytes_max) =
-            if has_small_logs { (5_000, 8 << 20) } else { (200, 150_000) };
-        for member in members.iter_mut().skip(1).filter(|_| has_small_logs) {
+            if has_small_journals { (5_000, 8 << 20) } else { (200, 150_000) };
+        for member in members.iter_mut().skip(1).filter(|_| has_small_journals) {
             member.kind = HostileKind::Ghost;
         }
         for member in members.iter_mut().filter(|_| has_floods) {
@@ -133,7 +133,7 @@ impl Mob {
             turn_units: settings.turn_units,
             pressure: Pressure::default(),
             has_floods,
-            has_small_logs,
+            has_small_journals,
             refused: 0,
             has_left: !is_there,
             left_behind: Vec::new(),

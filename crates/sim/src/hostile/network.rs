@@ -139,8 +139,8 @@ impl World {
                 properties.push(Property::AuthMethod(METHOD));
             }
         }
-        // What is no message has a limit of its own, which is more than a small log has.
-        let will_bytes_max = if mob.has_small_logs { 200 } else { 5_000 };
+        // What is no message has a limit of its own, which is more than a small journal has.
+        let will_bytes_max = if mob.has_small_journals { 200 } else { 5_000 };
         let payload = vec![b'w'; random.below(will_bytes_max)];
         let topic = format!("x/{}/will", member.user);
         let will = random.chance(40).then_some(Will {

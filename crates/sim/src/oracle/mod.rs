@@ -54,7 +54,7 @@ pub struct Terms {
     pub is_lossy: bool,
     /// Publishers and subscribers may be told that there is no room.
     pub may_refuse: bool,
-    /// Logs may be out of service, and refuse what takes no room, too.
+    /// Journals may be out of service, and refuse what takes no room, too.
     pub may_fail: bool,
     /// What the listener keeps firmly.
     pub level: Durability,
@@ -128,9 +128,9 @@ impl Oracle {
     }
 
     /// From here on the broker may grant less. What it has acknowledged before to the publisher is
-    /// owed as it was, if a log keeps it; else it may be on its way to the subscriber's shard. So
-    /// may a will, which is acknowledged to nobody: a message has the QoS that the subscription has
-    /// when it reaches it (MQTT-3.8.4-8), and this SUBSCRIBE may be ahead of it.
+    /// owed as it was, if a journal keeps it; else it may be on its way to the subscriber's shard.
+    /// So may a will, which is acknowledged to nobody: a message has the QoS that the subscription
+    /// has when it reaches it (MQTT-3.8.4-8), and this SUBSCRIBE may be ahead of it.
     pub fn on_subscribing(&mut self, session: u32, filter: &str, qos: QoS, is_kept: bool) {
         self.trace.note(|| format!("session {session} asks for {filter} ({qos:?})"));
         if !self.session(session).on_subscribing(filter, qos) {

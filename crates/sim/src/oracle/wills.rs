@@ -32,7 +32,7 @@ struct Will {
     id: MessageId,
     retain: bool,
     state: State,
-    /// An acknowledgement that waited for the log came on its connection.
+    /// An acknowledgement that waited for the journal came on its connection.
     is_firm: bool,
     /// What its state says is on the medium.
     is_settled: bool,
@@ -193,14 +193,14 @@ impl Oracle {
         }
     }
 
-    /// What came before an acknowledgement on this connection is in the log.
+    /// What came before an acknowledgement on this connection is in the journal.
     pub fn on_will_firm(&mut self, connection: u32) {
         if let Some(will) = self.wills.by_connection.get_mut(&connection) {
             will.is_firm = true;
         }
     }
 
-    /// The log has no room for the will of the client's connection.
+    /// The journal has no room for the will of the client's connection.
     pub fn on_will_not_kept(&mut self, client: u32) {
         self.trace.note(|| format!("no room for the will of client {client}"));
         if let Some(connection) = self.wills.admitted.get(&client).copied()

@@ -2,7 +2,7 @@
 //! who end what they like.
 //!
 //! Each shard hears of new rules at a time of its own; a start has the newest. What a credential
-//! says of a client is not in the log, so a new process knows it when the client is back.
+//! says of a client is not in the journal, so a new process knows it when the client is back.
 
 mod model;
 

@@ -58,7 +58,7 @@ pub struct Faults {
     pub fail_next_write: bool,
     /// Per cent of steps, and of commands beside commits, that find no quorum.
     pub unavailable_percent: u64,
-    /// Another node owns the log: nothing is written, made or removed any more.
+    /// Another node owns the journal: nothing is written, made or removed any more.
     pub fenced: bool,
     /// Nothing can be read.
     pub fail_reads: bool,
@@ -68,7 +68,7 @@ pub struct Faults {
     pub ignore_manifests: bool,
 }
 
-/// How a life of the log ends.
+/// How a life of the journal ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Crash {
     /// The process dies. What the operating system has, it keeps.
@@ -124,7 +124,7 @@ impl SimDisk {
     }
 
     /// What was recorded. `None`: the files are not what was written, because power failed or a
-    /// file was changed behind the log's back.
+    /// file was changed behind the journal's back.
     pub fn writes(&self) -> Option<&[Written]> {
         self.trace.as_deref()
     }
@@ -251,7 +251,7 @@ impl SimDisk {
         self.files.insert(number, file);
     }
 
-    /// Removes a file behind the log's back.
+    /// Removes a file behind the journal's back.
     pub fn remove(&mut self, number: u32) {
         self.trace = None;
         self.files.remove(&number);
@@ -292,7 +292,7 @@ impl SimDisk {
         Some(completion)
     }
 
-    /// What keeps a replicated log from being written.
+    /// What keeps a replicated journal from being written.
     fn check_engine(&mut self) -> Result<(), Fault> {
         if self.faults.fenced {
             return Err(fault(FaultKind::Fenced, "simulated other owner"));

@@ -1,5 +1,5 @@
-//! A user of the log that is simple enough to know what must be true: a map whose every change is a
-//! record. It is what the broker will be in the large.
+//! A user of the journal that is simple enough to know what must be true: a map whose every change
+//! is a record. It is what the broker will be in the large.
 
 #![allow(dead_code, reason = "each test file that includes the model uses a part of it")]
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use storage::testing::{Crash, Rng, SimDisk};
 use storage::{
-    AppendError, Chunk, Command, Identity, Ledger, Level, Log, Position, Record, RecordKind,
+    AppendError, Chunk, Command, Identity, Journal, Ledger, Level, Position, Record, RecordKind,
     Refusal, Settings, Status, weight,
 };
 
@@ -79,7 +79,7 @@ pub(crate) type State = BTreeMap<u16, (Op, Position)>;
 
 pub(crate) struct Model {
     pub(crate) disk: SimDisk,
-    pub(crate) log: Log,
+    pub(crate) journal: Journal,
     pub(crate) settings: Settings,
     pub(crate) now_ms: u64,
     state: State,
@@ -90,7 +90,7 @@ pub(crate) struct Model {
     /// Changes below these numbers were reported committed.
     pub(crate) promised_disk: u64,
     pub(crate) promised_fsync: u64,
-    /// What the last recovery found: promised once the log is ready.
+    /// What the last recovery found: promised once the journal is ready.
     recovered_upto: u64,
     life: u32,
     chunk: Option<Chunk>,
@@ -105,7 +105,7 @@ impl Model {
         settings.check().expect("settings of a test agree");
         Self {
             disk: SimDisk::new(seed),
-            log: Log::create(IDENTITY, settings.clone()),
+            journal: Journal::create(IDENTITY, settings.clone()),
             settings,
             now_ms: 0,
             state: State::new(),
@@ -129,8 +129,8 @@ impl Model {
         let (kind, bytes) = op.encode();
         let (front, back) = bytes.split_at(bytes.len() / 2);
         let result = match filler {
-            Some(_) => self.log.append(kind, &[front, back], level),
-            None => self.log.append_essential(kind, &[front, back], level),
+            Some(_) => self.journal.append(kind, &[front, back], level),
+            None => self.journal.append_essential(kind, &[front, back], level),
         };
         let position = match result {
             Ok(position) => position,
@@ -139,12 +139,14 @@ impl Model {
                 return false;
             }
         };
-        let record = self.log.read(position).expect("a record just appended is in memory");
+        let record = self.journal.read(position).expect("a record just appended is in memory");
         assert_eq!((record.kind, record.bytes), (kind, &bytes[..]));
         self.positions.push((op.op, position));
         self.ops.push(op.clone());
-        let log = &mut self.log;
-        apply(&mut self.state, op, position, &mut |position, bytes| log.release(position, bytes));
+        let journal = &mut self.journal;
+        apply(&mut self.state, op, position, &mut |position, bytes| {
+            journal.release(position, bytes)
+        });
         true
     }
 
@@ -152,36 +154,36 @@ impl Model {
     pub(crate) fn turn(&mut self) {
         self.copy_forward();
         let mut commands = Vec::new();
-        self.log.take_commands(&mut commands, self.now_ms);
+        self.journal.take_commands(&mut commands, self.now_ms);
         commands.into_iter().for_each(|command: Command| self.disk.submit(command));
     }
 
     /// One step of the disk.
     pub(crate) fn step(&mut self) {
         if let Some(completion) = self.disk.step() {
-            assert!(self.log.on_completed(completion).is_none());
+            assert!(self.journal.on_completed(completion).is_none());
             self.note_promises();
         }
     }
 
     pub(crate) fn tick(&mut self, elapsed_ms: u64) {
         self.now_ms += elapsed_ms;
-        self.log.on_tick(self.now_ms);
+        self.journal.on_tick(self.now_ms);
     }
 
-    /// Turns and steps until the log is ready and the disk has nothing to do.
+    /// Turns and steps until the journal is ready and the disk has nothing to do.
     pub(crate) fn settle(&mut self) {
         for _ in 0..100_000 {
             self.turn();
-            if self.disk.is_idle() && self.log.status() != Status::Opening {
+            if self.disk.is_idle() && self.journal.status() != Status::Opening {
                 return;
             }
             self.step();
-            if self.log.status() == Status::Opening && self.disk.is_idle() {
+            if self.journal.status() == Status::Opening && self.disk.is_idle() {
                 self.tick(100);
             }
         }
-        panic!("the log does not come to rest: {:?}", self.log.status());
+        panic!("the log does not come to rest: {:?}", self.journal.status());
     }
 
     /// Whether the map holds `key` now.
@@ -190,9 +192,9 @@ impl Model {
     }
 
     fn note_promises(&mut self) {
-        let (written, synced) = (self.log.written_upto(), self.log.synced_upto());
+        let (written, synced) = (self.journal.written_upto(), self.journal.synced_upto());
         let early = self.promise_too_early;
-        if self.log.is_ready() {
+        if self.journal.is_ready() {
             self.promised_fsync = self.promised_fsync.max(self.recovered_upto);
         }
         for &(op, position) in &self.positions {
@@ -207,14 +209,14 @@ impl Model {
     }
 
     fn copy_forward(&mut self) {
-        let Some(mut chunk) = self.chunk.take().or_else(|| self.log.reclaim()) else { return };
+        let Some(mut chunk) = self.chunk.take().or_else(|| self.journal.reclaim()) else { return };
         while let Some(record) = chunk.next() {
             let Op { key, .. } = Op::decode(record);
             let is_live = self.state.get(&key).is_some_and(|(_, at)| *at == record.position);
             if !is_live || self.forget_key == Some(key) {
                 continue;
             }
-            match self.log.append_copy(record.kind, &[record.bytes]) {
+            match self.journal.append_copy(record.kind, &[record.bytes]) {
                 Ok(position) => self.moved(key, position),
                 Err(_) => {
                     chunk.put_back();
@@ -223,7 +225,7 @@ impl Model {
                 }
             }
         }
-        self.log.reclaimed(chunk);
+        self.journal.reclaimed(chunk);
     }
 
     fn moved(&mut self, key: u16, to: Position) {
@@ -239,13 +241,13 @@ impl Model {
     /// A disk with what a backup made now has.
     pub(crate) fn backup(&self, seed: u64) -> SimDisk {
         let mut copy = SimDisk::new(seed);
-        for (number, bytes) in self.log.written_files() {
+        for (number, bytes) in self.journal.written_files() {
             let whole = self.disk.content(number);
             let mut content = whole[..bytes as usize].to_vec();
             content.resize(whole.len(), 0);
             copy.put(number, content);
         }
-        copy.put_manifest(self.log.manifest());
+        copy.put_manifest(self.journal.manifest());
         copy
     }
 
@@ -281,8 +283,8 @@ impl Model {
         self.recovered_upto = upto;
         self.life += 1;
         self.chunk = None;
-        self.log = Log::open(recovered, self.settings.clone());
-        self.log.on_tick(self.now_ms);
+        self.journal = Journal::open(recovered, self.settings.clone());
+        self.journal.on_tick(self.now_ms);
         Ok(())
     }
 
@@ -300,7 +302,7 @@ impl Model {
     }
 }
 
-/// What the records of a log say.
+/// What the records of a journal say.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) state: State,

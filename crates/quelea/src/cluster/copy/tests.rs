@@ -18,13 +18,13 @@ fn opened(directory: &Path, cluster: u8) -> anyhow::Result<(LocalCopy, Cursor)> 
     LocalCopy::open(&DataDir::open(directory).unwrap(), 0, &context(cluster))
 }
 
-/// Messages with the log of a single broker, as they are appended to a stream.
+/// Messages with the journal of a single broker, as they are appended to a stream.
 fn messages(directory: &Path) -> Vec<Body> {
     let mut source = Source::open(directory, 1, SEGMENT_BYTES).unwrap();
-    let log = &mut source.logs[0];
-    let all = (0..log.commits()).flat_map(|commit| log.steps(commit).unwrap());
+    let journal = &mut source.journals[0];
+    let all = (0..journal.commits()).flat_map(|commit| journal.steps(commit).unwrap());
     let all = all.collect::<Vec<_>>().iter().map(message).collect();
-    log.check_end().unwrap();
+    journal.check_end().unwrap();
     all
 }
 
@@ -50,11 +50,11 @@ fn cursor(last: u64) -> Cursor {
     Cursor { last, epoch: 1, writer: 1, number: last, ..Cursor::default() }
 }
 
-fn log_file(directory: &Path) -> PathBuf {
+fn journal_file(directory: &Path) -> PathBuf {
     directory.join("shard-000/0000000001.log")
 }
 
-/// The copy of a node that has read all of a log, and said so.
+/// The copy of a node that has read all of a journal, and said so.
 fn copied() -> tempfile::TempDir {
     let (from, to) = (directory(), tempfile::tempdir().unwrap());
     let (mut copy, _) = opened(to.path(), 7).unwrap();
@@ -68,14 +68,14 @@ fn refusal(directory: &Path, cluster: u8) -> String {
 }
 
 #[test]
-fn an_imported_log_is_the_same_when_it_is_exported() {
+fn an_imported_journal_is_the_same_when_it_is_exported() {
     let (from, to) = (directory(), tempfile::tempdir().unwrap());
     let (mut copy, start) = opened(to.path(), 7).unwrap();
     assert_eq!(start, Cursor::default());
     messages(from.path()).iter().for_each(|body| assert_eq!(copy.apply(body).unwrap(), None));
     copy.finish_export().unwrap();
     drop(copy);
-    let read = |directory: &Path| std::fs::read(log_file(directory)).unwrap();
+    let read = |directory: &Path| std::fs::read(journal_file(directory)).unwrap();
     assert!(read(from.path()) == read(to.path()));
     assert!(!to.path().join("shard-000").join(MARK_FILE).exists());
     let data = DataDir::open(to.path()).unwrap();
@@ -125,19 +125,19 @@ fn a_node_that_was_killed_when_it_had_just_begun_starts_again() {
     copy.apply(&messages(from.path())[1]).unwrap_err();
     let (mut copy, _) = opened(to.path(), 7).unwrap();
     messages(from.path())[..2].iter().for_each(|body| assert_eq!(copy.apply(body).unwrap(), None));
-    assert!(log_file(to.path()).exists());
+    assert!(journal_file(to.path()).exists());
     drop(copy);
     let (_, start) = opened(to.path(), 7).unwrap();
     assert_eq!(start, Cursor::default());
-    assert!(!log_file(to.path()).exists());
+    assert!(!journal_file(to.path()).exists());
 }
 
 #[test]
-fn the_log_of_a_single_broker_is_refused_and_left_alone() {
+fn the_journal_of_a_single_broker_is_refused_and_left_alone() {
     let dir = directory();
     let report = refusal(dir.path(), 7);
     assert!(report.contains("without a cluster") && report.contains("cluster import"), "{report}");
-    assert!(log_file(dir.path()).exists());
+    assert!(journal_file(dir.path()).exists());
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn one_foreign_shard_keeps_all_others_from_being_touched() {
     let of_cluster = |id| cluster::Record { id, shards: 1, segment_bytes: SEGMENT_BYTES };
     let data = DataDir::open(dir.path()).unwrap();
     crate::cluster::check_data(&data, &of_cluster([7; 16])).unwrap();
-    data.log_files(1).unwrap();
+    data.journal_files(1).unwrap();
     let two = cluster::Record { shards: 2, ..of_cluster([8; 16]) };
     let report = format!("{:#}", crate::cluster::check_data(&data, &two).unwrap_err());
     assert!(report.contains("another cluster"), "{report}");
@@ -161,7 +161,7 @@ fn the_copy_of_another_cluster_is_refused_and_left_alone() {
         report.contains("another cluster") && report.contains("another data directory"),
         "{report}"
     );
-    assert!(log_file(dir.path()).exists());
+    assert!(journal_file(dir.path()).exists());
 }
 
 #[test]
@@ -169,13 +169,13 @@ fn a_copy_that_is_damaged_or_torn_is_read_again() {
     type Harm = fn(&Path);
     let harms: [Harm; 4] = [
         |dir| {
-            let mut bytes = std::fs::read(log_file(dir)).unwrap();
+            let mut bytes = std::fs::read(journal_file(dir)).unwrap();
             let at = bytes.windows(3).position(|window| window == b"abc").unwrap();
             bytes[at] ^= 1;
-            std::fs::write(log_file(dir), bytes).unwrap();
+            std::fs::write(journal_file(dir), bytes).unwrap();
         },
         |dir| std::fs::write(dir.join("shard-000/manifest"), b"nonsense").unwrap(),
-        |dir| std::fs::remove_file(log_file(dir)).unwrap(),
+        |dir| std::fs::remove_file(journal_file(dir)).unwrap(),
         |dir| std::fs::write(dir.join("shard-000").join(MARK_FILE), b"nonsense").unwrap(),
     ];
     for (number, harm) in harms.into_iter().enumerate() {
@@ -183,7 +183,7 @@ fn a_copy_that_is_damaged_or_torn_is_read_again() {
         harm(dir.path());
         let (copy, start) = opened(dir.path(), 7).unwrap();
         assert_eq!((start, copy.bytes()), (Cursor::default(), 0), "harm {number}");
-        assert!(!log_file(dir.path()).exists(), "harm {number}");
+        assert!(!journal_file(dir.path()).exists(), "harm {number}");
     }
 }
 
@@ -207,9 +207,9 @@ fn a_backup_has_the_segments_that_were_there_when_it_began() {
     let mark = Mark::read(&pinned.mark.unwrap()).unwrap();
     assert_eq!((mark.cursor, mark.cluster), (cursor(4), [7; 16]));
     copy.carry_out(Command::Delete { id: CommandId(1), segment: 1 });
-    assert!(log_file(dir.path()).exists());
+    assert!(journal_file(dir.path()).exists());
     assert!(copy.unpin().unwrap());
-    assert!(!log_file(dir.path()).exists());
+    assert!(!journal_file(dir.path()).exists());
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_backup_of_a_copy_that_was_thrown_away_is_none() {
 }
 
 #[test]
-fn a_log_that_is_not_whole_is_not_taken_over() {
+fn a_journal_that_is_not_whole_is_not_taken_over() {
     let from = directory();
     let messages = messages(from.path());
     let take = |messages: &[&Body]| {
@@ -239,9 +239,9 @@ fn a_log_that_is_not_whole_is_not_taken_over() {
     assert!(format!("{error:#}").contains("NATS lost messages"), "{error:#}");
 }
 
-/// A directory with a log of five records; 12 says that a retained message is gone.
+/// A directory with a journal of five records; 12 says that a retained message is gone.
 fn directory() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    data::sample::write_log(dir.path(), 12, 1).unwrap();
+    data::sample::write_journal(dir.path(), 12, 1).unwrap();
     dir
 }

@@ -15,14 +15,14 @@ use codec::Reason;
 use driver::{Charge, Host, Origin, Read, Socket, Waker};
 use mio::{Interest, Poll, Registry, Token};
 use net::Stream;
-use storage::Log;
+use storage::Journal;
 use tokio::sync::oneshot;
 
 use crate::cluster::Acting;
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
+use crate::run::journals::Journals;
 use crate::run::limiter::{ConnectionLimiter, ConnectionPermit};
-use crate::run::logs::Logs;
 use crate::run::reauthentication::Reauthentication;
 use crate::run::timing::Timing;
 use base::Clock;
@@ -39,7 +39,7 @@ pub(in crate::run) struct OsParts {
     pub(in crate::run) authenticator: Arc<Authenticator>,
     pub(in crate::run) limiter: Arc<ConnectionLimiter>,
     /// None: nothing is kept.
-    pub(in crate::run) logs: Option<Logs>,
+    pub(in crate::run) journals: Option<Journals>,
     /// Of all workers: how long their turns take.
     pub(in crate::run) turns: Arc<[Timing]>,
     pub(in crate::run) line_pace: Arc<LinePace>,
@@ -63,15 +63,15 @@ pub(in crate::run) enum Order {
         listed: Arc<Lists>,
         ends: bool,
     },
-    /// Keep the files of all logs as they are until `Unpin`, and say which they are.
+    /// Keep the files of all journals as they are until `Unpin`, and say which they are.
     Pin(Sender<Pinned>),
     Unpin,
     /// Give back what is free in the heap of the thread that drives it.
     Purge,
 }
 
-/// The log of a shard as it is pinned for a backup: segments, and bytes of each that belong to it;
-/// and the manifest.
+/// The journal of a shard as it is pinned for a backup: segments, and bytes of each that belong to
+/// it; and the manifest.
 pub(in crate::run) struct Pinned {
     pub(in crate::run) shard: ShardId,
     pub(in crate::run) segments: Vec<(u32, u64)>,
@@ -212,38 +212,40 @@ impl Host for Os {
     fn on_order(&mut self, order: Order, shards: &mut [Shard], now_ms: u64) {
         match order {
             Order::Bans { listed, ends } => self.on_bans(listed, ends, shards, now_ms),
-            Order::Pin(answer) => pin_logs(shards, &answer),
-            Order::Unpin => shards.iter_mut().filter_map(Shard::log_mut).for_each(Log::unpin),
+            Order::Pin(answer) => pin_journals(shards, &answer),
+            Order::Unpin => {
+                shards.iter_mut().filter_map(Shard::journal_mut).for_each(Journal::unpin)
+            }
             Order::Purge => memory::purge_if_asked(),
         }
     }
 
-    fn drive_logs(&mut self, shards: &mut [Shard], now_ms: u64) {
-        if let Some(logs) = &mut self.parts.logs {
-            logs.carry_out(shards, now_ms);
+    fn drive_journals(&mut self, shards: &mut [Shard], now_ms: u64) {
+        if let Some(journals) = &mut self.parts.journals {
+            journals.carry_out(shards, now_ms);
         }
     }
 
-    fn logs_deadline_ms(&self) -> Option<u64> {
-        self.parts.logs.as_ref().and_then(Logs::next_deadline_ms)
+    fn journals_deadline_ms(&self) -> Option<u64> {
+        self.parts.journals.as_ref().and_then(Journals::next_deadline_ms)
     }
 
-    fn have_logs_ended(&mut self) -> bool {
-        self.parts.logs.as_mut().is_none_or(|logs| {
-            logs.report_quiet();
-            logs.have_ended()
+    fn have_journals_ended(&mut self) -> bool {
+        self.parts.journals.as_mut().is_none_or(|journals| {
+            journals.report_quiet();
+            journals.have_ended()
         })
     }
 }
 
-fn pin_logs(shards: &mut [Shard], answer: &Sender<Pinned>) {
+fn pin_journals(shards: &mut [Shard], answer: &Sender<Pinned>) {
     for shard in shards {
         // Who asked may be gone; it takes its pin back all the same.
         let id = shard.id();
         let (mut segments, mut manifest) = (Vec::new(), None);
-        if let Some(log) = shard.log_mut() {
-            log.pin();
-            (segments, manifest) = (log.written_files(), log.manifest());
+        if let Some(journal) = shard.journal_mut() {
+            journal.pin();
+            (segments, manifest) = (journal.written_files(), journal.manifest());
         }
         let _ = answer.send(Pinned { shard: id, segments, manifest });
     }

@@ -1,4 +1,4 @@
-//! The logs get short of space: those who fill them are refused more, and the others go on.
+//! The journals get short of space: those who fill them are refused more, and the others go on.
 
 use crate::lab::{Conn, Got, Lab, persistent, publish, retained};
 use broker::{ConnectRequest, Event, Settings, WhenFull};
@@ -8,7 +8,7 @@ use storage::Status;
 use storage::testing::Crash;
 
 const SHARDS: u16 = 2;
-const LOG_BYTES_MAX: u64 = 16 * 1024 * 1024;
+const JOURNAL_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const PAYLOAD: [u8; 4_000] = [b'x'; 4_000];
 
 fn user(name: &str, client_id: &str) -> ConnectRequest {
@@ -29,8 +29,9 @@ struct Town {
 }
 
 fn town(settings: Settings) -> Town {
-    let log = storage::Settings { log_bytes_max: LOG_BYTES_MAX, ..crate::lab::log_settings() };
-    let mut lab = Lab::durable_by(SHARDS, settings, log);
+    let journal =
+        storage::Settings { log_bytes_max: JOURNAL_BYTES_MAX, ..crate::lab::journal_settings() };
+    let mut lab = Lab::durable_by(SHARDS, settings, journal);
     for name in ["eve", "anna"] {
         for shard in 0..SHARDS {
             let away = lab.open(user(name, &lab.id_on(shard, &format!("{name}-away"))));
@@ -61,7 +62,7 @@ fn answer_after_pause(lab: &mut Lab, conn: Conn, packet_id: u16) -> Option<Reaso
     answer(lab, conn, packet_id)
 }
 
-/// Publishes until that is refused, or a log is full; returns how often it was taken.
+/// Publishes until that is refused, or a journal is full; returns how often it was taken.
 fn fill(lab: &mut Lab, conn: Conn, topic: &str, qos: u8) -> usize {
     for number in 0..4_000 {
         let packet_id = number as u16 + 1;
@@ -79,7 +80,7 @@ fn fill(lab: &mut Lab, conn: Conn, topic: &str, qos: u8) -> usize {
 }
 
 fn any_is_full(lab: &Lab) -> bool {
-    lab.shards.iter().any(|shard| matches!(shard.log_status(), Some(Status::Full(_))))
+    lab.shards.iter().any(|shard| matches!(shard.journal_status(), Some(Status::Full(_))))
 }
 
 fn goes_on(lab: &mut Lab, conn: Conn, topic: &str) {
@@ -90,7 +91,7 @@ fn goes_on(lab: &mut Lab, conn: Conn, topic: &str) {
 }
 
 #[test]
-fn who_fills_the_logs_is_refused_before_they_are_full_and_the_others_go_on() {
+fn who_fills_the_journals_is_refused_before_they_are_full_and_the_others_go_on() {
     for (topic, qos) in [("eve/x", 1), ("eve/x", 2), ("eve-jobs/x", 1)] {
         let Town { mut lab, eve, anna } = town(Settings::default());
         let taken = fill(&mut lab, eve, topic, qos);
@@ -113,14 +114,14 @@ fn who_fills_the_logs_is_refused_before_they_are_full_and_the_others_go_on() {
     }
 }
 
-/// What may wait in all logs together, as far as reclaiming does not have to hurry.
+/// What may wait in all journals together, as far as reclaiming does not have to hurry.
 fn room() -> u64 {
-    let slack = 4 * u64::from(crate::lab::log_settings().segment_bytes);
-    (LOG_BYTES_MAX - slack) / 2 * u64::from(SHARDS)
+    let slack = 4 * u64::from(crate::lab::journal_settings().segment_bytes);
+    (JOURNAL_BYTES_MAX - slack) / 2 * u64::from(SHARDS)
 }
 
 #[test]
-fn who_is_alone_has_nearly_all_of_the_logs_and_who_comes_later_still_gets_in() {
+fn who_is_alone_has_nearly_all_of_the_journals_and_who_comes_later_still_gets_in() {
     let Town { mut lab, eve, anna } = town(Settings::default());
     fill(&mut lab, eve, "eve/x", 1);
     let alone = logged(&lab, "user eve");
@@ -129,9 +130,9 @@ fn who_is_alone_has_nearly_all_of_the_logs_and_who_comes_later_still_gets_in() {
     assert_eq!(answer_to(&mut lab, eve, "eve/x"), Reason::QUOTA_EXCEEDED);
 }
 
-/// Nobody else has anything in the logs, and there is no third.
+/// Nobody else has anything in the journals, and there is no third.
 #[test]
-fn two_who_fill_the_logs_have_the_same_in_the_end() {
+fn two_who_fill_the_journals_have_the_same_in_the_end() {
     let Town { mut lab, eve, anna } = town(Settings::default());
     fill(&mut lab, eve, "eve/x", 1);
     fill(&mut lab, anna, "anna/x", 1);
@@ -184,7 +185,7 @@ fn answer_to(lab: &mut Lab, conn: Conn, topic: &str) -> Reason {
 }
 
 #[test]
-fn what_is_taken_out_of_the_logs_is_paid_for_by_nobody() {
+fn what_is_taken_out_of_the_journals_is_paid_for_by_nobody() {
     let Town { mut lab, eve, .. } = town(Settings::default());
     fill(&mut lab, eve, "eve/x", 1);
     for shard in 0..SHARDS {
@@ -192,7 +193,7 @@ fn what_is_taken_out_of_the_logs_is_paid_for_by_nobody() {
         let again = lab.open(ConnectRequest { clean_start: true, ..user("eve", &id) });
         lab.cut(again);
     }
-    lab.turn_the_log_over();
+    lab.turn_the_journal_over();
     assert_eq!(logged(&lab, "user eve"), 0);
     assert_eq!(lab.shared.ledger.bytes(MemoryKind::Logged), 0);
     lab.send(eve, &publish("eve/x", &PAYLOAD, 1, 6_000));
@@ -243,7 +244,7 @@ fn who_reads_pays_for_nothing_however_much_comes() {
 }
 
 #[test]
-fn where_publishers_wait_for_room_those_who_fill_the_logs_do() {
+fn where_publishers_wait_for_room_those_who_fill_the_journals_do() {
     let settings = Settings { when_full: WhenFull::Wait, ..Settings::default() };
     let Town { mut lab, eve, anna } = town(settings);
     let taken = (1..4_000).find(|packet_id| {
@@ -267,7 +268,7 @@ fn where_publishers_wait_for_room_those_who_fill_the_logs_do() {
     assert!(reason.is_some_and(|reason| !reason.is_error()), "{reason:?}");
 }
 
-/// Fills the logs, until it is refused or has to wait.
+/// Fills the journals, until it is refused or has to wait.
 fn fill_up(lab: &mut Lab, conn: Conn) {
     let is_over = |packet_id: &u16| {
         lab.send(conn, &publish("eve/x", &PAYLOAD, 1, *packet_id));
@@ -304,7 +305,7 @@ fn wills_do_not_get_around_the_share_of_who_leaves_them() {
     let Town { mut lab, eve, anna } = town(Settings::default());
     fill_up(&mut lab, eve);
     let live = |lab: &Lab| -> u64 {
-        let stats = lab.shards.iter().filter_map(|shard| Some(shard.log()?.stats()));
+        let stats = lab.shards.iter().filter_map(|shard| Some(shard.journal()?.stats()));
         stats.map(|stats| stats.live_bytes).sum()
     };
     let before = live(&lab);

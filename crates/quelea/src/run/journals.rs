@@ -1,4 +1,4 @@
-//! The logs of a worker's shards: what their disks have to do, and how they are.
+//! The journals of a worker's shards: what their disks have to do, and how they are.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -7,28 +7,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use broker::{Shard, ShardId};
-use storage::{Command, CommandId, Completion, Fault, Log, Outcome, Position, Stats, Status};
+use storage::{Command, CommandId, Completion, Fault, Journal, Outcome, Position, Stats, Status};
 
 use super::mailbox::{Item, Mailbox};
 use super::timing::Timing;
 use crate::cluster::{Member, Order};
 use crate::http::{Health, State};
-use data::{LogDisk, LogFiles};
+use data::{JournalDisk, JournalFiles};
 
 /// How often figures are shown to others.
 const FIGURES_INTERVAL_MS: u64 = 500;
 
-/// The least time between two lines about the space of a log.
+/// The least time between two lines about the space of a journal.
 const REPORT_INTERVAL_MS: u64 = 10_000;
 
-/// The logs of one worker, in the order of its shards.
-pub(super) struct Logs {
+/// The journals of one worker, in the order of its shards.
+pub(super) struct Journals {
     disks: Vec<Disk>,
-    seen: Vec<LogState>,
+    seen: Vec<JournalState>,
     last_reported: Vec<LastReported>,
     commands: Vec<Command>,
     mailbox: Arc<Mailbox>,
-    board: Arc<LogBoard>,
+    board: Arc<JournalBoard>,
     figures_at_ms: u64,
     /// Something may have changed since figures were shown.
     is_stale: bool,
@@ -38,21 +38,21 @@ pub(super) struct Logs {
     is_quiet: bool,
 }
 
-/// What a log is on.
-pub(super) enum LogPlace {
-    Files(LogFiles),
+/// What a journal is on.
+pub(super) enum JournalBackend {
+    Files(JournalFiles),
     /// Streams of a cluster.
     Member(Member),
 }
 
-/// What carries out the commands of a log.
+/// What carries out the commands of a journal.
 enum Disk {
-    Files(LogDisk),
+    Files(JournalDisk),
     Member(Member, ShardId, Arc<Submitted>),
 }
 
-/// When commits of a log were submitted that are not answered yet, in their order. The log bounds
-/// how many these are.
+/// When commits of a journal were submitted that are not answered yet, in their order. The journal
+/// bounds how many these are.
 #[derive(Debug, Default)]
 struct Submitted(Mutex<VecDeque<(CommandId, Instant)>>);
 
@@ -104,19 +104,19 @@ impl Disk {
     }
 }
 
-/// What a worker with logs tells those who wait for it.
+/// What a worker with journals tells those who wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// All of its logs are ready, or one never will be.
+    /// All of its journals are ready, or one never will be.
     Open(Result<(), Fault>),
     /// It has been told to stop, and its last connection is gone.
     Quiet,
 }
 
-/// How a log is, without the details.
+/// How a journal is, without the details.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum LogState {
+pub enum JournalState {
     #[default]
     Opening,
     Ready,
@@ -127,12 +127,12 @@ pub enum LogState {
     Fenced,
 }
 
-impl Logs {
+impl Journals {
     /// Starts the disks of these shards.
     pub(super) fn start(
-        shards: impl IntoIterator<Item = (ShardId, LogPlace)>,
+        shards: impl IntoIterator<Item = (ShardId, JournalBackend)>,
         mailbox: &Arc<Mailbox>,
-        board: &Arc<LogBoard>,
+        board: &Arc<JournalBoard>,
         phases: &Sender<Phase>,
     ) -> std::io::Result<Self> {
         let mut disks = Vec::new();
@@ -145,14 +145,14 @@ impl Logs {
                 mailbox.put(Item::Disk(shard, Box::new(completion)));
             };
             disks.push(match place {
-                LogPlace::Files(files) => {
-                    Disk::Files(LogDisk::spawn(files, &format!("log-{shard}"), done)?)
+                JournalBackend::Files(files) => {
+                    Disk::Files(JournalDisk::spawn(files, &format!("log-{shard}"), done)?)
                 }
-                LogPlace::Member(member) => Disk::attach(member, shard, done),
+                JournalBackend::Member(member) => Disk::attach(member, shard, done),
             });
         }
         Ok(Self {
-            seen: vec![LogState::Opening; disks.len()],
+            seen: vec![JournalState::Opening; disks.len()],
             last_reported: vec![LastReported::default(); disks.len()],
             disks,
             commands: Vec::new(),
@@ -166,7 +166,7 @@ impl Logs {
         })
     }
 
-    /// Hands over what the disks have to do, and looks how the logs are. Once per turn.
+    /// Hands over what the disks have to do, and looks how the journals are. Once per turn.
     pub(super) fn carry_out(&mut self, shards: &mut [Shard], now_ms: u64) {
         let shows_figures = self.figures_at_ms <= now_ms;
         if shows_figures {
@@ -180,17 +180,17 @@ impl Logs {
                     self.mailbox.put(Item::Disk(shard.id(), Box::new(completion)));
                 }
             }
-            let status = shard.log_status().unwrap_or(Status::Closed);
-            let state = LogState::of(&status);
+            let status = shard.journal_status().unwrap_or(Status::Closed);
+            let state = JournalState::of(&status);
             let has_changed = std::mem::replace(&mut self.seen[place], state) != state;
             self.last_reported[place].look(shard.id(), &status, now_ms);
             self.last_reported[place]
-                .look_at_damage(shard.id(), shard.log().and_then(|log| log.damaged()));
+                .look_at_damage(shard.id(), shard.journal().and_then(|journal| journal.damaged()));
             if has_changed || shows_figures {
                 self.board.show(
                     shard.id(),
                     state,
-                    &shard.log().map(Log::stats).unwrap_or_default(),
+                    &shard.journal().map(Journal::stats).unwrap_or_default(),
                 );
             }
         }
@@ -206,13 +206,15 @@ impl Logs {
     }
 
     fn report_open(&mut self, shards: &[Shard]) {
-        let failed = shards.iter().find_map(|shard| match shard.log_status() {
+        let failed = shards.iter().find_map(|shard| match shard.journal_status() {
             Some(Status::Poisoned(fault) | Status::Fenced(fault)) => Some(fault),
             _ => None,
         });
         let opened = match failed {
             Some(fault) => Err(fault),
-            None if shards.iter().all(|shard| shard.log().is_none_or(Log::is_ready)) => Ok(()),
+            None if shards.iter().all(|shard| shard.journal().is_none_or(Journal::is_ready)) => {
+                Ok(())
+            }
             None => return,
         };
         self.is_open = true;
@@ -227,14 +229,14 @@ impl Logs {
         }
     }
 
-    /// True when no log of the worker has anything left to write.
+    /// True when no journal of the worker has anything left to write.
     pub(super) fn have_ended(&self) -> bool {
-        use LogState::{Closed, Fenced, Poisoned};
+        use JournalState::{Closed, Fenced, Poisoned};
         self.seen.iter().all(|state| matches!(state, Closed | Poisoned | Fenced))
     }
 }
 
-impl LogState {
+impl JournalState {
     const ALL: [Self; 7] = [
         Self::Opening,
         Self::Ready,
@@ -281,33 +283,33 @@ impl LogState {
     }
 }
 
-/// What operators were told last of a log.
+/// What operators were told last of a journal.
 #[derive(Clone, Copy, Debug)]
 struct LastReported {
-    /// [`LogState::Ready`] stands for all that is no trouble.
-    state: LogState,
+    /// [`JournalState::Ready`] stands for all that is no trouble.
+    state: JournalState,
     is_damaged: bool,
     at_ms: u64,
 }
 
 impl Default for LastReported {
     fn default() -> Self {
-        Self { state: LogState::Ready, is_damaged: false, at_ms: 0 }
+        Self { state: JournalState::Ready, is_damaged: false, at_ms: 0 }
     }
 }
 
 impl LastReported {
-    /// One line per change, not per message; and a log that is full again and again, because what
-    /// is acknowledged makes room for a moment, says so now and then only.
+    /// One line per change, not per message; and a journal that is full again and again, because
+    /// what is acknowledged makes room for a moment, says so now and then only.
     fn look(&mut self, shard: ShardId, status: &Status, now_ms: u64) {
-        let found = LogState::of(status);
+        let found = JournalState::of(status);
         let state = match found.is_trouble() || found.is_final() {
             true => found,
-            false => LogState::Ready,
+            false => JournalState::Ready,
         };
         let is_due = state.is_final() || now_ms >= self.at_ms + REPORT_INTERVAL_MS;
         if state != self.state && is_due && !self.state.is_final() {
-            log_status(shard, status, self.state);
+            journal_change(shard, status, self.state);
             *self = Self { state, at_ms: now_ms, ..*self };
         }
     }
@@ -330,7 +332,7 @@ impl LastReported {
 }
 
 /// `before`: what was reported last.
-fn log_status(shard: ShardId, status: &Status, before: LogState) {
+fn journal_change(shard: ShardId, status: &Status, before: JournalState) {
     match status {
         Status::Full(fault) => tracing::error!(
             shard,
@@ -352,7 +354,7 @@ fn log_status(shard: ShardId, status: &Status, before: LogState) {
             "a write or sync of the log failed: no message that must be stored is acknowledged \
             any more; repair the disk, then restart the broker"
         ),
-        _ if before == LogState::Unavailable => {
+        _ if before == JournalState::Unavailable => {
             tracing::debug!(shard, "the log has a quorum again");
         }
         Status::Opening | Status::Ready | Status::Closed => {
@@ -361,24 +363,24 @@ fn log_status(shard: ShardId, status: &Status, before: LogState) {
     }
 }
 
-/// How the logs are, for metrics, `$SYS` and health checks. Written by workers and disk threads,
-/// read by any.
+/// How the journals are, for metrics, `$SYS` and health checks. Written by workers and disk
+/// threads, read by any.
 #[derive(Debug)]
-pub struct LogBoard {
-    logs: Box<[LogFigures]>,
+pub struct JournalBoard {
+    journals: Box<[JournalFigures]>,
     pub commits: Timing,
     health: Health,
 }
 
-/// The last figures of one log.
+/// The last figures of one journal.
 #[derive(Debug, Default)]
-struct LogFigures {
+struct JournalFigures {
     state: AtomicU8,
     figures: [AtomicU64; FIGURES.len()],
 }
 
-/// A figure of a log: the end of its metric's name, whether it only grows, what it is, and where it
-/// comes from.
+/// A figure of a journal: the end of its metric's name, whether it only grows, what it is, and
+/// where it comes from.
 pub struct Figure {
     pub name: &'static str,
     pub kind: broker::MetricType,
@@ -386,53 +388,54 @@ pub struct Figure {
     of: fn(&Stats) -> u64,
 }
 
-impl LogBoard {
-    /// A board for so many logs; 0: nothing is kept.
-    pub fn new(logs: u16, health: Health) -> Self {
-        let logs = (0..logs).map(|_| LogFigures::default()).collect();
-        Self { logs, commits: Timing::default(), health }
+impl JournalBoard {
+    /// A board for so many journals; 0: nothing is kept.
+    pub fn new(journals: u16, health: Health) -> Self {
+        let journals = (0..journals).map(|_| JournalFigures::default()).collect();
+        Self { journals, commits: Timing::default(), health }
     }
 
-    pub fn log_count(&self) -> usize {
-        self.logs.len()
+    pub fn journal_count(&self) -> usize {
+        self.journals.len()
     }
 
-    /// The state of each log.
-    pub fn states(&self) -> impl Iterator<Item = LogState> {
-        self.logs.iter().map(|log| {
-            LogState::ALL[usize::from(log.state.load(Ordering::Relaxed)) % LogState::ALL.len()]
+    /// The state of each journal.
+    pub fn states(&self) -> impl Iterator<Item = JournalState> {
+        self.journals.iter().map(|journal| {
+            JournalState::ALL
+                [usize::from(journal.state.load(Ordering::Relaxed)) % JournalState::ALL.len()]
         })
     }
 
-    /// The figure with this place in [`FIGURES`], of each log.
+    /// The figure with this place in [`FIGURES`], of each journal.
     pub fn figures(&self, place: usize) -> impl Iterator<Item = u64> {
-        self.logs.iter().map(move |log| log.figures[place].load(Ordering::Relaxed))
+        self.journals.iter().map(move |journal| journal.figures[place].load(Ordering::Relaxed))
     }
 
-    /// Which log takes nothing, if one does.
+    /// Which journal takes nothing, if one does.
     pub(super) fn why_not_ready(&self) -> Option<String> {
         let mut states = self.states().enumerate();
-        let is_stuck = |state| matches!(state, LogState::Unavailable | LogState::Fenced);
+        let is_stuck = |state| matches!(state, JournalState::Unavailable | JournalState::Fenced);
         let (shard, state) = states.find(|(_, state)| is_stuck(*state))?;
         Some(match state {
-            LogState::Fenced => format!("shard {shard}: another node has taken over its log"),
+            JournalState::Fenced => format!("shard {shard}: another node has taken over its log"),
             _ => format!("shard {shard}: its replicated log has no quorum"),
         })
     }
 
-    fn show(&self, shard: ShardId, state: LogState, stats: &Stats) {
-        let Some(log) = self.logs.get(usize::from(shard)) else { return };
-        log.state.store(state as u8, Ordering::Relaxed);
-        for (cell, figure) in log.figures.iter().zip(FIGURES) {
+    fn show(&self, shard: ShardId, state: JournalState, stats: &Stats) {
+        let Some(journal) = self.journals.get(usize::from(shard)) else { return };
+        journal.state.store(state as u8, Ordering::Relaxed);
+        for (cell, figure) in journal.figures.iter().zip(FIGURES) {
             cell.store((figure.of)(stats), Ordering::Relaxed);
         }
-        if state == LogState::Poisoned {
+        if state == JournalState::Poisoned {
             self.health.set(State::Failed);
         }
     }
 }
 
-/// What is shown of each log.
+/// What is shown of each journal.
 pub const FIGURES: &[Figure] = &[
     Figure {
         name: "live_bytes",
@@ -514,7 +517,7 @@ mod tests {
     use crate::run::worker::EventWaker;
 
     #[test]
-    fn a_log_that_is_full_again_and_again_is_reported_now_and_then() {
+    fn a_journal_that_is_full_again_and_again_is_reported_now_and_then() {
         let fault = || Fault { kind: storage::FaultKind::NoSpace, detail: "full".to_owned() };
         let mut last_reported = LastReported::default();
         let mut lines = Vec::new();
@@ -525,14 +528,14 @@ mod tests {
             let before = last_reported.at_ms;
             last_reported.look(0, &status, now_ms);
             if last_reported.at_ms != before {
-                lines.push((now_ms - start_ms, last_reported.state == LogState::Full));
+                lines.push((now_ms - start_ms, last_reported.state == JournalState::Full));
             }
         }
         assert_eq!(lines, [(0, true), (10_100, false), (20_200, true)]);
         last_reported.look(0, &Status::Poisoned(fault()), start_ms + 30_000);
-        assert_eq!(last_reported.state, LogState::Poisoned, "at once");
+        assert_eq!(last_reported.state, JournalState::Poisoned, "at once");
         last_reported.look(0, &Status::Ready, start_ms + 90_000);
-        assert_eq!(last_reported.state, LogState::Poisoned, "for ever");
+        assert_eq!(last_reported.state, JournalState::Poisoned, "for ever");
     }
 
     #[test]
@@ -544,9 +547,9 @@ mod tests {
         last_reported.look(0, &Status::Ready, 1_700_000_000_000);
         let fault = Fault { kind: storage::FaultKind::NoSpace, detail: "full".to_owned() };
         last_reported.look(0, &Status::Full(fault), 1_700_000_000_000);
-        assert_eq!((last_reported.is_damaged, last_reported.state), (true, LogState::Full));
-        let board = LogBoard::new(1, Health::new());
-        board.show(0, LogState::Ready, &Stats { is_damaged: true, ..Stats::default() });
+        assert_eq!((last_reported.is_damaged, last_reported.state), (true, JournalState::Full));
+        let board = JournalBoard::new(1, Health::new());
+        board.show(0, JournalState::Ready, &Stats { is_damaged: true, ..Stats::default() });
         let place = FIGURES.iter().position(|figure| figure.name == "damaged").unwrap();
         assert_eq!(board.figures(place).collect::<Vec<_>>(), [1]);
     }
@@ -556,26 +559,29 @@ mod tests {
         let poll = mio::Poll::new().unwrap();
         let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
         let mailbox = Arc::new(Mailbox::new(EventWaker(waker)));
-        let board = Arc::new(LogBoard::new(0, Health::new()));
+        let board = Arc::new(JournalBoard::new(0, Health::new()));
         let (phases, _ends) = std::sync::mpsc::channel();
-        let mut logs = Logs::start([], &mailbox, &board, &phases).unwrap();
-        logs.carry_out(&mut [], 1000);
-        assert_eq!(logs.next_deadline_ms(), None);
-        logs.carry_out(&mut [], 1001);
-        assert_eq!(logs.next_deadline_ms(), Some(1000 + FIGURES_INTERVAL_MS));
-        logs.carry_out(&mut [], 1000 + FIGURES_INTERVAL_MS);
-        assert_eq!(logs.next_deadline_ms(), None);
+        let mut journals = Journals::start([], &mailbox, &board, &phases).unwrap();
+        journals.carry_out(&mut [], 1000);
+        assert_eq!(journals.next_deadline_ms(), None);
+        journals.carry_out(&mut [], 1001);
+        assert_eq!(journals.next_deadline_ms(), Some(1000 + FIGURES_INTERVAL_MS));
+        journals.carry_out(&mut [], 1000 + FIGURES_INTERVAL_MS);
+        assert_eq!(journals.next_deadline_ms(), None);
     }
 
     #[test]
-    fn a_log_without_a_quorum_and_one_of_another_owner_do_not_fail_the_health_check() {
+    fn a_journal_without_a_quorum_and_one_of_another_owner_do_not_fail_the_health_check() {
         let health = Health::new();
         health.set(State::Ready);
-        let board = LogBoard::new(2, health.clone());
-        board.show(0, LogState::Unavailable, &Stats::default());
-        board.show(1, LogState::Fenced, &Stats::default());
+        let board = JournalBoard::new(2, health.clone());
+        board.show(0, JournalState::Unavailable, &Stats::default());
+        board.show(1, JournalState::Fenced, &Stats::default());
         assert_eq!(health.state(), State::Ready);
-        assert_eq!(board.states().collect::<Vec<_>>(), [LogState::Unavailable, LogState::Fenced]);
+        assert_eq!(
+            board.states().collect::<Vec<_>>(),
+            [JournalState::Unavailable, JournalState::Fenced]
+        );
 
         let fault = |kind| Fault { kind, detail: "no answer".to_owned() };
         let mut last_reported = LastReported::default();
@@ -585,27 +591,27 @@ mod tests {
             &Status::Unavailable(fault(storage::FaultKind::Unavailable)),
             start_ms,
         );
-        assert_eq!(last_reported.state, LogState::Unavailable);
+        assert_eq!(last_reported.state, JournalState::Unavailable);
         last_reported.look(0, &Status::Ready, start_ms + 1000);
-        assert_eq!(last_reported.state, LogState::Unavailable, "later");
+        assert_eq!(last_reported.state, JournalState::Unavailable, "later");
         last_reported.look(0, &Status::Ready, start_ms + REPORT_INTERVAL_MS);
-        assert_eq!(last_reported.state, LogState::Ready);
+        assert_eq!(last_reported.state, JournalState::Ready);
         last_reported.look(
             0,
             &Status::Fenced(fault(storage::FaultKind::Fenced)),
             start_ms + 10_001,
         );
-        assert_eq!(last_reported.state, LogState::Fenced, "at once");
+        assert_eq!(last_reported.state, JournalState::Fenced, "at once");
     }
 
     #[test]
-    fn a_log_without_a_quorum_is_the_reason_not_to_be_ready() {
-        let board = LogBoard::new(2, Health::new());
+    fn a_journal_without_a_quorum_is_the_reason_not_to_be_ready() {
+        let board = JournalBoard::new(2, Health::new());
         assert_eq!(board.why_not_ready(), None);
-        board.show(1, LogState::Unavailable, &Stats::default());
+        board.show(1, JournalState::Unavailable, &Stats::default());
         let why = board.why_not_ready().unwrap();
         assert!(why.contains("shard 1") && why.contains("no quorum"), "{why}");
-        board.show(1, LogState::Ready, &Stats::default());
+        board.show(1, JournalState::Ready, &Stats::default());
         assert_eq!(board.why_not_ready(), None);
     }
 
@@ -621,15 +627,18 @@ mod tests {
     }
 
     #[test]
-    fn a_poisoned_log_fails_the_health_check() {
+    fn a_poisoned_journal_fails_the_health_check() {
         let health = Health::new();
         health.set(State::Ready);
-        let board = LogBoard::new(2, health.clone());
-        board.show(0, LogState::Full, &Stats::default());
+        let board = JournalBoard::new(2, health.clone());
+        board.show(0, JournalState::Full, &Stats::default());
         assert_eq!(health.state(), State::Ready, "a full disk passes");
-        board.show(1, LogState::Poisoned, &Stats { live_bytes: 7, ..Stats::default() });
+        board.show(1, JournalState::Poisoned, &Stats { live_bytes: 7, ..Stats::default() });
         assert_eq!(health.state(), State::Failed);
-        assert_eq!(board.states().collect::<Vec<_>>(), [LogState::Full, LogState::Poisoned]);
+        assert_eq!(
+            board.states().collect::<Vec<_>>(),
+            [JournalState::Full, JournalState::Poisoned]
+        );
         assert_eq!(board.figures(0).collect::<Vec<_>>(), [0, 7]);
     }
 }

@@ -1,4 +1,5 @@
-//! The log of one shard: what is appended, where it stands, and how much of it may be relied upon.
+//! The journal of one shard: what is appended, where it stands, and how much of it may be relied
+//! upon.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,11 +21,12 @@ use crate::scan::Walk;
 use crate::settings::Settings;
 use crate::space::Space;
 
-/// A segmented append-only log with group commit, as a state machine.
+/// A segmented append-only journal with group commit, as a state machine.
 ///
-/// The user appends records, hands the commands of [`Log::take_commands`] to a disk once per turn,
-/// brings each completion back to [`Log::on_completed`], and calls [`Log::on_tick`] now and then.
-pub struct Log {
+/// The user appends records, hands the commands of [`Journal::take_commands`] to a disk once per
+/// turn, brings each completion back to [`Journal::on_completed`], and calls [`Journal::on_tick`]
+/// now and then.
+pub struct Journal {
     pub(crate) identity: Identity,
     pub(crate) settings: Settings,
     pub(crate) now_ms: u64,
@@ -72,16 +74,16 @@ pub enum AppendError {
     /// No space. Passes when space returns: refuse or slow the sender down.
     #[error("no space for the log: {0}")]
     Full(Fault),
-    /// A write or sync failed, or another node owns the log. Nothing more will ever be promised by
-    /// this log.
+    /// A write or sync failed, or another node owns the journal. Nothing more will ever be promised
+    /// by this journal.
     #[error("the log is out of service: {0}")]
     Poisoned(Fault),
-    /// The log is closing or closed.
+    /// The journal is closing or closed.
     #[error("the log is closed")]
     Closed,
 }
 
-/// What state the log is in, for readiness checks and operators.
+/// What state the journal is in, for readiness checks and operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
     /// What recovery found is being made durable; wait before relying on it.
@@ -90,24 +92,24 @@ pub enum Status {
     /// Normal appends are or soon will be refused; reads, releases and essential appends go on.
     Full(Fault),
     /// There is no quorum: appends are taken until too much waits, nothing is promised meanwhile,
-    /// and the log goes on by itself.
+    /// and the journal goes on by itself.
     Unavailable(Fault),
     /// Nothing is promised any more.
     Poisoned(Fault),
-    /// Another node owns the log: nothing is promised or written any more.
+    /// Another node owns the journal: nothing is promised or written any more.
     Fenced(Fault),
     /// Sealed and complete: the files may be left alone.
     Closed,
 }
 
 impl Status {
-    /// Is nothing promised any more, and never will be by this log?
+    /// Is nothing promised any more, and never will be by this journal?
     pub fn is_out_of_service(&self) -> bool {
         matches!(self, Self::Poisoned(_) | Self::Fenced(_))
     }
 }
 
-/// Counters since the log was opened, and sizes as of now.
+/// Counters since the journal was opened, and sizes as of now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     pub records_appended: u64,
@@ -127,11 +129,11 @@ pub struct Stats {
     pub used_bytes: u64,
     pub live_bytes: u64,
     pub pending_bytes: usize,
-    /// See [`Log::damaged`].
+    /// See [`Journal::damaged`].
     pub is_damaged: bool,
 }
 
-/// What came back for a [`Log::request`].
+/// What came back for a [`Journal::request`].
 #[derive(Debug)]
 pub struct ReadBack {
     pub id: CommandId,
@@ -197,7 +199,7 @@ impl Head {
         Self { segment: 0, seed: 0, capacity: 0, next: 0, sequence: 1, previous: 0, epoch: 1 }
     }
 
-    /// Of the next opening, behind what was walked of a log.
+    /// Of the next opening, behind what was walked of a journal.
     pub(crate) fn behind(identity: &Identity, capacity: u32, end: &Walk) -> Self {
         let segment = end.position.segment();
         Self {
@@ -212,25 +214,25 @@ impl Head {
     }
 }
 
-impl Log {
-    /// A new log in an empty directory. `identity.id` must be random.
+impl Journal {
+    /// A new journal in an empty directory. `identity.id` must be random.
     pub fn create(identity: Identity, settings: Settings) -> Self {
         let head = Head::of_nothing();
         Self::with(identity, settings, head, Ledger::default(), Space::default(), None)
     }
 
-    /// Goes on with a log that was recovered. Nothing that recovery found may be relied upon before
-    /// [`Log::status`] is past `Opening`: only then is it known to be durable.
+    /// Goes on with a journal that was recovered. Nothing that recovery found may be relied upon
+    /// before [`Journal::status`] is past `Opening`: only then is it known to be durable.
     pub fn open(recovered: Recovered, settings: Settings) -> Self {
         let Recovered { identity, head, ledger, space, manifest, .. } = recovered;
         let segment = head.segment;
-        let mut log = Self::with(identity, settings, head, ledger, space, manifest);
+        let mut journal = Self::with(identity, settings, head, ledger, space, manifest);
         if segment != 0 {
             // Its header may be in the hands of the operating system only, if the process ended in
             // between: no batch may be on the medium before it.
-            log.queue.push_back(Step::Sync { segment });
+            journal.queue.push_back(Step::Sync { segment });
         }
-        log
+        journal
     }
 
     fn with(
@@ -266,8 +268,8 @@ impl Log {
         }
     }
 
-    /// Appends a record made of `parts` in order. It is committed once [`Log::written_upto`] or
-    /// [`Log::synced_upto`], as `level` asks, is past the position returned.
+    /// Appends a record made of `parts` in order. It is committed once [`Journal::written_upto`] or
+    /// [`Journal::synced_upto`], as `level` asks, is past the position returned.
     pub fn append(
         &mut self,
         kind: RecordKind,
@@ -288,8 +290,8 @@ impl Log {
         self.append_as(Class::Essential, kind, parts, level)
     }
 
-    /// Appends a record of a [`Log::reclaim`] chunk again. It may use the segment that is kept free
-    /// for this.
+    /// Appends a record of a [`Journal::reclaim`] chunk again. It may use the segment that is kept
+    /// free for this.
     pub fn append_copy(
         &mut self,
         kind: RecordKind,
@@ -322,7 +324,7 @@ impl Log {
         }
     }
 
-    /// The record at `position`, if it is still in memory. `None` means: [`Log::request`] it.
+    /// The record at `position`, if it is still in memory. `None` means: [`Journal::request`] it.
     pub fn read(&self, position: Position) -> Option<Record<'_>> {
         match &self.open {
             Some(batch) if batch.start <= position => read_in(&batch.bytes, batch.start, position),
@@ -331,8 +333,8 @@ impl Log {
     }
 
     /// Asks the disk for the record at `position` and those behind it, about `bytes_max` bytes in
-    /// all. [`Log::on_completed`] returns the [`ReadBack`]. `None`: there is no such segment, or
-    /// nothing is written there yet.
+    /// all. [`Journal::on_completed`] returns the [`ReadBack`]. `None`: there is no such segment,
+    /// or nothing is written there yet.
     pub fn request(&mut self, position: Position, bytes_max: u32) -> Option<CommandId> {
         let segment = position.segment();
         let end = self.written_end(segment)?;
@@ -347,7 +349,7 @@ impl Log {
     }
 
     /// Moves everything the disk has to do now to the end of `out`. Call it once per turn, so that
-    /// all appends of a turn share a write, and at [`Log::next_deadline`].
+    /// all appends of a turn share a write, and at [`Journal::next_deadline`].
     pub fn take_commands(&mut self, out: &mut Vec<Command>, now_ms: u64) {
         self.plan_reads();
         self.plan_reclaim();
@@ -356,7 +358,7 @@ impl Log {
         out.append(&mut self.commands);
     }
 
-    /// Takes in the answer to a command, and returns what a [`Log::request`] asked for.
+    /// Takes in the answer to a command, and returns what a [`Journal::request`] asked for.
     pub fn on_completed(&mut self, completion: Completion) -> Option<ReadBack> {
         let Completion { id, outcome } = completion;
         match outcome {
@@ -376,8 +378,8 @@ impl Log {
         self.on_tick_manifest();
     }
 
-    /// When [`Log::on_tick`] has something to do at the latest, if nothing else happens. What waits
-    /// for the disk is not due before that has answered.
+    /// When [`Journal::on_tick`] has something to do at the latest, if nothing else happens. What
+    /// waits for the disk is not due before that has answered.
     pub fn next_deadline(&self) -> Option<u64> {
         if self.poison.is_some() {
             return None;
@@ -398,26 +400,26 @@ impl Log {
         self.commit.sync_target = self.end();
     }
 
-    /// Ends the log in order: no further appends; what is pending is written, synced and sealed.
-    /// Complete when [`Log::status`] is `Closed`.
+    /// Ends the journal in order: no further appends; what is pending is written, synced and
+    /// sealed. Complete when [`Journal::status`] is `Closed`.
     pub fn close(&mut self) {
         self.phase = self.phase.max(Phase::Closing);
     }
 
     /// Keeps all files as they are, for a backup: segments are neither removed nor used again while
-    /// pinned. Each `pin` wants its [`Log::unpin`].
+    /// pinned. Each `pin` wants its [`Journal::unpin`].
     pub fn pin(&mut self) {
         self.space.pins += 1;
     }
 
-    /// Ends one [`Log::pin`].
+    /// Ends one [`Journal::pin`].
     pub fn unpin(&mut self) {
         self.space.pins = self.space.pins.saturating_sub(1);
     }
 
-    /// The segment files of the log, and how many bytes of each are written: what a backup copies
-    /// while it pins them. Those that have just been emptied belong to it, as long as what is
-    /// written does not say that the log begins behind them.
+    /// The segment files of the journal, and how many bytes of each are written: what a backup
+    /// copies while it pins them. Those that have just been emptied belong to it, as long as what
+    /// is written does not say that the journal begins behind them.
     pub fn written_files(&self) -> Vec<(u32, u64)> {
         let Some(oldest) = self.ledger.oldest() else { return Vec::new() };
         let emptied = self.space.still_needed(self.commit.written);
@@ -431,7 +433,7 @@ impl Log {
         self.upkeep.file()
     }
 
-    /// The state the log is in.
+    /// The state the journal is in.
     pub fn status(&self) -> Status {
         match (&self.poison, &self.space.full, self.phase) {
             (Some(fault), _, _) if fault.kind == FaultKind::Fenced => Status::Fenced(fault.clone()),
@@ -471,14 +473,14 @@ impl Log {
         self.ledger.live_bytes()
     }
 
-    /// How much may live in a log of this size before reclaiming has to hurry to make room: none
-    /// where its size has no limit.
+    /// How much may live in a journal of this size before reclaiming has to hurry to make room:
+    /// none where its size has no limit.
     pub fn live_bytes_max(&self) -> Option<u64> {
         self.settings.live_bytes_max()
     }
 
-    /// How much records may take, beside what is reserved, before the log is full and space has to
-    /// come back: none where its size has no limit.
+    /// How much records may take, beside what is reserved, before the journal is full and space has
+    /// to come back: none where its size has no limit.
     pub fn bytes_left(&self) -> Option<u64> {
         let unmade = self.segment_payload() * self.segments_left()?;
         let left = unmade + self.spare_bytes() + self.rest_bytes();
@@ -519,7 +521,7 @@ impl Log {
         }
     }
 
-    /// Whose log it is.
+    /// Whose journal it is.
     pub fn identity(&self) -> Identity {
         self.identity
     }
@@ -596,10 +598,10 @@ impl Log {
         Ok(())
     }
 
-    /// Bytes that a record of this class has to leave free in a log of so many segments.
+    /// Bytes that a record of this class has to leave free in a journal of so many segments.
     ///
     /// A whole segment is for copies, so that the oldest segment can always be emptied, however
-    /// full the disk is; unless the log has only one segment and there is nothing to empty.
+    /// full the disk is; unless the journal has only one segment and there is nothing to empty.
     pub(crate) fn left_alone(&self, class: Class, segments: usize) -> u64 {
         let for_copies = if segments > 1 { self.segment_payload() } else { 0 };
         match class {
@@ -630,7 +632,7 @@ impl Log {
     }
 
     /// Whether a batch without records fits into the head segment. It may use the end that records
-    /// leave free, so that a log that is full to the brim can still be opened, sealed and
+    /// leave free, so that a journal that is full to the brim can still be opened, sealed and
     /// reclaimed.
     pub(crate) fn has_control_room(&self) -> bool {
         self.head.segment != 0 && self.head.next + BATCH_HEADER_BYTES <= self.head.capacity
