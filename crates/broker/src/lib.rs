@@ -1,7 +1,7 @@
 //! The broker's core: shards that take events and give effects.
 //!
 //! A [`Shard`] owns the sessions of the clients that hash to it, their subscriptions, and the
-//! retained messages of the topics that hash to it. Shards tell each other by [`Mail`]; the little
+//! retained messages of the topics that hash to it. Shards communicate by [`Mail`]; the little
 //! they share is wait-free, but for the names of groups ([`Shared`]). Connections reach a shard
 //! after an acceptor has admitted them ([`admission`]).
 //!

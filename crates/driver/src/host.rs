@@ -1,4 +1,4 @@
-//! What a driver stands on, beside its shards: a clock, sockets, disks, and those who are told of
+//! What a driver stands on, beside its shards: a clock, sockets, disks, and the receivers of
 //! what happens and asked what to do. The threads of the server are one host, the simulator is the
 //! other.
 
@@ -38,7 +38,7 @@ pub trait Host {
     /// A turn has taken so long.
     fn note_turn(&mut self, took: Duration);
 
-    /// From now on edges of the socket are told by this key.
+    /// From now on edges of the socket are reported by this key.
     fn watch(&mut self, socket: &mut Self::Socket, key: usize) -> io::Result<()>;
 
     /// Why a client that was admitted is not let in after all, if it is not.

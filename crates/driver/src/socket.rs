@@ -15,7 +15,7 @@ pub enum Read {
 /// A connection whose handshakes are done: bytes in, bytes out, never blocking. An error means that
 /// it is lost; dropping it closes it.
 ///
-/// Its readiness is told by edges: once for what has come, however much it is, and once when a
+/// Its readiness is reported by edges: once for what has come, however much it is, and once when a
 /// write that fell short may go on.
 pub trait Socket {
     /// Reads into `buffer`, which all connections of a driver share.
@@ -26,7 +26,7 @@ pub trait Socket {
     fn read_onto(&mut self, bytes: &mut Vec<u8>) -> io::Result<Read>;
 
     /// Whether a read that filled `count` bytes of `room` has left nothing behind, so that the next
-    /// edge will tell of more.
+    /// edge will report more.
     fn is_drained(&self, count: usize, room: usize) -> bool;
 
     /// Writes the slices in order, and says how many of their bytes it took: from none to all. The
@@ -43,6 +43,6 @@ pub trait Socket {
     fn shutdown(&mut self) -> io::Result<()>;
 
     /// Whether there is more than a plain byte stream: then it may have read bytes that it has not
-    /// handed on, of which no edge tells, and a farewell that closing alone does not say.
+    /// handed on, which no edge reports, and a farewell that closing alone does not say.
     fn has_layers(&self) -> bool;
 }

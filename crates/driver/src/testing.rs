@@ -1,5 +1,5 @@
-//! A world for a driver in memory: sockets with readiness as the system tells it, a clock that
-//! somebody sets, a host that keeps what it is told.
+//! A world for a driver in memory: sockets with readiness as the system reports it, a clock that
+//! somebody sets, a host that keeps what is reported to it.
 
 mod host;
 mod pipe;

@@ -163,7 +163,7 @@ pub struct Driver<H: Host> {
     bytes_left: usize,
     waiting: TimedConnections,
     local_mail: Vec<(ShardId, Vec<Mail>)>,
-    /// The last turn was not told of all that was ready.
+    /// The last turn did not get all that was ready.
     has_more_ready: bool,
     /// Admitted connections. They are opened between reads, because opening one may read another
     /// into the buffer.
@@ -225,7 +225,7 @@ impl<H: Host> Driver<H> {
 
     /// One turn: what is ready, mail, what is due; then the effects. Who comes and who goes is
     /// last: in a storm of connections messages do not wait for them. `has_more`: there may be
-    /// others that are ready, and each is told of once.
+    /// others that are ready, and each is reported once.
     pub fn turn(&mut self, ready: impl Iterator<Item = Ready>, has_more: bool) {
         let began = self.host.now();
         self.now_ms = self.host.ms_at(began);

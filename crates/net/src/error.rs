@@ -9,7 +9,7 @@ use crate::foreign::Foreign;
 use crate::proxy::ProxyError;
 use crate::ws::upgrade::UpgradeError;
 
-/// A handshake that failed. The peer has been told where its protocol has words for it; drop the
+/// A handshake that failed. The peer has been notified where its protocol can express it; drop the
 /// handshake, which closes the socket.
 #[derive(Debug, Error)]
 pub enum HandshakeError {

@@ -35,7 +35,7 @@ pub struct ProxyTls {
 pub enum Sniff {
     Header,
     Other,
-    /// Too few bytes to tell.
+    /// Too few bytes to decide.
     Unsure,
 }
 

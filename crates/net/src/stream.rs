@@ -78,7 +78,7 @@ impl Stream {
     }
 
     /// Whether a read that filled `read_bytes` of `capacity_bytes` has left nothing behind, so that
-    /// the next event will tell of more, and no further call is needed to find out.
+    /// the next event will report more, and no further call is needed to find out.
     #[inline]
     pub fn is_drained(&self, read_bytes: usize, capacity_bytes: usize) -> bool {
         match &self.layers {

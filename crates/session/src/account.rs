@@ -216,7 +216,7 @@ impl Account {
         self.total() + more > left || self.are_divided() && total_of(of_group) + more > left
     }
 
-    /// Would so many bytes more be too many? Two who ask at the same moment may both be told no.
+    /// Would so many bytes more be too many? Two who ask at the same moment may both be refused.
     pub fn lacks_room(&self, kind: MemoryKind, more: u64) -> bool {
         let left = self.pots.bytes_max[kind as usize].saturating_sub(self.pots.bytes(kind));
         let share = match self.group_bytes(kind) {

@@ -85,7 +85,7 @@ pub enum Dirt {
 #[derive(Debug)]
 pub struct Link {
     settings: LinkSettings,
-    /// The client's address, for whoever wants to be told.
+    /// The client's address, for log lines and answers to operators.
     pub peer: Box<str>,
     /// Which of the connections of its client it is: later ones have higher numbers.
     pub sequence: u64,
@@ -104,12 +104,12 @@ pub struct Link {
     acks_taken: u32,
     /// Publishes of QoS 1 and 2 that the client waits for.
     unacked_in: u16,
-    /// A publish was refused of which only the end of the connection tells: before MQTT 5, or when
+    /// A publish was refused which only the end of the connection reports: before MQTT 5, or when
     /// the client is gone already.
     is_refusing: bool,
     /// All before it have been answered.
     has_refused: bool,
-    /// What it is told stays in the outbox, also the CONNACK: it is not open yet.
+    /// What it is sent stays in the outbox, also the CONNACK: it is not open yet.
     pub is_told_nothing: bool,
     /// Does the driver know that there may be something in the outbox?
     pub dirty: Dirt,
@@ -339,7 +339,7 @@ impl Link {
         self.is_refusing
     }
 
-    /// The client is gone and cannot be told of a refusal: it sends again what was refused, and all
+    /// The client is gone and cannot get a refusal: it sends again what was refused, and all
     /// behind that.
     pub const fn refuse_rest(&mut self) {
         self.is_refusing = true;

@@ -100,7 +100,7 @@ struct InFlight {
     awaits: Awaits,
 }
 
-/// What a delivery was for, told when it is complete.
+/// What a delivery was for, reported when it is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// [`Terms::group`].
@@ -341,7 +341,7 @@ impl Outgoing {
     }
 
     /// Skips the next packet id, for a delivery that is given up when its turn has come: so
-    /// the ids a client sees tell of the gap, as with other brokers.
+    /// the ids a client sees have the gap, as with other brokers.
     pub fn skip_packet_id(&mut self) {
         self.in_flight.push_back(InFlight::nothing());
         self.resend_next = self.in_flight.len() as u16;

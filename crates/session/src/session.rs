@@ -15,7 +15,7 @@ pub enum Overflow {
     DropOldest,
     /// The new delivery is dropped.
     DropNewest,
-    /// The publisher is told: 0x97 (MQTT 5), or its connection is closed (3.1.1).
+    /// The publisher is notified: 0x97 (MQTT 5), or its connection is closed (3.1.1).
     Reject,
     /// The subscriber's connection is closed; its session and queue stay, the new one is dropped.
     Disconnect,
@@ -95,7 +95,7 @@ pub enum Offered {
     /// It waits; so many of the oldest were dropped for it.
     QueuedForOldest(u32),
     Dropped(Dropped),
-    /// Not taken: tell the publisher.
+    /// Not taken: notify the publisher.
     Refused,
     /// Not taken: close the subscriber's connection.
     Disconnect,

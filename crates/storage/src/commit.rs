@@ -190,7 +190,7 @@ impl Journal {
     }
 
     /// A write that found no space is tried again later, and so is all that found no quorum. Any
-    /// other fault ends all promises: after a failed sync nobody can tell what is on the medium,
+    /// other fault ends all promises: after a failed sync it is unknown what is on the medium,
     /// and asking again would hide it.
     fn on_not_done(&mut self, rest: Vec<Step>, fault: Option<Fault>) {
         let fault = match fault {

@@ -180,7 +180,7 @@ impl BatchHeader {
 }
 
 /// What a record is to its reader: 1 to 127, given a meaning by the user of the journal. The first
-/// byte of a batch header is outside that range, so a walk over bytes can tell the two apart.
+/// byte of a batch header is outside that range, so a walk over bytes can distinguish the two.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordKind(u8);
 

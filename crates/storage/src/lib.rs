@@ -4,7 +4,7 @@
 //! # What it does not know
 //!
 //! MQTT: a record is a kind and some bytes. And the machine: no file, thread, clock or random
-//! source is touched here. A [`Journal`] emits disk [`Command`]s and is told of their
+//! source is touched here. A [`Journal`] emits disk [`Command`]s and gets their
 //! [`Completion`]; bytes of files are brought to [`Recovery`]; time and random identities are
 //! arguments. So the same code runs on a disk thread and in a simulator that crashes it at every
 //! step.
@@ -30,9 +30,9 @@
 //! # Where to start reading
 //!
 //! [`Journal`] (`journal.rs`), then `commit.rs` for group commit, `recovery.rs` for how a torn tail
-//! is told from damage, `follow.rs` for a copy that grows, `manifest.rs` for how a missing end is
-//! noticed, `space.rs` and `reclaim.rs` for the life of a segment, `format.rs` for the bytes. The
-//! format is described field by field in `docs/develop/journal-format.md`.
+//! is distinguished from damage, `follow.rs` for a copy that grows, `manifest.rs` for how a missing
+//! end is noticed, `space.rs` and `reclaim.rs` for the life of a segment, `format.rs` for the
+//! bytes. The format is described field by field in `docs/develop/journal-format.md`.
 //!
 //! # Invariants
 //!

@@ -9,7 +9,7 @@
 //! between.
 //!
 //! It also states the [`reach`](Manifest::reach), behind which nothing was written yet: a start
-//! need not read on there in order to tell a torn tail from damage.
+//! need not read on there in order to distinguish a torn tail from damage.
 //!
 //! And it carries the [`Stamp`] that ties the journal to the other parts of its data directory.
 //!

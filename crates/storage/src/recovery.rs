@@ -1,10 +1,10 @@
 //! From the bytes of segment files back to a journal, or to a refusal that says what is wrong.
 //!
-//! # How a torn tail is told from damage
+//! # How a torn tail is distinguished from damage
 //!
 //! A crash may leave any part of what was written after the last sync: that *tail* is cut at the
 //! first batch that is not whole, and nothing that was promised at level `fsync` is in it. Damage
-//! to what had been synced must never be cut silently. Three facts tell them apart:
+//! to what had been synced must never be cut silently. Three facts distinguish them:
 //!
 //! - A segment, and the header of the next one, are synced before the first batch goes into the
 //!   next one. So in every segment but the last, the chain of batches must reach exactly to where
@@ -18,8 +18,8 @@
 //! - The manifest states a position that the journal must reach (`manifest.rs`). So the loss of the
 //!   newest segment, or of its end, is noticed.
 //!
-//! What cannot be told from a torn tail is damage to the very last synced batches while nothing was
-//! written behind them. After an orderly close, or one quiet second, there always is.
+//! What cannot be distinguished from a torn tail is damage to the very last synced batches while
+//! nothing was written behind them. After an orderly close, or one quiet second, there always is.
 //!
 //! # How much is read
 //!
@@ -329,7 +329,7 @@ impl Recovery {
         if lacks.is_some_and(|needed| self.part.ask(needed, u32::MAX)) {
             return Ok(());
         }
-        // The batches end here. What stands behind them tells a torn tail from damage.
+        // The batches end here. What follows them distinguishes a torn tail from damage.
         if self.part.ask(0, self.reach(header.number, &walk)) {
             return Ok(());
         }

@@ -148,7 +148,7 @@ impl Pace {
     }
 
     /// For a publisher on the same shard: it is stopped after each message, so it need not wait
-    /// longer for what it sent before it was told.
+    /// longer for what it sent before its pause.
     pub(crate) const fn as_same_shard(mut self) -> Self {
         if !self.is_urgent && self.pause_ms > *PAUSE_MS.start() {
             self.pause_ms = *PAUSE_MS.start();

@@ -34,7 +34,7 @@ pub struct ConnectRequest {
     pub keep_alive_secs: u16,
     /// As sent, or as assigned.
     pub client_id: Box<str>,
-    /// The client sent none, and is told the one it got (MQTT-3.1.3-7).
+    /// The client sent none, and gets the assigned one (MQTT-3.1.3-7).
     pub is_assigned: bool,
     /// The name that the access rules know the client by, and that its session belongs to.
     pub username: Option<Box<str>>,
@@ -275,7 +275,7 @@ fn link_settings(request: &ConnectRequest) -> LinkSettings {
     }
 }
 
-/// The keep-alive in force (MQTT-3.1.2-21): only MQTT 5 clients can be told another one.
+/// The keep-alive in force (MQTT-3.1.2-21): only MQTT 5 clients can be sent another one.
 fn keep_alive(request: &ConnectRequest) -> u16 {
     let limits = &request.limits;
     if request.version < Version::V5 {

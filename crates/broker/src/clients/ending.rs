@@ -108,7 +108,7 @@ pub(crate) fn write_farewell(link: &mut Link, ended: &Ended) {
     }
 }
 
-/// Is the client told why? Not when it said goodbye itself, or can no longer be reached.
+/// Is the client sent the reason? Not when it said goodbye itself, or can no longer be reached.
 pub(crate) fn notifies_client(ended: &Ended) -> bool {
     match ended {
         Ended::Client(_) | Ended::Network | Ended::PacketLimitTooLow | Ended::NotKept => false,

@@ -1,5 +1,5 @@
-//! What happened to somebody and is worth a line in the log: told at most once a second for each of
-//! them, with how often it was, however often it is.
+//! What happened to somebody and is worth a line in the log: reported at most once a second for
+//! each of them, with how often it was, however often it is.
 
 use policy::{Action, Manner};
 use session::Dropped;
@@ -9,10 +9,11 @@ use crate::groups::group_names::GroupName;
 use crate::shard::context::Context;
 use crate::{Event, Scope};
 
-/// How often somebody is told of.
+/// How often a client is reported.
 const NOTICES_EVERY_MS: u64 = 1000;
 
-/// Groups and the like of which a shard has something to tell. More are counted as lost events.
+/// Groups and the like about which a shard has something to report. More are counted as lost
+/// events.
 const NOTICES_MAX: usize = 100;
 
 /// Of a client.
@@ -61,12 +62,12 @@ pub(crate) enum Subject {
 }
 
 impl ClientNotices {
-    /// When there is something to tell, or [`session::NEVER`].
+    /// When there is something to report, or [`session::NEVER`].
     pub(crate) fn due_ms(&self) -> u64 {
         if self.items.is_empty() { session::NEVER } else { self.reported_ms + NOTICES_EVERY_MS }
     }
 
-    /// Was there never anything? When something was told has to be remembered.
+    /// Was there never anything? The time of the last report has to be remembered.
     pub(crate) const fn is_unused(&self) -> bool {
         self.items.is_empty() && self.reported_ms == 0
     }
@@ -85,7 +86,7 @@ impl ShardNotices {
 }
 
 impl Client {
-    /// Counts, and tells at once if nothing was told of it for a second.
+    /// Counts, and reports at once if nothing was reported for a second.
     pub(crate) fn note(&mut self, cx: &mut Context, kind: NoticeKind, topic: &str) {
         self.note_as(cx, kind, topic, Manner::default());
     }
@@ -139,7 +140,7 @@ impl Client {
 }
 
 impl Context {
-    /// Counts what happened to no single client; told within a second.
+    /// Counts what happened to no single client; reported within a second.
     pub(crate) fn note_of_shard(&mut self, subject: Subject, count: u64) {
         let items = &mut self.notices.items;
         match items.iter().position(|(known, _)| known.is_same(&subject)) {

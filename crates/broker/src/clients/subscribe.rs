@@ -596,7 +596,7 @@ impl Client {
         cx.report(self.scope, event);
     }
 
-    /// Counts and tells why a filter is refused; returns what SUBACK says of it.
+    /// Counts and reports why a filter is refused; returns what SUBACK says of it.
     fn refuse_filter(&mut self, cx: &mut Context, text: &str, qos: u8, reason: Reason) -> u8 {
         match reason {
             Reason::NOT_AUTHORIZED => {

@@ -84,7 +84,7 @@ impl Groups {
         }
     }
 
-    /// Of groups only those are told that have their home here, though all shards know all.
+    /// Of groups only those are listed that have their home here, though all shards know all.
     pub(crate) fn look_at_receivers(
         &self,
         cx: &Context,

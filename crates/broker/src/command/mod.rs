@@ -5,7 +5,7 @@
 //! that have to store it, as an acknowledgement promises its publisher.
 //!
 //! A place is stable for what stays: who comes and goes between two pages may be missing, and
-//! nobody is told twice.
+//! nobody gets two answers.
 
 pub(crate) mod change;
 mod look;
@@ -37,7 +37,7 @@ pub enum Command {
     Session(Box<str>),
     /// What one session is subscribed to.
     Subscriptions { client_id: Box<str>, from: u32, max: u32 },
-    /// Who in this shard gets a message on the topic; shared groups are told apart.
+    /// Who in this shard gets a message on the topic; shared groups are listed apart.
     Receivers { topic: Box<str>, from: u32, max: u32 },
     /// The shared groups whose home this shard is; without a scope those of all.
     Groups { within: Option<Scope>, from: u32, max: u32 },

@@ -82,7 +82,7 @@ impl Eras {
         Some(&mut found.place)
     }
 
-    /// Takes out what nothing is due by any more; the facts that told of it are released.
+    /// Takes out what nothing is due by any more; their facts are released.
     fn take(&mut self, is_over: impl Fn(&Era) -> bool) -> Vec<RecordLocation> {
         let mut places = Vec::new();
         self.0.retain(|era| {

@@ -58,7 +58,7 @@ impl SessionFacts {
             rare.will.take_if(|(_, place)| place.is_before(oldest));
             rare.received.retain(|_, received| match received.place.is_some() {
                 true => !received.place.is_before(oldest),
-                // The record of the message tells it.
+                // The record of the message has it.
                 false => messages.contains_key(&received.serial),
             });
             rare.in_flight.retain(|_, (_, place)| !place.is_before(oldest));

@@ -33,7 +33,7 @@ use crate::{Confirm, Mail, Name, SessionKey, WhenFull};
 /// A message that is not yet known to be stored by all shards that have to.
 #[derive(Debug)]
 pub(crate) struct Handover {
-    /// The queue number of its session, if the journal tells.
+    /// The queue number of its session, if the journal has it.
     pub(crate) session: Option<QueueNumber>,
     /// It waits in the line of what is passed on.
     pub(super) is_in_line: bool,
@@ -82,7 +82,7 @@ pub(super) struct Handovers {
 pub(crate) struct Received {
     pub(crate) packet_id: u16,
     pub(crate) serial: u64,
-    /// Where it stands by itself; else the record of its message tells.
+    /// Where it stands by itself; else in the record of its message.
     pub(crate) place: RecordLocation,
     /// None: it is of an earlier life.
     pub(super) topic_mark: Option<u64>,
@@ -250,8 +250,8 @@ impl Durable {
     /// The retained store, the groups and the other shards get it. The record of a QoS 2 publish is
     /// committed.
     ///
-    /// What is retained is what was acknowledged last: if its session was given up, nobody is told
-    /// any more that such a publish is kept, so it must not replace what was said since.
+    /// What is retained is what was acknowledged last: if its session was given up, no client is
+    /// notified any more that such a publish is kept, so it must not replace what was said since.
     pub(super) fn pass_on_taken(
         &mut self,
         cx: &mut Context,
@@ -317,7 +317,7 @@ impl Durable {
         }
     }
 
-    /// The record of a publish that was taken on never gets to the disk: its publisher is told.
+    /// The record of a publish that was taken on never gets to the disk: its publisher is notified.
     pub(super) fn refuse_taken(&mut self, cx: &mut Context, sessions: &mut Sessions, serial: u64) {
         let Some(store) = self.store.as_mut().expected() else { return };
         let Some(handover) = store.handovers.by_serial.remove(&serial).expected() else { return };
@@ -337,7 +337,7 @@ impl Durable {
 
     /// A retained publish comes again, and stands in the place of what its client has retained on
     /// the topic since. Of the QoS 2 publishes among those, above the serial `above` and not
-    /// released, the journal is told. Returns what the acknowledgement has to wait for.
+    /// released, a fact is appended. Returns what the acknowledgement has to wait for.
     #[cold]
     pub(crate) fn note_sent_again(
         &mut self,
@@ -378,7 +378,7 @@ impl Durable {
         Ok(newest.filter(|position| !store.journal.is_committed(*position, level)))
     }
 
-    /// The acknowledgement waits for what the journal is told of those that the message has
+    /// The acknowledgement waits for the facts about those that the message has
     /// replaced.
     pub(crate) fn await_undone(
         &mut self,

@@ -33,7 +33,7 @@ impl Durable {
     /// Writes a message into the journal if it is assigned to a durable session here. Returns its
     /// serial and, if it was written just now, what its acknowledgement has to wait for.
     ///
-    /// Err: there is no room for it, its publisher can be told, and nothing was done.
+    /// Err: there is no room for it, its publisher can be notified, and nothing was done.
     pub(crate) fn keep(
         &mut self,
         cx: &Context,

@@ -431,7 +431,7 @@ impl Store {
 }
 
 impl Context {
-    /// The member's side: tells the home that a message is done, or comes back.
+    /// The member's side: notifies the home that a message is done, or comes back.
     pub(crate) fn notify_home(&mut self, group: u64, serial: u64, is_done: bool) {
         if serial == 0 {
             return;

@@ -1,4 +1,4 @@
-//! What the journal is told of a session: that it is there, its subscriptions, its will, its end.
+//! The facts of a session in the journal: its existence, its subscriptions, its will, its end.
 
 use std::collections::VecDeque;
 
@@ -68,11 +68,11 @@ pub(super) struct Rare {
     pub(super) upcoming: VecDeque<u64>,
     /// Of what waits, and was not there when the queue was counted anew or may expire later.
     pub(super) lifetimes: Lifetimes,
-    /// A connection that the journal has yet to be told of (`postponed.rs`).
+    /// A connection that is not in the journal yet (`postponed.rs`).
     pub(super) unwritten: Option<Unwritten>,
-    /// UNSUBSCRIBEs that the journal has yet to be told of.
+    /// UNSUBSCRIBEs that are not in the journal yet.
     pub(super) unwritten_unsubscribes: u32,
-    /// The journal has yet to be told of its will.
+    /// Its will is not in the journal yet.
     pub(super) has_pending_will: bool,
     /// Its last will is due, and has yet to be taken.
     pub(super) has_due_will: bool,
@@ -140,12 +140,12 @@ impl KeptSession {
         self.rare.as_ref().is_some_and(|rare| rare.has_due_will)
     }
 
-    /// The connection that the journal has yet to be told of.
+    /// The connection that is not in the journal yet.
     fn unwritten(&self) -> Option<Unwritten> {
         self.rare.as_ref()?.unwritten
     }
 
-    /// Has the journal yet to be told something that an answer to this session would promise?
+    /// Does the journal lack a fact that an answer to this session would promise?
     fn is_ahead_of_journal(&self) -> bool {
         self.rare
             .as_ref()
@@ -159,7 +159,7 @@ impl KeptSession {
         since.max(self.track.floor())
     }
 
-    /// Where the newest stands that its last CONNECT has told of it.
+    /// The position of the newest fact of its last CONNECT.
     pub(super) fn connect_facts_end(&self) -> Option<Position> {
         let will = self.rare.as_ref().map(|rare| rare.will);
         let places = [Some(self.opened), will].into_iter().flatten();
@@ -194,7 +194,7 @@ impl KeptSession {
         received.iter().find(|received| received.packet_id == packet_id).copied()
     }
 
-    /// The same, if the record of its message alone tells of it.
+    /// The same, if it is only in the record of its message.
     pub(super) fn received_with(&mut self, packet_id: u16, serial: u64) -> Option<&mut Received> {
         self.rare.as_mut()?.received.iter_mut().find(|received| {
             received.packet_id == packet_id
@@ -499,7 +499,7 @@ impl Durable {
         Ok(position)
     }
 
-    /// Sends a packet once the fact behind it is committed, and what the CONNECT has told of the
+    /// Sends a packet once the fact behind it is committed, and the facts of the CONNECT about the
     /// session and its will: whoever has the answer has that, too. At once if there is nothing to
     /// wait for.
     pub(crate) fn answer_when_kept(

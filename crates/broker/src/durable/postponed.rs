@@ -1,7 +1,7 @@
 //! What found no room in the journal, and is written when there is some: one list, in its order.
 //!
 //! Whoever frees memory or disk is never refused for lack of room: a session that is kept is
-//! resumed though the journal cannot be told, and what is given up is so at once. What the journal
+//! resumed though the journal takes no fact, and what is given up is so at once. What the journal
 //! lacks is remembered here and tried again whenever a disk has done something. Until then a crash
 //! finds what was before, so the answers that say otherwise wait; and nothing that takes room is
 //! written first, so that the facts of a journal stand in the order in which they came about.
@@ -35,7 +35,7 @@ const DELETION_BYTES_MAX: usize = 1024 * 1024;
 /// What a fact adds to its texts at the most, and some more.
 const FACT_BYTES_MAX: usize = 128;
 
-/// What the journal has yet to be told, or what its commit allows.
+/// A fact that is not in the journal yet, or what its commit allows.
 #[derive(Debug)]
 pub(super) enum Postponed {
     /// A connection has opened a session: its [`Unwritten`] says how.
@@ -63,7 +63,7 @@ pub(super) enum Postponed {
         confirm: Option<Confirm>,
     },
     WillCleared(QueueNumber),
-    /// A packet that says that all before it are written, and what its session's CONNECT told.
+    /// A packet that says that all before it are written, and the facts of its session's CONNECT.
     Answer {
         session: SessionKey,
         connection: u64,
@@ -91,7 +91,7 @@ pub(super) struct Unwritten {
     pub(super) is_new: bool,
 }
 
-/// What a shard's journal has yet to be told.
+/// The facts that are not in a shard's journal yet.
 #[derive(Debug, Default)]
 pub(super) struct PostponedFacts {
     /// What takes no room in the end. It is not behind what does, as that may free none for long.
@@ -320,7 +320,7 @@ impl Durable {
         }
     }
 
-    /// The journal is told of the connection later.
+    /// The fact of the connection is appended later.
     pub(super) fn put_off_connect(
         &mut self,
         sessions: &mut Sessions,

@@ -28,7 +28,7 @@ pub(crate) enum Promise {
     Released { session: SessionKey, connection: u64, packet_id: u16, serial: u64 },
     /// A packet as it stands: SUBACK, UNSUBACK.
     Packet { session: SessionKey, connection: u64, packet: Box<[u8]> },
-    /// The end of a session: who has its client id now is told what waits.
+    /// The end of a session: the client with its id now gets what waits.
     SessionEnded { client: u64 },
 }
 

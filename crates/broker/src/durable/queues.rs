@@ -1,4 +1,4 @@
-//! The kinds of queues that a shard has in its journal, and what each has to tell: how far it is,
+//! The kinds of queues that a shard has in its journal, and the facts of each: how far it is,
 //! where that is written, and who goes on when the disk has brought something.
 //!
 //! A further kind gets a variant of [`Queue`], and of [`QueueId`] if it has no number of its own.

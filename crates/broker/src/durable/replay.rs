@@ -243,7 +243,7 @@ impl Replay {
         namesakes
     }
 
-    /// The newest time that a record tells, in milliseconds since the Unix epoch: a clock that is
+    /// The newest time in a record, in milliseconds since the Unix epoch: a clock that is
     /// behind it was set back.
     pub fn newest_ms(&self) -> u64 {
         self.newest_ms

@@ -1,4 +1,4 @@
-//! What the journal is told of retained messages.
+//! The facts of retained messages in the journal.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Ends of kept sessions on their way into the journal.
 //!
 //! A crash before the commit brings such a session back, and whoever has its client id would take
-//! it for the one that it has opened since. So a client is told nothing on its next connection, not
+//! it for the one that it has opened since. So a client is sent nothing on its next connection, not
 //! even its CONNACK, before the end is committed. Where the journal has no room for the end, or has
 //! failed, nobody waits: what is full should not keep those away who free it.
 
@@ -71,7 +71,7 @@ impl Ends {
 }
 
 impl Durable {
-    /// A connection has opened its session. It is told so when the ends of those before it are
+    /// A connection has opened its session. It gets its answer when the ends of those before it are
     /// committed.
     pub(crate) fn wait_for_ends(&mut self, sessions: &mut Sessions, slot: u32) {
         let (session, id_hash) = (sessions.key(slot), sessions.id_hash(slot));
@@ -117,7 +117,7 @@ impl Durable {
         }
     }
 
-    /// What the client is told may leave, once none of its ends is under way.
+    /// The answer to the client may leave, once none of its ends is under way.
     pub(super) fn finish_end(&mut self, cx: &mut Context, sessions: &mut Sessions, client: u64) {
         let Some(store) = &mut self.store else { return };
         if let Some((session, connection)) = store.ends.finish(client) {

@@ -109,7 +109,7 @@ pub(super) struct Reading {
 #[derive(Debug)]
 pub(super) enum Loaded {
     Ready(Message),
-    /// It will be told when it has come.
+    /// It will be notified when it has come.
     Pending,
     /// It has expired.
     Gone,
@@ -162,7 +162,7 @@ pub(super) struct Store {
     pub(super) list_bytes_max: usize,
     pub(super) postponed: PostponedFacts,
     pub(super) ends: Ends,
-    /// The state that was told last.
+    /// The state that was reported last.
     pub(crate) reported: Status,
 }
 

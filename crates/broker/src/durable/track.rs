@@ -48,12 +48,12 @@ pub(crate) struct Out {
     pub(crate) serial: u64,
     /// The last serial of a run; that of the message itself while it is in flight.
     through: u64,
-    /// Its share of the in-flight fact that tells its packet id.
+    /// Its share of the in-flight fact with its packet id.
     pub(crate) place: RecordLocation,
     pub(crate) packet_id: u16,
     pub(crate) stage: Stage,
     is_done: bool,
-    /// It came from no queue: no progress tells of it.
+    /// It came from no queue: no progress fact includes it.
     pub(super) is_aside: bool,
 }
 
@@ -89,7 +89,7 @@ impl Out {
 /// Both of growing serials.
 #[derive(Debug, Default)]
 struct Outs {
-    /// Those in flight, and runs of done ones that cannot be told by a floor yet.
+    /// Those in flight, and runs of done ones that a floor cannot express yet.
     queued: VecDeque<Out>,
     /// In flight, and from no queue: cursor and floor are not concerned.
     aside: VecDeque<Out>,
@@ -106,7 +106,7 @@ pub(super) struct Track {
     cursor: u64,
     /// Absent while there has been no traffic for a while.
     out: Option<Box<Outs>>,
-    /// The share of the latest progress fact that tells of this queue.
+    /// The share of the latest progress fact about this queue.
     pub(crate) place: RecordLocation,
 }
 

@@ -114,7 +114,7 @@ impl Sessions {
 }
 
 impl Context {
-    /// Asks the other shards, behind all that they were told in this turn.
+    /// Asks the other shards, behind all mail of this turn.
     pub(crate) fn ask_barrier(&mut self) {
         if let Some(number) = self.flow.barrier.next_question() {
             self.send_to_others(&Mail::Ask { from: self.id, number });

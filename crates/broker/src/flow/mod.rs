@@ -31,7 +31,7 @@ pub(crate) const PAUSE_MS: RangeInclusive<u32> = 2..=64;
 /// ms. The same while the queue of the subscriber is on the way to its limit.
 pub(crate) const URGENT_PAUSE_MS: RangeInclusive<u32> = 8..=512;
 
-/// ms. After so long a cause that tells nobody of its end is looked at again: a full disk, memory
+/// ms. After so long a cause whose end is not reported is looked at again: a full disk, memory
 /// that is short, a subscriber that may not read. Rates of a namespace: after a hundred times that.
 pub(crate) const RECHECK_MS: u64 = 100;
 

@@ -68,7 +68,7 @@ impl Client {
             self.wait(cx, later);
             return true;
         }
-        // Each session has told its namespace of itself.
+        // Each session has registered with its namespace.
         !cx.spaces.is_empty() && self.waits_in_space(cx, packet_len, may_wait)
     }
 

@@ -27,7 +27,7 @@ pub(crate) enum Task {
     Group,
     /// Groups whose members are gone, and that are skipped.
     EmptyGroups(usize),
-    /// A member joins a group, or leaves it: so many shards are told.
+    /// A member joins a group, or leaves it: so many shards are notified.
     Membership(u16),
     /// Members of a group that are asked whether they can take a message.
     Members(usize),

@@ -30,7 +30,7 @@ pub struct GroupName {
     members: Members,
 }
 
-/// How many sessions of all shards are members. Their shards say so before they tell the others,
+/// How many sessions of all shards are members. Their shards say so before they notify the others,
 /// who hear of it later.
 #[derive(Debug, Default)]
 struct Members {

@@ -492,7 +492,7 @@ impl Groups {
         }
     }
 
-    /// After a start: tells the other shards for which groups something waits here.
+    /// After a start: notifies the other shards for which groups something waits here.
     pub(crate) fn announce_all_waiting(&mut self, cx: &mut Context, durable: &Durable) {
         for key in self.keys() {
             if let Some(group) = self.by_key_mut(key) {
@@ -527,7 +527,7 @@ impl Groups {
 }
 
 impl Group {
-    /// The home's side: deliver what waits as far as members have room, and tell the other shards
+    /// The home's side: deliver what waits as far as members have room, and notify the other shards
     /// whether something is left.
     fn drain(&mut self, cx: &mut Context, durable: &mut Durable) {
         cx.flow.work.charge_for(Task::Members(self.members.len()));

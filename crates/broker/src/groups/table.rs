@@ -37,7 +37,7 @@ pub(crate) struct Group {
     pub(crate) denied: VecDeque<Message>,
     /// At home: the queue that the journal keeps for the group.
     pub(crate) kept: Option<KeptId>,
-    /// At home: something waits for a member, and the other shards were told.
+    /// At home: something waits for a member, and the other shards were notified.
     pub(crate) is_announced: bool,
     /// Elsewhere: the home has parked messages, so new ones go there, behind them.
     pub(crate) is_waiting: bool,

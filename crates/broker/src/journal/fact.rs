@@ -136,7 +136,7 @@ pub struct StoredMessage<'a> {
 }
 
 /// Where a message was taken on, and its serial there. Mail between shards keeps its order, so the
-/// highest serial seen from a source tells a repetition after a crash from news.
+/// highest serial seen from a source distinguishes a repetition after a crash from news.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
     /// The shard, for a QoS 2 publish; twice the number of shards more for a will.
@@ -184,7 +184,7 @@ impl std::fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl<'a> Fact<'a> {
-    /// The record kind that tells this fact from others: 1 to 127.
+    /// The record kind of this fact: 1 to 127.
     pub fn kind(&self) -> u8 {
         match self {
             Self::SessionOpened(_) => 1,

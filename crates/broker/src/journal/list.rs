@@ -130,7 +130,7 @@ pub struct Sent {
     pub packet_id: u16,
     pub stage: Stage,
     /// The queue it came from: that of the session, or of a shared group. None: its message is
-    /// not in the journal, and its serial only tells it apart.
+    /// not in the journal, and its serial only identifies it.
     pub queue: Option<QueueNumber>,
     pub serial: u64,
 }

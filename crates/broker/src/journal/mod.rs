@@ -9,8 +9,8 @@
 //!   Neither is a place in the journal, so a record may be copied forward as it is.
 //! - Each fact stands for itself: a replay may meet the facts of one session in another order than
 //!   they were first written in, because reclaiming copies the oldest ones to the end.
-//! - A fact is told by its record kind. A changed layout gets a kind of its own, and the old one
-//!   stays readable; kinds are never given a second meaning.
+//! - A fact is identified by its record kind. A changed layout gets a kind of its own, and the old
+//!   one stays readable; kinds are never given a second meaning.
 //!
 //! It does not know: when to write, what a fact changes, or where a record stands.
 

@@ -206,8 +206,8 @@ impl Space {
         self.counts[quota as usize].fetch_add(more as u64, Ordering::Relaxed);
     }
 
-    /// Would so much more be too much? Shards that ask at the same moment may all be told that it
-    /// would not. True counts as a refusal.
+    /// Would so much more be too much? Shards that ask at the same moment may all get the answer
+    /// that it would not. True counts as a refusal.
     pub(crate) fn lacks(&self, quota: Quota, more: u64) -> bool {
         let max = self.limits[quota as usize].load(Ordering::Relaxed);
         let lacks = max != u64::MAX && self.count(quota).saturating_add(more) > max;

@@ -76,16 +76,16 @@ pub struct Limits {
     pub queue: QueueLimits,
     /// Unsent bytes above which QoS 0 is dropped and others wait in the queue.
     pub outbox_bytes_max: u32,
-    /// Longer session expiry intervals are cut to this, and the client is told (MQTT 5).
+    /// Longer session expiry intervals are reduced to this, which the client gets (MQTT 5).
     pub session_expiry_max_secs: u32,
     /// What clean session 0 of a 3.1 or 3.1.1 client means. `u32::MAX`: never expires.
     pub session_expiry_v3_secs: u32,
     /// Longer message expiry intervals are cut to this, messages without one get it. 0: no limit.
     pub message_expiry_max_secs: u32,
-    /// Longer keep-alives, and none, are replaced by this and the client is told (MQTT 5). 0: no
+    /// Longer keep-alives, and none, are replaced by this, which the client gets (MQTT 5). 0: no
     /// limit.
     pub keep_alive_max_secs: u16,
-    /// The keep-alive that MQTT 5 clients which ask for none are told. 0: none.
+    /// The keep-alive for MQTT 5 clients that ask for none. 0: none.
     pub keep_alive_default_secs: u16,
     /// Longer will delays are cut to this.
     pub will_delay_max_secs: u32,
@@ -233,7 +233,7 @@ impl Default for SessionOwner {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub session_owner: SessionOwner,
-    /// Retained messages in all; more: refused with 0x97, counted, told in an event.
+    /// Retained messages in all; more: refused with 0x97, counted, reported in an event.
     pub retained_messages_max: u64,
     /// Bytes of retained messages in all; the same policy.
     pub retained_bytes_max: u64,

@@ -109,9 +109,9 @@ pub(crate) struct OwnCopy {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keeping {
     /// It is written if one of them is found. If nobody awaits the outcome, and it cannot be
-    /// written, it is kept in memory, in its turn. `may_refuse`: the publisher can be told that a
-    /// subscriber has no room.
-    /// `owner`: of its place in the journal, by the number of the account.
+    /// written, it is kept in memory, in its turn. `may_refuse`: the publisher can be notified that
+    /// a subscriber has no room. `owner`: of its place in the journal, by the number of the
+    /// account.
     New { is_awaited: bool, may_refuse: bool, owner: u32, origin: Option<Origin> },
     /// It is there, with this serial.
     Kept(u64),
@@ -498,7 +498,7 @@ impl Client {
             && self.pause_publishers(cx, router, message, pace.is_filling)
     }
 
-    /// Counts and tells what became of an offer.
+    /// Counts and reports the result of an offer.
     #[inline]
     pub(crate) fn after_offer(&mut self, cx: &mut Context, payload_bytes: usize, offered: Offered) {
         if offered == Offered::Written {
@@ -537,7 +537,7 @@ impl Client {
     /// Counts a dropped delivery; the event that names the client comes at most once a second.
     pub(crate) fn note_dropped(&mut self, cx: &mut Context, reason: Dropped) {
         count_dropped(&cx.metrics, reason, 1);
-        // QoS 0 to somebody who is away is the normal case, not a loss worth telling.
+        // QoS 0 to somebody who is away is the normal case, not a loss to report.
         if reason != Dropped::Offline {
             self.note(cx, NoticeKind::Dropped(reason), "");
         }

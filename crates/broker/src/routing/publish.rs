@@ -248,8 +248,8 @@ impl Sessions {
         client.mark_dirty(cx);
     }
 
-    /// Not allowed: MQTT 5 clients are told, others get a success, as the standard has no other
-    /// word for them (MQTT-3.3.5-2 of 3.1.1 allows either this or closing).
+    /// Not allowed: MQTT 5 clients get the reason, others get a success, as the standard has no
+    /// other word for them (MQTT-3.3.5-2 of 3.1.1 allows either this or closing).
     pub(crate) fn deny_publish(
         &mut self,
         cx: &mut Context,
@@ -282,7 +282,7 @@ impl Sessions {
         Err(Ended::Violation(violation))
     }
 
-    /// No room: told with 0x97, or by closing the connection of a 3.1.1 client, which then sends
+    /// No room: refused with 0x97, or by closing the connection of a 3.1.1 client, which then sends
     /// the message again.
     pub(crate) fn refuse_publish(
         &mut self,
@@ -479,7 +479,7 @@ impl Sessions {
     }
 }
 
-/// The reason code that tells a publisher why the journal does not take its message.
+/// The reason code for a message that the journal does not take.
 pub(crate) const fn reason_of(error: &storage::AppendError) -> Reason {
     match error {
         // MQTT 5 has no "too large" for an acknowledgement (table 3-4).
@@ -493,7 +493,7 @@ pub(crate) const fn reason_of(error: &storage::AppendError) -> Reason {
 }
 
 impl Client {
-    /// Counts a message that its publisher is told to be refused, and tells who it was.
+    /// Counts a message that is refused to its publisher, and reports the publisher.
     pub(crate) fn note_refused(&mut self, cx: &mut Context, message: &Message) {
         cx.metrics.publishes_refused.add(1);
         self.note(cx, NoticeKind::Refused, message.topic());

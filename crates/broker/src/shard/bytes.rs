@@ -277,7 +277,7 @@ impl Shard {
         }
     }
 
-    /// Where a packet of this connection is gathered. What was read into it is told by
+    /// Where a packet of this connection is gathered. What was read into it is reported to
     /// [`Shard::on_bytes`] without bytes.
     pub fn inbox(&mut self, slot: u32, connection: u64) -> Option<&mut Vec<u8>> {
         self.sessions.link(slot, connection).map(|link| &mut link.inbox)

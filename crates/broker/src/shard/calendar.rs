@@ -8,7 +8,7 @@
 /// A wall clock before that was never set: no journal is as old (1 January 2025).
 const SET_SINCE_MS: u64 = 1_735_689_600_000;
 
-/// Smaller differences are not told; they are kept, so that they do not add up unseen.
+/// Smaller differences are not reported; they are kept, so that they do not add up unseen.
 const JUMP_MS_MIN: u64 = 1_000;
 
 /// How far the wall clock is ahead of broker time.
@@ -27,7 +27,7 @@ pub struct CalendarNote {
 
 impl Calendar {
     /// A start: how late it is, and by how much the wall clock was set while nobody looked, as far
-    /// as that can be told. Else what it shows has passed.
+    /// as that is known. Else what it shows has passed.
     pub fn begin(note: Option<CalendarNote>, wall_ms: u64) -> (Self, u64, i64) {
         let Some(note) = note else { return (Self::default(), wall_ms, 0) };
         let then_ms = note.at_ms.saturating_add_signed(note.ahead_ms);

@@ -379,7 +379,7 @@ impl Shard {
         Some(client.connection).filter(|connection| *connection != NO_CONNECTION)
     }
 
-    /// Closes all connections, with a reason for those that can be told. Wills with a delay wait,
+    /// Closes all connections, with a reason for those that can get one. Wills with a delay wait,
     /// others are published.
     pub fn on_shutdown(&mut self, now_ms: u64) {
         self.cx.now_ms = now_ms;

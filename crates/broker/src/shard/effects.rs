@@ -1,4 +1,4 @@
-//! What a shard has its driver carry out, and what it tells the other shards.
+//! What a shard has its driver carry out, and its mail to the other shards.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ pub struct Effects {
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
     windows: CreditWindows,
-    /// The publisher that was told last in this turn that it is too fast.
+    /// The publisher that was slowed down last in this turn.
     slowed_last: SessionKey,
     /// Emptied batches of mail, for what is sent next.
     spare_batches: Vec<Vec<Mail>>,
@@ -140,7 +140,7 @@ impl Effects {
         }
     }
 
-    /// All mail of this turn is dealt with: who waits for that is told.
+    /// All mail of this turn is dealt with: who waits for that is notified.
     pub(crate) fn end_turn(&mut self) {
         self.slowed_last = SessionKey::NOBODY;
         self.windows.end_turn();

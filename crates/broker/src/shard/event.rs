@@ -20,7 +20,7 @@ pub enum Ended {
     TakenOver,
     /// The queue of the session was full, and the policy is to disconnect.
     QueueFull,
-    /// A subscriber had no room, and a 3.1.1 publisher can be told in no other way.
+    /// A subscriber had no room, and a 3.1.1 publisher cannot be notified in another way.
     Refused,
     /// There was no room for packets of it under way.
     Crowded,
@@ -94,7 +94,7 @@ impl Ended {
     }
 }
 
-/// The filters of one packet, or of a part of it: so many as are told.
+/// The filters of one packet, or of a part of it: so many as are reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReportedFilters {
     /// With the granted QoS.
@@ -104,7 +104,7 @@ pub struct ReportedFilters {
 }
 
 impl ReportedFilters {
-    /// Filters of one event, and their bytes; the others are counted. The first is told always.
+    /// Filters of one event, and their bytes; the others are counted. The first is always reported.
     const FILTERS_MAX: usize = 16;
     const BYTES_MAX: usize = 4 * 1024;
 
@@ -174,7 +174,7 @@ pub enum Event {
         rule: Box<str>,
         count: u64,
     },
-    /// A publisher was told that there is no room; the topic is that of the first.
+    /// A publish was refused for lack of room; the topic is that of the first.
     Refused {
         client_id: Box<str>,
         username: Option<Box<str>>,

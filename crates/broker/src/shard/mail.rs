@@ -1,4 +1,4 @@
-//! What shards tell each other.
+//! Mail between shards.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ pub struct Confirm {
     /// Who is asked, and thus whose answer it is.
     pub respondent: Respondent,
     /// Of a message that the publisher's shard has in its journal until all have it, a QoS 2
-    /// publish or a will: told apart by it from one that was mailed before. 0: none.
+    /// publish or a will: distinguished by it from one that was mailed before. 0: none.
     pub serial: u64,
     /// It is a will. Their serials grow by themselves: they do not wait for a commit.
     pub is_will: bool,
@@ -121,7 +121,7 @@ pub enum Mail {
     Retain { message: Message, confirm: Option<Confirm>, owner: Option<Arc<Account>> },
     /// Look up retained messages.
     QueryRetained(Box<RetainedQuery>),
-    /// One page of them; `query.after` tells where to go on, if there are more.
+    /// One page of them; `query.after` is where to go on, if there are more.
     Retained { query: Box<RetainedQuery>, messages: Vec<Message>, is_last: bool },
     /// Somebody joined a shared group.
     Join { group: Arc<GroupName>, member: Member },

@@ -204,7 +204,7 @@ impl Shard {
                 &mut routed,
             );
             if routed.refused.is_some() && asked.is_some() {
-                // The publisher is told and sends it again: nobody is to get it twice.
+                // The publisher is notified and sends it again: nobody is to get it twice.
                 return routed;
             }
         }

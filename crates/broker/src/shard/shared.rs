@@ -286,7 +286,7 @@ impl Shared {
     }
 
     /// Would a retained message that is new find no room, or one that takes so many bytes more?
-    /// Shards that ask at the same moment may all be told that there is some.
+    /// Shards that ask at the same moment may all get the answer that there is some.
     pub(crate) fn lacks_room_to_retain(&self, messages: u64, bytes: u64) -> bool {
         let Settings { retained_messages_max, retained_bytes_max, .. } = self.settings;
         let kept = self.retained_messages.load(Ordering::Relaxed);

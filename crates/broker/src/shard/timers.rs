@@ -12,7 +12,7 @@ pub(crate) struct Timers {
     slots: BTreeMap<u64, Vec<u64>>,
 }
 
-/// How much later than asked an entry may fire. Whole seconds are told in time; and of many clients
+/// How much later than asked an entry may fire. Whole seconds are in time; and of many clients
 /// that came in the same second not all are looked at together.
 const TICK_MS: u64 = 125;
 

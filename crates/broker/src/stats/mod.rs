@@ -1,4 +1,4 @@
-//! What is told of a shard to who watches it.
+//! Metrics and `$SYS` topics of a shard.
 
 pub(crate) mod metrics;
 pub mod sys;

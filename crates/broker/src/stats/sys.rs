@@ -60,7 +60,7 @@ const fn number(topic: &'static str, help: &'static str, total: fn(&Figures<'_>)
     Number { topic: Some(topic), load: None, help, total }
 }
 
-/// One of which only the rate is told.
+/// One of which only the rate is published.
 const fn load(load: &'static str, help: &'static str, total: fn(&Figures<'_>) -> u64) -> Number {
     Number { topic: None, load: Some(load), help, total }
 }

@@ -1,4 +1,4 @@
-//! A host that keeps what it is told, for who made it to look at.
+//! A host that keeps what is reported to it, for tests to look at.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ impl Clock {
     }
 }
 
-/// What a driver has told its host.
+/// What a driver has reported to its host.
 #[derive(Debug, Default)]
 pub struct Reports {
     /// With the time of the turn.
@@ -110,7 +110,7 @@ impl MemoryHost {
         &self.clock
     }
 
-    /// What it was told, now and later.
+    /// The reports, now and later.
     pub fn reports(&self) -> Rc<RefCell<Reports>> {
         self.reports.clone()
     }

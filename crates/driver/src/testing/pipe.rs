@@ -23,7 +23,7 @@ pub struct Flaws {
     pub hides_rest: bool,
     /// What it made itself does not ask to be sent.
     pub hides_own: bool,
-    /// That a write may go on is not told.
+    /// That a write may go on is not reported.
     pub stays_full: bool,
 }
 
@@ -43,7 +43,7 @@ struct Wire {
     own_unsent: usize,
     /// A write has fallen short since the client last took something.
     is_full: bool,
-    /// Something has changed since it was told.
+    /// Something has changed since the last report.
     has_edge: bool,
     client_is_done: bool,
     is_broken: bool,
@@ -54,7 +54,7 @@ struct Wire {
     flaws: Flaws,
 }
 
-/// Who tells of readiness.
+/// The source of readiness events.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) key: usize,
@@ -70,7 +70,7 @@ impl Pipe {
         (Self(wire.clone()), PipeEnd(wire))
     }
 
-    /// As at a real queue, what is there already is told at first.
+    /// As at a real queue, what is there already is reported at first.
     pub(super) fn watch(&self, key: usize) -> Watched {
         self.0.borrow_mut().has_edge = true;
         Watched { key, wire: Rc::downgrade(&self.0) }
@@ -164,7 +164,7 @@ impl Watched {
         }
         let is_ending = wire.client_is_done || wire.is_broken;
         let is_writable = wire.room_left() > 0 || wire.is_broken;
-        // As the kernel: who is told that there is no room is told when there is some.
+        // As the kernel: a writer that finds no room is notified when there is some.
         wire.is_full |= !is_writable;
         Some(Some(Ready {
             key: self.key,

@@ -20,7 +20,7 @@ pub(super) const CLOSINGS_PER_TURN: usize = ARRIVALS_PER_TURN;
 /// The slot of a connection whose session is another user's.
 const NO_SLOT: u32 = u32::MAX;
 
-/// How long a connection that was told why it ends may take to read it.
+/// How long a client may take to read the reason why its connection is closed.
 const FAREWELL_MS: u64 = 2000;
 
 impl<H: Host> Driver<H> {

@@ -6,7 +6,7 @@ use crate::host::Host;
 use crate::mailbox::Asked;
 
 impl<H: Host> Driver<H> {
-    /// Takes a command in; once the broker stops, who asked is told that there is no answer.
+    /// Takes a command in; once the broker stops, the asker gets no answer.
     pub(super) fn on_asked(&mut self, asked: Asked<H::Asker>) {
         if self.ends_at_ms.is_none() {
             self.asked.push_back(asked);

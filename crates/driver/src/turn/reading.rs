@@ -51,7 +51,7 @@ impl<H: Host> Driver<H> {
     }
 
     /// Reads what is there. `to_the_end`: do not take a short read for the last, because no event
-    /// will tell of what comes behind it (the end of the stream came with this one).
+    /// will report what comes behind it (the end of the stream came with this one).
     pub(super) fn read(&mut self, key: usize, to_the_end: bool) {
         if !self.gather(key, to_the_end) {
             return;

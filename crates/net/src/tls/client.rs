@@ -116,7 +116,7 @@ fn provider(ciphers: &[String]) -> Result<CryptoProvider, TlsError> {
     let mut provider = aws_lc_rs::default_provider();
     let name_of = |suite: &SupportedCipherSuite| {
         let name = format!("{:?}", suite.suite());
-        // rustls tells those of TLS 1.3 apart; IANA does not.
+        // rustls distinguishes those of TLS 1.3; IANA does not.
         name.replacen("TLS13_", "TLS_", 1)
     };
     if let Some(unknown) = ciphers.iter().find(|cipher| {

@@ -140,7 +140,7 @@ impl WebSocket {
 }
 
 /// The length of the MQTT packet that begins so: one byte, then a length in groups of seven bits,
-/// lowest first. None: more bytes are needed to tell.
+/// lowest first. None: more bytes are needed to decide.
 fn packet_len(head: &[u8]) -> Option<u32> {
     let mut len = 0;
     for (at, &byte) in head.iter().enumerate().skip(1) {
