@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use storage::{Command, CommandQueue, CommitGate, Completion, FaultKind, Outcome};
+use storage::{Command, CommandQueue, CommitGuard, Completion, FaultKind, Outcome};
 
 use super::JournalFiles;
 
@@ -44,7 +44,7 @@ impl JournalDisk {
                 files: Arc::clone(&files),
                 queue,
                 waiting: VecDeque::new(),
-                gate: CommitGate::default(),
+                guard: CommitGuard::default(),
                 done: done.clone(),
             };
             Builder::new().name(format!("{name}-{suffix}")).spawn(move || queue.run())
@@ -80,7 +80,7 @@ struct QueueThread<F> {
     queue: Receiver<Command>,
     /// Taken from the queue while a file was made, in order.
     waiting: VecDeque<Command>,
-    gate: CommitGate,
+    guard: CommitGuard,
     done: F,
 }
 
@@ -89,12 +89,12 @@ impl<F: Fn(Completion, Duration)> QueueThread<F> {
     fn run(mut self) {
         while let Some(command) = self.waiting.pop_front().or_else(|| self.queue.recv().ok()) {
             let began = Instant::now();
-            let completion = self.gate.refuse(&command).unwrap_or_else(|| {
+            let completion = self.guard.refuse(&command).unwrap_or_else(|| {
                 let (files, queue, waiting) = (&self.files, &self.queue, &mut self.waiting);
                 let mut between = || read_meanwhile(files, queue, waiting, &self.done);
                 files.carry_out_in_parts(command, &mut between)
             });
-            self.gate.note(&completion);
+            self.guard.note(&completion);
             (self.done)(completion, began.elapsed());
         }
     }

@@ -55,7 +55,8 @@ pub enum Item<H: Host> {
 /// A driver's mailbox. Putting costs a short lock, and wakes the driver only if it sleeps.
 ///
 /// Its length is bounded by its senders: shards mail messages of publishers only as far as the
-/// other shard has dealt with what it got (`broker`, lanes), and all else in answer to something.
+/// other shard has dealt with what it got (`broker`, credit windows), and all else in answer to
+/// something.
 pub struct Mailbox<H: Host> {
     items: Mutex<Vec<Item<H>>>,
     has_items: AtomicBool,

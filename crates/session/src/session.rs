@@ -342,7 +342,7 @@ impl Session {
 
     /// Offers a delivery that nobody sends at a pace of their own, such as a retained message:
     /// QoS 0 waits for room, too, instead of being dropped.
-    pub fn offer_patiently(
+    pub fn offer_or_wait(
         &mut self,
         message: &Message,
         terms: Terms,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 ///   two queues are independent of each other.
 /// - The steps of a `Commit` are executed in order and **stop at the first fault**. Commits behind
 ///   one that failed are not carried out, but answered as [`FaultKind::Skipped`], until one comes
-///   that says `resume`. A [`CommitGate`] does this for a driver.
+///   that says `resume`. A [`CommitGuard`] does this for a driver.
 /// - `Create`, `Recycle` and `Delete` are reported as done only when the directory entry itself is
 ///   durable (directory synced), and a created or recycled file has its blocks allocated.
 /// - Each command is answered by exactly one [`Completion`].
@@ -129,13 +129,13 @@ pub enum FaultKind {
     Io,
 }
 
-/// Keeps a driver from carrying out a commit whose predecessor failed.
+/// Keeps a driver from carrying out a commit after one that failed.
 #[derive(Debug, Default)]
-pub struct CommitGate {
+pub struct CommitGuard {
     failed: bool,
 }
 
-impl CommitGate {
+impl CommitGuard {
     /// Whether the command must not be carried out; then this is its completion.
     pub fn refuse(&mut self, command: &Command) -> Option<Completion> {
         let Command::Commit { id, resume, .. } = command else { return None };

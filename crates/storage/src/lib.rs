@@ -68,7 +68,7 @@ pub mod testing;
 
 pub use chunk::{Chunk, ChunkEnd};
 pub use command::{
-    Command, CommandId, CommandQueue, CommitGate, Completion, Fault, FaultKind, Outcome, Step,
+    Command, CommandId, CommandQueue, CommitGuard, Completion, Fault, FaultKind, Outcome, Step,
 };
 pub use follow::Follow;
 pub use format::crc32c as checksum;

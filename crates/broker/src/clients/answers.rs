@@ -131,7 +131,7 @@ impl Client {
         let waits = outgoing.queued() > 0 || outgoing.has_unsent() || outgoing.has_withheld();
         self.rechecks &= waits;
         let after = self.session.link().map_or(0, |link| link.outbox.len());
-        self.publish_gauge();
+        self.publish_load();
         if !cx.flow.pauses.is_empty() {
             self.check_pause(cx);
         }

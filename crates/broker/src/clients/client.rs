@@ -180,7 +180,7 @@ pub(crate) struct Client {
     pub(crate) will: Option<Box<Will>>,
     /// What waits for it was meant for it by other access rules than those of now.
     pub(crate) rechecks: bool,
-    pub(crate) gauge: Option<Arc<MemberLoad>>,
+    pub(crate) load: Option<Arc<MemberLoad>>,
     pub(crate) extras: Option<Box<Extras>>,
     /// Present if the session is in the journal.
     pub(crate) durable: Option<Box<KeptSession>>,
@@ -208,7 +208,7 @@ impl Client {
             charged: Charged::default(),
             will: None,
             rechecks: false,
-            gauge: None,
+            load: None,
             extras: None,
             durable: None,
             session_expiry_secs: 0,
@@ -289,7 +289,7 @@ impl Client {
     pub(crate) fn may_have_waiting(&self) -> bool {
         self.session.outgoing.queued() > 0
             || self.session.outgoing.has_unsent()
-            || self.gauge.is_some()
+            || self.load.is_some()
             || self.extras.is_some()
             || self.has_backlog()
     }
@@ -366,10 +366,10 @@ impl Client {
             || self.session.outgoing.queued_bytes() > queue.bytes_max / 2
     }
 
-    pub(crate) fn publish_gauge(&self) {
-        if let Some(gauge) = &self.gauge {
+    pub(crate) fn publish_load(&self) {
+        if let Some(load) = &self.load {
             let (in_flight, room) = self.session.load();
-            gauge.set(self.session.is_online(), in_flight, room);
+            load.set(self.session.is_online(), in_flight, room);
         }
     }
 }

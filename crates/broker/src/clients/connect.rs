@@ -223,7 +223,7 @@ impl Sessions {
             session_present,
             sequence,
         };
-        client.publish_gauge();
+        client.publish_load();
         cx.report(client.scope, event);
         cx.metrics.connections.add(1);
         cx.metrics.connections_opened.add(1);

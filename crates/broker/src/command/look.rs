@@ -238,7 +238,7 @@ fn receiving(group: &Group) -> ReceiverView {
         share: Some(group.name.share.clone()),
         filter: group.name.filter.clone(),
         qos: qos.unwrap_or_default(),
-        connected: group.members.iter().any(|member| member.gauge.is_online()),
+        connected: group.members.iter().any(|member| member.load.is_online()),
         allowed: true,
     }
 }
@@ -250,7 +250,7 @@ fn group_view(durable: &Durable, group: &Group) -> GroupView {
         share: group.name.share.clone(),
         filter: group.name.filter.clone(),
         members: group.members.len() as u64,
-        online: group.members.iter().filter(|member| member.gauge.is_online()).count() as u64,
+        online: group.members.iter().filter(|member| member.load.is_online()).count() as u64,
         waiting: (group.parked.len() + kept) as u64,
     }
 }
@@ -259,7 +259,7 @@ fn member_view(member: &Member) -> MemberView {
     MemberView {
         key: member.key,
         qos: options::qos(member.options) as u8,
-        connected: member.gauge.is_online(),
-        in_flight: member.gauge.in_flight().into(),
+        connected: member.load.is_online(),
+        in_flight: member.load.in_flight().into(),
     }
 }

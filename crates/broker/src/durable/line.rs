@@ -225,7 +225,7 @@ impl Durable {
         let mut routed = Routed::default();
         let mut asked = confirm.map(Asked::new);
         if message.retain() {
-            retained.retain_patiently(cx, sessions, self, &message, asked.as_mut(), &mut routed);
+            retained.retain_or_wait(cx, sessions, self, &message, asked.as_mut(), &mut routed);
         }
         let is_refused = routed.refused.is_some() && confirm.is_some();
         if !is_for_store_only && !is_refused {

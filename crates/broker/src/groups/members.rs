@@ -17,7 +17,7 @@ const LISTED_MAX: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Member {
     pub(crate) key: SessionKey,
-    pub(crate) gauge: Arc<MemberLoad>,
+    pub(crate) load: Arc<MemberLoad>,
     pub(crate) options: u8,
     pub(crate) identifier: u32,
     /// Outlives its connection: what the group cannot deliver is kept.
@@ -30,7 +30,7 @@ impl Member {
     /// May the group keep messages for this member?
     pub(crate) fn keeps(&self) -> bool {
         options::qos(self.options) != QoS::AtMostOnce
-            && (self.is_persistent || self.gauge.is_online())
+            && (self.is_persistent || self.load.is_online())
     }
 
     /// Does the journal keep messages for this member?
@@ -135,7 +135,7 @@ mod tests {
     fn member(number: u64, is_durable: bool) -> Member {
         Member {
             key: SessionKey::from_u64(number),
-            gauge: Arc::default(),
+            load: Arc::default(),
             options: QoS::AtLeastOnce as u8,
             identifier: 0,
             is_persistent: is_durable,

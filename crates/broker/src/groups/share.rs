@@ -1,7 +1,7 @@
 //! Shared subscriptions.
 //!
 //! Every shard knows all groups and their members (`table.rs`), so that the shard of the publisher
-//! chooses and the message takes one hop. How busy a member is stands in its gauge, which all may
+//! chooses and the message takes one hop. The load of a member is in a table entry, which all may
 //! read. The member's shard has the last word: a member without room passes the message on. What no
 //! member can take is parked at the group's home shard until one can; so an offline or stuck member
 //! never keeps messages from the others.
@@ -54,12 +54,12 @@ impl Groups {
         let Some(client) = sessions.get_mut(slot).expected() else {
             return (Listed::new(FilterId(0), 0), false);
         };
-        let gauge = client.gauge.get_or_insert_default().clone();
+        let load = client.load.get_or_insert_default().clone();
         let is_persistent = client.is_persistent();
         let is_durable = client.durable.is_some();
-        client.publish_gauge();
+        client.publish_load();
         let member =
-            Member { key: member_key, gauge, options: bits, identifier, is_persistent, is_durable };
+            Member { key: member_key, load, options: bits, identifier, is_persistent, is_durable };
         let is_new = self.on_join(cx, sessions, &name, member.clone());
         if is_new {
             name.add_member();
@@ -271,11 +271,11 @@ impl Groups {
     ) {
         let Some(group) = self.get(number).expected() else { return };
         let name = group.name.clone();
-        let skips = group.members.iter().any(|member| !member.gauge.is_available());
+        let skips = group.members.iter().any(|member| !member.load.is_available());
         let way = GroupWay { has_skipped: way.has_skipped || skips, ..way };
         let first = if way.denied_by == SessionKey::NOBODY { denied } else { way.denied_by };
         let ahead = |key: SessionKey| key.as_u64().wrapping_sub(denied.as_u64());
-        let members = group.members.iter().filter(|member| member.gauge.is_available());
+        let members = group.members.iter().filter(|member| member.load.is_available());
         let others = members.map(|member| member.key).filter(|key| *key != denied);
         let next = others.min_by_key(|key| ahead(*key));
         let is_unasked = |key: &SessionKey| first == denied || ahead(*key) < ahead(first);
@@ -318,7 +318,7 @@ impl Groups {
             return;
         };
         let member_key = member.key;
-        member.gauge.assign();
+        member.load.assign();
         if member_key.shard() == cx.id {
             self.on_offer(
                 cx,
@@ -370,12 +370,12 @@ impl Groups {
             cx.flow.work.charge(client.grants.topic_units());
         }
         if is_denied {
-            client.publish_gauge();
+            client.publish_load();
             self.pass_on_denied(cx, number, &message, member_key, way);
             return;
         }
         if !client.session.has_window() {
-            client.publish_gauge();
+            client.publish_load();
             self.pass_back(cx, sessions, durable, number, &message, (hops, serial));
             return;
         }
@@ -390,7 +390,7 @@ impl Groups {
         let limits = client.limits.queue;
         let delivered_for_good = terms.qos == QoS::AtMostOnce;
         let offered = client.session.offer(&message, terms, &limits, None, now_ms);
-        client.publish_gauge();
+        client.publish_load();
         if !matches!(offered, Offered::Written | Offered::Queued) || delivered_for_good {
             cx.notify_home(key, serial, true);
         }
@@ -602,7 +602,7 @@ impl Groups {
 
     /// A member here may have room now: ask the homes of its groups for parked messages.
     pub(crate) fn pull_for(&mut self, cx: &mut Context, client: &Client, durable: &mut Durable) {
-        if !client.gauge.as_ref().is_some_and(|gauge| gauge.is_available()) {
+        if !client.load.as_ref().is_some_and(|load| load.is_available()) {
             return;
         }
         let numbers: SmallVec<[u32; 4]> =
@@ -622,7 +622,7 @@ impl Groups {
             }
             return;
         }
-        let can_take = |m: &Member| m.key.shard() == cx.id && m.gauge.is_available();
+        let can_take = |m: &Member| m.key.shard() == cx.id && m.load.is_available();
         if group.is_waiting && group.members.iter().any(can_take) {
             cx.send(home, Mail::Pull { group: key });
         }
@@ -637,11 +637,11 @@ impl Groups {
         slot: u32,
     ) {
         let Some(client) = sessions.get_mut(slot).expected() else { return };
-        if client.gauge.is_none() {
+        if client.load.is_none() {
             return;
         }
         let deliveries = client.session.outgoing.take_shared();
-        client.publish_gauge();
+        client.publish_load();
         for delivery in deliveries {
             let Delivery { message, terms: Terms { group, serial, .. } } = delivery;
             if serial != 0 {

@@ -89,7 +89,7 @@ impl Group {
 
     /// Can any member take a message now?
     pub(crate) fn has_room(&self) -> bool {
-        self.members.iter().any(|member| member.gauge.is_available())
+        self.members.iter().any(|member| member.load.is_available())
     }
 
     /// Chooses a member for a message that the home dispatches.
@@ -101,7 +101,7 @@ impl Group {
     ) -> Option<SessionKey> {
         let place = choose(self, strategy, message, random)?;
         let member = self.members.at(place)?;
-        member.gauge.assign();
+        member.load.assign();
         Some(member.key)
     }
 }
@@ -254,8 +254,8 @@ pub(crate) fn choose(
         return None;
     }
     let members = &group.members;
-    let gauge = |place: usize| members.at(place).map(|member| &member.gauge);
-    let can_take = |place: &usize| gauge(*place).is_some_and(|gauge| gauge.is_available());
+    let load = |place: usize| members.at(place).map(|member| &member.load);
+    let can_take = |place: &usize| load(*place).is_some_and(|load| load.is_available());
     let from = |start: usize| (0..count).map(move |step| (start + step) % count);
     match strategy {
         ShareStrategy::Random => from(random as usize % count).find(can_take),
@@ -271,7 +271,7 @@ pub(crate) fn choose(
         }
         ShareStrategy::LeastInFlight => from(random as usize % count)
             .filter(can_take)
-            .min_by_key(|place| gauge(*place).map(|gauge| gauge.in_flight())),
+            .min_by_key(|place| load(*place).map(|load| load.in_flight())),
         ShareStrategy::HashClient => from(spread(message.publisher(), count)).find(can_take),
         ShareStrategy::HashTopic => {
             let hash = FixedState::with_seed(0).hash_one(message.topic());

@@ -84,7 +84,7 @@ impl Retained {
 
     /// The same for a message of which it is too late to say that it should come later: should its
     /// home be here and have no room for a moment, it waits there.
-    pub(crate) fn retain_patiently(
+    pub(crate) fn retain_or_wait(
         &mut self,
         cx: &mut Context,
         sessions: &mut Sessions,
@@ -301,7 +301,7 @@ impl Sessions {
             }
         }
         let limits = client.limits.queue;
-        let offered = client.session.offer_patiently(message, terms, &limits, now_ms);
+        let offered = client.session.offer_or_wait(message, terms, &limits, now_ms);
         client.after_offer(cx, message.payload().len(), offered);
     }
 }

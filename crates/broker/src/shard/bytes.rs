@@ -304,7 +304,7 @@ impl Shard {
         let waits = has_queue
             || client.session.outgoing.has_unsent()
             || client.extras.is_some()
-            || client.gauge.as_ref().is_some_and(|gauge| !gauge.is_available());
+            || client.load.as_ref().is_some_and(|load| !load.is_available());
         let outbox_bytes_max = client.limits.outbox_bytes_max;
         let Some(link) = client.session.link_mut().expected() else { return };
         let spare = link.outbox.advance(count);

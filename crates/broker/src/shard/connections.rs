@@ -171,7 +171,7 @@ impl Shard {
         }
         let farewell = std::mem::take(&mut link.outbox);
         client.charged.set_unsent(0);
-        client.publish_gauge();
+        client.publish_load();
         let event = Event::Disconnected {
             client_id: client.id.clone(),
             username: client.username.clone(),

@@ -153,7 +153,7 @@ impl Shard {
                 true,
             );
         }
-        self.retained.retain_patiently(
+        self.retained.retain_or_wait(
             &mut self.cx,
             &mut self.sessions,
             &mut self.durable,

@@ -153,7 +153,7 @@ fn a_flood_from_many_publishers_does_not_pile_up_before_a_busy_shard() {
 }
 
 /// Pairs of which the subscribers read all there is in each turn, and have outboxes that take twice
-/// what one lane does: how much is dropped.
+/// what one credit window does: how much is dropped.
 fn dropped_of_a_flood(mail_bytes_max: u64) -> u64 {
     let mut lab = lab_with(2, mail_bytes_max);
     let outbox_bytes_max = 4 * MAIL_BYTES_MAX as u32;

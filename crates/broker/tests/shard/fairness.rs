@@ -111,7 +111,7 @@ fn a_publisher_that_need_not_wait_any_more_goes_on_though_others_flood_another_s
     assert!(beside <= 2 * alone, "{alone} turns alone, {beside} beside a flood");
 }
 
-/// Little mail fills a lane. A subscriber of `u` is on shard 2, one of `v` on shard 1.
+/// Little mail fills a credit window. A subscriber of `u` is on shard 2, one of `v` on shard 1.
 fn with_short_lanes() -> Lab {
     let settings = Settings { mail_bytes_max: 2 * 2_000, ..Settings::default() };
     let mut lab = Lab::with(3, settings, Access::open());

@@ -131,7 +131,7 @@ fn a_subscriber_that_stops_reading_holds_up_its_publishers_for_a_moment_only() {
         }
     }
     assert!(lab.now_ms < began_ms + 700, "they are let go");
-    // Those that are let go may also have to wait for a lane or a moment.
+    // Resumed publishers may also have to wait for a credit window or a moment.
     for _ in 0..200 {
         lab.now_ms += 1;
         carry_mail(&mut lab);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::Rng;
 use crate::{
-    Command, CommandId, CommandQueue, CommitGate, Completion, Fault, FaultKind, Follow, Ledger,
+    Command, CommandId, CommandQueue, CommitGuard, Completion, Fault, FaultKind, Follow, Ledger,
     Outcome, Record, Recovery, Refusal, SegmentFile, Settings, Step, Want, manifest_file,
 };
 
@@ -18,7 +18,7 @@ pub struct SimDisk {
     manifest: Option<Vec<u8>>,
     commits: VecDeque<Command>,
     background: VecDeque<Command>,
-    gate: CommitGate,
+    guard: CommitGuard,
     /// Steps done of the commit at the front.
     steps_done: usize,
     rng: Rng,
@@ -110,7 +110,7 @@ impl SimDisk {
             manifest: None,
             commits: VecDeque::new(),
             background: VecDeque::new(),
-            gate: CommitGate::default(),
+            guard: CommitGuard::default(),
             steps_done: 0,
             rng: Rng::new(seed),
             trace: None,
@@ -168,7 +168,7 @@ impl SimDisk {
         self.commits.is_empty() && self.background.is_empty()
     }
 
-    /// Carries out one step of one of the two lanes.
+    /// Carries out one step of one of the two queues.
     pub fn step(&mut self) -> Option<Completion> {
         let commit = match (self.commits.is_empty(), self.background.is_empty()) {
             (true, true) => return None,
@@ -267,7 +267,7 @@ impl SimDisk {
     }
 
     fn step_commit(&mut self) -> Option<Completion> {
-        if let Some(refused) = self.commits.front().and_then(|front| self.gate.refuse(front)) {
+        if let Some(refused) = self.commits.front().and_then(|front| self.guard.refuse(front)) {
             self.commits.pop_front();
             return Some(refused);
         }
@@ -288,7 +288,7 @@ impl SimDisk {
         self.commits.pop_front();
         let steps_done = std::mem::take(&mut self.steps_done);
         let completion = Completion { id, outcome: Outcome::Committed { steps_done, fault } };
-        self.gate.note(&completion);
+        self.guard.note(&completion);
         Some(completion)
     }
 
@@ -384,7 +384,7 @@ impl SimDisk {
 
     fn tear_manifest_under_way(&mut self) {
         let Some(front) = self.commits.front() else { return };
-        let refused = self.gate.refuse(front).is_some();
+        let refused = self.guard.refuse(front).is_some();
         let Command::Commit { steps, .. } = front else { return };
         if let Some(Step::Manifest { offset, bytes }) = steps.get(self.steps_done).cloned()
             && !refused
@@ -449,7 +449,7 @@ impl SimDisk {
     /// A write that the crash met half way.
     fn tear_write_under_way(&mut self) {
         let Some(front) = self.commits.front() else { return };
-        let refused = self.gate.refuse(front).is_some();
+        let refused = self.guard.refuse(front).is_some();
         let Command::Commit { steps, .. } = front else { return };
         if refused {
             return;
