@@ -362,7 +362,12 @@ impl Grants {
         manner: Manner,
     ) -> Box<str> {
         if action == Action::Publish && is_broker_topic(topic) {
-            return "topics below $SYS/ belong to the broker".into();
+            let why = if topic.starts_with(SHARE) {
+                "topics below $share/ cannot be published: $share/ begins shared subscriptions"
+            } else {
+                "topics below $SYS/ belong to the broker"
+            };
+            return why.into();
         }
         let topic = without_share(topic);
         if let Some(pattern) = self.denials().find(|it| it.matches(identity, topic)) {
@@ -518,6 +523,9 @@ fn is_bridge_state(topic: &str) -> bool {
         .is_some_and(|name| !name.is_empty() && !name.contains('/'))
 }
 
+/// The beginning of a shared subscription's filter.
+const SHARE: &str = "$share/";
+
 /// What the broker publishes itself, and names that no subscription can reach.
 #[inline]
 fn is_broker_topic(topic: &str) -> bool {
@@ -527,11 +535,11 @@ fn is_broker_topic(topic: &str) -> bool {
 fn is_broker_word(topic: &str) -> bool {
     topic == "$SYS"
         || topic.starts_with("$SYS/") && !is_bridge_state(topic)
-        || topic.starts_with("$share/")
+        || topic.starts_with(SHARE)
 }
 
 fn without_share(filter: &str) -> &str {
-    match filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/')) {
+    match filter.strip_prefix(SHARE).and_then(|rest| rest.split_once('/')) {
         Some((_, inner)) => inner,
         None => filter,
     }
@@ -578,6 +586,11 @@ mod tests {
         }
         assert!(access.allows(NOBODY, Action::Publish, "$SYS/broker/connection/me/state"));
         assert!(!access.allows(NOBODY, Action::Publish, "$share/group/topic"));
+        let grants = access.grants(None);
+        let why = |topic| grants.why_denied(NOBODY, Action::Publish, topic, Manner::default());
+        assert!(why("$SYS/broker/uptime").contains("$SYS/"));
+        let why = why("$share/group/topic");
+        assert!(why.contains("$share/") && !why.contains("$SYS/"), "{why}");
         assert!(access.grants(None).covers(NOBODY, "#"));
         assert!(access.grants(None).is_open());
     }
