@@ -535,8 +535,9 @@ def test_an_operator_sees_what_each_namespace_may_have_and_has(start, join):
     assert (by_name["connections"]["refused"], by_name["sessions"]["refused"]) == (1, 0)
     assert [row["name"] for row in api.all("/namespaces", limit=1)] == ["blue", "red"]
     assert set(counts(api("GET", "/namespaces/blue")).values()) == {0}
-    for unknown in ("green", "default"):
-        assert unknown in api("GET", f"/namespaces/{unknown}", status=404)["detail"]
+    assert "green" in api("GET", "/namespaces/green", status=404)["detail"]
+    default = api("GET", "/namespaces/default")
+    assert (default["name"], default["state"], default["quotas"]) == ("default", "open", [])
     api("GET", "/namespaces?cursor=%25", status=400)
     head, blue, row = ctl(broker, "ns", "list").splitlines()
     assert head.split()[:3] == ["NAME", "STATE", "CONNECTIONS"]
@@ -544,6 +545,7 @@ def test_an_operator_sees_what_each_namespace_may_have_and_has(start, join):
     shown = ctl(broker, "ns", "show", "red")
     assert "maker  configuration" in shown
     assert ["connections", "2", "2", "1"] in [line.split() for line in shown.splitlines()]
+    assert "state  open" in ctl(broker, "ns", "show", "default")
     ctl(broker, "ns", "show", "green", code=5)
 
 

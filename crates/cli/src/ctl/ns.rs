@@ -36,7 +36,9 @@ impl Ctl {
                 let quotas = fields.remove("quotas");
                 self.print_value(&Value::Object(fields))?;
                 let quotas = quotas.as_ref().and_then(Value::as_array);
-                print(format!("\n{}", table(quotas.map_or(&[], Vec::as_slice), QUOTAS)).as_bytes());
+                let quotas = quotas.map_or(&[][..], Vec::as_slice);
+                let shown = if quotas.is_empty() { WITHOUT_QUOTAS } else { &table(quotas, QUOTAS) };
+                print(format!("\n{shown}").as_bytes());
                 Ok(())
             }
         }
@@ -65,6 +67,9 @@ const NAMESPACES: &[Column] = &[
     Column("MESSAGES IN", "messages_in"),
     Column("MESSAGES OUT", "messages_out"),
 ];
+
+const WITHOUT_QUOTAS: &str = "The limits of the broker apply: see `quelea ctl config`.\n\
+    `quelea ctl info` shows the usage of all namespaces together.\n";
 
 const QUOTAS: &[Column] = &[
     Column("OF", "name"),
