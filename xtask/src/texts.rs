@@ -20,8 +20,8 @@ const SHOWN_ATTRIBUTES: [&str; 5] = ["arg", "command", "clap", "error", "value"]
 /// Derives that make help out of comments.
 const HELP_DERIVES: [&str; 4] = ["Args", "Parser", "Subcommand", "ValueEnum"];
 
-/// Macros that make the configuration reference out of comments.
-const HELP_MACROS: [&str; 2] = ["settings", "words"];
+/// Macros that make the configuration reference and the description of the API out of comments.
+const HELP_MACROS: [&str; 3] = ["record", "settings", "words"];
 
 /// Calls and macros whose strings only a developer reads.
 const INTERNAL_CALLS: [&str; 9] = [
