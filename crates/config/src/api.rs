@@ -69,7 +69,7 @@ pub(super) fn lower(
         && !api.allow_remote
     {
         let detail = format!(
-            "other machines reach {address}, and nothing encrypts what is said there; use \
+            "{address} can be reached from other machines, and its connections are not encrypted; use \
              127.0.0.1, or set allow_remote = true"
         );
         problem("api.listen", detail);

@@ -198,7 +198,7 @@ impl Lowering<'_> {
             match server(text) {
                 Err(detail) => self.problem("servers", detail),
                 Ok(own) if servers.iter().any(|other| other.url == own.url) => {
-                    self.problem("servers", format!("'{text}' is named twice"));
+                    self.problem("servers", format!("'{text}' is listed twice"));
                 }
                 Ok(own) => servers.push(own),
             }
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(config.durability.level, DurabilityLevel::Quorum);
         let is_noted = |config: &Config| {
             let notes = crate::notes(config);
-            notes.iter().any(|note| note.contains("\"fsync\" is served as \"quorum\""))
+            notes.iter().any(|note| note.contains("\"fsync\" is treated as \"quorum\""))
         };
         assert!(!is_noted(&config));
         let config = loaded(cluster).unwrap().config;
@@ -483,7 +483,7 @@ mod tests {
             ("\"nats://a/b\"", "has no valid host and port"),
             ("\"nats://::1\"", "has an invalid host"),
             ("\"nats://\"", "has no valid host and port"),
-            ("\"nats://a\", \"nats://a:4222\"", "is named twice"),
+            ("\"nats://a\", \"nats://a:4222\"", "is listed twice"),
             ("\"nats://a\", \"tls://b\"", "some are nats:// and some tls://"),
         ] {
             let text = format!("[cluster]\nname = \"a\"\nservers = [{servers}]\n");

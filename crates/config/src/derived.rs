@@ -44,7 +44,7 @@ impl Deriving {
     pub(super) fn limits(&mut self, limits: &mut Limits, machine: &Machine) {
         let there = show_bytes(machine.memory_bytes);
         let whole = machine.memory_bytes / 10 * 8;
-        let reason = format!("80 % of the {there} that the machine or the cgroup has");
+        let reason = format!("80 % of the {there} memory of the machine or cgroup");
         self.bytes("limits.memory_bytes_max", (&mut limits.memory_bytes_max, 0), whole, reason);
         let whole = limits.memory_bytes_max;
 
@@ -79,7 +79,7 @@ impl Deriving {
         }
         if limits.retained_bytes_per_user_max == 0 {
             let most = show_bytes(limits.retained_bytes_max / 2);
-            let reason = "as much as it leaves to others: alone half of retained_bytes_max".into();
+            let reason = "as much as it leaves free: alone, half of retained_bytes_max".into();
             self.note("limits.retained_bytes_per_user_max", most, reason);
         }
         let key = "limits.queues_bytes_max";
@@ -102,7 +102,7 @@ impl Deriving {
         let possible = u32::try_from(files.saturating_sub(own).max(1)).unwrap_or(u32::MAX);
         if *connections_max == 0 || *connections_max > possible {
             *connections_max = possible;
-            let reason = format!("what {files} open files leave (ulimit -Hn)");
+            let reason = format!("what a limit of {files} open files allows (ulimit -Hn)");
             self.note("limits.connections_max", possible.to_string(), reason);
         }
     }
@@ -115,7 +115,7 @@ impl Deriving {
             *bytes_max = 0;
             return;
         };
-        let reason = format!("80 % of the {} that logs can have there", show_bytes(disk));
+        let reason = format!("80 % of the {} that are free for logs", show_bytes(disk));
         self.bytes(
             "durability.log_bytes_max",
             (bytes_max, AUTO),

@@ -204,9 +204,8 @@ fn check_sizes(
     let own = lowered.segment_bytes;
     if own < needed {
         let detail = format!(
-            "a record takes at most half a segment, and packet_bytes_max is {}: with segments of \
-             {} the largest packets could not be kept; write {} or more, or \"auto\", or lower \
-             packet_bytes_max",
+            "a segment must have twice the largest packet (packet_bytes_max is {}), got {}. Write {} \
+             or more, or \"auto\", or lower packet_bytes_max",
             show(packet_bytes_max.into()),
             show(own.into()),
             show(needed.into())

@@ -126,8 +126,7 @@ pub(super) fn check_chains(
         if listener.placing.from.contains(&NamespaceSource::Attribute)
             && !asked.any(|own| own.gives_namespace() && own.can_be_asked(listener))
         {
-            let detail = "nobody who is asked on this listener gives the attribute 'namespace'; a \
-                          provider of kind jwt or http can, or one of kind certificate with \
+            let detail = "no provider of this listener sets the attribute 'namespace'. Use a provider of kind jwt or http, or of kind certificate with \
                           attributes = [\"namespace=${cert_dns}\"]";
             problem("namespace_from", detail.into());
         }
@@ -230,7 +229,7 @@ impl Lowering<'_> {
             self.template("username", raw.username.as_deref().unwrap_or(JWT_USERNAME), true);
         let claims = self.pairs("claims", &raw.claims, true);
         if username.names("username") && !claims.iter().any(|(_, text)| text.names("username")) {
-            let detail = "would trust the user name that a client sends: bind it to the token, \
+            let detail = "would trust the username that a client sends: bind it to the token, \
             as in claims = [\"sub=${username}\"]";
             self.problem("username", detail.into());
         }
@@ -274,7 +273,7 @@ impl Lowering<'_> {
         let headers = self.headers(&raw.headers);
         let body = self.pairs("body", &body, false);
         if !body.iter().any(|(_, text)| text.names("username")) {
-            let detail = "would trust the user name that a client sends: send it to the service, \
+            let detail = "would trust the username that a client sends: send it to the service, \
             as in body = [\"username=${username}\"]";
             self.problem("body", detail.into());
         }

@@ -37,13 +37,13 @@ pub const NEVER: u32 = u32::MAX;
 const SECS_OR_NEVER: ValueKind = secs(0, NEVER as u64 - 1).or("never", NEVER as u64);
 
 words! {
-    /// What happens to a message for a session whose queue is full.
+    /// The policy at the full queue of a session.
     QueueOverflow {
-        /// The oldest queued message makes room.
+        /// The oldest queued message is dropped.
         DropOldest = "drop_oldest",
-        /// The new message is not queued.
+        /// The new message is dropped.
         DropNewest = "drop_newest",
-        /// The new message is not queued, and its publisher is told (0x97) where MQTT 5 allows it.
+        /// The new message is dropped, and an MQTT 5 publisher gets 0x97.
         Reject = "reject",
         /// The session's connection is closed (0x97); its queue is kept.
         Disconnect = "disconnect",
@@ -51,11 +51,11 @@ words! {
 }
 
 words! {
-    /// How firmly something is kept before it is acknowledged.
+    /// The level of storage that an acknowledgement confirms.
     DurabilityLevel {
-        /// In memory: the end of the process loses it.
+        /// In memory: lost when the process ends.
         Memory = "memory",
-        /// Handed to the operating system: survives the end of the process, not a loss of power.
+        /// Written to the operating system: survives the end of the process, not a loss of power.
         Disk = "disk",
         /// On the medium: survives a loss of power.
         Fsync = "fsync",
@@ -66,11 +66,11 @@ words! {
 }
 
 words! {
-    /// What happens to messages that must be kept while there is no space for them.
+    /// The policy for messages that must be stored when there is no space.
     WhenFull {
-        /// Their publishers are told (0x97), or cut off where MQTT 3 has no word for it.
+        /// MQTT 5 publishers get 0x97; the connections of MQTT 3 publishers are closed.
         Refuse = "refuse",
-        /// Their publishers are not read until there is space.
+        /// Their publishers are paused until there is space.
         Wait = "wait",
     }
 }
@@ -94,21 +94,21 @@ words! {
 }
 
 words! {
-    /// Whose a session is.
+    /// The owner of a session.
     SessionOwner {
-        /// Of the user who opened it. Clients without a username are one user.
+        /// The user that opened it. Clients without a username are one user.
         User = "user",
-        /// Of everybody who knows its client ID.
+        /// Every client with its client ID.
         Anybody = "anybody",
     }
 }
 
 words! {
-    /// What a provider goes by.
+    /// The kind of a provider.
     ProviderKind {
         /// A JSON Web Token in the password.
         Jwt = "jwt",
-        /// A service that is asked over HTTP.
+        /// A service that answers HTTP requests.
         Http = "http",
         /// The client certificate.
         Certificate = "certificate",
@@ -116,31 +116,31 @@ words! {
 }
 
 words! {
-    /// How a service is asked.
+    /// The HTTP method of the requests to a service.
     HttpMethod {
-        /// The fields are the body.
+        /// The fields are in the body.
         Post = "post",
-        /// The fields are the query.
+        /// The fields are in the query.
         Get = "get",
     }
 }
 
 words! {
-    /// What the body of a request is.
+    /// The format of the body of a request.
     BodyForm {
-        /// A JSON object of texts.
+        /// A JSON object of strings.
         Json = "json",
-        /// What a web form sends.
+        /// The format of web forms.
         Form = "form",
     }
 }
 
 words! {
-    /// Whether clients must show a certificate.
+    /// Whether clients must have a certificate.
     ClientAuth {
-        /// They are not asked for one.
+        /// None is requested.
         None = "none",
-        /// A certificate is checked when there is one.
+        /// A certificate is verified if the client sends one.
         Optional = "optional",
         /// The handshake fails without a valid one.
         Require = "require",
@@ -148,7 +148,7 @@ words! {
 }
 
 words! {
-    /// What of a client's certificate becomes its username.
+    /// The field of a client certificate that becomes the username.
     CertificateIdentity {
         /// Nothing.
         None = "none",
@@ -160,7 +160,7 @@ words! {
 }
 
 words! {
-    /// The oldest TLS version that is spoken.
+    /// The oldest TLS version that is accepted.
     TlsVersion {
         /// TLS 1.2.
         V12 = "1.2",
@@ -170,25 +170,25 @@ words! {
 }
 
 words! {
-    /// How much is logged.
+    /// The least severe level that is logged.
     LogLevel {
-        /// Faults that need an operator.
+        /// Errors that need an operator.
         Error = "error",
-        /// What an operator should look at.
+        /// Conditions that an operator should check.
         Warn = "warn",
         /// Start, stop, reload, connections and protocol violations.
         Info = "info",
-        /// Also expired sessions and the like.
+        /// In addition: expired sessions and details of decisions.
         Debug = "debug",
-        /// Also each packet.
+        /// In addition: each packet.
         Trace = "trace",
     }
 }
 
 words! {
-    /// The shape of a log line.
+    /// The format of a log line.
     LogFormat {
-        /// For people.
+        /// Text.
         Text = "text",
         /// One JSON object per line.
         Json = "json",
@@ -263,7 +263,7 @@ settings! {
         /// The most new connections of this listener per second. Further ones wait in the system's
         /// queue.
         connections_per_second_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
-        /// The durability level of messages and sessions of this listener, in place of
+        /// The durability level of messages and sessions of this listener, instead of
         /// `durability.level`.
         durability: Option<DurabilityLevel> = ValueKind::OneOf(DurabilityLevel::WORDS), "";
         /// As in `[limits]`.
@@ -302,7 +302,7 @@ settings! {
         client_auth: ClientAuth = ValueKind::OneOf(ClientAuth::WORDS), "none";
         /// Revoked client certificates, PEM.
         crl: Option<PathBuf> = ValueKind::Path, "";
-        /// The oldest TLS version that is spoken.
+        /// The oldest TLS version that is accepted.
         min_version: TlsVersion = ValueKind::OneOf(TlsVersion::WORDS), "1.2";
     }
 }
@@ -363,7 +363,7 @@ settings! {
         client_id_v31_chars_max: u16 = count(1, 65_535), "65535";
         /// The longest username. A longer one is refused with 0x86.
         username_bytes_max: u16 = bytes(1, 65_535), "1KiB";
-        /// The longest password, or token in its place. A longer one is refused with 0x86.
+        /// The longest password or token. A longer one is refused with 0x86.
         password_bytes_max: u16 = bytes(1, 65_535), "16KiB";
         /// The most bytes of properties of a publish or will (MQTT 5). A publish with more gets
         /// 0x97 (at QoS 0 the connection is closed), a will 0x95.
@@ -525,8 +525,8 @@ settings! {
         /// reserves the memory of its hash (argon2id: 19 MiB). If an eighth of
         /// `limits.memory_bytes_max` is too little for all threads, fewer checks run.
         threads: u16 = count(1, 64), "2";
-        /// The most queued password checks. Addresses take turns. At the limit the address with the
-        /// most gets 0x89 (server busy).
+        /// The most queued password checks. Addresses are served in rotation. At the limit the
+        /// address with the most gets 0x89 (server busy).
         queue_max: u32 = count(1, 10_000_000), "10000";
         /// Failed logins per second that are checked for one address (IPv6: /64), after a burst of
         /// 64. Further ones wait, or get 0x89. Use `unlimited` for a proxy that does not forward
@@ -690,9 +690,9 @@ settings! {
 settings! {
     /// Logs.
     "log" => Log {
-        /// How much is logged.
+        /// The least severe level that is logged.
         level: LogLevel = ValueKind::OneOf(LogLevel::WORDS), "info";
-        /// The shape of a line.
+        /// The format of a line.
         format: LogFormat = ValueKind::OneOf(LogFormat::WORDS), "text";
         /// `stderr`, `stdout`, or a file, to which the broker appends. A new file has mode 0600.
         /// logrotate rotates it, and SIGHUP reopens it.

@@ -260,12 +260,12 @@ impl Config {
         };
         if let Some(Listener { name, .. }) = self.listeners.iter().find(takes_none) {
             return Some(format!(
-                "listener '{name}' requires certificates but takes no user name from them; set \
+                "listener '{name}' requires certificates but takes no username from them; set \
                  identity_from_certificate = \"cn\" on it"
             ));
         }
         (!self.proves_names()).then(|| {
-            "user names are not verified; set password_file under [auth], or \
+            "usernames are not verified; set password_file under [auth], or \
             identity_from_certificate on a listener that requires certificates"
                 .into()
         })
@@ -734,10 +734,10 @@ impl Listeners<'_> {
         }
         if !proves_identity && !endpoint.address.is_local() {
             let detail = format!(
-                "{endpoint} can be reached from other machines and nobody would have to log in; \
-                 add `password_file = \"...\"` under [auth] (made with `quelea passwd`), or \
-                 [[authentication]], or require client certificates, or, to admit everybody, add \
-                 `allow_anonymous = true` to this listener or start with --allow-anonymous"
+                "{endpoint} can be reached from other machines without a login. Set `password_file` under \
+                 [auth] (made with `quelea passwd`), add [[authentication]], or require client \
+                 certificates. To admit all clients, add `allow_anonymous = true` to this listener \
+                 or start with --allow-anonymous"
             );
             self.problem(&format!("{own}.url"), detail);
         }

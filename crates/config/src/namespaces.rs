@@ -16,33 +16,33 @@ pub const DEFAULT: &str = "default";
 pub const NAME_BYTES_MAX: usize = 64;
 
 words! {
-    /// Whether a namespace takes clients.
+    /// The state of a namespace.
     NamespaceState {
-        /// It does.
+        /// It accepts clients.
         Open = "open",
-        /// Its clients are cut off and kept out, and what it has is kept.
+        /// Its clients are disconnected and refused, and its data is kept.
         Suspended = "suspended",
-        /// The same, and what it has is deleted.
+        /// As `suspended`, and its data is deleted.
         Deleted = "deleted",
     }
 }
 
 words! {
-    /// What becomes of who asks for a namespace that there is not.
+    /// The policy for clients that name an unknown namespace.
     UnknownNamespace {
-        /// It is refused.
+        /// They are refused.
         Refuse = "refuse",
-        /// The namespace is made.
+        /// The namespace is created.
         Create = "create",
     }
 }
 
 words! {
-    /// What may say where a client belongs.
+    /// A source of the namespace of a client.
     NamespaceSource {
-        /// The host name that it asked for (TLS).
+        /// The host name in the TLS handshake.
         Host = "host",
-        /// What its username begins with, before the first colon.
+        /// The part of the username before the first colon.
         Username = "username",
         /// The attribute `namespace` of its credential.
         Attribute = "attribute",

@@ -34,7 +34,9 @@ pub fn notes(config: &Config) -> Vec<String> {
     };
     notes.extend(config.listeners.iter().filter(is_shut).map(line));
     notes.extend(config.weaker_level().map(|word| {
-        format!("durability level \"{word}\" is served as \"quorum\", because of [cluster]")
+        format!(
+            "durability level \"{word}\" is treated as \"quorum\" because [cluster] is configured"
+        )
     }));
     notes
 }

@@ -232,7 +232,7 @@ impl ValueKind {
                     item.get_ref()
                         .as_str()
                         .map(Into::into)
-                        .ok_or("got an item that is not a string".to_owned())
+                        .ok_or("got an item of another type than string".to_owned())
                 };
                 Ok(Value::List(items.iter().map(item).collect::<Result<_, _>>()?))
             }

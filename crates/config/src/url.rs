@@ -29,9 +29,7 @@ impl Url {
             _ => return Err(wanted(&"is neither http:// nor https://")),
         };
         if url.user.is_some() {
-            return Err(
-                "the URL must not have a user name or password; send them in headers".into()
-            );
+            return Err("the URL must not have a username or password; send them in headers".into());
         }
         if url.host.is_empty() {
             return Err(wanted(&"has no host"));

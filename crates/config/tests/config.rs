@@ -579,7 +579,7 @@ fn every_packet_fits_into_a_segment() {
     let small = "[limits]\npacket_bytes_max = \"1MiB\"\n[durability]\nsegment_bytes = \"2MiB\"";
     let error = error(small);
     assert!(error.starts_with("/etc/quelea/quelea.toml:4: durability.segment_bytes: "), "{error}");
-    assert!(error.contains("write 2112KiB or more"), "{error}");
+    assert!(error.contains("Write 2112KiB or more"), "{error}");
     let config = config(&small.replace("\"2MiB\"", "\"2112KiB\""));
     assert_eq!(config.durability.journal_settings(1).unwrap().segment_bytes, 2112 << 10);
     // Where nothing is kept, sizes do not matter.
@@ -620,7 +620,8 @@ fn connections_are_no_more_than_open_files_leave() {
     }
     let machine = Machine { open_files_max: Some(20_000), ..MACHINE };
     let printed = print::effective(&load(&Sources::default(), &machine).unwrap());
-    let line = "connections_max = 1000000 # default: 18976, what 20000 open files leave";
+    let line =
+        "connections_max = 1000000 # default: 18976, what a limit of 20000 open files allows";
     assert!(printed.contains(line), "{printed}");
 }
 
@@ -647,8 +648,7 @@ fn limits_follow_from_the_memory_there_is_and_say_why() {
     assert_eq!(loaded.config.limits.retained_bytes_max, 0, "none is a number, too");
     let printed = print::effective(&loaded);
     for line in [
-        "memory_bytes_max = \"auto\" # default: 819MiB, 80 % of the 1GiB that the machine or the cgroup \
-         has",
+        "memory_bytes_max = \"auto\" # default: 819MiB, 80 % of the 1GiB memory of the machine or cgroup",
         "queued_bytes_max = \"auto\" # default: 51MiB, a sixteenth of memory_bytes_max",
         "retained_bytes_max = 0 # /etc/quelea/quelea.toml:2",
         "workers = \"auto\" # default: 8, one for each of 8 cores",
@@ -717,7 +717,7 @@ fn what_a_listener_names_is_there() {
     let with_attribute = provider("certificate") + "attributes = [\"namespace=${cert_dns}\"]\n";
     let file = "[auth]\npassword_file = \"users\"\n";
     let by_attribute = "namespace_from = [\"attribute\"]";
-    let gives_none = "nobody who is asked on this listener gives the attribute 'namespace'";
+    let gives_none = "no provider of this listener sets the attribute 'namespace'";
     for (text, told) in [
         (tcp("namespace = \"red\""), "no [[namespaces]] has the name 'red'"),
         (tcp("namespace = \"Red\"") + red, "did you mean 'red'?"),
