@@ -15,7 +15,7 @@ use identity::auth::scram;
 use super::property::GivenProperties;
 use base::{EXIT_FAILURE, EXIT_TIMEOUT, EXIT_USAGE, complain};
 
-/// Flags as mosquitto's clients have them.
+/// The flags of `mosquitto_pub` and `mosquitto_sub`.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub struct ConnectionArgs {
@@ -28,16 +28,17 @@ pub struct ConnectionArgs {
     /// Connect to this Unix socket instead.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["port", "url"])]
     pub unix: Option<String>,
-    /// All in one: mqtt[s]://[user[:password]@]host[:port]/topic, or ws[s]://.
+    /// URL instead of -h, -p, -u, -P and -t: mqtt[s]://[user[:password]@]host[:port]/topic, or
+    /// ws[s]://.
     #[arg(short = 'L', long, value_name = "URL")]
     pub url: Option<String>,
-    /// Client id. Default: the broker chooses one.
+    /// Client ID. Default: the broker chooses one.
     #[arg(short, long, value_name = "ID")]
     pub id: Option<String>,
-    /// Client id made of this and the process id.
+    /// Prefix of a client ID that ends in the process ID.
     #[arg(short = 'I', long, value_name = "PREFIX", conflicts_with = "id")]
     pub id_prefix: Option<String>,
-    /// User name.
+    /// Username.
     #[arg(short, long, value_name = "NAME")]
     pub username: Option<String>,
     /// Password.
@@ -68,20 +69,20 @@ pub struct ConnectionArgs {
     /// Local address to connect from.
     #[arg(short = 'A', long, value_name = "ADDRESS")]
     pub bind: Option<IpAddr>,
-    /// Taken for the sake of scripts: small packets are never held back.
+    /// Accepted for compatibility: Nagle's algorithm is always off.
     #[arg(long, hide = true)]
     pub nodelay: bool,
-    /// Speak MQTT over WebSocket.
+    /// Use MQTT over WebSocket.
     #[arg(long)]
     pub ws: bool,
     /// Path of the WebSocket.
     #[arg(long, default_value = "/mqtt", value_name = "PATH")]
     pub ws_path: String,
-    /// How long to wait for each answer of the broker, in seconds.
+    /// Timeout of each answer of the broker, in seconds.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(value_name = "SECS")]
     pub answer_timeout: u64,
-    /// Print what happens, on standard error.
+    /// Print progress to standard error.
     #[arg(short, long)]
     pub debug: bool,
     /// Do not print errors.
@@ -97,27 +98,27 @@ pub struct ConnectionArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "TLS")]
 pub struct TlsArgs {
-    /// Use TLS, and trust the authorities of the system.
+    /// Use TLS, and trust the CA certificates of the system.
     #[arg(long, alias = "tls-use-os-certs")]
     pub tls: bool,
-    /// Use TLS, and trust the authorities of this file (PEM).
+    /// Use TLS, and trust the CA certificates of this file (PEM).
     #[arg(long, value_name = "FILE")]
     pub cafile: Option<String>,
-    /// Certificate to show (PEM).
+    /// Client certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "key")]
     pub cert: Option<String>,
-    /// Private key of the certificate (PEM).
+    /// Private key of the client certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub key: Option<String>,
-    /// Do not check the broker's certificate: anybody could be there.
+    /// Do not verify the broker's certificate (insecure).
     #[arg(long)]
     pub insecure: bool,
-    /// Name to ask for and to check, when it is not the host.
+    /// Host name to verify in the certificate. Default: the host.
     #[arg(long, value_name = "NAME")]
     pub server_name: Option<String>,
 }
 
-/// What the broker publishes when the connection is lost.
+/// The will, which the broker publishes when the connection is lost.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Will")]
 pub struct WillArgs {
@@ -144,7 +145,7 @@ pub enum ToolError {
     Client { source: ClientError, version: Version },
     #[error("{0}")]
     Failed(String),
-    #[error("time is up")]
+    #[error("timeout")]
     TimedOut,
     #[error("{what}: {source}")]
     Io { what: String, source: io::Error },
@@ -178,7 +179,7 @@ impl ConnectionArgs {
             return usage("-D, -x and --scram need MQTT 5: omit -V");
         }
         if self.disable_clean_session && self.id.is_none() {
-            return usage("-c needs -i: a session belongs to a client id");
+            return usage("-c needs -i: a session belongs to a client ID");
         }
         let url = self.url.as_deref().map(parse_url).transpose().map_err(ToolError::Usage)?;
         let url = url.unwrap_or_default();
@@ -397,7 +398,7 @@ pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
         "0" => Ok(QoS::AtMostOnce),
         "1" => Ok(QoS::AtLeastOnce),
         "2" => Ok(QoS::ExactlyOnce),
-        _ => Err("write 0, 1 or 2".into()),
+        _ => Err("must be 0, 1 or 2".into()),
     }
 }
 
@@ -481,7 +482,7 @@ fn parse_version(text: &str) -> Result<Version, String> {
         "5" | "mqttv5" => Ok(Version::V5),
         "311" | "3.1.1" | "mqttv311" => Ok(Version::V311),
         "31" | "3.1" | "mqttv31" => Ok(Version::V31),
-        _ => Err("write 5, 311 or 31".into()),
+        _ => Err("must be 5, 311 or 31".into()),
     }
 }
 

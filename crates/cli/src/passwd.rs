@@ -15,7 +15,7 @@ use base::{EXIT_FAILURE, EXIT_OK, complain};
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PasswdArgs {
-    /// The password file. It is made when it does not exist.
+    /// The password file. It is created if it does not exist.
     pub file: PathBuf,
     /// The user to add or change.
     pub user: String,
@@ -28,10 +28,10 @@ pub struct PasswdArgs {
     /// Delete the user.
     #[arg(short = 'D', long)]
     pub delete: bool,
-    /// Begin a new file, whatever is there.
+    /// Create a new file. An existing one is overwritten.
     #[arg(short, long, conflicts_with = "delete")]
     pub create: bool,
-    /// Also store what SCRAM-SHA-256 (MQTT 5 enhanced authentication) needs.
+    /// Also store credentials for SCRAM-SHA-256 (MQTT 5 enhanced authentication).
     #[arg(long, conflicts_with = "delete")]
     pub scram: bool,
 }
@@ -62,7 +62,7 @@ enum PasswdError {
     Unknown { user: String, path: String },
     #[error("cannot read the password: {0}")]
     Ask(io::Error),
-    #[error("the two passwords are not the same; nothing was changed")]
+    #[error("the two passwords differ; nothing was changed")]
     Differ,
     #[error("the password is empty; nothing was changed")]
     Empty,
@@ -157,7 +157,7 @@ Examples:
   quelea passwd -b passwords anna s3cret
   quelea passwd -D passwords anna
 
-A running broker reads the file again on SIGHUP.";
+A running broker reloads the file on SIGHUP.";
 
 #[cfg(test)]
 mod tests {

@@ -21,16 +21,16 @@ pub struct PolicyArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum PolicyCommand {
-    /// Say what is wrong with a policy file, with its line.
+    /// Check a policy file, and print errors with their lines.
     ///
-    /// Exit code: 0 nothing, 2 something.
+    /// Exit code: 0 valid, 2 invalid.
     Check {
         /// The policy file.
         file: PathBuf,
     },
-    /// Say whether a client may do something, and which group, binding and template decide it.
+    /// Check whether a client has a right, and print the group, binding and template that decide.
     ///
-    /// Exit code: 0 it may, 1 it may not, 2 the file or the arguments cannot be used.
+    /// Exit code: 0 allowed, 1 denied, 2 invalid file or arguments.
     Test(TestArgs),
 }
 
@@ -38,29 +38,29 @@ enum PolicyCommand {
 struct TestArgs {
     /// The policy file.
     file: PathBuf,
-    /// What the client wants to do.
+    /// The action of the client.
     action: Wanted,
-    /// With which topic, or topic filter for `subscribe`.
+    /// The topic, or the topic filter for `subscribe`.
     topic: String,
-    /// The client id.
+    /// The client ID.
     #[arg(short = 'i', long = "id", default_value = "")]
     client_id: String,
-    /// The user name.
+    /// The username.
     #[arg(short, long)]
     username: Option<String>,
-    /// An attribute of the client. Given twice it is a list. A number is one unless it is quoted.
+    /// An attribute of the client. Repeated, it is a list. Quote a number to make it a text.
     #[arg(short, long = "attribute", value_name = "NAME=VALUE", value_parser = attribute)]
     attributes: Vec<(String, Attribute)>,
-    /// The QoS at which it publishes or subscribes.
+    /// The QoS of the publish or subscription.
     #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     qos: u8,
-    /// It publishes with the retain flag.
+    /// The publish has the retain flag.
     #[arg(short, long)]
     retain: bool,
-    /// Its address.
+    /// The address of the client.
     #[arg(long)]
     address: Option<IpAddr>,
-    /// The name of the listener to which it is connected.
+    /// The name of the listener.
     #[arg(long, default_value = "")]
     listener: String,
 }
@@ -151,7 +151,9 @@ impl<'a> Client<'a> {
         });
         for (group, name) in asked {
             if self.principal.attributes.get(name).is_none() {
-                text.push_str(&format!("  group {group} asks for '{name}', which it lacks\n"));
+                text.push_str(&format!(
+                    "  group {group} needs the attribute '{name}', which the client lacks\n"
+                ));
             }
         }
         text
@@ -202,7 +204,7 @@ impl<'a> Client<'a> {
             None if self.granting(policy).next().is_none() => {
                 let rules = match policy.ordered.is_empty() {
                     true => "",
-                    false => "no rule is about it, and ",
+                    false => "no rule applies, and ",
                 };
                 let missing = self.missing(policy).into_iter().map(|it| format!("  {it}\n"));
                 let missing: String = missing.collect();
@@ -240,7 +242,9 @@ impl<'a> Client<'a> {
                 for name in template.attributes() {
                     if self.principal.attributes.get(name).is_none() {
                         let text = &template.text;
-                        missing.push(format!("'{text}' asks for '{name}', which it lacks"));
+                        missing.push(format!(
+                            "'{text}' needs the attribute '{name}', which the client lacks"
+                        ));
                     }
                 }
             }

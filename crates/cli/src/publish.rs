@@ -22,16 +22,16 @@ pub struct PubArgs {
     /// The message.
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub message: Option<String>,
-    /// The message is what is in this file.
+    /// Publish the content of this file.
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// One message per line of standard input.
+    /// Publish each line of standard input as a message.
     #[arg(short = 'l', long)]
     pub stdin_line: bool,
-    /// One message: all of standard input.
+    /// Publish all of standard input as one message.
     #[arg(short = 's', long)]
     pub stdin_file: bool,
-    /// An empty message: clears what is retained, with -r.
+    /// Publish an empty message. With -r it clears the retained message.
     #[arg(short = 'n', long)]
     pub null_message: bool,
     /// QoS of the messages.
@@ -40,7 +40,7 @@ pub struct PubArgs {
     /// The broker retains the message for later subscribers.
     #[arg(short, long)]
     pub retain: bool,
-    /// Messages of QoS 1 and 2 that may wait for their acknowledgement.
+    /// The most unacknowledged messages of QoS 1 and 2.
     #[arg(short = 'M', long, default_value_t = IN_FLIGHT_MAX, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub max_inflight: u16,
@@ -216,7 +216,7 @@ fn reading(what: &str, source: io::Error) -> ToolError {
 }
 
 fn parse_secs(text: &str) -> Result<Duration, String> {
-    let secs: f64 = text.parse().map_err(|_| "write a number of seconds".to_owned())?;
+    let secs: f64 = text.parse().map_err(|_| "must be a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(secs).map_err(|error| error.to_string())
 }
 
@@ -236,7 +236,7 @@ const EXAMPLES: &str = "\
 Examples:
   quelea pub -t home/lamp -m on
   quelea pub -t home/lamp -m on -q 1 -r                 retained, acknowledged
-  quelea pub -t home/lamp -r -n                         clears what is retained
+  quelea pub -t home/lamp -r -n                         clears the retained message
   tail -f log | quelea pub -t logs -l                   one message per line
   quelea pub -t t -m x -D publish user-property unit C -D publish message-expiry-interval 60
   quelea pub -L mqtts://anna:s3cret@example.org/home/lamp -m on --cafile ca.pem

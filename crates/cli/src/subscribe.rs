@@ -19,7 +19,7 @@ pub struct SubArgs {
     /// Topic filter to subscribe to. May be repeated, or given in -L.
     #[arg(short, long, value_name = "FILTER")]
     pub topic: Vec<String>,
-    /// Highest QoS to receive with.
+    /// Highest QoS of received messages.
     #[arg(short, long, default_value = "0", value_parser = parse_qos, value_name = "QOS")]
     pub qos: QoS,
     /// Print the topic in front of the payload. -F takes precedence.
@@ -28,28 +28,27 @@ pub struct SubArgs {
     /// No line break after a message.
     #[arg(short = 'N')]
     pub no_newline: bool,
-    /// Print each message in this format, with %t topic, %p payload, %q QoS, %r retain, %l length,
-    /// %x %X hex, %j %J JSON, %U %I time, %m packet id, %d dup, and the properties %A %C %D %E %F
-    /// %R %S %P.
+    /// Print each message in this format. %t topic, %p payload, %q QoS, %r retain, %l length, %x %X
+    /// hex. %j %J JSON, %U %I time, %m packet ID, %d dup. %A %C %D %E %F %R %S %P: properties.
     #[arg(short = 'F', long, value_name = "FORMAT")]
     pub format: Option<String>,
-    /// End after so many messages.
+    /// Exit after this many messages.
     #[arg(short = 'C', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// End after so many seconds, with exit code 27.
+    /// Exit after this many seconds, with exit code 27.
     #[arg(short = 'W', long, value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(value_name = "SECS")]
     pub wait: Option<u64>,
-    /// End as soon as the broker has answered the subscriptions.
+    /// Exit when the broker has answered the subscriptions.
     #[arg(short = 'E')]
     pub exit_after_subscribe: bool,
     /// Do not print retained messages.
     #[arg(short = 'R', conflicts_with = "retained_only")]
     pub no_retained: bool,
-    /// Print only retained messages, and end at the first one that is not.
+    /// Print only retained messages, and exit at the first other message.
     #[arg(long)]
     pub retained_only: bool,
-    /// Clear each retained message that comes.
+    /// Clear each retained message that is received.
     #[arg(long)]
     pub remove_retained: bool,
     /// Do not print messages of topics that match. May be repeated.
@@ -68,7 +67,7 @@ pub struct SubArgs {
     /// Do not receive what this client publishes itself (MQTT 5).
     #[arg(long)]
     pub no_local: bool,
-    /// End when the connection is lost, instead of connecting again.
+    /// Exit when the connection is lost, instead of connecting again.
     #[arg(long)]
     pub no_reconnect: bool,
     /// Print help.
@@ -301,7 +300,7 @@ fn parse_retain_handling(text: &str) -> Result<RetainHandling, String> {
         "always" | "0" => Ok(RetainHandling::Always),
         "new" | "1" => Ok(RetainHandling::IfNew),
         "never" | "2" => Ok(RetainHandling::Never),
-        _ => Err("write always, new or never".into()),
+        _ => Err("must be always, new or never".into()),
     }
 }
 
@@ -316,8 +315,8 @@ Examples:
   quelea sub -t home/lamp -C 1                 one message
   quelea sub -t 'home/#' -F '%I %t %J'         with time, as JSON
   quelea sub -t '$share/workers/jobs' -q 1     a share of the messages
-  quelea sub -t 'home/#' --retained-only -W 2  what is retained
+  quelea sub -t 'home/#' --retained-only -W 2  retained messages
   quelea sub -i me -c -q 1 -t orders           in a session that survives
 
-Exit codes: 0 done; 1 failed; 2 wrong usage; 27 time is up (-W); when the broker refuses the
+Exit codes: 0 done; 1 failed; 2 wrong usage; 27 timeout (-W); when the broker refuses the
 connection, its reason code.";

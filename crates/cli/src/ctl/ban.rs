@@ -15,7 +15,7 @@ pub(super) enum BanCommand {
     /// Ban a client, user or address, and close its connections.
     Add {
         kind: Banned,
-        /// The client id, user name, address, or network such as 10.0.0.0/8.
+        /// The client ID, username, address, or network such as 10.0.0.0/8.
         who: String,
         /// Duration, such as 90, 5m, 12h or 7d. Default: no end.
         #[arg(long = "for", value_name = "TIME", value_parser = secs_of_text)]
@@ -39,14 +39,14 @@ pub(super) enum Banned {
     Address,
 }
 
-/// The namespaces in which a client id or user name is banned. Addresses are banned in all
+/// The namespaces in which a client ID or username is banned. Addresses are banned in all
 /// namespaces.
 #[derive(Clone, Debug, Args)]
 pub(super) struct BanScope {
     /// In this namespace.
     #[arg(long, value_name = "NAME", conflicts_with = "all_namespaces")]
     namespace: Option<String>,
-    /// In all namespaces, also those to come.
+    /// In all namespaces, present and future.
     #[arg(long)]
     all_namespaces: bool,
 }

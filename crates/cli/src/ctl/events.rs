@@ -19,7 +19,7 @@ pub(super) struct EventsArgs {
     /// Events about one namespace.
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Exit after so many events.
+    /// Exit after this many events.
     #[arg(short = 'C', long, value_name = "N")]
     count: Option<u64>,
 }

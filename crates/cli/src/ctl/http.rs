@@ -139,7 +139,7 @@ impl Http {
         };
         let answer = answer.map_err(|error| Failure::new(error.to_string()))?;
         answer.map_err(|error| {
-            Failure::new(format!("cannot ask {}: {error}; is the broker running?", self.base))
+            Failure::new(format!("cannot reach {}: {error}; is the broker running?", self.base))
         })
     }
 

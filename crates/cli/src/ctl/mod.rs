@@ -33,14 +33,14 @@ use within::Within;
 pub struct CtlArgs {
     #[command(flatten)]
     access: Access,
-    /// Print JSON, as the API answers.
+    /// Print the JSON of the API.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
     command: CtlCommand,
 }
 
-/// Where the broker is, and who we are.
+/// Address of the broker, and credentials.
 #[derive(Clone, Debug, Args)]
 struct Access {
     /// Address of the API, or QUELEA_API_URL. Default: the address in the token file.
@@ -55,7 +55,7 @@ struct Access {
     /// File with the token. Default: api.token in the data directory.
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// A user of api.password_file. The password is asked for, or taken from QUELEA_PASSWORD.
+    /// A user of api.password_file. The password is read from QUELEA_PASSWORD or from the terminal.
     #[arg(long, global = true, value_name = "NAME")]
     user: Option<String>,
 }
@@ -139,10 +139,10 @@ enum Clients {
 struct ListArgs {
     #[command(flatten)]
     within: Within,
-    /// Clients whose client id contains this text.
+    /// Clients whose client ID contains this text.
     #[arg(long, value_name = "PART")]
     id: Option<String>,
-    /// Clients with this user name; empty: clients without one.
+    /// Clients with this username; empty: clients without one.
     #[arg(long, value_name = "NAME")]
     username: Option<String>,
     /// Clients whose address begins with this text.
@@ -154,10 +154,10 @@ struct ListArgs {
     /// Clients without a connection.
     #[arg(long)]
     offline: bool,
-    /// Clients with at least so many queued messages.
+    /// Clients with at least this many queued messages.
     #[arg(long, value_name = "N")]
     queued_min: Option<u32>,
-    /// Print at most so many rows; 0: all.
+    /// Print at most this many rows; 0: all.
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
 }
@@ -170,7 +170,7 @@ enum RetainedCommand {
         filter: String,
         #[command(flatten)]
         within: Within,
-        /// Print at most so many rows; 0: all.
+        /// Print at most this many rows; 0: all.
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
     },
@@ -296,7 +296,7 @@ fn read_token(path: &Path) -> Result<(String, String), Failure> {
         let shown = path.display();
         Failure::new(format!(
             "cannot read {shown}: {error}; name the data directory with --data, or the file with \
-             --token-file; the broker makes it when api.listen is set"
+             --token-file; the broker creates it when api.listen is set"
         ))
     })?;
     let mut lines = text.lines().map(str::trim);
@@ -450,7 +450,7 @@ impl Ctl {
             print(table::table(&rows, columns).as_bytes());
         }
         if has_more {
-            complain(&format!("these are the first {limit}; --limit 0 shows all"));
+            complain(&format!("first {limit} rows; --limit 0 shows all"));
         }
         Ok(())
     }
@@ -513,7 +513,7 @@ impl ListArgs {
 }
 
 fn qos_level(text: &str) -> Result<u8, String> {
-    text.parse().ok().filter(|level| *level <= 2).ok_or_else(|| "it is 0, 1 or 2".to_owned())
+    text.parse().ok().filter(|level| *level <= 2).ok_or_else(|| "must be 0, 1 or 2".to_owned())
 }
 
 fn client_path(client_id: &str, what: &str, namespace: &str) -> String {

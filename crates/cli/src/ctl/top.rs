@@ -25,7 +25,7 @@ pub(super) struct TopArgs {
     /// Interval of updates, such as 2s or 1m.
     #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = secs_of_text)]
     interval: u64,
-    /// Exit after so many updates.
+    /// Exit after this many updates.
     #[arg(short = 'C', long, value_name = "N")]
     count: Option<u64>,
 }

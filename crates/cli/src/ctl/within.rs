@@ -10,7 +10,7 @@ use config::namespaces::DEFAULT;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct Within {
-    /// The namespace. Default: all in lists; where the client is; default for topics.
+    /// The namespace. Default: all of them for lists, that of the client, and `default` for topics.
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
 }
