@@ -25,13 +25,13 @@ use data::{
     write_whole,
 };
 
-/// Copies a data directory, also while a broker runs on it. To restore, start a broker on the copy.
+/// Copies a data directory, even while a broker uses it. To restore, start a broker on the copy.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BackupArgs {
     /// The data directory.
     dir: PathBuf,
-    /// The directory to make. It must not exist, or be empty.
+    /// The directory to create. It must not exist, or be empty.
     target: PathBuf,
 }
 

@@ -29,7 +29,7 @@ pub struct LogArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Reads every log as the broker does when it starts, and reports the same. Changes nothing.
+    /// Checks every log as the broker does when it starts. Changes nothing.
     Check {
         /// The data directory.
         dir: PathBuf,
@@ -44,16 +44,16 @@ enum Action {
         /// Only this segment.
         #[arg(long)]
         segment: Option<u32>,
-        /// Print this many bytes of each payload; 0 leaves records out.
+        /// Print this many bytes of each payload; 0 omits records.
         #[arg(long, default_value_t = 32)]
         bytes: usize,
     },
-    /// Cuts damaged logs off at the first damage. What follows is lost to the broker; the
-    /// old files stay, with the ending `.damaged`.
+    /// Truncates damaged logs at the first damage. The broker loses all later records; the old
+    /// files stay, with the ending `.damaged`.
     Repair {
         /// The data directory.
         dir: PathBuf,
-        /// Really do it. Without it, repair only says what it would do.
+        /// Repair. Without this flag, only print what a repair would discard.
         #[arg(long)]
         give_up_what_follows: bool,
     },
@@ -310,7 +310,7 @@ fn repair(dir: &Path, really: bool, out: &mut String) -> Result<bool, DataDirErr
             JournalFault::Record(..) => false,
         };
         if !can_mend {
-            let _ = writeln!(out, "shard {shard}: nothing that repair could mend");
+            let _ = writeln!(out, "shard {shard}: nothing that repair can fix");
             whole = false;
             continue;
         }
@@ -342,11 +342,11 @@ fn mend(log: &Checked, stamp: Option<Stamp>, really: bool, out: &mut String) -> 
     };
     let _ = match plan.end {
         Some(end) => writeln!(out, "shard {shard}: undamaged up to {end}"),
-        None => writeln!(out, "shard {shard}: nothing undamaged: it begins anew"),
+        None => writeln!(out, "shard {shard}: nothing is undamaged: repair creates a new log"),
     };
     if really {
         apply_repair(files, &plan, stamp)?;
-        let _ = writeln!(out, "shard {shard}: repaired, all behind that is given up");
+        let _ = writeln!(out, "shard {shard}: repaired; all later records are discarded");
     }
     Ok(())
 }
@@ -359,7 +359,7 @@ fn take_over(
     out: &mut String,
 ) -> io::Result<()> {
     let shard = log.shard;
-    let _ = writeln!(out, "shard {shard}: a copy of another time: all it lacks is lost");
+    let _ = writeln!(out, "shard {shard}: a copy of another time: repair discards what it lacks");
     let (Some(stamp), true) = (stamp, really) else { return Ok(()) };
     if log.files.manifest()?.is_some() {
         stamp_journal(&log.files, stamp)?;
@@ -367,7 +367,7 @@ fn take_over(
         let fresh = Identity { id: base::random(), shard, shards: log.shards };
         apply_repair(&log.files, &plan_repair(&log.files, fresh)?, Some(stamp))?;
     }
-    let _ = writeln!(out, "shard {shard}: used as it is, what it lacks is given up");
+    let _ = writeln!(out, "shard {shard}: used as it is; what it lacks is discarded");
     Ok(())
 }
 
@@ -379,15 +379,15 @@ fn repair_small(
 ) -> io::Result<bool> {
     let path = fault.path.display();
     let (Part::Small, Some(stamp)) = (fault.part, stamp) else {
-        let _ = writeln!(out, "{path}: nothing that repair could mend: restore a backup");
+        let _ = writeln!(out, "{path}: nothing that repair can fix: restore a backup");
         return Ok(false);
     };
     if !really {
-        let _ = writeln!(out, "{path}: begins anew: all that it said is lost");
+        let _ = writeln!(out, "{path}: repair creates a new file: its content is lost");
         return Ok(false);
     }
     replace_small(&fault.path, stamp)?;
-    let _ = writeln!(out, "{path}: begun anew, all that it said is given up");
+    let _ = writeln!(out, "{path}: created again; its content is lost");
     Ok(true)
 }
 
@@ -439,9 +439,9 @@ fn failing(path: &Path) -> impl Fn(io::Error) -> DataDirError {
 
 const EXAMPLES: &str = "\
 Examples:
-  quelea log check /var/lib/quelea               what a start would say
+  quelea log check /var/lib/quelea               what the broker would report
   quelea log dump /var/lib/quelea --shard 0
-  quelea log repair /var/lib/quelea              what a repair would give up";
+  quelea log repair /var/lib/quelea              what a repair would discard";
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -524,7 +524,7 @@ pub(crate) mod tests {
         assert!(out.contains("REFUSED, the record at segment 1"), "{out}");
         out.clear();
         assert!(!repair(dir.path(), true, &mut out).unwrap());
-        assert!(out.contains("nothing that repair could mend"), "{out}");
+        assert!(out.contains("nothing that repair can fix"), "{out}");
     }
 
     #[test]
