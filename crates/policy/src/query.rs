@@ -273,7 +273,7 @@ fn tokens_of(text: &str) -> Result<Vec<(usize, Token)>, QueryError> {
             let is_of_word = |c: char| c.is_alphanumeric() || "._-".contains(c);
             let bytes = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len());
             if bytes == 0 {
-                let detail = format!("'{first}' means nothing here; texts stand in quotes");
+                let detail = format!("unexpected '{first}'; texts must be in quotes");
                 return Err(QueryError { at, detail });
             }
             (Token::Word(rest[..bytes].into()), bytes)
@@ -285,7 +285,7 @@ fn tokens_of(text: &str) -> Result<Vec<(usize, Token)>, QueryError> {
 }
 
 /// A number is compared exactly, or not at all.
-const NO_NUMBER: &str = "not a number such as 7, -2.5 or 1e3, with 38 digits at most";
+const NO_NUMBER: &str = "must be a number such as 7, -2.5 or 1e3, with at most 38 digits";
 
 fn number_at(rest: &str) -> Option<(Token, usize)> {
     let is_of_number = |c: char| c.is_ascii_alphanumeric() || ".-+".contains(c);

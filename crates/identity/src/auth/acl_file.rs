@@ -42,7 +42,9 @@ pub fn load(path: &Path, unproved: Option<&str>) -> Result<Vec<Rule>, AclFileErr
     let text = std::fs::read_to_string(path)
         .map_err(|cause| AclFileError::Read { path: shown(), cause })?;
     let rules = compile(&text).and_then(|_| match (unproved, first_named(&text)?) {
-        (Some(why), Some(line)) => Err((line, format!("a rule for user names, but {why}"))),
+        (Some(why), Some(line)) => {
+            Err((line, format!("a rule for usernames needs verified ones: {why}")))
+        }
         _ => Ok(parse(&text)?.into_iter().map(|(_, rule)| rule).collect()),
     });
     rules.map_err(|(line, detail)| AclFileError::Line { path: shown(), line, detail })

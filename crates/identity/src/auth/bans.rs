@@ -256,7 +256,7 @@ impl Lists {
     }
 }
 
-const OWN_HEAD: &str = "# Bans made by the management API, which writes this file anew.\n";
+const OWN_HEAD: &str = "# Bans of the management API, which overwrites this file.\n";
 
 fn load_file(path: Option<&Path>) -> Result<Arc<BanList>, String> {
     Ok(Arc::new(path.map(BanList::load).transpose()?.unwrap_or_default()))

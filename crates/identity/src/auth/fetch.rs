@@ -157,7 +157,7 @@ impl Client {
         match tokio::time::timeout(self.timeout, self.exchange(question)).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                let why = format!("no answer in {} s", self.timeout.as_secs_f32());
+                let why = format!("no answer within {} s", self.timeout.as_secs_f32());
                 Err(AskError::Unreachable(why))
             }
         }

@@ -261,7 +261,7 @@ fn work(shared: &Shared, index: usize) {
             later(proved(username));
         } else {
             // As mosquitto answers. Code 4 of 3.1.1 is for a name that is not well formed.
-            later(Opinion::No("wrong user name or password".into()));
+            later(Opinion::No("wrong username or password".into()));
         }
     }
 }

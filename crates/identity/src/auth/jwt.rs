@@ -60,7 +60,7 @@ pub(super) fn check(
     };
     // RFC 8725, section 3.2: a token that nobody signed is nobody's.
     if token.algorithm.is_empty() || token.algorithm.eq_ignore_ascii_case("none") {
-        return Outcome::Bad("it is not signed".into());
+        return Outcome::Bad("the token is not signed".into());
     }
     let Some(algorithm) = Algorithm::named(&token.algorithm) else { return Outcome::NotMine };
     let claims = URL_SAFE_NO_PAD.decode(token.claims).ok();
@@ -148,7 +148,7 @@ fn examine(
         false => acl_claim::rules_of(claims, demands.acl_claim_name.as_deref().unwrap_or(ACL))?,
     };
     let username = demands.username.fill(value).filter(|name| is_name(name));
-    let username = username.ok_or("the token has no user name")?;
+    let username = username.ok_or("the token has no username")?;
     let own = demands.attributes.iter().filter_map(|(name, template)| {
         let value = match template.only_claim() {
             Some(path) => attribute_of(claim(claims, path)?)?,
@@ -189,7 +189,7 @@ fn check_times(
     }
     match time("exp")? {
         Some(secs) if secs.saturating_add(demands.leeway_secs) <= now_secs => {
-            Err("it has expired".into())
+            Err("the token has expired".into())
         }
         Some(secs) => Ok(Some(secs.saturating_add(demands.leeway_secs))),
         None if demands.expiry_required => Err("the token does not expire: the claim 'exp' is \

@@ -162,7 +162,7 @@ impl KeySet {
         let mut keys = Vec::new();
         let mut rest = text;
         while let Some((_, behind)) = rest.split_once("-----BEGIN ") {
-            let (label, behind) = behind.split_once("-----").ok_or("a PEM label is not closed")?;
+            let (label, behind) = behind.split_once("-----").ok_or("a PEM label has no end")?;
             let (body, behind) = behind.split_once("-----END ").ok_or("a PEM block has no end")?;
             rest = behind;
             let body: String = body.split_whitespace().collect();

@@ -360,7 +360,7 @@ impl Authenticator {
             }
             Opinion::Yes(_) => "the new token is for another user".into(),
             Opinion::No(why) => why,
-            _ => "the password is not a token".into(),
+            _ => "the password is not a token: re-authentication needs a JSON Web Token".into(),
         };
         let client = shown(&ask.client_id);
         tracing::debug!(client_id = &*client, provider = name, detail = why, "new token refused");
@@ -568,14 +568,9 @@ impl Asking {
             count <= REFUSALS_LOGGED_PER_SECOND_MAX
         };
         if is_logged {
-            tracing::info!(client_id = &*client, provider = name, detail = &*why, "log-in refused");
+            tracing::info!(client_id = &*client, provider = name, detail = &*why, "login refused");
         } else {
-            tracing::debug!(
-                client_id = &*client,
-                provider = name,
-                detail = &*why,
-                "log-in refused"
-            );
+            tracing::debug!(client_id = &*client, provider = name, detail = &*why, "login refused");
         }
     }
 
@@ -633,7 +628,7 @@ fn by_certificate(
     }
     let value = |name: &str| value_of(request, name);
     let Some(username) = username.fill(value).filter(|name| is_name(name)) else {
-        return Opinion::No("the certificate has no field for the user name".into());
+        return Opinion::No("the certificate lacks the field for the username".into());
     };
     let own = attributes.iter().filter_map(|(name, template)| {
         let text = template.fill(value)?;

@@ -78,7 +78,7 @@ pub enum Hash {
 /// A password file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordFileError {
-    #[error("cannot read password file {path}: {cause}; `quelea passwd` makes one")]
+    #[error("cannot read password file {path}: {cause}; create it with `quelea passwd`")]
     Read { path: String, cause: std::io::Error },
     #[error("{path}:{line}: {detail}")]
     Line { path: String, line: usize, detail: &'static str },
@@ -417,16 +417,14 @@ pub fn user_lines(username: &str, password: &[u8], with_scram: bool) -> Vec<Stri
 /// What is wrong with the name.
 pub fn check_username(name: &str) -> Result<(), &'static str> {
     match name {
-        "" => Err("the user name is empty"),
+        "" => Err("the username is empty"),
         _ if name.contains(['\n', '\r', '\0']) => {
-            Err("a user name cannot contain a line break or U+0000")
+            Err("a username cannot contain a line break or U+0000")
         }
         _ if name.ends_with(':') || SECRET_BEGINS.iter().any(|begin| name.contains(begin)) => {
-            Err("a user name cannot end with a colon, or have $ or { behind one")
+            Err("a username cannot end with a colon, or have $ or { after one")
         }
-        _ if name.starts_with('#') => {
-            Err("a user name cannot begin with #, which begins a comment")
-        }
+        _ if name.starts_with('#') => Err("a username cannot begin with #, which begins a comment"),
         _ => codec::check_name(name).map_err(|error| error.detail),
     }
 }

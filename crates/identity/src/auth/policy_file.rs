@@ -176,7 +176,9 @@ pub fn load(path: &Path, unproved: Option<&str>) -> Result<Policy, PolicyFileErr
     let text = std::fs::read_to_string(path)
         .map_err(|cause| PolicyFileError::Read { path: shown(), cause })?;
     let policy = parse(&text).and_then(|policy| match (unproved, policy.first_named()) {
-        (Some(why), Some(line)) => Err((line, format!("this goes by user names, but {why}"))),
+        (Some(why), Some(line)) => {
+            Err((line, format!("a rule for usernames needs verified ones: {why}")))
+        }
         _ => Ok(policy),
     });
     policy.map_err(|(line, detail)| PolicyFileError::Line { path: shown(), line, detail })

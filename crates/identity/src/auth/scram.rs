@@ -62,7 +62,7 @@ pub enum ScramError {
     OtherIdentity,
     #[error("wrong nonce or channel binding")]
     Mismatch,
-    #[error("wrong user name or password")]
+    #[error("wrong username or password")]
     Refused,
 }
 

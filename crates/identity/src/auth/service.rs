@@ -334,7 +334,7 @@ fn judge(
     let Some(result) = answer.get("result") else { return Ok(Opinion::NotMine) };
     match result.as_str() {
         Some("allow") => {}
-        Some("deny") => return Ok(Opinion::No("the service denied it".into())),
+        Some("deny") => return Ok(Opinion::No("the service denied the login".into())),
         Some("ignore") => return Ok(Opinion::NotMine),
         _ => return Err(format!("the service answered with the unknown result {result}")),
     }

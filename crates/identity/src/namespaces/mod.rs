@@ -240,8 +240,7 @@ impl Namespaces {
     pub fn settle(&self, used: &BTreeSet<Scope>) -> anyhow::Result<()> {
         if let Some(scope) = self.lacks_name(used) {
             anyhow::bail!(
-                "the logs have data of namespace number {}, of which the file `namespaces` does not \
-                 say the name; restore all of a backup together",
+                "the logs have data of namespace number {}, which the file `namespaces` does not name; restore all files of a backup",
                 scope.number()
             );
         }
@@ -281,7 +280,8 @@ impl Namespaces {
         let mut faults = Vec::new();
         for name in wanted.iter().filter(|name| self.scope_of(name).is_none()) {
             if count >= MADE_BY_CLIENTS_MAX {
-                faults.push(anyhow::anyhow!("clients have made {count} namespaces already"));
+                faults
+                    .push(anyhow::anyhow!("clients have created {count} namespaces, the maximum"));
             } else if let Err(error) = names.put(name, Maker::Client, NamespaceState::Open) {
                 faults.push(error);
             } else {

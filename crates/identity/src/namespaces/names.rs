@@ -62,8 +62,7 @@ impl Names {
         let read = |path: &PathBuf| stamps.read_text(path);
         let [first, second] = [read(&paths[0]), read(&paths[1])];
         if let (Ok(Some(_)), Err(error)) = (&first, &second) {
-            tracing::warn!(%error, "cannot read the file of namespace names: its second copy is \
-            used");
+            tracing::warn!(%error, "cannot read the file of namespace names; using its second copy");
         }
         let text = match first {
             Ok(Some(text)) => Some(text),
@@ -73,7 +72,7 @@ impl Names {
             None | Some("") => Self::default(),
             Some(text) => Self::parse(text).with_context(|| {
                 let shown = copy.display();
-                format!("{shown} is not what a broker writes there; restore all of a backup")
+                format!("{shown} is damaged; restore all files of a backup")
             })?,
         };
         (names.paths, names.stamps) = (paths.into(), stamps.clone());
@@ -82,16 +81,25 @@ impl Names {
 
     fn parse(text: &str) -> anyhow::Result<Self> {
         let mut lines = text.lines();
-        ensure!(lines.next() == Some(HEAD), "the first line is not '{HEAD}'");
+        ensure!(lines.next() == Some(HEAD), "the first line must be '{HEAD}'");
         let last = lines.next().and_then(|line| line.strip_prefix("last "));
-        let last: u16 = last.context("the second line is not 'last NUMBER'")?.parse()?;
+        let last: u16 = last.context("the second line must be 'last NUMBER'")?.parse()?;
         let mut names = Self { last, ..Self::default() };
         for line in lines {
             let entry = Entry::parse(line).with_context(|| format!("'{line}'"))?;
-            ensure!((1..=last).contains(&entry.scope.number()), "'{line}': above 'last', or 0");
+            ensure!(
+                (1..=last).contains(&entry.scope.number()),
+                "'{line}': the number must be from 1 to 'last'"
+            );
             let before = names.entries.last();
-            ensure!(before.is_none_or(|own| own.scope < entry.scope), "'{line}': not in order");
-            ensure!(!names.iter().any(|own| own.name == entry.name), "'{line}': there twice");
+            ensure!(
+                before.is_none_or(|own| own.scope < entry.scope),
+                "'{line}': the numbers must be in order"
+            );
+            ensure!(
+                !names.iter().any(|own| own.name == entry.name),
+                "'{line}': this name is listed twice"
+            );
             names.entries.push(entry);
         }
         Ok(names)
@@ -145,7 +153,7 @@ impl Names {
             return Ok(entry.scope);
         }
         let Some(number) = self.last.checked_add(1) else {
-            bail!("{} namespaces were made in this data directory, which is all", self.last);
+            bail!("{} namespaces were created in this data directory, the maximum", self.last);
         };
         self.last = number;
         let scope = Scope::new(number);
@@ -161,13 +169,16 @@ impl Names {
 impl Entry {
     fn parse(line: &str) -> anyhow::Result<Self> {
         let fields: Vec<&str> = line.split(' ').collect();
-        let [number, maker, state, name] = fields[..] else { bail!("it has not four fields") };
+        let [number, maker, state, name] = fields[..] else {
+            bail!("a line must have four fields")
+        };
         let all = [NamespaceState::Open, NamespaceState::Suspended, NamespaceState::Deleted];
         let state = all.into_iter().find(|known| known.as_str() == state);
         ensure!(is_name(name), "the name is missing");
         Ok(Self {
             scope: Scope::new(number.parse()?),
-            maker: Maker::parse(maker).context("nobody makes namespaces of this name")?,
+            maker: Maker::parse(maker)
+                .context("unknown origin, or name of a built-in namespace")?,
             state: state.context("unknown state")?,
             name: name.into(),
         })

@@ -181,30 +181,31 @@ const UNKNOWN: Misplaced =
     Misplaced { reason: Reason::NOT_AUTHORIZED, detail: "unknown namespace" };
 const UNNAMED: Misplaced = Misplaced {
     reason: Reason::NOT_AUTHORIZED,
-    detail: "nothing in namespace_from says its namespace, and the listener names none",
+    detail: "no source in namespace_from names a namespace, and the listener has none",
 };
 const FOREIGN: Misplaced = Misplaced {
     reason: Reason::NOT_AUTHORIZED,
-    detail: "its user name or client id has the prefix of another namespace",
+    detail: "the username or client ID has the prefix of another namespace",
 };
 const CONTRADICTION: Misplaced = Misplaced {
     reason: Reason::NOT_AUTHORIZED,
-    detail: "host name, user name and credential say different namespaces",
+    detail: "host name, username and credential name different namespaces",
 };
-const CLOSED: Misplaced = Misplaced { reason: Reason::BANNED, detail: "its namespace is closed" };
+const CLOSED: Misplaced =
+    Misplaced { reason: Reason::BANNED, detail: "the namespace is suspended or deleted" };
 pub const NOT_MADE: Misplaced =
-    Misplaced { reason: Reason::SERVER_UNAVAILABLE, detail: "its namespace cannot be made" };
+    Misplaced { reason: Reason::SERVER_UNAVAILABLE, detail: "the namespace cannot be created" };
 
 impl From<NoWait> for Misplaced {
     fn from(why: NoWait) -> Self {
         match why {
             NoWait::Full => Self {
                 reason: Reason::SERVER_BUSY,
-                detail: "too many clients wait for namespaces that are to be made",
+                detail: "too many clients wait for new namespaces",
             },
             NoWait::TooFast => Self {
                 reason: Reason::CONNECTION_RATE_EXCEEDED,
-                detail: "its address asks for too many new namespaces",
+                detail: "the address requests too many new namespaces",
             },
         }
     }

@@ -251,9 +251,9 @@ fn claims_have_to_be_what_is_asked_for() {
         ("aud", json!([]), "audience"),
         ("device", json!("c2"), "'device'"),
         ("org", json!("fleet"), "'org.unit'"),
-        ("sub", json!(""), "user name"),
-        ("sub", json!({}), "user name"),
-        ("sub", json!("an\nna"), "user name"),
+        ("sub", json!(""), "username"),
+        ("sub", json!({}), "username"),
+        ("sub", json!("an\nna"), "username"),
     ] {
         let mut claims = good.clone();
         claims[name] = value.clone();
