@@ -113,12 +113,11 @@ const fn first_version() -> u8 {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Foreign {
     #[error(
-        "is the local copy of another cluster ({found}, this one is {own}): use another data \
-         directory, or remove this one if its data is not needed"
+        "is the local copy of cluster {found}, and this cluster is {own}: use another data directory, or remove this one"
     )]
     Cluster { found: String, own: String },
     #[error(
-        "holds the log of a broker without a cluster: bring it in with `quelea cluster import`, \
+        "has the log of a broker without a cluster: import it with `quelea cluster import`, \
          or use an empty data directory"
     )]
     Single,

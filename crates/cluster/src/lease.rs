@@ -377,7 +377,8 @@ impl Lease {
             }
             Some(value) => {
                 let LeaseValue { holder, epoch, .. } = value;
-                self.lost = Some(format!("node '{}' has it with epoch {epoch}", holder.node));
+                self.lost =
+                    Some(format!("node '{}' has the lease with epoch {epoch}", holder.node));
             }
             None => self.lost = Some("the key of the lease is malformed".to_owned()),
         }

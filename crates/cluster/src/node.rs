@@ -255,7 +255,7 @@ impl Node {
         self.effects.push(Effect::Follow(shard, 1));
         // To read it all takes too long for a node that keeps the lease from others.
         if matches!(self.role, Role::Claiming { .. }) {
-            self.end(format!("the copy of shard {shard} must be read again"));
+            self.end(format!("the local copy of shard {shard} must be rebuilt"));
         }
     }
 
@@ -331,7 +331,7 @@ impl Node {
     fn follow_lease(&mut self) {
         match (self.lease.standing(), &self.role) {
             (Standing::Lost, _) => {
-                let why = self.lease.loss().unwrap_or("it is gone").to_owned();
+                let why = self.lease.loss().unwrap_or("its key is missing").to_owned();
                 self.end(format!("the lease is lost: {why}"));
             }
             (Standing::Released, _) => self.set_role(Role::Released),

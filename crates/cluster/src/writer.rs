@@ -520,7 +520,7 @@ impl Writer {
                 let is_refused = self.messages.iter().any(|it| it.refusal.is_some());
                 let was_stalled = self.stalled_at.replace(last) == Some(last);
                 if was_stalled {
-                    let why = || format!("appends behind message {last} are not stored");
+                    let why = || format!("appends after message {last} are not stored");
                     self.unavailable.get_or_insert_with(why);
                 }
                 for message in &mut self.messages {

@@ -60,8 +60,7 @@ pub enum DataDirError {
     #[error("{path}: {error}", path = path.display())]
     Io { path: PathBuf, error: io::Error },
     #[error(
-        "cannot read {path} at offset {offset}: {error}; the disk may be failing: copy the data \
-         directory to another one and start on that, or restore a backup",
+        "cannot read {path} at offset {offset}: {error}; the disk may be failing: copy the data directory to another disk, or restore a backup",
         path = path.display()
     )]
     Read { path: PathBuf, offset: u64, error: io::Error },

@@ -383,8 +383,7 @@ fn stamp_of_line(line: &str) -> Option<Stamp> {
 const HEAD: &str = "# quelea 2 ";
 /// Of a file that was written without any journal.
 const NO_START: Stamp = Stamp { directory: [0; 16], start: 0, token: 0, is_finished: false };
-const DAMAGED: &str = "it is damaged: put the right one back, or restore all of a backup together, \
-                       or run `quelea log repair`";
+const DAMAGED: &str = "it is damaged: put the right file back, restore all files of a backup, or run `quelea log repair`";
 
 #[cfg(test)]
 mod tests {

@@ -69,7 +69,7 @@ pub enum AppendError {
     #[error("record of {bytes} bytes is larger than record_bytes_max ({bytes_max})")]
     TooLarge { bytes: usize, bytes_max: u32 },
     /// The disk is behind. Passes with the next completions: slow the sender down.
-    #[error("too much is waiting for the disk ({bytes} bytes): try again after the next commit")]
+    #[error("{bytes} bytes are queued for the disk, the maximum: try again after the next commit")]
     Backlog { bytes: usize },
     /// No space. Passes when space returns: refuse or slow the sender down.
     #[error("no space for the log: {0}")]

@@ -32,9 +32,7 @@ pub enum Refusal {
     )]
     Short { segment: u32, bytes: u64, expected: u32 },
     #[error(
-        "the log ends at {found}, and was durable up to {durable}: the file of the segment is an \
-         older copy, or damaged; put the right one back, or restore a backup, or run \
-         `quelea log repair`"
+        "the log ends at {found}, and was durable up to {durable}: the file of the segment is an older copy, or damaged. Put the right one back, or restore a backup, or run `quelea log repair`"
     )]
     Lost { found: Position, durable: Position },
     #[error(
@@ -63,8 +61,7 @@ pub enum Refusal {
     )]
     ForeignManifest,
     #[error(
-        "segment {segment} belongs to shard {shard} of {shards}, not to shard {expected} of \
-         {expected_shards}: the number of shards is fixed when a data directory is made"
+        "segment {segment} belongs to shard {shard} of {shards}, not to shard {expected} of {expected_shards}: put the right file back, or restore a backup"
     )]
     Shard { segment: u32, shard: u16, shards: u16, expected: u16, expected_shards: u16 },
     #[error("segment {0} belongs to another log: keep the files of different logs apart")]
@@ -75,18 +72,15 @@ pub enum Refusal {
     )]
     NotNext { expected: Position, found: Position },
     #[error(
-        "the first write of the log is at {0}, and not the beginning of a segment: remove the \
-         copy, so that it is made again"
+        "the first write of the log, at {0}, does not begin a segment: remove the copy, so that it is created again"
     )]
     NoBeginning(Position),
     #[error(
-        "what was written at {0} does not continue the log: it was changed on its way, or belongs \
-         elsewhere; remove the copy, so that it is made again"
+        "the bytes written at {0} do not continue the log; remove the copy, so that it is created again"
     )]
     Changed(Position),
     #[error(
-        "manifest {number} came behind manifest {last}: a part of the log came twice; remove the \
-         copy, so that it is made again"
+        "manifest {number} came after manifest {last}: a part of the log came twice; remove the copy, so that it is created again"
     )]
     ManifestOrder { number: u64, last: u64 },
     #[error("segment {0} has an impossible number or size: remove the file")]

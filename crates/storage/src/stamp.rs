@@ -24,24 +24,19 @@ pub struct Stamp {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Misfit {
     #[error(
-        "it belongs to another data directory: put the right one back, or restore all of a backup \
-         together, or run `quelea log repair`"
+        "it belongs to another data directory: put the right file back, restore all files of a backup, or run `quelea log repair`"
     )]
     Foreign,
     #[error(
-        "it was written by start {found} of the broker, the other logs by start {latest}: it is a \
-         copy of another time; put the right one back, or restore all of a backup together, or run \
-         `quelea log repair`"
+        "it is a copy of another time: it was written by start {found} of the broker, the other logs by start {latest}. Put the right file back, restore all files of a backup, or run `quelea log repair`"
     )]
     OtherStart { found: u64, latest: u64 },
     #[error(
-        "it is of start {latest} of a copy of this data directory: put the right one back, or \
-         restore all of a backup together, or run `quelea log repair`"
+        "it is of start {latest} of a copy of this data directory. Put the right file back, restore all files of a backup, or run `quelea log repair`"
     )]
     OtherCopy { latest: u64 },
     #[error(
-        "it is missing or does not say which data directory it belongs to: put the right one back, \
-         or restore all of a backup together, or run `quelea log repair`"
+        "it is missing or does not name its data directory: put the right file back, restore all files of a backup, or run `quelea log repair`"
     )]
     Missing,
 }
