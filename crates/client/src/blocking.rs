@@ -189,7 +189,9 @@ impl Client {
         options: &ConnectOptions,
         timeout: Duration,
     ) -> Result<(Self, Connected), ClientError> {
-        let mut refuse = |_: &[u8]| Err("the server asked for data that nobody has".to_owned());
+        let mut refuse = |_: &[u8]| {
+            Err("the server requested more authentication data than this client has".to_owned())
+        };
         Self::connect_with(endpoint, options, timeout, &mut refuse)
     }
 
@@ -292,7 +294,9 @@ impl Client {
         next.inbox = std::mem::take(&mut self.inbox);
         next.tickets = self.tickets;
         *self = next;
-        let mut refuse = |_: &[u8]| Err("the server asked for data that nobody has".to_owned());
+        let mut refuse = |_: &[u8]| {
+            Err("the server requested more authentication data than this client has".to_owned())
+        };
         let connected = self.log_in(options, &mut refuse)?;
         if connected.session_present {
             self.repeat_open();

@@ -96,14 +96,14 @@ rules! {
     WILL_TOPIC_WILDCARD = malformed("MQTT-4.7.0-1", "MQTT-4.7.1-1",
         "the will topic contains a wildcard");
     USER_NAME_MISSING = malformed("MQTT-3.1.2-17", "MQTT-3.1.2-19",
-        "the user name is announced but missing");
+        "the username is announced but missing");
     USER_NAME = malformed("MQTT-3.1.3-12", "MQTT-3.1.3-11",
-        "the user name is not well-formed UTF-8 or contains a control character");
+        "the username is not well-formed UTF-8 or contains a control character");
     PASSWORD_MISSING = malformed("MQTT-3.1.2-19", "MQTT-3.1.2-21",
         "the password is announced but missing");
     /// MQTT 5 lets a password stand alone.
     PASSWORD_WITHOUT_USER = malformed(CLOSE_V5, "MQTT-3.1.2-22",
-        "a password is given without a user name");
+        "a password is given without a username");
     AUTH_DATA_WITHOUT_METHOD = protocol(CLOSE_V5, CLOSE_V3,
         "authentication data is given without an authentication method");
     CONNACK_FLAGS = malformed("MQTT-3.2.2-1", CLOSE_V3, "reserved acknowledge flags are set");
@@ -151,7 +151,7 @@ rules! {
 rules! {
     PROPERTY_UNKNOWN = malformed(CLOSE_V5, CLOSE_V3, "the property identifier is unknown");
     PROPERTY_NOT_HERE = protocol(CLOSE_V5, CLOSE_V3, "the property is not allowed in this packet");
-    PROPERTY_TWICE = protocol(CLOSE_V5, CLOSE_V3, "the property stands there twice");
+    PROPERTY_TWICE = protocol(CLOSE_V5, CLOSE_V3, "the property occurs twice");
     PROPERTY_RANGE = protocol(CLOSE_V5, CLOSE_V3, "the property has a value out of its range");
     SUBSCRIPTION_ID_FROM_CLIENT = protocol("MQTT-3.3.4-6", CLOSE_V3,
         "a client's PUBLISH carries a subscription identifier");

@@ -91,7 +91,7 @@ impl Referee {
             "the topic name is empty and the topic alias is missing",
             // It reads a stream, and so beyond the end of a packet.
             "a field reaches beyond the end of its packet",
-            "the user name is announced but missing",
+            "the username is announced but missing",
             "the password is announced but missing",
         ];
         BOTH.contains(&detail)

@@ -55,8 +55,7 @@ impl HandshakeError {
     pub fn broker_hint(&self) -> &'static str {
         match self {
             Self::Tls(rustls::Error::AlertReceived(AlertDescription::UnknownCA)) => {
-                "; the client does not trust the certificate of this listener: it may not know its \
-                 authority, or an issuer is missing between the two (see listeners.tls.chain)"
+                "; the client does not trust the certificate of this listener. Install its CA on the client, or set listeners.tls.chain if an issuer is missing"
             }
             _ => "",
         }

@@ -270,7 +270,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
         Ok(_) => {
-            let text = "the path exists and is not a socket";
+            let text = "the path exists and is not a socket; remove it, or use another path";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -44,7 +44,7 @@ pub enum Sniff {
 pub enum ProxyError {
     #[error("the connection is not from trusted_proxies: direct clients need another listener")]
     Untrusted,
-    #[error("the trusted proxy sent no PROXY header: turn the PROXY protocol on at the proxy")]
+    #[error("the trusted proxy sent no PROXY header: enable the PROXY protocol at the proxy")]
     Missing,
     #[error("the PROXY header exceeds {HEADER_BYTES_MAX} bytes")]
     TooLong,
@@ -52,7 +52,7 @@ pub enum ProxyError {
     Line,
     #[error("the PROXY v2 header has an unknown version or command")]
     Command,
-    #[error("the PROXY v2 addresses are cut short")]
+    #[error("the PROXY v2 addresses are incomplete")]
     Addresses,
     #[error("a TLV of the PROXY v2 header is malformed")]
     Tlv,

@@ -36,17 +36,17 @@ pub enum TopicError {
     TooLong { bytes_max: u16 },
     #[error("topic has more than {levels_max} levels; use fewer '/' or raise the limit")]
     TooDeep { levels_max: u16 },
-    #[error("topic holds the character U+0000; leave it out")]
+    #[error("topic has the character U+0000; remove it")]
     Nul,
-    #[error("topic name holds a wildcard; '+' and '#' belong in filters only")]
+    #[error("topic name has a wildcard; '+' and '#' belong in filters only")]
     WildcardInName,
-    #[error("'#' must be the last level of the filter and stand alone in it")]
+    #[error("'#' must be the last level of the filter, and alone in it")]
     MisplacedHash,
-    #[error("'+' must stand alone in its level of the filter")]
+    #[error("'+' must be alone in its level of the filter")]
     MisplacedPlus,
     #[error("share name is empty; write $share/NAME/FILTER")]
     EmptyShareName,
-    #[error("share name holds '+' or '#'; use other characters")]
+    #[error("share name has '+' or '#'; use other characters")]
     WildcardInShareName,
     #[error("share name has no filter after it; write $share/NAME/FILTER")]
     ShareWithoutFilter,

@@ -45,7 +45,7 @@ impl Display for BodyError {
             Self::TooLong { bytes_max } => write!(out, "the body has more than {bytes_max} bytes"),
             Self::Late => {
                 let secs = BODY_TIME_MAX.as_secs();
-                write!(out, "the body was not there within {secs} s")
+                write!(out, "the body did not arrive within {secs} s")
             }
         }
     }

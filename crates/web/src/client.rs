@@ -52,10 +52,10 @@ pub fn http_url(text: &str, port: u16, path: &str) -> Result<String, String> {
         ("http" | "https", Some(port)) => port,
         ("http", None) => port,
         ("https", None) => 443,
-        _ => return Err("has a scheme other than http and https".into()),
+        _ => return Err("needs the scheme http or https".into()),
     };
     if url.user.is_some() || url.host.is_empty() {
-        return Err("needs a host, without a user name".into());
+        return Err("needs a host, without a username".into());
     }
     let path = if matches!(url.path, "" | "/") { path } else { url.path };
     Ok(format!("{}://{}:{port}{path}", url.scheme, url.bracketed_host()))

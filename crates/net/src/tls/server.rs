@@ -140,9 +140,7 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
     let missing = certificate::complete(&mut chain, &others);
     let chain_note = missing.map(|issuer| {
         format!(
-            "{}: it is signed by '{issuer}', whose certificate is not there: clients that do not \
-             know that one, but only an authority above it, cannot check it; append it to the \
-             file, or name a file that has it as `chain`",
+            "{}: the certificate of its issuer '{issuer}' is missing, so clients that only trust a root CA cannot verify it. Append it to the file, or set `chain`",
             options.certificate.display()
         )
     });
