@@ -18,7 +18,7 @@ const CONNECT: u8 = 1;
 const NO_CONNECT: Violation = Violation {
     reason: Reason::PROTOCOL_ERROR,
     clause: "MQTT-3.1.0-1",
-    detail: "the first packet is not a CONNECT",
+    detail: "the first packet must be a CONNECT",
 };
 
 /// What the first bytes amount to.
@@ -198,13 +198,13 @@ pub fn auth_step(bytes: &[u8], request: &ConnectRequest, packet_bytes_max: u32) 
             Violation {
                 reason: Reason::PROTOCOL_ERROR,
                 clause: "MQTT-4.12.0-5",
-                detail: "AUTH with another method or reason than the exchange asks for",
+                detail: "AUTH with another method or reason code than expected",
             }
         }
         Ok(Some(_)) => Violation {
             reason: Reason::PROTOCOL_ERROR,
             clause: "MQTT-3.1.2-30",
-            detail: "another packet than AUTH or DISCONNECT before the CONNACK",
+            detail: "packet other than AUTH or DISCONNECT before the CONNACK",
         },
         Err(violation) => violation,
     };
@@ -234,7 +234,11 @@ fn check(
     check_client_id(connect, limits)?;
     check_texts(connect, limits)?;
     if asked.auth_data.is_some() && asked.auth_method.is_none() {
-        return Err((Reason::PROTOCOL_ERROR, "MQTT-4.12.0-1", "authentication data, no method"));
+        return Err((
+            Reason::PROTOCOL_ERROR,
+            "MQTT-4.12.0-1",
+            "authentication data without a method",
+        ));
     }
     let is_assigned = connect.client_id.is_empty();
     let session_expiry_secs = match (is_v5, connect.clean_start) {
@@ -276,18 +280,18 @@ fn check(
 fn check_client_id(connect: &Connect<'_>, limits: &Limits) -> Result<(), Refused> {
     let invalid = Reason::CLIENT_IDENTIFIER_NOT_VALID;
     if connect.client_id.len() > usize::from(limits.client_id_bytes_max) {
-        return Err((invalid, "MQTT-3.1.3-8", "client id longer than this server takes"));
+        return Err((invalid, "MQTT-3.1.3-8", "client ID longer than client_id_bytes_max"));
     }
     let chars = connect.client_id.chars().count();
     match connect.version {
         Version::V31 if chars == 0 => {
-            Err((invalid, "MQIsdp-3.1-CONNECT", "no client id, which 3.1 clients need"))
+            Err((invalid, "MQIsdp-3.1-CONNECT", "no client ID, which MQTT 3.1 requires"))
         }
         Version::V31 if chars > usize::from(limits.client_id_v31_chars_max) => {
-            Err((invalid, "MQIsdp-3.1-CONNECT", "client id longer than 3.1 clients may have"))
+            Err((invalid, "MQIsdp-3.1-CONNECT", "client ID longer than client_id_v31_chars_max"))
         }
         Version::V311 if chars == 0 && !connect.clean_start => {
-            Err((invalid, "MQTT-3.1.3-8", "no client id, and the session is to be kept"))
+            Err((invalid, "MQTT-3.1.3-8", "no client ID, and clean session is 0"))
         }
         Version::V31 | Version::V311 | Version::V5 => Ok(()),
     }
@@ -297,11 +301,11 @@ fn check_texts(connect: &Connect<'_>, limits: &Limits) -> Result<(), Refused> {
     let is_long =
         |text: Option<&[u8]>, max: u16| text.is_some_and(|text| text.len() > usize::from(max));
     if is_long(connect.username.map(str::as_bytes), limits.username_bytes_max) {
-        let detail = "user name longer than this server takes";
+        let detail = "username longer than username_bytes_max";
         return Err((Reason::BAD_USER_NAME_OR_PASSWORD, "", detail));
     }
     if is_long(connect.password, limits.password_bytes_max) {
-        let detail = "password longer than this server takes";
+        let detail = "password longer than password_bytes_max";
         return Err((Reason::BAD_USER_NAME_OR_PASSWORD, "", detail));
     }
     Ok(())
@@ -310,15 +314,15 @@ fn check_texts(connect: &Connect<'_>, limits: &Limits) -> Result<(), Refused> {
 fn check_will(connect: &Connect<'_>, limits: &Limits) -> Result<Option<Will>, Refused> {
     let Some(will) = &connect.will else { return Ok(None) };
     if will.qos > limits.qos_max {
-        let detail = "will with a higher QoS than this server takes";
+        let detail = "QoS of the will above qos_max";
         return Err((Reason::QOS_NOT_SUPPORTED, "MQTT-3.2.2-12", detail));
     }
     if will.retain && !limits.retain_available {
-        let detail = "retained will, and this server keeps no retained messages";
+        let detail = "retained will, but retained messages are disabled (retain_available)";
         return Err((Reason::RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", detail));
     }
     if will.payload.len() > usize::from(limits.will_payload_bytes_max) {
-        let detail = "will payload larger than this server takes";
+        let detail = "will payload larger than will_payload_bytes_max";
         return Err((Reason::PACKET_TOO_LARGE, "", detail));
     }
     let properties_bytes = will.properties.raw().len();
@@ -326,7 +330,7 @@ fn check_will(connect: &Connect<'_>, limits: &Limits) -> Result<Option<Will>, Re
     if will_bytes > limits.will_bytes_max as usize
         || properties_bytes > limits.properties_bytes_max as usize
     {
-        let detail = "will with more bytes of topic, properties and payload than this server takes";
+        let detail = "will larger than will_bytes_max";
         return Err((Reason::PACKET_TOO_LARGE, "", detail));
     }
     if let Err(error) = topic::check_topic(will.topic, &limits.topic) {

@@ -32,7 +32,7 @@ impl Client {
                 return Err(Ended::Violation(Violation {
                     reason: Reason::PROTOCOL_ERROR,
                     clause: "MQTT-3.14.2-2",
-                    detail: "session expiry at DISCONNECT after none at CONNECT",
+                    detail: "session expiry in DISCONNECT, but 0 in CONNECT",
                 }));
             }
             self.session_expiry_secs = secs.min(self.limits.session_expiry_max_secs);
@@ -52,7 +52,7 @@ impl Client {
             return Err(Ended::Violation(Violation {
                 reason: Reason::PROTOCOL_ERROR,
                 clause: "MQTT-4.12.1-1",
-                detail: "AUTH with another method than the one of the CONNECT",
+                detail: "AUTH with another method than the CONNECT",
             }));
         }
         let data = auth.properties.iter().find_map(|property| match property {

@@ -237,7 +237,7 @@ impl Sessions {
             return Err(Ended::Violation(Violation {
                 reason: Reason::PROTOCOL_ERROR,
                 clause: "MQTT-3.8.3-4",
-                detail: "no local on a shared subscription",
+                detail: "No Local on a shared subscription",
             }));
         }
         if filter.group.is_some() && !limits.shared_available {
@@ -626,7 +626,7 @@ impl Client {
             return Err(Ended::Violation(Violation {
                 reason: Reason::SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
                 clause: "MQTT-3.2.2-16",
-                detail: "subscription identifier, and this server does not offer them",
+                detail: "subscription identifiers are disabled (subscription_ids_available)",
             }));
         }
         Ok(identifier.unwrap_or(0))
@@ -691,6 +691,6 @@ fn not_well_formed(clause: &'static str) -> Ended {
     Ended::Violation(Violation {
         reason: Reason::MALFORMED_PACKET,
         clause,
-        detail: "topic filter is not well formed",
+        detail: "malformed topic filter",
     })
 }

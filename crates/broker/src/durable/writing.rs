@@ -18,7 +18,7 @@ use crate::shard::context::Context;
 
 impl Context {
     pub(super) fn report_damaged(&mut self, position: Position) {
-        let detail = format!("the record at {position} is not what was written");
+        let detail = format!("the record at {position} differs from the written one");
         let fault = Fault { kind: FaultKind::Io, detail };
         self.note_of_shard(Subject::JournalUnreadable(fault), 1);
     }

@@ -311,7 +311,11 @@ impl<'a> Fact<'a> {
                 Self::Undone { session, packet_id, serial: r.number()? }
             }
             20 => Self::Formerly(Subscribed::decode(&mut r)?),
-            _ => return Err(Malformed("its kind is unknown: a newer program wrote it")),
+            _ => {
+                return Err(Malformed(
+                    "unknown kind of record: use the newer version that wrote it",
+                ));
+            }
         };
         r.end(fact)
     }
@@ -403,7 +407,7 @@ impl<'a> StoredMessage<'a> {
         let queue = if flags & 32 == 0 { None } else { Some(r.queue()?) };
         let expires_at_ms = if flags & 8 == 0 { u64::MAX } else { r.number()? };
         if flags & 8 != 0 && expires_at_ms == u64::MAX {
-            return Err(Malformed("a message expires never, and says when"));
+            return Err(Malformed("a message without expiry has an expiry time"));
         }
         let origin = match flags & 16 {
             0 => None,
@@ -411,7 +415,7 @@ impl<'a> StoredMessage<'a> {
         };
         let owner = if flags & 64 == 0 { "" } else { r.text()? };
         if flags & 64 != 0 && owner.is_empty() {
-            return Err(Malformed("a message has a payer without a name"));
+            return Err(Malformed("a message has an owner without a name"));
         }
         Ok(Self {
             serial,

@@ -243,7 +243,7 @@ fn read_sent(reader: &mut Reader<'_>) -> Result<Sent, Malformed> {
     let flags = reader.byte()?;
     let stage = Stage::of_bits(flags & !SHARED);
     let Some(stage) = stage.filter(|_| packet_id != 0) else {
-        return Err(Malformed("a delivery has unknown flags or packet id 0"));
+        return Err(Malformed("a delivery has unknown flags or packet ID 0"));
     };
     let is_shared = flags & SHARED != 0;
     let queue = if is_shared { reader.queue_if_any()? } else { Some(session) };

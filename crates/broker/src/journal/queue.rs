@@ -14,7 +14,8 @@ const NOBODY: u64 = 0;
 /// From here on a number stands for a source of messages, up to the last number there is.
 const FIRST_SOURCE: u64 = u64::MAX - u16::MAX as u64;
 
-pub(super) const NOBODYS: Malformed = Malformed("a number is no session's and no group's");
+pub(super) const NOBODYS: Malformed =
+    Malformed("a queue number belongs neither to a session nor to a group");
 
 /// The number of a session or of a shared group: given once, and never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

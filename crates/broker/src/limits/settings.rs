@@ -123,7 +123,7 @@ impl Limits {
         (!is_publish && packet_len > filters_bytes.max(REQUEST_BYTES_MIN)).then_some(Violation {
             reason: Reason::PACKET_TOO_LARGE,
             clause: "",
-            detail: "longer than the packets of this server's limits for filters",
+            detail: "SUBSCRIBE or UNSUBSCRIBE with more than 1 KiB for each filter",
         })
     }
 

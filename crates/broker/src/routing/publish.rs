@@ -513,13 +513,13 @@ fn check_sizes(
     topic::check_size(topic, &limits.topic).map_err(|error| Violation {
         reason: Reason::TOPIC_NAME_INVALID,
         clause: error.clause(),
-        detail: "topic name is not valid, or longer or deeper than this server takes",
+        detail: "invalid topic name, or longer than topic_bytes_max, or more levels than topic_levels_max",
     })?;
     match properties.raw().len() > limits.properties_bytes_max as usize {
         true => Err(Violation {
             reason: Reason::QUOTA_EXCEEDED,
             clause: "",
-            detail: "more bytes of properties than this server takes",
+            detail: "properties larger than properties_bytes_max",
         }),
         false => Ok(()),
     }
@@ -600,14 +600,14 @@ fn check_offered(client: &Client, publish: &Publish<'_>) -> Result<(), Violation
         return Err(Violation {
             reason: Reason::QOS_NOT_SUPPORTED,
             clause: "MQTT-3.2.2-11",
-            detail: "publish with a higher QoS than this server takes",
+            detail: "QoS of a publish above qos_max",
         });
     }
     if publish.retain && !client.limits.retain_available {
         return Err(Violation {
             reason: Reason::RETAIN_NOT_SUPPORTED,
             clause: "MQTT-3.2.2-14",
-            detail: "retained publish, and this server keeps none",
+            detail: "retained publish, but retained messages are disabled (retain_available)",
         });
     }
     Ok(())

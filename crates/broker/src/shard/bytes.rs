@@ -179,7 +179,7 @@ impl Shard {
                 return Err(Ended::Violation(Violation {
                     reason: Reason::PROTOCOL_ERROR,
                     clause: "MQTT-4.13.1-1",
-                    detail: "a packet that only servers send",
+                    detail: "packet that only servers send",
                 }));
             }
         }

@@ -87,27 +87,27 @@ metrics! {
     connections: Gauge "quelea_connections",
         "Connected clients.";
     connections_opened: Counter "quelea_connections_opened_total",
-        "Connections that were accepted with a successful CONNACK.";
+        "Connections that were accepted with a CONNACK.";
     connections_closed: Counter "quelea_connections_closed_total",
-        "Accepted connections that ended.";
+        "Accepted connections that were closed.";
     takeovers: Counter "quelea_session_takeovers_total",
         "Connections that were closed because another one took over the session.";
     strangers: Counter "quelea_session_owner_refusals_total",
         "Connects that were refused because the session belongs to another user.";
     keep_alive_timeouts: Counter "quelea_keep_alive_timeouts_total",
-        "Connections that were closed because nothing came for one and a half keep-alives.";
+        "Connections that were closed because no packet arrived for one and a half keep-alives.";
     credentials_expired: Counter "quelea_credentials_expired_total",
-        "Connections that were closed because the credential of their log-in had ended.";
+        "Connections that were closed because their credential expired.";
     banned_cut: Counter "quelea_banned_disconnects_total",
-        "Connections that were closed because a ban came into force.";
+        "Connections that were closed because of a new ban.";
     violations: Counter "quelea_protocol_violations_total",
         "Connections that were closed because the client broke the protocol.";
     sessions: Gauge "quelea_sessions",
         "Sessions, connected or not.";
     sessions_refused: Counter "quelea_sessions_refused_total",
-        "Connects refused because their user or address uses too much for sessions and wills.";
+        "Connects refused: sessions and wills of the user or address use too much memory.";
     sessions_expired: Counter "quelea_sessions_expired_total",
-        "Sessions that ended because their expiry interval ran out.";
+        "Sessions that expired.";
     subscriptions: Gauge "quelea_subscriptions",
         "Subscriptions of all sessions, shared ones included.";
     shared_subscriptions: Gauge "quelea_shared_subscriptions",
@@ -125,21 +125,21 @@ metrics! {
     publish_bytes_received: Counter "quelea_publish_received_bytes_total",
         "Payload bytes of PUBLISH packets from clients.";
     publishes_sent: Counter "quelea_publishes_sent_total",
-        "PUBLISH packets to clients, counted when they join the bytes to be sent.";
+        "PUBLISH packets to clients, counted when they are queued for the socket.";
     publish_bytes_sent: Counter "quelea_publish_sent_bytes_total",
         "Payload bytes of PUBLISH packets to clients.";
     queued: Gauge "quelea_queued_messages",
-        "Messages in the queues of sessions. Sessions are counted in turns: a few seconds old.";
+        "Messages in the queues of sessions. The value is a few seconds old.";
     in_flight: Gauge "quelea_in_flight_messages",
-        "Messages sent to clients and not acknowledged yet. Sessions are counted in turns.";
+        "Messages sent to clients and not acknowledged yet. The value is a few seconds old.";
     publishes_queued: Counter "quelea_publishes_queued_total",
-        "Deliveries that had to wait in the queue of a session.";
+        "Deliveries that were queued for a session.";
     publishes_unmatched: Counter "quelea_publishes_unmatched_total",
-        "Accepted messages for which there was no subscription.";
+        "Accepted messages without a matching subscription.";
     publishes_denied: Counter "quelea_publishes_denied_total",
-        "Publishes that the access rules did not allow.";
+        "Publishes that the access rules denied.";
     publishes_refused: Counter "quelea_publishes_refused_total",
-        "Publishes that were refused for lack of room (0x97, quota exceeded).";
+        "Publishes that were refused because a queue, quota or the memory is full (0x97).";
     dropped_queue_full: Counter "quelea_messages_dropped_total" ["reason=\"queue_full\""],
         "deliveries for which the queue of the session was full";
     dropped_slow: Counter "quelea_messages_dropped_total" ["reason=\"slow_subscriber\""],
@@ -149,13 +149,13 @@ metrics! {
     dropped_expired: Counter "quelea_messages_dropped_total" ["reason=\"expired\""],
         "deliveries of messages that had expired";
     dropped_too_large: Counter "quelea_messages_dropped_total" ["reason=\"too_large\""],
-        "deliveries in packets larger than the client takes";
+        "deliveries larger than the maximum packet size of the client";
     dropped_denied: Counter "quelea_messages_dropped_total" ["reason=\"denied\""],
         "queued deliveries that the access rules no longer allow";
     dropped_unlogged: Counter "quelea_messages_dropped_total" ["reason=\"log_unavailable\""],
-        "QoS 2 deliveries to persistent sessions whose packet ids the log could not take";
+        "QoS 2 deliveries to persistent sessions whose packet IDs could not be logged";
     dropped_group: Counter "quelea_messages_dropped_total" ["reason=\"shared_group\""],
-        "messages of a shared subscription that no member could take and its queue had no room for";
+        "messages of a shared subscription that no member could accept while its queue was full";
     retained: Gauge "quelea_retained_messages",
         "Retained messages of clients.";
     retained_bytes: Gauge "quelea_retained_bytes",
@@ -165,27 +165,27 @@ metrics! {
     wills: Counter "quelea_wills_published_total",
         "Wills that were published.";
     mail_sent: Counter "quelea_mail_sent_total",
-        "Messages between shards.";
+        "Messages that shards sent to other shards.";
     mail_waits: Counter "quelea_mail_waits_total",
-        "Times that a publisher was paused until another shard had processed what it was sent.";
+        "Times that a publisher was paused until another shard had processed its messages.";
     incoming_waits: Counter "quelea_incoming_waits_total",
-        "Times that a connection was paused until there was memory for its packet.";
+        "Times that a connection was paused because no memory was free for its packet.";
     incoming_cuts: Counter "quelea_incoming_cuts_total",
-        "Connections that were closed because there was no memory for their packets.";
+        "Connections that were closed because no memory was free for their packets.";
     memory_cuts: Counter "quelea_memory_cuts_total",
         "Connections closed for lack of memory: their user or address was the largest consumer.";
     holds: Counter "quelea_publisher_holds_total",
-        "Times that publishers were paused because the queue of a subscriber was too long.";
+        "Times that a publisher was paused because the queue of a subscriber was too long.";
     unread_waits: Counter "quelea_unread_waits_total",
-        "Times that a client was paused until it had read more of what it was sent.";
+        "Times that a client was paused until it had read more of its unsent data.";
     broadcasts_put_off: Counter "quelea_broadcasts_put_off_total",
-        "Messages for more subscribers than a turn has time for; the others got them in later ones.";
+        "Publishes whose fan-out was spread over several event-loop iterations.";
     work_waits: Counter "quelea_work_waits_total",
-        "Times that a client was paused for a turn because it had asked for much.";
+        "Times that a client was deferred because it had used up its work budget.";
     subscriptions_refused: Counter "quelea_subscriptions_refused_total",
-        "Filters that were refused because the client has, or asks for, more than it may.";
+        "Topic filters that were refused at a limit of subscriptions.";
     events_lost: Counter "quelea_events_lost_total",
-        "Events that are missing in the log because too many came at once.";
+        "Events that were not logged because there were too many at once.";
 }
 
 #[cfg(test)]
