@@ -334,8 +334,7 @@ fn starved_words(results: &Results, lost: u64) -> String {
         return String::new();
     }
     format!(
-        "; flock did not read for up to {}, so the broker may have dropped messages because of \
-             this machine: use more cores for flock or a lower rate",
+        "; flock did not read for up to {}, which may have made the broker drop messages: use more cores for flock or a lower rate",
         text::micros(unread_us as f64)
     )
 }

@@ -64,9 +64,7 @@ impl Results {
         match format {
             RESULTS_FORMAT => serde_json::from_str(text).map_err(no_results),
             ..RESULTS_FORMAT => Err(format!(
-                "has results format {format}, of an older flock, which lacks what this one \
-                 (format {RESULTS_FORMAT}) reports: run the scenario again, or read it with the \
-                 flock that wrote it"
+                "has results format {format} of an older flock, and this one reads {RESULTS_FORMAT}: run the scenario again, or use the flock that wrote it"
             )),
             _ => Err(format!(
                 "has results format {format}, of a newer flock: this one reads {RESULTS_FORMAT}"

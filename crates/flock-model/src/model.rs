@@ -467,8 +467,7 @@ pub struct Connect {
     pub failover: Failover,
 }
 
-/// What a client does that has several addresses of its broker: those of a cluster, of which one
-/// serves.
+/// How a client uses several addresses of its broker (a cluster, of which one node serves).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failover {

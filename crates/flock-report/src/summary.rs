@@ -54,7 +54,7 @@ pub fn summary(results: &Results) -> String {
         line("memory slope", slope.words());
     }
     if let Some(search) = &results.rate_search {
-        line("highest rate held", search_words(search));
+        line("highest sustained rate", search_words(search));
     }
     for (is, words) in verdicts.iter().filter(|(is, _)| *is != Verdict::Bad) {
         line(is.word(), words.clone());

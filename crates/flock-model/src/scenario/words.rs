@@ -343,7 +343,7 @@ fn offset(from: u64) -> String {
 fn assign_words(assign: Assign) -> String {
     match assign {
         Assign::Pairwise => ", one each".to_owned(),
-        Assign::All => ", everybody all".to_owned(),
+        Assign::All => ", all to each client".to_owned(),
         Assign::Partition => ", divided among them".to_owned(),
         Assign::Window(each) => format!(", {each} each"),
     }

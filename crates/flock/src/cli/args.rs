@@ -35,7 +35,7 @@ pub(super) enum Command {
     Show(Show),
     /// Run a scenario: a built-in ID, a .toml file, or a HiveMQ Swarm .xml file.
     #[command(
-        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n  $ flock run MB-B1 --duration 20s --runs 5\n  $ flock run MB-B1 --expect 'p99<=10ms' --expect 'received_per_sec>=990'\n\nExit code: 0 completed, expectations met; 1 an expectation was not met; 2 not started (wrong input, no broker); 3 not valid as a measurement, or stopped early."
+        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n  $ flock run MB-B1 --duration 20s --runs 5\n  $ flock run MB-B1 --expect 'p99<=10ms' --expect 'received_per_sec>=990'\n\nExit code: 0 completed, expectations met; 1 an expectation was not met; 2 not started (wrong input, no broker); 3 invalid measurement, or stopped early."
     )]
     Run(Box<Run>),
     /// Compare several brokers: run scenarios against each, on the same cores.
@@ -164,7 +164,7 @@ pub(super) struct Run {
     pub lab: Lab,
 }
 
-/// What makes a scenario fit the machine at hand.
+/// Changes that fit a scenario to the present machine.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Changes {
     /// Multiply the numbers of clients and topics. Rates per client do not change.
@@ -281,7 +281,7 @@ impl Secure {
     }
 }
 
-/// How the run is carried out and told about; the same for every command that makes load.
+/// Flags of the run and its reports, the same for every command that makes load.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Lab {
     /// Number of load threads. Default: the number of cores.

@@ -22,9 +22,7 @@ pub struct Preflight {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error(
-        "{connections} connections need more than {ports} local ports per broker address and \
-             source address: use {more} source addresses (--ifaddr), more broker ports, a \
-             larger net.ipv4.ip_local_port_range, or a smaller --scale"
+        "{connections} connections need more than {ports} local ports per broker and source address. Use {more} source addresses (--ifaddr), more broker ports, a larger net.ipv4.ip_local_port_range, or a smaller --scale"
     )]
     Ports { connections: u64, ports: u64, more: u64 },
     #[error(
