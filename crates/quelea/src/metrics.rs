@@ -46,11 +46,10 @@ pub fn exposition(sources: &Sources<'_>) -> String {
         write_cluster(&mut text, figures);
     }
     let turns = Timing::sum(turns);
-    let help = "How long workers were busy at a time, before they looked at their sockets again.";
+    let help = "Duration of event-loop iterations of workers.";
     write_timing(&mut text, "quelea_worker_turn_seconds", help, &turns);
     let name = "quelea_worker_turn_seconds_max";
-    let help =
-        "The longest time since the start that a worker was busy without looking at its sockets.";
+    let help = "Longest event-loop iteration of a worker since the start.";
     write_one(&mut text, name, MetricType::Gauge, help, turns.longest_secs());
     write_certificates(&mut text, certificates);
     write_listeners(&mut text, limiter);
@@ -86,7 +85,7 @@ fn write_certificates(text: &mut String, certificates: &Certificates) {
     let name = "quelea_certificate_expiry_timestamp_seconds";
     for (number, (listener, secs)) in certificates.expiries().into_iter().enumerate() {
         if number == 0 {
-            let help = "When the certificate of a TLS listener expires, in seconds since 1970.";
+            let help = "Expiry of the certificate of a TLS listener, in seconds since 1970.";
             head(text, name, MetricType::Gauge, help);
         }
         let _ = writeln!(text, "{name}{{listener=\"{}\"}} {secs}", escaped(&listener));
@@ -100,7 +99,7 @@ const OF_LISTENERS: [(&str, MetricType, &str, OfListener); 3] = [
     (
         "quelea_listener_connections",
         MetricType::Gauge,
-        "Connections of a listener, including those that have not sent their CONNECT yet.",
+        "Open connections of a listener, including those without a CONNECT yet.",
         |counts| counts.connections.load(Ordering::Relaxed).into(),
     ),
     (
@@ -112,7 +111,7 @@ const OF_LISTENERS: [(&str, MetricType, &str, OfListener); 3] = [
     (
         "quelea_connections_admitted_total",
         MetricType::Counter,
-        "Connections whose CONNECT was valid and authenticated, and that went on to a session.",
+        "Connections that were authenticated and got a session.",
         |counts| counts.admitted.load(Ordering::Relaxed),
     ),
 ];
@@ -139,7 +138,7 @@ fn write_listeners(text: &mut String, limiter: &ConnectionLimiter) {
     }
     write_bans(text, limiter);
     let name = "quelea_connects_refused_total";
-    let help = "CONNECTs that were refused, by the reason code of MQTT 5.";
+    let help = "Refused CONNECTs, by the MQTT 5 reason code.";
     head(text, name, MetricType::Counter, help);
     for (listener, counts) in &listeners {
         for (reason, count) in counts.refused() {
@@ -152,13 +151,13 @@ fn write_listeners(text: &mut String, limiter: &ConnectionLimiter) {
 
 /// Calls that showed nothing are not counted.
 fn write_api(text: &mut String, limiter: &ConnectionLimiter) {
-    let help = "Calls of the management API with a wrong token or password.";
+    let help = "Requests to the management API with a wrong token or password.";
     let count = limiter.api_refused.load(Ordering::Relaxed);
     write_one(text, "quelea_api_logins_refused_total", MetricType::Counter, help, count);
 }
 
 fn write_events(text: &mut String, life_cycle: &LifeCycle) {
-    let help = "Life-cycle events that were not told, because there were too many.";
+    let help = "Life-cycle events that were dropped at a limit.";
     write_one(
         text,
         "quelea_events_withheld_total",
@@ -166,7 +165,7 @@ fn write_events(text: &mut String, life_cycle: &LifeCycle) {
         help,
         life_cycle.withheld(),
     );
-    let help = "Readers of the stream of events that were cut, because they did not read.";
+    let help = "Event streams that were closed because the reader was too slow.";
     write_one(text, "quelea_event_readers_cut_total", MetricType::Counter, help, life_cycle.cut());
 }
 
@@ -176,8 +175,7 @@ fn write_namespaces(text: &mut String, shared: &Shared) {
     if all.is_empty() {
         return;
     }
-    let help = "Namespaces beside the default one. Those of the lowest numbers, 200 of them, have \
-                metrics of their own.";
+    let help = "Namespaces in addition to the default one. The 200 with the lowest numbers have metrics of their own.";
     write_one(text, "quelea_namespaces", MetricType::Gauge, help, all.len());
     let shown = &all[..all.len().min(NAMESPACES_MAX)];
     for quota in Quota::ALL {
@@ -190,8 +188,7 @@ fn write_namespaces(text: &mut String, shared: &Shared) {
         }
     }
     let name = "quelea_namespace_refused_total";
-    let help = "How often clients of a namespace were refused or throttled because of a limit \
-                of the namespace, by the limit.";
+    let help = "Times that a limit of a namespace refused or throttled its clients, by limit.";
     head(text, name, MetricType::Counter, help);
     for space in shown {
         let namespace = space.name();
@@ -205,7 +202,7 @@ fn write_namespaces(text: &mut String, shared: &Shared) {
 
 const fn describe(quota: Quota) -> (MetricType, &'static str, &'static str) {
     match quota {
-        Quota::Connections => (MetricType::Gauge, "", "Connections of a namespace."),
+        Quota::Connections => (MetricType::Gauge, "", "Open connections of a namespace."),
         Quota::Sessions => (MetricType::Gauge, "", "Sessions of a namespace, connected or not."),
         Quota::Subscriptions => (MetricType::Gauge, "", "Subscriptions of a namespace."),
         Quota::RetainedMessages => (MetricType::Gauge, "", "Retained messages of a namespace."),
@@ -213,23 +210,29 @@ const fn describe(quota: Quota) -> (MetricType, &'static str, &'static str) {
             (MetricType::Gauge, "", "Bytes of retained messages of a namespace.")
         }
         Quota::QueuedBytes => {
-            (MetricType::Gauge, "", "Memory of messages queued for its sessions.")
+            (MetricType::Gauge, "", "Memory of messages queued for sessions of a namespace.")
         }
         Quota::LoggedBytes => {
-            (MetricType::Gauge, "", "Bytes of its messages that wait in the logs.")
+            (MetricType::Gauge, "", "Bytes of messages of a namespace in the logs.")
         }
-        Quota::SessionBytes => (MetricType::Gauge, "", "Memory of its sessions and subscriptions."),
-        Quota::Connects => (MetricType::Counter, "_total", "Connects to a namespace."),
+        Quota::SessionBytes => {
+            (MetricType::Gauge, "", "Memory of sessions and subscriptions of a namespace.")
+        }
+        Quota::Connects => (MetricType::Counter, "_total", "Connects of clients of a namespace."),
         Quota::MessagesIn => {
             (MetricType::Counter, "_total", "Publishes from clients of a namespace.")
         }
-        Quota::BytesIn => (MetricType::Counter, "_total", "Bytes of packets from its clients."),
-        Quota::MessagesOut => (
+        Quota::BytesIn => {
+            (MetricType::Counter, "_total", "Bytes of packets from clients of a namespace.")
+        }
+        Quota::MessagesOut => {
+            (MetricType::Counter, "_total", "Deliveries to clients of a namespace.")
+        }
+        Quota::BytesOut => (
             MetricType::Counter,
             "_total",
-            "Deliveries to clients of a namespace, as they are made out.",
+            "Bytes of topics and payloads delivered to clients of a namespace.",
         ),
-        Quota::BytesOut => (MetricType::Counter, "_total", "Bytes of their topics and payloads."),
     }
 }
 
@@ -238,13 +241,13 @@ const NAMESPACES_MAX: usize = 200;
 
 fn write_bans(text: &mut String, limiter: &ConnectionLimiter) {
     let name = "quelea_bans_enforced_total";
-    let help = "Connections that a ban refused, by what was banned.";
+    let help = "Connections that a ban refused, by kind of ban.";
     head(text, name, MetricType::Counter, help);
     for kind in bans::BanKind::ALL {
         let by = kind.as_str();
         let _ = writeln!(text, "{name}{{by=\"{by}\"}} {}", limiter.bans.refused(kind));
     }
-    let help = "Bans in the file and by the API, those that have ended included.";
+    let help = "Bans in the file and by the API, including expired ones.";
     write_one(text, "quelea_bans", MetricType::Gauge, help, limiter.bans.count_listed());
 }
 
@@ -274,8 +277,7 @@ fn write_consumers(text: &mut String, shared: &Shared) {
         return;
     }
     let name = "quelea_owner_bytes";
-    let help = "The same of the ten users (or addresses) with most memory, and of the ten with \
-                most bytes in the logs.";
+    let help = "Bytes of the ten users (or addresses) with the most memory, and of the ten with the most bytes in the logs.";
     head(text, name, MetricType::Gauge, help);
     for consumer in consumers {
         let who = shown(&consumer.name);
@@ -288,20 +290,19 @@ fn write_consumers(text: &mut String, shared: &Shared) {
 
 fn write_own(text: &mut String, shared: &Shared, clock: Clock) {
     let name = "quelea_build_info";
-    head(text, name, MetricType::Gauge, "1; the labels say what was built.");
+    head(text, name, MetricType::Gauge, "Always 1; the labels name version, commit and build.");
     let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("BUILD_COMMIT"));
     let _ = writeln!(text, "{name}{{version=\"{version}\",commit=\"{commit}\"}} 1");
     let help = "Time since the start.";
     write_one(text, "quelea_uptime_seconds", MetricType::Gauge, help, clock.uptime_secs());
-    let help = "Lines of the broker's own log that were lost: it was written too slowly.";
+    let help = "Log lines that were lost because the log was written too slowly.";
     let lost = Logging::lines_lost();
     write_one(text, "quelea_logging_lines_lost_total", MetricType::Counter, help, lost);
     write_consumers(text, shared);
-    let help = "Memory that is allocated and not freed: what memory_bytes_max is compared with.";
+    let help = "Allocated memory, which limits.memory_bytes_max limits.";
     write_one(text, "quelea_memory_held_bytes", MetricType::Gauge, help, memory::held_bytes());
     let name = "quelea_memory_shortages_total";
-    let help = "How often memory got tight (those who hold most are slowed), short (they are refused), \
-                and out (everybody is).";
+    let help = "Times that memory became tight (the largest consumers are throttled), short (they are refused) or out (all clients are refused).";
     head(text, name, MetricType::Counter, help);
     for (stage, count) in ["tight", "short", "out"].into_iter().zip(shared.memory_shortages()) {
         let _ = writeln!(text, "{name}{{stage=\"{stage}\"}} {count}");
@@ -318,9 +319,9 @@ fn write_process(text: &mut String, process: &Process) {
     write_one(text, "process_virtual_memory_bytes", gauge, help, process.virtual_bytes);
     let help = "Resident memory of the process.";
     write_one(text, "process_resident_memory_bytes", gauge, help, process.resident_bytes);
-    let help = "Open files of the process, connections included.";
+    let help = "Open files of the process, including connections.";
     write_one(text, "process_open_fds", gauge, help, process.open_files);
-    let help = "How many there may be.";
+    let help = "Limit of open files of the process.";
     let most = process.open_files_max.map_or(f64::INFINITY, |most| most as f64);
     let most = if most.is_finite() { most.to_string() } else { "+Inf".into() };
     write_one(text, "process_max_fds", gauge, help, most);
@@ -344,14 +345,19 @@ fn write_journals(text: &mut String, board: &JournalBoard) {
     for (place, figure) in FIGURES.iter().enumerate() {
         write_journal(text, figure.name, figure.kind, figure.help, board.figures(place));
     }
-    let help = "How long the disk took to write, and where asked to sync, a group of records.";
+    let help = "Duration of a write of a group of records, with its sync if the level needs one.";
     write_timing(text, "quelea_log_commit_seconds", help, &board.commits);
 }
 
 fn write_cluster(text: &mut String, figures: &ClusterFigures) {
     let (counter, gauge) = (MetricType::Counter, MetricType::Gauge);
     let name = "quelea_cluster_role";
-    head(text, name, gauge, "1 for the role that this node has in its cluster, 0 for the others.");
+    head(
+        text,
+        name,
+        gauge,
+        "1 for the present role of this node in its cluster, 0 for the others.",
+    );
     for role in ROLES {
         let value = u8::from(figures.role == role);
         let _ = writeln!(text, "{name}{{role=\"{role}\"}} {value}");
@@ -366,11 +372,9 @@ fn write_cluster(text: &mut String, figures: &ClusterFigures) {
     write("lease_remaining_seconds", gauge, help, &figures.lease_remaining_secs);
     let help = "1 while this node has a connection to NATS.";
     write("engine_connected", gauge, help, &u8::from(figures.is_engine_connected));
-    let help = "Messages of the streams that this node has not read yet, of its worst shard; 0 on \
-                the active node.";
+    let help = "Messages that this node has not read yet, in the shard with the most; 0 on the active node.";
     write("lag_messages", gauge, help, &figures.lag.messages);
-    let help =
-        "Log bytes that this node has not read yet, of its worst shard; 0 on the active node.";
+    let help = "Log bytes that this node has not read yet, in the shard with the most; 0 on the active node.";
     write("lag_bytes", gauge, help, &figures.lag.bytes);
     let help = "Age of the last message that this node has read; 0 if no message is missing.";
     write("lag_seconds", gauge, help, &figures.lag.seconds);
@@ -436,6 +440,6 @@ const STATES: [(&str, JournalState, &str); 4] = [
     (
         "poisoned",
         JournalState::Poisoned,
-        "1 after a write or sync failed: what must be stored is not acknowledged any more.",
+        "1 after a write or sync failed: messages that must be stored are no longer acknowledged.",
     ),
 ];

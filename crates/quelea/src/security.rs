@@ -27,19 +27,18 @@ fn look_at_listener(listener: &Listener, config: &Config, found: &mut Vec<String
     let is_remote = !listener.address.is_local();
     if listener.allow_anonymous && is_remote {
         found.push(format!(
-            "listener '{name}' admits everybody from other machines; set allow_anonymous = false"
+            "listener '{name}' admits anonymous clients from other machines; set allow_anonymous = false"
         ));
     }
     if listener.placing.from.contains(&NamespaceSource::Username) && !config.proves_names() {
         found.push(format!(
-            "listener '{name}' takes namespaces from user names that are not verified, so everybody \
-             may choose one; set auth.password_file"
+            "listener '{name}' takes namespaces from usernames that are not verified, so any client may choose one; set auth.password_file"
         ));
     }
     let takes_secrets = config.auth.password_file.is_some() || !config.authentication.is_empty();
     if is_remote && listener.tls.is_none() && takes_secrets {
         found.push(format!(
-            "listener '{name}' takes passwords from other machines in clear text; use tls://"
+            "listener '{name}' accepts passwords from other machines in clear text; use tls://"
         ));
     }
     let websocket = listener.websocket.as_ref();
@@ -52,8 +51,7 @@ fn look_at_listener(listener: &Listener, config: &Config, found: &mut Vec<String
         && networks.iter().any(|network| network.to_string().ends_with("/0"))
     {
         found.push(format!(
-            "listener '{name}' believes the PROXY header of everybody; name the networks of your \
-             proxies"
+            "listener '{name}' accepts the PROXY header from any address; list the networks of your proxies in trusted_proxies"
         ));
     }
 }
@@ -61,13 +59,13 @@ fn look_at_listener(listener: &Listener, config: &Config, found: &mut Vec<String
 fn look_at_names(config: &Config, found: &mut Vec<String>) {
     if !config.proves_names() {
         found.push(
-            "user names are not verified, so any client that knows a client id can take its session; set \
+            "usernames are not verified, so any client that knows a client ID can take its session; set \
              auth.password_file"
                 .into(),
         );
     } else if config.auth.session_owner == config::SessionOwner::Anybody {
         found.push(
-            "auth.session_owner = \"anybody\": who knows a client id gets the session of others"
+            "auth.session_owner = \"anybody\": any client that knows a client ID can take its session"
                 .into(),
         );
     }
@@ -83,15 +81,13 @@ fn look_at_names(config: &Config, found: &mut Vec<String>) {
         }
     }
     if config.http.is_some_and(|address| !address.ip().is_loopback()) {
-        found.push(
-            "http.listen can be reached from other machines, and asks nobody who it is".into(),
-        );
+        found.push("http.listen can be reached from other machines, without authentication".into());
     }
     let in_clear = |server: &&EngineServer| !server.is_tls() && !server.is_loopback;
     let servers = config.cluster.iter().flat_map(|own| &own.servers);
     for server in servers.filter(in_clear) {
         found.push(format!(
-            "cluster: all that is stored goes to {} in clear text; use tls://",
+            "cluster: stored data is sent to {} in clear text; use tls://",
             server.url
         ));
     }
@@ -102,7 +98,7 @@ fn look_at_rules(config: &Config, found: &mut Vec<String>) {
     look_at_policy(config, found);
     let Some(path) = &config.access.acl_file else {
         if config.access.policy_file.is_none() {
-            let all = "everybody who comes in may read and write all topics";
+            let all = "all clients may read and write all topics";
             found.push(format!("{all}; set access.acl_file or access.policy_file"));
         }
         return;
@@ -122,13 +118,13 @@ fn look_at_rules(config: &Config, found: &mut Vec<String>) {
                 add(format!("never matches: the password file has no user '{name}'"));
             }
             Who::Anonymous if !config.admits_nameless() => {
-                add("never matches: nobody comes in without a user name".into());
+                add("never matches: all clients have a username".into());
             }
             _ if is_denied(rule, &rules) => {
                 add("never matches: a deny covers all of it".into());
             }
             Who::Anonymous | Who::Everyone if gives_all(rule) => {
-                add(format!("'{}' is for everybody", rule.filter));
+                add(format!("'{}' applies to all clients", rule.filter));
             }
             _ => {}
         }
@@ -141,7 +137,11 @@ fn look_at_policy(config: &Config, found: &mut Vec<String>) {
     let Ok(policy) = policy_file::load(path, None) else { return };
     for (line, rule) in policy.rules().filter(|(_, rule)| rule.who == Who::Everyone) {
         if gives_all(&rule) {
-            found.push(format!("{}:{line}: '{}' is for everybody", path.display(), rule.filter));
+            found.push(format!(
+                "{}:{line}: '{}' applies to all clients",
+                path.display(),
+                rule.filter
+            ));
         }
     }
 }
@@ -174,19 +174,19 @@ fn look_at_files(config: &Config, found: &mut Vec<String>) {
     let secrets = keys.map(|tls| tls.key.as_path()).chain(passwords).chain(shared);
     for path in secrets {
         if std::fs::metadata(path).is_ok_and(|file| others_may(&file, 0o044)) {
-            found.push(format!("{}: others can read it; chmod 600", path.display()));
+            found.push(format!("{}: other users can read it; chmod 600", path.display()));
         }
     }
     let data = &config.server.data_dir;
     if config.durability.has_journal()
         && std::fs::metadata(data).is_ok_and(|directory| others_may(&directory, 0o077))
     {
-        found.push(format!("{}: others can look into it; chmod 700", data.display()));
+        found.push(format!("{}: other users can list it; chmod 700", data.display()));
     }
     let changeable = [config.access.acl_file.as_deref(), config.auth.password_file.as_deref()];
     for path in changeable.into_iter().flatten() {
         if std::fs::metadata(path).is_ok_and(|file| others_may(&file, 0o022)) {
-            found.push(format!("{}: others can change it", path.display()));
+            found.push(format!("{}: other users can change it", path.display()));
         }
     }
 }
@@ -203,7 +203,7 @@ fn look_at_limits(config: &Config, machine: &Machine, found: &mut Vec<String>) {
     let limits = &config.limits;
     if limits.memory_bytes_max > machine.memory_bytes {
         found.push(format!(
-            "limits.memory_bytes_max is above the {} bytes that the machine or the cgroup has",
+            "limits.memory_bytes_max is above the {} bytes of the machine or cgroup",
             machine.memory_bytes
         ));
     }
@@ -217,16 +217,15 @@ fn look_at_limits(config: &Config, machine: &Machine, found: &mut Vec<String>) {
     if parts.iter().fold(0, |sum: u64, part| sum.saturating_add(*part)) > limits.memory_bytes_max {
         found.push(
             "arrivals_bytes_max, incoming_bytes_max, retained_bytes_max, queues_bytes_max and \
-             sessions_bytes_max together are above memory_bytes_max: one kind of thing can use up \
-             the memory for all"
+             sessions_bytes_max together are above memory_bytes_max: one of them can use up all \
+             memory"
                 .into(),
         );
     }
     let descriptors = open_files_max();
     if u64::from(limits.connections_max) > descriptors || limits.connections_max == 0 {
         found.push(format!(
-            "limits.connections_max is above the {descriptors} files that the process may have \
-             open: who comes last waits instead of being told"
+            "limits.connections_max is above the limit of {descriptors} open files: further clients wait instead of being refused; raise LimitNOFILE or ulimit -n"
         ));
     }
 }
@@ -284,13 +283,13 @@ mod tests {
              connections_max = \"unlimited\"\n",
         );
         for text in [
-            "admits everybody from other machines",
-            "everybody may choose one",
-            "user names are not verified",
+            "admits anonymous clients from other machines",
+            "any client may choose one",
+            "usernames are not verified",
             "read and write all topics",
             "http.listen",
             "memory_bytes_max is above",
-            "use up the memory for all",
+            "use up all memory",
             "connections_max is above",
         ] {
             assert!(has(&found, text), "{text} not in {found:?}");
@@ -306,10 +305,10 @@ mod tests {
         let path = directory.path().join("passwords");
         let lines = found(directory.path(), text);
         for text in [
-            "acl:1: never matches: nobody comes in without",
+            "acl:1: never matches: all clients have a username",
             "acl:3: never matches: a deny covers",
             "acl:6: never matches: the password file has no user 'nobody'",
-            "acl:7: '#' is for everybody",
+            "acl:7: '#' applies to all clients",
         ] {
             assert!(has(&lines, text), "{text} not in {lines:?}");
         }
@@ -317,7 +316,7 @@ mod tests {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o646)).unwrap();
         let lines = found(directory.path(), text);
         assert!(has(&lines, "passwords: others can read it"), "{lines:?}");
-        assert!(has(&lines, "passwords: others can change it"), "{lines:?}");
+        assert!(has(&lines, "passwords: other users can change it"), "{lines:?}");
     }
 
     #[test]

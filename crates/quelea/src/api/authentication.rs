@@ -166,7 +166,7 @@ impl ApiAuthenticator {
             let mut wrong = lock(&self.wrong);
             wrong.all += 1;
             *wrong.origins.entry(from).or_default() += 1;
-            return Err(unauthorized("wrong user name or password"));
+            return Err(unauthorized("wrong username or password"));
         }
         // A file that was read meanwhile may have another password.
         if self.users().is_some_and(|now| Arc::ptr_eq(&now, &checked_by)) {
@@ -186,7 +186,7 @@ impl ApiAuthenticator {
             let username = basic_of(header.to_str().unwrap_or_default()).map(|(name, _)| name);
             let username = base::shown(username.as_deref().unwrap_or_default());
             let address = from.to_string();
-            tracing::warn!(address, username = &*username, detail = why, "API log-in refused");
+            tracing::warn!(address, username = &*username, detail = why, "API login refused");
         }
         true
     }

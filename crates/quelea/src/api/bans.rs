@@ -163,7 +163,7 @@ fn end_of(api: &Api, for_secs: Option<u64>, until: Option<&str>) -> Result<u64, 
         (None, Some(text)) => moment::secs_of(text),
         (Some(_), Some(_)) => {
             let detail = "`for_secs` and `until` exclude each other: send one of them";
-            return Err(Problem::bad("body", detail).fix("leave one out"));
+            return Err(Problem::bad("body", detail).fix("omit one of them"));
         }
     };
     end.filter(|end| *end > now_secs).ok_or_else(|| {
@@ -291,7 +291,7 @@ impl From<NoChange> for Problem {
             ),
             NoChange::ByHand(path) => {
                 let detail =
-                    format!("this ban is in {}, which only an operator edits", path.display());
+                    format!("this ban is in {}, which the API does not change", path.display());
                 let fix = "remove its line from the file and send the broker SIGHUP";
                 Self::new(StatusCode::CONFLICT, detail).fix(fix)
             }

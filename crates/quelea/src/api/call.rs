@@ -57,7 +57,7 @@ impl Call {
         let Some(param) = own.clone().find(|param| param.name == name) else {
             let names: Vec<_> = own.by_ref().map(|param| param.name).collect();
             let fix = match names.as_slice() {
-                [] => "leave it out".to_owned(),
+                [] => "omit it".to_owned(),
                 names => format!("valid: {}", names.join(", ")),
             };
             return Err(Problem::bad("query", format!("unknown name '{name}'")).fix(fix));
@@ -68,7 +68,7 @@ impl Call {
             Problem::bad(&shown, "must be percent-encoded UTF-8").fix(fix)
         })?;
         if self.text(param.name).is_some() {
-            return Err(Problem::bad(shown, "it is there twice"));
+            return Err(Problem::bad(shown, "must be given once"));
         }
         param.check(&value).map_err(|detail| Problem::bad(shown, detail).fix(param.about))?;
         self.values.push((param.name, value));
@@ -142,7 +142,7 @@ impl Param {
     fn check(&self, value: &str) -> Result<(), String> {
         match self.kind {
             ParamKind::Text { bytes_min, .. } if value.len() < bytes_min => {
-                Err("it is empty".into())
+                Err("must not be empty".into())
             }
             ParamKind::Text { bytes_max, .. } if value.len() > bytes_max => {
                 Err(format!("must have at most {bytes_max} bytes"))
@@ -162,7 +162,9 @@ impl Param {
 
 /// A body that cannot be read as such.
 pub(crate) fn too_much(detail: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail).at("body").fix("ask for less at a time")
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+        .at("body")
+        .fix("request fewer rows at a time")
 }
 
 pub(crate) const LIMIT_DEFAULT: usize = 100;

@@ -11,7 +11,7 @@ use crate::http::State;
 
 pub(crate) fn show(api: &Api) -> Outcome {
     let Some(member) = &api.facts.member else {
-        let detail = "this broker is not a node of a cluster";
+        let detail = "this broker is not part of a cluster";
         let fix = "configure the section [cluster]";
         return Err(Problem::new(StatusCode::NOT_FOUND, detail).fix(fix));
     };

@@ -120,7 +120,7 @@ pub(crate) fn router(api: Api) -> Router {
 /// The API of a node that knows nothing yet: all routes answer with the reason.
 pub(crate) fn unavailable(reason: impl Fn() -> String + Clone + Send + Sync + 'static) -> Router {
     let answer = move || async move {
-        let fix = "send the request to another node, or retry when /readyz has another answer";
+        let fix = "send the request to another node, or retry when /readyz answers 200";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, reason()).fix(fix)
     };
     Router::new().nest(API_PREFIX, Router::new().fallback(answer))
@@ -268,7 +268,10 @@ impl Audit {
 pub(crate) fn json(value: &impl Serialize) -> Outcome {
     let value = serde_json::to_value(value);
     value.map(Some).map_err(|error| {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot be told: {error}"))
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("the answer cannot be written: {error}"),
+        )
     })
 }
 

@@ -23,8 +23,7 @@ pub fn document() -> Value {
         "info": {
             "title": "quelea",
             "version": "1",
-            "description": "The management API of quelea. Lists come in pages: give the cursor \
-                back until there is none. docs/use/api.md has examples.",
+            "description": "The management API of quelea. Lists come in pages: repeat the request with the cursor until there is none. docs/use/api.md has examples.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "servers": [{ "url": API_PREFIX }],
@@ -54,7 +53,7 @@ fn operation(route: &Route, known: &mut Known) -> Value {
         None => json!({ "description": "Done." }),
     };
     responses.insert(route.status().as_str().into(), success);
-    let too_long = "Path and query are too long; without a body.";
+    let too_long = "Path and query are too long. The answer has no body.";
     responses.insert("431".into(), json!({ "description": too_long }));
     for (status, description) in problems(route) {
         let schema = json!({ "$ref": "#/components/schemas/ProblemDetails" });
@@ -88,35 +87,35 @@ fn operation_id(route: &Route) -> String {
 
 fn problems(route: &Route) -> Vec<(u16, &'static str)> {
     let mut problems = vec![
-        (400, "A parameter or the body is wrong; `place` says where."),
+        (400, "A parameter or the body is invalid; `place` names it."),
         (401, "No token or password, or a wrong one."),
         (429, "Too many wrong passwords."),
         (503, serves_not(route)),
         (504, "A part of the broker has not answered in time."),
     ];
     if route.role > Role::Viewer {
-        problems.push((403, "The role of the caller is not enough."));
+        problems.push((403, "The role of the caller does not allow it."));
     }
     let takes_namespace = route.params.iter().any(|param| param.name == scopes::PARAM);
     if takes_namespace || route.params.iter().any(|param| param.is_required) {
-        problems.push((404, "There is none of this name."));
+        problems.push((404, "Not found."));
     }
     if route.path == "/cluster" {
-        problems.push((404, "The broker belongs to no cluster."));
+        problems.push((404, "The broker is not part of a cluster."));
     }
     if route.path == "/bans" && route.method == Method::Delete {
-        problems.push((409, "The ban is in a file that is edited by hand."));
+        problems.push((409, "The ban is in `auth.ban_file`, which the API does not change."));
     }
     if takes_namespace && route.answer.is_some() && route.method != Method::Get {
         problems.push((409, "The namespace is being deleted."));
     }
     let may_fill = route.body.is_some() || route.path.ends_with("/disconnect");
     if may_fill {
-        problems.push((507, "There is no room for it."));
+        problems.push((507, "No memory, disk space or quota is left."));
     }
     if route.body.is_some() {
-        problems.push((408, "The body was not there in time."));
-        problems.push((413, "The body has too much in it."));
+        problems.push((408, "The body did not arrive in time."));
+        problems.push((413, "The body is too large."));
         problems.push((415, "The body is not application/json."));
     }
     problems
@@ -126,8 +125,7 @@ const fn serves_not(route: &Route) -> &'static str {
     if route.without_shards {
         "The broker is starting or stopping."
     } else {
-        "The broker is starting or stopping, or is a node of a cluster and not the active one; \
-         `detail` names the one that is."
+        "The broker is starting or stopping, or this node of a cluster is not active. `detail` names the active node."
     }
 }
 

@@ -8,17 +8,17 @@ use super::schema::record;
 use crate::run::NoAnswer;
 
 record! {
-    /// Why a call failed.
+    /// The cause of a failed request.
     ProblemDetails {
         /// The status in words.
         title: String,
         /// The status of the answer.
         status: u16,
-        /// What is wrong.
+        /// The cause.
         detail: String,
-        /// Where in the request, such as `query parameter limit` or `body`.
+        /// The part of the request, such as `query parameter limit` or `body`.
         place: Option<String>,
-        /// How to put it right.
+        /// The remedy.
         fix: Option<String>,
     }
 }

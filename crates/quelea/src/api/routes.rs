@@ -165,7 +165,7 @@ const fn flag(name: &'static str, about: &'static str) -> Param {
 const CLIENT_ID: Param = Param {
     location: ParamLocation::Path,
     is_required: true,
-    ..text("client_id", "The client id, percent-encoded: '/' is %2F.")
+    ..text("client_id", "The client ID, percent-encoded: '/' is %2F.")
 };
 const NAMESPACE: Param = Param {
     location: ParamLocation::Path,
@@ -174,20 +174,18 @@ const NAMESPACE: Param = Param {
 };
 const LIMIT: Param = Param {
     kind: ParamKind::Number { min: 1, max: LIMIT_MAX },
-    ..text("limit", "The most rows of the answer, 1 to 1000; 100 if left out.")
+    ..text("limit", "The most rows of the answer, 1 to 1000. Default: 100.")
 };
-const CURSOR: Param = some_text("cursor", "The cursor of the page before.");
+const CURSOR: Param = some_text("cursor", "The cursor of the previous page.");
 const TOPIC: Param = needed("topic", "A topic without wildcards.");
 
-const WITHIN: Param =
-    some_text("namespace", "The namespace that it belongs to; default if left out.");
-const WITHIN_ANY: Param = some_text("namespace", "The namespace; all of them if left out.");
+const WITHIN: Param = some_text("namespace", "The namespace. Default: `default`.");
+const WITHIN_ANY: Param = some_text("namespace", "The namespace. Default: all of them.");
 
-const LISTENER: Param =
-    needed("name", "The name of the listener, or its URL as configured or as the list has it.");
+const LISTENER: Param = needed("name", "The name or URL of the listener.");
 const BAN_SECS: Param = Param {
     kind: ParamKind::Number { min: 1, max: u32::MAX as u64 },
-    ..text("ban_secs", "Ban the client id for so many seconds, whether it is connected or not.")
+    ..text("ban_secs", "Ban the client ID for this many seconds, connected or not.")
 };
 
 const GET: Route = Route {
@@ -231,7 +229,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/listeners",
-        about: "The listeners, with their connections.",
+        about: "Lists the listeners, with their connections.",
         answer: Some(Rows::<Listener>::schema),
         run: |api, _| Box::pin(async move { broker::listeners(&api) }),
         without_shards: true,
@@ -241,7 +239,7 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/listeners/pause",
         role: Role::Operator,
-        about: "Pauses a listener: new connections are closed at once, present connections stay. \
+        about: "Pauses a listener: new connections are closed at once, open connections stay. \
                 A restart of the broker resumes all listeners.",
         params: &[LISTENER],
         run: |api, call| Box::pin(async move { broker::pause(&api, &call, true) }),
@@ -258,8 +256,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/logs",
-        about: "Shows the durable log of each shard: state, space, segments. Empty where nothing \
-                is stored.",
+        about: "Shows the durable log of each shard: state, space, segments. Empty if nothing is stored.",
         answer: Some(Rows::<Log>::schema),
         run: |api, _| Box::pin(async move { broker::logs(&api) }),
         without_shards: true,
@@ -289,11 +286,11 @@ pub(crate) const ROUTES: &[Route] = &[
                 may be short or empty.",
         params: &[
             WITHIN_ANY,
-            text("client_id", "Text that the client id contains."),
-            text("username", "User name; empty: clients without one."),
+            text("client_id", "A part of the client ID."),
+            text("username", "Username; empty: clients without one."),
             text("address", "Beginning of the address, such as 10.0.0.7:"),
             flag("connected", "true: clients with a connection; false: clients without one."),
-            number("queued_min", "Least number of queued messages."),
+            number("queued_min", "The least number of queued messages."),
             LIMIT,
             CURSOR,
         ],
@@ -303,7 +300,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/clients/{client_id}",
-        about: "One client.",
+        about: "Shows a client.",
         params: &[CLIENT_ID, WITHIN],
         answer: Some(Client::schema),
         run: |api, call| Box::pin(async move { clients::show(&api, &call).await }),
@@ -311,7 +308,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/clients/{client_id}/namespaces",
-        about: "The namespaces in which a client id has a session.",
+        about: "Lists the namespaces in which a client ID has a session.",
         params: &[CLIENT_ID, LIMIT, CURSOR],
         answer: Some(Rows::<Home>::schema),
         run: |api, call| Box::pin(async move { clients::namespaces(&api, &call).await }),
@@ -329,8 +326,7 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/clients/{client_id}/disconnect",
         role: Role::Operator,
-        about: "Ends the connection of a client with 0x98, administrative action. Its session \
-                stays, and it may connect again, unless it is banned at the same time.",
+        about: "Disconnects a client with 0x98 (administrative action). Its session stays. It may reconnect, unless the call bans it.",
         params: &[CLIENT_ID, WITHIN, BAN_SECS],
         run: |api, call| Box::pin(async move { clients::disconnect(&api, &call).await }),
         ..GET
@@ -339,8 +335,7 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/clients/{client_id}",
         role: Role::Admin,
-        about: "Ends the session of a client, with its subscriptions and all that waits for it, \
-                and its connection. Its will is published.",
+        about: "Deletes the session of a client with its subscriptions and queued messages, and closes its connection. The will is published.",
         params: &[CLIENT_ID, WITHIN],
         run: |api, call| Box::pin(async move { clients::purge(&api, &call).await }),
         ..GET
@@ -351,7 +346,7 @@ pub(crate) const ROUTES: &[Route] = &[
                 that falls 1,000 events behind is disconnected.",
         params: &[
             some_text("type", "Beginning of the type, such as quelea.session."),
-            some_text("client_id", "Client id."),
+            some_text("client_id", "Client ID."),
             some_text("namespace", "Events about this namespace."),
         ],
         stream: Some(events::stream),
@@ -368,7 +363,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/namespaces/{name}",
-        about: "One namespace.",
+        about: "Shows a namespace.",
         params: &[NAMESPACE],
         answer: Some(Namespace::schema),
         run: |api, call| Box::pin(async move { namespaces::show(&api, &call) }),
@@ -391,7 +386,7 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Post,
         path: "/bans",
         role: Role::Operator,
-        about: "Bans a client id, a user, an address or a network, and closes its connections \
+        about: "Bans a client ID, a user, an address or a network, and closes its connections \
                 (0x98). An existing ban gets the new end. The ban is on the disk before the \
                 answer.",
         body: Some(NewBan::schema),
@@ -403,11 +398,14 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/bans",
         role: Role::Operator,
-        about: "Removes a ban that the API has made.",
+        about: "Removes a ban that the API has added.",
         params: &[
             needed("kind", "client, user or address."),
-            needed("who", "The client id, user name, address or network."),
-            some_text("namespace", "Where it holds, * for a ban in all; the only one if left out."),
+            needed("who", "The client ID, username, address or network."),
+            some_text(
+                "namespace",
+                "The namespace of the ban, * for all. Default: that of the only matching ban.",
+            ),
         ],
         run: |api, call| Box::pin(async move { bans::remove(&api, &call).await }),
         ..GET
@@ -444,10 +442,10 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/retained",
-        about: "Retained messages, in the order of namespaces and topics within each shard.",
+        about: "Lists retained messages, in the order of namespaces and topics within each shard.",
         params: &[
             WITHIN_ANY,
-            some_text("filter", "A topic filter; # if left out, which leaves out topics with $."),
+            some_text("filter", "A topic filter. Default: #, which does not match topics with $."),
             LIMIT,
             CURSOR,
         ],
@@ -457,7 +455,7 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/retained/message",
-        about: "The retained message of a topic, whole.",
+        about: "Shows the retained message of a topic with its whole payload.",
         params: &[TOPIC, WITHIN],
         answer: Some(Retained::schema),
         run: |api, call| Box::pin(async move { messages::show_retained(&api, &call).await }),
@@ -478,7 +476,7 @@ pub(crate) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/retained/message",
         role: Role::Operator,
-        about: "Clears the retained message of a topic, by a retained message without payload.",
+        about: "Clears the retained message of a topic.",
         params: &[TOPIC, WITHIN],
         run: |api, call| Box::pin(async move { messages::clear_retained(&api, &call).await }),
         ..GET

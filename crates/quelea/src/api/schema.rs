@@ -138,8 +138,8 @@ pub(crate) struct Rows<T> {
 
 impl<T: Described> Described for Rows<T> {
     fn schema(known: &mut Known) -> Value {
-        let items = of_field(Vec::<T>::schema(known), "What was found; a page may be short.");
-        let doc = "To be given back for the next page; null: this was the last.";
+        let items = of_field(Vec::<T>::schema(known), "The rows. A page may be short.");
+        let doc = "The cursor of the next page; null: this is the last page.";
         let cursor = of_field(Option::<String>::schema(known), doc);
         of_record("A page of a list.", &[("items", items, false), ("cursor", cursor, true)])
     }

@@ -11,43 +11,43 @@ record! {
     Client {
         /// The namespace that it belongs to.
         namespace: String,
-        /// The client id.
+        /// The client ID.
         client_id: String,
-        /// The user name; null: none.
+        /// The username; null: none.
         username: Option<String>,
-        /// Has it a connection?
+        /// Whether it is connected.
         connected: bool,
-        /// Where it connects from.
+        /// Address and port of the client.
         address: Option<String>,
-        /// The version of MQTT that it speaks.
+        /// The version of MQTT of the connection.
         protocol: Option<String>,
-        /// The keep-alive of its connection; 0: none.
+        /// The keep-alive of the connection; 0: none.
         keep_alive_secs: Option<u16>,
-        /// Seconds since its last packet.
+        /// Seconds since the last packet of the client.
         silent_secs: Option<u64>,
-        /// Seconds that its session outlives the connection; null: for ever.
+        /// Seconds that the session outlives the connection; null: it does not expire.
         session_expiry_secs: Option<u32>,
-        /// Seconds until the session expires; null while it is connected, or if it never does.
+        /// Seconds until the session expires; null: connected, or it does not expire.
         expires_in_secs: Option<u64>,
-        /// The session is in the log.
+        /// The session is stored in the durable log.
         durable: bool,
-        /// A will is kept for it.
+        /// The session has a will.
         has_will: bool,
-        /// Its subscriptions.
+        /// Number of subscriptions.
         subscriptions: u64,
-        /// Those of them that are shared.
+        /// Number of shared subscriptions.
         shared_subscriptions: u64,
-        /// Messages that wait until it has acknowledged others, in memory and in the log.
+        /// Messages in the queue, in memory and in the log.
         queued_messages: u64,
-        /// Bytes of those in memory.
+        /// Bytes of queued messages in memory.
         queued_bytes: u64,
-        /// Messages that it was sent and has not acknowledged.
+        /// Messages sent to the client and not acknowledged.
         in_flight: u64,
-        /// How many these may be.
+        /// The limit of `in_flight`.
         in_flight_max: Option<u16>,
-        /// QoS 2 messages of its own that it has not released.
+        /// QoS 2 messages from the client that it has not released.
         incoming: u64,
-        /// Bytes that wait for its socket.
+        /// Bytes queued for the socket.
         unsent_bytes: Option<u64>,
     }
 }
@@ -63,14 +63,14 @@ record! {
         epoch: u64,
         /// The node with the lease; null: none.
         active: Option<String>,
-        /// Where clients reach it: its cluster.advertise.
+        /// Its address for clients (`cluster.advertise`).
         active_address: Option<String>,
         /// Seconds until this node stops serving unless the lease is renewed; 0 on standbys and
         /// suspended nodes.
         lease_remaining_seconds: f64,
         /// This node has a connection to NATS.
         engine_connected: bool,
-        /// This node and those that were heard within the last five seconds.
+        /// This node, and the nodes that reported their status in the last five seconds.
         nodes: Vec<ClusterNode>,
     }
 }
@@ -84,17 +84,17 @@ record! {
         role: String,
         /// The version of the program.
         version: String,
-        /// Where clients reach it: its cluster.advertise.
+        /// Its address for clients (`cluster.advertise`).
         address: Option<String>,
         /// Checksum of the settings that must be the same on all nodes.
         settings: String,
-        /// Why it is not what it could be; null: nothing to report.
+        /// The condition that limits the node; null: none.
         detail: Option<String>,
-        /// The epoch that it knows.
+        /// The epoch of the lease that the node last read.
         epoch: u64,
-        /// Since when this node has not heard it.
+        /// Seconds since its last status report.
         silent_seconds: f64,
-        /// Messages that it has not read yet, of its worst shard.
+        /// Messages that it has not read yet, in the shard with the most.
         lag_messages: u64,
         /// Bytes of the log that it has not read yet.
         lag_bytes: u64,
@@ -114,9 +114,9 @@ record! {
         last_message: u64,
         /// Bytes of the log up to there, since the log began.
         bytes: u64,
-        /// It has read all that there was when the node started.
+        /// It has read all messages that the stream had when the node started.
         caught_up: bool,
-        /// Why it cannot go on; null: it can.
+        /// The error that stops it; null: none.
         fault: Option<String>,
         /// Messages that it has not read yet.
         lag_messages: u64,
@@ -128,75 +128,75 @@ record! {
 }
 
 record! {
-    /// A namespace in which a client id has a session.
+    /// A namespace in which a client ID has a session.
     Home {
         /// The name of the namespace.
         namespace: String,
-        /// Has it a connection?
+        /// Whether it is connected.
         connected: bool,
     }
 }
 
 record! {
-    /// A namespace: what it may have, and what it has.
+    /// A namespace with its limits and usage.
     Namespace {
-        /// What it is called.
+        /// The name of the namespace.
         name: String,
-        /// open; suspended: its clients are kept out; deleted: what it has is being deleted.
+        /// open; suspended: its clients are refused; deleted: its data is being deleted.
         state: String,
-        /// Who wanted it: configuration, client or operator.
+        /// The origin: broker (the default namespace), configuration, client or operator.
         maker: String,
-        /// The host names that lead there.
+        /// The host names that select it.
         hosts: Vec<String>,
-        /// What it may have, and has.
+        /// Limits and usage; empty for the default namespace.
         quotas: Vec<NamespaceQuota>,
     }
 }
 
 record! {
-    /// Something that a namespace may have so much of.
+    /// A limit of a namespace, and its usage.
     NamespaceQuota {
         /// connections, sessions, subscriptions, retained_messages, retained_bytes; per second
         /// connects, messages_in, bytes_in, messages_out, bytes_out.
         name: String,
-        /// The most, at a time or per second; null: no limit.
+        /// The limit, at a time or per second; null: none.
         max: Option<u64>,
-        /// What it has; of what has a limit per second, what it has had since the start.
+        /// The present number; for a limit per second the number since the start.
         count: u64,
-        /// How often more was refused, or had to wait.
+        /// How often the limit refused or delayed something.
         refused: u64,
     }
 }
 
 record! {
-    /// Somebody who is kept out.
+    /// A ban.
     Ban {
-        /// What is banned: client, user or address.
+        /// The kind: client, user or address.
         kind: String,
-        /// The client id, user name, address, or network such as 10.0.0.0/8.
+        /// The client ID, username, address, or network such as 10.0.0.0/8.
         who: String,
-        /// Where a client id or user name is banned: the name of a namespace, or * for all of them.
+        /// The namespace of a client ID or username; *: all namespaces.
         namespace: String,
-        /// When it ends, such as 2030-12-31T23:59:59Z; null: never.
+        /// The end, such as 2030-12-31T23:59:59Z; null: none.
         until: Option<String>,
-        /// It is in auth.ban_file, which only people change.
+        /// The ban is in `auth.ban_file`, which the API does not change.
         by_hand: bool,
     }
 }
 
 record! {
-    /// Somebody to be kept out.
+    /// A ban to add.
     NewBan {
-        /// What is banned: client, user or address.
+        /// The kind: client, user or address.
         kind: String,
-        /// The client id, user name, address, or network such as 10.0.0.0/8.
+        /// The client ID, username, address, or network such as 10.0.0.0/8.
         who: String,
-        /// Where a client id or user name is banned: the name of a namespace, or * for all of them.
-        /// It may be left out while there is only the default one. Addresses are banned in all.
+        /// The namespace of a client ID or username; *: all namespaces.
+        /// May be omitted while there is only the default one. Addresses are banned in all.
         namespace: Option<String>,
-        /// How long; with neither this nor `until` it has no end.
+        /// The duration in seconds. Without this and `until`, the ban has no end.
         for_secs: Option<u64>,
-        /// When it ends, such as 2030-12-31T23:59:59Z.
+        /// The end, such as 2030-12-31T23:59:59Z.
         until: Option<String>,
     }
 }
@@ -208,11 +208,11 @@ record! {
         filter: String,
         /// The share name; null: it is not shared.
         share: Option<String>,
-        /// The highest QoS of what it gets.
+        /// The highest QoS of deliveries.
         qos: u8,
-        /// Its own messages are not sent to it.
+        /// The client does not receive its own messages (No Local).
         no_local: bool,
-        /// Messages keep their retain flag.
+        /// Messages keep their retain flag (Retain As Published).
         retain_as_published: bool,
         /// The subscription identifier; null: none.
         identifier: Option<u32>,
@@ -220,7 +220,7 @@ record! {
 }
 
 record! {
-    /// Who gets a message on a topic: a client, or one member of a shared group.
+    /// A receiver of messages on a topic: a client, or a shared group.
     Receiver {
         /// The client; null: a shared group.
         client_id: Option<String>,
@@ -228,12 +228,12 @@ record! {
         share: Option<String>,
         /// The filter that matches.
         filter: String,
-        /// The highest QoS of what it gets; of a group, of any member.
+        /// The highest QoS of deliveries; of a group, of any member.
         qos: u8,
-        /// Has it a connection, or any member one?
+        /// Whether it, or a member of the group, is connected.
         connected: bool,
-        /// False: the access rules keep messages on this topic from it. Of a group always true: its
-        /// members are checked one by one.
+        /// False: the access rules deny the client messages on this topic. Always true for a group:
+        /// its members are checked one by one.
         allowed: bool,
     }
 }
@@ -247,11 +247,11 @@ record! {
         share: String,
         /// The filter.
         filter: String,
-        /// Its members.
+        /// Number of members.
         members: u64,
-        /// Those of them that are connected.
+        /// Number of connected members.
         online: u64,
-        /// Messages that no member could take yet: its lag.
+        /// Queued messages that no member could accept yet.
         waiting: u64,
     }
 }
@@ -261,11 +261,11 @@ record! {
     Member {
         /// The client; null: its session has just ended.
         client_id: Option<String>,
-        /// The highest QoS of what it gets.
+        /// The highest QoS of deliveries.
         qos: u8,
-        /// Has it a connection?
+        /// Whether it is connected.
         connected: bool,
-        /// Messages that it was sent and has not acknowledged, of all its subscriptions.
+        /// Messages sent to the client and not acknowledged, of all its subscriptions.
         in_flight: u64,
     }
 }
@@ -305,7 +305,7 @@ record! {
 }
 
 record! {
-    /// A message to publish. Its payload is text or base64, and empty if neither is there.
+    /// A message to publish. The payload is text or base64; without both it is empty.
     Publish {
         /// The topic, without wildcards.
         topic: String,
@@ -313,17 +313,17 @@ record! {
         payload: Option<String>,
         /// The payload in base64.
         payload_base64: Option<String>,
-        /// 0 to 2; 0 if left out. What is owed to durable sessions is kept at each but 0.
+        /// 0 to 2; 0 if omitted. Messages of QoS 1 and 2 are stored for persistent sessions.
         qos: Option<u8>,
-        /// Retain it; with an empty payload: clear what is retained.
+        /// Retain the message; with an empty payload: clear the retained message.
         retain: Option<bool>,
         /// Seconds until it expires.
         message_expiry_secs: Option<u32>,
         /// The content type.
         content_type: Option<String>,
-        /// Where an answer is expected.
+        /// The topic for a response.
         response_topic: Option<String>,
-        /// What an answer refers to, in base64.
+        /// The data that identifies the request of a response, in base64.
         correlation_data_base64: Option<String>,
         /// User properties, in their order.
         user_properties: Option<Vec<UserProperty>>,
@@ -333,7 +333,7 @@ record! {
 record! {
     /// Messages to publish, one after the other.
     PublishBatch {
-        /// At most 100.
+        /// The messages, at most 100.
         messages: Vec<Publish>,
     }
 }
@@ -345,7 +345,7 @@ record! {
         payload: Option<String>,
         /// The payload in base64.
         payload_base64: Option<String>,
-        /// 0 to 2; 0 if left out.
+        /// 0 to 2; 0 if omitted.
         qos: Option<u8>,
         /// Seconds until it expires.
         message_expiry_secs: Option<u32>,
@@ -357,7 +357,7 @@ record! {
 record! {
     /// The result of a publish.
     Published {
-        /// The reason code that a PUBACK would have had: 0 or 16, or 128 and more for a refusal.
+        /// The reason code of a PUBACK: 0 or 16, or 128 and more for a refusal.
         reason_code: u8,
         /// Its name, such as `success` or `no_matching_subscribers`.
         reason: String,
@@ -369,9 +369,9 @@ record! {
 record! {
     /// The results of a batch.
     PublishedBatch {
-        /// In the order of the messages.
+        /// The results, in the order of the messages.
         results: Vec<Published>,
-        /// How many were refused.
+        /// Number of refused messages.
         refused: u64,
     }
 }
@@ -383,7 +383,7 @@ record! {
         version: String,
         /// `starting`, `ready`, `not_ready`, `standby`, `stopping` or `failed`.
         state: String,
-        /// Why it is `not_ready` or `standby`: the answer of `/readyz`.
+        /// The reason of `not_ready` or `standby`, as in `/readyz`.
         detail: Option<String>,
         /// Seconds since the start.
         uptime_secs: u64,
@@ -397,7 +397,7 @@ record! {
         subscriptions: u64,
         /// Retained messages.
         retained_messages: u64,
-        /// Bytes of these.
+        /// Bytes of retained messages.
         retained_bytes: u64,
         /// Messages from clients since the start.
         messages_received: u64,
@@ -405,9 +405,9 @@ record! {
         messages_sent: u64,
         /// Deliveries that were dropped since the start, for any reason.
         messages_dropped: u64,
-        /// Messages that were refused to their publishers since the start.
+        /// Publishes that were refused since the start.
         publishes_refused: u64,
-        /// Memory of the process that is resident.
+        /// Resident memory of the process.
         resident_bytes: u64,
     }
 }
@@ -415,21 +415,21 @@ record! {
 record! {
     /// A listener.
     Listener {
-        /// What logs and metrics call it: its name in the configuration, or its URL.
+        /// The name in logs and metrics: that of the configuration, or the URL.
         name: String,
-        /// Where it listens, with the port that it has.
+        /// The URL, with the present port.
         url: String,
-        /// Its connections, including those that have not logged in yet.
+        /// Open connections, including those without a login yet.
         connections: u64,
         /// Connections accepted since the start.
         accepted: u64,
-        /// Those that have logged in.
+        /// Connections with a successful login since the start.
         admitted: u64,
         /// New connections are closed at once.
         paused: bool,
-        /// When its certificate expires, in seconds since 1970; null: it has none.
+        /// Expiry of the certificate, in seconds since 1970; null: no certificate.
         certificate_expires_at: Option<u64>,
-        /// Whole days until then; 0: the last, or it has expired.
+        /// Whole days until then; 0: less than a day, or expired.
         certificate_days_left: Option<u64>,
     }
 }
@@ -441,7 +441,7 @@ record! {
         shard: u64,
         /// `opening`, `ready`, `closed`, `full` or `poisoned`.
         state: String,
-        /// What its metrics say.
+        /// The metrics of the log.
         figures: Vec<Figure>,
     }
 }
@@ -463,15 +463,15 @@ record! {
         key: String,
         /// The value as TOML.
         value: String,
-        /// Where it was set, or what it follows from.
+        /// The source: where it was set, or how it was derived.
         origin: String,
     }
 }
 
 record! {
-    /// Who asks.
+    /// The caller of the API.
     Caller {
-        /// The user name, or `token`.
+        /// The username, or `token`.
         name: String,
         /// `viewer`, `operator` or `admin`.
         role: String,

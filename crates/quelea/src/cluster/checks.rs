@@ -46,8 +46,7 @@ pub(super) async fn check(
     let servers = ids.len().max(announced);
     ensure!(
         servers >= SERVERS_MIN || allowed.unreplicated,
-        "at least {SERVERS_MIN} NATS servers are needed to keep acknowledged messages when one \
-        is lost, got {servers}; add servers to the NATS cluster, or use --allow-unreplicated"
+        "the NATS cluster needs at least {SERVERS_MIN} servers to survive the loss of one, got {servers}; add servers, or use --allow-unreplicated"
     );
     let mut syncing = named_that_sync(monitoring, allowed.unsynced)?;
     if monitoring.is_empty() {
@@ -76,10 +75,7 @@ fn demand_sync(servers: usize, syncing: usize, allows_unsynced: bool) -> anyhow:
     let unknown = servers.saturating_sub(syncing);
     ensure!(
         unknown == 0 || allows_unsynced,
-        "whether {unknown} of {servers} NATS servers sync before they acknowledge could not be \
-         verified; open their monitoring ports (`http: 8222` in the configuration of NATS), or \
-         name them with --monitoring http://HOST:PORT, or use --allow-unsynced if you have set \
-         `sync_interval: always` in their `jetstream {{ }}`"
+        "could not verify that {unknown} of {servers} NATS servers sync before they acknowledge. Open their monitoring ports (`http: 8222` in the configuration of NATS), or name them with --monitoring http://HOST:PORT. If they have `sync_interval: always` in `jetstream {{ }}`, use --allow-unsynced"
     );
     Ok(())
 }

@@ -70,8 +70,10 @@ pub(super) async fn connect(
         match options(config)?.connect(&urls[..]).await {
             Ok(client) => return Ok(Engine::new(client, Names::new(&config.name))),
             Err(error) if is_refused(&error) => {
-                let what = "NATS refuses the log-in of this node";
-                bail!("{what} at {servers}: {error}; see the log-in of the section [cluster]");
+                let what = "NATS refuses the login of this node";
+                bail!(
+                    "{what} at {servers}: {error}; see username, password_file and credentials_file in [cluster]"
+                );
             }
             Err(error) => {
                 waiting.pause(format!("cannot reach NATS at {servers}: {error}")).await;

@@ -151,11 +151,7 @@ impl LocalCopy {
 
     fn give_up(mut self, why: &str) -> anyhow::Result<(Self, Cursor)> {
         let shard = self.shard;
-        tracing::warn!(
-            shard,
-            detail = why,
-            "the local copy of the log is read again from the stream"
-        );
+        tracing::warn!(shard, detail = why, "rebuilding the local copy of the log from the stream");
         self.start_over()?;
         Ok((self, Cursor::default()))
     }

@@ -121,8 +121,7 @@ impl Export<'_> {
         }
         ensure!(
             is_whole,
-            "shard {shard}: segments are removed from the stream faster than they are read; run \
-             this again when there is less traffic"
+            "shard {shard}: the stream removes segments faster than they are read; repeat the export when there is less traffic"
         );
         self.bytes += journal.finish_export().with_context(|| format!("shard {shard}"))?;
         Ok(())

@@ -54,11 +54,11 @@ pub const ROLES: [&str; 6] = ["standby", "claiming", "active", "suspended", "rel
 /// The figures of `$SYS/broker/cluster/`, and what they are.
 pub const SYS_CLUSTER: [(&str, &str); 6] = [
     ("node", "The name of the active node."),
-    ("role", "`active`; what is published while the node is suspended waits until it is not."),
+    ("role", "`active`, the only role that publishes these topics."),
     ("epoch", "Epoch of the lease. Each takeover increases it."),
-    ("standbys", "Standbys that were heard within the last five seconds."),
-    ("standbys_ready", "Those of them that have caught up and can take over."),
-    ("lag_messages", "Messages that the standby furthest behind has not read yet."),
+    ("standbys", "Standbys that reported their status in the last five seconds."),
+    ("standbys_ready", "Standbys that have caught up and can take over."),
+    ("lag_messages", "The lag of the slowest standby, in messages."),
 ];
 
 impl ClusterFigures {

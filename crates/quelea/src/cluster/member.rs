@@ -516,8 +516,7 @@ impl Loop {
             Effect::StartOver(shard) => {
                 tracing::warn!(
                     shard,
-                    "the stream begins after the end of the local copy: the \
-                log is read again from the stream"
+                    "the stream begins after the end of the local copy: rebuilding the copy from the stream"
                 );
                 let started = self.copies[usize::from(shard)].start_over();
                 self.note_local(started);
@@ -562,7 +561,7 @@ impl Loop {
             // A copy that was there before may be at fault; a second time it is the stream.
             Err(fault) if !self.has_started_over[usize::from(shard)] => {
                 self.has_started_over[usize::from(shard)] = true;
-                tracing::warn!(shard, %fault, "the local copy is read again from the stream");
+                tracing::warn!(shard, %fault, "rebuilding the local copy from the stream");
                 self.node.start_over(shard);
             }
             Err(fault) => self.node.on_refused(shard, fault.to_string()),

@@ -221,7 +221,7 @@ pub(crate) fn begin_again(end: &End) -> ! {
         }
         End::Lost(why) => tracing::error!(
             detail = why,
-            "this node is no longer active: closing all connections, restarting as a standby"
+            "this node lost the active role: closing all connections, restarting as a standby"
         ),
         End::Failed(why) => {
             tracing::error!(detail = why, "restarting as a standby");

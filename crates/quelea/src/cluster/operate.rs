@@ -41,7 +41,7 @@ enum ClusterCommand {
     Status {
         #[command(flatten)]
         common: Common,
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
@@ -52,7 +52,7 @@ enum ClusterCommand {
         /// New active node. Default: any standby that has caught up.
         node: Option<String>,
     },
-    /// Bring the data directory of a broker without a cluster into a cluster that no node has
+    /// Import the data directory of a broker without a cluster into a cluster that no node has
     /// served yet. Broker and nodes must be stopped. The directory is not changed.
     Import {
         #[command(flatten)]
@@ -70,7 +70,7 @@ enum ClusterCommand {
     },
 }
 
-/// What is asked of the NATS servers.
+/// Requirements for the NATS servers.
 #[derive(Clone, Debug, Args)]
 struct Demands {
     /// Create streams with one copy instead of three. The loss of a NATS server then loses
@@ -85,7 +85,7 @@ struct Demands {
     monitoring: Vec<String>,
 }
 
-/// What all of them take.
+/// Flags of all commands.
 #[derive(Clone, Debug, Args)]
 struct Common {
     /// Configuration file of a node, for its section [cluster].

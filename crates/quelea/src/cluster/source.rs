@@ -65,9 +65,7 @@ impl Source {
         let count = found.len();
         ensure!(
             count == usize::from(shards),
-            "{} has the logs of {count} shards, and the cluster was made with {shards}: make a \
-             cluster with `server.shards = {count}` (another `cluster.name`, or its streams and \
-             its bucket removed), and import into that",
+            "{} has the logs of {count} shards, and the cluster was created with {shards}. Create a cluster with `server.shards = {count}` and another `cluster.name`, and import into that",
             named()
         );
         let (_, faults) = data.look_together()?;
@@ -138,9 +136,7 @@ impl SourceJournal {
         let found = header.segment_bytes;
         ensure!(
             found <= segment_bytes && (found == segment_bytes || number < self.end.segment()),
-            "{} is a segment of {found} bytes, and the cluster was made with {segment_bytes}: make \
-             a cluster with `durability.segment_bytes = {found}` (another `cluster.name`, or its \
-             streams and its bucket removed), and import into that",
+            "{} is a segment of {found} bytes, and the cluster was created with {segment_bytes}. Create a cluster with `durability.segment_bytes = {found}` and another `cluster.name`, and import into that",
             path.display()
         );
         let mut scan = Scan::new(&file, &header);

@@ -136,7 +136,7 @@ impl Talk {
                         Ok(question) => return Some(Said::Asked(question, message)),
                         Err(error) => self.answer(&message, &SwitchoverAnswer {
                             is_accepted: false,
-                            detail: format!("this node does not understand the question: {error}"),
+                            detail: format!("unknown request: {error}"),
                         }).await,
                     }
                 }

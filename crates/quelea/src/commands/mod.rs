@@ -20,7 +20,7 @@ use cli::{ctl, flock, passwd, policy, publish, subscribe};
 use crate::cluster;
 use tools::{backup, log_tool};
 
-/// quelea, an MQTT broker for 3.1, 3.1.1 and 5, and the tools that go with it.
+/// quelea, an MQTT broker for MQTT 3.1, 3.1.1 and 5, with its tools.
 #[derive(Debug, Parser)]
 #[command(
     name = "quelea",
@@ -49,7 +49,7 @@ pub enum Command {
     Policy(policy::PolicyArgs),
     /// Inspect and repair durable logs.
     Log(log_tool::LogArgs),
-    /// Copy a data directory, also while a broker runs on it.
+    /// Copy a data directory, even while a broker uses it.
     Backup(backup::BackupArgs),
     /// Set up and operate a cluster.
     Cluster(cluster::ClusterArgs),
@@ -57,7 +57,7 @@ pub enum Command {
     Flock(flock::FlockArgs),
     /// Print shell completions.
     Completions {
-        /// The shell to complete in.
+        /// The shell.
         shell: Shell,
     },
 }

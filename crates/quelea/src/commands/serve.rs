@@ -12,7 +12,7 @@ use config::{ConfigError, Flag, Loaded, Machine, SourceFile, Sources, load, prin
 
 use base::{EXIT_OK, EXIT_OPEN, EXIT_USAGE, complain};
 
-/// The flags of `quelea serve`. They go over the configuration file.
+/// The flags of `quelea serve`. They take precedence over the configuration file.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
@@ -37,26 +37,25 @@ pub struct ServeArgs {
     /// Worker threads. Default: one per core.
     #[arg(short, long, value_name = "N")]
     pub workers: Option<String>,
-    /// Admit clients without a user name, also from other machines.
+    /// Admit clients without a username, also from other machines.
     #[arg(long)]
     pub allow_anonymous: bool,
     /// Address of /metrics, /healthz and /readyz, or "off".
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
-    /// How much is logged: error, warn, info, debug or trace.
+    /// Log level: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
-    /// Shape of log lines: text or json.
+    /// Format of log lines: text or json.
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
     /// Only check the configuration, the files it names, and the addresses it listens on.
     #[arg(long)]
     pub check_config: bool,
-    /// With --check-config: tell also what is open to others, one line each. Exit code 3: there is
-    /// something.
+    /// With --check-config: list missing protection, one line each. Exit code 3: there is some.
     #[arg(long, requires = "check_config")]
     pub security: bool,
-    /// Print the configuration in force, each value with where it was set, and end.
+    /// Print the configuration in force, each value with its source, and exit.
     #[arg(long)]
     pub print_config: bool,
 }
@@ -103,7 +102,7 @@ impl ServeArgs {
         let found = security::findings(&loaded.config, &Machine::here());
         found.iter().for_each(|line| println!("open: {line}"));
         if found.is_empty() {
-            println!("nothing that is known to be open");
+            println!("no missing protection found");
         }
         !found.is_empty()
     }
@@ -116,7 +115,7 @@ impl ServeArgs {
             Addresses::Missing(_) if !self.check_config => Ok(()),
             Addresses::TakenByOurs(error) if self.check_config => {
                 let directory = loaded.config.server.data_dir.display();
-                println!("note: {error:#}; the broker that runs on {directory} may be it");
+                println!("note: {error:#}; the broker that runs on {directory} may be the reason");
                 Ok(())
             }
             Addresses::Missing(error)

@@ -207,7 +207,7 @@ fn data_of(event: &Event) -> Value {
         }
         Event::Stranger { .. } => json!({
             "reason": "other_user",
-            "detail": "the session of this client id belongs to another user",
+            "detail": "the session of this client ID belongs to another user",
         }),
         Event::SessionRefused { .. } => json!({
             "reason": Reason::QUOTA_EXCEEDED.word(),
@@ -252,7 +252,7 @@ fn how_it_ended(ended: &Ended) -> (&'static EventKind, &'static str, Cow<'static
         Ended::TakenOver => (
             &table::DISCONNECTED,
             "SessionTakenOver",
-            "another connection with the same client id was opened",
+            "another connection with the same client ID was opened",
         ),
         Ended::Shutdown => {
             (&table::DISCONNECTED, "ServerInitiatedDisconnect", "the broker is stopping")
@@ -289,7 +289,7 @@ fn how_it_ended(ended: &Ended) -> (&'static EventKind, &'static str, Cow<'static
         }
         Ended::LargestConsumer { bytes, owner_bytes } => {
             let detail = format!(
-                "the broker is short of memory and the user or address is the largest consumer: \
+                "the broker is out of memory and the user or address is the largest consumer: \
                  {bytes} bytes in this connection, {owner_bytes} in all"
             );
             return (&table::CLOSED_AT_LIMIT, "QuotaExceeded", detail.into());

@@ -89,7 +89,7 @@ kinds! {
     DISCONNECTED = EventKind::new(
         "session.disconnected",
         DISCONNECT,
-        "A connection has ended. If `session_expiry_secs` is 0, its session has ended with it. If \
+        "A connection was closed. If `session_expiry_secs` is 0, its session has ended with it. If \
          it is null, the session does not expire.",
     )
     .logged(Level::INFO, "client disconnected").limited(About::Disconnected);

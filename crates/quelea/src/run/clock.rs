@@ -109,8 +109,7 @@ fn read_note(path: &Path, stamps: &Stamps) -> anyhow::Result<Option<CalendarNote
     };
     let note = CalendarNote::from_text(&text).with_context(|| {
         format!(
-            "{} is not what a broker writes there; remove it if the clock of this machine was \
-             never set while a broker ran",
+            "{} is damaged; remove it if the clock of this machine was never set while a broker ran",
             path.display()
         )
     })?;

@@ -152,13 +152,13 @@ fn serve(stream: &UnixStream, owner: &Owner) -> io::Result<()> {
     let seconds = began.elapsed().as_secs_f64();
     match last?.as_deref() {
         Some(DONE) if !stayed => {
-            Err(io::Error::other("the local copy was read again from its stream meanwhile"))
+            Err(io::Error::other("the local copy was rebuilt from its stream during the backup"))
         }
         Some(DONE) => {
             tracing::info!(seconds, "backup done");
             writeln!(&mut &*stream, "{UNPINNED}")
         }
-        _ => Err(io::Error::other("its connection ended before it was done")),
+        _ => Err(io::Error::other("the connection of the backup was closed before it was done")),
     }
 }
 

@@ -324,9 +324,7 @@ impl LastReported {
         tracing::error!(
             shard,
             %at,
-            "stored records of the log cannot be read from the disk: disk space is not reclaimed \
-            until they can, and the next start reads the whole log; make a backup, then run \
-            `quelea log check` on it"
+            "cannot read stored records of the log: its disk space is not reclaimed; make a backup, then run `quelea log check` on it"
         );
     }
 }
@@ -440,25 +438,25 @@ pub const FIGURES: &[Figure] = &[
     Figure {
         name: "live_bytes",
         kind: broker::MetricType::Gauge,
-        help: "Bytes of the log that are still needed.",
+        help: "Bytes of records that are still needed.",
         of: |stats| stats.live_bytes,
     },
     Figure {
         name: "used_bytes",
         kind: broker::MetricType::Gauge,
-        help: "Bytes of the log that are in use, needed or waiting to be reclaimed.",
+        help: "Bytes of the log that are used, including those to be reclaimed.",
         of: |stats| stats.used_bytes,
     },
     Figure {
         name: "pending_bytes",
         kind: broker::MetricType::Gauge,
-        help: "Bytes that wait to be written.",
+        help: "Bytes queued for a write.",
         of: |stats| stats.pending_bytes as u64,
     },
     Figure {
         name: "segments",
         kind: broker::MetricType::Gauge,
-        help: "Files of the log, spare ones included.",
+        help: "Files of the log, including spare ones.",
         of: |stats| (stats.segments + stats.spares) as u64,
     },
     Figure {
@@ -494,13 +492,13 @@ pub const FIGURES: &[Figure] = &[
     Figure {
         name: "segments_reclaimed_total",
         kind: broker::MetricType::Counter,
-        help: "Files whose space came back.",
+        help: "Files whose space was reclaimed.",
         of: |stats| stats.segments_reclaimed,
     },
     Figure {
         name: "damaged",
         kind: broker::MetricType::Gauge,
-        help: "1 while data cannot be read back to reclaim its space. A failed read is tried again; wrong data is not before the next start.",
+        help: "1 while records cannot be read to reclaim their space. Failed reads are retried; damaged records only at the next start.",
         of: |stats| stats.is_damaged.into(),
     },
     Figure {

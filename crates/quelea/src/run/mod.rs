@@ -393,7 +393,7 @@ fn start_acceptors(
 ) -> anyhow::Result<Acceptors> {
     let mut made = Vec::new();
     for _ in 0..config.server.door_threads {
-        made.push(acceptor::poll_and_mailbox().context("cannot make an event queue")?);
+        made.push(acceptor::poll_and_mailbox().context("cannot create an event queue")?);
     }
     let mailboxes: Vec<Arc<AcceptorMailbox>> =
         made.iter().map(|(_, mailbox)| mailbox.clone()).collect();

@@ -54,7 +54,12 @@ impl ClusterReferral {
             None => Reason::SERVER_UNAVAILABLE,
         };
         let answer = admission::refer(request, reason, reference.as_deref(), &text);
-        Refusal { reason, answer, clause: "", detail: "this node does not serve" }
+        Refusal {
+            reason,
+            answer,
+            clause: "",
+            detail: "this node is a standby and does not serve clients",
+        }
     }
 }
 

@@ -91,7 +91,7 @@ impl Store {
             .with_context(|| format!("cannot use the data directory; {OTHER_DIRECTORY}"))?;
         let shards = data.shard_count(config.server.shards, config.shards_are_fixed)?;
         let settings = config.durability.journal_settings(shards).with_context(|| {
-            format!("the logs of {shards} shards in {} do not fit", path.display())
+            format!("cannot use these settings for the {shards} shards in {}", path.display())
         })?;
         let (stamps, stamp) = data.begin_start(shards)?;
         // A local copy of a cluster's journals is one no more: this broker goes on by itself.

@@ -108,10 +108,7 @@ impl WorkerPool {
                 let now = Instant::now();
                 let Some(reading) = long.read_after(backoff.wait, now) else { continue };
                 if !worker.is_stopping() && self.main_accepts(&reading) {
-                    tracing::debug!(
-                        worker = index,
-                        "little to do: a worker joins the first thread"
-                    );
+                    tracing::debug!(worker = index, "low load: a worker moves to the main thread");
                     match self.return_worker(worker) {
                         Ok(()) => {
                             backoff.on_returned(now);
@@ -310,7 +307,7 @@ impl MainThread {
         let is_busy = reading.is_some_and(|reading| reading.busy_percent > HAND_OFF_PERCENT);
         if is_busy && let Some(worker) = self.workers.pop() {
             self.workers[0].forget_queue(&worker)?;
-            tracing::debug!(worker = worker.index(), "much to do: a worker gets its own thread");
+            tracing::debug!(worker = worker.index(), "high load: a worker gets its own thread");
             self.pool.slots[worker.index()].fill(SlotState::Filled(Box::new(worker)));
         }
         Ok(())

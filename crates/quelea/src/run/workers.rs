@@ -211,7 +211,7 @@ fn make_mailboxes(count: usize) -> anyhow::Result<Mailboxes> {
     let mut polls = Vec::new();
     let mut mailboxes = Vec::new();
     for _ in 0..count {
-        let poll = mio::Poll::new().context("cannot make an event queue")?;
+        let poll = mio::Poll::new().context("cannot create an event queue")?;
         let waker = mio::Waker::new(poll.registry(), worker::WAKER)?;
         mailboxes.push(Arc::new(Mailbox::new(EventWaker(waker))));
         polls.push(poll);

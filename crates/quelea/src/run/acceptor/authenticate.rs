@@ -15,7 +15,7 @@ use base::shown;
 use identity::auth::scram::{self, Exchange};
 use identity::auth::{Step, Verdict};
 
-const NO_ROOM: &str = "the client takes no packet as large as the question of its exchange";
+const NO_ROOM: &str = "the AUTH packet of the broker exceeds the maximum packet size of the client";
 
 impl Acceptor {
     pub(super) fn on_verdict(&mut self, key: usize, generation: u64, verdict: Verdict) {

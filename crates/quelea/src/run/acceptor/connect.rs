@@ -17,7 +17,7 @@ use identity::auth::bans::Visitor;
 use identity::auth::{AuthRequest, TOKEN_METHOD};
 
 const NAMELESS_CERTIFICATE: &str =
-    "the client's certificate lacks the name that identity_from_certificate takes";
+    "the client certificate lacks the field of identity_from_certificate";
 
 impl Acceptor {
     pub(super) fn on_handshake(&mut self, key: usize, mut handshake: Box<Handshake>) {
@@ -185,10 +185,10 @@ pub(super) fn shortage(short: Short) -> (Reason, &'static str) {
     match short {
         Short::Share => (
             Reason::QUOTA_EXCEEDED,
-            "too many bytes of connections from its address that are not admitted yet",
+            "the unfinished connections of the address use too much memory (arrivals_bytes_per_address_max)",
         ),
         Short::All => {
-            (Reason::SERVER_BUSY, "too many bytes of connections that are not admitted yet")
+            (Reason::SERVER_BUSY, "unfinished connections use too much memory (arrivals_bytes_max)")
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::run::mailbox::{Handover, Item};
 use crate::run::worker::Line;
 use identity::auth::bans::Visitor;
 
-const LONG_NAME: &str = "the user name of its credential is longer than username_bytes_max";
+const LONG_NAME: &str = "the username of the credential is longer than username_bytes_max";
 
 impl Acceptor {
     /// Whether the authenticated client is banned.

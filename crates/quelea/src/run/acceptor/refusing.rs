@@ -193,7 +193,7 @@ impl Acceptor {
 /// What has not come in time.
 const fn late(stage: &Stage) -> &'static str {
     match stage {
-        Stage::Checking { .. } => "its log-in was not decided in time",
+        Stage::Checking { .. } => "the login was not decided in time",
         _ => "no complete CONNECT in time",
     }
 }
