@@ -418,7 +418,7 @@ async def data_of_a_single_node(ground):
         node.kill()
         node.configure()
 
-    refusal = "holds the log of a broker without a cluster"
+    refusal = "has the log of a broker without a cluster"
     await _with_data(ground, await ground.standby(), make, refusal)
 
 

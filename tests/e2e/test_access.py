@@ -312,6 +312,6 @@ def test_rules_for_names_that_nobody_proves_are_an_error(tmp_path):
     command = [QUELEA, "serve", *ports, f"--config={tmp_path / 'quelea.toml'}", "--check-config"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.returncode != 0
-    assert "acl:3: a rule for user names, but user names are not verified" in ran.stderr, ran.stderr
+    assert "acl:3: a rule for usernames needs verified ones: usernames are not verified" in ran.stderr, ran.stderr
     (tmp_path / "acl").write_text("topic read news/#\npattern write clients/%c/status\n")
     subprocess.run(command, check=True, capture_output=True, timeout=60)

@@ -543,7 +543,7 @@ def test_wrong_secrets_are_logged_and_counted(start, passwords):
         Api(broker, authorization, nth=1)("GET", "/caller", status=401)
     for username in ("anna", ""):
         line = broker.wait_for_log(
-            lambda event, username=username: event["message"] == "API log-in refused"
+            lambda event, username=username: event["message"] == "API login refused"
             and event["username"] == username
         )
         assert line["address"] == "127.0.0.1"

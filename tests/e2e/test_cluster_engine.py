@@ -70,7 +70,7 @@ def test_init_refuses_an_engine_that_may_lose_what_it_acknowledges(tmp_path):
     with Alone(tmp_path, BROKER) as lab:
         lab.start_engine(0)
         ask = ["--monitoring", f"http://127.0.0.1:{lab.monitor_ports[0]}"]
-        few = "at least 3 NATS servers are needed"
+        few = "the NATS cluster needs at least 3 servers"
         eventually(lambda: few in lab.init().stderr, "an engine that can be reached")
         unsynced = lab.init("--allow-unreplicated", *ask)
         assert unsynced.returncode == 1

@@ -227,4 +227,4 @@ def test_a_log_in_that_nats_refuses_is_fatal(nats, early):
     nats.start()
     node = early(configured(nats, "n1"))
     assert node.wait() == 1
-    assert "NATS refuses the log-in of this node" in node.log_text()
+    assert "NATS refuses the login of this node" in node.log_text()

@@ -239,7 +239,7 @@ def test_access_rules_that_are_not_understood_refuse_the_log_in(start, service):
         token = hs256(claims(acl=acl))
         assert reason(broker, client_id="c1", user="x", password=token) == NOT_AUTHORIZED, acl
         assert reason(broker, client_id="c1", user="x", password="p") == NOT_AUTHORIZED, acl
-    line = broker.wait_for_log(lambda event: event["message"] == "log-in refused")
+    line = broker.wait_for_log(lambda event: event["message"] == "login refused")
     assert "access rules (acl)" in line["detail"], line
     # The object form denies what it does not mention, also where nothing else forbids anything.
     token = hs256(claims(acl={"pub": ["up/${clientid}"]}))
@@ -512,7 +512,7 @@ def test_a_decision_of_a_policy_is_explained(tmp_path):
     code, told = run("test", "publish", "sites/paris/t", "-a", "site=paris")
     assert code == 1 and told.startswith("groups: $all\n") and "denied" in told
     code, told = run("test", "subscribe", "news/c1", "-i", "c1")
-    assert code == 0 and "(line 12)" in told and "which it lacks" in told
+    assert code == 0 and "(line 12)" in told and "which the client lacks" in told
     file.write_text(POLICY.replace('"both"', '"all"'))
     code, told = run("check")
     assert code == 2 and "policy.toml:17:" in told and "got 'all'" in told

@@ -164,7 +164,7 @@ def test_the_check_of_a_new_program_takes_the_port_of_the_running_one(start):
     flags = ["--port", broker.port(), "--http", "off", "--data", broker.data]
     ran = run("serve", *flags, "--check-config")
     assert ran.returncode == 0
-    assert str(broker.port()) in ran.stdout and "may be it" in ran.stdout
+    assert str(broker.port()) in ran.stdout and "may be the reason" in ran.stdout
 
 
 def test_a_log_file_that_cannot_be_written_is_told(tmp_path):
@@ -296,7 +296,7 @@ def test_check_config_looks_at_what_a_start_needs(tmp_path):
         (api + '"token"\n', "chmod 600"),
         (api + '"short"\n', "must be a token of at least 16"),
         (listener + 'namespace = "red"\n', "no [[namespaces]] has the name"),
-        (listener + 'namespace_from = ["attribute"]\n', "gives the attribute"),
+        (listener + 'namespace_from = ["attribute"]\n', "sets the attribute"),
     ]:
         config.write_text(text if "[[listeners]]" in text else listener + text)
         ran = run("serve", "--check-config", "--config", config)

@@ -210,7 +210,7 @@ def test_a_rule_that_decides_is_explained(tmp_path):
 
     assert test("publish", "a", "-r", "--listener", "outside") == (
         1,
-        "groups: $all\n  group cars asks for 'type', which it lacks\n"
+        "groups: $all\n  group cars needs the attribute 'type', which the client lacks\n"
         "denied:\n  the rule in line 12 denies it\n",
     )
     status, told = test("publish", "cars/v7/x", "-a", "type=car", "-a", "vin=v7")

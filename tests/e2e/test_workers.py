@@ -46,7 +46,7 @@ def test_a_busy_broker_spreads_over_its_threads_and_comes_together_again(start):
             busy.send(flood)
             assert time.monotonic() < deadline, broker.log_text()
         deliver()
-    broker.wait_for_log(lambda event: "a worker joins the first thread" in event["message"])
+    broker.wait_for_log(lambda event: "a worker moves to the main thread" in event["message"])
     deliver()
     broker.terminate()
     assert broker.wait() == 0
