@@ -66,7 +66,7 @@ impl Referee {
             "a string contains a noncharacter of Unicode",
             "a string contains U+0000",
             "the client identifier is not well-formed UTF-8 or contains a control character",
-            "the user name is not well-formed UTF-8 or contains a control character",
+            "the username is not well-formed UTF-8 or contains a control character",
             // MUSTs that they miss, each in some packets or versions only.
             "AUTH lacks the authentication method",
             "CONNACK refuses the connection but says that a session is present",
@@ -74,7 +74,7 @@ impl Referee {
             "DUP is set on a QoS 0 PUBLISH",
         ];
         const BOTH_IN_CONNECT: [&str; 2] =
-            ["will retain is set without a will", "a password is given without a user name"];
+            ["will retain is set without a will", "a password is given without a username"];
         const RMQTT: [&str; 9] = [
             "the topic name of a PUBLISH contains a wildcard",
             "the will topic contains a wildcard",

@@ -549,10 +549,10 @@ mod tests {
             ("(user = 'a'", 11, "')'"),
             ("user = 'a' user = 'b'", 11, "'and'"),
             ("user = 'a", 7, "no end"),
-            ("user = 1x", 7, "not a number"),
-            ("attributes.floor = 1e400", 19, "not a number"),
-            ("attributes.floor = 007", 19, "not a number"),
-            ("user = §", 7, "means nothing"),
+            ("user = 1x", 7, "must be a number"),
+            ("attributes.floor = 1e400", 19, "must be a number"),
+            ("attributes.floor = 007", 19, "must be a number"),
+            ("user = §", 7, "unexpected"),
         ] {
             let error = Query::parse(query).expect_err(query);
             assert_eq!(error.at, at, "{query}: {error}");
