@@ -312,10 +312,10 @@ mod tests {
         ] {
             assert!(has(&lines, text), "{text} not in {lines:?}");
         }
-        assert!(!has(&lines, "others can"), "{lines:?}");
+        assert!(!has(&lines, "other users can"), "{lines:?}");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o646)).unwrap();
         let lines = found(directory.path(), text);
-        assert!(has(&lines, "passwords: others can read it"), "{lines:?}");
+        assert!(has(&lines, "passwords: other users can read it"), "{lines:?}");
         assert!(has(&lines, "passwords: other users can change it"), "{lines:?}");
     }
 
