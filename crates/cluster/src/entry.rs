@@ -113,7 +113,7 @@ const fn first_version() -> u8 {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Foreign {
     #[error(
-        "is the local copy of cluster {found}, and this cluster is {own}: use another data directory, or remove this one"
+        "is the local copy of another cluster ({found}, this one is {own}): use another data directory, or remove this one"
     )]
     Cluster { found: String, own: String },
     #[error(
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(Mark::admit(Some(b"torn"), true, &OWN), Ok(None));
         assert_eq!(Mark::admit(None, true, &OWN), Err(Foreign::Single));
         let error = Mark::admit(Some(&content), true, &[8; 16]).unwrap_err().to_string();
-        assert!(error.contains("cluster 0707") && error.contains("is 0808"), "{error}");
+        assert!(error.contains("another cluster (0707") && error.contains("is 0808"), "{error}");
         let never_begun = Mark::new(OWN, Cursor::default(), 0).to_bytes();
         assert_eq!(Mark::admit(Some(&never_begun), false, &[8; 16]), Ok(None));
         assert!(Mark::admit(Some(&never_begun), true, &[8; 16]).is_err());

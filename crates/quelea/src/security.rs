@@ -332,7 +332,9 @@ mod tests {
                     \"http://id.example/\"\n[auth]\npassword_file = \"{dir}/passwords\"\n\
                     [access]\nacl_file = \"{dir}/acl\"\n";
         let lines = found(directory.path(), text);
-        for text in ["'s' sends passwords", "'t' fetches its keys", "secret: others can read it"] {
+        for text in
+            ["'s' sends passwords", "'t' fetches its keys", "secret: other users can read it"]
+        {
             assert!(has(&lines, text), "{text} not in {lines:?}");
         }
         for text in ["'near'", "no user 'nobody'", "not verified"] {

@@ -211,7 +211,7 @@ mod tests {
         assert!(error("connected=yes").contains("must be true or false"));
         assert!(error("cursor=").contains("empty"));
         assert!(error("color=red").contains("unknown name 'color'"));
-        assert!(error("limit=1&limit=2").contains("twice"));
+        assert!(error("limit=1&limit=2").contains("once"));
         assert!(error("username=%zz").contains("percent-encoded"));
         assert!(error("username=%f").contains("percent-encoded"));
         assert!(error("username=%ff").contains("percent-encoded"));

@@ -175,7 +175,7 @@ mod tests {
         demand_sync(3, 3, false).unwrap();
         demand_sync(3, 0, true).unwrap();
         let error = demand_sync(3, 1, false).unwrap_err().to_string();
-        assert!(error.starts_with("whether 2 of 3 NATS servers sync"), "{error}");
+        assert!(error.starts_with("could not verify that 2 of 3 NATS servers sync"), "{error}");
     }
 
     #[test]
