@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use rustix::process::{Resource, getrlimit};
 
-/// From `/proc`; None where the system does not tell.
+/// From `/proc`; None where the system does not report it.
 #[derive(Debug)]
 pub struct Process {
     /// In user and kernel mode, all threads.
@@ -37,7 +37,7 @@ impl Process {
     }
 }
 
-/// Resident memory of this process; None where the system does not tell.
+/// Resident memory of this process; None where the system does not report it.
 pub fn resident_bytes() -> Option<u64> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;

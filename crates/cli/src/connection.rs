@@ -380,7 +380,7 @@ impl ToolError {
     }
 }
 
-/// Turns the result of a tool into its exit code, and tells the error.
+/// Turns the result of a tool into its exit code, and prints the error.
 pub(crate) fn finish(result: Result<(), ToolError>, is_quiet: bool) -> u8 {
     match result {
         Ok(()) => base::EXIT_OK,

@@ -75,7 +75,7 @@ fn change(
     check_username(&args.user).map_err(PasswdError::Username)?;
     let path = || args.file.display().to_string();
     let text = if args.create { String::new() } else { read(&args.file, args.delete)? };
-    // A line that the broker would refuse is told now rather than at its next start.
+    // A line that the broker would refuse is reported now rather than at its next start.
     PasswordFile::parse(&text).map_err(|(line, detail)| PasswdError::Line {
         path: path(),
         line,
@@ -119,7 +119,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_file_name(name);
     let written = write_new(&new, &path, text).and_then(|()| fs::rename(&new, &path));
     if written.is_err() {
-        // The first error is the one to tell.
+        // The first error is the one to report.
         let _ = fs::remove_file(&new);
     }
     written

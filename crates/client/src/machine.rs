@@ -451,7 +451,7 @@ impl<T> Machine<T> {
         Some(self.last_sent_ms + u64::from(self.keep_alive_secs) * 750)
     }
 
-    /// Appends PINGREQ when it is due. `false`: the server owes an answer to the last one, and the
+    /// Appends PINGREQ when it is due. `false`: the server has not answered the last one, and the
     /// connection should be given up.
     pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<u8>) -> bool {
         match self.next_tick_ms() {

@@ -145,7 +145,7 @@ impl Wire {
         }
     }
 
-    /// Whether the next readiness event will tell of more, so that no further read is needed.
+    /// Whether the next readiness event will report more, so that no further read is needed.
     #[inline]
     pub fn is_drained(&self, read_bytes: usize, capacity_bytes: usize) -> bool {
         match &self.state {

@@ -186,13 +186,13 @@ fn who_waits_for_an_acknowledgement_is_reported_that_the_server_closed() {
         assert!(publish > 0);
     });
     // On a thread of its own, so that waiting for ever would fail, too.
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let (mut client, _) = Client::connect(&endpoint, &options(Version::V5, ""), WAIT).unwrap();
         client.send(&Message::new("t", "x").qos(QoS::AtLeastOnce)).unwrap();
-        tell.send((client.acknowledged(WAIT), client.acknowledged(Duration::ZERO))).unwrap();
+        sender.send((client.acknowledged(WAIT), client.acknowledged(Duration::ZERO))).unwrap();
     });
-    let (first, again) = told.recv_timeout(2 * WAIT).expect("the wait ends");
+    let (first, again) = receiver.recv_timeout(2 * WAIT).expect("the wait ends");
     assert!(matches!(first, Err(ClientError::Closed)), "{first:?}");
     assert!(matches!(again, Err(ClientError::Closed)), "{again:?}");
     closing.join().unwrap();

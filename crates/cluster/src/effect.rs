@@ -118,7 +118,7 @@ pub enum Role {
     Claiming { epoch: u64 },
     /// All streams are its own: the journals may be opened.
     Active { epoch: u64 },
-    /// It has given the role back as it was told.
+    /// It has given the role back as requested.
     Released,
     /// It was active or about to be, and may not go on: its journals and connections must end.
     Ended(String),

@@ -2,7 +2,7 @@
 //!
 //! - The [`Record`] names the cluster, and fixes what no configuration changes.
 //! - The [`Mark`] beside a local copy says which cluster it is a copy of.
-//! - [`Facts`] that nodes tell each other show settings and versions that differ.
+//! - [`Facts`] that nodes send each other show settings and versions that differ.
 
 use std::collections::BTreeSet;
 
@@ -169,7 +169,7 @@ impl Mark {
     }
 }
 
-/// What a node tells the others of itself that should fit.
+/// The settings of a node that should be the same on all nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
     /// `cluster.node`.

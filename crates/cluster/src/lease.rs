@@ -61,7 +61,7 @@ pub struct LeaseValue {
     pub holder: Identity,
     /// Grows with each holder.
     pub epoch: u64,
-    /// Writes of this holder, so that one of unknown fate can be told when it is seen.
+    /// Writes of this holder, so that one of unknown fate is recognised when it is seen.
     pub count: u64,
     /// The holder has given it back.
     #[serde(default)]
@@ -85,7 +85,7 @@ pub struct Lease {
     /// No node may have an epoch below this: of the streams.
     epoch_min: u64,
     releasing: Option<Option<String>>,
-    /// Writes that were begun, so that each can be told from all others when it is seen late.
+    /// Writes that were begun, so that each is recognised when it is seen late.
     count: u64,
     /// A write is of unknown fate: what is there now has to be read before the next one.
     must_look: bool,
@@ -295,7 +295,7 @@ impl Lease {
             LeaseAnswer::Unknown(why) => {
                 self.unreachable = Some(why);
                 self.settled_since_ms = None;
-                // It may have been written. What is there now tells.
+                // It may have been written. What is there now shows it.
                 self.must_look |= is_write;
                 self.next_at_ms = now_ms + self.timing.poll_ms;
                 return;

@@ -4,7 +4,7 @@
 //! # What it does not know
 //!
 //! MQTT, and what the records of a journal mean. And the machine: no socket, file, thread, clock or
-//! random source is touched here. A [`Node`] is told what happened and returns [`Effect`]s. The
+//! random source is touched here. A [`Node`] gets what happened and returns [`Effect`]s. The
 //! server carries them out with NATS JetStream and files, the simulator with an engine that fails
 //! in all ways.
 //!

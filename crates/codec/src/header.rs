@@ -39,7 +39,7 @@ impl Header {
         if u64::from(body_bytes) + 1 + length_bytes as u64 > u64::from(packet_bytes_max) {
             return Err(too_large(sender).broken(version));
         }
-        // Before CONNECT has told its version only the older, looser rule can be applied.
+        // Before CONNECT has given its version only the older, looser rule can be applied.
         if length_bytes > 1
             && version >= Version::V5
             && kind != PacketType::Connect
@@ -144,7 +144,7 @@ fn check_first(first: u8, version: Version) -> Result<PacketType, Violation> {
     let Some(kind) = PacketType::of(first) else { return Err(rules::PACKET_TYPE.broken(version)) };
     let broken = match kind {
         PacketType::Publish => check_publish(first, version),
-        // The packet has yet to tell its version, and MQTT 3.1 calls these bits unused.
+        // The version of the packet is not known yet, and MQTT 3.1 calls these bits unused.
         PacketType::Connect => None,
         PacketType::Auth if version < Version::V5 => Some(&rules::PACKET_TYPE),
         PacketType::Auth if first & 0x0F != 0 => Some(&rules::AUTH_FLAGS),

@@ -53,7 +53,7 @@ impl Reason {
     pub const SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: Self = Self(0xA1);
     pub const WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: Self = Self(0xA2);
 
-    /// Codes from 0x80 up tell that the thing asked for was not done.
+    /// Codes from 0x80 up mean that the thing asked for was not done.
     #[inline]
     pub const fn is_error(self) -> bool {
         self.0 >= 0x80

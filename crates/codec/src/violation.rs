@@ -18,13 +18,13 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// Whether the peer is told the reason before the connection is closed. A few faults are not
+    /// Whether the peer gets the reason before the connection is closed. A few faults are not
     /// worth a packet: bytes that are hardly MQTT, garbled credentials, a garbled farewell.
     pub fn is_answered(&self) -> bool {
         !rules::SILENT.iter().any(|rule| rule.detail == self.detail)
     }
 
-    /// Appends the DISCONNECT that tells an MQTT 5 peer why its connection is closed, if the
+    /// Appends the DISCONNECT with the reason for an MQTT 5 peer, if the
     /// violation [is answered](Self::is_answered) at all. Before version 5 there is none.
     pub fn answer(&self, version: Version, out: &mut Vec<u8>) {
         if version >= Version::V5 && self.is_answered() {

@@ -754,5 +754,5 @@ fn same_address(a: &Listener, b: &Listener) -> bool {
     a.address == b.address && !is_any_port
 }
 
-/// Shards are told apart by the bits of a `u64`.
+/// Shards are identified by the bits of a `u64`.
 const THREADS_MAX: u16 = 64;

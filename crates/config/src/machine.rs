@@ -17,7 +17,7 @@ pub struct Machine {
     /// To how many open files the process may raise its limit. None: to any number.
     pub open_files_max: Option<u64>,
     /// Bytes that a directory, which need not be there yet, may take on its file system, with what
-    /// it has already. None: the system does not tell.
+    /// it has already. None: the system does not report it.
     pub disk_bytes: fn(&Path) -> Option<u64>,
     /// None: it has none, or one that is not UTF-8.
     pub host_name: fn() -> Option<String>,

@@ -1,4 +1,4 @@
-//! The configuration from the outside: what people write, and what they are told.
+//! The configuration from the outside: what people write, and the errors they get.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails should stop")]
 
@@ -89,7 +89,7 @@ fn a_number_is_taken_in_its_range_only_and_never_means_a_word() {
         let outside = stand_for.chain([0, min.wrapping_sub(1), max.wrapping_add(1)]);
         for number in outside.filter(|number| !(min..=max).contains(number)) {
             let path = name.split_once('.').unwrap().1;
-            let told = format!("{path}: must be {}; got {number}", key.kind.allowed());
+            let expected = format!("{path}: must be {}; got {number}", key.kind.allowed());
             for sources in
                 [in_file(section, key, &number.to_string()), in_env(section, key, number)]
             {
@@ -97,7 +97,7 @@ fn a_number_is_taken_in_its_range_only_and_never_means_a_word() {
                     Ok(_) => panic!("{name} = {number} is taken"),
                     Err(why) => why.to_string(),
                 };
-                assert!(why.contains(&told), "{told} not in {why}");
+                assert!(why.contains(&expected), "{expected} not in {why}");
                 assert!(
                     words.iter().all(|(word, _)| why.contains(&format!("\"{word}\""))),
                     "{why}"
@@ -182,7 +182,7 @@ fn providers_are_listed_and_named_by_listeners() {
             "[[authentication]]\nname = \"a\"\nkind = \"http\"\nurl = \"https://id.example\"\n{text}"
         )
     };
-    for (text, told) in [
+    for (text, expected) in [
         (format!("{listener}authentication = [\"x\"]"), "no [[authentication]] has the name"),
         (format!("{listener}authentication = [\"file\"]"), "set auth.password_file"),
         (more(jwt), "has this name"),
@@ -224,7 +224,7 @@ fn providers_are_listed_and_named_by_listeners() {
         ("[authentication]\nname = \"a\"\n".into(), "write [[authentication]]"),
     ] {
         let why = error(&text);
-        assert!(why.contains(told), "{told} not in {why}");
+        assert!(why.contains(expected), "{expected} not in {why}");
     }
 }
 
@@ -233,7 +233,7 @@ fn keys_of_providers_that_have_no_effect_are_refused() {
     let provider = |rest: &str| format!("[[authentication]]\nname = \"a\"\nkind = {rest}");
     let jwt = |text: &str| provider(&format!("\"jwt\"\nkey_file = \"k.pem\"\n{text}"));
     let http = |text: &str| provider(&format!("\"http\"\nurl = \"https://id.example\"\n{text}"));
-    for (text, told) in [
+    for (text, expected) in [
         (
             provider("\"certificate\"\nca = \"ca\"\n"),
             "ca: is not used by kind = \"certificate\", only by jwt and http",
@@ -254,7 +254,7 @@ fn keys_of_providers_that_have_no_effect_are_refused() {
         ),
     ] {
         let why = error(&text);
-        assert!(why.contains(told), "{told} not in {why}");
+        assert!(why.contains(expected), "{expected} not in {why}");
     }
 }
 
@@ -325,8 +325,8 @@ fn wrong_values_say_what_is_allowed() {
         "/etc/quelea/quelea.toml:2:11: limits.qos_max: must be a number between 0 and 2; got 3"
     ));
     let message = error("[limits]\nconnections_max = 0");
-    let told = "must be a number between 1 and 4294967295, or \"unlimited\"; got 0";
-    assert!(message.ends_with(told), "{message}");
+    let expected = "must be a number between 1 and 4294967295, or \"unlimited\"; got 0";
+    assert!(message.ends_with(expected), "{message}");
     assert!(error("[limits]\nqos_max = \"x\"").contains("got 'x'"));
     assert!(error("[limits]\nqos_max = -1").contains("got -1"));
     assert!(error("[limits]\nretain_available = 1").contains("true or false"));
@@ -451,16 +451,16 @@ fn environment_listeners_are_numbered_without_gaps() {
 
 #[test]
 fn an_environment_variable_is_applied_or_reported() {
-    let told = |env: &[(&str, &str)]| {
+    let expected = |env: &[(&str, &str)]| {
         let env = env.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
         load(&Sources { env, ..Sources::default() }, &MACHINE).unwrap_err().to_string()
     };
     assert_eq!(
-        told(&[("QUELEA_limits__qos_max", "1"), ("QUELEA_LIMITS__QOS_MAX", "2")]),
+        expected(&[("QUELEA_limits__qos_max", "1"), ("QUELEA_LIMITS__QOS_MAX", "2")]),
         "QUELEA_LIMITS__QOS_MAX: limits.qos_max: is set by QUELEA_limits__qos_max as well; case \
          does not matter"
     );
-    assert!(told(&[("QUELEA_auth__password_file", "/a\u{fffd}")]).contains("is not UTF-8"));
+    assert!(expected(&[("QUELEA_auth__password_file", "/a\u{fffd}")]).contains("is not UTF-8"));
 }
 
 #[test]
@@ -520,8 +520,11 @@ fn values_show_without_quotes() {
 
 #[test]
 fn a_key_that_needs_a_value_and_was_set_to_nothing_is_named() {
-    let told = error("[http]\nlisten = \"\"");
-    assert!(told.contains("http.listen") && told.contains("must not be empty"), "{told}");
+    let expected = error("[http]\nlisten = \"\"");
+    assert!(
+        expected.contains("http.listen") && expected.contains("must not be empty"),
+        "{expected}"
+    );
 }
 
 #[test]
@@ -683,7 +686,7 @@ fn namespaces_are_named_once_and_units_set_what_is_not_set() {
     assert_eq!(placing.from, [NamespaceSource::Username]);
     let named = |name: &str| format!("[[namespaces]]\nname = \"{name}\"\n");
     let listener = |text: &str| format!("[[listeners]]\nurl = \"tcp://127.0.0.1\"\n{text}\n");
-    for (text, told) in [
+    for (text, expected) in [
         (named("a b"), "letters, digits"),
         (named(""), "letters, digits"),
         (named("default"), "is built in"),
@@ -695,7 +698,7 @@ fn namespaces_are_named_once_and_units_set_what_is_not_set() {
         (listener("namespace_from = [\"host\"]"), "host names need TLS"),
     ] {
         let why = error(&text);
-        assert!(why.contains(told), "{told} not in {why}");
+        assert!(why.contains(expected), "{expected} not in {why}");
     }
 }
 
@@ -718,7 +721,7 @@ fn what_a_listener_names_is_there() {
     let file = "[auth]\npassword_file = \"users\"\n";
     let by_attribute = "namespace_from = [\"attribute\"]";
     let gives_none = "no provider of this listener sets the attribute 'namespace'";
-    for (text, told) in [
+    for (text, expected) in [
         (tcp("namespace = \"red\""), "no [[namespaces]] has the name 'red'"),
         (tcp("namespace = \"Red\"") + red, "did you mean 'red'?"),
         (tcp(by_attribute), gives_none),
@@ -735,7 +738,7 @@ fn what_a_listener_names_is_there() {
         ),
     ] {
         let why = error(&text);
-        assert!(why.contains(told), "{told} not in {why} of {text}");
+        assert!(why.contains(expected), "{expected} not in {why} of {text}");
         assert!(why.starts_with("/etc/quelea/quelea.toml:"), "{why}");
     }
     for text in [
@@ -786,14 +789,14 @@ fn what_does_nothing_is_noted() {
     let shut = "[[listeners]]\nurl = \"tcp://127.0.0.1\"\nallow_anonymous = false\n";
     let certificate = "[[authentication]]\nname = \"p\"\nkind = \"certificate\"\n";
     let file = "[auth]\npassword_file = \"p\"\n";
-    for (text, told) in [
+    for (text, expected) in [
         (hosts.to_owned(), "hosts of namespace 'red' have no effect"),
         (by_host.clone(), "no namespace has hosts"),
         (shut.to_owned(), "no client can log in"),
         (shut.to_owned() + certificate, "no client can log in"),
     ] {
         let notes = notes(&config(&text));
-        assert!(matches!(&notes[..], [note] if note.contains(told)), "{notes:?}");
+        assert!(matches!(&notes[..], [note] if note.contains(expected)), "{notes:?}");
     }
     for text in [String::new(), by_host + hosts, shut.to_owned() + file] {
         assert_eq!(notes(&config(&text)), [""; 0]);

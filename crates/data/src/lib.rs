@@ -148,7 +148,7 @@ impl DataDir {
         if explicit && count != asked {
             return Err(DataDirError::Shards { path: self.path.clone(), found: count, asked });
         }
-        // From the last to the first: however far this came once, the last one tells the number.
+        // From the last to the first: however far this came once, the last one gives the number.
         for shard in (0..count).rev() {
             let path = self.journal_path(shard);
             if path.exists() {

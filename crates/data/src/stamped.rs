@@ -232,7 +232,7 @@ impl DataDir {
                     Manifest::of_nothing(storage::Identity { id, shard, shards })
                 }
                 Some(Ok(known)) => known,
-                // Whether it can be used is told when it is read; it has its stamp at the end.
+                // Whether it can be used is checked when it is read; it has its stamp at the end.
                 None | Some(Err(_)) => continue,
             };
             if known.stamp != Some(next) {

@@ -89,7 +89,7 @@ pub(crate) fn place() -> io::Result<(Arc<ThreadState>, Poll)> {
 }
 
 impl ThreadState {
-    fn seat(&self, mut stream: TcpStream) -> io::Result<()> {
+    fn add(&self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut connections = self.lock();
         let token = Token(connections.len());
@@ -119,7 +119,7 @@ impl Listening {
         loop {
             match self.listener.accept() {
                 Ok((stream, _)) => {
-                    self.places[self.next].seat(stream)?;
+                    self.places[self.next].add(stream)?;
                     self.next = (self.next + 1) % self.places.len();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -272,8 +272,8 @@ impl Worker {
         self.routes.routes().forget(connection);
         self.partial.remove(&token);
         self.is_5.remove(&token);
-        if let Some(seat) = self.place.lock().get_mut(token) {
-            *seat = None;
+        if let Some(slot) = self.place.lock().get_mut(token) {
+            *slot = None;
         }
     }
 }

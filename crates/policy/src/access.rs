@@ -12,7 +12,7 @@
 //!   brings mosquitto's behaviour back.
 //! - Rules in order ([`OrderedRule`]) come before what is granted, and behind what is denied.
 //! - Topics under `$SYS/` belong to the broker: no rule lets a client publish there, except
-//!   `$SYS/broker/connection/NAME/state`, where bridges tell whether they are connected.
+//!   `$SYS/broker/connection/NAME/state`, where bridges publish whether they are connected.
 
 mod group;
 mod ordered;
@@ -515,7 +515,7 @@ impl RuleSet {
     }
 }
 
-/// Bridges of mosquitto tell there whether they are connected, also by will.
+/// Bridges of mosquitto publish there whether they are connected, also by will.
 fn is_bridge_state(topic: &str) -> bool {
     topic
         .strip_prefix("$SYS/broker/connection/")

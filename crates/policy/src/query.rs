@@ -535,7 +535,7 @@ mod tests {
 
     #[test]
     fn what_is_no_query_is_reported_with_its_place() {
-        for (query, at, told) in [
+        for (query, at, expected) in [
             ("", 0, "found the end"),
             ("floor = 1", 0, "attributes.NAME"),
             ("attributes. = 1", 0, "attributes.NAME"),
@@ -556,7 +556,7 @@ mod tests {
         ] {
             let error = Query::parse(query).expect_err(query);
             assert_eq!(error.at, at, "{query}: {error}");
-            assert!(error.to_string().contains(told), "{query}: {error}");
+            assert!(error.to_string().contains(expected), "{query}: {error}");
         }
         assert!(Query::parse(&"(".repeat(100)).is_err());
         assert!(Query::parse(&"not ".repeat(100)).is_err());

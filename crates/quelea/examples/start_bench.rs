@@ -88,7 +88,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A part of the sessions is owed all messages, in turn.
+    /// All messages are assigned to a part of the sessions, in turn.
     fn write_messages(&mut self, clients: &[String], count: u64, payload: &[u8]) -> Result<()> {
         let owed = &clients[..clients.len().min(BACKLOGS)];
         for serial in 1..=count {

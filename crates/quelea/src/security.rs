@@ -1,4 +1,4 @@
-//! What of a configuration is open: told by `quelea serve --check-config --security`.
+//! What of a configuration is open: reported by `quelea serve --check-config --security`.
 //!
 //! Nothing of it is an error: each may be what somebody wants. Who asks wants to know all of it.
 

@@ -38,10 +38,10 @@ impl Broker {
             .unwrap();
         let log = BufReader::new(child.stderr.take().unwrap());
         let mut broker = Self { dir, child, log, urls: Vec::new() };
-        let told = broker.log_until("ready");
+        let lines = broker.log_until("ready");
         let url =
             |line: &str| Some(line.split(" url=").nth(1)?.split_whitespace().next()?.to_owned());
-        broker.urls = told.lines().filter_map(url).collect();
+        broker.urls = lines.lines().filter_map(url).collect();
         broker
     }
 
@@ -88,13 +88,13 @@ impl Broker {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut told = BufReader::new(child.stderr.take().unwrap());
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         while !line.contains("subscribed to") {
             line.clear();
-            assert!(told.read_line(&mut line).unwrap() > 0, "no subscription");
+            assert!(lines.read_line(&mut line).unwrap() > 0, "no subscription");
         }
-        Subscriber { child, _told: told }
+        Subscriber { child, _stderr: lines }
     }
 }
 
@@ -109,7 +109,7 @@ impl Drop for Broker {
 struct Subscriber {
     child: Child,
     /// Kept open, or the child could not tell any more.
-    _told: BufReader<ChildStderr>,
+    _stderr: BufReader<ChildStderr>,
 }
 
 impl Subscriber {
@@ -244,8 +244,8 @@ fn passwords_scram_and_access_rules_hold_and_are_read_again() {
     for refused in ["pub -t b -m 1 -q 1", "pub -t a/no -m 1 -q 1", "sub -t b/# -W 30"] {
         let (tool, rest) = refused.split_once(' ').unwrap();
         let output = broker.run(tool, &format!("{anna} {rest}"));
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && told.contains("0x87"), "{refused}: {told}");
+        let lines = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && lines.contains("0x87"), "{refused}: {lines}");
     }
     passwd(&broker.dir.join("passwords"), &["bob", "geheim"]);
     fs::write(broker.dir.join("acl"), "user bob\ntopic write b\n").unwrap();
@@ -313,8 +313,8 @@ fn every_transport_reaches_the_broker() {
         (3, "-t open", "does not speak MQTT"),
         (1, "--tls -t open", "set the file of its CA"),
     ] {
-        let told = String::from_utf8(output(index, flags).stderr).unwrap();
-        assert!(told.contains(hint), "listener {index}, {flags}: {told}");
+        let lines = String::from_utf8(output(index, flags).stderr).unwrap();
+        assert!(lines.contains(hint), "listener {index}, {flags}: {lines}");
     }
 }
 
@@ -331,8 +331,8 @@ fn an_expired_certificate_is_reported_and_can_be_renewed() {
     let tls = "[[listeners]]\nurl = \"tls://127.0.0.1:0\"\n\
                tls = { certificate = \"server.pem\", key = \"server.key\" }\n";
     let mut broker = Broker::start("expired", &files, tls);
-    let told = broker.log_until("TLS certificate expired");
-    assert!(told.contains("listener=tls://127.0.0.1:0"), "{told}");
+    let lines = broker.log_until("TLS certificate expired");
+    assert!(lines.contains("listener=tls://127.0.0.1:0"), "{lines}");
     let (port, dir) = (broker.port(1).to_owned(), broker.dir.clone());
     let arguments = ["pub", "-p", &port, "--cafile", "server.pem", "-t", "a", "-m", "x"];
     let publish = || Command::new(QUELEA).args(arguments).current_dir(&dir).output().unwrap();
@@ -342,8 +342,8 @@ fn an_expired_certificate_is_reported_and_can_be_renewed() {
     fs::write(dir.join("server.pem"), new).unwrap();
     fs::write(dir.join("server.key"), new_key).unwrap();
     broker.signal("-HUP");
-    let told = broker.log_until("certificates reloaded");
-    assert!(!told.contains("expired"), "{told}");
+    let lines = broker.log_until("certificates reloaded");
+    assert!(!lines.contains("expired"), "{lines}");
     assert!(publish().status.success());
 }
 
@@ -354,18 +354,18 @@ fn wrong_usage_and_wrong_configuration_end_with_two() {
         let output = Command::new(QUELEA).args(arguments).current_dir(&dir).output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     };
-    let (code, told) = run(&["serve", "--listen", "tcp://0.0.0.0:0"]);
-    assert!(code == 2 && told.contains("--allow-anonymous"), "{told}");
-    let (code, told) = run(&["serve", "--config", "/nonexistent.toml"]);
-    assert!(code == 2 && told.contains("/nonexistent.toml"), "{told}");
+    let (code, lines) = run(&["serve", "--listen", "tcp://0.0.0.0:0"]);
+    assert!(code == 2 && lines.contains("--allow-anonymous"), "{lines}");
+    let (code, lines) = run(&["serve", "--config", "/nonexistent.toml"]);
+    assert!(code == 2 && lines.contains("/nonexistent.toml"), "{lines}");
     assert_eq!(run(&["sub", "-t", "a/#/b"]).0, 2);
     // What mosquitto's clients take besides: known, so that only the -c without -i is wrong.
     let others = ["--nodelay", "-M", "20", "-x", "-1", "--tls-use-os-certs", "-u", "u", "-P", "-p"];
-    let (code, told) = run(&[&["pub", "-t", "a", "-m", "x", "-c"], &others[..]].concat());
-    assert!(code == 2 && told.contains("-c needs -i"), "{told}");
+    let (code, lines) = run(&[&["pub", "-t", "a", "-m", "x", "-c"], &others[..]].concat());
+    assert!(code == 2 && lines.contains("-c needs -i"), "{lines}");
     assert_eq!(run(&["pub", "-t", "a"]).0, 2);
-    let (code, told) = run(&["pub", "-t", "a/#", "-m", "x"]);
-    assert!(code == 2 && told.contains("wildcard"), "{told}");
+    let (code, lines) = run(&["pub", "-t", "a/#", "-m", "x"]);
+    assert!(code == 2 && lines.contains("wildcard"), "{lines}");
     assert_eq!(run(&["pub", "-t", "", "-m", "x"]).0, 2);
     assert_eq!(run(&["pub", "-t", "a", "-m", "x", "-V", "311", "-D", "publish", "a", "b"]).0, 2);
     assert_eq!(run(&["serve", "--check-config", "--port", "0", "--http", "off"]).0, 0);
@@ -383,10 +383,13 @@ fn wrong_usage_and_wrong_configuration_end_with_two() {
         fs::write(&file, format!("{ports}{key} = 'none.such'")).unwrap();
         for only_check in [&["--check-config"][..], &[]] {
             let config = ["serve", "--config", file.to_str().unwrap()];
-            let (code, told) = run(&[&config[..], only_check].concat());
-            assert_eq!(code, 2, "{told}");
-            let is_told_once = told.matches("No such file").count() == 1;
-            assert!(is_told_once && told.contains(says) && told.contains("none.such"), "{told}");
+            let (code, lines) = run(&[&config[..], only_check].concat());
+            assert_eq!(code, 2, "{lines}");
+            let is_reported_once = lines.matches("No such file").count() == 1;
+            assert!(
+                is_reported_once && lines.contains(says) && lines.contains("none.such"),
+                "{lines}"
+            );
         }
         fs::remove_file(&file).unwrap();
     }

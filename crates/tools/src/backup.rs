@@ -90,15 +90,15 @@ fn backup(dir: &Path, target: &Path) -> anyhow::Result<String> {
     };
     let bytes = copy_all(dir, &copy, &pieces)?;
     source.unpin()?;
-    let mut told = String::new();
-    if !log_tool::check_data(&copy, &mut told)? {
-        bail!("the copy in {} is damaged:\n{told}", partial.display());
+    let mut report = String::new();
+    if !log_tool::check_data(&copy, &mut report)? {
+        bail!("the copy in {} is damaged:\n{report}", partial.display());
     }
     std::fs::rename(&partial, target).with_context(|| target.display().to_string())?;
     sync_entry(target).with_context(|| target.display().to_string())?;
     let (files, secs) = (pieces.len(), began.elapsed().as_secs_f64());
     let target = target.display();
-    Ok(format!("{told}{target}: {files} files, {bytes} bytes, {secs:.1} s\n"))
+    Ok(format!("{report}{target}: {files} files, {bytes} bytes, {secs:.1} s\n"))
 }
 
 /// Where the copy is made until it is whole: beside the target, so that it can be renamed.
@@ -347,8 +347,8 @@ mod tests {
     fn a_directory_that_nobody_uses_is_copied_whole_and_checked() {
         let dir = directory();
         let target = dir.path().join("copy");
-        let told = backup(dir.path(), &target).unwrap();
-        assert!(told.contains("shard 0: ok") && told.contains("5 records"), "{told}");
+        let report = backup(dir.path(), &target).unwrap();
+        assert!(report.contains("shard 0: ok") && report.contains("5 records"), "{report}");
         let read = |dir: &Path| std::fs::read(segment(dir)).unwrap();
         assert_eq!(read(dir.path()), read(&target));
         let manifest = |dir: &Path| std::fs::read(dir.join("shard-000/manifest")).unwrap();
@@ -382,8 +382,8 @@ mod tests {
         bytes[at] ^= 1;
         std::fs::write(segment(dir.path()), bytes).unwrap();
         let target = dir.path().join("copy");
-        let told = backup(dir.path(), &target).unwrap_err().to_string();
-        assert!(told.contains("is damaged") && told.contains("REFUSED"), "{told}");
+        let report = backup(dir.path(), &target).unwrap_err().to_string();
+        assert!(report.contains("is damaged") && report.contains("REFUSED"), "{report}");
         assert!(!target.exists());
         assert!(dir.path().join("copy.partial").exists(), "to be looked at");
     }
@@ -431,8 +431,8 @@ mod tests {
         let dir = directory();
         let target = dir.path().join("copy");
         let living = begin_copy(&partial_of(&target).unwrap()).unwrap();
-        let told = backup(dir.path(), &target).unwrap_err().to_string();
-        assert!(told.contains("another backup is writing"), "{told}");
+        let report = backup(dir.path(), &target).unwrap_err().to_string();
+        assert!(report.contains("another backup is writing"), "{report}");
         drop(living);
         backup(dir.path(), &target).unwrap();
     }
@@ -441,8 +441,8 @@ mod tests {
     fn a_directory_in_use_by_no_broker_is_refused() {
         let dir = directory();
         let _lock = DataDir::open(dir.path()).unwrap();
-        let told = backup(dir.path(), &dir.path().join("copy")).unwrap_err();
-        assert!(format!("{told:#}").contains("in use"), "{told:#}");
+        let report = backup(dir.path(), &dir.path().join("copy")).unwrap_err();
+        assert!(format!("{report:#}").contains("in use"), "{report:#}");
         assert!(!dir.path().join("copy.partial").exists());
     }
 }

@@ -155,7 +155,7 @@ impl Audience {
     }
 }
 
-/// A member of a [`Crowd`], told from others by its key.
+/// A member of a [`Crowd`], identified by its key.
 pub(crate) trait Member: Copy {
     fn key(self) -> u32;
 }

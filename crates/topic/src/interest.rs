@@ -289,7 +289,7 @@ fn prefixes(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 
 /// Shards that fit the masks.
 pub const SHARDS_MAX: u16 = 64;
-/// Wildcard filters are told apart by at most this many literal levels, less one.
+/// Wildcard filters are distinguished by at most this many literal levels, less one.
 const DEPTHS: usize = 32;
 /// Variants of [`Claim`].
 const CLAIMS: usize = 2;

@@ -4,7 +4,7 @@ use crate::hash::{IdTable, TextHasher, spread_u64};
 use crate::index::{Entry, FilterId};
 use crate::slab::{ID_LIMIT, Slab};
 
-/// Wildcard filters by level, as deep as it takes to tell them apart.
+/// Wildcard filters by level, as deep as it takes to distinguish them.
 ///
 /// A node stands for levels with which two filters or more begin. What a filter has beyond them,
 /// its *tail*, is not spelt out in nodes: the filter hangs at the node, by the first level of its

@@ -119,32 +119,32 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has told so itself.
+            // A thread that panicked has reported it itself.
             let _ = thread.join();
         }
     }
 }
 
 /// Does what blocks on a thread of its own, so that no other request waits for it. `None` if it
-/// panicked, which it has told so itself.
+/// panicked, which it has reported itself.
 pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
 }
 
 async fn accept(listener: std::net::TcpListener, limits: Limits, router: Router) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let places = Arc::new(ConnectionPermits::new(limits));
+    let permits = Arc::new(ConnectionPermits::new(limits));
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let is_asking = Arc::new(AtomicBool::new(false));
                 let caller = CallerAddress(peer.ip());
                 let serve = serve(stream, caller, limits, router.clone(), is_asking.clone());
-                places.seat(peer.ip(), is_asking, serve);
+                permits.spawn(peer.ip(), is_asking, serve);
             }
             Err(error) => {
                 // Out of descriptors, most likely: one of ours may be what is missing.
-                places.make_room();
+                permits.close_one();
                 tracing::warn!(%error, "cannot accept an HTTP connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
@@ -177,7 +177,7 @@ async fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_time_max)
         .keep_alive(false)
-        // Who has asked and shuts its writing side is still owed what it asked for.
+        // A client that shuts its writing side still gets the answer to its request.
         .half_close(true)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), answer);

@@ -14,7 +14,7 @@
 //!
 //! What the rules mean is said in [`policy`]. As in mosquitto, a permission word may be
 //! left out before a filter without spaces only: of two words the first is the permission, so that
-//! `topic Deny home/x` is a mistake to be told, and not a grant of the topic "Deny home/x".
+//! `topic Deny home/x` is a mistake to be reported, and not a grant of the topic "Deny home/x".
 
 use std::path::Path;
 

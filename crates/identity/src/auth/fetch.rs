@@ -107,7 +107,7 @@ impl Drop for Net {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been told on standard error.
+            // A panic there has been reported on standard error.
             let _ = thread.join();
         }
     }
@@ -257,7 +257,7 @@ where
     S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
     let (sender, connection) = handshake(stream).await.map_err(|error| error.to_string())?;
-    // What ends it is told to whoever waits for an answer on it.
+    // Its end is reported to all that wait for an answer on it.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
 }

@@ -228,7 +228,7 @@ impl Threads {
             (question.later)(Opinion::Busy);
         }
         for thread in self.0.drain(..) {
-            // A thread that panicked has told so itself.
+            // A thread that panicked has reported it itself.
             let _ = thread.join();
         }
     }

@@ -126,9 +126,9 @@ pub enum Opinion {
     Busy,
     /// What is shown is not for this provider.
     NotMine,
-    /// The provider cannot be asked: it has told so, or too many wait for its keys.
+    /// The provider cannot be asked: it has reported so, or too many wait for its keys.
     Down,
-    /// The provider has answered, with what is no answer, and has told so.
+    /// The provider has answered, with what is no answer, and has reported so.
     Unclear,
 }
 
@@ -173,7 +173,7 @@ struct Parts {
     /// All that there are, in their order.
     whole: Chain,
     clock: Clock,
-    /// A second, and how many refusals were told in it.
+    /// A second, and how many refusals were logged in it.
     logged: Mutex<(u64, u32)>,
     pace: Arc<Mutex<Pace>>,
     /// Makes numbers of user names.
@@ -642,7 +642,7 @@ fn by_certificate(
     }
 }
 
-/// Refused log-ins that are told with their reason in a second; of others only `debug` tells.
+/// Refused log-ins that are logged with their reason in a second; others at level `debug`.
 const REFUSALS_LOGGED_PER_SECOND_MAX: u32 = 10;
 
 /// The year 9999: beyond what any arithmetic with times has to carry.

@@ -26,7 +26,7 @@ use config::{Auth, BodyForm, HttpConfig};
 use driver::Origin;
 use policy::OwnRules;
 
-/// How often a fault is told.
+/// How often a fault is logged.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// Asks a service who a client is.

@@ -199,9 +199,9 @@ mod tests {
 
     impl Disk {
         fn new() -> Self {
-            let ((tell, begun), (done, wait)) = (channel(), channel());
+            let ((sender, begun), (done, wait)) = (channel(), channel());
             let maker = Maker::start(Box::new(move |names| {
-                let _ = tell.send(names.to_vec());
+                let _ = sender.send(names.to_vec());
                 let is_made = wait.recv().unwrap_or(false);
                 names.iter().map(|name| is_made && **name != *"bad").collect()
             }));

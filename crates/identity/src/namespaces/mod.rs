@@ -85,12 +85,13 @@ impl Namespaces {
     }
 
     /// Takes what the configuration says now. Namespaces that it had and has no more are closed;
-    /// what they have stays. `tell` hands all of them, as they will be, to who has to know before
+    /// what they have stays. `notify` hands all of them, as they will be, to who has to know before
     /// any client can come to one; it may not ask for namespaces.
     ///
     /// # Errors
     ///
-    /// When the file of names cannot be written. Then nothing has changed, and nobody is told.
+    /// When the file of names cannot be written. Then nothing has changed, and `notify` is not
+    /// called.
     pub fn configure(
         &self,
         configured: &[Namespace],

@@ -84,7 +84,7 @@ fn begin(scopes: &[Scope], mark: &TopicMark) -> TopicMark {
     }
 }
 
-/// Where the next page begins: in the same namespace or the one behind it. None: all were told.
+/// Where the next page begins: in the same namespace or the one behind it. None: all were listed.
 fn next(scopes: &[Scope], scope: Scope, after: Option<Vec<u8>>) -> Option<TopicMark> {
     if after.is_some() {
         return Some(TopicMark { scope, after });

@@ -299,7 +299,7 @@ fn secs(ms: u64) -> f64 {
 /// Takes what happened to the node, as long as this phase of the process lasts.
 pub(crate) type Listener = Box<dyn Fn(&Happened<'_>) + Send>;
 
-/// Who is told of changes. What the role changed to last is told to each new listener: the broker
+/// Notifies of changes. The last change of role is reported to each new listener: the broker
 /// of an active node starts after the change.
 #[derive(Clone, Default)]
 pub(crate) struct Notifier(Arc<Mutex<NotifierState>>);

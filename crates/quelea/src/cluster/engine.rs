@@ -285,7 +285,7 @@ impl Engine {
         }
     }
 
-    /// What other nodes tell, or ask.
+    /// Reports and requests of other nodes.
     ///
     /// # Errors
     ///

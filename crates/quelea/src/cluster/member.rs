@@ -35,7 +35,7 @@ use data::DataDir;
 /// How often it is noted how far the local copies are.
 const MARK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often a node tells the others how it is.
+/// How often a node publishes its status.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Messages of streams that wait for this thread; the engine is read no faster.
@@ -114,7 +114,7 @@ impl Member {
         let _ = self.orders.send(order);
     }
 
-    /// The process was told to stop. A switchover stops it, too, and then it begins again.
+    /// The process was requested to stop. A switchover stops it, too, and then it begins again.
     fn is_to_end(&self) -> bool {
         self.is_stopping.load(Ordering::SeqCst) && self.successor.get().is_none()
     }
@@ -348,7 +348,7 @@ impl Loop {
             }
             self.place_leaders(&mut place_at);
             let due = self.node.next_deadline().map_or(u64::MAX, |at| at.saturating_sub(boot_ms()));
-            // That the lease has run out is told at once.
+            // The end of the lease is reported at once.
             let acting_ms = self.member.acting.remaining_ms();
             let due = if acting_ms > 0 { due.min(acting_ms) } else { due };
             let due = Instant::now() + Duration::from_millis(due.min(1000));
@@ -741,7 +741,7 @@ impl Loop {
     }
 
     /// Whether the lease is held, and the role, are looked at in each turn: what has changed is
-    /// told at once. The rest is told with the next status.
+    /// reported at once. The rest is reported with the next status.
     fn note_changes(&mut self) {
         let is_acting = self.member.acting.is_held();
         let has_turned = std::mem::replace(&mut self.was_acting, is_acting) != is_acting;

@@ -1,4 +1,4 @@
-//! What nodes tell each other, and what operators ask of them, over core NATS. Nothing of it is
+//! Status reports of nodes, and requests of operators to them, over core NATS. Nothing of it is
 //! stored, and no promise depends on it.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const NODES_MAX: usize = 64;
 /// A node that was silent for longer is gone.
 const SILENT_MS_MAX: u64 = 5000;
 
-/// How one node is, as it tells the others each second.
+/// The status of a node, as it is published each second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NodeStatus {
     pub(crate) node: String,

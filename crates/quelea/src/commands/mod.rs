@@ -70,7 +70,7 @@ pub enum Command {
 /// has been printed.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode> {
     Cli::try_parse_from(arguments).map_err(|error| {
-        // Nothing is left to be told to anybody when standard error is closed.
+        // Nothing can be reported when standard error is closed.
         let _ = error.print();
         ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE))
     })

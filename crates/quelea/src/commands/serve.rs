@@ -72,7 +72,7 @@ impl ServeArgs {
             complain(&error);
             ExitCode::from(EXIT_USAGE)
         })?;
-        // Before anything is touched, so that a wrong file is told as what it is.
+        // Before anything is touched, so that a wrong file is reported as what it is.
         if self.check_config || !self.print_config {
             let notes = run::check_files(&loaded.config).map_err(|error| {
                 complain(&format!("{error:#}"));

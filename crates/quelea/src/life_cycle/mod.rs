@@ -52,7 +52,7 @@ pub struct LifeCycle {
     /// may not use up what others have.
     refusals: Pace,
     pub(crate) readers: Readers,
-    /// Who subscribes is told by the shards only while somebody reads.
+    /// Shards report subscriptions only while somebody reads them.
     reports_subscriptions: AtomicBool,
 }
 
@@ -147,7 +147,7 @@ impl LifeCycle {
         }
     }
 
-    /// Events that were not told, because there were too many.
+    /// Events that were not published, because there were too many.
     pub fn withheld(&self) -> u64 {
         self.pace.withheld() + self.refusals.withheld()
     }

@@ -1,5 +1,5 @@
-//! How many events are told: so many a second, of one client so many, and of one address at most a
-//! quarter, so that who comes and goes all the time leaves room for others.
+//! How many events are published: so many a second, of one client so many, and of one address at
+//! most a quarter, so that who comes and goes all the time leaves room for others.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -44,7 +44,7 @@ struct State {
     lines: Vec<u8>,
     /// Takes the place of the one in use, before the next line.
     next_file: Option<File>,
-    /// Lines lost since that was told.
+    /// Lines lost since that was logged.
     lost: u64,
     is_writing: bool,
     is_closed: bool,

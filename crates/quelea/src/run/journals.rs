@@ -32,7 +32,7 @@ pub(super) struct Journals {
     figures_at_ms: u64,
     /// Something may have changed since figures were shown.
     is_stale: bool,
-    /// Where to tell the end of each phase of this worker's life.
+    /// Where to report the end of each phase of this worker's life.
     phases: Sender<Phase>,
     is_open: bool,
     is_quiet: bool,
@@ -104,12 +104,12 @@ impl Disk {
     }
 }
 
-/// What a worker with journals tells those who wait for it.
+/// What a worker with journals reports to those who wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// All of its journals are ready, or one never will be.
     Open(Result<(), Fault>),
-    /// It has been told to stop, and its last connection is gone.
+    /// It has been requested to stop, and its last connection is gone.
     Quiet,
 }
 
@@ -283,7 +283,7 @@ impl JournalState {
     }
 }
 
-/// What operators were told last of a journal.
+/// The last state of a journal that was logged.
 #[derive(Clone, Copy, Debug)]
 struct LastReported {
     /// [`JournalState::Ready`] stands for all that is no trouble.
@@ -338,7 +338,7 @@ fn journal_change(shard: ShardId, status: &Status, before: JournalState) {
             "no space for the log: messages that must be stored are refused or wait for free \
             space; stored messages stay readable"
         ),
-        // The thread of the cluster tells of it: no worker goes on while the lease has run out.
+        // The thread of the cluster logs it: no worker goes on while the lease has run out.
         Status::Unavailable(fault) => tracing::debug!(shard, %fault, "the log has no quorum"),
         Status::Fenced(fault) => tracing::error!(
             shard,

@@ -117,7 +117,8 @@ pub(super) fn of_broker(config: &Config) -> Settings {
             config::WhenFull::Refuse => WhenFull::Refuse,
             config::WhenFull::Wait => WhenFull::Wait,
         },
-        // Half an outbox is left when a subscriber counts as behind, and its publishers are told.
+        // Half an outbox is left when a subscriber counts as behind, and its publishers are slowed
+        // down.
         mail_bytes_max: MAIL_BYTES_MAX.min(u64::from(config.limits.outbox_bytes_max / 2)),
         ..Settings::default()
     }

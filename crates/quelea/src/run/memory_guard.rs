@@ -43,7 +43,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// None where the system does not tell.
+    /// None where the system does not report it.
     pub(super) fn take() -> Option<Self> {
         let resident = resident_bytes()?;
         let others = resident.saturating_sub(memory::taken_bytes());
@@ -108,7 +108,7 @@ impl MemoryGuard {
         if self.is_near { LOOK_EVERY_NEAR } else { LOOK_EVERY }
     }
 
-    /// Looks, and tells. What can be freed without harm is, before anybody has to slow down; `free`
+    /// Looks, and logs. What can be freed without harm is, before anybody has to slow down; `free`
     /// returns how many bytes that were.
     pub(super) fn look(&mut self, free: impl FnOnce() -> usize) -> Change {
         let Some(now) = self.read(Reading::take, free) else { return Change::default() };

@@ -73,7 +73,7 @@ use workers::{Observers, Workers};
 /// Reads the configuration again, from where it came.
 pub type Reread<'a> = dyn Fn() -> Result<Loaded, ConfigError> + 'a;
 
-/// Runs the broker until it is told to stop.
+/// Runs the broker until it is requested to stop.
 ///
 /// # Errors
 ///
@@ -198,7 +198,7 @@ struct Running {
 }
 
 impl Running {
-    /// Opens the listeners, and closes them when the broker is told to stop.
+    /// Opens the listeners, and closes them when the broker is requested to stop.
     fn serve(
         &self,
         workers: &Workers,

@@ -34,7 +34,7 @@ pub(super) enum Joined {
     Alone,
     /// This node is active, with the journals as they are now.
     Active(Box<Active>, Vec<TakenJournal>),
-    /// It was told to stop before it was active.
+    /// It was requested to stop before it was active.
     Stopped,
 }
 

@@ -20,7 +20,7 @@ use base::Clock;
 use config::{Config, Loaded};
 use data::Stamps;
 
-/// What the acceptor of a node tells clients while the node does not serve.
+/// The answer of an acceptor to clients while the node does not serve.
 pub(super) struct ClusterReferral {
     member: Member,
     /// `cluster.redirect`.

@@ -47,7 +47,7 @@ struct ReadBack {
     stored: StoredJournal,
     restored: Restored,
     report: Report,
-    /// The newest time that a session's record tells.
+    /// The newest time in a session's record.
     newest_ms: u64,
     /// The namespaces that it speaks of.
     scopes: BTreeSet<Scope>,

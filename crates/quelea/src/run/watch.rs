@@ -32,7 +32,7 @@ use identity::auth::Authenticator;
 use identity::auth::rules::{self, BrokerRules};
 use identity::namespaces::Namespaces;
 
-/// How often the clock is looked at, and withheld lines of the log are told.
+/// How often the clock is looked at, and withheld lines of the log are counted.
 const LOOK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// How long what was cut has to show in the memory before more is.
@@ -44,7 +44,7 @@ const LARGEST_MAX: usize = 5;
 /// Changed keys that are named when the configuration is read again.
 const KEYS_TOLD: usize = 20;
 
-/// How often certificates that expire soon are told of.
+/// How often certificates that expire soon are logged.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// From now on SIGHUP, SIGUSR1 and SIGUSR2 wait for [`Watch::until_stopped`] instead of ending the
@@ -345,7 +345,7 @@ impl Ticker {
 
     fn stop(self) {
         self.thread.thread().unpark();
-        // A panic there has been told on standard error.
+        // A panic there has been reported on standard error.
         let _ = self.thread.join();
     }
 }

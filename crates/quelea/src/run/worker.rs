@@ -34,7 +34,7 @@ impl Worker {
 
     /// One turn of its driver.
     pub(super) fn turn(&mut self, events: &Events) {
-        // An event queue tells of each change once: what did not fit is still there.
+        // An event queue reports each change once: what did not fit is still there.
         let has_more = events.iter().count() == EVENTS_MAX;
         let of_sockets = events.iter().filter(|event| event.token() != WAKER);
         self.driver.turn(of_sockets.map(ready), has_more);
@@ -60,7 +60,7 @@ impl Worker {
         self.driver.host_mut().queue()
     }
 
-    /// From now on the event queue of this worker tells of the other's, too, by a token of which
+    /// From now on the event queue of this worker reports the other's by a token of which
     /// this worker has no connection.
     pub(super) fn watch_queue(&self, other: &Self, token: Token) -> io::Result<()> {
         let queue = other.driver.host().registry().as_raw_fd();

@@ -143,8 +143,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Clients are told, what is queued in the sockets leaves, journals are closed: all within the
-    /// grace.
+    /// Clients are notified, what is queued in the sockets leaves, journals are closed: all within
+    /// the grace.
     pub(super) fn stop(self) {
         let ends_at = Instant::now() + self.shutdown_grace;
         self.put_all(|| Item::Shutdown);

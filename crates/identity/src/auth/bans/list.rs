@@ -540,7 +540,7 @@ mod tests {
             list.add(Banned::parse("address", &format!("10.0.0.0/{bits}")).unwrap(), 7).unwrap();
             list.add(Banned::parse("address", "::1").unwrap(), FOR_EVER).unwrap();
             prop_assert_eq!(BanList::parse(&list.to_text()), Ok(list.clone()));
-            // In pages of two nothing is told twice or left out.
+            // In pages of two nothing is listed twice or left out.
             let all: Vec<_> = list.all().collect();
             let mut paged: Vec<(Banned, u64)> = Vec::new();
             loop {

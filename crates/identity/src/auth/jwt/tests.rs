@@ -86,7 +86,7 @@ fn is_good(outcome: &Outcome) -> bool {
 }
 
 fn is_bad(outcome: &Outcome, why: &str) -> bool {
-    matches!(outcome, Outcome::Bad(told) if told.contains(why))
+    matches!(outcome, Outcome::Bad(detail) if detail.contains(why))
 }
 
 #[test]
