@@ -18,14 +18,12 @@ from ports import defaults_taken
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / "tests/e2e/.venv/bin"
-NEXTEST = [str(VENV / "cargo-nextest"), "nextest", "run", "--workspace", "--no-fail-fast"]
 QUELEA = ROOT / "target/debug/quelea"
 PYTEST = [str(VENV / "python"), "-m", "pytest", "-q"]
 # End-to-end tests wait most of the time: three files at once keep two cores busy.
 PROCESSES = ["-n", "3", "--dist", "loadfile"]
 
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed")
-NEXTEST_RESULT = re.compile(r"^ *Summary \[.*\] .*tests? run: (\d+) passed(.*)")
 PYTEST_RESULT = re.compile(r"(\d+) (passed|failed|errors?)\b")
 NODE_RESULT = re.compile(r"^# (pass|fail) (\d+)")
 CLUSTER_RESULT = re.compile(r"^cluster: (\d+) passed, (\d+) failed")
@@ -35,15 +33,6 @@ GUARD_RESULT = re.compile(r"^(?:instructions|lint): (\d+) passed, (\d+) failed")
 def count_cargo(line):
     found = CARGO_RESULT.match(line)
     return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def count_nextest(line):
-    found = NEXTEST_RESULT.match(line)
-    if not found:
-        return (0, 0)
-    # Behind the passed ones: "(1 slow), 2 failed, 1 timed out, 7 skipped".
-    failed = re.findall(r"(\d+) (?:failed|exec failed|timed out)", found[2])
-    return (int(found[1]), sum(map(int, failed)))
 
 
 def count_pytest(line):
@@ -83,14 +72,12 @@ def count_nothing(_line):
 # in one go: another selection of packages or targets would have other features, and compile again.
 SUITES = [
     ("build", ["cargo", "test", "--workspace", "--no-run"], count_nothing),
-    # What tests do side by side, and how long one may take: .config/nextest.toml.
-    ("unit", NEXTEST, count_nextest),
-    ("doc", ["cargo", "test", "-q", "--workspace", "--doc", "--no-fail-fast"], count_cargo),
+    ("unit", ["python3", "tests/units.py"], count_cargo),
     # With a server that others wrote. All crates are named, so that nothing is built again.
     (
         "foreign",
-        [*NEXTEST, "--run-ignored", "only", "-E", "binary(blocking)"],
-        count_nextest,
+        ["cargo", "test", "--workspace", "--test", "blocking", "--", "--ignored"],
+        count_cargo,
     ),
     ("e2e", [*PYTEST, *PROCESSES, "--durations=10", "tests/e2e"], count_pytest),
     (

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Runs the test programs of all crates, two at once, and the examples of their documentation.
+
+`cargo test` runs one program after the other, and many wait for real time most of theirs. What a
+program prints is shown when it has ended; the slowest are listed at the end.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# More than two of them keep each other from being on time, on two cores.
+AT_ONCE = 2
+SLOWEST = 10
+# Their programs take longest, and so begin first.
+LONG = ("crates/fuzzing", "crates/sim", "crates/flock")
+BUILD = ["cargo", "test", "--workspace", "--no-run", "--message-format=json"]
+EXAMPLES = ["cargo", "test", "--workspace", "--doc", "--no-fail-fast"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command, and where cargo would run it."""
+
+    name: str
+    command: tuple
+    folder: Path = ROOT
+
+
+def programs():
+    """The programs with tests, built if need be, and the examples."""
+    built = subprocess.run(BUILD, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    found = []
+    for line in built.stdout.splitlines():
+        message = json.loads(line)
+        if not message.get("executable") or not message["profile"]["test"]:
+            continue
+        folder = Path(message["manifest_path"]).parent
+        name = f"{folder.relative_to(ROOT)} {message['target']['name']}"
+        found.append(Program(name, (message["executable"],), folder))
+    found.sort(key=lambda program: not program.name.startswith(LONG))
+    # They compile, so they wait for whoever builds: last.
+    return [*found, Program("examples of the documentation", tuple(EXAMPLES))]
+
+
+def run(program):
+    """What it printed, whether it succeeded, and how many seconds it took."""
+    started = time.monotonic()
+    done = subprocess.run(
+        program.command,
+        cwd=program.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    return done.stdout, done.returncode == 0, time.monotonic() - started
+
+
+def main():
+    failed, times = [], []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        running = {pool.submit(run, program): program for program in programs()}
+        for future in as_completed(running):
+            output, is_good, took = future.result()
+            name = running[future].name
+            print(f"\n--- {name}: {took:.1f} s\n{output}", flush=True)
+            times.append((took, name))
+            if not is_good:
+                failed.append(name)
+    print("\nslowest:")
+    for took, name in sorted(times, reverse=True)[:SLOWEST]:
+        print(f"  {took:6.1f} s  {name}")
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
