@@ -396,7 +396,7 @@ def test_a_connect_is_smaller_than_other_packets(start):
 
 def test_unfinished_connects_of_an_address_have_their_share(start):
     limits = '[limits]\narrivals_bytes_per_address_max = "120KiB"\n'
-    broker = start(PLAIN + "[server]\ndoor_threads = 1\n" + limits)
+    broker = start(PLAIN + "[server]\nacceptor_threads = 1\n" + limits)
     long = connect("c", properties=b"\x26\0\x01k\x7f\x00" + b"v" * 0x7f00)
 
     def dial(address):

@@ -38,7 +38,7 @@ impl Deriving {
         let at_least = format!("one for each of {cores} cores, at least 4");
         resolve("server.shards", &mut server.shards, cores.max(4), &at_least);
         let cores_rule = format!("a quarter of {cores} cores, at least one");
-        resolve("server.door_threads", &mut server.door_threads, cores / 4, &cores_rule);
+        resolve("server.acceptor_threads", &mut server.acceptor_threads, cores / 4, &cores_rule);
     }
 
     pub(super) fn limits(&mut self, limits: &mut Limits, machine: &Machine) {

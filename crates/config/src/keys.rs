@@ -205,7 +205,7 @@ settings! {
         shards: u16 = count_or("auto", 64), "auto";
         /// Threads that accept connections, do handshakes and authenticate. `auto`: a quarter of
         /// the cores, at least one.
-        door_threads: u16 = count_or("auto", 64), "auto";
+        acceptor_threads: u16 = count_or("auto", 64), "auto";
         /// Ties each worker to one core. It helps on a machine that runs nothing else.
         pin_workers: bool = ValueKind::Flag, "false";
         /// The directory of the logs and small files. Only one process at a time can use it. Unused
@@ -220,6 +220,7 @@ settings! {
 settings! {
     /// Where clients connect. Without any `[[listeners]]`, the broker listens on port 1883 of the
     /// loopback addresses only. A limit set here replaces the one in `[limits]` for this listener.
+    /// `connections_max` and `connections_per_second_max` apply in addition to those in `[limits]`.
     "listeners" => RawListener {
         /// Scheme, address and port: `tcp://` (or `mqtt://`), `tls://` (or `mqtts://`), `ws://`,
         /// `wss://`, or `unix:///path/to/socket`. `*` as the address means all addresses. Without a

@@ -50,7 +50,7 @@ use schema::{Section, Value};
 /// The checked configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// `workers`, `shards` and `door_threads` are resolved: never 0.
+    /// `workers`, `shards` and `acceptor_threads` are resolved: never 0.
     pub server: Server,
     /// The number of shards was asked for, so another one in the data directory is refused.
     pub shards_are_fixed: bool,

@@ -39,7 +39,7 @@ fn without_configuration_only_loopback_listens() {
     assert_eq!(urls(&config), ["tcp://127.0.0.1:1883", "tcp://[::1]:1883"]);
     assert!(config.listeners.iter().all(|listener| listener.allow_anonymous));
     assert_eq!(
-        (config.server.workers, config.server.shards, config.server.door_threads),
+        (config.server.workers, config.server.shards, config.server.acceptor_threads),
         (8, 8, 2)
     );
     assert_eq!(config.limits.memory_bytes_max, 8_000);
@@ -54,7 +54,7 @@ fn without_configuration_only_loopback_listens() {
     let config = Config::defaults(&small);
     assert_eq!(urls(&config), ["tcp://127.0.0.1:1883"]);
     assert_eq!(
-        (config.server.workers, config.server.shards, config.server.door_threads),
+        (config.server.workers, config.server.shards, config.server.acceptor_threads),
         (1, 4, 1)
     );
 }

@@ -392,7 +392,7 @@ fn start_acceptors(
     context: &Arc<AcceptorContext>,
 ) -> anyhow::Result<Acceptors> {
     let mut made = Vec::new();
-    for _ in 0..config.server.door_threads {
+    for _ in 0..config.server.acceptor_threads {
         made.push(acceptor::poll_and_mailbox().context("cannot create an event queue")?);
     }
     let mailboxes: Vec<Arc<AcceptorMailbox>> =
