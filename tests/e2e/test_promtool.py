@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from ports import free_ports  # noqa: E402
 
 # Where tests/setup puts it.
-OWN = Path(__file__).resolve().parent / ".promtool" / "promtool"
+OWN = Path(__file__).resolve().parent / ".prometheus" / "promtool"
 
 
 @pytest.fixture
