@@ -160,3 +160,7 @@ release: ## archives of the programs with checksums, after a check of version an
 .PHONY: docs
 docs: ## write all generated documents: configuration, metrics, $SYS topics, conformance, performance
 	$(CARGO) xtask docs
+
+.PHONY: docs-site
+docs-site: ## the documentation as a site with search, in target/docs-site/book; builds mdBook once
+	@python3 packaging/site/build.py
