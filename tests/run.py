@@ -27,7 +27,7 @@ CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed")
 PYTEST_RESULT = re.compile(r"(\d+) (passed|failed|errors?)\b")
 NODE_RESULT = re.compile(r"^# (pass|fail) (\d+)")
 CLUSTER_RESULT = re.compile(r"^cluster: (\d+) passed, (\d+) failed")
-GUARD_RESULT = re.compile(r"^(?:instructions|lint): (\d+) passed, (\d+) failed")
+GUARD_RESULT = re.compile(r"^(?:instructions|lint|tutorials): (\d+) passed, (\d+) failed")
 
 
 def count_cargo(line):
@@ -86,6 +86,7 @@ SUITES = [
         count_node,
     ),
     ("tools", [*PYTEST, "tests/tools"], count_pytest),
+    ("tutorials", ["python3", "tests/tutorials/run.py"], count_guard),
     # Three brokers on three NATS servers; `make cluster-test` is the long form.
     ("cluster", ["python3", "tests/cluster/rounds.py", "--short"], count_cluster),
     # The hot path in instructions, against the committed baseline: see its own help.
