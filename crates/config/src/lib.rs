@@ -10,6 +10,7 @@ mod demands;
 mod derived;
 mod durability;
 pub mod endpoint;
+mod foreign;
 mod identity;
 pub mod keys;
 pub mod machine;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::foreign;
 use super::keys::SECTIONS;
 use super::schema::{Key, Value, ValueKind};
 
@@ -158,12 +159,12 @@ impl Settings {
                 problems.extend(reader.problems.into_iter().map(|(_, problem)| problem));
             }
             Err(error) => {
+                let detail = match foreign::broker_of(&file.text) {
+                    Some(hint) => hint.replace("FILE", &file.path.display().to_string()),
+                    None => error.message().into(),
+                };
                 let place = place(file, error.span().map_or(0, |span| span.start));
-                problems.push(Problem {
-                    place,
-                    key: String::new(),
-                    detail: error.message().into(),
-                });
+                problems.push(Problem { place, key: String::new(), detail });
             }
         }
     }

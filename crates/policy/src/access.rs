@@ -36,7 +36,7 @@ use crate::query::Query;
 pub struct Rule {
     pub who: Who,
     pub permission: Permission,
-    /// A topic filter. In rules for [`Who::Everyone`] and [`Who::Matching`], `%c` stands for the
+    /// A topic filter. In rules for [`Who::Everyone`] and [`Who::Matching`] `%c` stands for the
     /// client id, `%u` for the user name, and `%{attributes.NAME}` for an attribute; such a rule
     /// does not apply to a client that has none, or one with `/`, `+` or `#` in it. Of a list each
     /// value makes a rule.
@@ -130,8 +130,8 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// The first rule whose filter is not a valid topic filter, or that uses `%c` or `%u` without
-    /// being for everyone.
+    /// The first rule whose filter is not a valid topic filter, or that uses `%{attributes.NAME}`
+    /// without being for everyone.
     pub fn compile(rules: &[Rule]) -> Result<Self, RuleError> {
         let mut anonymous = RuleSet::default();
         let mut everyone = RuleSet::default();
@@ -810,7 +810,7 @@ mod tests {
             let error = Access::compile(&[anna(Permission::Read, filter)]).unwrap_err();
             assert_eq!((error.index, error.filter.as_str()), (0, filter));
         }
-        let error = Access::compile(&[anna(Permission::Read, "a/%u")]).unwrap_err();
+        let error = Access::compile(&[anna(Permission::Read, "a/%{attributes.x}")]).unwrap_err();
         assert!(error.to_string().contains("pattern"), "{error}");
     }
 

@@ -8,7 +8,7 @@
 //! topic readwrite home/anna/#
 //! topic deny home/anna/secret
 //!
-//! # For everybody; %c is the client id, %u the user name.
+//! # For everybody; %c is the client id, %u the user name. In `topic` lines they are text.
 //! pattern write devices/%c/up
 //! ```
 //!
@@ -190,6 +190,16 @@ mod tests {
     }
 
     #[test]
+    fn in_a_topic_line_a_placeholder_is_text_as_in_mosquitto() {
+        let access = compile("user anna\ntopic a/%u\ntopic x%c/#\n").unwrap();
+        let anna = Identity::new("c", Some("anna"));
+        assert!(access.allows(anna, Action::Publish, "a/%u"));
+        assert!(access.allows(anna, Action::Receive, "x%c/y"));
+        assert!(!access.allows(anna, Action::Publish, "a/anna"));
+        assert!(!access.allows(anna, Action::Publish, "xc/y"));
+    }
+
+    #[test]
     fn what_is_not_understood_is_named_with_its_line() {
         for (text, line, what) in [
             ("topic read a\ntopics read b", 2, "'topics'"),
@@ -197,7 +207,7 @@ mod tests {
             ("\ntopic", 2, "needs a topic filter"),
             ("topic read", 1, "needs a topic filter"),
             ("topic read a/#/b", 1, "`#` must be the last level"),
-            ("topic read a/%u", 1, "pattern"),
+            ("topic read a/%{attributes.site}", 1, "pattern"),
             ("Topic read a", 1, "did you mean `topic`?"),
             ("users anna", 1, "did you mean `user`?"),
         ] {

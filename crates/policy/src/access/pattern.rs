@@ -67,11 +67,12 @@ impl Pattern {
         is_pattern: bool,
         denies: bool,
     ) -> Result<Self, &'static str> {
-        let levels = filter.split('/').map(Level::of).collect::<Result<Vec<_>, _>>()?;
-        check_filter(&example_of(&levels))?;
-        if !is_pattern && parts_of(&levels).any(|part| !matches!(part, Part::Text(_))) {
-            return Err("%c, %u and %{attributes.NAME} work in `pattern` rules only");
+        if !is_pattern && filter.contains(ATTRIBUTE) {
+            return Err("%{attributes.NAME} works in `pattern` rules only");
         }
+        let level = if is_pattern { Level::of } else { Level::literal };
+        let levels = filter.split('/').map(level).collect::<Result<Vec<_>, _>>()?;
+        check_filter(&example_of(&levels))?;
         if parts_of(&levels).filter(|part| part.is_attribute()).count() > ATTRIBUTES_PER_RULE_MAX {
             return Err("a rule can have two attributes at most");
         }
@@ -213,6 +214,16 @@ fn fits(mut parts: &[Part], who: Identity<'_>, mut level: &str) -> bool {
 }
 
 impl Level {
+    /// Of a filter that has `%c` and `%u` as its own text, as mosquitto takes those of `topic`.
+    fn literal(text: &str) -> Result<Self, &'static str> {
+        Ok(match text {
+            "+" => Self::Any,
+            "#" => Self::Rest,
+            "" => Self::Parts([].into()),
+            _ => Self::Parts([Part::Text(text.into())].into()),
+        })
+    }
+
     fn of(text: &str) -> Result<Self, &'static str> {
         match text {
             "+" => return Ok(Self::Any),

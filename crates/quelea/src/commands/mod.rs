@@ -5,6 +5,7 @@
 //! also end as mosquitto's clients do: 27 when `-W` seconds have passed, and with the reason code
 //! or, for MQTT 3, the return code when the broker refuses the connection.
 
+pub mod import;
 pub mod serve;
 
 use std::ffi::OsString;
@@ -47,6 +48,8 @@ pub enum Command {
     Ctl(ctl::CtlArgs),
     /// Check a policy file, and explain what it decides.
     Policy(policy::PolicyArgs),
+    /// Translate the configuration of mosquitto.
+    Import(import::ImportArgs),
     /// Inspect and repair durable logs.
     Log(log_tool::LogArgs),
     /// Copy a data directory, even while a broker uses it.
@@ -85,6 +88,7 @@ pub fn run_tool(command: Command) -> ExitCode {
         Command::Ctl(args) => ctl::run(&args),
         Command::Policy(args) => policy::run(&args),
         Command::Flock(args) => flock::run(args),
+        Command::Import(args) => import::run(&args),
         Command::Log(args) => return log_tool::run(&args),
         Command::Backup(args) => return backup::run(&args),
         Command::Cluster(args) => cluster::run(&args),
