@@ -332,7 +332,7 @@ pub(super) fn unknown<'a>(list: &str, name: &str, known: impl Iterator<Item = &'
 const REMOVED: [(&str, &str); 2] = [("log.file_bytes_max", ROTATION), ("log.files_kept", ROTATION)];
 
 const ROTATION: &str = "the broker does not rotate its log file; set up logrotate, with \
-                        packaging/logrotate/quelea as a sample";
+                        packaging/deb/quelea.logrotate as a sample";
 
 /// What to say about a key that does not exist.
 fn unknown_key(general: &str) -> String {

@@ -405,6 +405,21 @@ fn wrong_usage_and_wrong_configuration_end_with_two() {
 }
 
 #[test]
+fn man_writes_a_page_for_each_command() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("man-{}", std::process::id()));
+    let man = || Command::new(QUELEA).arg("man").arg(&dir).output().unwrap();
+    let refused = man();
+    let report = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(1) && report.contains("No such file"), "{report}");
+    fs::create_dir_all(&dir).unwrap();
+    assert!(man().status.success());
+    let page = fs::read_to_string(dir.join("quelea-serve.1")).unwrap();
+    assert!(page.contains(".TH quelea") && page.contains("config"), "{page}");
+    assert!(dir.join("quelea.1").exists() && dir.join("quelea-passwd.1").exists());
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn flock_is_run_under_the_name_that_no_other_program_has() {
     use std::os::unix::fs::symlink;
 

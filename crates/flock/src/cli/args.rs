@@ -91,6 +91,9 @@ pub(super) enum Command {
     /// Print a completion script for a shell.
     #[command(after_help = "Examples:\n  $ flock completions bash")]
     Completions(Completions),
+    /// Write the manual pages of all commands.
+    #[command(after_help = "Examples:\n  $ flock man /usr/local/share/man/man1")]
+    Man(Man),
 }
 
 #[derive(Debug, clap::Args)]
@@ -678,6 +681,12 @@ pub(super) struct Compare {
 pub(super) struct Completions {
     /// The shell.
     pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Man {
+    /// An existing directory. Files of the same names are replaced.
+    pub directory: PathBuf,
 }
 
 /// By emqtt-bench's names.

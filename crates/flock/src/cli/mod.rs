@@ -20,8 +20,10 @@ mod tell;
 mod topics;
 mod versus;
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{CommandFactory, Parser};
 
 use args::{Args, Command};
@@ -81,13 +83,31 @@ fn carry_out(command: Command) -> anyhow::Result<ExitCode> {
         Command::SelfTest(args) => selftest::self_test(&args),
         Command::Completions(shell) => {
             let mut script = Vec::new();
-            clap_complete::generate(shell.shell, &mut Args::command(), "flock", &mut script);
+            let name = called_as();
+            clap_complete::generate(shell.shell, &mut Args::command(), name, &mut script);
             catalogue::print(&String::from_utf8_lossy(&script))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man(man) => {
+            let place = || format!("cannot write manual pages to {}", man.directory.display());
+            let pages = Args::command().name(called_as());
+            clap_mangen::generate_to(pages, &man.directory).with_context(place)?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
+/// `quelea-flock` where it is installed, because util-linux has another `flock`.
+fn called_as() -> &'static str {
+    let path = std::env::args_os().next().unwrap_or_default();
+    if Path::new(&path).file_name().is_some_and(|name| name == INSTALLED) {
+        INSTALLED
+    } else {
+        "flock"
+    }
+}
+
+const INSTALLED: &str = "quelea-flock";
 const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 const NOT_VALID: u8 = 3;

@@ -329,4 +329,14 @@ fn help_and_completions() {
     assert!(out(&flock(&["--help"])).contains("flock run MB-B1"));
     assert!(out(&flock(&["pub", "--help"])).contains("%rand_N"));
     assert!(out(&flock(&["completions", "bash"])).contains("complete -F"));
+    let folder = Folder::new("man");
+    let installed = folder.0.join("quelea-flock");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_flock"), &installed).unwrap();
+    let named = Command::new(&installed).args(["completions", "bash"]).output().unwrap();
+    assert!(out(&named).contains("default quelea-flock"), "not for util-linux's flock");
+    let written = Command::new(&installed).arg("man").arg(&folder.0).output().unwrap();
+    assert!(written.status.success());
+    let page = std::fs::read_to_string(folder.0.join("quelea-flock-run.1")).unwrap();
+    assert!(page.starts_with(".ie") && page.contains("duration"), "{page}");
+    assert!(!folder.0.join("flock.1").exists());
 }

@@ -9,12 +9,13 @@ pub mod import;
 pub mod serve;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use base::{EXIT_OK, EXIT_USAGE, print};
+use base::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
 
 use cli::{ctl, flock, passwd, policy, publish, subscribe};
 
@@ -63,6 +64,12 @@ pub enum Command {
         /// The shell.
         shell: Shell,
     },
+    /// Write the manual pages of all commands.
+    #[command(after_help = "Examples:\n  quelea man /usr/local/share/man/man1")]
+    Man {
+        /// An existing directory. Files of the same names are replaced.
+        directory: PathBuf,
+    },
 }
 
 /// Parses the arguments of this process.
@@ -98,6 +105,13 @@ pub fn run_tool(command: Command) -> ExitCode {
             print(&script);
             EXIT_OK
         }
+        Command::Man { directory } => match clap_mangen::generate_to(Cli::command(), &directory) {
+            Ok(()) => EXIT_OK,
+            Err(error) => {
+                complain(&format!("cannot write manual pages to {}: {error}", directory.display()));
+                EXIT_FAILURE
+            }
+        },
         Command::Serve(_) => EXIT_USAGE,
     };
     ExitCode::from(code)
