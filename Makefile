@@ -157,6 +157,11 @@ lint: ## formatting, spelling, house rules, plain words, clippy, documentation, 
 release: ## archives of the programs with checksums, after a check of version and changelog
 	@python3 packaging/release.py
 
+.PHONY: deb
+deb: ## Debian packages of quelea and flock, in target/release-files
+	$(CARGO) build --release --locked -p quelea -p flock --bins
+	@python3 packaging/deb.py
+
 .PHONY: docs
 docs: ## write all generated documents: configuration, metrics, $SYS topics, conformance, performance
 	$(CARGO) xtask docs

@@ -87,6 +87,8 @@ SUITES = [
     ),
     ("tools", [*PYTEST, "tests/tools"], count_pytest),
     ("tutorials", ["python3", "tests/tutorials/run.py"], count_guard),
+    # Installs packages of the debug build in a root directory of its own: needs root.
+    ("packages", [*PYTEST, *PROCESSES, "tests/packages"], count_pytest),
     # Three brokers on three NATS servers; `make cluster-test` is the long form.
     ("cluster", ["python3", "tests/cluster/rounds.py", "--short"], count_cluster),
     # The hot path in instructions, against the committed baseline: see its own help.
