@@ -162,6 +162,11 @@ deb: ## Debian packages of quelea and flock, in target/release-files
 	$(CARGO) build --release --locked -p quelea -p flock --bins
 	@python3 packaging/deb.py
 
+.PHONY: image
+image: ## a container image of the broker as a file for `docker load`, in target/release-files
+	$(CARGO) build --release --locked -p quelea --bins
+	@python3 packaging/image.py
+
 .PHONY: docs
 docs: ## write all generated documents: configuration, metrics, $SYS topics, conformance, performance
 	$(CARGO) xtask docs
