@@ -19,6 +19,7 @@ from ports import defaults_taken
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / "tests/e2e/.venv/bin"
 QUELEA = ROOT / "target/debug/quelea"
+PAGES = ROOT / "tests/pages/.venv/bin/python"
 PYTEST = [str(VENV / "python"), "-m", "pytest", "-q"]
 # End-to-end tests wait most of the time: three files at once keep two cores busy.
 PROCESSES = ["-n", "3", "--dist", "loadfile"]
@@ -85,6 +86,8 @@ SUITES = [
         ["node", "--test", "--test-reporter=tap", "tests/e2e/mqttjs.test.js"],
         count_node,
     ),
+    # The dashboard in Chromium.
+    ("pages", [str(PAGES), "-m", "pytest", "-q", "--durations=5", "tests/pages"], count_pytest),
     ("tools", [*PYTEST, "tests/tools"], count_pytest),
     ("tutorials", ["python3", "tests/tutorials/run.py"], count_guard),
     # Installs packages of the debug build in a root directory of its own: needs root.

@@ -47,8 +47,8 @@ fn walk(root: &Path, directory: &Path, extensions: &[&str], found: &mut Vec<File
     Ok(())
 }
 
-/// Directories that hold nothing of ours: see `.gitignore`.
-const LEFT_OUT: [&str; 9] = [
+/// Directories that hold nothing of ours: see `.gitignore`. `vendor` has files of other projects.
+const LEFT_OUT: [&str; 10] = [
     ".git",
     ".venv",
     "target",
@@ -58,4 +58,5 @@ const LEFT_OUT: [&str; 9] = [
     "corpus",
     "artifacts",
     "__pycache__",
+    "vendor",
 ];

@@ -9,6 +9,8 @@
 pub mod api;
 pub mod cluster;
 pub mod commands;
+mod dashboard;
+pub mod history;
 pub mod http;
 pub mod life_cycle;
 pub mod logging;

@@ -74,6 +74,11 @@ impl Http {
         Ok(Self { base, authorization, agent })
     }
 
+    /// Scheme, host and port.
+    pub(super) fn base(&self) -> &str {
+        &self.base
+    }
+
     /// Calls a route; JSON or null.
     pub(super) fn call(
         &self,

@@ -64,6 +64,8 @@ struct Access {
 enum CtlCommand {
     /// Show version, state and totals of the broker.
     Info,
+    /// Print a link that opens the dashboard, once, within 10 minutes.
+    Dashboard,
     /// Show rates and slow clients, updated until interrupted.
     Top(TopArgs),
     /// List, show, disconnect or delete clients, connected or not.
@@ -319,6 +321,7 @@ impl Ctl {
     fn run(&self, command: &CtlCommand) -> Result<(), Failure> {
         match command {
             CtlCommand::Info => self.show("/broker"),
+            CtlCommand::Dashboard => self.dashboard(),
             CtlCommand::Top(args) => self.top(args),
             CtlCommand::Clients(command) => self.clients(command),
             CtlCommand::Ban(command) => self.ban(command),
@@ -346,6 +349,16 @@ impl Ctl {
             CtlCommand::Logs => self.logs(),
             CtlCommand::Settings => self.list("/settings", &[], 0, SETTINGS),
         }
+    }
+
+    fn dashboard(&self) -> Result<(), Failure> {
+        let link = self.http.call("POST", "/sessions/link", None)?;
+        if self.json {
+            return self.print_value(&link);
+        }
+        let code = link["code"].as_str().unwrap_or_default();
+        print(format!("{}/#login={code}\n", self.http.base()).as_bytes());
+        Ok(())
     }
 
     fn clients(&self, command: &Clients) -> Result<(), Failure> {
@@ -600,6 +613,7 @@ const SETTINGS: &[Column] =
 const EXAMPLES: &str = "\
 Examples:
   quelea ctl info                                 version, state, totals
+  quelea ctl dashboard                            a link that opens it in a browser
   quelea ctl clients list --offline --limit 0     all sessions without a connection
   quelea ctl top                                  rates and slow clients
   quelea ctl clients show dev-7 --json

@@ -45,9 +45,9 @@ enum Decoy {
     Scram(u32),
 }
 
-/// What is known of one user.
-#[derive(Clone, Debug, Default)]
-struct User {
+/// What is known of one user: equal as long as its password stays the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct User {
     hash: Option<Hash>,
     scram: Option<Credentials>,
 }
@@ -239,6 +239,10 @@ impl PasswordFile {
 
     pub fn knows(&self, username: &str) -> bool {
         self.users.contains_key(username)
+    }
+
+    pub fn user(&self, username: &str) -> Option<&User> {
+        self.users.get(username)
     }
 
     pub fn user_count(&self) -> usize {

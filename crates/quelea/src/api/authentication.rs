@@ -1,4 +1,5 @@
-//! Authenticates callers of the API, by a token or by user name and password, and gives their role.
+//! Authenticates callers of the API, by a token, by user name and password, or by a log-in session,
+//! and gives their role.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 use web::axum::http::header::AUTHORIZATION;
 use web::axum::http::{HeaderMap, StatusCode};
 
+use super::logins::{LogIns, Owner, Proof};
 use super::problem::Problem;
 use super::routes::Role;
 use super::token;
@@ -49,6 +51,7 @@ pub(crate) struct ApiAuthenticator {
     salt: Digest,
     known: Mutex<HashMap<Digest, Instant>>,
     wrong: Mutex<Wrong>,
+    pub(crate) log_ins: LogIns,
 }
 
 /// Passwords that were wrong.
@@ -75,10 +78,11 @@ impl Wrong {
 }
 
 /// An authenticated caller.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Identity {
     pub(crate) name: String,
     pub(crate) role: Role,
+    pub(crate) proof: Proof,
 }
 
 impl ApiAuthenticator {
@@ -100,6 +104,7 @@ impl ApiAuthenticator {
             salt,
             known: Mutex::default(),
             wrong: Mutex::new(Wrong::new()),
+            log_ins: LogIns::default(),
         })
     }
 
@@ -136,8 +141,10 @@ impl ApiAuthenticator {
         let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let (scheme, secret) = header.and_then(|text| text.split_once(' ')).unwrap_or_default();
         let is = |wanted: &str| scheme.eq_ignore_ascii_case(wanted);
-        if is("bearer") && digest(&self.salt, secret.trim().as_bytes()) == self.token {
-            return Ok(Identity { name: TOKEN_NAME.into(), role: Role::Admin });
+        if is("bearer")
+            && let Some(identity) = self.of_bearer(secret.trim())
+        {
+            return Ok(identity);
         }
         if let Some(users) = self.users()
             && let Some((name, password)) = basic_of(header.unwrap_or_default())
@@ -147,6 +154,37 @@ impl ApiAuthenticator {
         Err(unauthorized("the request has no valid token or password"))
     }
 
+    /// The token, a log-in session, or the link of one.
+    fn of_bearer(&self, secret: &str) -> Option<Identity> {
+        if digest(&self.salt, secret.as_bytes()) == self.token {
+            return self.identity(Owner::Token, Proof::Secret(Owner::Token));
+        }
+        let now = Instant::now();
+        if let Some((key, owner)) = self.log_ins.find(secret, now) {
+            let identity = self.identity(owner, Proof::Session(key));
+            if identity.is_none() {
+                self.log_ins.end(&key);
+            }
+            return identity;
+        }
+        let (key, owner) = self.log_ins.of_link(secret, now)?;
+        self.identity(owner, Proof::Link(key))
+    }
+
+    /// None: the user is gone, or its password is another one now.
+    fn identity(&self, owner: Owner, proof: Proof) -> Option<Identity> {
+        let (name, role) = match owner {
+            Owner::Token => (TOKEN_NAME.to_owned(), Role::Admin),
+            Owner::User(name, then) => {
+                let users = self.users();
+                users.as_ref().and_then(|users| users.user(&name)).filter(|now| **now == then)?;
+                let role = self.role_of(&name);
+                (name, role)
+            }
+        };
+        Some(Identity { name, role, proof })
+    }
+
     async fn check_password(
         &self,
         users: &Arc<PasswordFile>,
@@ -154,7 +192,9 @@ impl ApiAuthenticator {
         from: Origin,
     ) -> Result<Identity, Problem> {
         let key = digest(&self.salt, format!("{name}\0{password}").as_bytes());
-        let identity = Identity { name: name.to_owned(), role: self.role_of(name) };
+        let user = users.user(name).cloned().unwrap_or_default();
+        let proof = Proof::Secret(Owner::User(name.to_owned(), user));
+        let identity = Identity { name: name.to_owned(), role: self.role_of(name), proof };
         if self.is_known(&key) {
             return Ok(identity);
         }
@@ -323,7 +363,8 @@ mod tests {
         assert_eq!(text.lines().nth(1), Some("http://127.0.0.1:1"));
         let mode = fs::metadata(&config.token_file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let admin = Identity { name: "token".into(), role: Role::Admin };
+        let proof = Proof::Secret(Owner::Token);
+        let admin = Identity { name: "token".into(), role: Role::Admin, proof };
         assert_eq!(ask(&authenticator, &format!("Bearer {token}")).unwrap(), admin);
         let again = ApiAuthenticator::new(&config).unwrap();
         assert_eq!(ask(&again, &format!("bearer  {token}")).unwrap(), admin);
@@ -332,6 +373,40 @@ mod tests {
             assert_eq!(status, StatusCode::UNAUTHORIZED, "{wrong}");
         }
         assert!(block_on(authenticator.authenticate(&HeaderMap::new(), Origin::Local)).is_err());
+    }
+
+    /// A session has the rights of its owner as they are now, whatever the owner is called.
+    #[test]
+    fn a_session_lasts_as_long_as_the_password_of_its_user() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("users");
+        let write = |name: &str, password: &[u8]| {
+            fs::write(&path, user_lines(name, password, false).join("\n")).unwrap();
+        };
+        write("token", b"one");
+        let base = config(directory.path());
+        let config = ApiConfig { password_file: Some(path.clone()), ..base };
+        let authenticator = ApiAuthenticator::new(&config).unwrap();
+        let log_in = || {
+            let identity = ask(&authenticator, &basic("token", "one")).unwrap();
+            let Proof::Secret(owner) = identity.proof else { panic!("{identity:?}") };
+            format!("Bearer {}", authenticator.log_ins.begin(owner, Instant::now()))
+        };
+        let session = log_in();
+        let identity = ask(&authenticator, &session).unwrap();
+        assert_eq!(identity.role, Role::Viewer, "a user of this name is not the token");
+        assert!(matches!(identity.proof, Proof::Session(_)));
+        // Salts differ, so the lines are others.
+        write("token", b"two");
+        assert!(authenticator.reload().unwrap());
+        assert!(ask(&authenticator, &session).is_err(), "another password");
+        write("token", b"one");
+        authenticator.reload().unwrap();
+        assert!(ask(&authenticator, &session).is_err(), "it has ended");
+        let session = log_in();
+        write("other", b"one");
+        authenticator.reload().unwrap();
+        assert!(ask(&authenticator, &session).is_err(), "the user is gone");
     }
 
     #[test]

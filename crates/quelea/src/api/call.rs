@@ -4,6 +4,7 @@ use serde::de::DeserializeOwned;
 use web::axum::http::StatusCode;
 use web::percent_decoded;
 
+use super::logins::Proof;
 use super::problem::Problem;
 use super::routes::{Param, ParamKind, ParamLocation, Route};
 use super::scopes;
@@ -14,6 +15,8 @@ use config::namespaces::DEFAULT;
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) caller: Caller,
+    /// What the caller has shown.
+    pub(crate) proof: Option<Proof>,
     values: Vec<(&'static str, String)>,
     body: Vec<u8>,
 }
@@ -26,7 +29,7 @@ impl Call {
         query: &str,
         caller: Caller,
     ) -> Result<Self, Problem> {
-        let mut call = Self { caller, values: Vec::new(), body: Vec::new() };
+        let mut call = Self { caller, proof: None, values: Vec::new(), body: Vec::new() };
         for (wanted, part) in route.path.split('/').zip(path.split('/')) {
             if let Some(name) = wanted.strip_prefix('{').and_then(|it| it.strip_suffix('}')) {
                 call.take(route, ParamLocation::Path, name, part)?;
@@ -73,6 +76,11 @@ impl Call {
         param.check(&value).map_err(|detail| Problem::bad(shown, detail).fix(param.about))?;
         self.values.push((param.name, value));
         Ok(())
+    }
+
+    /// With what its caller has shown.
+    pub(crate) fn shown(self, proof: Proof) -> Self {
+        Self { proof: Some(proof), ..self }
     }
 
     pub(crate) fn put_body(&mut self, body: Vec<u8>) {

@@ -11,6 +11,8 @@ mod call;
 mod clients;
 mod cluster;
 mod events;
+mod history;
+mod logins;
 mod messages;
 mod namespaces;
 pub mod openapi;
@@ -39,11 +41,14 @@ use web::axum::routing::on;
 
 pub(crate) use authentication::{ApiAuthenticator, check_files};
 use call::Call;
+pub(crate) use logins::Owner;
+use logins::Proof;
 use problem::Problem;
 use routes::{Method, Outcome, ROUTES, Role, Route};
 use views::Caller;
 
 use crate::cluster::Member;
+use crate::history::History;
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
 use crate::run::{Certificates, ConnectionLimiter, JournalBoard, Shards};
@@ -77,6 +82,7 @@ pub(crate) struct Facts {
     pub(crate) board: Arc<JournalBoard>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) life_cycle: Arc<LifeCycle>,
+    pub(crate) history: Arc<History>,
     pub(crate) namespaces: Arc<Namespaces>,
     /// None: this broker belongs to no cluster.
     pub(crate) member: Option<Member>,
@@ -140,9 +146,11 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
     };
     let (uri, name) = (request.uri(), identity.name.clone());
     let asked = match identity.role >= route.role {
+        _ if matches!(identity.proof, Proof::Link(_)) && !route.takes_link => Err(link_refused()),
         true => {
             let caller = Caller { name: identity.name, role: identity.role.as_str().into() };
             let parsed = Call::parse(route, uri.path(), uri.query().unwrap_or_default(), caller);
+            let parsed = parsed.map(|call| call.shown(identity.proof));
             parsed.and_then(|call| cluster::check_serves(&api, route).map(|()| call))
         }
         false => Err(forbidden(route, identity.role)),
@@ -227,6 +235,11 @@ fn forbidden(route: &Route, role: Role) -> Problem {
     let detail = format!("this needs the role {}, got {}", route.role.as_str(), role.as_str());
     let fix = "add the user to api.operators or api.admins, or use the token";
     Problem::new(StatusCode::FORBIDDEN, detail).fix(fix)
+}
+
+fn link_refused() -> Problem {
+    let detail = "a log-in link begins a session, and nothing else";
+    Problem::new(StatusCode::FORBIDDEN, detail).fix("send it with POST /sessions")
 }
 
 /// Who does what.

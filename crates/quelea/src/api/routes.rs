@@ -10,6 +10,8 @@ use web::axum::response::Response;
 use web::axum::routing::MethodFilter;
 
 use super::call::Call;
+use super::history::{Samples, Totals};
+use super::logins::{LogIn, LogInLink};
 use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
 use super::views::{
@@ -17,7 +19,7 @@ use super::views::{
     Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting,
     Subscription,
 };
-use super::{Api, bans, broker, clients, cluster, events, messages, namespaces};
+use super::{Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces};
 
 /// What is done for whom.
 #[derive(Debug)]
@@ -38,6 +40,8 @@ pub(crate) struct Route {
     /// A node of a cluster answers it also while it does not serve: it changes nothing, and asks
     /// no shard.
     pub(crate) without_shards: bool,
+    /// A log-in link is enough.
+    pub(crate) takes_link: bool,
 }
 
 pub(crate) type Run = fn(Arc<Api>, Call) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -199,6 +203,7 @@ const GET: Route = Route {
     run: |_, _| Box::pin(async { Ok(None) }),
     stream: None,
     without_shards: false,
+    takes_link: false,
 };
 
 /// All of them.
@@ -216,6 +221,64 @@ pub(crate) const ROUTES: &[Route] = &[
         about: "Shows the user of this request and its role.",
         answer: Some(Caller::schema),
         run: |_, call| Box::pin(async move { super::json(&call.caller) }),
+        without_shards: true,
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/sessions",
+        about: "Begins a log-in session: later requests use its token instead of a password. \
+                It ends after 30 minutes without a request, and after 12 hours.",
+        answer: Some(LogIn::schema),
+        run: |api, call| Box::pin(async move { logins::log_in(&api, &call) }),
+        without_shards: true,
+        takes_link: true,
+        ..GET
+    },
+    Route {
+        method: Method::Delete,
+        path: "/sessions",
+        about: "Ends the log-in session of this request.",
+        run: |api, call| Box::pin(async move { logins::log_out(&api, &call) }),
+        without_shards: true,
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/sessions/link",
+        about: "Makes a link to the dashboard that begins one log-in session, within 10 minutes.",
+        answer: Some(LogInLink::schema),
+        run: |api, call| Box::pin(async move { logins::make_link(&api, &call) }),
+        without_shards: true,
+        ..GET
+    },
+    Route {
+        path: "/totals",
+        about: "Shows the present values of the metrics that have a history.",
+        answer: Some(Totals::schema),
+        run: |api, _| Box::pin(async move { history::totals(&api) }),
+        without_shards: true,
+        ..GET
+    },
+    Route {
+        path: "/history",
+        about: "Shows metrics of the last six hours, sampled every ten seconds.",
+        params: &[
+            some_text("series", "Names of metrics, with commas between them. Default: all."),
+            Param {
+                kind: ParamKind::Number { min: 10, max: 21_600 },
+                ..text("window_secs", "The time until now, 10 to 21600. Default: 3600.")
+            },
+            Param {
+                kind: ParamKind::Number { min: 2, max: 2_160 },
+                ..text(
+                    "points_max",
+                    "The most samples, 2 to 2160; others are skipped. Default: 360.",
+                )
+            },
+        ],
+        answer: Some(Samples::schema),
+        run: |api, call| Box::pin(async move { history::show(&api, &call) }),
         without_shards: true,
         ..GET
     },
@@ -513,7 +576,9 @@ mod tests {
     #[test]
     fn what_a_standby_answers_changes_nothing() {
         let answered: Vec<&Route> = ROUTES.iter().filter(|route| route.without_shards).collect();
-        assert!(answered.iter().all(|route| route.method == Method::Get));
+        // Log-in sessions are of the node.
+        let is_log_in = |route: &Route| route.path.starts_with("/sessions");
+        assert!(answered.iter().all(|route| route.method == Method::Get || is_log_in(route)));
         assert!(answered.iter().any(|route| route.path == "/cluster"));
         let refused = |path| ROUTES.iter().any(|it| it.path == path && !it.without_shards);
         assert!(["/clients", "/bans", "/retained", "/publish"].into_iter().all(refused));

@@ -43,6 +43,10 @@ pub struct ServeArgs {
     /// Address of /metrics, /healthz and /readyz, or "off".
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
+    /// Serve the dashboard and the management API at the address of --http. On a terminal a link
+    /// to it is printed.
+    #[arg(long)]
+    pub dashboard: bool,
     /// Log level: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
@@ -142,7 +146,14 @@ impl ServeArgs {
             None => None,
         };
         let (listen, port) = (self.listen.clone(), self.port);
-        load(&Sources { file, env, flags: self.flags(), listen, port }, machine)
+        let mut sources = Sources { file, env, flags: self.flags(), listen, port };
+        let loaded = load(&sources, machine)?;
+        if !self.dashboard || loaded.config.api.is_some() {
+            return Ok(loaded);
+        }
+        let api = Flag { name: "--dashboard", key: "api.listen", value: "http".to_owned() };
+        sources.flags.push(api);
+        load(&sources, machine)
     }
 
     /// The configuration as it is now, for what may change while the broker runs.
@@ -191,6 +202,7 @@ fn read(path: &PathBuf) -> Result<SourceFile, ConfigError> {
 const EXAMPLES: &str = "\
 Examples:
   quelea serve                                        loopback, port 1883, data in ./quelea-data
+  quelea serve --dashboard                            the same with the dashboard in a browser
   quelea serve --port 2883 --data /var/lib/quelea
   quelea serve --durability memory                    stores nothing, touches no directory
   quelea serve --listen tcp://*:1883 --allow-anonymous
@@ -229,6 +241,25 @@ mod tests {
         let printed = print::effective(&loaded);
         assert!(printed.contains("level = \"debug\" # --log-level"), "{printed}");
         assert!(printed.contains("format = \"json\" # --log-format"), "{printed}");
+    }
+
+    #[test]
+    fn the_dashboard_is_where_the_api_is() {
+        let args = ServeArgs { dashboard: true, ..ServeArgs::default() };
+        let api = |args: &ServeArgs, env: &[(&str, &str)]| {
+            let env = env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            args.load(env, &MACHINE).map(|loaded| loaded.config.api.map(|api| api.listen))
+        };
+        assert_eq!(api(&ServeArgs::default(), &[]).unwrap(), None);
+        assert_eq!(api(&args, &[]).unwrap(), Some(config::ApiAddress::Http));
+        let own = config::ApiAddress::Own(([127, 0, 0, 1], 7).into());
+        let address = [("QUELEA_api__listen", "127.0.0.1:7")];
+        assert_eq!(api(&args, &address).unwrap(), Some(own), "an address of its own stays");
+        let off = ServeArgs { http: Some("off".into()), ..args };
+        assert!(api(&off, &[]).unwrap_err().to_string().contains("--dashboard: api.listen"));
+        let remote = ServeArgs { http: Some("0.0.0.0:9883".into()), ..off };
+        let error = api(&remote, &[]).unwrap_err().to_string();
+        assert!(error.contains("allow_remote"), "{error}");
     }
 
     #[test]

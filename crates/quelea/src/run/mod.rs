@@ -227,6 +227,7 @@ impl Running {
             durability = config.durability.level.as_str(),
             "ready"
         );
+        self.http.print_link();
         if let Some(node) = node {
             node.note_serving();
         }
@@ -266,6 +267,7 @@ impl Running {
             }),
             line_pace: &workers.line_pace,
             life_cycle: &parts.life_cycle,
+            history: &parts.history,
             member: parts.member.as_ref(),
             api_authenticator: self.http.api_authenticator.as_deref(),
             tls,

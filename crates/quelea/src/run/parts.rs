@@ -18,6 +18,7 @@ use super::standby::ClusterReferral;
 use super::{Shards, Timing, limits};
 use crate::api::{self, Api, Facts};
 use crate::cluster::Member;
+use crate::history::{self, History};
 use crate::http::{self, Health, Metrics};
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
@@ -44,6 +45,7 @@ pub(super) struct Parts {
     pub(super) turns: Arc<[Timing]>,
     pub(super) certificates: Arc<Certificates>,
     pub(super) life_cycle: Arc<LifeCycle>,
+    pub(super) history: Arc<History>,
     /// In a cluster.
     pub(super) member: Option<Member>,
 }
@@ -80,14 +82,19 @@ impl Parts {
         let namespaces = Namespaces::open(directory, stamps, &shared, &config.namespaces)?;
         let limiter = open_limiter(config, stamps)?;
         let health = Health::new();
+        let board = Arc::new(JournalBoard::new(journals, health.clone()));
+        let turns: Arc<[Timing]> = (0..workers).map(|_| Timing::default()).collect();
+        let sources =
+            history::Sources { shared: shared.clone(), board: board.clone(), turns: turns.clone() };
         Ok(Self {
             clock,
             authenticator: Arc::new(authenticator),
             namespaces: Arc::new(namespaces),
             limiter: Arc::new(limiter),
-            board: Arc::new(JournalBoard::new(journals, health.clone())),
+            board,
             health,
-            turns: (0..workers).map(|_| Timing::default()).collect(),
+            turns,
+            history: Arc::new(History::new(sources)),
             certificates: Arc::default(),
             life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, clock)),
             shared,
@@ -133,6 +140,7 @@ impl Parts {
             board: self.board.clone(),
             certificates: self.certificates.clone(),
             life_cycle: self.life_cycle.clone(),
+            history: self.history.clone(),
             namespaces: self.namespaces.clone(),
             member: self.member.clone(),
         }

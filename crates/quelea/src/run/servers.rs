@@ -1,13 +1,16 @@
 //! The HTTP servers of a broker: metrics and probes, and the API.
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use web::axum::Router;
 
 use super::listen;
-use crate::api::ApiAuthenticator;
+use crate::api::{ApiAuthenticator, Owner};
+use crate::dashboard;
 use crate::http;
 use config::{ApiAddress, Config};
 
@@ -28,8 +31,9 @@ impl HttpServers {
     pub(super) fn start(
         config: &Config,
         pages: Router,
-        mut routes: Option<Router>,
+        routes: Option<Router>,
     ) -> anyhow::Result<Self> {
+        let mut routes = routes.map(|routes| routes.merge(dashboard::router()));
         let mut servers = Self::default();
         let limits = web::Limits::default();
         let guard = |address: SocketAddr, routes| match address.ip().is_loopback() {
@@ -58,6 +62,19 @@ impl HttpServers {
     pub(super) fn api_url(&self) -> Option<String> {
         let server = self.api.as_ref().or(self.pages.as_ref())?;
         Some(format!("http://{}", server.address()))
+    }
+
+    /// On a terminal: a link that opens the dashboard for whoever started the broker, who can read
+    /// the token anyway. It is in no log.
+    pub(super) fn print_link(&self) {
+        if let Some(authenticator) = &self.api_authenticator
+            && let Some(url) = self.api_url()
+            && std::io::stdout().is_terminal()
+        {
+            let code = authenticator.log_ins.link(Owner::Token, Instant::now());
+            let line = format!("dashboard: {url}/#login={code} (works once, for 10 minutes)\n");
+            base::print(line.as_bytes());
+        }
     }
 
     pub(super) fn urls(&self) -> impl Iterator<Item = String> {

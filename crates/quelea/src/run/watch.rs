@@ -22,6 +22,7 @@ use super::memory_guard::{Bytes, MemoryGuard};
 use super::worker::Order;
 use crate::api::ApiAuthenticator;
 use crate::cluster::Member;
+use crate::history::History;
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
 use crate::logging::Logging;
@@ -75,6 +76,7 @@ pub(super) struct Watch<'a> {
     pub(super) namespaces: &'a Arc<Namespaces>,
     pub(super) line_pace: &'a Arc<LinePace>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
+    pub(super) history: &'a Arc<History>,
     /// In a cluster.
     pub(super) member: Option<&'a Member>,
     /// Of the API, if it is on.
@@ -246,8 +248,14 @@ fn warn_of_certificates(
     clock: Clock,
 ) {
     for warning in certificates.warn(clock.wall_secs()) {
-        let message = life_cycle.on_other(&warning);
-        message.into_iter().for_each(|message| mailboxes[0].put(Item::Publish(0, message)));
+        publish(mailboxes, life_cycle.on_other(&warning));
+    }
+}
+
+/// Messages of the broker itself.
+fn publish(mailboxes: &[Arc<Mailbox>], messages: impl IntoIterator<Item = Message>) {
+    for message in messages {
+        mailboxes[0].put(Item::Publish(0, message));
     }
 }
 
@@ -279,6 +287,8 @@ impl Ticker {
         let (clock, line_pace, member) =
             (watch.clock, watch.line_pace.clone(), watch.member.cloned());
         let (life_cycle, authenticator) = (watch.life_cycle.clone(), watch.authenticator.clone());
+        // Only the API shows it.
+        let history = watch.api_authenticator.map(|_| watch.history.clone());
         let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
         let (purge, sys_secs) = (watch.purge.clone(), watch.config.sys.interval_secs);
         let thread = std::thread::spawn(move || {
@@ -317,9 +327,8 @@ impl Ticker {
                 looked_at = Some(Instant::now());
                 clock_watch.look();
                 line_pace.log_withheld(clock.now_ms());
-                if let Some(message) = life_cycle.tick(clock.now_ms()) {
-                    mailboxes[0].put(Item::Publish(0, message));
-                }
+                history.iter().for_each(|history| history.look(clock.now_ms()));
+                publish(&mailboxes, life_cycle.tick(clock.now_ms()));
                 if warned_at.elapsed() >= CERTIFICATES_INTERVAL {
                     warned_at = Instant::now();
                     warn_of_certificates(&certificates, &life_cycle, &mailboxes, clock);
@@ -328,13 +337,10 @@ impl Ticker {
                 if sys_secs > 0 && elapsed >= f64::from(sys_secs) {
                     sys_at = Some(Instant::now());
                     let elapsed = elapsed.min(f64::from(sys_secs));
-                    let sockets_opened = limiter.accepted();
-                    let figures = Figures { shared: &shared, sockets_opened };
+                    let figures = Figures { shared: &shared, sockets_opened: limiter.accepted() };
                     let messages = sys.messages(figures, clock.uptime_secs(), elapsed);
                     let states = state_messages(&board, member.as_ref());
-                    for message in messages.into_iter().chain(states) {
-                        mailboxes[0].put(Item::Publish(0, message));
-                    }
+                    publish(&mailboxes, messages.into_iter().chain(states));
                 }
                 std::thread::park_timeout(guard.interval());
             }

@@ -1,0 +1,183 @@
+// Requests to the management API, and the log-in session.
+
+const BASE = "api/v1";
+const KEPT = "quelea.session";
+// The least time between two attempts while the broker does not answer.
+const RETRY_MS = 2000;
+
+export const ROLES = ["viewer", "operator", "admin"];
+
+// What the broker answers instead of a result (RFC 9457).
+export class Problem extends Error {
+  constructor(status, { detail, place, fix } = {}) {
+    super(detail || `status ${status}`);
+    Object.assign(this, { status, detail: detail || `status ${status}`, place, fix });
+  }
+}
+
+// The present session, and whether the broker answers. Changes are announced to listeners.
+export const state = {
+  session: read(),
+  away: false,
+  // Why there is no session, if there was one.
+  reason: null,
+  routes: new Set(),
+};
+const listeners = new Set();
+
+export function onChange(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+function announce() {
+  for (const listener of [...listeners]) listener();
+}
+
+function read() {
+  try {
+    return JSON.parse(sessionStorage.getItem(KEPT));
+  } catch {
+    return null;
+  }
+}
+
+function keep(session, reason = null) {
+  state.session = session;
+  state.reason = reason;
+  if (session) sessionStorage.setItem(KEPT, JSON.stringify(session));
+  else sessionStorage.removeItem(KEPT);
+  announce();
+}
+
+export const may = (role) => ROLES.indexOf(state.session?.role) >= ROLES.indexOf(role);
+
+// Whether the broker has a route, such as "GET /topics".
+export const has = (route) => state.routes.has(route);
+
+function setAway(away) {
+  if (state.away === away) return;
+  state.away = away;
+  announce();
+  if (away) setTimeout(probe, RETRY_MS);
+}
+
+async function probe() {
+  if (!state.away) return;
+  try {
+    await get("/caller");
+  } catch {
+    if (state.away) setTimeout(probe, RETRY_MS);
+  }
+}
+
+export function query(params = {}) {
+  const given = Object.entries(params).filter(([, value]) => value != null && value !== "");
+  const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return text ? `?${text}` : "";
+}
+
+async function send(method, path, { params, body, authorization, signal } = {}) {
+  const headers = { Authorization: authorization || `Bearer ${state.session?.token}` };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  try {
+    return await fetch(BASE + path + query(params), {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      cache: "no-store",
+      credentials: "omit",
+      redirect: "error",
+      referrerPolicy: "no-referrer",
+      signal,
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    setAway(true);
+    throw new Problem(0, {
+      detail: "the broker does not answer",
+      fix: "the page tries again by itself; check that the broker runs",
+    });
+  }
+}
+
+async function problemOf(answer) {
+  const text = await answer.text();
+  try {
+    return new Problem(answer.status, JSON.parse(text));
+  } catch {
+    return new Problem(answer.status, { detail: text.trim() || answer.statusText });
+  }
+}
+
+export async function request(method, path, options = {}) {
+  const asked = state.session;
+  const answer = await send(method, path, options);
+  setAway(false);
+  if (answer.ok) return answer.status === 204 ? null : answer.json();
+  const problem = await problemOf(answer);
+  if (answer.status === 401 && !options.authorization && asked === state.session) {
+    keep(null, "The session has ended. Log in again.");
+  }
+  throw problem;
+}
+
+export const get = (path, params, signal) => request("GET", path, { params, signal });
+export const post = (path, body, params) => request("POST", path, { body, params });
+export const put = (path, body, params) => request("PUT", path, { body, params });
+export const del = (path, params) => request("DELETE", path, { params });
+
+const segment = encodeURIComponent;
+export const clientPath = (id) => `/clients/${segment(id)}`;
+export { segment };
+
+function basic(name, password) {
+  const utf8 = new TextEncoder().encode(`${name}:${password}`);
+  return `Basic ${btoa(String.fromCharCode(...utf8))}`;
+}
+
+export async function logIn({ name, password, token }) {
+  const authorization = token ? `Bearer ${token}` : basic(name, password);
+  keep(await request("POST", "/sessions", { authorization }));
+}
+
+export async function logOut() {
+  try {
+    await request("DELETE", "/sessions");
+  } catch {
+    // It ends by itself if the broker is away.
+  }
+  keep(null);
+}
+
+// Which routes there are: an older broker lacks some pages.
+export async function learnRoutes() {
+  const document = await get("/openapi.json");
+  const routes = Object.entries(document.paths).flatMap(([path, methods]) =>
+    Object.keys(methods).map((method) => `${method.toUpperCase()} ${path}`));
+  state.routes = new Set(routes);
+  announce();
+}
+
+// Server-sent events. Calls `onEvent` for each until the signal aborts or the stream ends. The
+// interface of browsers for such streams cannot send the header of a session.
+export async function stream(path, params, onEvent, signal) {
+  const answer = await send("GET", path, { params, signal });
+  if (!answer.ok) throw await problemOf(answer);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const event = {};
+      for (const line of block.split("\n")) {
+        const [, name, text] = line.match(/^(\w+): ?(.*)$/) || [];
+        if (name) event[name] = name in event ? `${event[name]}\n${text}` : text;
+      }
+      if (event.data) onEvent(event);
+    }
+  }
+}

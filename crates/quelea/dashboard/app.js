@@ -1,0 +1,194 @@
+// The frame of all pages: log-in, navigation, keys, and the banner while the broker is away.
+
+import { render } from "./vendor/preact.js";
+import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { has, learnRoutes, logOut, may, state } from "./api.js";
+import { redraw } from "./chart.js";
+import { Dialogs, html, notify, useApiState, useGet } from "./ui.js";
+import { LogIn } from "./pages/login.js";
+import { Overview } from "./pages/overview.js";
+import { Clients } from "./pages/clients.js";
+import { Client } from "./pages/client.js";
+import { Topics } from "./pages/topics.js";
+import { Groups, Group } from "./pages/groups.js";
+import { Namespaces } from "./pages/namespaces.js";
+import { Bans } from "./pages/bans.js";
+import { Listeners } from "./pages/listeners.js";
+import { Logs } from "./pages/logs.js";
+import { Cluster } from "./pages/cluster.js";
+import { Settings } from "./pages/settings.js";
+import { Events } from "./pages/events.js";
+import { Messages } from "./pages/messages.js";
+
+// Path, page, name in the navigation, its key after `g`, and what the page needs.
+const PAGES = [
+  { path: "overview", page: Overview, name: "Overview", key: "o" },
+  { path: "clients", page: Clients, name: "Clients", key: "c" },
+  { path: "clients/:namespace/:id", page: Client },
+  { path: "topics", page: Topics, name: "Topics", key: "t" },
+  { path: "groups", page: Groups, name: "Shared groups", key: "g" },
+  { path: "groups/:namespace/:share/:filter", page: Group },
+  { path: "messages", page: Messages, name: "Publish & subscribe", key: "p" },
+  { path: "events", page: Events, name: "Events", key: "e" },
+  { path: "namespaces", page: Namespaces, name: "Namespaces", key: "n" },
+  { path: "bans", page: Bans, name: "Bans", key: "b" },
+  { path: "listeners", page: Listeners, name: "Listeners", key: "l" },
+  { path: "logs", page: Logs, name: "Durable log", key: "d" },
+  { path: "cluster", page: Cluster, name: "Cluster", key: "k" },
+  { path: "settings", page: Settings, name: "Settings", key: "s", role: "operator" },
+];
+const THEMES = ["system", "light", "dark"];
+// The second key of a pair has to follow within this time.
+const PAIR_MS = 1500;
+
+const visible = () => PAGES.filter((page) =>
+  page.name && (!page.role || may(page.role)) && (!page.route || has(page.route)));
+
+function place() {
+  const [path, search] = location.hash.replace(/^#\/?/, "").split("?");
+  const parts = path.split("/").map(decodeURIComponent);
+  for (const entry of PAGES) {
+    const wanted = entry.path.split("/");
+    const fits = wanted.length === parts.length
+      && wanted.every((name, at) => name.startsWith(":") || name === parts[at]);
+    if (!fits) continue;
+    const params = Object.fromEntries(wanted.map((name, at) => [name.slice(1), parts[at]])
+      .filter((_, at) => wanted[at].startsWith(":")));
+    return { entry, params, query: Object.fromEntries(new URLSearchParams(search)) };
+  }
+  return { entry: PAGES[0], params: {}, query: {} };
+}
+
+function usePlace() {
+  const [now, setNow] = useState(place);
+  useEffect(() => {
+    const change = () => setNow(place());
+    addEventListener("hashchange", change);
+    return () => removeEventListener("hashchange", change);
+  }, []);
+  return now;
+}
+
+function useKeys(showHelp) {
+  useEffect(() => {
+    let pairUntil = 0;
+    const onKey = (event) => {
+      const isTyping = event.target.closest?.("input, select, textarea, dialog");
+      if (event.ctrlKey || event.metaKey || event.altKey || isTyping) return;
+      const goes = performance.now() < pairUntil;
+      pairUntil = 0;
+      const page = goes && visible().find(({ key }) => key === event.key);
+      if (page) {
+        event.preventDefault();
+        location.hash = `#/${page.path}`;
+      } else if (event.key === "g") {
+        pairUntil = performance.now() + PAIR_MS;
+      } else if (event.key === "/") {
+        event.preventDefault();
+        const field = document.querySelector("[data-search]");
+        if (field) field.focus();
+        else location.hash = "#/clients?search=1";
+      } else if (event.key === "?") {
+        showHelp((is) => !is);
+      }
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
+}
+
+function ThemeSwitch() {
+  const [theme, setTheme] = useState(localStorage.getItem("quelea.theme") ?? "system");
+  const change = (next) => {
+    setTheme(next);
+    if (next === "system") {
+      localStorage.removeItem("quelea.theme");
+      delete document.documentElement.dataset.theme;
+    } else {
+      localStorage.setItem("quelea.theme", next);
+      document.documentElement.dataset.theme = next;
+    }
+    redraw();
+  };
+  return html`
+    <label class="theme"><span class="hidden">Colours</span>
+      <select value=${theme} onChange=${(event) => change(event.target.value)}>
+        ${THEMES.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`;
+}
+
+function Help({ close }) {
+  const box = useRef();
+  useEffect(() => { box.current.showModal(); }, []);
+  return html`
+    <dialog ref=${box} onClose=${close} aria-labelledby="help">
+      <h2 id="help">Keys</h2>
+      <dl class="keys">
+        <div><dt><kbd>/</kbd></dt><dd>search</dd></div>
+        <div><dt><kbd>?</kbd></dt><dd>this list</dd></div>
+        ${visible().map(({ key, name }) => html`<div><dt><kbd>g</kbd> <kbd>${key}</kbd></dt><dd>${name}</dd></div>`)}
+      </dl>
+      <div class="buttons"><button onClick=${() => box.current.close()}>Close</button></div>
+    </dialog>`;
+}
+
+function Frame() {
+  const { entry, params, query } = usePlace();
+  const [menu, setMenu] = useState(false);
+  const [help, setHelp] = useState(false);
+  const main = useRef();
+  const broker = useGet("/broker", undefined, 5000);
+  useKeys(setHelp);
+  const hash = location.hash;
+  useEffect(() => {
+    setMenu(false);
+    scrollTo(0, 0);
+  }, [hash]);
+  const [section] = entry.path.split("/");
+  const info = broker.data;
+  return html`
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the content</a>
+    <aside class=${menu ? "side open" : "side"}>
+      <div class="brand">
+        <a href="#/overview">quelea</a>
+        <span class="dim">${info?.version}</span>
+        ${info && info.state !== "ready" && html`<span class="badge warn" title=${info.detail}>${info.state}</span>`}
+        <button class="menu" aria-expanded=${menu} onClick=${() => setMenu(!menu)}>Menu</button>
+      </div>
+      <nav aria-label="Pages">
+        ${visible().map(({ path, name, key }) => html`
+          <a href=${`#/${path}`} aria-current=${section === path ? "page" : null} title=${`g ${key}`}>${name}</a>`)}
+      </nav>
+      <div class="who">
+        <span title="name and role of this session">${state.session.name} <span class="dim">${state.session.role}</span></span>
+        <${ThemeSwitch} />
+        <button class="plain" onClick=${() => setHelp(true)}>Keys</button>
+        <button class="plain" onClick=${logOut}>Log out</button>
+      </div>
+    </aside>
+    <main id="main" ref=${main} tabindex="-1">
+      <${entry.page} key=${`${entry.path} ${Object.values(params).join(" ")}`} params=${params} query=${query} />
+    </main>
+    ${help && html`<${Help} close=${() => setHelp(false)} />`}`;
+}
+
+function App() {
+  const { session, away, routes } = useApiState();
+  const [fault, setFault] = useState(null);
+  const token = session?.token;
+  const learn = () => learnRoutes().then(() => setFault(null), setFault);
+  useEffect(() => { if (token) learn(); }, [token, away]);
+  const isReady = session && routes.size > 0;
+  return html`
+    ${away && html`<div class="away" role="alert">The broker does not answer. Trying again every two seconds.</div>`}
+    ${!session ? html`<${LogIn} />` : isReady ? html`<${Frame} />` : html`<p class="wait">${fault ? fault.detail : "Loading"}</p>`}
+    <${Dialogs} />`;
+}
+
+addEventListener("unhandledrejection", (event) => {
+  if (event.reason?.status === undefined) return;
+  event.preventDefault();
+  notify(null, event.reason);
+});
+const root = document.getElementById("app");
+root.replaceChildren();
+render(html`<${App} />`, root);

@@ -1,0 +1,39 @@
+// The cluster of this node.
+
+import { bytes, number, duration } from "../format.js";
+import { Badge, Empty, Facts, Fault, Page, Section, Table, html, useGet } from "../ui.js";
+
+const LIVE_MS = 2000;
+
+export function Cluster() {
+  const { data, problem } = useGet("/cluster", undefined, LIVE_MS);
+  return html`
+    <${Page} title="Cluster" note=${data && `as ${data.node} knows it`}>
+      ${problem?.status === 404
+        ? html`<${Empty}>This broker is not part of a cluster.<//>`
+        : html`<${Fault} problem=${problem} />`}
+      ${data && html`
+        <${Facts} rows=${[
+          ["This node", `${data.node}, ${data.role}`],
+          ["Active node", data.active],
+          ["Address for clients", data.active_address && html`<span class="mono">${data.active_address}</span>`],
+          ["Lease", `epoch ${data.epoch}${data.lease_remaining_seconds > 0 ? `, ${data.lease_remaining_seconds.toFixed(1)} s left` : ""}`],
+          ["NATS", data.engine_connected ? "connected" : html`<${Badge} kind="bad">not connected<//>`],
+        ]} />
+        <${Section} title="Nodes">
+          <${Table} label="Nodes" rows=${data.nodes} keyOf=${(row) => row.node} columns=${NODES} />
+        <//>`}
+    <//>`;
+}
+
+const NODES = [
+  { title: "Node", cell: (row) => row.node },
+  { title: "Role", cell: (row) => html`<${Badge} kind=${row.role === "active" ? "good" : "plain"}>${row.role}<//>` },
+  { title: "Version", cell: (row) => row.version },
+  { title: "Address", wide: true, cell: (row) => html`<span class="mono">${row.address ?? "–"}</span>` },
+  { title: "Lag", num: true, cell: (row) => `${number(row.lag_messages)} messages` },
+  { title: "Lag in bytes", num: true, cell: (row) => bytes(row.lag_bytes) },
+  { title: "Lag in time", num: true, cell: (row) => `${row.lag_seconds.toFixed(1)} s` },
+  { title: "Last report", num: true, cell: (row) => `${duration(row.silent_seconds)} ago` },
+  { title: "Condition", cell: (row) => row.detail ?? html`<span class="dim">–</span>` },
+];

@@ -1,0 +1,119 @@
+// Topics: retained messages, and who receives messages on a topic.
+
+import { useState } from "../vendor/hooks.js";
+import { del, may, put, query as queryOf } from "../api.js";
+import { bytes, bytesOfBase64, duration, payload, pretty } from "../format.js";
+import { Badge, Empty, Facts, Fault, Field, Filters, List, Online, Page, Section, act, html, useGet } from "../ui.js";
+import { clientHref } from "./clients.js";
+
+const topicsHref = (params) => `#/topics${queryOf(params)}`;
+
+export function Topics({ query }) {
+  const namespaces = useGet("/namespaces", { limit: 1000 }).data?.items ?? [];
+  const [version, setVersion] = useState(0);
+  const { filter = "", namespace = "", topic } = query;
+  const change = (next) => { location.hash = topicsHref({ ...next, topic }); };
+  const fields = [
+    { name: "filter", title: "Topic filter", place: "#", search: true, type: "search" },
+    namespaces.length > 0 && {
+      name: "namespace", title: "Namespace",
+      options: [["", "all"], ["default", "default"], ...namespaces.map(({ name }) => [name, name])],
+    },
+  ].filter(Boolean);
+  const show = (row) => topicsHref({ filter, namespace: row.namespace, topic: row.topic });
+  return html`
+    <${Page} title="Topics" actions=${may("operator") && html`<button onClick=${() => edit({ namespace: namespace || "default" }, () => setVersion(version + 1))}>Retain a message</button>`}>
+      <${Receivers} topic=${topic} namespace=${namespace || "default"} filter=${filter} />
+      ${topic && html`<${Message} topic=${topic} namespace=${namespace || "default"} changed=${() => setVersion(version + 1)} />`}
+      <${Section} title="Retained messages">
+        <${Filters} values=${{ filter, namespace }} fields=${fields} onChange=${change} />
+        <${List} path="/retained" params=${{ filter, namespace }} label="Retained messages" version=${version}
+          keyOf=${(row) => `${row.namespace} ${row.topic}`} columns=${columns(show, namespaces.length > 0)}
+          empty=${filter ? "No retained message matches this filter." : "There is no retained message."} />
+      <//>
+    <//>`;
+}
+
+const columns = (show, hasNamespaces) => [
+  { title: "Topic", wide: true, cell: (row) => html`<a class="mono" href=${show(row)}>${row.topic}</a>` },
+  hasNamespaces && { title: "Namespace", cell: (row) => row.namespace },
+  { title: "Value", cell: (row) => html`<span class="mono clip">${preview(row)}</span>` },
+  { title: "QoS", num: true, cell: (row) => row.qos },
+  { title: "Size", num: true, cell: (row) => bytes(row.payload_bytes) },
+  { title: "Expires", num: true, cell: (row) => (row.expires_in_secs == null ? html`<span class="dim">never</span>` : `in ${duration(row.expires_in_secs)}`) },
+].filter(Boolean);
+
+function preview(row) {
+  const shown = row.payload ?? payload(bytesOfBase64(row.payload_base64)).text.split("\n")[0];
+  return shown.slice(0, 80);
+}
+
+function Receivers({ topic, namespace, filter }) {
+  const [draft, setDraft] = useState(topic ?? "");
+  return html`
+    <${Section} title="Who gets a message on a topic">
+      <form class="filters" onSubmit=${(event) => {
+        event.preventDefault();
+        location.hash = topicsHref({ filter, namespace, topic: draft });
+      }}>
+        <${Field} label="Topic"><input class="mono" value=${draft} required autocomplete="off" spellcheck=${false}
+          onInput=${(event) => setDraft(event.target.value)} /><//>
+        <button>Show</button>
+      </form>
+      ${topic && html`
+        <${List} path="/topics/receivers" params=${{ topic, namespace }} label=${`Receivers of ${topic}`}
+          columns=${receiverColumns(namespace)} empty=${`No subscription matches ${topic}.`} />`}
+    <//>`;
+}
+
+const receiverColumns = (namespace) => [
+  { title: "", cell: (row) => html`<${Online} is=${row.connected} />` },
+  { title: "Client", wide: true, cell: (row) => (row.client_id == null ? html`<span class="dim">a member of the group</span>` : html`<a class="mono" href=${clientHref(namespace, row.client_id)}>${row.client_id}</a>`) },
+  { title: "Shared group", cell: (row) => row.share ?? html`<span class="dim">–</span>` },
+  { title: "Filter", cell: (row) => html`<span class="mono">${row.filter}</span>` },
+  { title: "QoS", num: true, cell: (row) => row.qos },
+  { title: "Access rules", cell: (row) => (row.allowed ? "allow" : html`<${Badge} kind="bad">deny<//>`) },
+];
+
+function Message({ topic, namespace, changed }) {
+  const { data, problem, reload } = useGet("/retained/message", { topic, namespace });
+  if (problem?.status === 404) return html`<${Empty}>There is no retained message on ${topic}.<//>`;
+  if (!data) return html`<${Fault} problem=${problem} />`;
+  const shown = payload(bytesOfBase64(data.payload_base64));
+  const clear = async () => {
+    const is = await act({
+      title: `Clear the retained message of ${topic}?`, label: "Clear", danger: true,
+      text: "New subscribers no longer get it. Clients that have it keep it.",
+    }, () => del("/retained/message", { topic, namespace }), `The retained message of ${topic} was cleared.`);
+    if (is) { reload(); changed(); }
+  };
+  const actions = may("operator") && html`
+    <button onClick=${() => edit(data, () => { reload(); changed(); })}>Replace</button>
+    <button class="danger" onClick=${clear}>Clear</button>`;
+  return html`
+    <${Section} title=${topic} actions=${actions}>
+      <${Facts} rows=${[
+        ["QoS", data.qos], ["Size", bytes(data.payload_bytes)],
+        ["Content type", data.content_type],
+        ["Expires", data.expires_in_secs == null ? "never" : `in ${duration(data.expires_in_secs)}`],
+        ...data.user_properties.map(({ name, value }) => [name, value]),
+      ]} />
+      <pre tabindex="0" aria-label="Payload">${shown.kind === "text" ? pretty(shown.text) : shown.text}</pre>
+    <//>`;
+}
+
+async function edit(message, done) {
+  const is = await act({
+    title: message.topic ? `Replace the retained message of ${message.topic}?` : "Retain a message",
+    text: message.topic ? "Subscribers get the new message now." : "Subscribers get it now, and new subscribers when they subscribe.",
+    label: "Publish",
+    fields: [
+      !message.topic && { name: "topic", title: "Topic", required: true },
+      { name: "payload", title: "Payload", lines: 6, value: message.payload ?? "" },
+      { name: "qos", title: "QoS", options: [["0", "0"], ["1", "1"], ["2", "2"]], value: String(message.qos ?? 0) },
+    ].filter(Boolean),
+  }, ({ topic, payload: text, qos }) => put("/retained/message", { payload: text, qos: Number(qos) },
+    { topic: message.topic ?? topic, namespace: message.namespace }),
+  (answer) => (answer.reason_code < 128 ? "The message is retained." : `Refused: ${answer.reason}.`));
+  if (is) done();
+}

@@ -1,0 +1,142 @@
+"""A browser, brokers, and a page that fails its test when it breaks a rule of the browser."""
+
+import shutil
+import subprocess
+import urllib.parse
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from broker import QUELEA, Broker
+from fill import fill
+
+CONFIG = """
+[[listeners]]
+name = "devices"
+url = "tcp://127.0.0.1:0"
+allow_anonymous = true
+[[listeners]]
+url = "ws://127.0.0.1:0"
+allow_anonymous = true
+[listeners.websocket]
+origins = ["*"]
+[durability]
+level = "memory"
+[limits]
+connections_per_second_max = "unlimited"
+[log]
+client_lines_per_second_max = 10
+[api]
+listen = "http"
+password_file = "{dir}/users"
+operators = ["otto"]
+"""
+SESSIONS = 100_000
+
+# What a browser writes to the console when a request fails. Tests of such requests expect it.
+REQUEST_FAILED = "Failed to load resource"
+
+
+@pytest.fixture(scope="session")
+def users(tmp_path_factory):
+    """A password file of the API: vera views, otto operates."""
+    path = tmp_path_factory.mktemp("users") / "users"
+    for name in ("vera", "otto"):
+        subprocess.run([QUELEA, "passwd", "-b", str(path), name, "secret"], check=True)
+    return path.read_text()
+
+
+@pytest.fixture(scope="session")
+def full(users):
+    """A broker with very many sessions, shared by tests that change little."""
+    broker = Broker(CONFIG, {"users": users})
+    fill(broker.port(), SESSIONS)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def empty(users):
+    broker = Broker(CONFIG, {"users": users})
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert path, "chromium is missing: tests/setup pages"
+    with sync_playwright() as playwright:
+        # Tests may run as root in a container, where the sandbox cannot be made.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Dashboard:
+    """A tab, and what went wrong in it."""
+
+    def __init__(self, context, broker):
+        self.broker, self.context = broker, context
+        self.origin = f"http://127.0.0.1:{broker.port('http')}"
+        self.faults, self.failed = [], []
+        self.page = context.new_page()
+        self.page.set_default_timeout(15_000)
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
+        self.page.on("request", self._on_request)
+
+    def _on_console(self, message):
+        if message.type not in ("error", "warning"):
+            return
+        if message.text.startswith(REQUEST_FAILED):
+            self.failed.append(message.text)
+        else:
+            self.faults.append(f"console: {message.text}")
+
+    def _on_request(self, request):
+        url = urllib.parse.urlsplit(request.url)
+        if url.scheme != "data" and f"{url.scheme}://{url.netloc}" != self.origin:
+            self.faults.append(f"left the origin: {request.url}")
+
+    @property
+    def token(self):
+        return (self.broker.data / "api.token").read_text().splitlines()[0]
+
+    def open(self, path="overview"):
+        self.page.goto(f"{self.origin}/#/{path}")
+
+    def log_in(self, name=None, password="secret"):
+        page = self.page
+        if name is None:
+            page.get_by_label("Token", exact=False).fill(self.token)
+        else:
+            page.get_by_role("button", name="User").click()
+            page.get_by_label("Username").fill(name)
+            page.get_by_label("Password").fill(password)
+        page.get_by_role("button", name="Log in").click()
+
+    def heading(self, name):
+        self.page.get_by_role("heading", name=name, level=1).wait_for()
+
+    def check(self, may_fail=False):
+        """Nothing broke a rule; requests failed only where the test wanted it."""
+        assert self.faults == [], self.faults
+        assert may_fail or self.failed == [], self.failed
+
+
+@pytest.fixture
+def tab(chromium):
+    """Opens tabs: `tab(broker)`. Each is checked at the end of the test."""
+    opened = []
+
+    def make(broker, may_fail=False, **options):
+        options = {"viewport": {"width": 1400, "height": 900}, **options}
+        dashboard = Dashboard(chromium.new_context(**options), broker)
+        opened.append((dashboard, may_fail))
+        return dashboard
+
+    yield make
+    for dashboard, may_fail in opened:
+        dashboard.context.close()
+        dashboard.check(may_fail)

@@ -1,0 +1,333 @@
+"""The dashboard in a real browser."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+
+import pytest
+from playwright.sync_api import expect
+
+from broker import QUELEA
+from conftest import SESSIONS
+from fill import connect, publish, subscribe
+
+# Path and heading of each page that needs no client of its own.
+PAGES = [
+    ("overview", "Overview"),
+    ("clients", "Clients"),
+    ("topics", "Topics"),
+    ("groups", "Shared groups"),
+    ("messages", "Publish & subscribe"),
+    ("events", "Events"),
+    ("namespaces", "Namespaces"),
+    ("bans", "Bans"),
+    ("listeners", "Listeners"),
+    ("logs", "Durable log"),
+    ("settings", "Settings"),
+]
+
+
+class Client:
+    """An MQTT client that stays connected; it sends and does not look at answers but the first."""
+
+    def __init__(self, broker, client_id):
+        self.socket = socket.create_connection(("127.0.0.1", broker.port()))
+        self.socket.sendall(connect(client_id))
+        assert self.socket.recv(4)[:1] == b"\x20"
+
+    def send(self, data):
+        self.socket.sendall(data)
+        return self
+
+    def is_closed(self):
+        """Waits for the end."""
+        self.socket.settimeout(15)
+        try:
+            while self.socket.recv(4096):
+                pass
+        except ConnectionResetError:
+            pass
+        return True
+
+
+def ask(dashboard, method, path, authorization, body=None):
+    """Status and JSON of a call of the API."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{dashboard.origin}/api/v1{path}", data, method=method)
+    request.add_header("Authorization", authorization)
+    request.add_header("Content-Type", "application/json")
+    try:
+        with urllib.request.urlopen(request, timeout=15) as answer:
+            return answer.status, json.loads(answer.read() or "null")
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def session_of(dashboard):
+    return json.loads(dashboard.page.evaluate("sessionStorage.getItem('quelea.session')"))
+
+
+def test_log_in_log_out(empty, tab):
+    dashboard = tab(empty, may_fail=True)
+    page = dashboard.page
+    dashboard.open("clients")
+    dashboard.log_in("vera", "wrong")
+    expect(page.get_by_role("alert")).to_contain_text("wrong username or password")
+    page.get_by_label("Password").fill("secret")
+    page.get_by_role("button", name="Log in").click()
+    dashboard.heading("Clients")
+    kept = page.evaluate("JSON.stringify({ ...sessionStorage, ...localStorage }) + document.cookie")
+    assert "secret" not in kept and "vera" in kept
+    bearer = f"Bearer {session_of(dashboard)['token']}"
+    assert ask(dashboard, "GET", "/caller", bearer)[0] == 200
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("button", name="Log in")).to_be_visible()
+    assert ask(dashboard, "GET", "/caller", bearer)[0] == 401
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_link_logs_in_once(empty, tab):
+    command = [QUELEA, "ctl", "--data", str(empty.data), "dashboard"]
+    link = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    dashboard = tab(empty)
+    dashboard.page.goto(link)
+    dashboard.heading("Overview")
+    assert "login" not in dashboard.page.url
+    assert session_of(dashboard)["role"] == "admin"
+    late = tab(empty, may_fail=True)
+    late.page.goto(link)
+    expect(late.page.get_by_role("alert")).to_contain_text("link that was used")
+
+
+def test_a_removed_user_has_no_session(empty, tab, users):
+    dashboard = tab(empty, may_fail=True)
+    dashboard.open()
+    dashboard.log_in("vera")
+    dashboard.heading("Overview")
+    lines = [line for line in users.splitlines() if not line.startswith("vera:")]
+    (empty.directory / "users").write_text("\n".join(lines) + "\n")
+    empty.reload()
+    expect(dashboard.page.get_by_text("The session has ended")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_every_page_with_very_many_sessions(full, tab, width):
+    dashboard = tab(full, viewport={"width": width, "height": 850}, color_scheme="dark")
+    page = dashboard.page
+    rows = []
+    page.on("response", lambda answer: rows.append(answer) if "/clients?" in answer.url else None)
+    dashboard.open()
+    dashboard.log_in()
+    expect(page.get_by_text(f"{SESSIONS:,} sessions")).to_be_visible()
+    expect(page.locator("canvas").first).to_be_visible()
+    for path, heading in PAGES:
+        dashboard.open(path)
+        dashboard.heading(heading)
+        expect(page.locator("[aria-busy=true]")).to_have_count(0)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        expect(page.locator(".fault")).to_have_count(0)
+    assert rows and all(len(answer.json()["items"]) <= 50 for answer in rows)
+
+
+def test_filters_pages_and_one_client(full, tab):
+    dashboard = tab(full)
+    page = dashboard.page
+    dashboard.open("clients")
+    dashboard.log_in("vera")
+    body = page.locator("tbody tr")
+    expect(body).to_have_count(50)
+    first = body.first.inner_text()
+    page.get_by_role("button", name="Next").click()
+    expect(page.get_by_text("51 to 100")).to_be_visible()
+    assert body.first.inner_text() != first
+    page.get_by_role("button", name="Previous").click()
+    expect(body.first).to_have_text(re.compile(first.split()[0]))
+    page.keyboard.press("/")
+    page.keyboard.type("device-099999")
+    expect(body).to_have_count(1)
+    assert "client_id=device-099999" in page.url
+    page.get_by_role("link", name="device-099999").click()
+    dashboard.heading("device-099999")
+    expect(page.get_by_text("offline", exact=True)).to_be_visible()
+    expect(page.get_by_role("region", name="Subscriptions")).to_contain_text(f"site/{99_999 % 97}/#")
+    page.go_back()
+    expect(body).to_have_count(1)
+    page.keyboard.press("Tab")
+    page.get_by_role("heading", name="Clients").click()
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    dashboard.heading("Topics")
+
+
+def test_a_viewer_is_offered_nothing_that_it_may_not(full, tab):
+    dashboard = tab(full, may_fail=True)
+    page = dashboard.page
+    dashboard.open("clients/default/device-000001")
+    dashboard.log_in("vera")
+    dashboard.heading("device-000001")
+    for name in ("Disconnect", "Ban", "Delete session"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+    expect(page.get_by_role("link", name="Settings")).to_have_count(0)
+    bearer = f"Bearer {session_of(dashboard)['token']}"
+    for method, path in [
+        ("POST", "/clients/device-000001/disconnect"),
+        ("DELETE", "/clients/device-000001"),
+        ("GET", "/settings"),
+        ("POST", "/sessions"),
+        ("POST", "/sessions/link"),
+    ]:
+        assert ask(dashboard, method, path, bearer)[0] == 403, path
+
+
+def test_an_operator_disconnects_bans_and_an_admin_deletes(empty, tab):
+    client = Client(empty, "lamp/1").send(subscribe(["home/#"]))
+    dashboard = tab(empty, may_fail=True)
+    page = dashboard.page
+    dashboard.open("clients/default/lamp%2F1")
+    dashboard.log_in("otto")
+    expect(page.get_by_text("connected", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Delete session")).to_have_count(0)
+    page.get_by_role("button", name="Disconnect").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("The session stays")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    page.get_by_role("button", name="Disconnect").click()
+    dialog.get_by_role("button", name="Disconnect").click()
+    assert client.is_closed()
+    expect(page.get_by_text("lamp/1 was disconnected.")).to_be_visible()
+    page.get_by_role("button", name="Ban").click()
+    dialog.get_by_role("button", name="Ban").click()
+    expect(page.get_by_text("lamp/1 is banned.")).to_be_visible()
+    page.get_by_role("link", name="Bans").click()
+    page.get_by_role("button", name="Remove").click()
+    dialog.get_by_role("button", name="Remove").click()
+    expect(page.get_by_text("Nobody is banned.")).to_be_visible()
+    page.get_by_role("button", name="Log out").click()
+    dashboard.open("clients/default/lamp%2F1")
+    dashboard.log_in()
+    page.get_by_role("button", name="Delete session").click()
+    expect(dialog).to_contain_text("1 subscriptions and 0 queued messages")
+    dialog.get_by_role("button", name="Delete session").click()
+    dashboard.heading("Clients")
+    expect(page.get_by_text("No client has connected yet.")).to_be_visible()
+
+
+def test_a_broker_that_goes_away_comes_back(empty, tab):
+    dashboard = tab(empty, may_fail=True)
+    page = dashboard.page
+    dashboard.open("listeners")
+    dashboard.log_in("otto")
+    dashboard.heading("Listeners")
+    away = page.get_by_text("The broker does not answer.")
+    port = empty.port("http")
+    empty.kill()
+    expect(away).to_be_visible()
+    # It has a port of its own each time unless it is told one.
+    text = empty.config.read_text().replace('listen = "127.0.0.1:0"', f'listen = "127.0.0.1:{port}"')
+    empty.config.write_text(text)
+    empty._launch()
+    expect(away).to_have_count(0)
+    # Sessions are in memory: the page asks for the password, and goes on where it was.
+    expect(page.get_by_text("The session has ended")).to_be_visible()
+    dashboard.log_in("otto")
+    dashboard.heading("Listeners")
+    dashboard.faults.clear()
+
+
+def test_a_broker_that_pauses_goes_on(empty, tab):
+    dashboard = tab(empty, may_fail=True)
+    dashboard.open()
+    dashboard.log_in("otto")
+    dashboard.heading("Overview")
+    empty.process.send_signal(signal.SIGSTOP)
+    try:
+        dashboard.page.get_by_role("link", name="Clients").first.click()
+        dashboard.heading("Clients")
+    finally:
+        empty.process.send_signal(signal.SIGCONT)
+    expect(dashboard.page.get_by_text("No client has connected yet.")).to_be_visible()
+
+
+def test_publish_and_subscribe(empty, tab):
+    dashboard = tab(empty)
+    page = dashboard.page
+    dashboard.open("messages")
+    dashboard.log_in("otto")
+    page.get_by_role("button", name="Subscribe").click()
+    expect(page.get_by_text("Waiting for messages.")).to_be_visible()
+    page.get_by_label("Topic", exact=True).fill("home/<b>lamp</b>")
+    page.get_by_label("Payload").fill('{"on":true}')
+    page.get_by_role("button", name="Publish").click()
+    message = page.get_by_role("list", name="Messages").get_by_role("listitem")
+    expect(message).to_contain_text("home/<b>lamp</b>")
+    expect(message).to_contain_text('"on": true')
+    page.get_by_role("button", name="Disconnect").click()
+    expect(page.get_by_role("button", name="Subscribe")).to_be_visible()
+
+
+def test_names_of_clients_are_text(empty, tab):
+    """A client chooses its ID and topics; a page must not take them for its own."""
+    wrong = "<img src=x onerror=alert(1)>"
+    Client(empty, wrong).send(publish(f"a/{wrong}", wrong.encode(), retain=True))
+    dashboard = tab(empty)
+    page = dashboard.page
+    dashboard.open("clients")
+    dashboard.log_in()
+    page.get_by_role("link", name=wrong).click()
+    dashboard.heading(wrong)
+    dashboard.open("topics")
+    page.get_by_role("link", name=f"a/{wrong}").click()
+    expect(page.locator("pre")).to_have_text(wrong)
+    expect(page.locator("img")).to_have_count(0)
+
+
+def test_retained_messages_and_receivers(empty, tab):
+    Client(empty, "wall").send(subscribe(["home/+"]))
+    dashboard = tab(empty, may_fail=True)
+    page = dashboard.page
+    dashboard.open("topics")
+    dashboard.log_in("otto")
+    page.get_by_role("button", name="Retain a message").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Topic").fill("home/mode")
+    dialog.get_by_label("Payload").fill("away")
+    dialog.get_by_role("button", name="Publish").click()
+    page.get_by_role("link", name="home/mode").click()
+    expect(page.locator("pre")).to_have_text("away")
+    expect(page.get_by_role("region", name="Receivers")).to_contain_text("wall")
+    page.get_by_role("button", name="Clear").click()
+    dialog.get_by_role("button", name="Clear").click()
+    expect(page.get_by_text("There is no retained message on home/mode.")).to_be_visible()
+
+
+def test_events_as_they_happen(empty, tab):
+    dashboard = tab(empty)
+    page = dashboard.page
+    dashboard.open("events")
+    dashboard.log_in("vera")
+    dashboard.heading("Events")
+    with page.expect_response(lambda answer: "/events" in answer.url and answer.status == 200):
+        page.reload()
+    client = Client(empty, "bell")
+    expect(page.get_by_role("link", name="bell").first).to_be_visible()
+    client.socket.close()
+
+
+def test_colours_follow_the_choice(empty, tab):
+    dashboard = tab(empty, color_scheme="light")
+    page = dashboard.page
+    dashboard.open()
+    dashboard.log_in()
+    dashboard.heading("Overview")
+    back = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(back)
+    page.get_by_label("Colours").select_option("dark")
+    assert page.evaluate(back) != light
+    page.reload()
+    dashboard.heading("Overview")
+    assert page.evaluate(back) != light
