@@ -110,6 +110,12 @@ impl ConnectionLimiter {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Present connections of all listeners.
+    pub(super) fn connections(&self) -> u64 {
+        let present = |(_, counts): &(_, Arc<Counts>)| counts.connections.load(Ordering::Relaxed);
+        self.listeners().iter().map(|listener| u64::from(present(listener))).sum()
+    }
+
     /// Network connections that all listeners have accepted.
     pub fn accepted(&self) -> u64 {
         let accepted = |(_, counts): &(_, Arc<Counts>)| counts.accepted.load(Ordering::Relaxed);

@@ -22,6 +22,7 @@ mod node;
 mod parts;
 mod reauthentication;
 mod servers;
+mod service;
 mod standby;
 mod stops;
 mod store;
@@ -36,6 +37,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::Context;
 use net::TlsContext;
@@ -67,6 +69,7 @@ use mailbox::Item;
 use node::{Active, Joined};
 use parts::{Ground, Parts};
 use servers::HttpServers;
+use service::{ServiceManager, Watched};
 use store::{OTHER_DIRECTORY, Restoration, Store};
 use workers::{Observers, Workers};
 
@@ -82,11 +85,12 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let clock = Clock::start();
     let loaded = Arc::new(loaded);
     let signals = watch::catch_reloads()?;
+    let service = ServiceManager::start();
     raise_descriptor_limit(loaded.config.limits.connections_max);
     // A wrong file ends the start at once. A standby may wait long: it reads them again before it
     // serves.
     rules::load(&loaded.config)?;
-    let (node, journals) = match node::join(&loaded, clock)? {
+    let (node, journals) = match node::join(&loaded, &service, clock)? {
         Joined::Alone => (None, None),
         Joined::Active(node, journals) => (Some(*node), Some(journals)),
         Joined::Stopped => {
@@ -99,7 +103,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let stamps = store.as_ref().map(|store| store.stamps().clone()).unwrap_or_default();
     let clock_watch =
         clock::resume(clock, store.as_ref().map(|store| store.data().path()), &stamps)?;
-    let parts = parts_of(loaded, store.as_ref(), &stamps, node.as_ref(), clock)?;
+    let parts = parts_of(loaded, store.as_ref(), &stamps, node.as_ref(), (clock, &service))?;
     let shards = Shards::new(&parts.shared);
     let http = parts.start_http(&shards)?;
     let restored = restore(store.as_ref(), &parts, &rules, journals)?;
@@ -140,7 +144,7 @@ fn parts_of(
     store: Option<&Store>,
     stamps: &Stamps,
     node: Option<&Active>,
-    clock: Clock,
+    (clock, service): (Clock, &ServiceManager),
 ) -> anyhow::Result<Parts> {
     let server = &loaded.config.server;
     let ground = Ground {
@@ -151,6 +155,7 @@ fn parts_of(
         workers: server.workers,
         decoy_secret: kept_secret(store)?,
         member: node.map(|node| node.clustered.member.clone()),
+        service: service.clone(),
     };
     let parts = Parts::make(loaded, ground, clock)?;
     if let Some(member) = &parts.member {
@@ -219,6 +224,12 @@ impl Running {
             tracing::info!(url, "listening");
         }
         parts.health.set_ready();
+        parts.service.watch(Watched {
+            mailboxes: workers.mailboxes.clone(),
+            turns: parts.turns.clone(),
+            acting: parts.member.as_ref().map(|member| member.acting.clone()),
+        });
+        parts.service.ready(parts.describe());
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             commit = env!("BUILD_COMMIT"),
@@ -234,6 +245,7 @@ impl Running {
         let watch = self.watch(workers, &acceptors, &listeners.tls, reread)?;
         watch.until_stopped(signals, clock_watch);
         parts.health.set(State::Stopping);
+        parts.service.stopping(Duration::from_secs(config.server.shutdown_grace_secs.into()));
         tracing::info!(grace_secs = config.server.shutdown_grace_secs, "stopping");
         is_stopping.store(true, Ordering::Release);
         acceptors.stop();
@@ -268,6 +280,7 @@ impl Running {
             line_pace: &workers.line_pace,
             life_cycle: &parts.life_cycle,
             history: &parts.history,
+            service: &parts.service,
             member: parts.member.as_ref(),
             api_authenticator: self.http.api_authenticator.as_deref(),
             tls,

@@ -12,6 +12,7 @@ use super::control::{self, Control};
 use super::journals::JournalBoard;
 use super::limiter::ConnectionLimiter;
 use super::servers::HttpServers;
+use super::service::ServiceManager;
 use super::stops::Stops;
 use super::workers::Workers;
 use super::{Shards, limits, open_control, standby};
@@ -51,16 +52,20 @@ pub(super) struct Active {
 /// # Errors
 ///
 /// When an address cannot be listened on, or the node cannot be one.
-pub(super) fn join(loaded: &Arc<Loaded>, clock: Clock) -> anyhow::Result<Joined> {
+pub(super) fn join(
+    loaded: &Arc<Loaded>,
+    service: &ServiceManager,
+    clock: Clock,
+) -> anyhow::Result<Joined> {
     let config = &loaded.config;
     let Some(cluster) = &config.cluster else { return Ok(Joined::Alone) };
     let stops = Stops::catch().context("cannot catch signals")?;
-    let Some(clustered) = begin(config, cluster, &stops, clock)? else {
+    let Some(clustered) = begin(config, cluster, (&stops, service), clock)? else {
         return Ok(Joined::Stopped);
     };
     let owner = control::Owner::Member(clustered.member.clone());
     let control = open_control(clustered.data.path(), owner);
-    let Some(journals) = standby::wait(loaded, &clustered, &stops, clock)? else {
+    let Some(journals) = standby::wait(loaded, &clustered, (&stops, service), clock)? else {
         leave(&clustered);
         return Ok(Joined::Stopped);
     };
@@ -75,10 +80,12 @@ pub(super) fn join(loaded: &Arc<Loaded>, clock: Clock) -> anyhow::Result<Joined>
 fn begin(
     config: &Config,
     cluster: &ClusterConfig,
-    stops: &Stops,
+    (stops, service): (&Stops, &ServiceManager),
     clock: Clock,
 ) -> anyhow::Result<Option<Clustered>> {
     let waiting = WaitReason::default();
+    let reason = waiting.clone();
+    service.waiting(move || reason.reason());
     let _http = answer_while_waiting(config, &waiting, clock)?;
     let (stop, stopped) = oneshot::channel::<()>();
     stops.set(move || drop(stop));

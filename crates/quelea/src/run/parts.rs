@@ -14,12 +14,13 @@ use super::journals::JournalBoard;
 use super::limiter::ConnectionLimiter;
 use super::mailbox::Mailbox;
 use super::servers::HttpServers;
+use super::service::ServiceManager;
 use super::standby::ClusterReferral;
 use super::{Shards, Timing, limits};
 use crate::api::{self, Api, Facts};
 use crate::cluster::Member;
 use crate::history::{self, History};
-use crate::http::{self, Health, Metrics};
+use crate::http::{self, Health, Metrics, State};
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
 use crate::metrics::{self, Sources};
@@ -46,6 +47,7 @@ pub(super) struct Parts {
     pub(super) certificates: Arc<Certificates>,
     pub(super) life_cycle: Arc<LifeCycle>,
     pub(super) history: Arc<History>,
+    pub(super) service: ServiceManager,
     /// In a cluster.
     pub(super) member: Option<Member>,
 }
@@ -62,6 +64,7 @@ pub(super) struct Ground<'a> {
     /// Of the directory, for password checks of users that do not exist.
     pub(super) decoy_secret: Option<[u8; 32]>,
     pub(super) member: Option<Member>,
+    pub(super) service: ServiceManager,
 }
 
 impl Parts {
@@ -73,7 +76,7 @@ impl Parts {
         ground: Ground<'_>,
         clock: Clock,
     ) -> anyhow::Result<Self> {
-        let Ground { directory, stamps, shards, journals, workers, decoy_secret, member } = ground;
+        let Ground { directory, stamps, shards, journals, workers, decoy_secret, .. } = ground;
         let config = &loaded.config;
         let authenticator =
             Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?;
@@ -98,13 +101,27 @@ impl Parts {
             certificates: Arc::default(),
             life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, clock)),
             shared,
-            member,
+            service: ground.service,
+            member: ground.member,
             loaded,
         })
     }
 
     pub(super) fn config(&self) -> &Config {
         &self.loaded.config
+    }
+
+    /// A line about the broker, for the service manager.
+    pub(super) fn describe(&self) -> impl Fn() -> String + Send + Sync + use<> {
+        let (health, limiter) = (self.health.clone(), self.limiter.clone());
+        move || {
+            let (state, reason) = health.readiness();
+            let connections = limiter.connections();
+            let is_ready = state == State::Ready && reason.is_none();
+            let state = reason.as_deref().unwrap_or(state.word());
+            let word = if is_ready { "" } else { "not ready: " };
+            format!("{word}{state}; connections: {connections}")
+        }
     }
 
     /// Starts metrics, probes and the API.

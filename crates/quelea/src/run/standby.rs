@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use broker::ConnectRequest;
 use broker::admission::{self, Refusal};
@@ -11,6 +12,7 @@ use net::TlsContext;
 
 use super::parts::{Ground, Parts};
 use super::servers::HttpServers;
+use super::service::ServiceManager;
 use super::stops::Stops;
 use super::{Shards, listen, start_acceptors};
 use crate::cluster::{Clustered, Member, TakenJournal, Turn};
@@ -72,14 +74,14 @@ impl ClusterReferral {
 pub(super) fn wait(
     loaded: &Arc<Loaded>,
     clustered: &Clustered,
-    stops: &Stops,
+    (stops, service): (&Stops, &ServiceManager),
     clock: Clock,
 ) -> anyhow::Result<Option<Vec<TakenJournal>>> {
     let turn = clustered.turn.clone();
     stops.set(move || drop(turn.send(Turn::Stop)));
     let turn = clustered.turn.clone();
     stops.set_reload(move || drop(turn.send(Turn::Reload)));
-    let parts = parts_of(loaded, clustered, clock)?;
+    let parts = parts_of(loaded, clustered, service, clock)?;
     let config = parts.config();
     let http = parts.start_http(&Shards::new(&parts.shared))?;
     let is_stopping = Arc::new(AtomicBool::new(false));
@@ -90,14 +92,16 @@ pub(super) fn wait(
     for url in listeners.urls.iter().cloned().chain(http.urls()) {
         tracing::info!(url, "listening as a standby");
     }
+    service.ready(parts.describe());
     let turn = loop {
         match clustered.turns.recv() {
-            Ok(Turn::Reload) => reload(&http, &listeners.tls),
+            Ok(Turn::Reload) => service.reload(|| reload(&http, &listeners.tls)),
             turn => break turn,
         }
     };
     if matches!(turn, Ok(Turn::Stop)) {
         parts.health.set(State::Stopping);
+        service.stopping(Duration::ZERO);
         tracing::info!("stopping");
     }
     is_stopping.store(true, Ordering::Release);
@@ -128,7 +132,12 @@ fn reload(http: &HttpServers, tls: &[(String, Arc<TlsContext>)]) {
 }
 
 /// A standby has no directory of its own: its files are copies, and only read in a takeover.
-fn parts_of(loaded: &Arc<Loaded>, clustered: &Clustered, clock: Clock) -> anyhow::Result<Parts> {
+fn parts_of(
+    loaded: &Arc<Loaded>,
+    clustered: &Clustered,
+    service: &ServiceManager,
+    clock: Clock,
+) -> anyhow::Result<Parts> {
     let ground = Ground {
         directory: None,
         stamps: &Stamps::default(),
@@ -137,6 +146,7 @@ fn parts_of(loaded: &Arc<Loaded>, clustered: &Clustered, clock: Clock) -> anyhow
         workers: 0,
         decoy_secret: None,
         member: Some(clustered.member.clone()),
+        service: service.clone(),
     };
     let parts = Parts::make(loaded.clone(), ground, clock)?;
     let member = clustered.member.clone();

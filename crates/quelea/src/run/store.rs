@@ -13,6 +13,7 @@ use storage::{Identity, Manifest, Record, Report, Stamp};
 use super::journals::JournalBackend;
 use super::limits;
 use super::parts::Parts;
+use super::service::ServiceManager;
 use crate::cluster::{Clustered, Member, TakenJournal};
 use config::Config;
 use data::MARK_FILE;
@@ -184,7 +185,7 @@ impl Store {
                 scope.spawn(move || reading.work(&done));
             }
             drop(done);
-            collect(&results, &reading.bytes_read, bytes)
+            collect(&results, &reading.bytes_read, bytes, &parts.service)
         })?;
         read.sort_by_key(|journal| journal.shard.id());
         if self.start.is_some() {
@@ -270,7 +271,10 @@ fn collect(
     results: &Receiver<anyhow::Result<ReadBack>>,
     bytes_read: &AtomicU64,
     bytes: u64,
+    service: &ServiceManager,
 ) -> anyhow::Result<Vec<ReadBack>> {
+    let mut told = 0;
+    service.progress(&format!("reading the logs: 0 of {bytes} bytes"));
     let mut read = Vec::new();
     let mut failures: Vec<String> = Vec::new();
     loop {
@@ -281,6 +285,10 @@ fn collect(
                 // Of files that are not full, less is read.
                 let bytes_read = bytes_read.load(Ordering::Relaxed).min(bytes);
                 tracing::info!(bytes_read, bytes, "reading the logs");
+                // A disk that stands still does not extend the time of the start.
+                if std::mem::replace(&mut told, bytes_read) != bytes_read {
+                    service.progress(&format!("reading the logs: {bytes_read} of {bytes} bytes"));
+                }
             }
             Err(RecvTimeoutError::Disconnected) => break,
         }

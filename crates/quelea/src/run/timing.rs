@@ -53,6 +53,10 @@ impl Timing {
             .collect()
     }
 
+    pub(super) fn count(&self) -> u64 {
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
     pub fn sum_secs(&self) -> f64 {
         self.sum_nanos.load(Ordering::Relaxed) as f64 / 1e9
     }

@@ -19,6 +19,7 @@ use super::keeper::Keeper;
 use super::limiter::ConnectionLimiter;
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
+use super::service::ServiceManager;
 use super::worker::Order;
 use crate::api::ApiAuthenticator;
 use crate::cluster::Member;
@@ -77,6 +78,7 @@ pub(super) struct Watch<'a> {
     pub(super) line_pace: &'a Arc<LinePace>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
     pub(super) history: &'a Arc<History>,
+    pub(super) service: &'a ServiceManager,
     /// In a cluster.
     pub(super) member: Option<&'a Member>,
     /// Of the API, if it is on.
@@ -102,7 +104,7 @@ impl Watch<'_> {
         let ticker = Ticker::start(self, clock_watch, is_over.clone());
         for signal in signals.forever() {
             match signal {
-                SIGHUP => self.reload(),
+                SIGHUP => self.service.reload(|| self.reload()),
                 // By default they end a process; scripts made for mosquitto send them.
                 SIGUSR1 | SIGUSR2 => {
                     let signal = if signal == SIGUSR1 { "SIGUSR1" } else { "SIGUSR2" };
