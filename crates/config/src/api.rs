@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::keys::Api;
+use super::keys::{Api, ClientAuth};
 use super::source::{Problem, Settings};
+use super::tls::{self, TlsConfig};
+use super::values;
 
 /// The API, which is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +14,18 @@ pub struct ApiConfig {
     pub listen: ApiAddress,
     pub token_file: PathBuf,
     pub password_file: Option<PathBuf>,
+    pub operators: Vec<String>,
+    pub admins: Vec<String>,
+    /// Of an address of its own. `None`: in clear text.
+    pub tls: Option<TlsConfig>,
+    pub certificates: CertificateRoles,
+}
+
+/// Common names of client certificates, by the role that they give.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CertificateRoles {
+    /// `*`: each certificate.
+    pub viewers: Vec<String>,
     pub operators: Vec<String>,
     pub admins: Vec<String>,
 }
@@ -30,18 +44,34 @@ pub const TOKEN_FILE: &str = "api.token";
 /// All routes of the management API are below it.
 pub const API_PREFIX: &str = "/api/v1";
 
-pub(super) fn lower(
-    api: Api,
+/// TLS of HTTP, and the API. `http`: the address of HTTP. The outer `None` is a mistake of this
+/// crate.
+pub(super) fn lower_with_tls(
     http: Option<SocketAddr>,
     data_dir: &Path,
     settings: &Settings,
     problems: &mut Vec<Problem>,
-) -> Option<ApiConfig> {
+) -> Option<(Option<TlsConfig>, Option<ApiConfig>)> {
+    let http_tls = tls::of_section("http.tls", settings, problems)?;
+    let api = Api::lower(values(settings, Api::SECTION, "api"))?;
+    let api = lower(api, (http, http_tls.as_ref()), data_dir, settings, problems)?;
+    Some((http_tls, api))
+}
+
+/// `http`: the address of HTTP, and its TLS. The outer `None` is a mistake of this crate.
+fn lower(
+    api: Api,
+    (http, http_tls): (Option<SocketAddr>, Option<&TlsConfig>),
+    data_dir: &Path,
+    settings: &Settings,
+    problems: &mut Vec<Problem>,
+) -> Option<Option<ApiConfig>> {
+    let tls = tls::of_section(TLS, settings, problems)?;
     let mut problem = |key: &str, detail: String| {
         problems.push(Problem { place: settings.place(key), key: key.into(), detail });
     };
     let (listen, address) = match (api.listen.as_str(), http) {
-        ("off", _) => return None,
+        ("off", _) => return Some(None),
         ("http", Some(address)) => (ApiAddress::Http, Some(address)),
         ("http", None) => {
             let detail = "http.listen is \"off\"; write an address and port for the API";
@@ -65,15 +95,41 @@ pub(super) fn lower(
             }
         },
     };
+    let is_shared = listen == ApiAddress::Http;
+    if is_shared && settings.has_section(TLS) {
+        let detail = "the API is at http.listen, whose TLS is [http.tls]; write the keys there";
+        problem(TLS, detail.into());
+    }
+    let own_tls = if is_shared { http_tls } else { tls.as_ref() };
+    check_certificates(&api, own_tls, &mut problem);
     if let Some(address) = address.filter(|address| !address.ip().is_loopback())
         && !api.allow_remote
+        && own_tls.is_none()
     {
+        let section = if is_shared { "http.tls" } else { TLS };
         let detail = format!(
             "{address} can be reached from other machines, and its connections are not encrypted; use \
-             127.0.0.1, or set allow_remote = true"
+             127.0.0.1, set certificate and key under [{section}], or set allow_remote = true"
         );
         problem("api.listen", detail);
     }
+    check_users(&api, &mut problem);
+    Some(Some(ApiConfig {
+        listen,
+        token_file: api.token_file.unwrap_or_else(|| data_dir.join(TOKEN_FILE)),
+        password_file: api.password_file,
+        operators: api.operators,
+        admins: api.admins,
+        tls: tls.filter(|_| !is_shared),
+        certificates: CertificateRoles {
+            viewers: api.certificate_viewers,
+            operators: api.certificate_operators,
+            admins: api.certificate_admins,
+        },
+    }))
+}
+
+fn check_users(api: &Api, problem: &mut dyn FnMut(&str, String)) {
     if api.password_file.is_none() {
         for (key, names) in [("api.operators", &api.operators), ("api.admins", &api.admins)] {
             if let Some(name) = names.first() {
@@ -91,11 +147,32 @@ pub(super) fn lower(
             ),
         );
     }
-    Some(ApiConfig {
-        listen,
-        token_file: api.token_file.unwrap_or_else(|| data_dir.join(TOKEN_FILE)),
-        password_file: api.password_file,
-        operators: api.operators,
-        admins: api.admins,
-    })
 }
+
+/// A name that gives a role has to be proved, and gives one role only.
+fn check_certificates(api: &Api, tls: Option<&TlsConfig>, problem: &mut dyn FnMut(&str, String)) {
+    let lists = [
+        ("api.certificate_viewers", &api.certificate_viewers),
+        ("api.certificate_operators", &api.certificate_operators),
+        ("api.certificate_admins", &api.certificate_admins),
+    ];
+    let asks = tls.is_some_and(|tls| tls.client_auth != ClientAuth::None);
+    for (place, (key, names)) in lists.into_iter().enumerate() {
+        if !names.is_empty() && !asks {
+            let detail = "needs client_ca, and client_auth = \"optional\" or \"require\", under \
+                          [http.tls], or [api.tls] if the API has its own address";
+            problem(key, detail.into());
+            return;
+        }
+        let is_wrong = |name: &&String| name.is_empty() || *name == "*" && place > 0;
+        if let Some(wrong) = names.iter().find(is_wrong) {
+            problem(key, format!("must be common names of certificates, got '{wrong}'"));
+        }
+        let others = lists[..place].iter().flat_map(|(_, others)| others.iter());
+        if let Some(name) = others.into_iter().find(|name| names.contains(name)) {
+            problem(key, format!("'{name}' is in two lists: use one of them"));
+        }
+    }
+}
+
+const TLS: &str = "api.tls";

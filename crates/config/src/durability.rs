@@ -21,7 +21,7 @@ pub struct DurabilityConfig {
     /// Resolved: never 0.
     pub segment_bytes: u32,
     /// Resolved. 0: no limit.
-    log_bytes_max: u64,
+    pub log_bytes_max: u64,
     commit_delay_ms: u32,
     space_percent: u32,
     reclaim_percent: u32,

@@ -20,7 +20,9 @@ pub const SECTIONS: &[Section] = &[
     RawNamespace::SECTION,
     Shared::SECTION,
     Http::SECTION,
+    Section { name: "http.tls", doc: HTTP_TLS, keys: RawTls::SECTION.keys },
     Api::SECTION,
+    Section { name: "api.tls", doc: API_TLS, keys: RawTls::SECTION.keys },
     Log::SECTION,
     Sys::SECTION,
     Events::SECTION,
@@ -682,8 +684,15 @@ settings! {
         operators: Vec<String> = ValueKind::List("usernames"), "";
         /// Users that may do everything.
         admins: Vec<String> = ValueKind::List("usernames"), "";
-        /// Allows an address that other machines can reach. Tokens and passwords are then sent in
-        /// clear text: use a TLS proxy.
+        /// Common names of client certificates whose owners are viewers without a token or a
+        /// password; `*`: all certificates. This and the next two keys need `client_auth`.
+        certificate_viewers: Vec<String> = ValueKind::List("common names, or *"), "";
+        /// Common names of client certificates whose owners are operators.
+        certificate_operators: Vec<String> = ValueKind::List("common names"), "";
+        /// Common names of client certificates whose owners are admins.
+        certificate_admins: Vec<String> = ValueKind::List("common names"), "";
+        /// Allows an address that other machines can reach without TLS. Tokens and passwords are
+        /// then sent in clear text.
         allow_remote: bool = ValueKind::Flag, "false";
     }
 }
@@ -728,6 +737,11 @@ settings! {
         per_client_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "20";
     }
 }
+
+const HTTP_TLS: &str = "HTTPS at `http.listen`. SIGHUP reloads the files.";
+
+const API_TLS: &str = "HTTPS at an address of the API's own (`api.listen`). SIGHUP reloads the \
+                       files. An API at the address of HTTP uses `[http.tls]`.";
 
 /// What MQTT's four-byte remaining length can say, header included.
 const PACKET_BYTES_MAX: u64 = 268_435_455 + 5;

@@ -20,13 +20,14 @@ pub mod print;
 pub mod schema;
 pub mod source;
 pub mod template;
+mod tls;
 pub mod url;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-pub use api::{API_PREFIX, ApiAddress, ApiConfig, TOKEN_FILE};
+pub use api::{API_PREFIX, ApiAddress, ApiConfig, CertificateRoles, TOKEN_FILE};
 pub use cluster::{ClusterConfig, EngineLogin, EngineServer, EngineTls};
 pub use demands::Demands;
 pub use derived::Derived;
@@ -43,9 +44,10 @@ pub use namespaces::{Namespace, NamespaceSource, NamespaceState, Placing};
 pub use net::Cidr as Network;
 pub use notes::notes;
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
+pub use tls::TlsConfig;
 
 use derived::Deriving;
-use keys::{AUTO, Api, Durability, Http, Log, RawListener, RawTls, RawWebSocket, Shared};
+use keys::{AUTO, Durability, Http, Log, RawListener, RawTls, RawWebSocket, Shared};
 use schema::{Section, Value};
 
 /// The checked configuration.
@@ -72,6 +74,8 @@ pub struct Config {
     pub shared_strategy: SharedStrategy,
     /// Where the HTTP server listens; `None`: it is off.
     pub http: Option<SocketAddr>,
+    /// `None`: HTTP is in clear text.
+    pub http_tls: Option<TlsConfig>,
     /// Names by which requests may address HTTP and the API on loopback.
     pub http_hosts: Vec<String>,
     /// `None`: the management API is off.
@@ -131,19 +135,6 @@ pub struct ListenerLimits {
     pub bytes_per_second_max: u64,
     /// At least 1 where there is a rate.
     pub bytes_burst: u64,
-}
-
-/// TLS of a listener. The files are named, not read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsConfig {
-    pub certificate: PathBuf,
-    pub chain: Option<PathBuf>,
-    pub key: PathBuf,
-    pub client_ca: Option<PathBuf>,
-    pub client_auth: ClientAuth,
-    pub crl: Option<PathBuf>,
-    pub min_version: TlsVersion,
-    pub identity: CertificateIdentity,
 }
 
 /// WebSocket of a listener.
@@ -226,6 +217,13 @@ impl Config {
         let loaded = load(&Sources::default(), machine);
         #[expect(clippy::expect_used, reason = "the tests load the defaults")]
         loaded.expect("the defaults are a valid configuration").config
+    }
+
+    /// TLS of the HTTP servers, by the key of their address.
+    pub fn http_tls_by_key(&self) -> Vec<(&'static str, &TlsConfig)> {
+        let api = self.api.as_ref().and_then(|api| api.tls.as_ref());
+        let all = [("http.listen", self.http_tls.as_ref()), ("api.listen", api)];
+        all.into_iter().filter_map(|(key, tls)| Some((key, tls?))).collect()
     }
 
     /// Is there any way to prove a user name?
@@ -343,8 +341,7 @@ fn lower(
     let http_hosts = http.hosts.clone();
     check_hosts("http.hosts", &http_hosts, settings, problems);
     let http = lower_http(&http, settings, problems);
-    let api = Api::lower(values(settings, Api::SECTION, "api"))?;
-    let api = api::lower(api, http, &server.data_dir, settings, problems);
+    let (http_tls, api) = api::lower_with_tls(http, &server.data_dir, settings, problems)?;
     let access = AccessFile::lower(values(settings, AccessFile::SECTION, "access"))?;
     let events = Events::lower(values(settings, Events::SECTION, "events"))?;
     check_events(&events, &access, settings, problems);
@@ -361,6 +358,7 @@ fn lower(
         namespaces,
         shared_strategy: shared.strategy,
         http,
+        http_tls,
         http_hosts,
         api,
         log: lower_log(log),
@@ -640,30 +638,9 @@ impl Listeners<'_> {
             }
             return None;
         }
-        if tls.client_auth != ClientAuth::None && tls.client_ca.is_none() {
-            let detail = "needs client_ca, the authorities that sign client certificates".into();
-            self.problem(&format!("{section}.client_auth"), detail);
-        }
-        if tls.client_auth == ClientAuth::None && (tls.client_ca.is_some() || tls.crl.is_some()) {
-            let detail = "client_ca and crl have no effect without client_auth; set it to \
-                          \"require\" or \"optional\"";
-            self.problem(&section, detail.into());
-        }
-        let (Some(certificate), Some(key)) = (tls.certificate, tls.key) else {
-            let detail = format!("{endpoint} needs both certificate and key");
-            self.problem(&section, detail);
-            return None;
-        };
-        Some(TlsConfig {
-            certificate,
-            chain: tls.chain,
-            key,
-            client_ca: tls.client_ca,
-            client_auth: tls.client_auth,
-            crl: tls.crl,
-            min_version: tls.min_version,
-            identity: raw.identity_from_certificate,
-        })
+        let what = endpoint.to_string();
+        let identity = raw.identity_from_certificate;
+        tls::lower(&section, &what, tls, identity, &mut |key, detail| self.problem(key, detail))
     }
 
     fn lower_websocket(

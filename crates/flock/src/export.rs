@@ -73,7 +73,11 @@ impl Sink {
             }
             Self::Otlp(url) => (url, "application/json", None),
         };
-        let agent = web::agent(&Url::parse(&url).map_err(io::Error::other)?, None, TIMEOUT);
+        let agent = web::agent(
+            &Url::parse(&url).map_err(io::Error::other)?,
+            &web::ClientTls::default(),
+            TIMEOUT,
+        );
         let agent = agent.map_err(io::Error::other)?;
         Ok(Receiver::Http { agent, url, kind, authorization })
     }

@@ -47,7 +47,7 @@ pub use stream::{Read, Stream};
 pub use sys::UnixCredentials;
 pub use tls::{
     ClientAuth, TlsClientContext, TlsClientOptions, TlsContext, TlsError, TlsOptions, TlsVersion,
-    authorities,
+    authorities, certificate_info,
 };
 pub use url::{Url, UrlError, host_and_port};
 pub use ws::upgrade::Origins;

@@ -80,7 +80,9 @@ fn look_at_names(config: &Config, found: &mut Vec<String>) {
             found.push(format!("authentication '{name}' {what} in clear text; use https://"));
         }
     }
-    if config.http.is_some_and(|address| !address.ip().is_loopback()) {
+    let requires = |tls: &config::TlsConfig| tls.client_auth == config::ClientAuth::Require;
+    let is_open = !config.http_tls.as_ref().is_some_and(requires);
+    if is_open && config.http.is_some_and(|address| !address.ip().is_loopback()) {
         found.push("http.listen can be reached from other machines, without authentication".into());
     }
     let in_clear = |server: &&EngineServer| !server.is_tls() && !server.is_loopback;
@@ -166,6 +168,7 @@ fn is_denied(rule: &Rule, rules: &[(usize, Rule)]) -> bool {
 /// Files with secrets that others on the machine can read.
 fn look_at_files(config: &Config, found: &mut Vec<String>) {
     let keys = config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+    let keys = keys.chain(config.http_tls_by_key().into_iter().map(|(_, tls)| tls));
     let shared = config.authentication.iter().filter_map(|provider| match &provider.method {
         Method::Jwt(own) => own.secret_file.as_deref(),
         Method::Http(_) | Method::Certificate { .. } => None,

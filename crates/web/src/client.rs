@@ -6,28 +6,45 @@ use std::time::Duration;
 
 use net::{TlsClientContext, TlsError, Url};
 pub use ureq;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+
+/// TLS of a client.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientTls<'a> {
+    /// Replaces the certificate authorities of the system.
+    pub ca: Option<&'a Path>,
+    /// Certificate with its chain, and key.
+    pub identity: Option<(&'a Path, &'a Path)>,
+    /// The server's certificate is not verified.
+    pub is_insecure: bool,
+}
 
 /// An agent for requests to `url`, with `time_max` for connecting and for each read and write.
 ///
 /// Statuses are not errors, redirects are not followed and proxies are not used: the tokens that
-/// are sent are for this server alone. `ca` replaces the certificate authorities of the system.
+/// are sent are for this server alone.
 ///
 /// # Errors
 ///
-/// For `https`: authorities that cannot be read.
+/// For `https`: files that cannot be used.
 pub fn agent(
     url: &Url<'_>,
-    ca: Option<&Path>,
+    given: &ClientTls<'_>,
     time_max: Duration,
 ) -> Result<ureq::Agent, TlsError> {
     let mut tls = TlsConfig::builder()
         .unversioned_rustls_crypto_provider(Arc::new(TlsClientContext::provider()));
-    if url.scheme == "https" {
-        let authorities = net::authorities(ca)?;
-        let authorities: Vec<_> =
-            authorities.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
-        tls = tls.root_certs(RootCerts::new_with_certs(&authorities));
+    if url.scheme == "https"
+        && let Some((certificate, key)) = given.identity
+    {
+        let chain = owned(&net::authorities(Some(certificate))?);
+        tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, private_key(key)?)));
+    }
+    if given.is_insecure {
+        tls = tls.disable_verification(true);
+    } else if url.scheme == "https" {
+        let authorities = net::authorities(given.ca)?;
+        tls = tls.root_certs(RootCerts::new_with_certs(&owned(&authorities)));
     }
     Ok(ureq::Agent::config_builder()
         .http_status_as_error(false)
@@ -39,6 +56,17 @@ pub fn agent(
         .tls_config(tls.build())
         .build()
         .into())
+}
+
+fn owned(certificates: &[impl AsRef<[u8]>]) -> Vec<Certificate<'static>> {
+    certificates.iter().map(|der| Certificate::from_der(der.as_ref()).to_owned()).collect()
+}
+
+fn private_key(path: &Path) -> Result<PrivateKey<'static>, TlsError> {
+    let pem = std::fs::read(path)
+        .map_err(|error| TlsError::Unreadable { path: path.to_owned(), error })?;
+    PrivateKey::from_pem(&pem)
+        .map_err(|error| TlsError::Key { path: path.to_owned(), reason: error.to_string() })
 }
 
 /// The URL of an HTTP service, with `port` and `path` where it has none.
@@ -97,6 +125,10 @@ mod tests {
         (port, own.cert.pem())
     }
 
+    fn trusting(ca: &Path) -> ClientTls<'_> {
+        ClientTls { ca: Some(ca), ..ClientTls::default() }
+    }
+
     #[test]
     fn https_works_with_an_authority_that_is_trusted_and_not_without() {
         let directory = tempfile::tempdir().unwrap();
@@ -110,7 +142,7 @@ mod tests {
             std::fs::write(&ca, pem).unwrap();
             let text = format!("https://localhost:{port}/x");
             let url = Url::parse(&text).unwrap();
-            let agent = agent(&url, Some(&ca), Duration::from_secs(30)).unwrap();
+            let agent = agent(&url, &trusting(&ca), Duration::from_secs(30)).unwrap();
             let answer = agent.get(&text).call();
             match is_trusted {
                 true => assert_eq!(answer.unwrap().body_mut().read_to_string().unwrap(), "ok"),
@@ -118,7 +150,7 @@ mod tests {
             }
         }
         let url = Url::parse("https://localhost").unwrap();
-        let missing = agent(&url, Some(Path::new("/nonexistent/ca.pem")), Duration::ZERO);
+        let missing = agent(&url, &trusting(Path::new("/nonexistent/ca.pem")), Duration::ZERO);
         assert!(missing.unwrap_err().to_string().contains("/nonexistent/ca.pem"));
     }
 

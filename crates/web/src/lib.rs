@@ -24,12 +24,17 @@ use hyper::server::conn::http1;
 use hyper::service::Service as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use net::{CertificateInfo, TlsContext};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::server::TlsStream;
 
 pub use axum;
 pub use body::{BodyError, read_body};
-pub use client::{agent, http_url, ureq};
+pub use client::{ClientTls, agent, http_url, ureq};
 pub use escapes::{percent_decoded, percent_encoded};
 use lasting::Slot;
 pub use lasting::{Lasting, stream};
@@ -38,6 +43,11 @@ use permits::ConnectionPermits;
 /// Who asks: in the extensions of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallerAddress(pub IpAddr);
+
+/// The certificate of who asks, which was verified: in the extensions of each request that came
+/// with one.
+#[derive(Clone, Debug)]
+pub struct CallerCertificate(pub Arc<CertificateInfo>);
 
 /// What a server allows.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +93,20 @@ impl Server {
     ///
     /// When the address cannot be bound or the thread cannot be started.
     pub fn start(address: impl ToSocketAddrs, limits: Limits, router: Router) -> io::Result<Self> {
+        Self::start_with(address, None, limits, router)
+    }
+
+    /// The same, over TLS if there is a context.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Server::start`].
+    pub fn start_with(
+        address: impl ToSocketAddrs,
+        tls: Option<Arc<TlsContext>>,
+        limits: Limits,
+        router: Router,
+    ) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -95,7 +119,7 @@ impl Server {
         let serve = move || {
             runtime.block_on(async move {
                 tokio::select! {
-                    result = accept(listener, limits, router) => {
+                    result = accept(listener, tls, limits, router) => {
                         if let Err(error) = result {
                             tracing::error!(%error, "the HTTP server stopped");
                         }
@@ -131,7 +155,12 @@ pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     tokio::task::spawn_blocking(work).await.ok()
 }
 
-async fn accept(listener: std::net::TcpListener, limits: Limits, router: Router) -> io::Result<()> {
+async fn accept(
+    listener: std::net::TcpListener,
+    tls: Option<Arc<TlsContext>>,
+    limits: Limits,
+    router: Router,
+) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let permits = Arc::new(ConnectionPermits::new(limits));
     loop {
@@ -139,8 +168,11 @@ async fn accept(listener: std::net::TcpListener, limits: Limits, router: Router)
             Ok((stream, peer)) => {
                 let is_asking = Arc::new(AtomicBool::new(false));
                 let caller = CallerAddress(peer.ip());
-                let serve = serve(stream, caller, limits, router.clone(), is_asking.clone());
-                permits.spawn(peer.ip(), is_asking, serve);
+                let service = Service { caller, limits, router: router.clone(), is_asking };
+                let is_asking = service.is_asking.clone();
+                // A context that was reloaded counts for connections from then on.
+                let tls = tls.as_ref().map(|tls| tls.config());
+                permits.spawn(peer.ip(), is_asking, service.serve_behind(tls, stream));
             }
             Err(error) => {
                 // Out of descriptors, most likely: one of ours may be what is missing.
@@ -152,19 +184,64 @@ async fn accept(listener: std::net::TcpListener, limits: Limits, router: Router)
     }
 }
 
-async fn serve(
-    stream: TcpStream,
+/// What a connection is served with.
+struct Service {
     caller: CallerAddress,
     limits: Limits,
     router: Router,
     is_asking: Arc<AtomicBool>,
+}
+
+impl Service {
+    /// The handshake has the time of a head: until then the connection asks nothing, and makes room
+    /// for others.
+    async fn serve_behind(self, tls: Option<Arc<ServerConfig>>, stream: TcpStream) {
+        let Some(tls) = tls else { return serve(self, stream, None).await };
+        let time_max = self.limits.head_time_max;
+        match tokio::time::timeout(time_max, handshake(tls, stream)).await {
+            Ok(Ok(stream)) => {
+                let certificate = certificate_of(&stream);
+                serve(self, stream, certificate).await;
+            }
+            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake for HTTP failed"),
+            Err(_) => tracing::debug!("a TLS handshake for HTTP took too long"),
+        }
+    }
+}
+
+async fn handshake(tls: Arc<ServerConfig>, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    let mut first = [0];
+    if stream.peek(&mut first).await? > 0 && first[0].is_ascii_alphabetic() {
+        // The first byte of a handshake is 0x16. This is a request in clear text.
+        // Bytes that nobody reads would reset the connection before the answer is seen.
+        let _ = stream.try_read(&mut [0; HEAD_BYTES_MAX]);
+        stream.writable().await?;
+        stream.try_write(IN_CLEAR)?;
+        return Err(io::Error::other("a request in clear text"));
+    }
+    TlsAcceptor::from(tls).accept(stream).await
+}
+
+fn certificate_of(stream: &TlsStream<TcpStream>) -> Option<CallerCertificate> {
+    let certificate = stream.get_ref().1.peer_certificates()?.first()?;
+    net::certificate_info(certificate).map(|info| CallerCertificate(Arc::new(info)))
+}
+
+async fn serve(
+    service: Service,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    certificate: Option<CallerCertificate>,
 ) {
+    let Service { caller, limits, router, is_asking } = service;
     let router = TowerToHyperService::new(router);
     let lasting = Slot::default();
     let answers = lasting.clone();
     let answer = hyper::service::service_fn(move |mut request: Request<_>| {
         is_asking.store(true, Ordering::Relaxed);
         request.extensions_mut().insert(caller);
+        if let Some(certificate) = &certificate {
+            request.extensions_mut().insert(certificate.clone());
+        }
         let response = router.call(request);
         let answers = answers.clone();
         async move {
@@ -194,6 +271,9 @@ async fn serve(
         Err(_) => tracing::debug!("an HTTP connection was open for too long"),
     }
 }
+
+const IN_CLEAR: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
+Connection: close\r\nContent-Length: 35\r\n\r\nthis port needs https://, not HTTP\n";
 
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,13 +1,13 @@
 //! Calls of the management API.
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use net::Url;
 use serde_json::Value;
+use web::ClientTls;
 use web::ureq;
 use web::ureq::http::{Request, Response};
 
@@ -31,6 +31,8 @@ pub(super) enum Credentials {
     Token(String),
     /// User name and password.
     Password(String, String),
+    /// The client certificate alone.
+    Certificate,
 }
 
 /// A broker's API.
@@ -38,14 +40,14 @@ pub(super) enum Credentials {
 pub(super) struct Http {
     /// Scheme, host and port.
     base: String,
-    authorization: String,
+    authorization: Option<String>,
     agent: ureq::Agent,
 }
 
 impl Http {
     pub(super) fn new(
         url: &str,
-        ca_file: Option<&Path>,
+        tls: &ClientTls<'_>,
         credentials: Credentials,
     ) -> Result<Self, Failure> {
         let wrong = |why: &str| Failure::new(format!("'{url}' {why}; write http://127.0.0.1:9883"));
@@ -56,18 +58,21 @@ impl Http {
         if !matches!(path, "" | API_PREFIX) {
             return Err(wrong("has a path other than /api/v1"));
         }
-        if ca_file.is_some() && parts.scheme != "https" {
-            return Err(Failure::new(format!("--ca-file needs an https:// URL, got '{url}'")));
+        if (tls.ca.is_some() || tls.identity.is_some()) && parts.scheme != "https" {
+            let text = format!("--ca, --cert and --key need an https:// URL, got '{url}'");
+            return Err(Failure::new(text));
         }
-        let agent = web::agent(&parts, ca_file, TIME_MAX)
-            .map_err(|error| Failure::new(error.to_string()))?;
+        let agent =
+            web::agent(&parts, tls, TIME_MAX).map_err(|error| Failure::new(error.to_string()))?;
         let authorization = match credentials {
-            Credentials::Token(token) => format!("Bearer {token}"),
+            Credentials::Token(token) => Some(format!("Bearer {token}")),
             Credentials::Password(user, password) => {
-                format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")))
+                let text = BASE64_STANDARD.encode(format!("{user}:{password}"));
+                Some(format!("Basic {text}"))
             }
+            Credentials::Certificate => None,
         };
-        if authorization.contains(['\r', '\n']) {
+        if authorization.as_ref().is_some_and(|text| text.contains(['\r', '\n'])) {
             return Err(Failure::new("the token must not have a line break"));
         }
         let base = base.strip_suffix(parts.path).unwrap_or(&base).to_owned();
@@ -129,11 +134,13 @@ impl Http {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Response<ureq::Body>, Failure> {
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{API_PREFIX}{path}", self.base))
-            .header("Authorization", &self.authorization)
             .header("Content-Type", "application/json");
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
         // A POST has a body, be it empty; a GET has none.
         let answer = match (body, method) {
             (None, "GET" | "DELETE") => request.body(()).map(|request| self.agent.run(request)),
@@ -173,6 +180,8 @@ fn error_text(status: u16, problem: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
 
     use super::*;
@@ -180,7 +189,8 @@ mod tests {
     #[test]
     fn addresses_are_parsed_or_refused() {
         let base = |url: &str| {
-            Http::new(url, None, Credentials::Token("t".into())).map(|http| http.base).ok()
+            let token = Credentials::Token("t".into());
+            Http::new(url, &ClientTls::default(), token).map(|http| http.base).ok()
         };
         assert_eq!(base("http://a:1/").as_deref(), Some("http://a:1"));
         assert_eq!(base("http://a").as_deref(), Some("http://a:9883"));
@@ -189,11 +199,11 @@ mod tests {
         for wrong in ["a:1", "ftp://a", "http://", "http:///x", "http://a/x"] {
             assert_eq!(base(wrong), None, "{wrong}");
         }
-        assert!(Http::new("http://a", None, Credentials::Token("a\nb".into())).is_err());
-        let file = Some(Path::new("ca.pem"));
-        let error_text =
-            |url: &str| Http::new(url, file, Credentials::Token("t".into())).unwrap_err();
-        assert!(error_text("http://a").text.contains("needs an https:// URL"));
+        let torn = Credentials::Token("a\nb".into());
+        assert!(Http::new("http://a", &ClientTls::default(), torn).is_err());
+        let tls = ClientTls { ca: Some(Path::new("ca.pem")), ..ClientTls::default() };
+        let error_text = |url: &str| Http::new(url, &tls, Credentials::Certificate).unwrap_err();
+        assert!(error_text("http://a").text.contains("need an https:// URL"));
         assert!(error_text("https://a").text.contains("ca.pem"), "the file is read");
     }
 

@@ -11,11 +11,12 @@ mod table;
 mod top;
 mod within;
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use web::percent_encoded;
+use web::{ClientTls, percent_encoded};
 
 use ban::BanCommand;
 use base::{EXIT_FAILURE, EXIT_OK, complain, print};
@@ -47,17 +48,28 @@ struct Access {
     #[arg(long, global = true, value_name = "URL")]
     url: Option<String>,
     /// CA certificates (PEM) for an https:// URL. Default: those of the system.
-    #[arg(long, global = true, value_name = "FILE")]
-    ca_file: Option<PathBuf>,
+    #[arg(long, alias = "ca-file", global = true, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Client certificate (PEM) for an https:// URL. Without --user and --token-file it is the only
+    /// credential.
+    #[arg(long, global = true, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Private key of the client certificate (PEM).
+    #[arg(long, global = true, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
     /// Data directory of a broker on this machine, with its token file.
     #[arg(long, global = true, value_name = "DIR")]
     data: Option<PathBuf>,
     /// File with the token. Default: api.token in the data directory.
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// A user of api.password_file. The password is read from QUELEA_PASSWORD or from the terminal.
+    /// A user of api.password_file. The password is read from QUELEA_PASSWORD, from
+    /// --user-password-file, or from the terminal.
     #[arg(long, global = true, value_name = "NAME")]
     user: Option<String>,
+    /// File with the password of --user in its first line.
+    #[arg(long, global = true, value_name = "FILE", requires = "user")]
+    user_password_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -268,28 +280,55 @@ const EXIT_NONE: u8 = 5;
 impl Access {
     fn open(&self) -> Result<Http, Failure> {
         let env = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-        let ca_file = self.ca_file.as_deref();
+        let mut tls = ClientTls {
+            ca: self.ca.as_deref(),
+            identity: self.cert.as_deref().zip(self.key.as_deref()),
+            is_insecure: false,
+        };
         let given_url = self.url.clone().or_else(|| env("QUELEA_API_URL"));
         if let Some(user) = &self.user {
-            let password = match env("QUELEA_PASSWORD") {
-                Some(password) => password,
-                None => rpassword::prompt_password("Password: ")
-                    .map_err(|error| Failure::new(format!("cannot read the password: {error}")))?,
-            };
-            let credentials = Credentials::Password(user.clone(), password);
-            return Http::new(given_url.as_deref().unwrap_or(URL_DEFAULT), ca_file, credentials);
+            let credentials = Credentials::Password(user.clone(), self.password(env)?);
+            return Http::new(given_url.as_deref().unwrap_or(URL_DEFAULT), &tls, credentials);
         }
         if let Some(token) = env("QUELEA_API_TOKEN") {
             let url = given_url.unwrap_or_else(|| URL_DEFAULT.to_owned());
-            return Http::new(&url, ca_file, Credentials::Token(token));
+            return Http::new(&url, &tls, Credentials::Token(token));
+        }
+        if let Some(url) = given_url.as_ref().filter(|_| self.cert.is_some())
+            && self.token_file.is_none()
+            && self.data.is_none()
+        {
+            return Http::new(url, &tls, Credentials::Certificate);
         }
         let data = self.data.clone().or_else(|| env("QUELEA_server__data_dir").map(PathBuf::from));
         let data = data.unwrap_or_else(|| PathBuf::from("quelea-data"));
         let path = self.token_file.clone().unwrap_or_else(|| data.join(config::TOKEN_FILE));
         let (token, noted) = read_token(&path)?;
+        // Certificates are not issued for loopback addresses, and what answers there is on this
+        // machine, as the file is.
+        tls.is_insecure = given_url.is_none() && tls.ca.is_none() && is_loopback(&noted);
         let url = given_url.unwrap_or(noted);
-        Http::new(&url, ca_file, Credentials::Token(token))
+        Http::new(&url, &tls, Credentials::Token(token))
     }
+
+    fn password(&self, env: impl Fn(&str) -> Option<String>) -> Result<String, Failure> {
+        if let Some(path) = &self.user_password_file {
+            let text = std::fs::read_to_string(path).map_err(|error| {
+                Failure::new(format!("cannot read {}: {error}", path.display()))
+            })?;
+            return Ok(text.lines().next().unwrap_or_default().to_owned());
+        }
+        match env("QUELEA_PASSWORD") {
+            Some(password) => Ok(password),
+            None => rpassword::prompt_password("Password: ")
+                .map_err(|error| Failure::new(format!("cannot read the password: {error}"))),
+        }
+    }
+}
+
+fn is_loopback(url: &str) -> bool {
+    let host = net::Url::parse(url).ok().and_then(|url| url.host.parse::<IpAddr>().ok());
+    host.is_some_and(|ip| ip.is_loopback())
 }
 
 /// The token, and where the broker said that its API is.

@@ -120,7 +120,8 @@ impl Sampler {
     pub fn of_page(url: &str) -> Result<Self, String> {
         let url = web::http_url(url, 80, "/metrics")?;
         let parts = net::Url::parse(&url).map_err(|error| error.to_string())?;
-        let agent = web::agent(&parts, None, PAGE_TIMEOUT).map_err(|error| error.to_string())?;
+        let agent = web::agent(&parts, &web::ClientTls::default(), PAGE_TIMEOUT)
+            .map_err(|error| error.to_string())?;
         Ok(Self::of(Source::Page { agent, url }))
     }
 

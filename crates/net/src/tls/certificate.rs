@@ -23,7 +23,7 @@ use crate::peer::CertificateInfo;
 type Certificate = CertificateInner<Raw>;
 
 /// Reads a DER encoding. `None` if it is no certificate.
-pub(crate) fn parse(der: &[u8]) -> Option<CertificateInfo> {
+pub fn parse(der: &[u8]) -> Option<CertificateInfo> {
     let certificate = Certificate::from_der(der).ok()?;
     let body = certificate.tbs_certificate();
     // Names that cannot be read are none.

@@ -7,6 +7,7 @@ mod files;
 mod server;
 mod session;
 
+pub use certificate::parse as certificate_info;
 pub(crate) use client::parse_server_name;
 pub use client::{TlsClientContext, TlsClientOptions, authorities};
 pub use files::TlsError;

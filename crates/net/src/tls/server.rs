@@ -72,6 +72,7 @@ pub struct TlsContext {
 struct Loaded {
     config: Arc<ServerConfig>,
     not_after_secs: u64,
+    names: Vec<String>,
     chain_note: Option<String>,
 }
 
@@ -113,6 +114,11 @@ impl TlsContext {
         self.current.read().unwrap_or_else(PoisonError::into_inner).not_after_secs
     }
 
+    /// The host names and addresses for which the server's certificate is issued.
+    pub fn names(&self) -> Vec<String> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).names.clone()
+    }
+
     /// What clients may miss in the chain of certificates that they are sent.
     pub fn chain_note(&self) -> Option<String> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).chain_note.clone()
@@ -122,12 +128,13 @@ impl TlsContext {
         &self.options
     }
 
+    /// As it is now, for those who do handshakes themselves.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).config)
+    }
+
     pub(crate) fn session(&self) -> Result<Session, rustls::Error> {
-        let config = {
-            let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(&current.config)
-        };
-        Ok(Session::server(UnbufferedServerConnection::new(config)?))
+        Ok(Session::server(UnbufferedServerConnection::new(self.config())?))
     }
 }
 
@@ -145,8 +152,8 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
         )
     });
     let key = files::key(&options.key)?;
-    let not_after_secs = match chain.first().and_then(|first| certificate::parse(first)) {
-        Some(info) => info.not_after_secs,
+    let info = match chain.first().and_then(|first| certificate::parse(first)) {
+        Some(info) => info,
         None => {
             let reason = "not an X.509 certificate".to_owned();
             let path = options.certificate.clone();
@@ -170,7 +177,12 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
     // One is enough for a client that holds one connection, and each costs a signature-free but
     // real record.
     config.send_tls13_tickets = 1;
-    Ok(Loaded { config: Arc::new(config), not_after_secs, chain_note })
+    let bare = |name: &String| {
+        name.strip_prefix("DNS:").or_else(|| name.strip_prefix("IP:")).map(str::to_owned)
+    };
+    let names = info.alternative_names.iter().filter_map(bare).collect();
+    let not_after_secs = info.not_after_secs;
+    Ok(Loaded { config: Arc::new(config), not_after_secs, names, chain_note })
 }
 
 /// The suites with AES-128 and SHA-256 first. Clients put SHA-384 first, which few processors have

@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use net::CertificateInfo;
 use sha2::{Digest as _, Sha256};
-use web::axum::http::header::AUTHORIZATION;
-use web::axum::http::{HeaderMap, StatusCode};
+use web::axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use web::axum::http::{HeaderMap, HeaderName, StatusCode};
 
 use super::logins::{LogIns, Owner, Proof};
 use super::problem::Problem;
 use super::routes::Role;
 use super::token;
 use base::random;
-use config::ApiConfig;
+use config::{ApiConfig, CertificateRoles};
 use driver::Origin;
 use identity::auth::passwords::PasswordFile;
 
@@ -47,6 +48,7 @@ pub(crate) struct ApiAuthenticator {
     users: RwLock<Option<Arc<PasswordFile>>>,
     operators: Vec<String>,
     admins: Vec<String>,
+    certificates: CertificateRoles,
     /// Makes digests of secrets worthless to others.
     salt: Digest,
     known: Mutex<HashMap<Digest, Instant>>,
@@ -101,6 +103,7 @@ impl ApiAuthenticator {
             users: RwLock::new(users),
             operators: config.operators.clone(),
             admins: config.admins.clone(),
+            certificates: config.certificates.clone(),
             salt,
             known: Mutex::default(),
             wrong: Mutex::new(Wrong::new()),
@@ -123,7 +126,8 @@ impl ApiAuthenticator {
         Ok(has_some)
     }
 
-    /// Whether there is still a user of this name.
+    /// Whether there is still a user of this name. Of certificates that is not known: an authority
+    /// or a revocation list may be another one now.
     pub(crate) fn knows(&self, name: &str) -> bool {
         name == TOKEN_NAME || self.users().is_some_and(|users| users.knows(name))
     }
@@ -132,12 +136,17 @@ impl ApiAuthenticator {
         self.users.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Authenticates a request by its headers and the address it comes from.
+    /// Authenticates a request by its headers, the address it comes from, and the certificate of
+    /// its connection. One that shows a token or a password is judged by that alone.
     pub(crate) async fn authenticate(
         &self,
         headers: &HeaderMap,
         from: Origin,
+        certificate: Option<&CertificateInfo>,
     ) -> Result<Identity, Problem> {
+        if let Some(certificate) = certificate.filter(|_| !headers.contains_key(AUTHORIZATION)) {
+            return self.check_certificate(certificate, headers);
+        }
         let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let (scheme, secret) = header.and_then(|text| text.split_once(' ')).unwrap_or_default();
         let is = |wanted: &str| scheme.eq_ignore_ascii_case(wanted);
@@ -183,6 +192,35 @@ impl ApiAuthenticator {
             }
         };
         Some(Identity { name, role, proof })
+    }
+
+    fn check_certificate(
+        &self,
+        certificate: &CertificateInfo,
+        headers: &HeaderMap,
+    ) -> Result<Identity, Problem> {
+        // A browser shows the certificate for any page that asks it to.
+        if is_of_other_page(headers) {
+            let detail = "a page of another site sent this request";
+            let fix =
+                "send a token or a password: a certificate counts for pages of this host only";
+            return Err(Problem::new(StatusCode::FORBIDDEN, detail).at("header Origin").fix(fix));
+        }
+        let name = &certificate.common_name;
+        let has = |names: &[String]| !name.is_empty() && names.contains(name);
+        let CertificateRoles { viewers, operators, admins } = &self.certificates;
+        let role = match () {
+            () if has(admins) => Role::Admin,
+            () if has(operators) => Role::Operator,
+            () if has(viewers) || viewers.iter().any(|name| name == "*") => Role::Viewer,
+            () => {
+                let detail = format!("the certificate of '{}' gives no role", base::shown(name));
+                return Err(unauthorized(&detail));
+            }
+        };
+        let name = if name.is_empty() { &certificate.fingerprint_sha256 } else { name };
+        let name = format!("certificate:{name}");
+        Ok(Identity { name, role, proof: Proof::Certificate })
     }
 
     async fn check_password(
@@ -263,6 +301,19 @@ impl ApiAuthenticator {
     }
 }
 
+/// Does a browser say that the request comes from a page of another host?
+fn is_of_other_page(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let is_foreign = |site: &str| !matches!(site, "same-origin" | "none");
+    if text(SEC_FETCH_SITE).is_some_and(is_foreign) {
+        return true;
+    }
+    let Some(origin) = text(ORIGIN) else { return false };
+    origin.split_once("://").map(|(_, authority)| authority) != text(HOST)
+}
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// User name and password of a header.
 fn basic_of(header: &str) -> Option<(String, String)> {
     let (scheme, secret) = header.split_once(' ')?;
@@ -339,17 +390,64 @@ mod tests {
             password_file: None,
             operators: Vec::new(),
             admins: Vec::new(),
+            tls: None,
+            certificates: CertificateRoles::default(),
         }
     }
 
     fn ask(authenticator: &ApiAuthenticator, authorization: &str) -> Result<Identity, Problem> {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, HeaderValue::from_str(authorization).unwrap());
-        block_on(authenticator.authenticate(&headers, Origin::Local))
+        block_on(authenticator.authenticate(&headers, Origin::Local, None))
     }
 
     fn basic(name: &str, password: &str) -> String {
         format!("Basic {}", BASE64_STANDARD.encode(format!("{name}:{password}")))
+    }
+
+    #[test]
+    fn certificates_give_the_role_that_their_name_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = config(directory.path());
+        config.certificates = CertificateRoles {
+            viewers: vec!["eve".into()],
+            operators: vec!["otto".into()],
+            admins: vec!["anna".into()],
+        };
+        let ask = |config: &ApiConfig, name: &str, headers: &[(&'static str, &'static str)]| {
+            let certificate =
+                CertificateInfo { common_name: name.into(), ..CertificateInfo::default() };
+            let headers = headers.iter().map(|(name, value)| {
+                (HeaderName::from_static(name), HeaderValue::from_static(value))
+            });
+            let headers: HeaderMap = headers.collect();
+            let authenticator = ApiAuthenticator::new(config).unwrap();
+            let asked = authenticator.authenticate(&headers, Origin::Local, Some(&certificate));
+            block_on(asked).map(|identity| (identity.name, identity.role))
+        };
+        for (name, role) in [("eve", Role::Viewer), ("otto", Role::Operator), ("anna", Role::Admin)]
+        {
+            assert_eq!(ask(&config, name, &[]).unwrap(), (format!("certificate:{name}"), role));
+        }
+        for name in ["mallory", "", "*", "Anna"] {
+            assert_eq!(ask(&config, name, &[]).unwrap_err().status, StatusCode::UNAUTHORIZED);
+        }
+        // Whoever shows a wrong token gets nothing for the certificate.
+        let with_token = ask(&config, "anna", &[("authorization", "Bearer x")]);
+        assert_eq!(with_token.unwrap_err().status, StatusCode::UNAUTHORIZED);
+        for headers in [
+            &[("origin", "https://evil.example"), ("host", "broker.example:9883")][..],
+            &[("origin", "null"), ("host", "broker.example:9883")],
+            &[("sec-fetch-site", "cross-site")],
+            &[("sec-fetch-site", "same-site")],
+        ] {
+            assert_eq!(ask(&config, "anna", headers).unwrap_err().status, StatusCode::FORBIDDEN);
+        }
+        let own = [("origin", "https://b:1"), ("host", "b:1"), ("sec-fetch-site", "same-origin")];
+        assert!(ask(&config, "anna", &own).is_ok());
+        config.certificates.viewers = vec!["*".into()];
+        assert_eq!(ask(&config, "mallory", &[]).unwrap().1, Role::Viewer);
+        assert_eq!(ask(&config, "", &[]).unwrap().1, Role::Viewer);
     }
 
     #[test]
@@ -372,7 +470,9 @@ mod tests {
             let status = ask(&authenticator, wrong).unwrap_err().status;
             assert_eq!(status, StatusCode::UNAUTHORIZED, "{wrong}");
         }
-        assert!(block_on(authenticator.authenticate(&HeaderMap::new(), Origin::Local)).is_err());
+        assert!(
+            block_on(authenticator.authenticate(&HeaderMap::new(), Origin::Local, None)).is_err()
+        );
     }
 
     /// A session has the rights of its owner as they are now, whatever the owner is called.
@@ -456,7 +556,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         let wrong = HeaderValue::from_str(&basic("anna", "wrong")).unwrap();
         headers.insert(AUTHORIZATION, wrong);
-        let status = block_on(authenticator.authenticate(&headers, Origin::V4([192, 0, 2, 1])));
+        let status =
+            block_on(authenticator.authenticate(&headers, Origin::V4([192, 0, 2, 1]), None));
         assert_eq!(status.unwrap_err().status, StatusCode::UNAUTHORIZED);
 
         // Read again, the file decides at once; one that lacks an operator is not taken.

@@ -63,6 +63,8 @@ pub(crate) enum Proof {
     Link(Digest),
     /// A session.
     Session(Digest),
+    /// A client certificate alone. It begins no session: it would outlive its revocation.
+    Certificate,
 }
 
 #[derive(Debug)]
@@ -203,7 +205,7 @@ pub(crate) fn log_in(api: &Api, call: &Call) -> Outcome {
     let owner = match &call.proof {
         Some(Proof::Secret(owner)) => Some(owner.clone()),
         Some(Proof::Link(key)) => log_ins.take_link(key, Instant::now()),
-        Some(Proof::Session(_)) | None => None,
+        Some(Proof::Session(_) | Proof::Certificate) | None => None,
     };
     let Some(owner) = owner else {
         let detail = "a log-in session cannot begin another one, and a link works once";

@@ -135,7 +135,10 @@ pub(crate) fn unavailable(reason: impl Fn() -> String + Clone + Send + Sync + 's
 async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Response {
     let caller = request.extensions().get::<web::CallerAddress>();
     let from = caller.map_or(Origin::Local, |caller| Origin::of(caller.0));
-    let identity = match api.authenticator.authenticate(request.headers(), from).await {
+    let certificate = request.extensions().get::<web::CallerCertificate>().cloned();
+    let certificate = certificate.as_ref().map(|certificate| &*certificate.0);
+    let asked = api.authenticator.authenticate(request.headers(), from, certificate);
+    let identity = match asked.await {
         Ok(identity) => identity,
         Err(problem) => {
             if api.authenticator.note_refused(request.headers(), from, &problem.detail) {

@@ -125,7 +125,7 @@ fn fetch(url: &str) -> anyhow::Result<Value> {
     let base = web::http_url(url, MONITORING_PORT, "").map_err(|why| wrong(&why))?;
     let parts = Url::parse(&base)?;
     ensure!(parts.path.is_empty(), wrong("has a path"));
-    let agent = web::agent(&parts, None, TIMEOUT)?;
+    let agent = web::agent(&parts, &web::ClientTls::default(), TIMEOUT)?;
     let mut answer = agent.get(format!("{base}/jsz")).call().context("cannot be reached")?;
     let is_good = answer.status().as_u16() == 200;
     let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();

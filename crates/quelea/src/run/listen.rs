@@ -148,7 +148,13 @@ fn origins(websocket: &config::WebSocketConfig, listener: &config::Listener) -> 
 
 pub(super) fn load_tls(listener: &config::Listener) -> anyhow::Result<Option<Arc<TlsContext>>> {
     let Some(tls) = &listener.tls else { return Ok(None) };
-    let options = TlsOptions {
+    let context = TlsContext::load(tls_options(tls))
+        .with_context(|| format!("TLS of listener '{}'", listener.name))?;
+    Ok(Some(Arc::new(context)))
+}
+
+pub(super) fn tls_options(tls: &config::TlsConfig) -> TlsOptions {
+    TlsOptions {
         chain: tls.chain.clone(),
         client_ca: tls.client_ca.clone(),
         client_auth: match tls.client_auth {
@@ -162,10 +168,7 @@ pub(super) fn load_tls(listener: &config::Listener) -> anyhow::Result<Option<Arc
             config::TlsVersion::V13 => TlsVersion::V13,
         },
         ..TlsOptions::new(&tls.certificate, &tls.key)
-    };
-    let context = TlsContext::load(options)
-        .with_context(|| format!("TLS of listener '{}'", listener.name))?;
-    Ok(Some(Arc::new(context)))
+    }
 }
 
 /// The URL with the port that was really bound.

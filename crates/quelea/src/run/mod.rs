@@ -242,7 +242,8 @@ impl Running {
         if let Some(node) = node {
             node.note_serving();
         }
-        let watch = self.watch(workers, &acceptors, &listeners.tls, reread)?;
+        let tls = [listeners.tls, self.http.tls.clone()].concat();
+        let watch = self.watch(workers, &acceptors, &tls, reread)?;
         watch.until_stopped(signals, clock_watch);
         parts.health.set(State::Stopping);
         parts.service.stopping(Duration::from_secs(config.server.shutdown_grace_secs.into()));
@@ -329,6 +330,9 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));
     }
+    for (name, tls) in config.http_tls_by_key() {
+        notes.extend(servers::load_tls(name, tls)?.chain_note());
+    }
     Ok(notes)
 }
 
@@ -341,6 +345,19 @@ fn check_directory(data_dir: &Path) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Certificate, key and authorities of each listener and HTTP server that has TLS, read from their
+/// files, with its name. Those that cannot be read are an error.
+pub fn tls_of_all(config: &Config) -> Vec<(String, anyhow::Result<Arc<TlsContext>>)> {
+    let of_listener = |listener: &config::Listener| {
+        let loaded = listen::load_tls(listener).transpose()?;
+        Some((format!("listener '{}'", listener.name), loaded))
+    };
+    let listeners = config.listeners.iter().filter_map(of_listener);
+    let http = config.http_tls_by_key().into_iter();
+    let http = http.map(|(name, tls)| (name.to_owned(), servers::load_tls(name, tls)));
+    listeners.chain(http).collect()
 }
 
 /// Whether the addresses of the configuration can be listened on.

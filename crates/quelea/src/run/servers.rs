@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use net::{TlsContext, TlsOptions};
 use web::axum::Router;
 
 use super::listen;
 use crate::api::{ApiAuthenticator, Owner};
 use crate::dashboard;
 use crate::http;
-use config::{ApiAddress, Config};
+use config::{ApiAddress, Config, TlsConfig};
 
 /// For metrics and probes, and for the API if it has an address of its own. Dropping it ends them.
 #[derive(Default)]
@@ -20,6 +21,8 @@ pub(super) struct HttpServers {
     pages: Option<web::Server>,
     api: Option<web::Server>,
     pub(super) api_authenticator: Option<Arc<ApiAuthenticator>>,
+    /// By the key of the address.
+    pub(super) tls: Vec<(String, Arc<TlsContext>)>,
 }
 
 impl HttpServers {
@@ -27,7 +30,7 @@ impl HttpServers {
     ///
     /// # Errors
     ///
-    /// When an address cannot be listened on.
+    /// When an address cannot be listened on, or a certificate cannot be used.
     pub(super) fn start(
         config: &Config,
         pages: Router,
@@ -40,11 +43,14 @@ impl HttpServers {
             true => http::guarded(routes, &config.http_hosts),
             false => routes,
         };
-        if let Some(ApiAddress::Own(address)) = config.api.as_ref().map(|own| own.listen)
+        if let Some(api) = &config.api
+            && let ApiAddress::Own(address) = api.listen
             && let Some(routes) = routes.take()
         {
-            let server = web::Server::start(address, limits, guard(address, routes));
-            let fault = || format!("cannot listen on http://{address}; choose another api.listen");
+            let tls = servers.load_tls("api.listen", api.tls.as_ref())?;
+            let routes = guard(address, routes);
+            let server = web::Server::start_with(address, tls, limits, routes);
+            let fault = || format!("cannot listen on {address}; choose another api.listen");
             servers.api = Some(server.with_context(fault)?);
         }
         if let Some(address) = config.http {
@@ -52,16 +58,31 @@ impl HttpServers {
                 Some(routes) => pages.merge(routes),
                 None => pages,
             };
-            let server = web::Server::start(address, limits, guard(address, router));
+            let tls = servers.load_tls("http.listen", config.http_tls.as_ref())?;
+            let router = guard(address, router);
+            let server = web::Server::start_with(address, tls, limits, router);
             servers.pages = Some(server.with_context(|| listen::http_fault(address))?);
         }
         Ok(servers)
     }
 
+    fn load_tls(
+        &mut self,
+        name: &str,
+        tls: Option<&TlsConfig>,
+    ) -> anyhow::Result<Option<Arc<TlsContext>>> {
+        let Some(tls) = tls else { return Ok(None) };
+        let context = load_tls(name, tls)?;
+        self.tls.push((name.to_owned(), context.clone()));
+        Ok(Some(context))
+    }
+
     /// Where the API is.
     pub(super) fn api_url(&self) -> Option<String> {
-        let server = self.api.as_ref().or(self.pages.as_ref())?;
-        Some(format!("http://{}", server.address()))
+        match (&self.api, &self.pages) {
+            (Some(api), _) => Some(self.url("api.listen", api)),
+            (None, pages) => pages.as_ref().map(|pages| self.url("http.listen", pages)),
+        }
     }
 
     /// On a terminal: a link that opens the dashboard for whoever started the broker, who can read
@@ -78,8 +99,25 @@ impl HttpServers {
     }
 
     pub(super) fn urls(&self) -> impl Iterator<Item = String> {
-        let own_path = self.api.as_ref().map(|server| (server, config::API_PREFIX));
-        let all = self.pages.as_ref().map(|server| (server, "")).into_iter().chain(own_path);
-        all.map(|(server, path)| format!("http://{}{path}", server.address()))
+        let pages = self.pages.as_ref().map(|pages| self.url("http.listen", pages));
+        let api = self.api.as_ref().map(|api| self.url("api.listen", api) + config::API_PREFIX);
+        pages.into_iter().chain(api)
     }
+
+    fn url(&self, name: &str, server: &web::Server) -> String {
+        let has_tls = self.tls.iter().any(|(known, _)| known == name);
+        let scheme = if has_tls { "https" } else { "http" };
+        format!("{scheme}://{}", server.address())
+    }
+}
+
+/// TLS of an HTTP server.
+///
+/// # Errors
+///
+/// When a file cannot be used.
+pub(super) fn load_tls(name: &str, tls: &TlsConfig) -> anyhow::Result<Arc<TlsContext>> {
+    let options = TlsOptions { alpn: vec!["http/1.1".to_owned()], ..listen::tls_options(tls) };
+    let context = TlsContext::load(options).with_context(|| format!("TLS of {name}"))?;
+    Ok(Arc::new(context))
 }

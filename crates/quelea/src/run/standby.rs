@@ -119,7 +119,7 @@ fn reload(http: &HttpServers, tls: &[(String, Arc<TlsContext>)]) {
     if let Some(Err(error)) = http.api_authenticator.as_ref().map(|own| own.reload()) {
         tracing::error!(%error, "users of the API not reloaded; the old ones stay in force");
     }
-    for (listener, tls) in tls {
+    for (listener, tls) in tls.iter().chain(&http.tls) {
         if let Err(error) = tls.reload() {
             tracing::error!(listener, %error, "certificates not reloaded; the old ones stay in \
             force");
