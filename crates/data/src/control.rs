@@ -22,14 +22,19 @@ pub const UNPINNED: &str = "unpinned";
 /// Does a broker run on this data directory? It answers anything.
 pub fn is_served(directory: &Path) -> bool {
     let Ok(stream) = UnixStream::connect(directory.join(SOCKET)) else { return false };
+    greet(&stream);
+    true
+}
+
+/// Asks for nothing, and waits for the answer.
+pub fn greet(stream: &UnixStream) {
     // While it serves a backup the answer takes longer, and whoever accepts is enough.
     let asked = stream
         .set_read_timeout(Some(Duration::from_secs(1)))
-        .and_then(|()| writeln!(&mut &stream, "here?"));
+        .and_then(|()| writeln!(&mut &*stream, "here?"));
     if asked.is_ok() {
-        let _ = BufReader::new(&stream).read_line(&mut String::new());
+        let _ = BufReader::new(stream).read_line(&mut String::new());
     }
-    true
 }
 
 /// Bytes in hexadecimal, without the zeros at their end.

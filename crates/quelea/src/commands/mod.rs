@@ -5,6 +5,8 @@
 //! also end as mosquitto's clients do: 27 when `-W` seconds have passed, and with the reason code
 //! or, for MQTT 3, the return code when the broker refuses the connection.
 
+pub mod doctor;
+pub mod health;
 pub mod import;
 pub mod serve;
 
@@ -51,6 +53,10 @@ pub enum Command {
     Policy(policy::PolicyArgs),
     /// Translate the configuration of mosquitto.
     Import(import::ImportArgs),
+    /// Check whether a broker works, for health checks of containers.
+    Health(health::HealthArgs),
+    /// Check machine, files and certificates, with the command that mends each fault.
+    Doctor(doctor::DoctorArgs),
     /// Inspect and repair durable logs.
     Log(log_tool::LogArgs),
     /// Copy a data directory, even while a broker uses it.
@@ -96,6 +102,8 @@ pub fn run_tool(command: Command) -> ExitCode {
         Command::Policy(args) => policy::run(&args),
         Command::Flock(args) => flock::run(args),
         Command::Import(args) => import::run(&args),
+        Command::Health(args) => health::run(&args),
+        Command::Doctor(args) => return doctor::run(&args),
         Command::Log(args) => return log_tool::run(&args),
         Command::Backup(args) => return backup::run(&args),
         Command::Cluster(args) => cluster::run(&args),
