@@ -36,4 +36,4 @@ pub use filter::{
 };
 pub use index::{FilterId, Index, Matches, Subscribed, Subscription, Unsubscribed};
 pub use interest::{Claim, Interest, InterestCounts, Interested, SHARDS_MAX};
-pub use retained::{Cursor, Retainable, Retained};
+pub use retained::{CHILD_COUNT_MAX, Child, Cursor, Retainable, Retained};

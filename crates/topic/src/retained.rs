@@ -45,6 +45,23 @@ impl Cursor {
     }
 }
 
+/// A level of the tree of topics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// Its text, without the levels above it.
+    pub level: Box<[u8]>,
+    /// The topic that ends here has a message.
+    pub has_message: bool,
+    /// Topics below it with a message; at [`CHILD_COUNT_MAX`] there may be more.
+    pub below: u32,
+}
+
+/// Topics below one level that are counted.
+pub const CHILD_COUNT_MAX: u32 = 1_000;
+
+/// After a look at so many topics a page of levels ends.
+const CHILD_LOOKS_MAX: usize = 3_000;
+
 impl<M: Retainable> Default for Retained<M> {
     fn default() -> Self {
         Self::new()
@@ -126,6 +143,60 @@ impl<M: Retainable> Retained<M> {
             report(message);
         }
         None
+    }
+
+    /// The levels below a parent, in order: those of all topics that begin with `parent`, which is
+    /// empty or ends with a separator. Begins behind the level `after`. Levels that begin with
+    /// `hidden` are left out, unless it is empty. At most `max` (one or more), after a look at no
+    /// more than some 4,000 topics. True: there are more.
+    pub fn children(
+        &self,
+        parent: &[u8],
+        after: Option<&[u8]>,
+        hidden: &[u8],
+        max: usize,
+    ) -> (Vec<Child>, bool) {
+        let mut from = parent.to_vec();
+        if let Some(level) = after {
+            from.extend_from_slice(level);
+            from.extend_from_slice(AFTER_SEPARATOR);
+        }
+        let (mut children, mut looks_left) = (Vec::new(), CHILD_LOOKS_MAX);
+        loop {
+            let first = starting(&self.messages, &from.as_slice()).next();
+            let Some(rest) = first.and_then(|Stored(it)| it.topic().strip_prefix(parent)) else {
+                return (children, false);
+            };
+            let is_hidden = !hidden.is_empty() && rest.starts_with(hidden);
+            let level = rest.split(is_separator).next().unwrap_or_default();
+            from.truncate(parent.len());
+            from.extend_from_slice(if is_hidden { hidden } else { level });
+            if let (true, Some(last)) = (is_hidden, from.last_mut()) {
+                *last = last.saturating_add(1);
+                continue;
+            }
+            if children.len() >= max.max(1) || looks_left == 0 {
+                return (children, true);
+            }
+            let child = self.child(&from, parent.len());
+            looks_left = looks_left.saturating_sub(1 + child.below as usize);
+            children.push(child);
+            from.extend_from_slice(AFTER_SEPARATOR);
+        }
+    }
+
+    /// The level whose topic this is.
+    fn child(&self, topic: &[u8], parent_bytes: usize) -> Child {
+        let is_below = |other: &[u8]| {
+            other.strip_prefix(topic).is_some_and(|rest| rest.first().is_none_or(is_separator))
+        };
+        let all = starting(&self.messages, &topic).map(|Stored(message)| message.topic());
+        let (mut below, mut has_message) = (0, false);
+        for other in all.take_while(|other| is_below(other)).take(CHILD_COUNT_MAX as usize + 1) {
+            has_message |= other.len() == topic.len();
+            below += u32::from(other.len() > topic.len());
+        }
+        Child { level: topic[parent_bytes..].into(), has_message, below }
     }
 
     /// An estimate of the heap held by the set, in bytes; what a message itself points to is not
@@ -411,6 +482,62 @@ mod tests {
                 return topics;
             }
         }
+    }
+
+    fn levels(retained: &Retained<Named>, parent: &str, max: usize) -> Vec<(String, bool, u32)> {
+        let (mut rows, mut after) = (Vec::new(), None::<Box<[u8]>>);
+        loop {
+            let (page, has_more) =
+                retained.children(parent.as_bytes(), after.as_deref(), b"$\0", max);
+            assert!(page.len() <= max);
+            after = page.last().map(|child| child.level.clone());
+            rows.extend(page.into_iter().map(|child| {
+                (String::from_utf8(child.level.into()).unwrap(), child.has_message, child.below)
+            }));
+            if !has_more {
+                return rows;
+            }
+        }
+    }
+
+    #[test]
+    fn levels_are_listed_once_with_what_is_below_them() {
+        let topics =
+            ["a", "a/b", "a/b/c", "a!/x", "ab", "/x", "$SYS/y", "$\u{0}1/red", "a//", "b/c/d"];
+        let retained = stored(&topics);
+        for max in [1, 2, 100] {
+            let row = |level: &str, has, below| (level.to_owned(), has, below);
+            let root = [
+                row("", false, 1),
+                row("$SYS", false, 1),
+                row("a", true, 3),
+                row("a!", false, 1),
+                row("ab", true, 0),
+                row("b", false, 1),
+            ];
+            assert_eq!(levels(&retained, "", max), root, "{max}");
+            let below_a = [row("", false, 1), row("b", true, 1)];
+            assert_eq!(levels(&retained, "a/", max), below_a, "{max}");
+            assert_eq!(levels(&retained, "a//", max), [row("", true, 0)], "{max}");
+            assert_eq!(levels(&retained, "c/", max), [], "{max}");
+        }
+        let hidden = retained.children(b"", None, b"", 100).0;
+        assert_eq!(hidden.len(), 7, "nothing is hidden unless it is asked for");
+    }
+
+    #[test]
+    fn a_level_with_many_topics_is_counted_up_to_a_limit() {
+        let names: Vec<String> = (0..8 * CHILD_COUNT_MAX)
+            .map(|number| format!("{}/{number}", number / (2 * CHILD_COUNT_MAX)))
+            .collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let retained = stored(&names);
+        let (page, has_more) = retained.children(b"", None, b"", 100);
+        assert!(has_more && page.len() == 3, "a look at some thousand topics: {}", page.len());
+        let rows = levels(&retained, "", 100);
+        assert_eq!(rows.len(), 4);
+        assert!(rows.iter().all(|(_, has, below)| !has && *below >= CHILD_COUNT_MAX));
+        assert_eq!(levels(&retained, "3/", 100).len(), 2 * CHILD_COUNT_MAX as usize);
     }
 
     #[test]

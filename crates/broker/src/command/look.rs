@@ -3,8 +3,8 @@
 use policy::{Action, Identity};
 
 use super::{
-    Answer, ConnectionView, GroupView, MemberView, PAGE_LOOKS, PAGE_ROWS, Page, ReceiverView,
-    SessionView, SubscriptionView, Wanted,
+    Answer, ConnectionView, GroupView, MemberView, OwnedSubscription, PAGE_LOOKS, PAGE_ROWS, Page,
+    ReceiverView, SessionView, SubscriptionPlace, SubscriptionView, Wanted, WantedSubscriptions,
 };
 use crate::clients::Sessions;
 use crate::clients::client::Client;
@@ -58,6 +58,41 @@ impl Groups {
             listed.map(|listed| self.subscription_view(sessions, slot, listed)).collect();
         let next = from as usize + rows.len();
         Some(Page::of(rows, (next < count).then_some(next as u32)))
+    }
+
+    /// A look at a session counts as one at a subscription does.
+    pub(crate) fn look_at_all_subscriptions(
+        &self,
+        sessions: &Sessions,
+        from: SubscriptionPlace,
+        max: u32,
+        wanted: &WantedSubscriptions,
+    ) -> Page<OwnedSubscription, SubscriptionPlace> {
+        let (mut rows, mut looks_left, mut place) = (Vec::new(), PAGE_LOOKS, from);
+        while place.slot < sessions.slots_end() {
+            let slot = place.slot;
+            looks_left = looks_left.saturating_sub(1);
+            let client = sessions.get(slot).filter(|client| wanted.admits(client));
+            let skipped = place.count as usize;
+            for listed in client.iter().flat_map(|it| it.subscriptions.iter()).skip(skipped) {
+                if looks_left == 0 || rows.len() >= max as usize {
+                    return Page::of(rows, Some(place));
+                }
+                (looks_left, place.count) = (looks_left - 1, place.count + 1);
+                if let Some(client) = client
+                    && wanted.admits_filter(sessions.router.text(listed.filter), &listed)
+                {
+                    let subscription = self.subscription_view(sessions, slot, listed);
+                    let (scope, client_id) = (client.scope, client.id.clone());
+                    rows.push(OwnedSubscription { scope, client_id, subscription });
+                }
+            }
+            place = SubscriptionPlace { slot: slot + 1, count: 0 };
+            if looks_left == 0 {
+                break;
+            }
+        }
+        Page::of(rows, (place.slot < sessions.slots_end()).then_some(place))
     }
 
     fn subscription_view(
@@ -183,6 +218,19 @@ impl Sessions {
             Some((*scope, client.is_connected()))
         };
         scopes.iter().take(PAGE_LOOKS as usize).filter_map(home).collect()
+    }
+}
+
+impl WantedSubscriptions {
+    fn admits(&self, client: &Client) -> bool {
+        self.scope.is_none_or(|scope| scope == client.scope)
+            && self.id_part.as_deref().is_none_or(|part| client.id.contains(part))
+    }
+
+    fn admits_filter(&self, filter: &str, listed: &Listed) -> bool {
+        self.is_shared.is_none_or(|wanted| wanted == listed.is_shared())
+            && self.filter.as_deref().is_none_or(|wanted| wanted == filter)
+            && self.topic.as_deref().is_none_or(|topic| topic::matches(filter, topic))
     }
 }
 

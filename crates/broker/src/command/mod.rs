@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use codec::{Reason, Version};
 use core::net::IpAddr;
 use session::Message;
-use topic::Cursor;
+use topic::{Child, Cursor};
 
 use crate::{Scope, SessionKey};
 
@@ -37,6 +37,11 @@ pub enum Command {
     Session(Box<str>),
     /// What one session is subscribed to.
     Subscriptions { client_id: Box<str>, from: u32, max: u32 },
+    /// Subscriptions of all sessions that are wanted.
+    AllSubscriptions { from: SubscriptionPlace, max: u32, wanted: WantedSubscriptions },
+    /// The levels below a topic in the tree of the retained messages here; none: those of the root.
+    /// Behind the level `after`.
+    Levels { parent: Option<Box<str>>, after: Option<Box<[u8]>>, max: u32 },
     /// Who in this shard gets a message on the topic; shared groups are listed apart.
     Receivers { topic: Box<str>, from: u32, max: u32 },
     /// The shared groups whose home this shard is; without a scope those of all.
@@ -80,6 +85,27 @@ pub struct Wanted {
     pub queued_min: u64,
 }
 
+/// Which subscriptions are wanted: those that meet all that is set.
+#[derive(Clone, Debug, Default)]
+pub struct WantedSubscriptions {
+    /// None: of all scopes.
+    pub scope: Option<Scope>,
+    /// Part of the client id.
+    pub id_part: Option<Box<str>>,
+    /// The whole filter, without a share name.
+    pub filter: Option<Box<str>>,
+    /// A topic that the filter matches.
+    pub topic: Option<Box<str>>,
+    pub is_shared: Option<bool>,
+}
+
+/// Where a list of subscriptions goes on: the session, and how many of it were looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubscriptionPlace {
+    pub slot: u32,
+    pub count: u32,
+}
+
 /// Whom a ban means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whom {
@@ -110,6 +136,11 @@ pub enum Answer {
     Sessions(Page<SessionView>),
     Session(Option<Box<SessionView>>),
     Subscriptions(Option<Page<SubscriptionView>>),
+    AllSubscriptions(Page<OwnedSubscription, SubscriptionPlace>),
+    Levels {
+        rows: Vec<Child>,
+        has_more: bool,
+    },
     Receivers(Page<ReceiverView>),
     Groups(Page<GroupView>),
     /// None: there is no such group.
@@ -142,10 +173,10 @@ pub struct Swept {
 
 /// Some rows, and where the next are.
 #[derive(Clone, Debug)]
-pub struct Page<T> {
+pub struct Page<T, P = u32> {
     pub rows: Vec<T>,
     /// None: these were the last.
-    pub next: Option<u32>,
+    pub next: Option<P>,
 }
 
 /// A session as operators see it.
@@ -195,6 +226,14 @@ pub struct SubscriptionView {
     pub identifier: u32,
 }
 
+/// A subscription, and whose it is.
+#[derive(Clone, Debug)]
+pub struct OwnedSubscription {
+    pub scope: Scope,
+    pub client_id: Box<str>,
+    pub subscription: SubscriptionView,
+}
+
 /// Who gets a message on a topic.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiverView {
@@ -233,8 +272,8 @@ pub(crate) fn rows_of(max: u32) -> u32 {
     max.clamp(1, PAGE_ROWS)
 }
 
-impl<T> Page<T> {
-    const fn of(rows: Vec<T>, next: Option<u32>) -> Self {
+impl<T, P: Copy> Page<T, P> {
+    const fn of(rows: Vec<T>, next: Option<P>) -> Self {
         Self { rows, next }
     }
 }

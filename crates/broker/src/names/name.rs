@@ -60,8 +60,17 @@ impl Scope {
 
     /// Filters of keys that match all topics of a scope but the first.
     pub(crate) fn filters(self) -> [String; 2] {
-        [front_of(self, false) + "#", front_of(self, true) + "#"]
+        self.fronts().map(|front| front + "#")
     }
+
+    /// What stands before the topics of a scope but the first, and before those that begin with
+    /// `$`.
+    pub(crate) fn fronts(self) -> [String; 2] {
+        [front_of(self, false), front_of(self, true)]
+    }
+
+    /// What keys of other scopes than the first begin with, and no name does.
+    pub(crate) const KEY_FRONT: &'static str = FRONT;
 
     pub const fn is_first(self) -> bool {
         self.0 == 0

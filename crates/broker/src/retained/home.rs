@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use session::{Account, MemoryKind, Message};
-use topic::Cursor;
+use topic::{Child, Cursor};
 
 use super::{Kept, has_wildcard};
 use crate::durable::RecordLocation;
@@ -146,6 +146,50 @@ impl Retained {
             messages.push(kept.message());
         });
         (messages, next)
+    }
+
+    /// The levels below a topic, or of the root, behind one of them. True: there are more.
+    pub(crate) fn levels(
+        &self,
+        parent: Option<Name<'_>>,
+        scope: Scope,
+        after: Option<&[u8]>,
+        max: usize,
+    ) -> (Vec<Child>, bool) {
+        let Some(parent) = parent else { return self.root_levels(scope, after, max) };
+        let front = parent.key().into_owned() + "/";
+        self.kept.children(front.as_bytes(), after, &[], max)
+    }
+
+    /// Names that begin with `$` have another front than the others, unless the scope is the first.
+    fn root_levels(
+        &self,
+        scope: Scope,
+        after: Option<&[u8]>,
+        max: usize,
+    ) -> (Vec<Child>, bool) {
+        if scope.is_first() {
+            return self.kept.children(b"", after, Scope::KEY_FRONT.as_bytes(), max);
+        }
+        let mut rows = Vec::new();
+        for (front, is_of_server) in scope.fronts().into_iter().zip([false, true]) {
+            // One of the server's comes behind the others, whatever its text is.
+            let is_behind = after.is_some_and(|after| after.starts_with(b"$"));
+            if is_behind && !is_of_server {
+                continue;
+            }
+            let after = after.filter(|_| is_behind == is_of_server);
+            let rest = max - rows.len();
+            let (some, has_more) = self.kept.children(front.as_bytes(), after, &[], rest.max(1));
+            if rest == 0 {
+                return (rows, !some.is_empty());
+            }
+            rows.extend(some);
+            if has_more {
+                return (rows, true);
+            }
+        }
+        (rows, false)
     }
 
     /// The first of those whose keys a filter matches.

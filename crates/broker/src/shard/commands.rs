@@ -17,6 +17,36 @@ impl Shard {
     pub fn on_command(&mut self, ticket: u32, scope: Scope, command: &Command, now_ms: u64) {
         self.cx.now_ms = now_ms;
         let answer = match command {
+            Command::Kick(client_id) => {
+                Answer::Done(self.on_kick(Name::new(scope, client_id), now_ms))
+            }
+            Command::Purge(client_id) => {
+                Answer::Done(self.on_purge(Name::new(scope, client_id), now_ms))
+            }
+            Command::EndBanned { from, within, whom } => {
+                Answer::Ended(self.end_banned(*from, *within, whom))
+            }
+            Command::CutOff { from } => {
+                let swept = self.cut_off(scope, *from);
+                self.finish();
+                Answer::Swept(swept)
+            }
+            Command::Empty { from } => {
+                let swept = self.empty(scope, *from);
+                self.finish();
+                Answer::Swept(swept)
+            }
+            Command::Publish(publication) => {
+                return self.on_publication(ticket, scope, publication);
+            }
+            question => self.look(scope, question),
+        };
+        self.cx.effects.answers.push((ticket, answer));
+    }
+
+    /// Answers what changes nothing.
+    fn look(&mut self, scope: Scope, question: &Command) -> Answer {
+        match question {
             Command::Sessions { from, max, wanted } => {
                 Answer::Sessions(self.sessions.look_at_sessions(*from, rows_of(*max), wanted))
             }
@@ -31,6 +61,18 @@ impl Shard {
                     *from,
                     rows_of(*max),
                 ))
+            }
+            Command::AllSubscriptions { from, max, wanted } => {
+                let (sessions, max) = (&self.sessions, rows_of(*max));
+                Answer::AllSubscriptions(
+                    self.groups.look_at_all_subscriptions(sessions, *from, max, wanted),
+                )
+            }
+            Command::Levels { parent, after, max } => {
+                let parent = parent.as_deref().map(|parent| Name::new(scope, parent));
+                let max = rows_of(*max) as usize;
+                let (rows, has_more) = self.retained.levels(parent, scope, after.as_deref(), max);
+                Answer::Levels { rows, has_more }
             }
             Command::Receivers { topic, from, max } => {
                 let topic = Name::new(scope, &**topic);
@@ -59,30 +101,9 @@ impl Shard {
                 let (messages, after) = self.retained.page(filter, after.clone(), max);
                 Answer::Retained { messages, after }
             }
-            Command::Kick(client_id) => {
-                Answer::Done(self.on_kick(Name::new(scope, client_id), now_ms))
-            }
-            Command::Purge(client_id) => {
-                Answer::Done(self.on_purge(Name::new(scope, client_id), now_ms))
-            }
-            Command::EndBanned { from, within, whom } => {
-                Answer::Ended(self.end_banned(*from, *within, whom))
-            }
-            Command::CutOff { from } => {
-                let swept = self.cut_off(scope, *from);
-                self.finish();
-                Answer::Swept(swept)
-            }
-            Command::Empty { from } => {
-                let swept = self.empty(scope, *from);
-                self.finish();
-                Answer::Swept(swept)
-            }
-            Command::Publish(publication) => {
-                return self.on_publication(ticket, scope, publication);
-            }
-        };
-        self.cx.effects.answers.push((ticket, answer));
+            // What changes something is answered by [`Self::on_command`].
+            _ => Answer::Done(false),
+        }
     }
 
     /// An operator ends a session, and its connection. Its will is due. False if there is none.

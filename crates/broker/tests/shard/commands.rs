@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::lab::{Got, Lab, persistent, request, retained, rule};
 use broker::command::{
-    Answer, Command, PAGE_LOOKS, PAGE_ROWS, Publication, ReceiverView, SessionView, Wanted, Whom,
+    Answer, Command, PAGE_LOOKS, PAGE_ROWS, Publication, ReceiverView, SessionView,
+    SubscriptionPlace, Wanted, WantedSubscriptions, Whom,
 };
 use broker::{Durability, Event, Mail, Memory, Name, Scope, Settings};
 use codec::{QoS, Reason};
@@ -187,6 +188,104 @@ fn one_session_is_reported_with_what_waits_for_it() {
     assert_eq!(listed, [(Some("g".into()), "b".into(), 2), (None, "a/+".into(), 1)]);
     let nobody = Command::Subscriptions { client_id: "nobody".into(), from: 0, max: 1 };
     assert!(matches!(lab.ask(0, &nobody), Answer::Subscriptions(None)));
+}
+
+/// Client, share name and filter of each subscription that is wanted, and the number of pages.
+fn all_subscriptions(lab: &mut Lab, wanted: &WantedSubscriptions) -> (Vec<[String; 3]>, usize) {
+    let (mut rows, mut pages, mut from) = (Vec::new(), 0, SubscriptionPlace::default());
+    loop {
+        let command = Command::AllSubscriptions { from, max: 7, wanted: wanted.clone() };
+        let Answer::AllSubscriptions(page) = lab.ask(0, &command) else { panic!("page") };
+        assert!(page.rows.len() <= 7);
+        rows.extend(page.rows.into_iter().map(|row| {
+            let share = row.subscription.share.unwrap_or_default();
+            [row.client_id.into(), share.into(), row.subscription.filter.into()]
+        }));
+        pages += 1;
+        let Some(next) = page.next else { return (rows, pages) };
+        assert_ne!(next, from, "a page that leads nowhere");
+        from = next;
+    }
+}
+
+#[test]
+fn all_subscriptions_are_listed_once_by_what_is_known_of_them() {
+    let mut lab = Lab::new(1);
+    let one = lab.open(request("one"));
+    for number in 0..2_100 {
+        lab.subscribe(one, &format!("a/{number}"), 0);
+    }
+    let two = lab.open(request("two"));
+    lab.subscribe(two, "a/+", 1);
+    lab.subscribe(two, "$share/g/b/#", 1);
+    lab.open(request("three"));
+    let any = WantedSubscriptions::default;
+    let (mut rows, _) = all_subscriptions(&mut lab, &any());
+    rows.sort_unstable();
+    rows.dedup();
+    assert_eq!(rows.len(), 2_102, "each once");
+    let row = |client: &str, share: &str, filter: &str| {
+        [client.to_owned(), share.to_owned(), filter.to_owned()]
+    };
+    let mut found = |wanted| all_subscriptions(&mut lab, &wanted).0;
+    let matching = WantedSubscriptions { topic: Some("a/7".into()), ..any() };
+    assert_eq!(found(matching), [row("one", "", "a/7"), row("two", "", "a/+")]);
+    let exact = WantedSubscriptions { filter: Some("a/+".into()), ..any() };
+    assert_eq!(found(exact), [row("two", "", "a/+")]);
+    let shared = WantedSubscriptions { is_shared: Some(true), ..any() };
+    assert_eq!(found(shared), [row("two", "g", "b/#")]);
+    let part = WantedSubscriptions { id_part: Some("tw".into()), ..any() };
+    assert_eq!(found(part).len(), 2);
+    let elsewhere = WantedSubscriptions { scope: Some(Scope::new(7)), ..any() };
+    assert_eq!(found(elsewhere).len(), 0);
+    let nowhere = WantedSubscriptions { filter: Some("x".into()), ..any() };
+    let (rows, pages) = all_subscriptions(&mut lab, &nowhere);
+    assert_eq!((rows.len(), pages), (0, 3), "a page ends after {PAGE_LOOKS} looks");
+}
+
+fn retain_in(lab: &mut Lab, scope: Scope, topic: &str) {
+    let publication = Publication { retain: true, ..message(topic, QoS::AtMostOnce) };
+    lab.shards[0].on_command(TICKET, scope, &Command::Publish(publication), lab.now_ms);
+    assert!(lab.published(0).is_some_and(|reason| !reason.is_error()));
+}
+
+#[test]
+fn levels_of_topics_belong_to_one_scope() {
+    let mut lab = Lab::new(1);
+    for topic in ["a", "a/b", "a/c/d", "$x/y", "z"] {
+        retain_in(&mut lab, Scope::FIRST, topic);
+    }
+    let mut levels = |scope: Scope, parent: Option<&str>, after: Option<&str>| {
+        let after = after.map(|level| level.as_bytes().into());
+        let command = Command::Levels { parent: parent.map(Into::into), after, max: 2 };
+        lab.shards[0].on_command(TICKET, scope, &command, lab.now_ms);
+        let Some(Answer::Levels { rows, has_more }) = lab.answer(0) else { panic!("levels") };
+        let text = |level: &[u8]| String::from_utf8(level.to_vec()).unwrap();
+        let rows = rows.iter().map(|it| (text(&it.level), it.has_message, it.below));
+        (rows.collect::<Vec<_>>(), has_more)
+    };
+    let row = |level: &str, has, below| (level.to_owned(), has, below);
+    let first = levels(Scope::FIRST, None, None);
+    assert_eq!(first, (vec![row("$x", false, 1), row("a", true, 2)], true));
+    assert_eq!(levels(Scope::FIRST, None, Some("a")), (vec![row("z", true, 0)], false));
+    let below = levels(Scope::FIRST, Some("a"), None);
+    assert_eq!(below, (vec![row("b", true, 0), row("c", false, 1)], false));
+    assert_eq!(levels(Scope::new(1), None, None), (vec![], false));
+    for topic in ["a/b", "$x/y", "b"] {
+        retain_in(&mut lab, Scope::new(1), topic);
+    }
+    let mut levels = |after: Option<&str>, max| {
+        let after = after.map(|level| level.as_bytes().into());
+        let command = Command::Levels { parent: None, after, max };
+        lab.shards[0].on_command(TICKET, Scope::new(1), &command, lab.now_ms);
+        let Some(Answer::Levels { rows, has_more }) = lab.answer(0) else { panic!("levels") };
+        let names = rows.iter().map(|it| String::from_utf8(it.level.to_vec()).unwrap());
+        (names.collect::<Vec<_>>().join(" "), has_more)
+    };
+    assert_eq!(levels(None, 10), ("a b $x".into(), false));
+    assert_eq!(levels(None, 2), ("a b".into(), true));
+    assert_eq!(levels(Some("b"), 2), ("$x".into(), false));
+    assert_eq!(levels(Some("$x"), 2), (String::new(), false));
 }
 
 #[test]

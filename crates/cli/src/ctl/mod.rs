@@ -8,6 +8,7 @@ mod events;
 mod http;
 mod ns;
 mod table;
+mod topics;
 mod top;
 mod within;
 
@@ -26,6 +27,7 @@ use http::{Credentials, Http};
 use ns::NsCommand;
 use table::Column;
 use top::TopArgs;
+use topics::{SubsArgs, TopicsArgs};
 use within::Within;
 
 /// Flags and commands of `quelea ctl`.
@@ -91,12 +93,10 @@ enum CtlCommand {
     Ns(NsCommand),
     /// Print life-cycle events until interrupted.
     Events(EventsArgs),
-    /// List the subscriptions of a client.
-    Subs {
-        client_id: String,
-        #[command(flatten)]
-        within: Within,
-    },
+    /// List the subscriptions of a client, or those of all clients that match all filters.
+    Subs(SubsArgs),
+    /// List a level of the tree of topics with a retained message.
+    Topics(TopicsArgs),
     /// List the clients that receive messages on a topic.
     Who {
         topic: String,
@@ -366,11 +366,8 @@ impl Ctl {
             CtlCommand::Ban(command) => self.ban(command),
             CtlCommand::Ns(command) => self.ns(command),
             CtlCommand::Events(args) => self.events(args),
-            CtlCommand::Subs { client_id, within } => {
-                let path = format!("/clients/{}/subscriptions", percent_encoded(client_id));
-                let home = self.home(within, client_id, false)?;
-                self.list(&path, &[("namespace", &home)], 0, SUBSCRIPTIONS)
-            }
+            CtlCommand::Subs(args) => self.subs(args),
+            CtlCommand::Topics(args) => self.topics(args),
             CtlCommand::Who { topic, within } => {
                 let query = within.and(&[("topic", topic)]);
                 self.list("/topics/receivers", &query, 0, RECEIVERS)
@@ -592,14 +589,6 @@ const CLIENTS: &[Column] = &[
     Column("QUEUED", "queued_messages"),
     Column("IN FLIGHT", "in_flight"),
 ];
-const SUBSCRIPTIONS: &[Column] = &[
-    Column("FILTER", "filter"),
-    Column("SHARE", "share"),
-    Column("QOS", "qos"),
-    Column("NO LOCAL", "no_local"),
-    Column("AS PUBLISHED", "retain_as_published"),
-    Column("ID", "identifier"),
-];
 const RECEIVERS: &[Column] = &[
     Column("CLIENT", "client_id"),
     Column("GROUP", "share"),
@@ -661,6 +650,7 @@ Examples:
   quelea ctl ban add address 192.0.2.0/24 --for 12h
   quelea ctl events --type session.               connects and disconnects
   quelea ctl who vehicles/7/speed                 clients that receive this topic
+  quelea ctl topics home                          topics below home with a retained message
   quelea ctl retained list 'home/#'
   quelea ctl publish home/lamp -m on
   quelea ctl --data /var/lib/quelea groups list

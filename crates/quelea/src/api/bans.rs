@@ -10,7 +10,7 @@ use serde_json::json;
 use web::axum::http::StatusCode;
 
 use super::call::Call;
-use super::paging::other_answer;
+use super::paging::{bad_cursor, other_answer};
 use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::Rows;
@@ -88,17 +88,7 @@ fn cursor(place: u8, after: Option<&Banned>) -> String {
 
 fn start(call: &Call) -> Result<(u8, Option<Banned>), Problem> {
     let Some(text) = call.text("cursor") else { return Ok((0, None)) };
-    read_cursor(text).ok_or_else(|| {
-        let fix = "use the cursor of an answer to the same query, or omit it";
-        Problem::bad(
-            "query parameter cursor",
-            format!(
-                "must be the cursor of a previous answer, \
-        got '{text}'"
-            ),
-        )
-        .fix(fix)
-    })
+    read_cursor(text).ok_or_else(|| bad_cursor(text))
 }
 
 fn read_cursor(text: &str) -> Option<(u8, Option<Banned>)> {

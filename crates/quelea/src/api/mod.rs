@@ -22,6 +22,7 @@ mod routes;
 mod schema;
 mod scopes;
 pub(crate) mod token;
+mod topics;
 mod views;
 
 use std::sync::Arc;

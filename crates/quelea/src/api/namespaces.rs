@@ -7,6 +7,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use broker::{Quota, Scope};
 
 use super::call::Call;
+use super::paging::bad_cursor;
 use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::Rows;
@@ -75,15 +76,5 @@ fn quota_of(view: &View, quota: Quota) -> NamespaceQuota {
 
 fn read_cursor(text: &str) -> Result<String, Problem> {
     let name = BASE64_URL_SAFE_NO_PAD.decode(text).ok();
-    name.and_then(|name| String::from_utf8(name).ok()).ok_or_else(|| {
-        let fix = "use the cursor of an answer to the same query, or omit it";
-        Problem::bad(
-            "query parameter cursor",
-            format!(
-                "must be the cursor of a previous answer, \
-        got '{text}'"
-            ),
-        )
-        .fix(fix)
-    })
+    name.and_then(|name| String::from_utf8(name).ok()).ok_or_else(|| bad_cursor(text))
 }

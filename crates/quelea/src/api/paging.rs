@@ -72,17 +72,7 @@ impl<P: Mark> Spot<P> {
         let spot = text.split_once('.').and_then(|(shard, place)| {
             Some(Self { shard: shard.parse().ok()?, place: P::read(place)? })
         });
-        spot.filter(|spot| spot.shard < shards).ok_or_else(|| {
-            let fix = "use the cursor of an answer to the same query, or omit it";
-            Problem::bad(
-                "query parameter cursor",
-                format!(
-                    "must be the cursor of a previous \
-            answer, got '{text}'"
-                ),
-            )
-            .fix(fix)
-        })
+        spot.filter(|spot| spot.shard < shards).ok_or_else(|| bad_cursor(text))
     }
 
     pub(crate) fn write(&self) -> String {
@@ -142,6 +132,13 @@ impl Api {
             }
         }
     }
+}
+
+/// Nothing that a list has answered.
+pub(crate) fn bad_cursor(text: &str) -> Problem {
+    let detail = format!("must be the cursor of a previous answer, got '{text}'");
+    let fix = "use the cursor of an answer to the same query, or omit it";
+    Problem::bad("query parameter cursor", detail).fix(fix)
 }
 
 /// A shard answers what it was asked; else that is a mistake of ours.

@@ -19,6 +19,7 @@ use super::views::{
     Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting,
     Subscription,
 };
+use super::topics::{self, ClientSubscription, Topic};
 use super::{Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces};
 
 /// What is done for whom.
@@ -471,6 +472,37 @@ pub(crate) const ROUTES: &[Route] = &[
             ),
         ],
         run: |api, call| Box::pin(async move { bans::remove(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        path: "/subscriptions",
+        about: "Lists the subscriptions of all clients that match all filters. A page with a \
+                cursor may be short or empty.",
+        params: &[
+            WITHIN_ANY,
+            text("client_id", "A part of the client ID."),
+            some_text("filter", "The filter, without a share name."),
+            some_text("topic", "A topic that the filter matches."),
+            flag("shared", "true: shared subscriptions; false: the others."),
+            LIMIT,
+            CURSOR,
+        ],
+        answer: Some(Rows::<ClientSubscription>::schema),
+        run: |api, call| Box::pin(async move { topics::subscriptions(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        path: "/topics",
+        about: "Lists one level of the tree of topics with a retained message. The broker knows \
+                no other topics.",
+        params: &[
+            text("prefix", "The topic above the level, without a final /. Default: the root."),
+            WITHIN,
+            LIMIT,
+            CURSOR,
+        ],
+        answer: Some(Rows::<Topic>::schema),
+        run: |api, call| Box::pin(async move { topics::topics(&api, &call).await }),
         ..GET
     },
     Route {
