@@ -4,9 +4,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use policy::{Access, Action, ClientLocation, Grants, Identity, Manner};
-use policy::{Attribute, Attributes, Number, Principal};
+use policy::{Access, Action, ClientLocation, Decider, DecidingRule, Explanation, Identity, Manner};
+use policy::{Attribute, Attributes, Number, Origin, Principal, Source};
 
+use identity::auth::acl_file::{self, AclFileError};
 use identity::auth::policy_file::{self, Policy, PolicyFileError};
 
 use base::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
@@ -38,6 +39,9 @@ enum PolicyCommand {
 struct TestArgs {
     /// The policy file.
     file: PathBuf,
+    /// An access file that is in force together with the policy.
+    #[arg(long, value_name = "FILE")]
+    acl_file: Option<PathBuf>,
     /// The action of the client.
     action: Wanted,
     /// The topic, or the topic filter for `subscribe`.
@@ -75,16 +79,28 @@ enum Wanted {
 /// Runs the command; the result is the exit code.
 pub fn run(args: &PolicyArgs) -> u8 {
     let decided = match &args.command {
-        PolicyCommand::Check { file } => policy_file::load(file, None).map(|policy| {
-            print(summary(&policy).as_bytes());
-            EXIT_OK
-        }),
+        PolicyCommand::Check { file } => {
+            let policy = policy_file::load(file, None).map_err(PolicyTestError::from);
+            policy.map(|policy| {
+                print(summary(&policy).as_bytes());
+                EXIT_OK
+            })
+        }
         PolicyCommand::Test(test) => explain(test),
     };
     decided.unwrap_or_else(|error| {
         complain(&error);
         EXIT_USAGE
     })
+}
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum PolicyTestError {
+    #[error(transparent)]
+    Policy(#[from] PolicyFileError),
+    #[error(transparent)]
+    Access(#[from] AclFileError),
 }
 
 fn summary(policy: &Policy) -> String {
@@ -98,22 +114,22 @@ fn summary(policy: &Policy) -> String {
     )
 }
 
-fn explain(test: &TestArgs) -> Result<u8, PolicyFileError> {
+fn explain(test: &TestArgs) -> Result<u8, PolicyTestError> {
     let policy = policy_file::load(&test.file, None)?;
+    let mut rules = match &test.acl_file {
+        Some(path) => acl_file::load(path, None)?,
+        None => Vec::new(),
+    };
+    rules.extend(policy.rules());
+    // Both files are known to be right.
+    let access = Access::compile_from(&rules).unwrap_or_default();
+    let access = access.in_order(&policy.ordered).unwrap_or_default();
     let client = Client::new(test);
+    let explanation = client.explain(&access);
     let mut text = client.groups(&policy);
-    let is_allowed = client.may(&policy);
-    text.push_str(if is_allowed { "allowed" } else { "denied" });
-    match (is_allowed, client.in_order(&policy)) {
-        (true, Some(line)) => text.push_str(&format!(":\n  the rule in line {line} allows it\n")),
-        (true, None) => {
-            let grants: String = client.granting(&policy).map(|it| format!("  {it}\n")).collect();
-            text.push_str(&format!(":\n{grants}"));
-        }
-        (false, _) => text.push_str(&client.why_denied(&policy)),
-    }
+    text.push_str(&client.verdict(&policy, &explanation));
     print(text.as_bytes());
-    Ok(if is_allowed { EXIT_OK } else { EXIT_FAILURE })
+    Ok(if explanation.is_allowed { EXIT_OK } else { EXIT_FAILURE })
 }
 
 /// Who asks, and for what.
@@ -159,71 +175,35 @@ impl<'a> Client<'a> {
         text
     }
 
-    /// What grants it, in words.
-    fn granting(&self, policy: &Policy) -> impl Iterator<Item = String> {
-        policy.bindings.iter().filter(|binding| self.is_in(policy, binding.group)).flat_map(
-            move |binding| {
-                let space = &policy.spaces[binding.space];
-                let rules =
-                    space.templates.iter().map(|template| (template, binding.rule(template)));
-                let granting = rules.filter(|(_, rule)| self.is_granted(rule.clone()));
-                granting.map(move |(template, _)| {
-                    let (line, text) = (template.line, &template.text);
-                    let group = policy.name_of(binding.group);
-                    let what = binding.verb();
-                    format!("{group} may {what} {}: '{text}' (line {line})", space.name)
-                })
-            },
-        )
-    }
-
-    fn is_granted(&self, rule: policy::Rule) -> bool {
-        let access = Access::compile(&[rule]).unwrap_or_default();
-        self.grants_by(&access).allows(self.identity(), self.action(), &self.test.topic)
-    }
-
     /// What the broker would do, asked of what the broker asks.
-    fn may(&self, policy: &Policy) -> bool {
-        let grants = self.grants_by(&policy.access().unwrap_or_default());
-        grants.allows_as(self.identity(), self.action(), &self.test.topic, self.manner())
+    fn explain(&self, access: &Access) -> Explanation {
+        let place = ClientLocation { address: self.test.address, listener: &self.test.listener };
+        let grants = access.grants_of(self.identity(), place);
+        grants.explain(self.identity(), self.action(), &self.test.topic, self.manner())
     }
 
-    /// The line of the rule in order that decides it, unless something stronger does.
-    fn in_order(&self, policy: &Policy) -> Option<usize> {
-        let grants = self.grants_by(&policy.access().unwrap_or_default());
-        let (identity, topic) = (self.identity(), &self.test.topic);
-        grants.rule_in_order(identity, self.action(), topic, self.manner()).map(|it| it.0)
-    }
-
-    fn why_denied(&self, policy: &Policy) -> String {
-        let grants = self.grants_by(&policy.access().unwrap_or_default());
-        let (identity, topic) = (self.identity(), &self.test.topic);
-        let decided = grants.rule_in_order(identity, self.action(), topic, self.manner());
-        match decided {
-            Some((line, false)) => format!(":\n  the rule in line {line} denies it\n"),
-            None if self.granting(policy).next().is_none() => {
+    fn verdict(&self, policy: &Policy, explanation: &Explanation) -> String {
+        let word = if explanation.is_allowed { "allowed" } else { "denied" };
+        let why = match &explanation.decider {
+            Decider::Rule(rule) => format!("\n  {}", in_words(policy, rule)),
+            Decider::BrokerTopic => {
+                " the topic belongs to the broker, or begins a shared subscription".to_owned()
+            }
+            _ => {
                 let rules = match policy.ordered.is_empty() {
                     true => "",
                     false => "no rule applies, and ",
                 };
-                let missing = self.missing(policy).into_iter().map(|it| format!("  {it}\n"));
+                let missing = self.missing(policy).into_iter().map(|it| format!("\n  {it}"));
                 let missing: String = missing.collect();
-                format!(": {rules}no binding of its groups grants it\n{missing}")
+                format!(" {rules}no binding of its groups grants it{missing}")
             }
-            _ => {
-                let why = grants.why_denied(identity, self.action(), topic, self.manner());
-                format!(": {why}\n")
-            }
-        }
+        };
+        format!("{word}:{why}\n")
     }
 
     const fn manner(&self) -> Manner {
         Manner { qos: self.test.qos, retain: self.test.retain }
-    }
-
-    fn grants_by(&self, access: &Access) -> Grants {
-        let place = ClientLocation { address: self.test.address, listener: &self.test.listener };
-        access.grants_of(self.identity(), place)
     }
 
     const fn action(&self) -> Action {
@@ -251,6 +231,23 @@ impl<'a> Client<'a> {
         }
         missing.dedup();
         missing
+    }
+}
+
+/// A rule with where it stands.
+fn in_words(policy: &Policy, rule: &DecidingRule) -> String {
+    let DecidingRule { allows, filter, origin } = rule;
+    let Origin { source, line, name } = origin;
+    if let Some(name) = name {
+        let mut templates = policy.spaces.iter().flat_map(|space| &space.templates);
+        let template = templates.find(|template| template.line == *line as usize);
+        let text = template.map_or(&**filter, |template| &template.text);
+        return format!("{name}: '{text}' (line {line})");
+    }
+    match (source, allows) {
+        (Source::PolicyFile, true) => format!("the rule in line {line} allows it"),
+        (Source::PolicyFile, false) => format!("the rule in line {line} denies it"),
+        _ => rule.to_string(),
     }
 }
 
@@ -310,6 +307,7 @@ mod tests {
         ] {
             let test = TestArgs {
                 file: PathBuf::new(),
+                acl_file: None,
                 action,
                 topic: topic.into(),
                 client_id: "c1".into(),
@@ -321,8 +319,11 @@ mod tests {
                 listener: String::new(),
             };
             let client = Client::new(&test);
-            assert_eq!(client.may(&policy), expected, "{action:?} {topic}");
-            assert!(expected || client.why_denied(&policy).starts_with(':'), "{topic}");
+            let explanation = client.explain(&policy.access().unwrap());
+            assert_eq!(explanation.is_allowed, expected, "{action:?} {topic}");
+            let verdict = client.verdict(&policy, &explanation);
+            let word = if expected { "allowed:" } else { "denied:" };
+            assert!(verdict.starts_with(word), "{topic}: {verdict}");
         }
     }
 

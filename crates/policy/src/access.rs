@@ -14,6 +14,7 @@
 //! - Topics under `$SYS/` belong to the broker: no rule lets a client publish there, except
 //!   `$SYS/broker/connection/NAME/state`, where bridges publish whether they are connected.
 
+mod explain;
 mod group;
 mod ordered;
 mod pattern;
@@ -21,6 +22,7 @@ mod pattern;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use explain::{Decider, DecidingRule, Explanation, Origin, Source};
 use group::{Groups, Reading};
 use ordered::{Active, OrderedRules};
 pub use ordered::{ClientLocation, Manner, OrderedRule, OwnRules};
@@ -133,16 +135,32 @@ impl Access {
     /// The first rule whose filter is not a valid topic filter, or that uses `%{attributes.NAME}`
     /// without being for everyone.
     pub fn compile(rules: &[Rule]) -> Result<Self, RuleError> {
+        Self::compile_each(rules.iter().map(|rule| (Origin::default(), rule)))
+    }
+
+    /// The same for rules with where each stands.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::compile`].
+    pub fn compile_from(rules: &[(Origin, Rule)]) -> Result<Self, RuleError> {
+        Self::compile_each(rules.iter().map(|(origin, rule)| (origin.clone(), rule)))
+    }
+
+    fn compile_each<'a>(
+        rules: impl Iterator<Item = (Origin, &'a Rule)>,
+    ) -> Result<Self, RuleError> {
         let mut anonymous = RuleSet::default();
         let mut everyone = RuleSet::default();
         let mut users: BTreeMap<Box<str>, RuleSet> = BTreeMap::new();
         let mut groups = Reading::default();
         let mut asks_attributes = false;
-        for (index, rule) in rules.iter().enumerate() {
+        for (index, (origin, rule)) in rules.enumerate() {
             let is_pattern = matches!(rule.who, Who::Everyone | Who::Matching(_));
             let denies = rule.permission == Permission::Deny;
             let pattern = Pattern::compile(&rule.filter, is_pattern, denies)
-                .map_err(|detail| RuleError { index, filter: rule.filter.clone(), detail })?;
+                .map_err(|detail| RuleError { index, filter: rule.filter.clone(), detail })?
+                .from(origin);
             asks_attributes |= pattern.asks_attributes();
             let set = match &rule.who {
                 Who::Anonymous => &mut anonymous,
@@ -333,51 +351,6 @@ impl Grants {
         let in_order = || ordered::cover(rules, identity, filter);
         let is_granted = || self.is_open || self.grants_of(READ).any(holds);
         self.is_open() || (!self.denials().any(touches) && in_order().unwrap_or_else(is_granted))
-    }
-
-    /// The line of the rule in order that decides something (0: it is the client's own), and
-    /// whether it allows it.
-    pub fn rule_in_order(
-        &self,
-        identity: Identity<'_>,
-        action: Action,
-        topic: &str,
-        manner: Manner,
-    ) -> Option<(usize, bool)> {
-        let rules = self.ordered()?;
-        let rule = match action {
-            Action::Publish => ordered::on_publish(rules, identity, topic, manner),
-            Action::Receive => ordered::on_receive(rules, identity, topic),
-            Action::Subscribe => ordered::on_subscribe(rules, identity, topic, manner.qos),
-        };
-        rule.map(|rule| (rule.line as usize, rule.allows))
-    }
-
-    /// Why [`Self::allows`] said no, for people: the rule that denies it, or that none grants it.
-    pub fn why_denied(
-        &self,
-        identity: Identity<'_>,
-        action: Action,
-        topic: &str,
-        manner: Manner,
-    ) -> Box<str> {
-        if action == Action::Publish && is_broker_topic(topic) {
-            let why = if topic.starts_with(SHARE) {
-                "topics below $share/ cannot be published: $share/ begins shared subscriptions"
-            } else {
-                "topics below $SYS/ belong to the broker"
-            };
-            return why.into();
-        }
-        let topic = without_share(topic);
-        if let Some(pattern) = self.denials().find(|it| it.matches(identity, topic)) {
-            return format!("deny {}", pattern.text).into();
-        }
-        match self.rule_in_order(identity, action, topic, manner) {
-            Some((0, false)) => "a rule of its credential".into(),
-            Some((line, false)) => format!("the rule in line {line} of the policy file").into(),
-            _ => "no rule grants it".into(),
-        }
     }
 
     /// True when no rules are in force.

@@ -10,8 +10,8 @@ mod principal;
 pub mod query;
 
 pub use access::{
-    Access, Action, ClientLocation, Grants, Identity, Manner, OrderedRule, OwnRules, Permission,
-    Rule, RuleError, Who,
+    Access, Action, ClientLocation, Decider, DecidingRule, Explanation, Grants, Identity, Manner,
+    OrderedRule, Origin, OwnRules, Permission, Rule, RuleError, Source, Who,
 };
 pub use number::Number;
 pub use principal::{Attribute, Attributes, NAMESPACE, Principal};

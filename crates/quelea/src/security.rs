@@ -137,13 +137,10 @@ fn look_at_rules(config: &Config, found: &mut Vec<String>) {
 fn look_at_policy(config: &Config, found: &mut Vec<String>) {
     let Some(path) = &config.access.policy_file else { return };
     let Ok(policy) = policy_file::load(path, None) else { return };
-    for (line, rule) in policy.rules().filter(|(_, rule)| rule.who == Who::Everyone) {
+    for (origin, rule) in policy.rules().filter(|(_, rule)| rule.who == Who::Everyone) {
         if gives_all(&rule) {
-            found.push(format!(
-                "{}:{line}: '{}' applies to all clients",
-                path.display(),
-                rule.filter
-            ));
+            let (path, line) = (path.display(), origin.line);
+            found.push(format!("{path}:{line}: '{}' applies to all clients", rule.filter));
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Questions that change nothing.
 
-use policy::{Action, Identity};
+use policy::{Action, ClientLocation, Grants, Identity};
 
 use super::{
-    Answer, ConnectionView, GroupView, MemberView, OwnedSubscription, PAGE_LOOKS, PAGE_ROWS, Page,
-    ReceiverView, SessionView, SubscriptionPlace, SubscriptionView, Wanted, WantedSubscriptions,
+    Answer, Asker, ConnectionView, Explained, GroupView, MemberView, OwnedSubscription, PAGE_LOOKS,
+    PAGE_ROWS, Page, Question, ReceiverView, SessionView, SubscriptionPlace, SubscriptionView,
+    Wanted, WantedSubscriptions,
 };
 use crate::clients::Sessions;
 use crate::clients::client::Client;
@@ -218,6 +219,35 @@ impl Sessions {
             Some((*scope, client.is_connected()))
         };
         scopes.iter().take(PAGE_LOOKS as usize).filter_map(home).collect()
+    }
+}
+
+impl Sessions {
+    /// Asked of what the broker asks for each message.
+    pub(crate) fn explain(&self, scope: Scope, question: &Question) -> Option<Box<Explained>> {
+        let Question { who, action, topic, manner } = question;
+        let explained = |grants: &Grants, identity: Identity<'_>, is_connected| {
+            let attributes = identity.principal.map(|own| own.attributes.clone());
+            Box::new(Explained {
+                explanation: grants.explain(identity, *action, topic, *manner),
+                username: identity.username.map(Into::into),
+                attributes: attributes.unwrap_or_default(),
+                is_connected,
+            })
+        };
+        match who {
+            Asker::Session(client_id) => {
+                let client = self.get(self.find(Name::new(scope, client_id))?)?;
+                Some(explained(&client.grants, client.identity(), client.is_connected()))
+            }
+            Asker::Described { client_id, username, principal, address, listener } => {
+                let identity = Identity::new(client_id, username.as_deref());
+                let identity = identity.with(principal.as_deref());
+                let location = ClientLocation { address: *address, listener };
+                let grants = self.rules().of(scope).grants_of(identity, location);
+                Some(explained(&grants, identity, false))
+            }
+        }
     }
 }
 

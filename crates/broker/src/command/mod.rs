@@ -15,6 +15,7 @@ use std::ops::RangeInclusive;
 
 use codec::{Reason, Version};
 use core::net::IpAddr;
+use policy::{Action, Attributes, Explanation, Manner, Principal};
 use session::Message;
 use topic::{Child, Cursor};
 
@@ -42,6 +43,8 @@ pub enum Command {
     /// The levels below a topic in the tree of the retained messages here; none: those of the root.
     /// Behind the level `after`.
     Levels { parent: Option<Box<str>>, after: Option<Box<[u8]>>, max: u32 },
+    /// May a client do something, and what decides it?
+    Explain(Box<Question>),
     /// Who in this shard gets a message on the topic; shared groups are listed apart.
     Receivers { topic: Box<str>, from: u32, max: u32 },
     /// The shared groups whose home this shard is; without a scope those of all.
@@ -83,6 +86,41 @@ pub struct Wanted {
     pub connected: Option<bool>,
     /// The least that waits for it, in messages.
     pub queued_min: u64,
+}
+
+/// What a client may want to do.
+#[derive(Clone, Debug)]
+pub struct Question {
+    pub who: Asker,
+    pub action: Action,
+    /// A topic, or a filter where the action is to subscribe.
+    pub topic: Box<str>,
+    pub manner: Manner,
+}
+
+/// Of whom it is asked.
+#[derive(Clone, Debug)]
+pub enum Asker {
+    /// The client of a session, with all that is known of it.
+    Session(Box<str>),
+    /// One that would be like this.
+    Described {
+        client_id: Box<str>,
+        username: Option<Box<str>>,
+        principal: Option<Box<Principal>>,
+        address: Option<IpAddr>,
+        /// Empty: not known.
+        listener: Box<str>,
+    },
+}
+
+/// What was asked, and of whom.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    pub explanation: Explanation,
+    pub username: Option<Box<str>>,
+    pub attributes: Attributes,
+    pub is_connected: bool,
 }
 
 /// Which subscriptions are wanted: those that meet all that is set.
@@ -141,6 +179,8 @@ pub enum Answer {
         rows: Vec<Child>,
         has_more: bool,
     },
+    /// None: there is no such session.
+    Explained(Option<Box<Explained>>),
     Receivers(Page<ReceiverView>),
     Groups(Page<GroupView>),
     /// None: there is no such group.

@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 
 use crate::lab::{Got, Lab, persistent, request, retained, rule};
 use broker::command::{
-    Answer, Command, PAGE_LOOKS, PAGE_ROWS, Publication, ReceiverView, SessionView,
-    SubscriptionPlace, Wanted, WantedSubscriptions, Whom,
+    Answer, Asker, Command, PAGE_LOOKS, PAGE_ROWS, Publication, Question, ReceiverView,
+    SessionView, SubscriptionPlace, Wanted, WantedSubscriptions, Whom,
 };
 use broker::{Durability, Event, Mail, Memory, Name, Scope, Settings};
 use codec::{QoS, Reason};
-use policy::Access;
-use policy::{Permission, Who};
+use policy::{Access, Action, Manner, Permission, Who};
 use session::{Message, MessageParts};
 use storage::testing::Crash;
 
@@ -286,6 +285,39 @@ fn levels_of_topics_belong_to_one_scope() {
     assert_eq!(levels(None, 2), ("a b".into(), true));
     assert_eq!(levels(Some("b"), 2), ("$x".into(), false));
     assert_eq!(levels(Some("$x"), 2), (String::new(), false));
+}
+
+#[test]
+fn a_decision_is_explained_with_the_rights_of_the_session() {
+    let rules = [
+        rule(Who::User("anna".into()), Permission::ReadWrite, "a/#"),
+        rule(Who::User("anna".into()), Permission::Deny, "a/secret"),
+    ];
+    let mut lab = Lab::with(1, Settings::default(), Access::compile(&rules).unwrap());
+    lab.open(of_user("one", "anna"));
+    let mut explain = |who: Asker, action, topic: &str| {
+        let manner = Manner::default();
+        let question = Question { who, action, topic: topic.into(), manner };
+        let Answer::Explained(found) = lab.ask(0, &Command::Explain(question.into())) else {
+            panic!("explained")
+        };
+        found.map(|it| (it.explanation.is_allowed, it.explanation.decider.as_str(), it.is_connected))
+    };
+    let one = || Asker::Session("one".into());
+    assert_eq!(explain(one(), Action::Publish, "a/x"), Some((true, "rule", true)));
+    assert_eq!(explain(one(), Action::Publish, "a/secret"), Some((false, "rule", true)));
+    assert_eq!(explain(one(), Action::Subscribe, "b/#"), Some((false, "default", true)));
+    assert_eq!(explain(Asker::Session("two".into()), Action::Publish, "a/x"), None);
+    let described = |username: &str| Asker::Described {
+        client_id: "two".into(),
+        username: Some(username.into()),
+        principal: None,
+        address: None,
+        listener: Box::default(),
+    };
+    assert_eq!(explain(described("anna"), Action::Receive, "a/x"), Some((true, "rule", false)));
+    let eve = explain(described("eve"), Action::Receive, "a/x");
+    assert_eq!(eve, Some((false, "default", false)));
 }
 
 #[test]

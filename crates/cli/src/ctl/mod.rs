@@ -6,6 +6,7 @@
 mod ban;
 mod events;
 mod http;
+mod may;
 mod ns;
 mod table;
 mod topics;
@@ -24,6 +25,7 @@ use base::{EXIT_FAILURE, EXIT_OK, complain, print};
 use config::schema::secs_of_text;
 use events::EventsArgs;
 use http::{Credentials, Http};
+use may::MayArgs;
 use ns::NsCommand;
 use table::Column;
 use top::TopArgs;
@@ -103,6 +105,8 @@ enum CtlCommand {
         #[command(flatten)]
         within: Within,
     },
+    /// Say whether a client may do something, and which rule decides it. Exit code 1: denied.
+    May(MayArgs),
     /// List, show, set or clear retained messages.
     #[command(subcommand)]
     Retained(RetainedCommand),
@@ -253,7 +257,9 @@ pub fn run(args: &CtlArgs) -> u8 {
     match done {
         Ok(()) => EXIT_OK,
         Err(Failure { code, text }) => {
-            complain(&text);
+            if !text.is_empty() {
+                complain(&text);
+            }
             code
         }
     }
@@ -368,6 +374,7 @@ impl Ctl {
             CtlCommand::Events(args) => self.events(args),
             CtlCommand::Subs(args) => self.subs(args),
             CtlCommand::Topics(args) => self.topics(args),
+            CtlCommand::May(args) => self.may(args),
             CtlCommand::Who { topic, within } => {
                 let query = within.and(&[("topic", topic)]);
                 self.list("/topics/receivers", &query, 0, RECEIVERS)
@@ -651,6 +658,7 @@ Examples:
   quelea ctl events --type session.               connects and disconnects
   quelea ctl who vehicles/7/speed                 clients that receive this topic
   quelea ctl topics home                          topics below home with a retained message
+  quelea ctl may dev-7 publish home/lamp          allowed or not, and the rule that decides
   quelea ctl retained list 'home/#'
   quelea ctl publish home/lamp -m on
   quelea ctl --data /var/lib/quelea groups list

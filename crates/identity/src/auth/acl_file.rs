@@ -18,7 +18,7 @@
 
 use std::path::Path;
 
-use policy::{Access, Permission, Rule, Who};
+use policy::{Access, Origin, Permission, Rule, Source, Who};
 
 use config::source::nearest;
 
@@ -31,13 +31,13 @@ pub enum AclFileError {
     Line { path: String, line: usize, detail: String },
 }
 
-/// Reads the rules of a file. `unproved` says why nobody can prove a user name, if so it is.
+/// Reads the rules of a file, each with its line. `unproved` says why nobody can prove a user name, if so it is.
 ///
 /// # Errors
 ///
 /// When it cannot be read, or at the first line that is not understood: half a rule set would let
 /// in or lock out the wrong ones. And at the first rule for user names where they are not proved.
-pub fn load(path: &Path, unproved: Option<&str>) -> Result<Vec<Rule>, AclFileError> {
+pub fn load(path: &Path, unproved: Option<&str>) -> Result<Vec<(Origin, Rule)>, AclFileError> {
     let shown = || path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|cause| AclFileError::Read { path: shown(), cause })?;
@@ -45,9 +45,13 @@ pub fn load(path: &Path, unproved: Option<&str>) -> Result<Vec<Rule>, AclFileErr
         (Some(why), Some(line)) => {
             Err((line, format!("a rule for usernames needs verified ones: {why}")))
         }
-        _ => Ok(parse(&text)?.into_iter().map(|(_, rule)| rule).collect()),
+        _ => Ok(parse(&text)?.into_iter().map(|(line, rule)| (origin(line), rule)).collect()),
     });
     rules.map_err(|(line, detail)| AclFileError::Line { path: shown(), line, detail })
+}
+
+const fn origin(line: usize) -> Origin {
+    Origin { source: Source::AccessFile, line: line as u32, name: None }
 }
 
 /// The line of the first rule that goes by the user name.

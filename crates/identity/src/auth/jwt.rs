@@ -231,6 +231,23 @@ fn attribute_of(value: &Value) -> Option<Attribute> {
     })
 }
 
+/// Attributes as somebody writes them, within the limits of those of a token.
+///
+/// # Errors
+///
+/// It is no object, or has too many or too long attributes.
+pub fn written_attributes(value: &Value) -> Result<Attributes, String> {
+    let Value::Object(stated) = value else {
+        return Err(format!("must be an object, got {}", kind_of(value)));
+    };
+    let wrong = stated.iter().find(|(_, value)| attribute_of(value).is_none());
+    if let Some((name, value)) = wrong {
+        let kind = kind_of(value);
+        return Err(format!("'{name}' must be a text, a number, a flag or a list, got {kind}"));
+    }
+    attributes_of(Some(value), std::iter::empty())
+}
+
 /// What a token or an answer says in one member, and what the configuration makes of it.
 pub(super) fn attributes_of(
     stated: Option<&Value>,

@@ -52,6 +52,7 @@ use pace::{Attempt, Pace};
 use passwords::PasswordFileError;
 use scram::{Exchange, ScramError, Success};
 use service::Service;
+pub use jwt::written_attributes;
 pub use template::is_name;
 use template::value_of;
 

@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use policy::query::Query;
-use policy::{Access, OrderedRule, Permission, Rule, RuleError, Who};
+use policy::{Access, OrderedRule, Origin, Permission, Rule, RuleError, Source, Who};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -205,9 +205,9 @@ pub fn parse(text: &str) -> Result<Policy, Mistake> {
         Access::compile(&[Rule { who, permission, filter: template.filter.clone() }])
             .map_err(|error| (template.line, format!("'{}': {}", template.text, error.detail)))?;
     }
-    let (lines, rules): (Vec<usize>, Vec<Rule>) = policy.rules().unzip();
-    Access::compile(&rules).map_err(|error| {
-        let line = lines.get(error.index).copied().unwrap_or(0);
+    let rules: Vec<(Origin, Rule)> = policy.rules().collect();
+    Access::compile_from(&rules).map_err(|error| {
+        let line = rules.get(error.index).map_or(0, |(origin, _)| origin.line as usize);
         (line, format!("'{}': {}", error.filter, error.detail))
     })?;
     Access::open().in_order(&policy.ordered).map_err(|error| {
@@ -224,21 +224,26 @@ impl Policy {
     ///
     /// None in a policy that was parsed.
     pub fn access(&self) -> Result<Access, RuleError> {
-        let rules: Vec<Rule> = self.rules().map(|(_, rule)| rule).collect();
-        Access::compile(&rules)?.in_order(&self.ordered)
+        let rules: Vec<(Origin, Rule)> = self.rules().collect();
+        Access::compile_from(&rules)?.in_order(&self.ordered)
     }
 
-    /// What it grants, each rule with the line of its template. Those of a group are together, so
-    /// that it is asked once for a client.
-    pub fn rules(&self) -> impl Iterator<Item = (usize, Rule)> {
+    /// What it grants, each rule with its binding and the line of its template. Those of a group
+    /// are together, so that it is asked once for a client.
+    pub fn rules(&self) -> impl Iterator<Item = (Origin, Rule)> {
         let mut bindings: Vec<&Binding> = self.bindings.iter().collect();
         bindings.sort_by_key(|binding| binding.group);
         bindings.into_iter().flat_map(|binding| {
             let who = binding
                 .group
                 .map_or(Who::Everyone, |group| Who::Matching(self.groups[group].query.clone()));
-            self.spaces[binding.space].templates.iter().map(move |template| {
-                (template.line, Rule { who: who.clone(), ..binding.rule(template) })
+            let space = &self.spaces[binding.space];
+            let (group, verb) = (self.name_of(binding.group), binding.verb());
+            let name: Arc<str> = format!("{group} may {verb} {}", space.name).into();
+            space.templates.iter().map(move |template| {
+                let (line, name) = (template.line as u32, Some(name.clone()));
+                let rule = Rule { who: who.clone(), ..binding.rule(template) };
+                (Origin { source: Source::PolicyFile, line, name }, rule)
             })
         })
     }
@@ -255,7 +260,7 @@ impl Policy {
         let named_groups =
             groups.filter(|(at, group)| group.query.asks_for_user() && is_bound(*at));
         let templates = self.rules().filter(|(_, rule)| rule.filter.contains("%u"));
-        let named_templates = templates.map(|(line, _)| line);
+        let named_templates = templates.map(|(origin, _)| origin.line as usize);
         let named_rules = self.ordered.iter().filter(|rule| {
             rule.query.as_ref().is_some_and(|query| query.asks_for_user())
                 || rule.filters.iter().any(|filter| filter.contains("%u"))
@@ -471,8 +476,8 @@ permission = "Subscriber"
         let rules: Vec<_> = policy.rules().collect();
         let matching: Vec<_> = rules
             .iter()
-            .map(|(line, rule)| {
-                (*line, matches!(rule.who, Who::Everyone), rule.permission, rule.filter.as_str())
+            .map(|(origin, rule)| {
+                (origin.line, matches!(rule.who, Who::Everyone), rule.permission, rule.filter.as_str())
             })
             .collect();
         assert_eq!(

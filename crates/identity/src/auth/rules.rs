@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use broker::Rules;
 use policy::Access;
-use policy::{OrderedRule, Rule, RuleError};
+use policy::{OrderedRule, Origin, Rule, RuleError};
 
 use super::acl_file::{self, AclFileError};
 use super::policy_file::{self, PolicyFileError};
@@ -83,7 +83,7 @@ impl BrokerRules {
 fn compile(config: &Config, files: Files<'_>) -> Result<Access, RulesError> {
     let access = match rules_of(config, files)? {
         Some((rules, ordered)) => {
-            let access = Access::compile(&rules).map_err(RulesError::Together)?;
+            let access = Access::compile_from(&rules).map_err(RulesError::Together)?;
             access.in_order(&ordered).map_err(RulesError::Together)?
         }
         None => Access::open(),
@@ -97,7 +97,7 @@ fn compile(config: &Config, files: Files<'_>) -> Result<Access, RulesError> {
 type Files<'a> = (&'a Option<PathBuf>, &'a Option<PathBuf>);
 
 /// Rules, and those that go by their order.
-type Read = (Vec<Rule>, Vec<OrderedRule>);
+type Read = (Vec<(Origin, Rule)>, Vec<OrderedRule>);
 
 /// None: there is no file.
 fn rules_of(config: &Config, (listed, policy): Files<'_>) -> Result<Option<Read>, RulesError> {
@@ -114,7 +114,7 @@ fn rules_of(config: &Config, (listed, policy): Files<'_>) -> Result<Option<Read>
     if let Some(path) = policy {
         let policy = policy_file::load(path, unproved)?;
         check_listeners(config, path, &policy.ordered)?;
-        rules.extend(policy.rules().map(|(_, rule)| rule));
+        rules.extend(policy.rules());
         ordered = policy.ordered;
     }
     Ok(Some((rules, ordered)))

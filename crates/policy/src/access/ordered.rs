@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::pattern::Pattern;
-use super::{Identity, RuleError, without_share};
+use super::{Action, DecidingRule, Identity, Origin, RuleError, Source, without_share};
 use crate::query::Query;
 
 /// One rule as its source states it. An empty list of conditions always holds.
@@ -76,7 +76,7 @@ struct Compiled {
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     pub(super) allows: bool,
-    pub(super) line: u32,
+    line: u32,
     publish: bool,
     subscribe: bool,
     /// A bit for each QoS that it is about.
@@ -273,6 +273,25 @@ impl Compiled {
 }
 
 impl Rule {
+    /// For people. Rules of a credential have no line.
+    pub(super) fn deciding(
+        &self,
+        identity: Identity<'_>,
+        action: Action,
+        topic: &str,
+    ) -> DecidingRule {
+        let is_meant = |pattern: &&Pattern| match action {
+            Action::Subscribe if self.allows => pattern.overlaps(identity, topic),
+            _ => pattern.matches(identity, topic),
+        };
+        let filter = self.patterns.iter().find(is_meant).map(|pattern| &*pattern.text);
+        let exact = || self.exact.iter().find(|own| ***own == *topic).map(|own| &**own);
+        let filter = filter.or_else(exact).unwrap_or_default().into();
+        let source = if self.line == 0 { Source::Credential } else { Source::PolicyFile };
+        let origin = Origin { source, line: self.line, name: None };
+        DecidingRule { allows: self.allows, filter, origin }
+    }
+
     pub(super) const fn steps(&self) -> u32 {
         self.steps
     }

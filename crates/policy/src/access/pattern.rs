@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::Identity;
+use super::{Decider, DecidingRule, Identity, Origin};
 
 /// A filter cut into pieces, so that matching is a few prefix comparisons.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub(super) struct Pattern {
     levels: Arc<[Level]>,
     /// Of a rule that denies: an attribute that nobody knows may have any value. Else it has none.
     denies: bool,
+    /// Where its rule stands, for explanations.
+    origin: Origin,
 }
 
 #[derive(Clone, Debug)]
@@ -77,7 +79,18 @@ impl Pattern {
             return Err("a rule can have two attributes at most");
         }
         let pieces = pieces_of(&levels).into();
-        Ok(Self { text: filter.into(), pieces, levels: levels.into(), denies })
+        let origin = Origin::default();
+        Ok(Self { text: filter.into(), pieces, levels: levels.into(), denies, origin })
+    }
+
+    pub(super) fn from(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// Its rule as what decides something.
+    pub(super) fn decider(&self, allows: bool) -> Decider {
+        let (filter, origin) = (self.text.as_ref().into(), self.origin.clone());
+        Decider::Rule(DecidingRule { allows, filter, origin })
     }
 
     /// Does it depend on what only a credential says?

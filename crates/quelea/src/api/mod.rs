@@ -17,6 +17,7 @@ mod messages;
 mod namespaces;
 pub mod openapi;
 mod paging;
+mod permissions;
 mod problem;
 mod routes;
 mod schema;

@@ -19,6 +19,7 @@ use super::views::{
     Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting,
     Subscription,
 };
+use super::permissions::{self, Permission, PermissionQuestion};
 use super::topics::{self, ClientSubscription, Topic};
 use super::{Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces};
 
@@ -384,6 +385,34 @@ pub(crate) const ROUTES: &[Route] = &[
         params: &[CLIENT_ID, WITHIN, LIMIT, CURSOR],
         answer: Some(Rows::<Subscription>::schema),
         run: |api, call| Box::pin(async move { clients::subscriptions(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        path: "/clients/{client_id}/permissions",
+        about: "Says whether a client may do something, and which rule decides it. The broker asks \
+                the same rights for each message of the client.",
+        params: &[
+            CLIENT_ID,
+            WITHIN,
+            needed("action", "publish, subscribe or receive."),
+            needed("topic", "The topic, or the filter of a subscription."),
+            Param { kind: ParamKind::Number { min: 0, max: 2 }, ..text("qos", "0 to 2. Default: 0.") },
+            flag("retain", "The publish has the retain flag. Default: false."),
+        ],
+        answer: Some(Permission::schema),
+        run: |api, call| Box::pin(async move { permissions::of_client(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/permissions/explain",
+        about: "Says what a client of this description could do. It need not be connected. \
+                Attributes and rules that its credential would bring are not known, unless the \
+                body states them.",
+        params: &[WITHIN],
+        body: Some(PermissionQuestion::schema),
+        answer: Some(Permission::schema),
+        run: |api, call| Box::pin(async move { permissions::explain(&api, &call).await }),
         ..GET
     },
     Route {

@@ -87,6 +87,13 @@ impl Described for String {
     }
 }
 
+/// Whatever JSON there is.
+impl Described for Value {
+    fn schema(_: &mut Known) -> Value {
+        json!({})
+    }
+}
+
 impl Described for f64 {
     fn schema(_: &mut Known) -> Value {
         json!({ "type": "number" })
