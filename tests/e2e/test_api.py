@@ -174,48 +174,6 @@ def test_clients_are_listed_shown_kicked_and_purged(managed, client):
     assert audited(broker, 2) == [("token", 204), ("token", 204)]
 
 
-def test_subscriptions_of_all_clients_are_listed_and_filtered(managed, client):
-    broker, api = managed
-    for number in range(5):
-        client(f"dev-{number}").subscribe([(f"a/{number}", 0), ("a/+", 1), ("$share/g/b/#", 2)])
-    rows = api.all("/subscriptions")
-    assert len(rows) == 15 and len({(row["client_id"], row["filter"]) for row in rows}) == 15
-    matching = api.all("/subscriptions", topic="a/3")
-    assert sorted(row["filter"] for row in matching) == ["a/+"] * 5 + ["a/3"]
-    exact = api.all("/subscriptions", filter="a/3")
-    assert [(row["client_id"], row["qos"], row["share"]) for row in exact] == [("dev-3", 0, None)]
-    shared = api.all("/subscriptions", shared="true", client_id="v-2")
-    assert [(row["filter"], row["share"], row["qos"]) for row in shared] == [("b/#", "g", 2)]
-    assert api.all("/subscriptions", namespace="default", filter="b/#", shared="false") == []
-    api("GET", "/subscriptions", status=404, namespace="nowhere")
-    assert "#" in api("GET", "/subscriptions", status=400, filter="a/#/b")["detail"]
-    api("GET", "/subscriptions", status=400, cursor="0.x")
-    assert "dev-3" in ctl(broker, "subs", "--filter", "a/3")
-    assert ctl(broker, "subs", "dev-3").count("\n") == 4
-    ctl(broker, "subs", "dev-3", "--shared", code=2)
-
-
-def test_topics_with_retained_messages_are_a_tree(managed):
-    broker, api = managed
-    topics = [f"home/{room}/{what}" for room in "abcdef" for what in ("lamp", "door/open")]
-    for topic in [*topics, "home", "/x", "home/a/lamp/on"]:
-        api("PUT", "/retained/message", {"payload": "1"}, topic=topic)
-    rows = [row for row in api.all("/topics") if row["level"] != "$SYS"]
-    assert [(row["level"], row["retained"], row["topics_below"], row["counted"]) for row in rows] == [
-        ("", False, 1, True), ("home", True, 13, True)
-    ]
-    rooms = api.all("/topics", limit=2, prefix="home")
-    assert [(row["level"], row["topic"]) for row in rooms] == [(it, f"home/{it}") for it in "abcdef"]
-    assert [row["topics_below"] for row in rooms] == [3, 2, 2, 2, 2, 2]
-    lamp = api.all("/topics", prefix="home/a")[1]
-    assert (lamp["topic"], lamp["retained"], lamp["topics_below"]) == ("home/a/lamp", True, 1)
-    assert [row["topic"] for row in api.all("/topics", limit=1, prefix="")] == ["/x"]
-    assert api.all("/topics", prefix="nothing") == []
-    api("GET", "/topics", status=400, prefix="home/+")
-    api("GET", "/topics", status=400, cursor="0.eA")
-    assert "home/a/lamp" in ctl(broker, "topics", "home/a")
-
-
 def test_what_is_published_arrives_and_is_kept(managed, client):
     broker, api = managed
     topic = fresh("api")

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use policy::{Access, Action, ClientLocation, Decider, DecidingRule, Explanation, Identity, Manner};
+use policy::{
+    Access, Action, ClientLocation, Decider, DecidingRule, Explanation, Identity, Manner,
+};
 use policy::{Attribute, Attributes, Number, Origin, Principal, Source};
 
 use identity::auth::acl_file::{self, AclFileError};

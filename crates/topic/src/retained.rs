@@ -163,25 +163,27 @@ impl<M: Retainable> Retained<M> {
         }
         let (mut children, mut looks_left) = (Vec::new(), CHILD_LOOKS_MAX);
         loop {
-            let first = starting(&self.messages, &from.as_slice()).next();
+            let mut next = parent.to_vec();
+            let start = from.as_slice();
+            let first = starting(&self.messages, &start).next();
             let Some(rest) = first.and_then(|Stored(it)| it.topic().strip_prefix(parent)) else {
                 return (children, false);
             };
-            let is_hidden = !hidden.is_empty() && rest.starts_with(hidden);
-            let level = rest.split(is_separator).next().unwrap_or_default();
-            from.truncate(parent.len());
-            from.extend_from_slice(if is_hidden { hidden } else { level });
-            if let (true, Some(last)) = (is_hidden, from.last_mut()) {
-                *last = last.saturating_add(1);
+            if !hidden.is_empty() && rest.starts_with(hidden) {
+                next.extend_from_slice(hidden);
+                next.push(u8::MAX);
+                from = next;
                 continue;
             }
             if children.len() >= max.max(1) || looks_left == 0 {
                 return (children, true);
             }
-            let child = self.child(&from, parent.len());
+            next.extend_from_slice(rest.split(is_separator).next().unwrap_or_default());
+            let child = self.child(&next, parent.len());
             looks_left = looks_left.saturating_sub(1 + child.below as usize);
             children.push(child);
-            from.extend_from_slice(AFTER_SEPARATOR);
+            next.extend_from_slice(AFTER_SEPARATOR);
+            from = next;
         }
     }
 

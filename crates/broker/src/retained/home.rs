@@ -162,12 +162,7 @@ impl Retained {
     }
 
     /// Names that begin with `$` have another front than the others, unless the scope is the first.
-    fn root_levels(
-        &self,
-        scope: Scope,
-        after: Option<&[u8]>,
-        max: usize,
-    ) -> (Vec<Child>, bool) {
+    fn root_levels(&self, scope: Scope, after: Option<&[u8]>, max: usize) -> (Vec<Child>, bool) {
         if scope.is_first() {
             return self.kept.children(b"", after, Scope::KEY_FRONT.as_bytes(), max);
         }

@@ -68,9 +68,7 @@ impl Shard {
                     self.groups.look_at_all_subscriptions(sessions, *from, max, wanted),
                 )
             }
-            Command::Explain(question) => {
-                Answer::Explained(self.sessions.explain(scope, question))
-            }
+            Command::Explain(question) => Answer::Explained(self.sessions.explain(scope, question)),
             Command::Levels { parent, after, max } => {
                 let parent = parent.as_deref().map(|parent| Name::new(scope, parent));
                 let max = rows_of(*max) as usize;

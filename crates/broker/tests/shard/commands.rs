@@ -301,7 +301,8 @@ fn a_decision_is_explained_with_the_rights_of_the_session() {
         let Answer::Explained(found) = lab.ask(0, &Command::Explain(question.into())) else {
             panic!("explained")
         };
-        found.map(|it| (it.explanation.is_allowed, it.explanation.decider.as_str(), it.is_connected))
+        found
+            .map(|it| (it.explanation.is_allowed, it.explanation.decider.as_str(), it.is_connected))
     };
     let one = || Asker::Session("one".into());
     assert_eq!(explain(one(), Action::Publish, "a/x"), Some((true, "rule", true)));

@@ -9,8 +9,8 @@ mod http;
 mod may;
 mod ns;
 mod table;
-mod topics;
 mod top;
+mod topics;
 mod within;
 
 use std::net::IpAddr;

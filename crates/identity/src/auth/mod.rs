@@ -48,11 +48,11 @@ use driver::Origin;
 use fetch::Net;
 use files::Passwords;
 use jwks::Jwt;
+pub use jwt::written_attributes;
 use pace::{Attempt, Pace};
 use passwords::PasswordFileError;
 use scram::{Exchange, ScramError, Success};
 use service::Service;
-pub use jwt::written_attributes;
 pub use template::is_name;
 use template::value_of;
 

@@ -477,7 +477,12 @@ permission = "Subscriber"
         let matching: Vec<_> = rules
             .iter()
             .map(|(origin, rule)| {
-                (origin.line, matches!(rule.who, Who::Everyone), rule.permission, rule.filter.as_str())
+                (
+                    origin.line,
+                    matches!(rule.who, Who::Everyone),
+                    rule.permission,
+                    rule.filter.as_str(),
+                )
             })
             .collect();
         assert_eq!(

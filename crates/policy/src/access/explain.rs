@@ -252,19 +252,19 @@ mod tests {
         /// The assertion in `explain` compares it with what the broker asks.
         #[test]
         fn an_explanation_never_contradicts_the_decision(
-            rules in proptest::collection::vec((0..4, 0..3, 0..FILTERS.len()), 0..6),
-            ordered in proptest::collection::vec((any::<bool>(), 1..4, 0..FILTERS.len()), 0..3),
+            rules in proptest::collection::vec((0..4_usize, 0..3_usize, 0..FILTERS.len()), 0..6),
+            ordered in proptest::collection::vec((any::<bool>(), 1..4_u8, 0..FILTERS.len()), 0..3),
             is_open: bool,
             accepts: bool,
             topic in 0..FILTERS.len(),
-            what in 0..3,
+            what in 0..3_usize,
         ) {
             let listed: Vec<_> = rules.iter().map(|(permission, who, filter)| {
                 let who = [Who::Everyone, Who::User("anna".into()), Who::Anonymous][*who].clone();
                 let permissions = [
                     Permission::Read, Permission::Write, Permission::ReadWrite, Permission::Deny,
                 ];
-                (who, permissions[*permission as usize], FILTERS[*filter])
+                (who, permissions[*permission], FILTERS[*filter])
             }).collect();
             let access = if is_open { Access::open() } else { access(&listed) };
             let ordered: Vec<_> = ordered.iter().map(|(allows, what, filter)| OrderedRule {
@@ -277,7 +277,7 @@ mod tests {
             }).collect();
             let access = access.accepting_all_subscriptions(accepts).in_order(&ordered).unwrap();
             let grants = access.grants_of(ANNA, ClientLocation::default());
-            let action = [Action::Publish, Action::Subscribe, Action::Receive][what as usize];
+            let action = [Action::Publish, Action::Subscribe, Action::Receive][what];
             let topic = match action {
                 Action::Subscribe => FILTERS[topic].to_owned(),
                 _ => FILTERS[topic].replace(['+', '#'], "x"),

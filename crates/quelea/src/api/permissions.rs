@@ -126,8 +126,8 @@ pub(crate) async fn explain(api: &Api, call: &Call) -> Outcome {
     let bad = |field: &str, detail: String| Problem::bad(format!("body, {field}"), detail);
     let attributes = attributes.as_ref().map(written_attributes).transpose();
     let attributes = attributes.map_err(|detail| bad("attributes", detail))?;
-    let principal = attributes
-        .map(|attributes| Box::new(Principal { attributes, ..Principal::default() }));
+    let principal =
+        attributes.map(|attributes| Box::new(Principal { attributes, ..Principal::default() }));
     let address = address.map(|text| {
         let address = text.parse::<IpAddr>();
         address.map_err(|_| bad("address", format!("must be an IP address, got '{text}'")))
@@ -209,10 +209,9 @@ impl Permission {
             Decider::Rule(rule) => Some(rule),
             _ => None,
         };
-        let attributes = attributes.iter().map(|(name, value)| ClientAttribute {
-            name: name.to_owned(),
-            values: value.texts(),
-        });
+        let attributes = attributes
+            .iter()
+            .map(|(name, value)| ClientAttribute { name: name.to_owned(), values: value.texts() });
         Self {
             client_id: client_id.to_owned(),
             username: username.map(Into::into),

@@ -10,10 +10,12 @@ use web::axum::response::Response;
 use web::axum::routing::MethodFilter;
 
 use super::call::Call;
+use super::permissions::{self, Permission, PermissionQuestion};
 use super::history::{Samples, Totals};
 use super::logins::{LogIn, LogInLink};
 use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
+use super::topics::{self, ClientSubscription, Topic};
 use super::views::{
     Ban, Broker, Caller, Client, Cluster, Group, Home, Listener, Log, Member, Namespace, NewBan,
     Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting,
@@ -396,7 +398,10 @@ pub(crate) const ROUTES: &[Route] = &[
             WITHIN,
             needed("action", "publish, subscribe or receive."),
             needed("topic", "The topic, or the filter of a subscription."),
-            Param { kind: ParamKind::Number { min: 0, max: 2 }, ..text("qos", "0 to 2. Default: 0.") },
+            Param {
+                kind: ParamKind::Number { min: 0, max: 2 },
+                ..text("qos", "0 to 2. Default: 0.")
+            },
             flag("retain", "The publish has the retain flag. Default: false."),
         ],
         answer: Some(Permission::schema),
