@@ -37,9 +37,10 @@ record! {
         topic: String,
         /// The client may do it.
         allowed: bool,
-        /// What decides: access_file, policy_file or credential (a rule in the token, or in the
-        /// answer of an HTTP service); default (no rule grants it); no_rules, superuser,
-        /// accept_all_subscriptions, broker_topic; unknown_attributes (until the client is back).
+        /// The source of the decision.
+        /// A rule: access_file, policy_file, or credential (of a token or an HTTP service).
+        /// default: no rule grants it. unknown_attributes: until the client is back.
+        /// Otherwise no_rules, superuser, accept_all_subscriptions or broker_topic.
         decided_by: String,
         /// The filter of the rule that decides; null: no rule decides, or it is about every topic.
         rule: Option<String>,

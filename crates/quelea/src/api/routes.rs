@@ -10,9 +10,9 @@ use web::axum::response::Response;
 use web::axum::routing::MethodFilter;
 
 use super::call::Call;
-use super::permissions::{self, Permission, PermissionQuestion};
 use super::history::{Samples, Totals};
 use super::logins::{LogIn, LogInLink};
+use super::permissions::{self, Permission, PermissionQuestion};
 use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
 use super::topics::{self, ClientSubscription, Topic};
@@ -21,8 +21,6 @@ use super::views::{
     Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting,
     Subscription,
 };
-use super::permissions::{self, Permission, PermissionQuestion};
-use super::topics::{self, ClientSubscription, Topic};
 use super::{Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces};
 
 /// What is done for whom.
