@@ -31,13 +31,17 @@ pub enum AclFileError {
     Line { path: String, line: usize, detail: String },
 }
 
-/// Reads the rules of a file, each with its line. `unproved` says why nobody can prove a user name, if so it is.
+/// A rule with where it stands.
+pub type Located = (Origin, Rule);
+
+/// Reads the rules of a file, each with its line. `unproved` says why nobody can prove a user name,
+/// if so it is.
 ///
 /// # Errors
 ///
 /// When it cannot be read, or at the first line that is not understood: half a rule set would let
 /// in or lock out the wrong ones. And at the first rule for user names where they are not proved.
-pub fn load(path: &Path, unproved: Option<&str>) -> Result<Vec<(Origin, Rule)>, AclFileError> {
+pub fn load(path: &Path, unproved: Option<&str>) -> Result<Vec<Located>, AclFileError> {
     let shown = || path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|cause| AclFileError::Read { path: shown(), cause })?;
