@@ -2,13 +2,14 @@
 
 import shutil
 import subprocess
+import sys
 import urllib.parse
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import sync_playwright
 
 from broker import QUELEA, Broker
-from fill import fill
 
 CONFIG = """
 [[listeners]]
@@ -46,13 +47,32 @@ def users(tmp_path_factory):
     return path.read_text()
 
 
-@pytest.fixture(scope="session")
-def full(users):
-    """A broker with very many sessions, shared by tests that change little."""
+def pytest_collection_modifyitems(items):
+    """Tests that need many sessions come last: these are made while the others run."""
+    items.sort(key=lambda item: "full" in item.fixturenames)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def filling(request, users):
+    """A broker that gets very many sessions, and what makes them."""
+    if not any("full" in item.fixturenames for item in request.session.items):
+        yield None
+        return
     broker = Broker(CONFIG, {"users": users})
-    fill(broker.port(), SESSIONS)
-    yield broker
+    script = Path(__file__).with_name("fill.py")
+    filler = subprocess.Popen([sys.executable, script, str(broker.port()), str(SESSIONS)])
+    yield broker, filler
+    filler.kill()
+    filler.wait()
     broker.stop()
+
+
+@pytest.fixture
+def full(filling):
+    """The broker with very many sessions, shared by tests that change little."""
+    broker, filler = filling
+    assert filler.wait() == 0
+    return broker
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-"""Makes many sessions quickly: raw sockets, a few hundred at a time."""
+"""Makes many sessions quickly: raw sockets, a few hundred at a time. `fill.py PORT COUNT`."""
 
 import selectors
 import socket
 import struct
+import sys
 
 # Connections that are under way at a time.
 AT_A_TIME = 200
@@ -41,8 +42,13 @@ def publish(topic, payload, retain=False):
 DISCONNECT = b"\xe0\x00"
 
 
-def fill(port, count, name="device-{:06}", filters=lambda number: [f"site/{number % 97}/#"]):
-    """Opens and leaves `count` sessions, each with subscriptions."""
+def filter_of_tenth(number):
+    """Every tenth client subscribes: nine have a session only."""
+    return [f"site/{number % 97}/#"] if number % 10 == 9 else []
+
+
+def fill(port, count, name="device-{:06}", filters=filter_of_tenth):
+    """Opens and leaves `count` sessions."""
     left = iter(range(count))
     selector = selectors.DefaultSelector()
     done = 0
@@ -52,9 +58,11 @@ def fill(port, count, name="device-{:06}", filters=lambda number: [f"site/{numbe
         if number is None:
             return
         peer = socket.create_connection(("127.0.0.1", port))
-        peer.sendall(connect(name.format(number)) + subscribe(filters(number)))
+        wanted = filters(number)
+        last = subscribe(wanted) if wanted else b""
+        peer.sendall(connect(name.format(number)) + last)
         peer.setblocking(False)
-        selector.register(peer, selectors.EVENT_READ, bytearray())
+        selector.register(peer, selectors.EVENT_READ, (bytearray(), bool(wanted)))
 
     for _ in range(AT_A_TIME):
         begin()
@@ -63,11 +71,12 @@ def fill(port, count, name="device-{:06}", filters=lambda number: [f"site/{numbe
         assert ready, "the broker does not answer"
         for key, _ in ready:
             data = key.fileobj.recv(4096)
-            assert data, f"closed after {bytes(key.data)}"
-            key.data.extend(data)
+            answers, subscribes = key.data
+            assert data, f"closed after {bytes(answers)}"
+            answers.extend(data)
             # CONNACK with success, then SUBACK.
-            assert key.data[:1] == b"\x20" and key.data[3] == 0, bytes(key.data)
-            if key.data[2 + key.data[1] :][:1] != b"\x90":
+            assert answers[:1] == b"\x20" and answers[3] == 0, bytes(answers)
+            if subscribes and answers[2 + answers[1] :][:1] != b"\x90":
                 continue
             key.fileobj.sendall(DISCONNECT)
             selector.unregister(key.fileobj)
@@ -75,3 +84,7 @@ def fill(port, count, name="device-{:06}", filters=lambda number: [f"site/{numbe
             done += 1
             begin()
     assert done == count
+
+
+if __name__ == "__main__":
+    fill(int(sys.argv[1]), int(sys.argv[2]))

@@ -20,10 +20,12 @@ PAGES = [
     ("overview", "Overview"),
     ("clients", "Clients"),
     ("topics", "Topics"),
+    ("subscriptions", "Subscriptions"),
     ("groups", "Shared groups"),
     ("messages", "Publish & subscribe"),
     ("events", "Events"),
     ("namespaces", "Namespaces"),
+    ("permissions", "Permissions"),
     ("bans", "Bans"),
     ("listeners", "Listeners"),
     ("logs", "Durable log"),
@@ -303,6 +305,41 @@ def test_retained_messages_and_receivers(empty, tab):
     page.get_by_role("button", name="Clear").click()
     dialog.get_by_role("button", name="Clear").click()
     expect(page.get_by_text("There is no retained message on home/mode.")).to_be_visible()
+
+
+def test_the_tree_of_topics_and_all_subscriptions(empty, tab):
+    Client(empty, "wall").send(subscribe(["home/+/power", "$share/g/home/#"]))
+    sender = Client(empty, "sender")
+    for room in range(3):
+        sender.send(publish(f"home/{room}/power", b"1", retain=True))
+    dashboard = tab(empty)
+    page = dashboard.page
+    dashboard.open("subscriptions?topic=home/1/power")
+    dashboard.log_in("vera")
+    expect(page.get_by_role("region", name="Subscriptions").locator("tbody tr")).to_have_count(2)
+    page.get_by_label("Kind").select_option("true")
+    expect(page.get_by_role("region", name="Subscriptions").locator("tbody tr")).to_have_count(1)
+    dashboard.open("topics")
+    page.get_by_role("button", name="home, 3 below").click()
+    page.get_by_role("button", name="home/1, 1 below").click()
+    page.get_by_role("link", name="power", exact=True).click()
+    expect(page.locator("pre")).to_have_text("1")
+
+
+def test_what_a_client_may_do(empty, tab):
+    Client(empty, "lamp")
+    dashboard = tab(empty)
+    page = dashboard.page
+    dashboard.open("clients/default/lamp")
+    dashboard.log_in("vera")
+    page.get_by_label("Topic", exact=True).fill("home/lamp")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.get_by_role("status").filter(has_text="Decision")).to_contain_text("there are no access rules")
+    dashboard.open("permissions")
+    page.get_by_label("Client ID").fill("new")
+    page.get_by_label("Topic", exact=True).fill("$SYS/x")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.get_by_role("status").filter(has_text="Decision")).to_contain_text("denied")
 
 
 def test_events_as_they_happen(empty, tab):

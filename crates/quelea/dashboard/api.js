@@ -4,6 +4,8 @@ const BASE = "api/v1";
 const KEPT = "quelea.session";
 // The least time between two attempts while the broker does not answer.
 const RETRY_MS = 2000;
+// A broker that has not answered by then is taken for away. It gives up a call after ten seconds.
+const ANSWER_MS = 15_000;
 
 export const ROLES = ["viewer", "operator", "admin"];
 
@@ -78,6 +80,7 @@ export function query(params = {}) {
 }
 
 async function send(method, path, { params, body, authorization, signal } = {}) {
+  signal ??= AbortSignal.timeout(ANSWER_MS);
   const headers = { Authorization: authorization || `Bearer ${state.session?.token}` };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   try {

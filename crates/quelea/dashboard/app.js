@@ -19,6 +19,8 @@ import { Cluster } from "./pages/cluster.js";
 import { Settings } from "./pages/settings.js";
 import { Events } from "./pages/events.js";
 import { Messages } from "./pages/messages.js";
+import { Permissions } from "./pages/permissions.js";
+import { Subscriptions } from "./pages/subscriptions.js";
 
 // Path, page, name in the navigation, its key after `g`, and what the page needs.
 const PAGES = [
@@ -26,11 +28,13 @@ const PAGES = [
   { path: "clients", page: Clients, name: "Clients", key: "c" },
   { path: "clients/:namespace/:id", page: Client },
   { path: "topics", page: Topics, name: "Topics", key: "t" },
+  { path: "subscriptions", page: Subscriptions, name: "Subscriptions", key: "u", route: "GET /subscriptions" },
   { path: "groups", page: Groups, name: "Shared groups", key: "g" },
   { path: "groups/:namespace/:share/:filter", page: Group },
   { path: "messages", page: Messages, name: "Publish & subscribe", key: "p" },
   { path: "events", page: Events, name: "Events", key: "e" },
   { path: "namespaces", page: Namespaces, name: "Namespaces", key: "n" },
+  { path: "permissions", page: Permissions, name: "Permissions", key: "a", route: "POST /permissions/explain" },
   { path: "bans", page: Bans, name: "Bans", key: "b" },
   { path: "listeners", page: Listeners, name: "Listeners", key: "l" },
   { path: "logs", page: Logs, name: "Durable log", key: "d" },

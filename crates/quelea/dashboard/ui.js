@@ -37,9 +37,11 @@ export function useGet(path, params, every) {
   const key = path + JSON.stringify(params ?? null);
   const [answer, setAnswer] = useState({ key: null });
   const asked = useRef(0);
+  const waiting = useRef(0);
   const load = useCallback(async () => {
     if (!path) return;
     const turn = ++asked.current;
+    waiting.current = turn;
     try {
       const data = await get(path, params);
       if (turn === asked.current) setAnswer({ key, data });
@@ -49,12 +51,14 @@ export function useGet(path, params, every) {
         setAnswer((old) => ({ key, problem, data: problem.status ? undefined : old.data }));
       }
     }
+    if (waiting.current === turn) waiting.current = 0;
   }, [key]);
   useEffect(() => {
     load();
     return () => { asked.current += 1; };
   }, [load]);
-  useEvery(every || 3600_000, () => every && load(), [load, every]);
+  // A slow broker is not asked again before it has answered.
+  useEvery(every || 3600_000, () => every && !waiting.current && load(), [load, every]);
   const isFresh = answer.key === key;
   return {
     data: isFresh ? answer.data : undefined,
@@ -168,7 +172,7 @@ function usePages(path, params) {
 export function List({ path, params = {}, columns, label, empty, keyOf, version = 0, every }) {
   const { cursors, rows, next, problem, loading, load, isFresh } = usePages(path, params);
   useEffect(() => { if (version) load(cursors); }, [version]);
-  useEvery(every || 3600_000, () => every && load(cursors), [every, cursors]);
+  useEvery(every || 3600_000, () => every && !loading && load(cursors), [every, cursors, loading]);
   const first = (cursors.length - 1) * ROWS;
   return html`
     <${Fault} problem=${problem} />

@@ -1,8 +1,9 @@
 // One client: its session, connection and subscriptions, and what an operator may do with it.
 
-import { clientPath, del, may, post } from "../api.js";
+import { clientPath, del, has, may, post } from "../api.js";
 import { bytes, duration, number } from "../format.js";
 import { Badge, Facts, Fault, List, Online, Page, Section, act, html, useGet } from "../ui.js";
+import { Question } from "./permissions.js";
 
 const LIVE_MS = 2000;
 const BANS = [["600", "10 minutes"], ["3600", "1 hour"], ["43200", "12 hours"], ["604800", "7 days"]];
@@ -16,6 +17,8 @@ export function Client({ params }) {
       <p class="back"><a href="#/clients">All clients</a></p>
       <${Fault} problem=${problem} />
       ${data && html`<${Session} client=${data} />`}
+      ${data && has("GET /clients/{client_id}/permissions") && html`
+        <${Section} title="What may it do?"><${Question} client=${{ namespace, client_id: id }} /><//>`}
       ${data && html`
         <${Section} title="Subscriptions" note=${number(data.subscriptions)}>
           <${List} path=${`${clientPath(id)}/subscriptions`} params=${{ namespace }} label="Subscriptions"
@@ -44,7 +47,7 @@ function Session({ client }) {
           ["Stored", client.durable ? "in the durable log" : "in memory only"],
           ["Expires", client.expires_in_secs == null ? expiry : `in ${duration(client.expires_in_secs)}`],
           ["Will", client.has_will ? "set" : "none"],
-          ["Subscriptions", `${number(client.subscriptions)}, ${number(client.shared_subscriptions)} of them shared`],
+          ["Subscriptions", `${number(client.subscriptions)}${client.shared_subscriptions > 0 ? `, ${number(client.shared_subscriptions)} of them shared` : ""}`],
         ]} /><//>
       <${Section} title="Messages">
         <${Facts} rows=${[

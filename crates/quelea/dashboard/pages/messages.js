@@ -129,7 +129,10 @@ function Panel({ found }) {
       <div class="filters">
         <${Field} label="Topic filter"><input class="mono" required value=${draft.filter} onInput=${set("filter")} disabled=${isOpen} /><//>
         <${Field} label="QoS">${choose(draft.qos, (qos) => setDraft({ ...draft, qos }))}<//>
-        ${isOpen ? html`<button type="button" onClick=${close}>Disconnect</button>` : html`<button class="primary">Subscribe</button>`}
+        ${/* Two elements: one that became a submit button during its click would submit the form. */ ""}
+        ${isOpen
+          ? html`<button key="close" type="button" onClick=${close}>Disconnect</button>`
+          : html`<button key="open" class="primary">Subscribe</button>`}
       </div>
     </form>
     ${view.fault && html`<div class="fault" role="alert"><strong>${view.fault}</strong>

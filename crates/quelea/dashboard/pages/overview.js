@@ -1,6 +1,6 @@
 // The broker at a glance, live and in the last hours.
 
-import { useEffect, useState } from "../vendor/hooks.js";
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { Chart } from "../chart.js";
 import { bytes, duration, millis, number, short } from "../format.js";
 import { POLL_MS, family, fetchHistory, gauge, last, poll, quantile, rate } from "../live.js";
@@ -11,16 +11,19 @@ const RANGES = [["live", "5 min"], ["3600", "1 h"], ["21600", "6 h"]];
 
 function useMetrics(range) {
   const [view, setView] = useState({});
+  const waiting = useRef(false);
   const load = async () => {
+    waiting.current = true;
     try {
       const data = range === "live" ? await poll() : await fetchHistory(Number(range));
       setView({ range, data });
     } catch (problem) {
       setView((old) => ({ ...old, range, problem }));
     }
+    waiting.current = false;
   };
   useEffect(() => { load(); }, [range]);
-  useEvery(range === "live" ? POLL_MS : HISTORY_MS, load, [range]);
+  useEvery(range === "live" ? POLL_MS : HISTORY_MS, () => waiting.current || load(), [range]);
   return view;
 }
 
@@ -46,8 +49,8 @@ function Numbers({ broker, data }) {
   return html`
     <dl class="tiles">
       ${tile("Connections", number(broker.connections), `${number(broker.sessions)} sessions`, "#/clients?connected=true")}
-      ${tile("Messages in", `${perSecond("quelea_publishes_received_total")}/s`, `${number(broker.messages_received)} since the start`)}
-      ${tile("Messages out", `${perSecond("quelea_publishes_sent_total")}/s`, `${number(broker.messages_sent)} since the start`)}
+      ${tile("Messages in", `${perSecond("quelea_publishes_received_total")}/s`, `${short(broker.messages_received)} in total`)}
+      ${tile("Messages out", `${perSecond("quelea_publishes_sent_total")}/s`, `${short(broker.messages_sent)} in total`)}
       ${tile("Dropped", number(broker.messages_dropped), `${number(broker.publishes_refused)} publishes refused`)}
       ${tile("Queued", number(data && last(data, "quelea_queued_messages")), `${number(data && last(data, "quelea_in_flight_messages"))} in flight`, "#/clients?queued_min=1")}
       ${tile("Subscriptions", number(broker.subscriptions), `${number(broker.retained_messages)} retained`, "#/topics")}

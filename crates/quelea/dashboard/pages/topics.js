@@ -1,8 +1,8 @@
 // Topics: retained messages, and who receives messages on a topic.
 
-import { useState } from "../vendor/hooks.js";
-import { del, may, put, query as queryOf } from "../api.js";
-import { bytes, bytesOfBase64, duration, payload, pretty } from "../format.js";
+import { useEffect, useState } from "../vendor/hooks.js";
+import { del, get, has, may, put, query as queryOf } from "../api.js";
+import { bytes, bytesOfBase64, duration, number, payload, pretty } from "../format.js";
 import { Badge, Empty, Facts, Fault, Field, Filters, List, Online, Page, Section, act, html, useGet } from "../ui.js";
 import { clientHref } from "./clients.js";
 
@@ -23,8 +23,12 @@ export function Topics({ query }) {
   const show = (row) => topicsHref({ filter, namespace: row.namespace, topic: row.topic });
   return html`
     <${Page} title="Topics" actions=${may("operator") && html`<button onClick=${() => edit({ namespace: namespace || "default" }, () => setVersion(version + 1))}>Retain a message</button>`}>
-      <${Receivers} topic=${topic} namespace=${namespace || "default"} filter=${filter} />
       ${topic && html`<${Message} topic=${topic} namespace=${namespace || "default"} changed=${() => setVersion(version + 1)} />`}
+      <${Receivers} key=${topic} topic=${topic} namespace=${namespace || "default"} filter=${filter} />
+      ${has("GET /topics") && html`
+        <${Section} title="Tree" note="Topics with a retained message.">
+          <${Tree} key=${`${namespace || "default"} ${version}`} namespace=${namespace || "default"} href=${(name) => show({ topic: name, namespace: namespace || "default" })} />
+        <//>`}
       <${Section} title="Retained messages">
         <${Filters} values=${{ filter, namespace }} fields=${fields} onChange=${change} />
         <${List} path="/retained" params=${{ filter, namespace }} label="Retained messages" version=${version}
@@ -46,6 +50,42 @@ const columns = (show, hasNamespaces) => [
 function preview(row) {
   const shown = row.payload ?? payload(bytesOfBase64(row.payload_base64)).text.split("\n")[0];
   return shown.slice(0, 80);
+}
+
+// Levels of a branch that are shown at once.
+const LEVELS = 100;
+
+// One branch: its levels are asked for when it is opened.
+function Tree({ namespace, prefix, href }) {
+  const [rows, setRows] = useState([]);
+  const [cursor, setCursor] = useState(undefined);
+  const [open, setOpen] = useState({});
+  const [problem, setProblem] = useState(null);
+  const more = async () => {
+    try {
+      const page = await get("/topics", { namespace, prefix, limit: LEVELS, cursor });
+      setRows((old) => [...old, ...page.items]);
+      setCursor(page.cursor);
+    } catch (error) {
+      setProblem(error);
+    }
+  };
+  useEffect(() => { more(); }, []);
+  if (cursor === undefined) return problem ? html`<${Fault} problem=${problem} />` : null;
+  if (rows.length === 0) return html`<${Empty}>No topic has a retained message.<//>`;
+  const row = ({ level, topic, retained, topics_below: below, counted }) => html`
+    <li key=${topic}>
+      ${below > 0
+        ? html`<button class="plain twig" aria-expanded=${!!open[topic]} aria-label=${`${topic}, ${below} below`}
+            onClick=${() => setOpen({ ...open, [topic]: !open[topic] })}>${open[topic] ? "−" : "+"}</button>`
+        : html`<span class="twig"></span>`}
+      ${retained ? html`<a class="mono" href=${href(topic)}>${level || "(empty)"}</a>` : html`<span class="mono">${level || "(empty)"}</span>`}
+      ${below > 0 && html` <span class="dim">${number(below)}${counted ? "" : " or more"}</span>`}
+      ${open[topic] && html`<${Tree} namespace=${namespace} prefix=${topic} href=${href} />`}
+    </li>`;
+  return html`
+    <ul class="tree">${rows.map(row)}
+      ${cursor && html`<li><button class="small" onClick=${more}>More</button></li>`}</ul>`;
 }
 
 function Receivers({ topic, namespace, filter }) {
@@ -77,7 +117,9 @@ const receiverColumns = (namespace) => [
 
 function Message({ topic, namespace, changed }) {
   const { data, problem, reload } = useGet("/retained/message", { topic, namespace });
-  if (problem?.status === 404) return html`<${Empty}>There is no retained message on ${topic}.<//>`;
+  if (problem?.status === 404) {
+    return html`<${Section} title=${topic}><${Empty}>There is no retained message on ${topic}.<//><//>`;
+  }
   if (!data) return html`<${Fault} problem=${problem} />`;
   const shown = payload(bytesOfBase64(data.payload_base64));
   const clear = async () => {
