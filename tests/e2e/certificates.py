@@ -4,7 +4,8 @@ import subprocess
 
 
 def make(directory):
-    """ca, other_ca, server, client (CN anna), nameless (no CN), stranger (of other_ca), revoked."""
+    """ca, other_ca, server, client (CN anna), nameless (no CN), stranger (of other_ca), revoked,
+    expired."""
     _authority(directory, "ca")
     _authority(directory, "other_ca")
     san = "subjectAltName=DNS:localhost,IP:127.0.0.1"
@@ -14,6 +15,7 @@ def make(directory):
     _issue(directory, "nameless", "ca", "/O=quelea", "extendedKeyUsage=clientAuth")
     _issue(directory, "revoked", "ca", "/O=quelea/CN=bruno", "extendedKeyUsage=clientAuth")
     _issue(directory, "stranger", "other_ca", "/CN=eve", "extendedKeyUsage=clientAuth")
+    _issue(directory, "expired", "ca", "/CN=anna", "extendedKeyUsage=clientAuth", days=-1)
     _revoke(directory)
     return directory
 
@@ -26,7 +28,7 @@ def _authority(directory, name):
     )
 
 
-def _issue(directory, name, authority, subject, extension):
+def _issue(directory, name, authority, subject, extension, days=2):
     _openssl(
         directory, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
         "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", subject,
@@ -34,8 +36,8 @@ def _issue(directory, name, authority, subject, extension):
     (directory / f"{name}.ext").write_text(extension + "\nbasicConstraints=CA:FALSE\n")
     _openssl(
         directory, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.crt",
-        "-CAkey", f"{authority}.key", "-CAcreateserial", "-out", f"{name}.crt", "-days", "2",
-        "-extfile", f"{name}.ext",
+        "-CAkey", f"{authority}.key", "-CAcreateserial", "-out", f"{name}.crt",
+        "-days", str(days), "-extfile", f"{name}.ext",
     )
 
 

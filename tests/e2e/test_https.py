@@ -79,7 +79,7 @@ def test_certificates_give_roles_and_pages_are_encrypted(start, certs):
     assert "certificate:anna" in str(audit)
 
 
-@pytest.mark.parametrize("client", ["revoked", "stranger"])
+@pytest.mark.parametrize("client", ["revoked", "stranger", "expired"])
 def test_certificates_that_do_not_count_end_the_handshake(start, certs, client):
     broker = start(config(certs))
     found = ask(broker, certs, client=client)

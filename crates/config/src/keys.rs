@@ -23,6 +23,7 @@ pub const SECTIONS: &[Section] = &[
     Section { name: "http.tls", doc: HTTP_TLS, keys: RawTls::SECTION.keys },
     Api::SECTION,
     Section { name: "api.tls", doc: API_TLS, keys: RawTls::SECTION.keys },
+    SelfCheck::SECTION,
     Log::SECTION,
     Sys::SECTION,
     Events::SECTION,
@@ -694,6 +695,17 @@ settings! {
         /// Allows an address that other machines can reach without TLS. Tokens and passwords are
         /// then sent in clear text.
         allow_remote: bool = ValueKind::Flag, "false";
+    }
+}
+
+settings! {
+    /// The broker connects to each of its listeners, publishes a message and waits for it. See
+    /// `docs/use/operations.md`.
+    "self_check" => SelfCheck {
+        /// The interval of the checks. `off`: never.
+        interval_secs: u32 = secs(1, 3_600).or("off", 0), "off";
+        /// After this many failures in a row `/readyz` answers 503, until a check succeeds.
+        failures_max: u32 = count(1, 1_000), "3";
     }
 }
 

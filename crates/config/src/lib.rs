@@ -36,8 +36,8 @@ pub use endpoint::{Address, Endpoint, Transport};
 pub use identity::{FILE, HttpConfig, JwtConfig, Method, Provider};
 pub use keys::{
     AccessFile, Auth, BodyForm, CertificateIdentity, ClientAuth, DurabilityLevel, Events, Limits,
-    LogFormat, LogLevel, NEVER, QueueOverflow, Server, SessionOwner, SharedStrategy, Sys,
-    TlsVersion, WhenFull,
+    LogFormat, LogLevel, NEVER, QueueOverflow, SelfCheck, Server, SessionOwner, SharedStrategy,
+    Sys, TlsVersion, WhenFull,
 };
 pub use machine::Machine;
 pub use namespaces::{Namespace, NamespaceSource, NamespaceState, Placing};
@@ -80,6 +80,7 @@ pub struct Config {
     pub http_hosts: Vec<String>,
     /// `None`: the management API is off.
     pub api: Option<ApiConfig>,
+    pub self_check: SelfCheck,
     pub log: LogConfig,
     pub sys: Sys,
     pub events: Events,
@@ -339,7 +340,6 @@ fn lower(
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
     let http_hosts = http.hosts.clone();
-    check_hosts("http.hosts", &http_hosts, settings, problems);
     let http = lower_http(&http, settings, problems);
     let (http_tls, api) = api::lower_with_tls(http, &server.data_dir, settings, problems)?;
     let access = AccessFile::lower(values(settings, AccessFile::SECTION, "access"))?;
@@ -361,6 +361,7 @@ fn lower(
         http_tls,
         http_hosts,
         api,
+        self_check: SelfCheck::lower(values(settings, SelfCheck::SECTION, "self_check"))?,
         log: lower_log(log),
         sys: Sys::lower(values(settings, Sys::SECTION, "sys"))?,
         events,
@@ -404,6 +405,7 @@ fn bursts(limits: &Limits, messages_per_second: u32, bytes_per_second: u64) -> (
 }
 
 fn lower_http(http: &Http, settings: &Settings, problems: &mut Vec<Problem>) -> Option<SocketAddr> {
+    check_hosts("http.hosts", &http.hosts, settings, problems);
     if http.listen == "off" {
         return None;
     }

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::Semaphore;
 use web::axum::Router;
@@ -20,7 +20,7 @@ use web::axum::routing::get;
 
 /// How the broker is, for `/healthz` and `/readyz`. Shared; starts as [`State::Starting`].
 #[derive(Clone, Default)]
-pub struct Health(Arc<AtomicU8>, Arc<OnceLock<Reason>>);
+pub struct Health(Arc<AtomicU8>, Arc<RwLock<Vec<Reason>>>);
 
 /// Why a broker that is ready does not serve: none if it does.
 type Reason = Box<dyn Fn() -> Option<String> + Send + Sync>;
@@ -129,10 +129,10 @@ impl Health {
         let _ = self.0.compare_exchange(starting, ready, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// From now on the broker is ready only while this gives no reason against it.
+    /// From now on the broker is ready only while this gives no reason against it, and none of
+    /// those before.
     pub fn depend_on(&self, reason: impl Fn() -> Option<String> + Send + Sync + 'static) {
-        // There is one reason in the life of a process.
-        let _ = self.1.set(Box::new(reason));
+        self.1.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(reason));
     }
 
     /// Its state, and why it is not ready if the state does not say so.
@@ -140,7 +140,8 @@ impl Health {
         let state = self.state();
         // One that starts, stops or has failed has no better reason than that.
         let may_serve = matches!(state, State::Ready | State::Standby);
-        let reason = self.1.get().filter(|_| may_serve).and_then(|reason| reason());
+        let reasons = self.1.read().unwrap_or_else(PoisonError::into_inner);
+        let reason = reasons.iter().filter(|_| may_serve).find_map(|reason| reason());
         (state, reason)
     }
 

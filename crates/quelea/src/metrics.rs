@@ -10,8 +10,8 @@ use crate::cluster::{ClusterFigures, ROLES};
 use crate::life_cycle::LifeCycle;
 use crate::logging::Logging;
 use crate::run::{
-    Certificates, ConnectionLimiter, Counts, FIGURES, JournalBoard, JournalState, Timing,
-    TurnedAway,
+    Certificates, ConnectionLimiter, Counts, FIGURES, JournalBoard, JournalState,
+    SELF_CHECK_NAMESPACE, SelfChecks, Timing, TurnedAway,
 };
 use base::memory;
 use base::shown;
@@ -27,6 +27,7 @@ pub struct Sources<'a> {
     pub turns: &'a [Timing],
     pub certificates: &'a Certificates,
     pub life_cycle: &'a LifeCycle,
+    pub self_checks: &'a SelfChecks,
     /// None: this broker belongs to no cluster.
     pub cluster: Option<&'a ClusterFigures>,
     pub clock: Clock,
@@ -35,7 +36,7 @@ pub struct Sources<'a> {
 /// All metrics: each of the core's, per shard, those of the logs where there are any, those of the
 /// listeners, then the process's own.
 pub fn exposition(sources: &Sources<'_>) -> String {
-    let Sources { shared, limiter, board, turns, certificates, life_cycle, cluster, clock } =
+    let Sources { shared, limiter, board, turns, certificates, life_cycle, cluster, clock, .. } =
         *sources;
     let mut text = String::new();
     write_shards(&mut text, shared);
@@ -53,6 +54,7 @@ pub fn exposition(sources: &Sources<'_>) -> String {
     write_one(&mut text, name, MetricType::Gauge, help, turns.longest_secs());
     write_certificates(&mut text, certificates);
     write_listeners(&mut text, limiter);
+    write_self_checks(&mut text, sources.self_checks);
     write_api(&mut text, limiter);
     write_events(&mut text, life_cycle);
     write_namespaces(&mut text, shared);
@@ -116,6 +118,42 @@ const OF_LISTENERS: [(&str, MetricType, &str, OfListener); 3] = [
     ),
 ];
 
+/// Nothing where no listener is checked.
+fn write_self_checks(text: &mut String, self_checks: &SelfChecks) {
+    let listeners = self_checks.listeners();
+    if listeners.is_empty() {
+        return;
+    }
+    let name = "quelea_self_check_success";
+    let help = "1: the last self-check of the listener succeeded.";
+    head(text, name, MetricType::Gauge, help);
+    for own in &listeners {
+        let _ = writeln!(
+            text,
+            "{name}{{listener=\"{}\"}} {}",
+            escaped(&own.name),
+            u8::from(own.is_fine())
+        );
+    }
+    let name = "quelea_self_check_round_trip_seconds";
+    let help = "Time from the PUBLISH of the last successful self-check to its message.";
+    head(text, name, MetricType::Gauge, help);
+    for own in &listeners {
+        let secs = own.round_trip_nanos.load(Ordering::Relaxed) as f64 / 1e9;
+        let _ = writeln!(text, "{name}{{listener=\"{}\"}} {secs}", escaped(&own.name));
+    }
+    let name = "quelea_self_checks_total";
+    let help = "Self-checks of a listener. refused: not done because of a limit or a pause.";
+    head(text, name, MetricType::Counter, help);
+    for own in &listeners {
+        let results = [("ok", &own.succeeded), ("failed", &own.failed), ("refused", &own.refused)];
+        for (result, count) in results {
+            let labels = format!("listener=\"{}\",result=\"{result}\"", escaped(&own.name));
+            let _ = writeln!(text, "{name}{{{labels}}} {}", count.load(Ordering::Relaxed));
+        }
+    }
+}
+
 fn write_listeners(text: &mut String, limiter: &ConnectionLimiter) {
     let listeners: Vec<_> = limiter
         .listeners()
@@ -171,7 +209,8 @@ fn write_events(text: &mut String, life_cycle: &LifeCycle) {
 
 /// Nothing where there is none but the default one.
 fn write_namespaces(text: &mut String, shared: &Shared) {
-    let all = shared.spaces.all();
+    let mut all = shared.spaces.all();
+    all.retain(|space| space.name() != SELF_CHECK_NAMESPACE);
     if all.is_empty() {
         return;
     }

@@ -13,7 +13,7 @@ use quelea::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
 use quelea::http::Health;
 use quelea::life_cycle::{EVENT_KINDS, EventKind, LifeCycle};
 use quelea::metrics::{Sources, exposition};
-use quelea::run::{Certificates, ConnectionLimiter, FIGURES, JournalBoard, Timing};
+use quelea::run::{Certificates, ConnectionLimiter, FIGURES, JournalBoard, SelfChecks, Timing};
 
 const SYS_INTRODUCTION: &str = "\
 # $SYS topics
@@ -115,9 +115,12 @@ fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {
         counts.refuse(codec::Reason::SERVER_BUSY);
     }
     shared.spaces.open(Scope::new(1)).set_name("tenant");
+    let self_checks = SelfChecks::default();
+    self_checks.add_listener("a \"name\"\n");
     let _owner = shared.ledger.account("user anna");
     let events = Config::defaults(&Machine::UNKNOWN).events;
     exposition(&Sources {
+        self_checks: &self_checks,
         shared: &shared,
         limiter: &limiter,
         board: &board,

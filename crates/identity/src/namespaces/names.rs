@@ -152,7 +152,8 @@ impl Names {
             }
             return Ok(entry.scope);
         }
-        let Some(number) = self.last.checked_add(1) else {
+        // The last number is for clients of the broker itself.
+        let Some(number) = self.last.checked_add(1).filter(|number| *number < u16::MAX) else {
             bail!("{} namespaces were created in this data directory, the maximum", self.last);
         };
         self.last = number;

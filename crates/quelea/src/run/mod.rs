@@ -21,6 +21,7 @@ mod memory_guard;
 mod node;
 mod parts;
 mod reauthentication;
+mod self_check;
 mod servers;
 mod service;
 mod standby;
@@ -68,6 +69,8 @@ use keeper::Keeper;
 use mailbox::Item;
 use node::{Active, Joined};
 use parts::{Ground, Parts};
+pub(crate) use self_check::NAMESPACE as SELF_CHECK_NAMESPACE;
+pub use self_check::{Checked, SelfChecks};
 use servers::HttpServers;
 use service::{ServiceManager, Watched};
 use store::{OTHER_DIRECTORY, Restoration, Store};
@@ -220,7 +223,7 @@ impl Running {
         let context =
             parts.acceptor_context(&workers.mailboxes, &workers.line_pace, &is_stopping)?;
         let acceptors = start_acceptors(config, listeners.bound, &context)?;
-        for url in listeners.urls.into_iter().chain(self.http.urls()) {
+        for url in listeners.urls.iter().cloned().chain(self.http.urls()) {
             tracing::info!(url, "listening");
         }
         parts.health.set_ready();
@@ -242,9 +245,15 @@ impl Running {
         if let Some(node) = node {
             node.note_serving();
         }
+        let counts = parts.limiter.listeners();
+        let checker = parts.self_checks.start(config, &parts.shared, &listeners.urls, &counts);
+        let checker = checker.context("cannot start a thread")?;
         let tls = [listeners.tls, self.http.tls.clone()].concat();
         let watch = self.watch(workers, &acceptors, &tls, reread)?;
         watch.until_stopped(signals, clock_watch);
+        if let Some(checker) = &checker {
+            checker.stop();
+        }
         parts.health.set(State::Stopping);
         parts.service.stopping(Duration::from_secs(config.server.shutdown_grace_secs.into()));
         tracing::info!(grace_secs = config.server.shutdown_grace_secs, "stopping");

@@ -120,6 +120,7 @@ fn answer_while_waiting(
                 turns: &[],
                 certificates: &super::Certificates::default(),
                 life_cycle: &life_cycle,
+                self_checks: &super::SelfChecks::default(),
                 cluster: Some(&figures),
                 clock,
             })

@@ -13,6 +13,7 @@ use super::certificates::Certificates;
 use super::journals::JournalBoard;
 use super::limiter::ConnectionLimiter;
 use super::mailbox::Mailbox;
+use super::self_check::SelfChecks;
 use super::servers::HttpServers;
 use super::service::ServiceManager;
 use super::standby::ClusterReferral;
@@ -48,6 +49,7 @@ pub(super) struct Parts {
     pub(super) life_cycle: Arc<LifeCycle>,
     pub(super) history: Arc<History>,
     pub(super) service: ServiceManager,
+    pub(super) self_checks: Arc<SelfChecks>,
     /// In a cluster.
     pub(super) member: Option<Member>,
 }
@@ -85,6 +87,9 @@ impl Parts {
         let namespaces = Namespaces::open(directory, stamps, &shared, &config.namespaces)?;
         let limiter = open_limiter(config, stamps)?;
         let health = Health::new();
+        let self_checks = Arc::new(SelfChecks::new(&config.self_check));
+        let checks = self_checks.clone();
+        health.depend_on(move || checks.why_not_ready());
         let board = Arc::new(JournalBoard::new(journals, health.clone()));
         let turns: Arc<[Timing]> = (0..workers).map(|_| Timing::default()).collect();
         let sources =
@@ -102,6 +107,7 @@ impl Parts {
             life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, clock)),
             shared,
             service: ground.service,
+            self_checks,
             member: ground.member,
             loaded,
         })
@@ -167,7 +173,7 @@ impl Parts {
         let (shared, turns, clock) = (self.shared.clone(), self.turns.clone(), self.clock);
         let (limiter, board) = (self.limiter.clone(), self.board.clone());
         let (certificates, life_cycle) = (self.certificates.clone(), self.life_cycle.clone());
-        let member = self.member.clone();
+        let (member, self_checks) = (self.member.clone(), self.self_checks.clone());
         Arc::new(move || {
             let cluster = member.as_ref().map(Member::figures);
             metrics::exposition(&Sources {
@@ -177,6 +183,7 @@ impl Parts {
                 turns: &turns,
                 certificates: &certificates,
                 life_cycle: &life_cycle,
+                self_checks: &self_checks,
                 cluster: cluster.as_ref(),
                 clock,
             })
@@ -204,6 +211,7 @@ impl Parts {
             authenticator: self.authenticator.clone(),
             namespaces: self.namespaces.clone(),
             life_cycle: self.life_cycle.clone(),
+            self_checks: self.self_checks.clone(),
             name_maker: self.namespaces.start_maker().context("cannot start a thread")?,
             clock: self.clock,
             connect_timeout_ms: u64::from(limits.connect_timeout_secs) * 1000,

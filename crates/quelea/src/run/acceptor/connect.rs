@@ -4,7 +4,7 @@ use broker::admission::{self, Admission, Credentials};
 use codec::Reason;
 use net::{Foreign, Handshake, PeerInfo, Progress, Stream};
 
-use super::arrival::{Arrival, Stage, ip, origin_of, refusal};
+use super::arrival::{Stage, ip, origin_of, refusal};
 use super::first_packet::{Outcome, read_packet};
 use super::mailbox::AcceptorItem;
 use super::{Acceptor, BANNED};
@@ -83,7 +83,7 @@ impl Acceptor {
         key: usize,
         stream: Stream,
         peer: &PeerInfo,
-        credentials: Box<Credentials>,
+        mut credentials: Box<Credentials>,
         rest: Vec<u8>,
     ) {
         let Some(arrival) = self.arrivals.get_mut(key) else { return };
@@ -92,17 +92,19 @@ impl Acceptor {
         if let Some(refusal) = cluster.and_then(|acceptor| acceptor.refusal(&credentials.request)) {
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
-        let Some(arrival) = self.arrivals.get(key) else { return };
-        if let Some((reason, detail)) = self.refused_unasked(arrival, peer, &credentials) {
+        if let Some((reason, detail)) = self.refused_unasked(key, peer, &credentials) {
             let refusal = refusal(&credentials, reason, "", detail);
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
+        if self.context.self_checks.recognizes(&credentials) {
+            return self.hand_over_own(key, stream, credentials, rest);
+        }
+        let Some(arrival) = self.arrivals.get(key) else { return };
         let Ok(certificate_identity) = of_certificate(peer, arrival.listener.identity) else {
             let refusal = refusal(&credentials, Reason::NOT_AUTHORIZED, "", NAMELESS_CERTIFICATE);
             return self.refuse_connect(key, stream, &credentials, &refusal);
         };
         let mut chain = arrival.listener.chain.clone();
-        let mut credentials = credentials;
         match credentials.request.auth_method.as_deref() {
             None => {}
             Some(TOKEN_METHOD) => {
@@ -122,8 +124,7 @@ impl Acceptor {
             let refusal = refusal(&credentials, reason, "", detail);
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
-        let origin = *arrival.charge.sharer();
-        let generation = arrival.generation;
+        let (origin, generation) = (*arrival.charge.sharer(), arrival.generation);
         let listener = arrival.listener.clone();
         let certificate = peer.tls.as_ref().and_then(|tls| tls.certificate.clone());
         let request = AuthRequest {
@@ -151,10 +152,11 @@ impl Acceptor {
     /// Why a client is refused before its credentials are checked.
     fn refused_unasked(
         &self,
-        arrival: &Arrival,
+        key: usize,
         peer: &PeerInfo,
         credentials: &Credentials,
     ) -> Option<(Reason, &'static str)> {
+        let arrival = self.arrivals.get(key)?;
         if arrival.permit.is_none() {
             return Some((Reason::SERVER_BUSY, "connection limit reached"));
         }

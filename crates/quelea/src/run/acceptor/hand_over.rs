@@ -11,6 +11,7 @@ use net::Stream;
 use super::arrival::refusal;
 use super::{Acceptor, BANNED};
 use crate::run::mailbox::{Handover, Item};
+use crate::run::self_check::SCOPE;
 use crate::run::worker::Line;
 use identity::auth::bans::Visitor;
 
@@ -44,14 +45,36 @@ impl Acceptor {
             let refusal = refusal(&credentials, Reason::BAD_USER_NAME_OR_PASSWORD, "", LONG_NAME);
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
-        let Some((mut stream, credentials, rest)) = self.place(key, stream, credentials, rest)
-        else {
+        let Some((stream, credentials, rest)) = self.place(key, stream, credentials, rest) else {
             return;
         };
         if self.is_banned(key, &credentials.request) {
             let refusal = refusal(&credentials, Reason::BANNED, "", BANNED);
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
+        self.pass_on(key, stream, credentials, rest);
+    }
+
+    /// The client of the self-check has a scope of its own, and no user name.
+    pub(super) fn hand_over_own(
+        &mut self,
+        key: usize,
+        stream: Stream,
+        mut credentials: Box<Credentials>,
+        rest: Vec<u8>,
+    ) {
+        credentials.request.username = None;
+        credentials.request.scope = SCOPE;
+        self.pass_on(key, stream, credentials, rest);
+    }
+
+    fn pass_on(
+        &mut self,
+        key: usize,
+        mut stream: Stream,
+        credentials: Box<Credentials>,
+        rest: Vec<u8>,
+    ) {
         let Some(arrival) = self.arrivals.try_remove(key) else { return };
         let Some(permit) = arrival.permit else { return };
         arrival.listener.counts.admitted.fetch_add(1, Ordering::Relaxed);

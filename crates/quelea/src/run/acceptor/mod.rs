@@ -28,6 +28,7 @@ use slab::Slab;
 
 use super::limiter::{Listener, TurnedAway};
 use super::mailbox::Mailbox;
+use super::self_check::SelfChecks;
 use super::standby::ClusterReferral;
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
@@ -67,6 +68,7 @@ pub(super) struct AcceptorContext {
     pub(super) authenticator: Arc<Authenticator>,
     pub(super) namespaces: Arc<Namespaces>,
     pub(super) life_cycle: Arc<LifeCycle>,
+    pub(super) self_checks: Arc<SelfChecks>,
     pub(super) name_maker: NameMaker,
     pub(super) clock: Clock,
     pub(super) connect_timeout_ms: u64,

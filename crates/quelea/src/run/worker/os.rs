@@ -24,6 +24,7 @@ use crate::life_cycle::line_pace::LinePace;
 use crate::run::journals::Journals;
 use crate::run::limiter::{ConnectionLimiter, ConnectionPermit};
 use crate::run::reauthentication::Reauthentication;
+use crate::run::self_check::SCOPE;
 use crate::run::timing::Timing;
 use base::Clock;
 use base::memory;
@@ -173,6 +174,10 @@ impl Host for Os {
     }
 
     fn on_event(&mut self, shard: &mut Shard, scope: Scope, event: &Event, now_ms: u64) {
+        // The checks report their results themselves.
+        if scope == SCOPE {
+            return;
+        }
         let namespace = &*self.parts.life_cycle.namespace_of(scope);
         if let Event::Stranger { peer, .. } = event {
             // Its credentials were right, and what it wants is not its own.
