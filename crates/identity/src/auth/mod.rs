@@ -24,6 +24,7 @@ mod jwt;
 mod keys;
 mod pace;
 pub mod passwords;
+mod plugin_hashes;
 pub mod policy_file;
 pub mod rules;
 pub mod scram;

@@ -5,7 +5,8 @@
 //!
 //! - `$argon2id$v=19$m=..,t=..,p=..$salt$hash`, what `quelea passwd` writes;
 //! - `{SCRAM-SHA-256}iterations,salt,stored key,server key`, for enhanced authentication;
-//! - `$7$iterations$salt$hash` (PBKDF2-SHA-512) and `$6$salt$hash` (SHA-512), mosquitto's.
+//! - `$7$iterations$salt$hash` (PBKDF2-SHA-512) and `$6$salt$hash` (SHA-512), mosquitto's;
+//! - `PBKDF2$...` and `$2b$...`, those of plugins: see `plugin_hashes.rs`.
 //!
 //! A user may have one SCRAM line and one line of another kind.
 
@@ -20,6 +21,7 @@ use hmac::Mac;
 use sha2::{Digest, Sha512};
 
 use super::cache::keyed;
+use super::plugin_hashes::{ITERATIONS_MAX, PluginHash};
 use super::scram::Credentials;
 use base::memory::Loan;
 use base::{equal_in_constant_time, random};
@@ -73,6 +75,8 @@ pub enum Hash {
         salt: Vec<u8>,
         hash: Vec<u8>,
     },
+    /// Of a plugin of mosquitto. Read, never written.
+    Plugin(PluginHash),
 }
 
 /// A password file that cannot be used.
@@ -272,7 +276,7 @@ impl Hash {
     fn check_bytes(&self) -> u64 {
         match self {
             Self::Argon2id { memory_kib, .. } => u64::from(*memory_kib) * 1024,
-            Self::Pbkdf2Sha512 { .. } | Self::Sha512 { .. } => 0,
+            Self::Pbkdf2Sha512 { .. } | Self::Sha512 { .. } | Self::Plugin(_) => 0,
         }
     }
 
@@ -283,6 +287,9 @@ impl Hash {
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let fields: Vec<&str> = text.split('$').collect();
+        if let Some(parsed) = PluginHash::parse(&fields) {
+            return parsed.map(Self::Plugin);
+        }
         let parsed = match fields.as_slice() {
             ["", "argon2id", "v=19", costs, salt, hash] => parse_argon2id(costs, salt, hash),
             ["", "7", iterations, salt, hash] => parse_pbkdf2(iterations, salt, hash),
@@ -292,6 +299,9 @@ impl Hash {
             [_] => {
                 return Err("the password is not hashed; write the line with `quelea passwd` or \
                             hash a whole file with `mosquitto_passwd -U`");
+            }
+            ["", "argon2i" | "argon2d", ..] => {
+                return Err("only argon2id is read; write the line with `quelea passwd`");
             }
             _ => return Err("the secret is of an unknown kind; write it with `quelea passwd`"),
         };
@@ -304,9 +314,15 @@ impl Hash {
     }
 
     fn verify_with(&self, scratch: &mut Scratch, password: &[u8]) -> bool {
-        let (Self::Argon2id { hash, .. }
-        | Self::Pbkdf2Sha512 { hash, .. }
-        | Self::Sha512 { hash, .. }) = self;
+        let hash = match self {
+            Self::Argon2id { hash, .. }
+            | Self::Pbkdf2Sha512 { hash, .. }
+            | Self::Sha512 { hash, .. } => hash,
+            Self::Plugin(own) => {
+                let mut computed = own.compute(password).into_iter();
+                return computed.any(|computed| equal_in_constant_time(&computed, own.hash()));
+            }
+        };
         self.compute(scratch, password)
             .is_some_and(|computed| equal_in_constant_time(&computed, hash))
     }
@@ -330,17 +346,22 @@ impl Hash {
             Self::Sha512 { salt, .. } => {
                 Some(Sha512::new().chain_update(password).chain_update(salt).finalize().to_vec())
             }
+            Self::Plugin(own) => own.compute(password).into_iter().next(),
         }
     }
 
     /// One that costs as much to check, and for which no password is right.
     fn decoy(&self) -> Self {
         let mut decoy = self.clone();
-        let (Self::Argon2id { salt, hash, .. }
-        | Self::Pbkdf2Sha512 { salt, hash, .. }
-        | Self::Sha512 { salt, hash }) = &mut decoy;
-        salt.fill(0);
-        hash.fill(0);
+        match &mut decoy {
+            Self::Argon2id { salt, hash, .. }
+            | Self::Pbkdf2Sha512 { salt, hash, .. }
+            | Self::Sha512 { salt, hash } => {
+                salt.fill(0);
+                hash.fill(0);
+            }
+            Self::Plugin(own) => *own = own.decoy(),
+        }
         decoy
     }
 
@@ -369,6 +390,7 @@ impl fmt::Display for Hash {
             Self::Sha512 { salt, hash } => {
                 write!(f, "$6${}${}", STANDARD.encode(salt), STANDARD.encode(hash))
             }
+            Self::Plugin(own) => own.fmt(f),
         }
     }
 }
@@ -426,7 +448,7 @@ pub fn check_username(name: &str) -> Result<(), &'static str> {
             Err("a username cannot contain a line break or U+0000")
         }
         _ if name.ends_with(':') || SECRET_BEGINS.iter().any(|begin| name.contains(begin)) => {
-            Err("a username cannot end with a colon, or have $ or { after one")
+            Err("a username cannot end with a colon, or have $, { or PBKDF2$ after one")
         }
         _ if name.starts_with('#') => Err("a username cannot begin with #, which begins a comment"),
         _ => codec::check_name(name).map_err(|error| error.detail),
@@ -476,7 +498,8 @@ fn parse_argon2id(costs: &str, salt: &str, hash: &str) -> Option<Hash> {
 }
 
 fn parse_pbkdf2(iterations: &str, salt: &str, hash: &str) -> Option<Hash> {
-    let iterations = iterations.parse().ok().filter(|iterations| *iterations > 0)?;
+    let iterations =
+        iterations.parse().ok().filter(|count| (1..=ITERATIONS_MAX).contains(count))?;
     let (salt, hash) = decode_pair(salt, hash)?;
     Some(Hash::Pbkdf2Sha512 { iterations, salt, hash })
 }
@@ -488,7 +511,7 @@ fn decode_pair(salt: &str, hash: &str) -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 /// What stands between a name and its secret, and how that begins.
-const SECRET_BEGINS: [&str; 2] = [":$", ":{"];
+const SECRET_BEGINS: [&str; 3] = [":$", ":{", ":PBKDF2$"];
 
 const SCRAM_PREFIX: &str = "{SCRAM-SHA-256}";
 const SALT_BYTES: usize = 16;
@@ -576,6 +599,21 @@ mod tests {
     }
 
     #[test]
+    fn hashes_of_plugins_are_understood_beside_others() {
+        let plugins = "red:carl:PBKDF2$sha512$1000$c2FsdHNhbHRzYWx0$TnMw+/KSI/zicaVZxI3ZpmNP9aiAAbV\
+                       2C8xDUlebSbbj6asgjKCQ04sz6C3XOPonmEx+5cGpObApBIQ+q1OJIA==\n\
+                       dora:$2b$06$abcdefghijklmnopqrstuuNOnw6EGKc3988bZtxlqHMps74iVdpdC\n";
+        let file = PasswordFile::parse(&[MOSQUITTO, plugins].concat()).unwrap();
+        for user in ["anna", "red:carl", "dora"] {
+            assert!(file.verify(user, b"s3cret", &SECRET), "{user}");
+            assert!(!file.verify(user, b"geheim", &SECRET), "{user}");
+        }
+        for number in 0..20 {
+            assert!(!file.verify(&format!("eve-{number}"), b"", &SECRET));
+        }
+    }
+
+    #[test]
     fn damaged_lines_are_named() {
         for (line, what) in [
             ("anna", "user:secret"),
@@ -584,6 +622,9 @@ mod tests {
             ("anna:$5$a$b", "unknown kind"),
             ("anna:$7$0$QUJD$QUJD", "damaged"),
             ("anna:$6$QUJD$", "damaged"),
+            ("anna:$2b$31$abcdefghijklmnopqrstuuNOnw6EGKc3988bZtxlqHMps74iVdpdC", "cost of bcrypt"),
+            ("anna:PBKDF2$sha1$1$a$QUJD", "digest of PBKDF2"),
+            ("anna:$argon2i$v=19$m=8,t=1,p=1$c29tZXNhbHQ$QUJD", "only argon2id"),
             ("anna:$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$", "damaged"),
             ("anna:{SCRAM-SHA-256}1,2,3", "damaged"),
         ] {
