@@ -4,16 +4,21 @@
 """
 
 import os
+import queue
 import re
 import shutil
+import socket
 import ssl
 import subprocess
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
 import pytest
 
-from broker import QUELEA, ROOT
+import tokens
+from broker import PATIENCE_SECS, QUELEA, ROOT, eventually
 
 SAMPLES = ROOT / "tests/e2e/data/import"
 PASSWORDS = (  # written by mosquitto_passwd: s3cret and geheim
@@ -22,6 +27,7 @@ PASSWORDS = (  # written by mosquitto_passwd: s3cret and geheim
     "bob:$6$eWmafxbiSztnCB68$qBjiLfzHqlf7bTl6c2phq9aSyaShWQp2XZtIiU91EB7Y++1w1d+j9BKnq33hEZ+n4FB"
     "ht9/nK16w/c9VK/DYgg==\n"
 )
+TOKEN = ("anna", tokens.hs256({"username": "anna"}, "0123456789abcdef0123456789abcdef"))
 NOBODY, ANNA, WRONG = (None, None), ("anna", "s3cret"), ("anna", "wrong")
 ACCEPTED, REFUSED = 0, 0x87
 
@@ -38,7 +44,8 @@ def prepare(name, certs, directory):
     for path in Path(certs).iterdir():
         shutil.copy(path, directory)
     (directory / "passwd").write_text(PASSWORDS)
-    return directory / "mosquitto.conf"
+    names = ["mosquitto.conf", "emqx.conf", "cluster.hocon"]
+    return next(directory / name for name in names if (directory / name).exists())
 
 
 def compare(name, directory, output):
@@ -78,7 +85,7 @@ def serve(start, output):
     files = {path.name: path.read_text() for path in output.iterdir() if path.suffix != ".sock"}
     del files["quelea.toml"]
     # The test reads the log from standard error.
-    return start(text, files, environment={"QUELEA_log__target": "stderr"})
+    return start(text, files, environment={"QUELEA_log__target": "stderr", "QUELEA_log__level": "info"})
 
 
 # Scheme, number among the listeners of the scheme, user, reason.
@@ -98,14 +105,21 @@ SERVED = {
         ("tcp", 1, ANNA, ACCEPTED),
     ],
     "limits": [("tcp", 0, NOBODY, ACCEPTED)],
-    "go-auth": [("tcp", 0, ANNA, ACCEPTED), ("tcp", 0, NOBODY, REFUSED)],
+    "go-auth": [
+        ("tcp", 0, ANNA, ACCEPTED),
+        ("tcp", 0, ("bob", "s3cret"), ACCEPTED),
+        ("tcp", 0, ("bob", "wrong"), REFUSED),
+        ("tcp", 0, NOBODY, REFUSED),
+    ],
+    "emqx-installed": [("tcp", 0, NOBODY, ACCEPTED), ("ws", 0, NOBODY, ACCEPTED)],
+    "emqx-tokens": [("tcp", 0, TOKEN, ACCEPTED), ("tcp", 0, ANNA, REFUSED)],
     "pattern-deny": [("tcp", 0, ANNA, ACCEPTED), ("tcp", 0, NOBODY, REFUSED)],
     "local-only": [("tcp", 0, NOBODY, ACCEPTED)],
 }
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_a_configuration_of_mosquitto_is_carried_over_and_served(name, start, certs, tmp_path):
+def test_a_configuration_is_carried_over_and_served(name, start, certs, tmp_path):
     config, output = prepare(name, certs, tmp_path), tmp_path / "output"
     done = run("import", config, "--output", output)
     assert done.returncode == 0, done.stderr
@@ -121,11 +135,12 @@ def test_a_configuration_of_mosquitto_is_carried_over_and_served(name, start, ce
         client.disconnect()
 
 
-def test_names_from_certificates_are_carried_over(start, certs, tmp_path):
-    config, output = prepare("client-certificates", certs, tmp_path), tmp_path / "output"
+@pytest.mark.parametrize("name", ["client-certificates", "emqx-tls"])
+def test_names_from_certificates_are_carried_over(name, start, certs, tmp_path):
+    config, output = prepare(name, certs, tmp_path), tmp_path / "output"
     done = run("import", config, "--output", output)
     assert done.returncode == 0, done.stderr
-    compare("client-certificates", tmp_path, output)
+    compare(name, tmp_path, output)
     broker = serve(start, output)
     pair = (certs / "client.crt", certs / "client.key")
     answer, client = connect(broker, "tls", 0, NOBODY, certs, pair)
@@ -142,7 +157,7 @@ def test_a_unix_socket_is_carried_over(start, certs, tmp_path):
     assert broker.urls and (tmp_path / "mosquitto.sock").exists()
 
 
-@pytest.mark.parametrize("name", ["dynamic-security", "pre-shared-keys"])
+@pytest.mark.parametrize("name", ["dynamic-security", "pre-shared-keys", "emqx-database"])
 def test_rights_that_cannot_be_carried_over_are_never_dropped(name, certs, tmp_path):
     config, output = prepare(name, certs, tmp_path), tmp_path / "output"
     done = run("import", config, "--output", output)
@@ -152,6 +167,129 @@ def test_rights_that_cannot_be_carried_over_are_never_dropped(name, certs, tmp_p
     compare(name, tmp_path, output)
     done = run("import", config, "--output", output, "--accept-differences")
     assert done.returncode == 1 and "exists" in done.stderr
+
+
+ACL = """
+topic read open/#
+topic write drop/+
+
+user anna
+topic home/%u
+topic own/anna/%c
+topic readwrite home/living room/#
+topic deny home/living room/safe
+topic denied/anna/#
+topic write only/#
+
+user admin
+topic readwrite #
+
+pattern read end
+pattern write tele/%c/state
+pattern readwrite by/%u/#
+pattern deny denied/#
+"""
+TOPICS = [
+    "open/a", "drop/a", "drop/a/b", "home/anna", "home/%u", "own/anna/%c", "own/anna/c2",
+    "home/living room/lamp", "home/living room/safe", "home/living room", "denied/anna/x",
+    "denied/x", "only/a", "tele/c1/state", "tele/c2/state", "by/anna/x", "by/admin/x", "by//x",
+    "none",
+]  # fmt: skip
+
+
+def rights(port, user, client_id):
+    """The topics that a client may publish to, and those that it receives."""
+    admin = client(port, ("admin", "s3cret"), f"admin-{client_id}")
+    own = client(port, user, client_id)
+    received, done, acks = [], threading.Event(), {}
+
+    def on_message(_client, _userdata, message):
+        received.append(message.topic)
+        if message.topic == "end":
+            done.set()
+
+    subscribed, published = threading.Event(), queue.Queue()
+    own.on_message = on_message
+    own.on_subscribe = lambda *_: subscribed.set()
+    own.on_publish = lambda _c, _u, mid, reason, _p: published.put((mid, reason.value))
+    own.subscribe("#", 1)
+    assert subscribed.wait(PATIENCE_SECS)
+    for topic in [*TOPICS, "end"]:
+        admin.publish(topic, "x", 1)
+    assert done.wait(PATIENCE_SECS), received
+    own.unsubscribe("#")
+    mids = {own.publish(topic, "y", 1).mid: topic for topic in TOPICS}
+    for _ in mids:
+        mid, reason = published.get(timeout=PATIENCE_SECS)
+        acks[mids[mid]] = reason != REFUSED
+    for each in (own, admin):
+        each.disconnect()
+        each.loop_stop()
+    return {topic for topic, is_allowed in acks.items() if is_allowed}, set(received[:-1])
+
+
+def client(port, user, client_id):
+    made = mqtt.Client(
+        mqtt.CallbackAPIVersion.VERSION2, client_id=client_id, protocol=mqtt.MQTTv5
+    )
+    if user[0]:
+        made.username_pw_set(*user)
+    connected = threading.Event()
+    made.on_connect = lambda *_: connected.set()
+    made.connect("127.0.0.1", port)
+    made.loop_start()
+    assert connected.wait(PATIENCE_SECS)
+    return made
+
+
+@pytest.mark.parametrize("pattern_deny", [False, True])
+def test_rights_are_those_of_mosquitto(pattern_deny, start, tmp_path):
+    """The real mosquitto and the broker decide alike, by an access file or by its policy."""
+    anna, bob = PASSWORDS.splitlines()
+    (tmp_path / "passwd").write_text(f"{anna}\nadmin{anna.removeprefix('anna')}\n")
+    # A policy cannot have a placeholder as literal text.
+    left_out = r"topic .*%[uc]\n" if pattern_deny else r"pattern deny .*\n"
+    (tmp_path / "acl").write_text(re.sub(left_out, "", ACL))
+    port, config, output = free_port(), tmp_path / "mosquitto.conf", tmp_path / "output"
+    config.write_text(
+        f"user root\nlistener {port} 127.0.0.1\nallow_anonymous true\npassword_file {tmp_path}/passwd\n"
+        f"acl_file {tmp_path}/acl\n"
+    )
+    done = run("import", config, "--output", output)
+    assert done.returncode == 0, done.stderr
+    assert (output / "policy.toml").exists() == pattern_deny
+    broker = serve(start, output)
+    with mosquitto(config, port):
+        for user, client_id in ((NOBODY, "c1"), (ANNA, "c2"), (ANNA, "c1")):
+            expected = rights(port, user, client_id)
+            assert rights(broker.port(), user, client_id) == expected, (user, client_id)
+
+
+@contextmanager
+def mosquitto(config, port):
+    process = subprocess.Popen(
+        ["mosquitto", "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        eventually(lambda: accepts(port), "mosquitto listens")
+        yield
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_SECS)
+
+
+def accepts(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def test_the_files_of_debian_are_understood():

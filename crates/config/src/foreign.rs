@@ -9,8 +9,27 @@ pub(super) fn broker_of(text: &str) -> Option<&'static str> {
     if MOSQUITTO.contains(&word) && !behind.starts_with(['=', '{', '.']) {
         return Some("this is a configuration of mosquitto: run `quelea import FILE --output DIR`");
     }
+    let key = word.split(['.', '{', '=']).next().unwrap_or_default();
+    // A section of ours is in brackets.
+    if EMQX.contains(&key) && first.ends_with(['{', '[']) && !first.starts_with('[') {
+        return Some(
+            "this is a configuration of EMQX: run `quelea import FILE --from emqx --output DIR`",
+        );
+    }
     None
 }
+
+/// The sections that files of EMQX begin with.
+const EMQX: [&str; 8] = [
+    "actions",
+    "authentication",
+    "authorization",
+    "cluster",
+    "dashboard",
+    "listeners",
+    "mqtt",
+    "node",
+];
 
 /// The options that files of mosquitto begin with.
 const MOSQUITTO: [&str; 33] = [
@@ -57,6 +76,8 @@ mod tests {
     fn a_file_of_mosquitto_is_recognised_and_ours_is_not() {
         let debian = "# Place your\n\npid_file /run/mosquitto.pid\npersistence true\n";
         assert!(broker_of(debian).is_some_and(|hint| hint.contains("quelea import")));
+        let emqx = "## NOTE\nnode {\n  name = \"emqx@127.0.0.1\"\n}\n";
+        assert!(broker_of(emqx).is_some_and(|hint| hint.contains("--from emqx")));
         for text in ["", "# only\n", "port = 1\n", "user=1", "listener\u{a0}x", "listeners 1"] {
             let is_known = text.starts_with("listener\u{a0}");
             assert_eq!(broker_of(text).is_some(), is_known, "{text:?}");

@@ -7,6 +7,7 @@ pub mod acceptor_to_shard;
 pub mod cluster_lease;
 pub mod cluster_message;
 pub mod filters;
+pub mod imports;
 pub mod journal;
 pub mod log_recovery;
 pub mod mutate;
@@ -30,7 +31,7 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 17] = [
     parser("cluster_lease", cluster_lease::cluster_lease, cluster_lease::seeds),
     parser("cluster_message", cluster_message::cluster_message, cluster_message::seeds),
     parser("decode_client", packet::decode_client, packet::client_seeds),
@@ -42,6 +43,13 @@ pub const TARGETS: [Target; 15] = [
         seeds: acceptor_to_shard::seeds,
     },
     parser("filters", filters::filters, filters::seeds),
+    Target {
+        name: "import_mosquitto",
+        run: imports::import_mosquitto,
+        cost: 25,
+        seeds: imports::mosquitto_seeds,
+    },
+    Target { name: "import_emqx", run: imports::import_emqx, cost: 25, seeds: imports::emqx_seeds },
     parser("journal", journal::journal, journal::seeds),
     parser("log_recovery", log_recovery::log_recovery, log_recovery::seeds),
     parser("names", names::names, names::seeds),

@@ -1,10 +1,12 @@
 //! Configurations of other brokers, translated into ours.
 //!
-//! [`mosquitto::import`] takes the text of a configuration and a reader of the files that it names.
-//! It gives the texts of our files, and a [`Note`] for each option. Nothing is dropped silently: an
-//! option that is not known is an [`Fate::Error`], and one that grants or denies rights and has no
-//! equivalent is [`Fate::Rights`]. Both keep the caller from writing files.
+//! [`mosquitto::import`] and [`emqx::import`] take the text of a configuration and a reader of the
+//! files that it names. They give the texts of our files, and a [`Note`] for each option. Nothing
+//! is dropped silently: an option that is not known is an [`Fate::Error`], and one that grants or
+//! denies rights and has no equivalent is [`Fate::Rights`]. Both keep the caller from writing
+//! files.
 
+pub mod emqx;
 pub mod mosquitto;
 
 mod document;

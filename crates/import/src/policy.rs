@@ -78,8 +78,10 @@ impl PolicyText {
             Who::User(name) => Some(format!("user = {}", quoted(name)?)),
             Who::Everyone => None,
         };
-        if rule.filter.contains("${") {
-            return Err(format!("'{}': a topic with ${{ cannot be imported", rule.filter));
+        let is_literal = rule.who != Who::Everyone;
+        if rule.filter.contains("${") || is_literal && rule.filter.contains('%') {
+            let detail = "a topic with ${ or % as its own text cannot be in a policy file";
+            return Err(format!("'{}': {detail}", rule.filter));
         }
         let topic = match rule.who {
             Who::Everyone => rule.filter.replace("%c", "${client.id}").replace("%u", "${user}"),

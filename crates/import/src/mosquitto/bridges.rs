@@ -11,8 +11,7 @@ impl Import<'_> {
     pub(super) fn bridge(&mut self, options: &Options) {
         let Some(connection) = options.get("connection") else { return };
         let mut table = Table::new("[[bridges]]");
-        table.set("name", connection.value.as_str(), &connection.at);
-        self.carried(connection, "bridges.name");
+        self.name(connection, &mut table);
         let is_psk = self.bridge_psk(options);
         let tls = self.bridge_tls(options);
         let has_addresses = self.addresses(options, &mut table, tls.is_some());
@@ -23,7 +22,6 @@ impl Import<'_> {
         self.login(connection, options, &mut table);
         self.version(options, &mut table);
         self.apply(options, &mut table);
-        self.bridge_notes(options);
         self.topics(options, &mut table);
         if let Some(tls) = tls {
             table.push(tls);
@@ -31,6 +29,18 @@ impl Import<'_> {
         if !is_psk {
             self.document.push(table);
         }
+    }
+
+    /// A name of ours has letters, digits and three signs.
+    fn name(&mut self, connection: &Setting, table: &mut Table) {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        let name = connection.value.chars().map(|it| if plain(it) { it } else { '-' });
+        let name: String = name.take(NAME_BYTES_MAX).collect();
+        match name == connection.value {
+            true => self.carried(connection, "bridges.name"),
+            false => self.note(connection, Fate::Differs, format!("the name is {name}")),
+        }
+        table.set("name", name, &connection.at);
     }
 
     /// The keys are not to be replaced by no TLS at all.
@@ -165,20 +175,6 @@ impl Import<'_> {
         }
     }
 
-    fn bridge_notes(&mut self, options: &Options) {
-        let notes = [
-            ("notifications", "the state is published locally; see docs/use/bridges.md"),
-            ("notifications_local_only", "the state is published locally only"),
-            ("notification_topic", "the state is at $SYS/broker/connection/NAME/state"),
-            ("try_private", "the bridge says that it is one where that is understood"),
-            ("bridge_alpn", "the bridge requests the protocol mqtt"),
-        ];
-        for (name, detail) in notes {
-            let Some(setting) = options.get(name) else { continue };
-            self.note(setting, Fate::Differs, detail);
-        }
-    }
-
     fn topics(&mut self, options: &Options, table: &mut Table) {
         for setting in options.all("topic") {
             let fields: Vec<&str> = setting.value.split_whitespace().collect();
@@ -236,3 +232,6 @@ fn topic<'a>(fields: &[&'a str]) -> Result<Topic<'a>, String> {
     };
     Ok(Topic { filter, direction, qos, local, remote })
 }
+
+/// As many as a name may have.
+const NAME_BYTES_MAX: usize = 64;

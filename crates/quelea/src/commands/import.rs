@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 
 use base::{EXIT_FAILURE, EXIT_OK, complain};
 use config::{Machine, SourceFile, Sources};
-use import::{CONFIG_FILE, Fate, Files, Imported, NewFile, Source, mosquitto};
+use import::{CONFIG_FILE, Fate, Files, Imported, NewFile, Source, emqx, mosquitto};
 
 use crate::run;
 
@@ -18,11 +18,12 @@ use crate::run;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImportArgs {
-    /// The configuration of the other broker, for example mosquitto.conf.
+    /// The configuration of the other broker: mosquitto.conf or emqx.conf.
     pub file: PathBuf,
-    /// The broker that it is for.
-    #[arg(long, value_enum, default_value = "mosquitto")]
-    pub from: Broker,
+    /// The broker that it is for. Default: emqx if the name of the file begins with emqx or ends
+    /// with .hocon, else mosquitto.
+    #[arg(long, value_enum, value_name = "BROKER")]
+    pub from: Option<Broker>,
     /// Write quelea.toml and other files into this directory. Without it quelea.toml is printed.
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
@@ -38,6 +39,18 @@ pub struct ImportArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Broker {
     Mosquitto,
+    Emqx,
+}
+
+impl Broker {
+    /// By the name of its configuration.
+    fn of(path: &Path) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        match name.starts_with("emqx") || name.ends_with(".hocon") {
+            true => Self::Emqx,
+            false => Self::Mosquitto,
+        }
+    }
 }
 
 /// Runs the command; the result is the exit code.
@@ -58,8 +71,9 @@ fn import(args: &ImportArgs) -> anyhow::Result<u8> {
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy();
     let source = Source { path: &path, text: &text, host: &host };
-    let imported = match args.from {
+    let imported = match args.from.unwrap_or(Broker::of(&path)) {
         Broker::Mosquitto => mosquitto::import(&source, &Disk),
+        Broker::Emqx => emqx::import(&source, &Disk),
     };
     report(&imported, args.verbose);
     let obstacles: Vec<_> = imported.obstacles(args.accept_differences).collect();
@@ -155,4 +169,5 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 const EXAMPLES: &str = "\
 Examples:
   quelea import /etc/mosquitto/mosquitto.conf
-  quelea import /etc/mosquitto/mosquitto.conf --output /etc/quelea";
+  quelea import /etc/mosquitto/mosquitto.conf --output /etc/quelea
+  quelea import /etc/emqx/emqx.conf --output /etc/quelea";

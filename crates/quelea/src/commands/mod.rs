@@ -51,7 +51,7 @@ pub enum Command {
     Ctl(ctl::CtlArgs),
     /// Check a policy file, and explain what it decides.
     Policy(policy::PolicyArgs),
-    /// Translate the configuration of mosquitto.
+    /// Translate the configuration of mosquitto or EMQX.
     Import(import::ImportArgs),
     /// Check whether a broker works, for health checks of containers.
     Health(health::HealthArgs),

@@ -1,0 +1,83 @@
+//! Configurations of mosquitto and EMQX: an input is the text of one. Files that it names have the
+//! same text. What comes of it is TOML, or an error says why not.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use import::{Files, Imported, Source, emqx, mosquitto};
+
+pub fn import_mosquitto(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let imported = mosquitto::import(&source(text), &Same(text));
+    let is_option = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with('#');
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| is_option(line)) {
+        let is_plugins = ["plugin_opt_", "auth_opt_"].iter().any(|it| line.trim().starts_with(it));
+        let is_noted = imported.notes.iter().any(|note| note.place.line == index + 1);
+        assert!(is_noted || is_plugins, "line {} is dropped silently: {line:?}", index + 1);
+    }
+    check(&imported);
+}
+
+pub fn import_emqx(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    check(&emqx::import(&source(text), &Same(text)));
+}
+
+fn check(imported: &Imported) {
+    for file in &imported.files {
+        assert!(!file.name.contains(['/', '\0']), "{:?}", file.name);
+        let is_toml = !file.name.ends_with(".toml") || file.text.parse::<toml::Table>().is_ok();
+        assert!(is_toml, "{}: {}", file.name, file.text);
+    }
+    assert!(imported.notes.iter().all(|note| !note.detail.is_empty()));
+}
+
+fn source(text: &str) -> Source<'_> {
+    Source { path: Path::new("/etc/broker.conf"), text, host: "host" }
+}
+
+/// Every file has the text of the input, and a directory has one file.
+struct Same<'a>(&'a str);
+
+impl Files for Same<'_> {
+    fn read(&self, path: &Path) -> io::Result<String> {
+        match path.ends_with("missing") {
+            true => Err(io::ErrorKind::NotFound.into()),
+            false => Ok(self.0.into()),
+        }
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        Ok(vec![directory.join("a.conf")])
+    }
+}
+
+pub fn mosquitto_seeds() -> Vec<Vec<u8>> {
+    let texts = [
+        "per_listener_settings true\nlistener 1883 ::1\npassword_file /p\nacl_file /a\n\
+         listener 0 /run/m.sock\nallow_anonymous true\nmax_connections 5\n",
+        "port 1883\ncertfile c\nkeyfile k\ncafile a\nrequire_certificate 1\ntls_version tlsv1.3\n\
+         max_packet_size 20\nmessage_size_limit 0\npersistent_client_expiration 2m\n",
+        "connection b\naddress h [::1]:1884\ntopic # both 2 l/ r/\ntopic \"\" in 0 a b\n\
+         remote_username u\nremote_password p\nbridge_cafile f\nlog_dest file /l\nlog_type all\n",
+        "include_dir /d\nauth_plugin go-auth.so\nauth_opt_backends files, x\n\
+         auth_opt_files_acl_path /a\npsk_hint h\n",
+        "topic read a/#\nuser anna\ntopic deny b\npattern deny %c/%u\npattern write x\n",
+    ];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+pub fn emqx_seeds() -> Vec<Vec<u8>> {
+    let texts = [
+        "mqtt { max_packet_size = 1MB, session_expiry_interval = \"1h30m\" }\n\
+         listeners.ssl.a { bind = \"[::]:8883\", ssl_options { certfile = \"c\", keyfile = k } }\n",
+        "authentication = [{mechanism = jwt, secret = \"0123456789abcdef0123456789abcdef\"}, \
+         {mechanism = password_based, backend = http, url = \"http://x\", \
+         body { a = \"${username}\" }}]\n",
+        "authorization { no_match = allow, sources = [{type = file, rules = \"\"\"~\n  \
+         {allow, {'and', [{user, \"a\"}, {ipaddr, \"::1\"}]}, {publish, [{qos, 1}]}, \
+         [{eq, \"#\"}, \"${clientid}\"]}.\n~\"\"\"}] } # c\n",
+        "log.file { enable = true, level = debug, path = \"/l\" }\nnode.data_dir = \"d\" // c\n",
+    ];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}

@@ -1,0 +1,170 @@
+//! Rights of clients.
+
+use crate::NewFile;
+use crate::policy::{Ordered, PolicyText};
+use crate::report::Fate;
+
+use super::Import;
+use super::acl_conf;
+use super::hocon::Node;
+
+impl Import<'_> {
+    /// Without any source EMQX has its `acl.conf`. It allows all but subscriptions to everything.
+    pub(super) fn authorization(&mut self, node: Option<&Node>) {
+        let Some(node) = node else {
+            let detail = "not set: EMQX uses its acl.conf then. Import it by naming it in \
+                          authorization.sources; without rules clients may do everything";
+            return self.note(0, "authorization", Fate::Differs, detail);
+        };
+        let mut policy = PolicyText::default();
+        let mut has_rules = false;
+        for (index, source) in
+            node.get("sources").map(Node::items).unwrap_or_default().iter().enumerate()
+        {
+            let option = format!("authorization.sources.{}", index + 1);
+            if !self.is_enabled(&option, source) {
+                continue;
+            }
+            match source.get("type").and_then(Node::text).unwrap_or_default() {
+                "file" => has_rules |= self.rules_of_file(&option, source, &mut policy),
+                other => {
+                    has_rules = true;
+                    let detail = match other {
+                        "http" => {
+                            "services are not asked about topics: return the rules with the \
+                                   login, as `acl` in the answer of [[authentication]]"
+                        }
+                        "built_in_database" => {
+                            "rules of EMQX's database are not read: write them \
+                                                into the policy file"
+                        }
+                        _ => {
+                            "databases are not asked: write the rules into the policy file, or \
+                              return them with the login"
+                        }
+                    };
+                    self.note(source.line, &option, Fate::Rights, format!("{other}: {detail}"));
+                }
+            }
+        }
+        self.other_keys(node);
+        let no_match = node.get("no_match");
+        let allows = no_match.and_then(Node::text).unwrap_or("allow") == "allow";
+        // A source without a replacement may have denied what would be allowed now.
+        let is_whole = !self.notes.iter().any(|note| {
+            note.fate == Fate::Rights && note.option.starts_with("authorization.sources")
+        });
+        if has_rules || !allows {
+            if allows && is_whole {
+                policy.everything(true, &[]);
+            }
+            let at = self.place(node.line);
+            self.document.set("access", "policy_file", POLICY_FILE, &at);
+            let text = policy.render("Written by `quelea import` from the rules of EMQX.");
+            self.new.push(NewFile { name: POLICY_FILE.into(), text, is_secret: false });
+        }
+    }
+
+    fn other_keys(&mut self, node: &Node) {
+        for (key, value) in node.entries() {
+            let option = format!("authorization.{key}");
+            match key.as_str() {
+                "sources" => {}
+                "no_match" => match value.text() {
+                    Some("allow" | "deny") => {
+                        self.note(
+                            value.line,
+                            &option,
+                            Fate::Carried,
+                            "the last rule of the policy",
+                        );
+                    }
+                    _ => self.note(value.line, &option, Fate::Error, "must be allow or deny"),
+                },
+                "deny_action" => match value.text() {
+                    Some("ignore") => {
+                        self.note(value.line, &option, Fate::NotNeeded, "always so");
+                    }
+                    _ => {
+                        let detail = "a denied client stays connected: MQTT 5 clients get 0x87";
+                        self.note(value.line, &option, Fate::Differs, detail);
+                    }
+                },
+                "cache" | "node_cache" => {
+                    let detail = "rules are evaluated without a cache";
+                    self.note(value.line, &option, Fate::NotNeeded, detail);
+                }
+                _ => self.note(value.line, &option, Fate::Error, "unknown option"),
+            }
+        }
+    }
+
+    /// False: there are none.
+    fn rules_of_file(&mut self, option: &str, source: &Node, policy: &mut PolicyText) -> bool {
+        for (key, value) in source.entries() {
+            if !["type", "enable", "path", "rules"].contains(&key.as_str()) {
+                let option = format!("{option}.{key}");
+                self.note(value.line, &option, Fate::Error, "unknown option");
+            }
+        }
+        let (text, file, first) = match (source.get("rules"), source.get("path")) {
+            (Some(rules), _) => {
+                let file = self.source.path.display().to_string();
+                (rules.text().unwrap_or_default().to_owned(), file, rules.line)
+            }
+            (None, Some(path)) => {
+                let path = self.path(path.text().unwrap_or_default());
+                match self.files.read(&path) {
+                    Ok(text) => (text, path.display().to_string(), 1),
+                    Err(error) => {
+                        let detail = format!("cannot read {}: {error}", path.display());
+                        self.note(source.line, option, Fate::Error, detail);
+                        return true;
+                    }
+                }
+            }
+            (None, None) => {
+                self.note(source.line, option, Fate::Error, "needs path or rules");
+                return true;
+            }
+        };
+        let rules = match acl_conf::rules(&text) {
+            Ok(rules) => rules,
+            Err((line, detail)) => {
+                let place = crate::Place { file, line: first + line - 1 };
+                let option = option.to_owned();
+                let fate = Fate::Error;
+                self.notes.push(crate::Note { place, option, fate, detail });
+                return true;
+            }
+        };
+        self.note(source.line, option, Fate::Carried, "access.policy_file");
+        for (line, rule) in rules {
+            let place = crate::Place { file: file.clone(), line: first + line - 1 };
+            let option = option.to_owned();
+            let problem = match (self.is_unproved(&rule), rule.allows) {
+                (true, true) => Some((Fate::Differs, UNPROVED_GRANT.to_owned())),
+                (true, false) => Some((Fate::Error, UNPROVED.to_owned())),
+                (false, _) => policy.rule(rule, &place).err().map(|it| (Fate::Error, it)),
+            };
+            if let Some((fate, detail)) = problem {
+                self.notes.push(crate::Note { place, option, fate, detail });
+            }
+        }
+        true
+    }
+
+    /// Is it about a username, which nothing verifies? The broker would refuse it.
+    fn is_unproved(&self, rule: &Ordered) -> bool {
+        let asks = rule.query.as_ref().is_some_and(|query| query.contains("user = "))
+            || rule.topics.iter().any(|topic| topic.contains("${user}"));
+        asks && self.providers.is_empty() && self.certificate_field.is_none()
+    }
+}
+
+const UNPROVED: &str = "this rule is for a username, and nothing verifies usernames";
+const UNPROVED_GRANT: &str = "this rule is left out: it grants something to a username, and nothing \
+                              verifies usernames";
+
+/// The name of a policy that is written.
+const POLICY_FILE: &str = "policy.toml";
