@@ -17,22 +17,34 @@ pub fn of_restart(running: &Settings, fresh: &Settings) -> Vec<String> {
             changed.extend(changed_keys(section, section.name, running, fresh));
             continue;
         }
-        let [few, many] = {
-            let (old, new) = (running.count_of(list), fresh.count_of(list));
-            [old.min(new), old.max(new)]
-        };
+        let (few, many) = counts_of(list, running, fresh);
         for index in 0..few {
             let own = match rest {
                 "" => format!("{list}.{index}"),
                 rest => format!("{list}.{index}.{rest}"),
             };
-            changed.extend(changed_keys(section, &own, running, fresh));
+            if rest.is_empty() || !is_list(section.name) {
+                changed.extend(changed_keys(section, &own, running, fresh));
+                continue;
+            }
+            let (few, many) = counts_of(&own, running, fresh);
+            for inner in 0..few {
+                let own = format!("{own}.{inner}");
+                changed.extend(changed_keys(section, &own, running, fresh));
+            }
+            changed.extend((few..many).map(|inner| format!("{own}.{inner}")));
         }
         if rest.is_empty() {
             changed.extend((few..many).map(|index| format!("{list}.{index}")));
         }
     }
     changed
+}
+
+/// The smaller and the larger number of entries.
+fn counts_of(list: &str, running: &Settings, fresh: &Settings) -> (usize, usize) {
+    let (old, new) = (running.count_of(list), fresh.count_of(list));
+    (old.min(new), old.max(new))
 }
 
 fn changed_keys(section: &Section, own: &str, running: &Settings, fresh: &Settings) -> Vec<String> {
@@ -66,6 +78,11 @@ mod tests {
         let more = format!("{old}[[listeners]]\nurl = \"tcp://*:2\"\n");
         assert_eq!(of(old, &more), ["listeners.1"]);
         assert_eq!(of(&more, old), ["listeners.1"]);
+        let bridge = format!("{old}[[bridges]]\nname = \"b\"\n[[bridges.topics]]\nqos = 1\n");
+        let other = bridge.replace("qos = 1", "qos = 2");
+        assert_eq!(of(&bridge, &other), ["bridges.0.topics.0.qos"]);
+        let longer = format!("{bridge}[[bridges.topics]]\n");
+        assert_eq!(of(&bridge, &longer), ["bridges.0.topics.1"]);
         // A default that is written is no change, one that is left out again is one.
         let port = "[http]\nlisten = \"127.0.0.1:7\"\n";
         assert_eq!(of(old, &format!("{old}{port}")), ["http.listen"]);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::bridges::{RawBridge, RawBridgeTls, RawBridgeTopic};
 use super::cluster::RawCluster;
 use super::namespaces::{RawNamespace, UnknownNamespace};
 use super::schema::{Section, ValueKind, bytes, bytes_or, count, count_or, secs, settings, words};
@@ -19,6 +20,9 @@ pub const SECTIONS: &[Section] = &[
     AccessFile::SECTION,
     RawNamespace::SECTION,
     Shared::SECTION,
+    RawBridge::SECTION,
+    RawBridgeTls::SECTION,
+    RawBridgeTopic::SECTION,
     Http::SECTION,
     Section { name: "http.tls", doc: HTTP_TLS, keys: RawTls::SECTION.keys },
     Api::SECTION,

@@ -4,6 +4,7 @@
 //! Start reading at [`load`]; [`keys`] holds every key with its default and its reason.
 
 mod api;
+pub mod bridges;
 pub mod changes;
 pub mod cluster;
 mod demands;
@@ -28,6 +29,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub use api::{API_PREFIX, ApiAddress, ApiConfig, CertificateRoles, TOKEN_FILE};
+pub use bridges::{BridgeConfig, BridgeDirection, BridgeProtocol, BridgeTls, BridgeTopic};
 pub use cluster::{ClusterConfig, EngineLogin, EngineServer, EngineTls};
 pub use demands::Demands;
 pub use derived::Derived;
@@ -72,6 +74,7 @@ pub struct Config {
     /// Beside the default one.
     pub namespaces: Vec<Namespace>,
     pub shared_strategy: SharedStrategy,
+    pub bridges: Vec<BridgeConfig>,
     /// Where the HTTP server listens; `None`: it is off.
     pub http: Option<SocketAddr>,
     /// `None`: HTTP is in clear text.
@@ -310,7 +313,6 @@ fn lower(
     let auth = Auth::lower(values(settings, Auth::SECTION, "auth"))?;
     let http = Http::lower(values(settings, Http::SECTION, "http"))?;
     let log = Log::lower(values(settings, Log::SECTION, "log"))?;
-    let shared = Shared::lower(values(settings, Shared::SECTION, "shared"))?;
     let durability = Durability::lower(values(settings, Durability::SECTION, "durability"))?;
     let shards_are_fixed = server.shards != 0;
     deriving.server(&mut server, machine);
@@ -346,6 +348,7 @@ fn lower(
     let events = Events::lower(values(settings, Events::SECTION, "events"))?;
     check_events(&events, &access, settings, problems);
     Some(Config {
+        bridges: bridges::lower(&namespaces, &limits, settings, problems)?,
         server,
         shards_are_fixed,
         listeners,
@@ -356,7 +359,7 @@ fn lower(
         authentication,
         access,
         namespaces,
-        shared_strategy: shared.strategy,
+        shared_strategy: Shared::lower(values(settings, Shared::SECTION, "shared"))?.strategy,
         http,
         http_tls,
         http_hosts,

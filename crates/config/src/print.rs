@@ -1,6 +1,6 @@
 //! The configuration as text for people: what is in force, and what could be.
 
-use super::keys::{RawListener, RawTls, RawWebSocket, SECTIONS};
+use super::keys::{RawListener, SECTIONS};
 use super::schema::{Key, Section, Value};
 use super::source::{Origin, Settings, default_of, is_list};
 use super::{Derived, Loaded};
@@ -12,14 +12,16 @@ pub fn effective(loaded: &Loaded) -> String {
     for section in SECTIONS {
         match section.name {
             "listeners" => print_listeners(loaded, &mut out),
+            name if is_inner(name) => {}
             name if is_list(name) => {
                 for index in 0..loaded.settings.count_of(name) {
                     out.push_str(&format!("[[{name}]]\n"));
-                    print_keys(loaded, section, &format!("{name}.{index}"), &mut out);
+                    let own = format!("{name}.{index}");
+                    print_keys(loaded, section, &own, &mut out);
+                    print_inner(loaded, name, &own, &mut out);
                     out.push('\n');
                 }
             }
-            name if name.starts_with("listeners.") => {}
             name => {
                 out.push_str(&format!("[{name}]\n"));
                 print_keys(loaded, section, name, &mut out);
@@ -102,6 +104,31 @@ pub fn reference() -> String {
     out
 }
 
+/// Whether a section is part of the entries of a list.
+fn is_inner(name: &str) -> bool {
+    name.split_once('.').is_some_and(|(list, _)| is_list(list))
+}
+
+/// The sections of one entry of a list.
+fn print_inner(loaded: &Loaded, list: &str, own: &str, out: &mut String) {
+    for section in SECTIONS {
+        let Some(name) = section.name.strip_prefix(list).and_then(|rest| rest.strip_prefix('.'))
+        else {
+            continue;
+        };
+        let inner = format!("{own}.{name}");
+        if is_list(section.name) {
+            for index in 0..loaded.settings.count_of(&inner) {
+                out.push_str(&format!("[[{}]]\n", section.name));
+                print_keys(loaded, section, &format!("{inner}.{index}"), out);
+            }
+        } else if loaded.settings.has_section(&inner) {
+            out.push_str(&format!("[{}]\n", section.name));
+            print_keys(loaded, section, &inner, out);
+        }
+    }
+}
+
 fn print_listeners(loaded: &Loaded, out: &mut String) {
     if loaded.settings.count_of("listeners") == 0 {
         for listener in &loaded.config.listeners {
@@ -113,13 +140,7 @@ fn print_listeners(loaded: &Loaded, out: &mut String) {
         let own = format!("listeners.{index}");
         out.push_str("[[listeners]]\n");
         print_keys(loaded, &RawListener::SECTION, &own, out);
-        for (name, section) in [("tls", RawTls::SECTION), ("websocket", RawWebSocket::SECTION)] {
-            let own = format!("{own}.{name}");
-            if loaded.settings.has_section(&own) {
-                out.push_str(&format!("[listeners.{name}]\n"));
-                print_keys(loaded, &section, &own, out);
-            }
-        }
+        print_inner(loaded, "listeners", &own, out);
         out.push('\n');
     }
 }

@@ -63,8 +63,8 @@ pub struct Setting {
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     values: BTreeMap<String, Setting>,
-    /// How many of each list there are.
-    counts: BTreeMap<&'static str, usize>,
+    /// How many of each list there are; of a list in a list, by entry: `bridges.0.topics`.
+    counts: BTreeMap<String, usize>,
 }
 
 /// One thing that is wrong, with its place.
@@ -202,20 +202,40 @@ impl Settings {
     }
 
     fn set(&mut self, key: &str, value: Value, origin: Origin) -> Result<(), String> {
-        if let Some((list, rest)) = in_list(key) {
-            let count = self.counts.entry(list).or_default();
-            let index: Option<usize> = rest.split('.').next().and_then(|text| text.parse().ok());
-            let index = index.filter(|index| *index <= *count && *index < ITEMS_MAX);
-            let example = if list == "listeners" { "url" } else { "name" };
-            let index = index.ok_or_else(|| {
-                format!(
-                    "{list} are numbered from 0 without gaps, {ITEMS_MAX} at most, as in \
-                     QUELEA_{list}__0__{example}"
-                )
-            })?;
-            *count = (*count).max(index + 1);
+        let (mut general, mut own) = (String::new(), String::new());
+        let mut is_index = false;
+        for part in key.split('.') {
+            if is_index {
+                self.count(&general, &own, part)?;
+                is_index = false;
+            } else {
+                general = join(&general, part);
+                is_index = is_list(&general);
+            }
+            own = join(&own, part);
         }
         self.values.insert(key.into(), Setting { value, origin });
+        Ok(())
+    }
+
+    /// Counts an entry of a list.
+    fn count(&mut self, list: &str, own: &str, index: &str) -> Result<(), String> {
+        let count = self.counts.entry(own.into()).or_default();
+        let index: Option<usize> = index.parse().ok();
+        let index = index.filter(|index| *index <= *count && *index < ITEMS_MAX);
+        let index = index.ok_or_else(|| {
+            let example = match list {
+                "listeners" => "url",
+                "bridges.topics" => "filter",
+                _ => "name",
+            };
+            let own = own.replace('.', "__");
+            format!(
+                "{list} are numbered from 0 without gaps, {ITEMS_MAX} at most, as in \
+                 QUELEA_{own}__0__{example}"
+            )
+        })?;
+        *count = (*count).max(index + 1);
         Ok(())
     }
 }
@@ -236,7 +256,9 @@ impl FileReader<'_> {
             let own = join(own, name.get_ref());
             match value.get_ref() {
                 _ if find_key(&general).is_some() => self.read_value(&general, &own, value),
-                DeValue::Array(items) if is_list(&general) => self.read_items(&general, items),
+                DeValue::Array(items) if is_list(&general) => {
+                    self.read_items(&general, &own, items);
+                }
                 DeValue::Table(inner) if is_section(&general) && !is_list(&general) => {
                     self.read_table(&general, &own, inner);
                 }
@@ -253,11 +275,10 @@ impl FileReader<'_> {
         }
     }
 
-    fn read_items(&mut self, list: &str, items: &[Spanned<DeValue<'_>>]) {
-        let Some(list) = LISTS.into_iter().find(|known| *known == list) else { return };
+    fn read_items(&mut self, list: &str, own: &str, items: &[Spanned<DeValue<'_>>]) {
         for (index, item) in items.iter().enumerate() {
-            let own = format!("{list}.{index}");
-            self.settings.counts.insert(list, (index + 1).min(ITEMS_MAX));
+            self.settings.counts.insert(own.into(), (index + 1).min(ITEMS_MAX));
+            let own = format!("{own}.{index}");
             match item.get_ref() {
                 DeValue::Table(table) => self.read_table(list, &own, table),
                 _ => self.problem(item.span().start, own, format!("write [[{list}]]")),
@@ -381,25 +402,20 @@ const HAVE_PLACEHOLDERS: [&str; 4] = [
     "authentication.body",
 ];
 
-const LISTS: [&str; 3] = ["listeners", "authentication", "namespaces"];
+const LISTS: [&str; 5] = ["listeners", "authentication", "namespaces", "bridges", "bridges.topics"];
 
 pub(super) fn is_list(section: &str) -> bool {
     LISTS.contains(&section)
 }
 
-/// The list that a key belongs to, and what stands behind its name.
-fn in_list(key: &str) -> Option<(&'static str, &str)> {
-    let (first, rest) = key.split_once('.')?;
-    let list = LISTS.into_iter().find(|list| *list == first)?;
-    Some((list, rest))
-}
-
 /// `listeners.0.tls.key` as the table of keys has it: `listeners.tls.key`.
 fn without_index(key: &str) -> String {
-    match in_list(key).and_then(|(list, rest)| Some((list, rest.split_once('.')?))) {
-        Some((list, (index, rest))) if index.parse::<usize>().is_ok() => format!("{list}.{rest}"),
-        _ => key.into(),
-    }
+    key.split('.').fold(String::new(), |general, part| {
+        match is_list(&general) && part.parse::<usize>().is_ok() {
+            true => general,
+            false => join(&general, part),
+        }
+    })
 }
 
 fn join(prefix: &str, name: &str) -> String {

@@ -88,7 +88,7 @@ fn a_number_is_taken_in_its_range_only_and_never_means_a_word() {
         let stand_for = words.iter().map(|(_, number)| *number);
         let outside = stand_for.chain([0, min.wrapping_sub(1), max.wrapping_add(1)]);
         for number in outside.filter(|number| !(min..=max).contains(number)) {
-            let path = name.split_once('.').unwrap().1;
+            let path = name.rsplit_once('.').unwrap().1;
             let expected = format!("{path}: must be {}; got {number}", key.kind.allowed());
             for sources in
                 [in_file(section, key, &number.to_string()), in_env(section, key, number)]
@@ -138,6 +138,10 @@ fn in_file(section: &str, key: &Key, value: &str) -> Sources {
     let rest = match section {
         "listeners" => "url = \"tcp://127.0.0.1\"",
         "namespaces" => "name = \"x\"",
+        "bridges" => {
+            "name = \"b\"\naddresses = [\"tcp://b.example\"]\n[[bridges.topics]]\n\
+            filter = \"a\"\ndirection = \"out\""
+        }
         "authentication" if key.doc.trim().starts_with("`http`") => {
             "name = \"x\"\nkind = \"http\"\nurl = \"https://id.example\""
         }
@@ -147,6 +151,15 @@ fn in_file(section: &str, key: &Key, value: &str) -> Sources {
         "durability" => "level = \"memory\"",
         _ => "",
     };
+    if section == "bridges.topics" {
+        let text = format!(
+            "bridges = [{{ name = \"b\", addresses = [\"tcp://b.example\"], topics = [\n\
+            {{ filter = \"a\", direction = \"out\", {} = {value} }}] }}]\n",
+            key.name
+        );
+        let file = SourceFile { path: "quelea.toml".into(), text };
+        return Sources { file: Some(file), ..Sources::default() };
+    }
     let is_list = LISTS.contains(&section);
     let heading = if is_list { format!("[[{section}]]") } else { format!("[{section}]") };
     let text = format!("{heading}\n{} = {value}\n{rest}\n", key.name);
@@ -156,11 +169,12 @@ fn in_file(section: &str, key: &Key, value: &str) -> Sources {
 
 fn in_env(section: &str, key: &Key, number: u64) -> Sources {
     let index = if LISTS.contains(&section) { "__0" } else { "" };
+    let section = section.replace("bridges.topics", "bridges__0__topics__0");
     let name = format!("QUELEA_{section}{index}__{}", key.name);
     Sources { env: vec![(name, number.to_string())], ..Sources::default() }
 }
 
-const LISTS: [&str; 3] = ["listeners", "authentication", "namespaces"];
+const LISTS: [&str; 4] = ["listeners", "authentication", "namespaces", "bridges"];
 
 #[test]
 fn providers_are_listed_and_named_by_listeners() {
