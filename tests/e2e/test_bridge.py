@@ -1,20 +1,20 @@
-"""A broker of mosquitto as a bridge: what is published on one side arrives once on the other."""
+"""Bridges: of quelea to quelea and mosquitto, and of mosquitto to quelea."""
 
+import json
 import socket
+import struct
 import subprocess
 import time
 from contextlib import contextmanager
 
 import pytest
 
-from broker import PATIENCE_SECS, eventually, sum_of
-from wire import Peer, fresh, publish
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from bridges import LISTENER, bridge_to, free_port, is_connected, mosquitto
+from broker import PATIENCE_SECS, QUELEA, eventually, sum_of
+from wire import (
+    CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, ack, connect, fresh, publish,
+    subscribe,
+)
 
 
 @contextmanager
@@ -66,3 +66,373 @@ def test_a_bridge_of_mosquitto_gets_no_echo_and_keeps_retain_flags(start, tmp_pa
         assert late.message()[1::2] == (b"from here", 1)
         for peer in (here, there, late):
             peer.close()
+
+
+# --- quelea as a bridge ---
+
+FIXED = '[[listeners]]\nurl = "tcp://127.0.0.1:{}"\nallow_anonymous = true\n'
+PERSISTENT = b"\x11\xff\xff\xff\xff"
+
+
+def remote_of(start, more=""):
+    """A second quelea on a port that it keeps over restarts."""
+    port = free_port()
+    return start(FIXED.format(port) + more), port
+
+
+def bridging(start, port, topics, more="", **keys):
+    """A quelea with a bridge to this port, connected."""
+    own = FIXED.format(free_port())
+    broker = start(own + bridge_to(port, topics, **keys) + more)
+    eventually(lambda: is_connected(broker), "the bridge")
+    return broker
+
+
+def listening(port, *filters):
+    peer = Peer(port, 4).accepted(client_id=fresh("listener"))
+    for topic_filter in filters:
+        peer.subscribed(topic_filter, 2)
+    return peer
+
+
+@contextmanager
+def any_remote(kind, start, directory):
+    if kind == "mosquitto":
+        with mosquitto(directory) as remote:
+            yield remote.port
+    else:
+        yield remote_of(start)[1]
+
+
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+@pytest.mark.parametrize("remote", ["quelea", "mosquitto"])
+def test_messages_cross_a_bridge_once_with_their_qos_and_retain_flag(
+    start, tmp_path, remote, protocol
+):
+    with any_remote(remote, start, tmp_path) as port:
+        topics = ["# both 2 here/ there/", "a out 1", "b in 0 - far/"]
+        broker = bridging(start, port, topics, protocol=protocol)
+        here = listening(broker.port(), "#")
+        there = listening(port, "#")
+        with Peer(broker.port(), 4).accepted(client_id="one") as one:
+            one.send(publish("here/x", b"0", retain=True, version=4))
+            assert there.message() == ("there/x", b"0", 0, 0)
+            assert here.message()[:2] == ("here/x", b"0")
+            for number, qos in enumerate([1, 1, 0], 1):
+                one.send(publish("here/x", f"{number}", qos, number, version=4))
+            assert [there.message()[1:3] for _ in range(3)] == [(b"1", 1), (b"2", 1), (b"3", 0)]
+            assert [here.message()[1] for _ in range(3)] == [b"1", b"2", b"3"]
+            one.send(publish("a", b"to a", version=4), publish("far/b", b"not b", version=4))
+            assert there.message()[:2] == ("a", b"to a")
+            assert [here.message()[0] for _ in range(2)] == ["a", "far/b"]
+        with Peer(port, 4).accepted(client_id="two") as two:
+            two.send(publish("there/y", b"in", 1, 1, version=4))
+            two.send(publish("far/b", b"to b", version=4))
+            assert here.message()[:3] == ("here/y", b"in", 1)
+            assert here.message()[:2] == ("b", b"to b")
+            assert [there.message()[0] for _ in range(2)] == ["there/y", "far/b"]
+        late = Peer(port, 4).accepted(client_id="late")
+        late.send(subscribe("there/#", 0, version=4))
+        late.recv()
+        assert late.message() == ("there/x", b"0", 0, 1)
+        counts = broker.metrics()
+        sent = counts['quelea_bridge_messages_total{bridge="cloud",direction="out"}']
+        received = counts['quelea_bridge_messages_total{bridge="cloud",direction="in"}']
+        assert (sent, received) == (5, 2)
+        for peer in (here, there, late):
+            peer.close()
+
+
+class Publisher:
+    """Publishes each payload once, and notes those that were acknowledged."""
+
+    def __init__(self, port, topic, qos):
+        self.port, self.topic, self.qos = port, topic, qos
+        self.acknowledged = []
+        self.peer = None
+
+    def publish(self, payload):
+        try:
+            if self.peer is None:
+                self.peer = Peer(self.port, 4).accepted(client_id=fresh("publisher"))
+            self.peer.send(publish(self.topic, payload, self.qos, 7, version=4))
+            self.peer.expect(PUBACK if self.qos == 1 else PUBREC)
+            self.acknowledged.append(payload.encode())
+            if self.qos == 2:
+                self.peer.send(ack(PUBREL, 7))
+                self.peer.expect(PUBCOMP)
+        except (AssertionError, OSError):
+            self.peer = None
+
+
+def drained(port, client_id, until):
+    """Payloads that wait for a session, up to this one."""
+    payloads = []
+    with Peer(port, 5) as peer:
+        peer.accepted(client_id=client_id, clean=False, properties=PERSISTENT)
+        while True:
+            first, body = peer.recv()
+            if first & 0xF0 == PUBLISH:
+                qos, length = first >> 1 & 3, struct.unpack(">H", body[:2])[0]
+                at = 2 + length
+                packet_id = struct.unpack(">H", body[at : at + 2])[0]
+                peer.send(ack(PUBACK if qos == 1 else PUBREC, packet_id))
+                payloads.append(body.rsplit(b":", 1)[1])
+                if payloads[-1] == until and qos == 1:
+                    return payloads
+            elif first == PUBREL:
+                peer.send(ack(PUBCOMP, struct.unpack(">H", body[:2])[0]))
+                if payloads[-1] == until:
+                    return payloads
+
+
+MORE_QUEUE = "\n[limits]\nqueued_messages_max = 100000\n"
+
+
+def lag(broker):
+    return broker.metrics()['quelea_bridge_lag_messages{bridge="cloud"}']
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+@pytest.mark.parametrize("direction", ["out", "in"])
+@pytest.mark.parametrize("victim", ["bridge", "remote"])
+def test_a_kill_loses_nothing_and_doubles_nothing_at_qos_2(
+    start, victim, direction, protocol, qos
+):
+    remote, port = remote_of(start, MORE_QUEUE)
+    keys = {"protocol": protocol}
+    broker = bridging(start, port, [f"t {direction} 2"], MORE_QUEUE, **keys)
+    source, target = (broker, remote) if direction == "out" else (remote, broker)
+    with Peer(target.port()).accepted(
+        client_id="ledger", clean=False, properties=PERSISTENT
+    ) as peer:
+        peer.subscribed("t", 2)
+    publisher = Publisher(source.port(), "t", qos)
+    for number in range(120):
+        publisher.publish(f"m:{number}")
+        if number % 40 == 25:
+            (broker if victim == "bridge" else remote).restart("kill")
+    eventually(lambda: is_connected(broker), "the bridge")
+    while b"m:end" not in publisher.acknowledged:
+        publisher.publish("m:end")
+    payloads = drained(target.port(), "ledger", b"end")
+    wanted = [payload.split(b":")[1] for payload in publisher.acknowledged]
+    assert len(wanted) > 100
+    assert set(wanted) <= set(payloads), sorted(set(wanted) - set(payloads))
+    if qos == 2:
+        assert len(payloads) == len(set(payloads)), payloads
+
+
+def test_a_remote_that_is_away_gets_its_messages_later_up_to_the_limit(start):
+    remote, port = remote_of(start)
+    broker = bridging(
+        start, port, ["t out 1"], "\n[limits]\nqueued_messages_max = 50\n"
+    )
+    with Peer(port).accepted(client_id="ledger", clean=False, properties=PERSISTENT) as peer:
+        peer.subscribed("t", 1)
+    remote.kill()
+    eventually(lambda: not is_connected(broker), "the end of the connection")
+    publisher = Publisher(broker.port(), "t", 1)
+    for number in range(70):
+        publisher.publish(f"m:{number}")
+    assert len(publisher.acknowledged) == 70
+    eventually(lambda: lag(broker) == 50, "the lag")
+    remote._launch()
+    payloads = drained(port, "ledger", b"69")
+    # `queue_overflow` drops the oldest.
+    assert payloads == [str(number).encode() for number in range(20, 70)]
+    eventually(lambda: lag(broker) == 0, "the lag")
+    dropped = [v for name, v in broker.metrics().items() if "messages_dropped_total" in name]
+    assert sum(dropped) == 20
+
+
+def test_bridges_in_a_circle_do_not_relay_for_ever(start):
+    """Two bridges between the same brokers, of which each relays what the other has relayed."""
+    remote_port = free_port()
+    broker = start(FIXED.format(free_port()) + bridge_to(remote_port, ["t both 1"], hops_max=4))
+    back = bridge_to(broker.port(), ["t both 1"], name="back", hops_max=4)
+    remote = start(FIXED.format(remote_port) + back)
+    eventually(lambda: is_connected(broker) and is_connected(remote, "back"), "the bridges")
+    with Peer(broker.port()).accepted(client_id="one") as one:
+        one.send(publish("t", b"round", 1, 1))
+        one.expect(PUBACK)
+
+    def dropped():
+        both = {**broker.metrics(), **remote.metrics()}
+        return sum(v for name, v in both.items() if 'reason="hops"' in name)
+
+    # Each copy ends at the fourth bridge: one in each direction.
+    assert eventually(lambda: dropped() == 2, "the end of the copies")
+
+
+def test_a_bridge_shows_a_refused_subscription_and_relays_the_rest(start):
+    remote_port = free_port()
+    remote = start(
+        FIXED.format(remote_port) + '[access]\nacl_file = "{dir}/acl"\n',
+        files={"acl": "topic readwrite open/#\n"},
+    )
+    broker = bridging(
+        start, remote_port, ["open/# both 1", "closed/# in 1"], '[api]\nlisten = "http"\n',
+        notifications=False,
+    )
+    run = [QUELEA, "ctl", "--data", str(broker.data), "--json", "bridges"]
+    shown = json.loads(subprocess.run(run, check=True, capture_output=True).stdout)
+    (bridge,) = shown if isinstance(shown, list) else shown["items"]
+    assert bridge["state"] == "connected"
+    assert "closed/#" in bridge["refused_subscriptions"][0]
+    broker.wait_for_log(lambda event: event["message"] == "subscription refused")
+    here = listening(broker.port(), "open/#")
+    with Peer(remote.port()).accepted(client_id="two") as two:
+        two.send(publish("open/a", b"in"))
+        assert here.message()[:2] == ("open/a", b"in")
+    here.close()
+
+
+def test_a_message_that_the_remote_does_not_take_blocks_no_other(start):
+    _, port = remote_of(start, "\n[limits]\npacket_bytes_max = 1000\n")
+    broker = bridging(start, port, ["t out 2"])
+    there = listening(port, "t")
+    with Peer(broker.port()).accepted(client_id="one") as one:
+        for packet_id, payload in ((1, b"x" * 2000), (2, b"small")):
+            one.send(publish("t", payload, 1, packet_id))
+            one.expect(PUBACK)
+    assert there.message()[1] == b"small"
+    there.close()
+    refused = 'quelea_bridge_refused_total{bridge="cloud",direction="out",reason="size"}'
+    assert broker.metrics()[refused] == 1
+    eventually(lambda: lag(broker) == 0, "the lag")
+
+
+def test_a_bridge_uses_tls_with_a_client_certificate(start, certs):
+    port = free_port()
+    remote = start(
+        f'[[listeners]]\nurl = "tls://127.0.0.1:{port}"\n'
+        f'identity_from_certificate = "cn"\n[listeners.tls]\ncertificate = "{certs}/server.crt"\n'
+        f'key = "{certs}/server.key"\nclient_ca = "{certs}/ca.crt"\nclient_auth = "require"\n'
+        + LISTENER
+    )
+    tls = (
+        f'[bridges.tls]\nca = "{certs}/ca.crt"\ncertificate = "{certs}/client.crt"\n'
+        f'key = "{certs}/client.key"\nserver_name = "localhost"\n'
+    )
+    config = FIXED.format(free_port()) + bridge_to(port, ["t out 1"], scheme="tls") + tls
+    broker = start(config)
+    eventually(lambda: is_connected(broker), "the bridge")
+    there = listening(remote.port("tcp"), "t")
+    with Peer(broker.port()).accepted(client_id="one") as one:
+        one.send(publish("t", b"over TLS"))
+        assert there.message()[1] == b"over TLS"
+    there.close()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_client_id_of_a_bridge_is_refused_to_clients(plain, version):
+    with Peer(plain.port(), version) as peer:
+        peer.send(connect("$bridge/cloud", version))
+        assert peer.expect(CONNACK)[1] == (0x85 if version == 5 else 2)
+
+
+def test_the_state_of_a_bridge_is_retained_at_both_brokers(start):
+    remote, port = remote_of(start)
+    broker = bridging(start, port, ["t out 1"])
+    topic = "$SYS/broker/connection/cloud/state"
+
+    def watching(broker_port):
+        peer = Peer(broker_port, 4).accepted(client_id="watch")
+        peer.subscribed(topic)
+        assert peer.message()[:2] == (topic, b"1")
+        return peer
+
+    here, there = watching(broker.port()), watching(port)
+    remote.kill()
+    assert here.message()[:2] == (topic, b"0")
+    remote._launch()
+    assert here.message()[:2] == (topic, b"1")
+    there.close()
+    there = watching(port)
+    broker.kill()
+    assert there.message()[:2] == (topic, b"0")
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+def test_subscriptions_of_an_earlier_configuration_are_removed(start, protocol):
+    remote, port = remote_of(start)
+    broker = bridging(start, port, ["a out 1", "b in 1", "old/# both 1"], protocol=protocol)
+    text = broker.config.read_text()
+    broker.config.write_text(text.replace('filter = "old/#"', 'filter = "new/#"'))
+    broker.restart("terminate")
+    eventually(lambda: is_connected(broker), "the bridge")
+    assert sum_of(broker, "quelea_subscriptions") == 2
+    assert sum_of(remote, "quelea_subscriptions") == 2
+    here, there = listening(broker.port(), "#"), listening(port, "#")
+    with Peer(port, 4).accepted(client_id="two") as two:
+        for topic in ("old/x", "new/x"):
+            two.send(publish(topic, topic, version=4))
+    assert here.message()[0] == "new/x"
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize("remote", ["quelea", "mosquitto"])
+def test_a_large_message_of_an_old_remote_is_skipped(start, tmp_path, remote):
+    with any_remote(remote, start, tmp_path) as port:
+        more = "\n[limits]\npacket_bytes_max = 1000\n"
+        broker = bridging(start, port, ["t in 2"], more, protocol="3.1.1")
+        here = listening(broker.port(), "t")
+        with Peer(port, 4).accepted(client_id="two") as two:
+            for qos in (0, 1, 2):
+                two.send(publish("t", b"x" * 90_000, qos, 5 + qos, version=4))
+                two.send(publish("t", f"{qos}", qos, 15 + qos, version=4))
+            # mosquitto forwards a QoS 2 message when it is released.
+            two.send(ack(PUBREL, 7), ack(PUBREL, 17))
+            for number in b"012":
+                first, body = here.recv()
+                assert first & 0xF0 == PUBLISH and body[-1] == number, body
+        here.close()
+        refused = 'quelea_bridge_refused_total{bridge="cloud",direction="in",reason="size"}'
+        assert broker.metrics()[refused] == 3
+        assert broker.metrics()['quelea_bridge_connects_total{bridge="cloud"}'] == 1
+
+
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+def test_overlapping_maps_relay_a_message_of_mosquitto_once(start, tmp_path, protocol):
+    with mosquitto(tmp_path) as remote:
+        topics = ["a/b in 1 first/", "a/# in 1", "a/+/c in 0"]
+        broker = bridging(start, remote.port, topics, protocol=protocol)
+        here = listening(broker.port(), "#")
+        with Peer(remote.port, 4).accepted(client_id="two") as two:
+            for topic in ("a/b", "a/x/c", "a/end"):
+                two.send(publish(topic, topic, version=4))
+        assert [here.message()[0] for _ in range(3)] == ["first/a/b", "a/x/c", "a/end"]
+        here.close()
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+def test_a_kill_beside_mosquitto_loses_nothing_and_doubles_nothing(
+    start, tmp_path, direction, protocol
+):
+    with mosquitto(tmp_path) as remote:
+        topics = [f"t {direction} 2"]
+        broker = bridging(start, remote.port, topics, MORE_QUEUE, protocol=protocol)
+        ports = [broker.port(), remote.port]
+        source, target = ports if direction == "out" else ports[::-1]
+        with Peer(target).accepted(
+            client_id="ledger", clean=False, properties=PERSISTENT
+        ) as peer:
+            peer.subscribed("t", 2)
+        publisher = Publisher(source, "t", 2)
+        for number in range(120):
+            publisher.publish(f"m:{number}")
+            if number % 40 == 25:
+                broker.restart("kill")
+        eventually(lambda: is_connected(broker), "the bridge")
+        while b"m:end" not in publisher.acknowledged:
+            publisher.publish("m:end")
+        payloads = drained(target, "ledger", b"end")
+        wanted = {payload.split(b":")[1] for payload in publisher.acknowledged}
+        assert wanted <= set(payloads), sorted(wanted - set(payloads))
+        assert len(payloads) == len(set(payloads)), payloads

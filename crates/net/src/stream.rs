@@ -48,6 +48,12 @@ impl Stream {
         Self { layers }
     }
 
+    /// Two ends of a connection inside this process.
+    pub fn pair() -> io::Result<[Self; 2]> {
+        let (one, other) = mio::net::UnixStream::pair()?;
+        Ok([one, other].map(|end| Self { layers: Layers::Plain(Socket::Unix(end)) }))
+    }
+
     /// Reads application bytes into `buffer`, which the caller shares among all its connections: at
     /// most one system call for TCP and no copy. An error means that the connection is lost.
     #[inline]

@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
 
+use bridge::Refusal;
 use broker::{MetricType, Metrics, Quota, Shared};
 use session::MemoryKind;
 
@@ -10,8 +11,8 @@ use crate::cluster::{ClusterFigures, ROLES};
 use crate::life_cycle::LifeCycle;
 use crate::logging::Logging;
 use crate::run::{
-    Certificates, ConnectionLimiter, Counts, FIGURES, JournalBoard, JournalState,
-    SELF_CHECK_NAMESPACE, SelfChecks, Timing, TurnedAway,
+    BridgeBoard, BridgeFigures, BridgeState, Certificates, ConnectionLimiter, Counts, FIGURES,
+    JournalBoard, JournalState, SELF_CHECK_NAMESPACE, SelfChecks, Timing, TurnedAway,
 };
 use base::memory;
 use base::shown;
@@ -28,6 +29,7 @@ pub struct Sources<'a> {
     pub certificates: &'a Certificates,
     pub life_cycle: &'a LifeCycle,
     pub self_checks: &'a SelfChecks,
+    pub bridges: &'a BridgeBoard,
     /// None: this broker belongs to no cluster.
     pub cluster: Option<&'a ClusterFigures>,
     pub clock: Clock,
@@ -58,6 +60,7 @@ pub fn exposition(sources: &Sources<'_>) -> String {
     write_api(&mut text, limiter);
     write_events(&mut text, life_cycle);
     write_namespaces(&mut text, shared);
+    write_bridges(&mut text, &sources.bridges.figures());
     write_own(&mut text, shared, clock);
     if let Some(process) = Process::now() {
         write_process(&mut text, &process);
@@ -277,6 +280,68 @@ const fn describe(quota: Quota) -> (MetricType, &'static str, &'static str) {
 
 /// More would make a page of metrics that nobody reads in time.
 const NAMESPACES_MAX: usize = 200;
+
+/// A value of each bridge.
+type OfBridge = fn(&BridgeFigures) -> u64;
+
+fn write_bridges(text: &mut String, bridges: &[BridgeFigures]) {
+    if bridges.is_empty() {
+        return;
+    }
+    let (gauge, counter) = (MetricType::Gauge, MetricType::Counter);
+    let is_connected = |own: &BridgeFigures| u64::from(own.state == BridgeState::Connected);
+    let plain: [(&str, MetricType, &str, OfBridge); 5] = [
+        ("connected", gauge, "Whether a bridge is connected: 1 or 0.", is_connected),
+        ("attempts_total", counter, "Attempts of a bridge to connect.", |own| own.attempts),
+        ("connects_total", counter, "Times that a bridge was connected.", |own| own.connects),
+        (
+            "lag_messages",
+            gauge,
+            "Messages queued for a bridge or unacknowledged by its remote.",
+            |own| own.lag_messages,
+        ),
+        ("lag_bytes", gauge, "Memory of messages queued for a bridge.", |own| own.lag_bytes),
+    ];
+    for (name, kind, help, value) in plain {
+        let name = format!("quelea_bridge_{name}");
+        head(text, &name, kind, help);
+        for own in bridges {
+            let _ = writeln!(text, "{name}{{bridge=\"{}\"}} {}", own.name, value(own));
+        }
+    }
+    let name = "quelea_bridge_messages_total";
+    head(
+        text,
+        name,
+        counter,
+        "Messages that a bridge has relayed to its remote (out) or from it (in).",
+    );
+    for own in bridges {
+        for (direction, count) in [("out", own.counts.sent), ("in", own.counts.received)] {
+            let labels = format!("bridge=\"{}\",direction=\"{direction}\"", own.name);
+            let _ = writeln!(text, "{name}{{{labels}}} {count}");
+        }
+    }
+    let name = "quelea_bridge_refused_total";
+    head(text, name, counter, BRIDGE_REFUSED_HELP);
+    for own in bridges {
+        for (side, direction) in ["out", "in"].into_iter().enumerate() {
+            let refused =
+                Refusal::ALL.map(|it| (it.as_str(), own.counts.refused[side][it as usize]));
+            let rejected = ("rejected", own.counts.rejected[1 - side]);
+            for (reason, count) in refused.into_iter().chain([rejected]) {
+                let bridge = &own.name;
+                let labels =
+                    format!("bridge=\"{bridge}\",direction=\"{direction}\",reason=\"{reason}\"");
+                let _ = writeln!(text, "{name}{{{labels}}} {count}");
+            }
+        }
+    }
+}
+
+const BRIDGE_REFUSED_HELP: &str = "Messages that a bridge has not relayed. Reasons: no topic map \
+     (unmapped), an invalid topic (topic), hops_max (hops). The receiver accepts no packet of this \
+     size (size), or no such QoS (qos), or has answered with an error code (rejected).";
 
 fn write_bans(text: &mut String, limiter: &ConnectionLimiter) {
     let name = "quelea_bans_enforced_total";

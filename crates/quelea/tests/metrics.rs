@@ -13,7 +13,9 @@ use quelea::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
 use quelea::http::Health;
 use quelea::life_cycle::{EVENT_KINDS, EventKind, LifeCycle};
 use quelea::metrics::{Sources, exposition};
-use quelea::run::{Certificates, ConnectionLimiter, FIGURES, JournalBoard, SelfChecks, Timing};
+use quelea::run::{
+    BridgeBoard, Certificates, ConnectionLimiter, FIGURES, JournalBoard, SelfChecks, Timing,
+};
 
 const SYS_INTRODUCTION: &str = "\
 # $SYS topics
@@ -127,6 +129,7 @@ fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {
         turns: &turns,
         certificates: &certificates,
         life_cycle: &LifeCycle::new(&events, &shared, Clock::start()),
+        bridges: &BridgeBoard::new(["cloud"].into_iter()),
         cluster,
         clock: Clock::start(),
     })

@@ -21,6 +21,9 @@ const NO_CONNECT: Violation = Violation {
     detail: "the first packet must be a CONNECT",
 };
 
+/// The client IDs of the bridges of this broker begin with it.
+pub const BRIDGE_ID_PREFIX: &str = "$bridge/";
+
 /// What the first bytes amount to.
 #[derive(Debug)]
 pub enum Admission {
@@ -281,6 +284,9 @@ fn check_client_id(connect: &Connect<'_>, limits: &Limits) -> Result<(), Refused
     let invalid = Reason::CLIENT_IDENTIFIER_NOT_VALID;
     if connect.client_id.len() > usize::from(limits.client_id_bytes_max) {
         return Err((invalid, "MQTT-3.1.3-8", "client ID longer than client_id_bytes_max"));
+    }
+    if connect.client_id.starts_with(BRIDGE_ID_PREFIX) {
+        return Err((invalid, "", "client IDs that begin with $bridge/ are the broker's own"));
     }
     let chars = connect.client_id.chars().count();
     match connect.version {

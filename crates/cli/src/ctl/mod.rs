@@ -120,6 +120,8 @@ enum CtlCommand {
         #[command(subcommand)]
         command: Option<Listeners>,
     },
+    /// List the bridges to other brokers, with their state.
+    Bridges,
     /// Show the durable log of each shard.
     Logs,
     /// Show the configuration in force.
@@ -388,6 +390,7 @@ impl Ctl {
                 let query = within.and(&[("share", share), ("filter", filter)]);
                 self.list("/groups/members", &query, 0, MEMBERS)
             }
+            CtlCommand::Bridges => self.list("/bridges", &[], 0, BRIDGES),
             CtlCommand::Listeners { command } => self.listeners(command.as_ref()),
             CtlCommand::Logs => self.logs(),
             CtlCommand::Settings => self.list("/settings", &[], 0, SETTINGS),
@@ -517,7 +520,7 @@ impl Ctl {
         query: &[(&str, &str)],
         limit: usize,
     ) -> Result<(Vec<Value>, bool), Failure> {
-        let is_paged = !["/listeners", "/settings", "/logs"].contains(&path);
+        let is_paged = !["/bridges", "/listeners", "/settings", "/logs"].contains(&path);
         let wanted = if limit == 0 { usize::MAX } else { limit };
         let mut rows: Vec<Value> = Vec::new();
         let mut cursor = None::<String>;
@@ -634,6 +637,17 @@ const LISTENERS: &[Column] = &[
     Column("ADMITTED", "admitted"),
     Column("PAUSED", "paused"),
     Column("CERTIFICATE DAYS", "certificate_days_left"),
+];
+const BRIDGES: &[Column] = &[
+    Column("BRIDGE", "name"),
+    Column("STATE", "state"),
+    Column("ADDRESS", "address"),
+    Column("OUT", "messages_out"),
+    Column("IN", "messages_in"),
+    Column("REFUSED OUT", "refused_out"),
+    Column("REFUSED IN", "refused_in"),
+    Column("LAG", "lag_messages"),
+    Column("ERROR", "error"),
 ];
 const LOGS: &[Column] = &[
     Column("SHARD", "shard"),

@@ -8,7 +8,7 @@ use super::call::Call;
 use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::Rows;
-use super::views::{Broker, Figure, Listener, Log, Setting};
+use super::views::{Bridge, Broker, Figure, Listener, Log, Setting};
 use super::{Api, json};
 use crate::http::State;
 use crate::run::FIGURES;
@@ -68,6 +68,28 @@ pub(crate) fn listeners(api: &Api) -> Outcome {
         name,
     });
     json(&Rows { items: listeners.collect(), cursor: None })
+}
+
+pub(crate) fn bridges(api: &Api) -> Outcome {
+    let bridges = api.facts.bridges.figures().into_iter().map(|own| {
+        let refused = |side: usize| own.counts.refused[side].iter().sum::<u64>();
+        Bridge {
+            state: own.state.as_str().to_owned(),
+            error: Some(own.error.clone()).filter(|error| !error.is_empty()),
+            messages_out: own.counts.sent,
+            messages_in: own.counts.received,
+            refused_out: refused(0) + own.counts.rejected[1],
+            refused_in: refused(1) + own.counts.rejected[0],
+            name: own.name,
+            address: own.address,
+            refused_subscriptions: own.refused,
+            attempts: own.attempts,
+            connects: own.connects,
+            lag_messages: own.lag_messages,
+            lag_bytes: own.lag_bytes,
+        }
+    });
+    json(&Rows { items: bridges.collect(), cursor: None })
 }
 
 const DAY_SECS: u64 = 86_400;

@@ -53,7 +53,7 @@ use crate::cluster::Member;
 use crate::history::History;
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
-use crate::run::{Certificates, ConnectionLimiter, JournalBoard, Shards};
+use crate::run::{BridgeBoard, Certificates, ConnectionLimiter, JournalBoard, Shards};
 use base::Clock;
 use config::{API_PREFIX, ApiConfig, Config, print};
 use driver::Origin;
@@ -85,6 +85,7 @@ pub(crate) struct Facts {
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) life_cycle: Arc<LifeCycle>,
     pub(crate) history: Arc<History>,
+    pub(crate) bridges: Arc<BridgeBoard>,
     pub(crate) namespaces: Arc<Namespaces>,
     /// None: this broker belongs to no cluster.
     pub(crate) member: Option<Member>,

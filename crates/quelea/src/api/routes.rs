@@ -17,8 +17,8 @@ use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
 use super::topics::{self, ClientSubscription, Topic};
 use super::views::{
-    Ban, Broker, Caller, Client, Cluster, Group, Home, Listener, Log, Member, Namespace, NewBan,
-    Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting,
+    Ban, Bridge, Broker, Caller, Client, Cluster, Group, Home, Listener, Log, Member, Namespace,
+    NewBan, Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting,
     Subscription,
 };
 use super::{Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces};
@@ -297,6 +297,14 @@ pub(crate) const ROUTES: &[Route] = &[
         about: "Lists the listeners, with their connections.",
         answer: Some(Rows::<Listener>::schema),
         run: |api, _| Box::pin(async move { broker::listeners(&api) }),
+        without_shards: true,
+        ..GET
+    },
+    Route {
+        path: "/bridges",
+        about: "Lists the bridges to other brokers, with their state.",
+        answer: Some(Rows::<Bridge>::schema),
+        run: |api, _| Box::pin(async move { broker::bridges(&api) }),
         without_shards: true,
         ..GET
     },

@@ -435,6 +435,38 @@ record! {
 }
 
 record! {
+    /// A bridge to another broker.
+    Bridge {
+        /// The name in the configuration.
+        name: String,
+        /// connecting, connected, waiting (for the next attempt) or stopped.
+        state: String,
+        /// The address that was tried last.
+        address: String,
+        /// Why the last attempt or connection ended; null: connected.
+        error: Option<String>,
+        /// Subscriptions that a broker has refused.
+        refused_subscriptions: Vec<String>,
+        /// Attempts to connect since the start.
+        attempts: u64,
+        /// Times that it was connected since the start.
+        connects: u64,
+        /// Messages relayed to the remote since the start.
+        messages_out: u64,
+        /// Messages relayed from the remote since the start.
+        messages_in: u64,
+        /// Messages to the remote that were not relayed, or that it answered with an error.
+        refused_out: u64,
+        /// Messages from the remote that were not relayed, or answered with an error here.
+        refused_in: u64,
+        /// Messages queued for the remote, or unacknowledged by it.
+        lag_messages: u64,
+        /// Memory of queued messages.
+        lag_bytes: u64,
+    }
+}
+
+record! {
     /// The log of a shard.
     Log {
         /// The shard.

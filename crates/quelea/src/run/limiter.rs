@@ -182,6 +182,22 @@ impl TurnedAway {
 }
 
 impl Listener {
+    /// The one that bridges of this broker count as. It has no socket, and no row in any list.
+    pub(super) fn of_bridges(limits: &Arc<Limits>, limiter: &Arc<ConnectionLimiter>) -> Arc<Self> {
+        Arc::new(Self {
+            name: "bridge".into(),
+            limits: limits.clone(),
+            allow_anonymous: false,
+            chain: Arc::default(),
+            identity: CertificateIdentity::None,
+            belonging: Belonging::default(),
+            has_layers: false,
+            connections_max: 0,
+            counts: Arc::new(Counts::new()),
+            limiter: limiter.clone(),
+        })
+    }
+
     /// Acquires a permit for one connection. None: the listener or the broker is full.
     pub(super) fn acquire(self: &Arc<Self>) -> Option<ConnectionPermit> {
         if !take(&self.counts.connections, self.connections_max) {

@@ -31,6 +31,23 @@ pub(super) fn of_restored(config: &Config) -> Arc<Limits> {
     Arc::new(of(config, &own, ""))
 }
 
+/// The limits of the sessions of bridges. Their windows are those of the remotes.
+pub(super) fn of_bridges(config: &Config) -> Limits {
+    let own = ListenerLimits {
+        keep_alive_max_secs: 0,
+        in_flight_max: u16::MAX,
+        receive_max: u16::MAX,
+        messages_per_second_max: 0,
+        bytes_per_second_max: 0,
+        ..config.listener_defaults
+    };
+    Limits {
+        keep_alive_default_secs: 0,
+        session_expiry_max_secs: NEVER,
+        ..of(config, &own, "bridge")
+    }
+}
+
 fn of(config: &Config, own: &ListenerLimits, listener: &str) -> Limits {
     let all = &config.limits;
     let bytes_rate = u32::try_from(own.bytes_per_second_max).unwrap_or(u32::MAX);

@@ -6,6 +6,7 @@
 
 mod acceptor;
 mod ask;
+mod bridges;
 mod certificates;
 mod clock;
 pub(crate) mod control;
@@ -63,7 +64,11 @@ pub use limiter::{ConnectionLimiter, Counts, TurnedAway};
 pub(crate) use limits::durability;
 pub use timing::Timing;
 
+pub use bridges::BridgeBoard;
+pub(crate) use bridges::{BridgeFigures, BridgeState};
+
 use acceptor::{Acceptor, AcceptorContext, AcceptorMailbox};
+use bridges::Bridges;
 use control::Control;
 use keeper::Keeper;
 use mailbox::Item;
@@ -223,6 +228,7 @@ impl Running {
         let context =
             parts.acceptor_context(&workers.mailboxes, &workers.line_pace, &is_stopping)?;
         let acceptors = start_acceptors(config, listeners.bound, &context)?;
+        let bridges = Bridges::start(parts, &workers.mailboxes)?;
         for url in listeners.urls.iter().cloned().chain(self.http.urls()) {
             tracing::info!(url, "listening");
         }
@@ -258,6 +264,7 @@ impl Running {
         parts.service.stopping(Duration::from_secs(config.server.shutdown_grace_secs.into()));
         tracing::info!(grace_secs = config.server.shutdown_grace_secs, "stopping");
         is_stopping.store(true, Ordering::Release);
+        bridges.stop();
         acceptors.stop();
         Ok(())
     }

@@ -121,6 +121,7 @@ fn answer_while_waiting(
                 certificates: &super::Certificates::default(),
                 life_cycle: &life_cycle,
                 self_checks: &super::SelfChecks::default(),
+                bridges: &super::BridgeBoard::default(),
                 cluster: Some(&figures),
                 clock,
             })

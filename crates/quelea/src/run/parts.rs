@@ -9,6 +9,7 @@ use broker::Shared;
 use driver::Allowance;
 
 use super::acceptor::AcceptorContext;
+use super::bridges::BridgeBoard;
 use super::certificates::Certificates;
 use super::journals::JournalBoard;
 use super::limiter::ConnectionLimiter;
@@ -50,6 +51,7 @@ pub(super) struct Parts {
     pub(super) history: Arc<History>,
     pub(super) service: ServiceManager,
     pub(super) self_checks: Arc<SelfChecks>,
+    pub(super) bridges: Arc<BridgeBoard>,
     /// In a cluster.
     pub(super) member: Option<Member>,
 }
@@ -105,6 +107,7 @@ impl Parts {
             history: Arc::new(History::new(sources)),
             certificates: Arc::default(),
             life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, clock)),
+            bridges: Arc::new(BridgeBoard::new(config.bridges.iter().map(|own| &*own.name))),
             shared,
             service: ground.service,
             self_checks,
@@ -164,6 +167,7 @@ impl Parts {
             certificates: self.certificates.clone(),
             life_cycle: self.life_cycle.clone(),
             history: self.history.clone(),
+            bridges: self.bridges.clone(),
             namespaces: self.namespaces.clone(),
             member: self.member.clone(),
         }
@@ -174,6 +178,7 @@ impl Parts {
         let (limiter, board) = (self.limiter.clone(), self.board.clone());
         let (certificates, life_cycle) = (self.certificates.clone(), self.life_cycle.clone());
         let (member, self_checks) = (self.member.clone(), self.self_checks.clone());
+        let bridges = self.bridges.clone();
         Arc::new(move || {
             let cluster = member.as_ref().map(Member::figures);
             metrics::exposition(&Sources {
@@ -184,6 +189,7 @@ impl Parts {
                 certificates: &certificates,
                 life_cycle: &life_cycle,
                 self_checks: &self_checks,
+                bridges: &bridges,
                 cluster: cluster.as_ref(),
                 clock,
             })

@@ -1,0 +1,306 @@
+//! Bridges to other brokers: a thread for each, which connects, relays, and connects again.
+//!
+//! A thread of its own, because resolving a name and reading certificates block.
+
+mod board;
+mod connection;
+mod filters;
+mod local;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bridge::{Direction, Login, Refused, Settings, TopicMap};
+use codec::{QoS, Reason, Version};
+use config::{BridgeConfig, BridgeDirection, BridgeProtocol, Config};
+use mio::{Events, Poll, Waker};
+use net::{Connect, ConnectOptions, Connector, TlsClientContext, TlsClientOptions};
+use topic::TopicLimits;
+
+use super::mailbox::Mailbox;
+use super::parts::Parts;
+use base::random;
+pub use board::BridgeBoard;
+use board::Figures;
+pub(crate) use board::{BridgeFigures, BridgeState};
+use connection::{Connection, Ended};
+use filters::{FilterFile, Filters};
+use local::LocalSession;
+
+/// The threads of all bridges.
+pub(super) struct Bridges {
+    is_stopping: Arc<AtomicBool>,
+    wakers: Vec<Arc<Waker>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Bridges {
+    /// Starts all that are configured. `mailboxes`: of the workers.
+    pub(super) fn start(parts: &Parts, mailboxes: &Arc<[Arc<Mailbox>]>) -> anyhow::Result<Self> {
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let mut bridges = Self { is_stopping, wakers: Vec::new(), threads: Vec::new() };
+        for (config, figures) in parts.config().bridges.iter().zip(parts.bridges.all()) {
+            let poll = Poll::new()?;
+            let waker = Arc::new(Waker::new(poll.registry(), connection::WAKER)?);
+            let keeper = Keeper {
+                local: LocalSession::new(config, parts, mailboxes),
+                settings: Arc::new(settings_of(config, parts.config())),
+                filters: FilterFile::of(config, parts.config()),
+                config: config.clone(),
+                figures: figures.clone(),
+                poll,
+                is_stopping: bridges.is_stopping.clone(),
+                is_announced: config.is_announced,
+                backoff: BACKOFF_MIN,
+            };
+            bridges.wakers.push(waker);
+            let run = move || keeper.run();
+            bridges.threads.push(super::spawn(format!("bridge-{}", config.name), None, run)?);
+        }
+        Ok(bridges)
+    }
+
+    /// Disconnects all of them.
+    pub(super) fn stop(self) {
+        self.is_stopping.store(true, Ordering::Release);
+        for waker in &self.wakers {
+            if let Err(error) = waker.wake() {
+                tracing::warn!(%error, "cannot wake a bridge");
+            }
+        }
+        super::join(self.threads);
+    }
+}
+
+/// Keeps one bridge connected.
+struct Keeper {
+    config: BridgeConfig,
+    settings: Arc<Settings>,
+    filters: FilterFile,
+    local: LocalSession,
+    figures: Arc<Figures>,
+    poll: Poll,
+    is_stopping: Arc<AtomicBool>,
+    /// False once the remote has refused the announcement of a bridge.
+    is_announced: bool,
+    backoff: Duration,
+}
+
+impl Keeper {
+    fn run(mut self) -> io::Result<()> {
+        self.local.publish_state(false);
+        while !self.is_stopping() {
+            let was_up = self.try_all();
+            if self.is_stopping() {
+                break;
+            }
+            if was_up {
+                self.backoff = BACKOFF_MIN;
+            }
+            self.figures.set_state(BridgeState::Waiting);
+            self.wait(jittered(self.backoff))?;
+            self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+        }
+        self.figures.set_state(BridgeState::Stopped);
+        Ok(())
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Tries all addresses in order, until a connection was up. Returns whether one was.
+    fn try_all(&mut self) -> bool {
+        for address in self.config.addresses.clone() {
+            let connector = match self.connector(&address) {
+                Ok(connector) => connector,
+                Err(error) => {
+                    self.note_failure(&address, &error);
+                    continue;
+                }
+            };
+            for address_index in 0..connector.address_count() {
+                if self.is_stopping() {
+                    return false;
+                }
+                match self.try_one(&connector, &address, address_index) {
+                    Ok(true) => return true,
+                    Ok(false) => {}
+                    Err(error) => self.note_failure(&address, &error),
+                }
+            }
+        }
+        false
+    }
+
+    /// Returns whether the connection was up.
+    fn try_one(
+        &mut self,
+        connector: &Connector,
+        address: &net::Address,
+        address_index: usize,
+    ) -> io::Result<bool> {
+        self.figures.begin(address.to_string());
+        let login = self.login()?;
+        let seed = u64::from_le_bytes(random());
+        let handshake =
+            connector.connect(&Connect { address_index, seed, ..Connect::default() })?;
+        let mut settings = (*self.settings).clone();
+        settings.is_announced = self.is_announced;
+        let mut connection =
+            Connection::new(Arc::new(settings), &login, handshake, &self.local, &self.figures);
+        let own = Filters::of(&self.settings.maps);
+        connection.set_earlier(&self.filters.begin(&own)?);
+        let ended = connection.run(&mut self.poll, &self.is_stopping)?;
+        let was_up = connection.was_up();
+        drop(connection);
+        if was_up {
+            self.filters.settle(&own)?;
+            self.local.publish_state(false);
+        }
+        match ended {
+            Ended::Stopped => {}
+            Ended::Unannounced => {
+                tracing::info!(
+                    bridge = self.config.name,
+                    "the remote does not know the \
+                announcement of bridges; connecting without it"
+                );
+                self.is_announced = false;
+            }
+            Ended::Because(detail) => {
+                let name = &self.config.name;
+                self.figures.set_error(&detail);
+                match was_up {
+                    true => tracing::warn!(bridge = name, %address, detail, "bridge disconnected"),
+                    false => {
+                        tracing::warn!(bridge = name, %address, detail, "bridge cannot connect");
+                    }
+                }
+            }
+        }
+        Ok(was_up)
+    }
+
+    fn note_failure(&self, address: &net::Address, error: &io::Error) {
+        let detail = error.to_string();
+        self.figures.set_error(&detail);
+        tracing::warn!(bridge = self.config.name, %address, detail, "bridge cannot connect");
+    }
+
+    /// Resolves the host, and reads the files of TLS.
+    fn connector(&self, address: &net::Address) -> io::Result<Connector> {
+        let own = &self.config.tls;
+        let tls = address.is_tls().then(|| {
+            let client = own.client.as_ref();
+            TlsClientContext::load(&TlsClientOptions {
+                ca: own.ca.clone(),
+                certificate: client.map(|(certificate, _)| certificate.clone()),
+                key: client.map(|(_, key)| key.clone()),
+                ..TlsClientOptions::default()
+            })
+        });
+        let tls = tls.transpose().map_err(io::Error::other)?;
+        let server_name = own.server_name.clone();
+        Connector::new(address, &ConnectOptions { tls, server_name, ..ConnectOptions::default() })
+    }
+
+    fn login(&self) -> io::Result<Login> {
+        let config = &self.config;
+        let password = config.password_file.as_ref().map(|path| {
+            let text = std::fs::read_to_string(path).map_err(|error| {
+                io::Error::new(error.kind(), format!("password_file {}: {error}", path.display()))
+            })?;
+            Ok::<_, io::Error>(text.lines().next().unwrap_or_default().as_bytes().to_vec())
+        });
+        Ok(Login {
+            client_id: config.client_id.clone(),
+            username: config.username.clone(),
+            password: password.transpose()?,
+            state_topic: config
+                .has_notifications
+                .then(|| format!("$SYS/broker/{}", state_topic(&config.client_id))),
+        })
+    }
+
+    fn wait(&mut self, time: Duration) -> io::Result<()> {
+        let mut events = Events::with_capacity(4);
+        let mut left = time;
+        while !left.is_zero() && !self.is_stopping() {
+            let began = std::time::Instant::now();
+            match self.poll.poll(&mut events, Some(left.min(connection::TICK))) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => left = left.saturating_sub(began.elapsed()),
+            }
+            self.local.look(&self.figures);
+        }
+        Ok(())
+    }
+}
+
+/// The topic of the retained state of a bridge below `$SYS/broker/`, as mosquitto names it.
+fn state_topic(client_id: &str) -> String {
+    format!("connection/{client_id}/state")
+}
+
+/// Half of the time to all of it, so that bridges that failed together do not return together.
+fn jittered(time: Duration) -> Duration {
+    let part = u32::from(u8::from_le_bytes(random()));
+    time / 2 + time / 2 * part / 255
+}
+
+fn settings_of(config: &BridgeConfig, all: &Config) -> Settings {
+    let map = |own: &config::BridgeTopic| TopicMap {
+        filter: own.filter.clone(),
+        direction: match own.direction {
+            BridgeDirection::In => Direction::In,
+            BridgeDirection::Out => Direction::Out,
+            BridgeDirection::Both => Direction::Both,
+        },
+        qos: QoS::try_from(own.qos).unwrap_or(QoS::ExactlyOnce),
+        local_prefix: own.local_prefix.clone(),
+        remote_prefix: own.remote_prefix.clone(),
+    };
+    Settings {
+        version: match config.protocol {
+            BridgeProtocol::V311 => Version::V311,
+            BridgeProtocol::V5 => Version::V5,
+        },
+        clean_session: config.clean_session,
+        keep_alive_secs: config.keep_alive_secs,
+        is_announced: config.is_announced,
+        maps: config.topics.iter().map(map).collect(),
+        in_flight_max: config.in_flight_max,
+        hops_max: config.hops_max,
+        packet_bytes_max: all.listener_defaults.packet_bytes_max,
+        topic: TopicLimits {
+            levels_max: all.limits.topic_levels_max,
+            bytes_max: all.limits.topic_bytes_max,
+        },
+    }
+}
+
+/// A reason code for logs.
+struct Shown(Reason);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.name() {
+            Some(name) => write!(f, "{name} (0x{:02X})", self.0.0),
+            None => write!(f, "0x{:02X}", self.0.0),
+        }
+    }
+}
+
+fn refused_text(refused: &Refused) -> String {
+    let side = refused.side.as_str();
+    format!("{side} subscription '{}': {}", refused.filter, Shown(refused.reason))
+}
+
+/// The pause after all addresses have failed, doubled each time.
+const BACKOFF_MIN: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
