@@ -385,6 +385,8 @@ BAD = [
     ("POST", "/publish", {"raw": b"[1]"}, 400),
     ("POST", "/publish", {"body": {"topic": "a/#"}}, 400),
     ("POST", "/publish", {"body": {"topic": "$SYS/x"}}, 400),
+    ("POST", "/publish", {"body": {"topic": "$share/g/x"}}, 400),
+    ("POST", "/publish", {"body": {"topic": "$delayed/9/x"}}, 400),
     ("POST", "/publish", {"body": {"topic": "a\u0001b"}}, 400),
     ("POST", "/publish", {"body": {"topic": "a\u0085b", "retain": True, "payload": "x"}}, 400),
     ("PUT", "/retained/message?topic=a%1Fb", {"body": {"payload": "x"}}, 400),

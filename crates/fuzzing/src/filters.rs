@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topic::{
     Claim, Index, Interest, InterestCounts, Retainable, Retained, Subscription, TopicLimits,
-    check_filter, check_topic, matches, parse_filter,
+    canonical, check_filter, check_topic, matches, parse_filter, without_share,
 };
 
 const LIMITS: TopicLimits = TopicLimits { levels_max: 64, bytes_max: 1024 };
@@ -156,6 +156,7 @@ fn judge(text: &str) {
             Some(group) => format!("$share/{group}/{}", parsed.filter),
             None => parsed.filter.to_string(),
         };
-        assert_eq!(again, text);
+        assert_eq!(again, canonical(text));
+        assert_eq!(parsed.filter, without_share(text));
     }
 }

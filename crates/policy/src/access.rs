@@ -13,6 +13,8 @@
 //! - Rules in order ([`OrderedRule`]) come before what is granted, and behind what is denied.
 //! - Topics under `$SYS/` belong to the broker: no rule lets a client publish there, except
 //!   `$SYS/broker/connection/NAME/state`, where bridges publish whether they are connected.
+//!
+//! Names with a meaning of their own ([`topic::reserved`]) are nobody's, superusers included.
 
 mod explain;
 mod group;
@@ -28,6 +30,8 @@ use ordered::{Active, OrderedRules};
 pub use ordered::{ClientLocation, Manner, OrderedRule, OwnRules};
 use pattern::Pattern;
 pub(crate) use pattern::substitute;
+
+use topic::without_share;
 
 use crate::Principal;
 use crate::principal::Values;
@@ -74,7 +78,7 @@ pub enum Permission {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Publish,
-    /// The text is a filter, with or without its `$share/group/` prefix.
+    /// The text is a filter, with or without its `$share/group/` or `$queue/`.
     Subscribe,
     Receive,
 }
@@ -412,6 +416,9 @@ impl Grants {
     }
 
     fn may_subscribe(&self, identity: Identity<'_>, filter: &str, qos: u8) -> bool {
+        if topic::reserved(filter).is_some() {
+            return false;
+        }
         let holds = |pattern: &Pattern| pattern.matches(identity, filter);
         let touches = |pattern: &Pattern| pattern.overlaps(identity, filter);
         let rules = self.ordered().unwrap_or_default();
@@ -496,9 +503,6 @@ fn is_bridge_state(topic: &str) -> bool {
         .is_some_and(|name| !name.is_empty() && !name.contains('/'))
 }
 
-/// The beginning of a shared subscription's filter.
-const SHARE: &str = "$share/";
-
 /// What the broker publishes itself, and names that no subscription can reach.
 #[inline]
 fn is_broker_topic(topic: &str) -> bool {
@@ -508,13 +512,16 @@ fn is_broker_topic(topic: &str) -> bool {
 fn is_broker_word(topic: &str) -> bool {
     topic == "$SYS"
         || topic.starts_with("$SYS/") && !is_bridge_state(topic)
-        || topic.starts_with(SHARE)
+        || topic::reserved(topic).is_some()
 }
 
-fn without_share(filter: &str) -> &str {
-    match filter.strip_prefix(SHARE).and_then(|rest| rest.split_once('/')) {
-        Some((_, inner)) => inner,
-        None => filter,
+/// Why nobody may publish below a reserved prefix, or subscribe to a filter that begins with it.
+fn why_reserved(prefix: &str) -> &'static str {
+    match prefix {
+        topic::EXCLUSIVE => "exclusive subscriptions ($exclusive/) are not supported",
+        topic::DELAYED => "delayed publishing ($delayed/) is not supported",
+        topic::QUEUE => "topics below $queue/ do not exist: $queue/ begins shared subscriptions",
+        _ => "topics below $share/ do not exist: $share/ begins shared subscriptions",
     }
 }
 
@@ -566,6 +573,48 @@ mod tests {
         assert!(why.contains("$share/") && !why.contains("$SYS/"), "{why}");
         assert!(access.grants(None).covers(NOBODY, "#"));
         assert!(access.grants(None).is_open());
+    }
+
+    #[test]
+    fn names_with_a_meaning_of_their_own_are_refused_whatever_the_rules() {
+        let root = Principal { is_superuser: true, ..Principal::default() };
+        let everything = compiled(&[
+            rule(Who::Everyone, Permission::ReadWrite, "#"),
+            rule(Who::Everyone, Permission::ReadWrite, "$delayed/#"),
+            rule(Who::Everyone, Permission::ReadWrite, "$exclusive/#"),
+        ]);
+        for access in [Access::open(), everything.accepting_all_subscriptions(true)] {
+            for who in [NOBODY, NOBODY.with(Some(&root))] {
+                let grants = access.grants_of(who, ClientLocation::default());
+                for name in ["$share/g/a", "$queue/a", "$exclusive/a", "$delayed/9/a"] {
+                    assert!(!grants.allows(who, Action::Publish, name), "{name}");
+                    let manner = Manner::default();
+                    let why = grants.why_denied(who, Action::Publish, name, manner);
+                    assert!(why.contains(&name[..name.find('/').unwrap()]), "{why}");
+                }
+                for filter in ["$exclusive/a", "$delayed/#", "$share/g/$exclusive/a", "$queue/"] {
+                    assert!(!grants.allows(who, Action::Subscribe, filter), "{filter}");
+                }
+                assert!(grants.allows(who, Action::Subscribe, "$queue/a"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_is_authorized_as_the_filter_behind_it() {
+        let access = compiled(&[
+            rule(Who::Everyone, Permission::ReadWrite, "open/#"),
+            rule(Who::Everyone, Permission::Deny, "open/secret/#"),
+        ]);
+        for (filter, may) in [
+            ("$queue/open/a", true),
+            ("$queue/open/secret/a", false),
+            ("$queue/secret", false),
+            ("$share/$queue/open/secret/a", false),
+        ] {
+            assert_eq!(access.allows(NOBODY, Action::Subscribe, filter), may, "{filter}");
+        }
+        assert!(!access.grants(None).covers(NOBODY, "$queue/open/#"), "a part is denied");
     }
 
     #[test]

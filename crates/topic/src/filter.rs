@@ -1,5 +1,7 @@
 //! The rules of topic names and filters: sections 4.7 and 4.8 of both standards.
 
+use std::borrow::Cow;
+
 use thiserror::Error;
 
 /// How long and how deep a topic name or filter may be.
@@ -21,9 +23,9 @@ impl Default for TopicLimits {
 /// What a client asked to subscribe to: a filter, alone or as a member of a shared group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter<'a> {
-    /// The share name of `$share/NAME/FILTER`.
+    /// The share name of `$share/NAME/FILTER`; [`QUEUE_GROUP`] of EMQX's `$queue/FILTER`.
     pub group: Option<&'a str>,
-    /// The filter that topics are matched against, without any `$share/NAME/`.
+    /// The filter that topics are matched against, without `$share/NAME/` or `$queue/`.
     pub filter: &'a str,
 }
 
@@ -113,7 +115,11 @@ pub fn check_filter(filter: &str, limits: &TopicLimits) -> Result<(), TopicError
 ///
 /// The first rule of sections 4.7 and 4.8.2 that `filter` breaks, or the limit it exceeds.
 pub fn parse_filter<'a>(filter: &'a str, limits: &TopicLimits) -> Result<Filter<'a>, TopicError> {
-    let Some(shared) = filter.strip_prefix("$share/") else {
+    if let Some(filter) = queued(filter) {
+        check_filter(filter, limits)?;
+        return Ok(Filter { group: Some(QUEUE_GROUP), filter });
+    }
+    let Some(shared) = filter.strip_prefix(SHARE) else {
         check_filter(filter, limits)?;
         return Ok(Filter { group: None, filter });
     };
@@ -133,6 +139,36 @@ pub fn parse_filter<'a>(filter: &'a str, limits: &TopicLimits) -> Result<Filter<
     }
     check_filter(filter, limits)?;
     Ok(Filter { group: Some(group), filter })
+}
+
+/// The filter that a SUBSCRIBE is about, without `$share/NAME/` or `$queue/`. It is not checked.
+pub fn without_share(filter: &str) -> &str {
+    let shared = || filter.strip_prefix(SHARE)?.split_once('/').map(|(_, filter)| filter);
+    queued(filter).or_else(shared).unwrap_or(filter)
+}
+
+/// The one spelling of a filter that can be written in two ways: `$queue/FILTER` is
+/// `$share/$queue/FILTER`.
+pub fn canonical(filter: &str) -> Cow<'_, str> {
+    match queued(filter) {
+        Some(filter) => format!("{SHARE}{QUEUE_GROUP}/{filter}").into(),
+        None => filter.into(),
+    }
+}
+
+/// The beginning of a name that never is a topic: it has a meaning here or in EMQX. Nothing is
+/// published below it, and no filter that is left by [`without_share`] may begin with it.
+#[inline]
+pub fn reserved(name: &str) -> Option<&'static str> {
+    if !name.starts_with('$') {
+        return None;
+    }
+    [SHARE, QUEUE, EXCLUSIVE, DELAYED].into_iter().find(|prefix| name.starts_with(prefix))
+}
+
+/// What stands behind `$queue/`, if there is anything.
+fn queued(filter: &str) -> Option<&str> {
+    filter.strip_prefix(QUEUE).filter(|filter| !filter.is_empty())
 }
 
 /// Does `filter` match `topic`? Both are taken as valid.
@@ -189,6 +225,21 @@ fn check_nul(text: &str) -> Result<(), TopicError> {
     if text.contains('\0') { Err(TopicError::Nul) } else { Ok(()) }
 }
 
+/// The beginning of a shared subscription's filter.
+pub const SHARE: &str = "$share/";
+
+/// The same in EMQX, for all clients that name no group.
+pub const QUEUE: &str = "$queue/";
+
+/// The group of those clients.
+pub const QUEUE_GROUP: &str = "$queue";
+
+/// In EMQX: a filter that one client has at a time.
+pub const EXCLUSIVE: &str = "$exclusive/";
+
+/// In EMQX: a message that is published later, as in `$delayed/60/TOPIC`.
+pub const DELAYED: &str = "$delayed/";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +269,39 @@ mod tests {
             parse_filter("$share/g/a/b/c/d/e", &LIMITS),
             Err(TopicError::TooDeep { levels_max: 4 })
         );
+    }
+
+    #[test]
+    fn a_queue_of_emqx_is_a_shared_subscription_without_a_name() {
+        let queue = |filter| Ok(Filter { group: Some("$queue"), filter });
+        assert_eq!(parse_filter("$queue/a/+", &LIMITS), queue("a/+"));
+        assert_eq!(parse_filter("$share/$queue/a/+", &LIMITS), queue("a/+"));
+        assert_eq!(canonical("$queue/a/+"), "$share/$queue/a/+");
+        assert_eq!(parse_filter("$queue/a#", &LIMITS), Err(TopicError::MisplacedHash));
+        // They name no filter, so they are about the very topic, below which nothing is published.
+        for plain in ["$queue", "$queue/", "a/$queue/b", "$queued/a"] {
+            assert_eq!(parse_filter(plain, &LIMITS), Ok(Filter { group: None, filter: plain }));
+            assert_eq!((canonical(plain).as_ref(), without_share(plain)), (plain, plain));
+        }
+    }
+
+    #[test]
+    fn names_with_a_meaning_are_known_behind_a_share_name() {
+        for (text, filter, prefix) in [
+            ("$share/g/a/b", "a/b", None),
+            ("$queue/a/b", "a/b", None),
+            ("$exclusive/a", "$exclusive/a", Some("$exclusive/")),
+            ("$share/g/$delayed/9/a", "$delayed/9/a", Some("$delayed/")),
+            ("$queue/$queue/a", "$queue/a", Some("$queue/")),
+            ("$share/g/$share/h/a", "$share/h/a", Some("$share/")),
+            ("$share/g", "$share/g", Some("$share/")),
+            ("$queue/", "$queue/", Some("$queue/")),
+            ("$SYS/a", "$SYS/a", None),
+            ("$delayed", "$delayed", None),
+            ("a/$delayed/9", "a/$delayed/9", None),
+        ] {
+            assert_eq!((without_share(text), reserved(without_share(text))), (filter, prefix));
+        }
     }
 
     #[test]

@@ -352,6 +352,7 @@ impl Sessions {
             return Ok(None);
         }
         let Some(listed) = self.listed_of(groups, slot, text) else { return Ok(None) };
+        let text = &*topic::canonical(text);
         durable.keep_granted(self, slot, listed, text, old, (granted.bits, identifier))
     }
 
@@ -455,7 +456,7 @@ impl Sessions {
                 .map_err(|error| not_well_formed(error.clause()))?;
             let listed = self.find_listed(groups, slot, &filter);
             if let Some(listed) = listed {
-                match durable.drop_subscription(self, slot, listed, text) {
+                match durable.drop_subscription(self, slot, listed, &topic::canonical(text)) {
                     Ok(position) => done.kept = done.kept.max(position),
                     Err(_) if self.get(slot).is_none_or(|client| !client.is_v5()) => {
                         return Err(Ended::JournalFailed);
@@ -602,6 +603,9 @@ impl Client {
             Reason::NOT_AUTHORIZED => {
                 let manner = Manner { qos, retain: false };
                 self.note_as(cx, NoticeKind::Denied("subscribe"), text, manner);
+                if topic::reserved(topic::without_share(text)).is_some() {
+                    return self.suback_code(Reason::TOPIC_FILTER_INVALID);
+                }
             }
             Reason::QUOTA_EXCEEDED => {
                 cx.metrics.subscriptions_refused.add(1);

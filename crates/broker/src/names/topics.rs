@@ -47,7 +47,9 @@ pub fn parse_filter<'a>(filter: &'a str, limits: &TopicLimits) -> Result<Filter<
 
 /// Whether a client may publish there: it could be retained by an older version all the same.
 pub(crate) fn is_published(topic: &str) -> bool {
-    check_topic(topic, &crate::clients::subscribe::UNLIMITED).is_ok() && !topic.starts_with("$SYS/")
+    check_topic(topic, &crate::clients::subscribe::UNLIMITED).is_ok()
+        && !topic.starts_with("$SYS/")
+        && topic::reserved(topic).is_none()
 }
 
 fn check_characters(name: &str) -> Result<(), NameError> {

@@ -249,7 +249,8 @@ impl Sessions {
     }
 
     /// Not allowed: MQTT 5 clients get the reason, others get a success, as the standard has no
-    /// other word for them (MQTT-3.3.5-2 of 3.1.1 allows either this or closing).
+    /// other word for them (MQTT-3.3.5-2 of 3.1.1 allows either this or closing). A name that is
+    /// reserved is well-formed and not accepted, which 0x90 says.
     pub(crate) fn deny_publish(
         &mut self,
         cx: &mut Context,
@@ -262,7 +263,11 @@ impl Sessions {
         if let Some(client) = self.get_mut(slot).expected() {
             client.note_as(cx, NoticeKind::Denied("publish"), topic, manner);
         }
-        let reason = self.reason_for(slot, Reason::NOT_AUTHORIZED);
+        let reason = match topic::reserved(topic) {
+            Some(_) => Reason::TOPIC_NAME_INVALID,
+            None => Reason::NOT_AUTHORIZED,
+        };
+        let reason = self.reason_for(slot, reason);
         self.answer_publish(cx, slot, publish, reason, None);
         Ok(Pace::default())
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Action, Grants, Identity, Manner, READ, SHARE, WRITE, is_broker_topic, ordered, without_share,
+    Action, Grants, Identity, Manner, READ, WRITE, is_broker_topic, ordered, why_reserved,
+    without_share,
 };
 
 /// Whether a client may do something, and what decides it.
@@ -24,7 +25,7 @@ pub enum Decider {
     AllSubscriptionsAccepted,
     /// The attributes are unknown until the client is back; messages are kept for it.
     UnknownAttributes,
-    /// The topic belongs to the broker.
+    /// The topic belongs to the broker, or has a meaning of its own ([`topic::reserved`]).
     BrokerTopic,
     Rule(DecidingRule),
     /// No rule grants it.
@@ -122,6 +123,9 @@ impl Grants {
         if action == Action::Publish && is_broker_topic(topic) {
             return Decider::BrokerTopic;
         }
+        if action == Action::Subscribe && topic::reserved(without_share(topic)).is_some() {
+            return Decider::BrokerTopic;
+        }
         if self.is_superuser {
             return Decider::Superuser;
         }
@@ -163,12 +167,12 @@ impl Grants {
         topic: &str,
         manner: Manner,
     ) -> Box<str> {
+        let filter = if action == Action::Subscribe { without_share(topic) } else { topic };
         match self.decider(identity, action, topic, manner) {
-            Decider::BrokerTopic if topic.starts_with(SHARE) => {
-                "topics below $share/ cannot be published: $share/ begins shared subscriptions"
-                    .into()
+            Decider::BrokerTopic => {
+                let why = topic::reserved(filter).map(why_reserved);
+                why.unwrap_or("topics below $SYS/ belong to the broker").into()
             }
-            Decider::BrokerTopic => "topics below $SYS/ belong to the broker".into(),
             Decider::Rule(rule) if !rule.allows => rule.to_string().into(),
             _ => "no rule grants it".into(),
         }
@@ -291,5 +295,19 @@ mod tests {
         }
     }
 
-    const FILTERS: &[&str] = &["a", "a/b", "a/+", "a/#", "#", "+", "b/x", "$SYS/x", "$x/#"];
+    const FILTERS: &[&str] = &[
+        "a",
+        "a/b",
+        "a/+",
+        "a/#",
+        "#",
+        "+",
+        "b/x",
+        "$SYS/x",
+        "$x/#",
+        "$queue/a/b",
+        "$share/g/a/+",
+        "$delayed/9/a",
+        "$share/g/$exclusive/a",
+    ];
 }

@@ -219,6 +219,10 @@ fn publication_of(api: &Api, message: Publish, place: &str) -> Result<Publicatio
         publishes",
         ));
     }
+    if let Some(prefix) = topic::reserved(&message.topic) {
+        let detail = format!("must not be below {prefix}, which no subscription can receive");
+        return Err(Problem::bad(topic_place, detail));
+    }
     let Some(qos) = qos_of(message.qos).filter(|qos| *qos as u8 <= limits.qos_max) else {
         let detail = format!("must be between 0 and {}", limits.qos_max);
         return Err(Problem::bad(at("qos"), detail));
