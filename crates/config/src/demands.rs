@@ -1,10 +1,13 @@
 //! What a JSON Web Token must contain.
 
+use super::keys::TokenField;
 use super::template::Template;
 
 /// What a token has to say, and what becomes of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Demands {
+    /// None: in the password.
+    pub from: Option<TokenField>,
     pub issuer: Option<String>,
     /// One of them has to be in `aud`; none: it is not looked at.
     pub audience: Vec<String>,

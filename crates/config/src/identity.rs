@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::demands::Demands;
-use super::keys::{BodyForm, ClientAuth, HttpMethod, ProviderKind, RawProvider};
+use super::keys::{BodyForm, ClientAuth, HttpMethod, ProviderKind, RawProvider, TokenField};
 use super::schema::Section;
 use super::source::{Settings, default_of, unknown};
 use super::template::Template;
@@ -32,6 +32,7 @@ pub enum Method {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JwtConfig {
     pub secret_file: Option<PathBuf>,
+    pub secret_base64_encoded: bool,
     pub key_file: Option<PathBuf>,
     pub jwks_file: Option<PathBuf>,
     pub jwks_url: Option<Url>,
@@ -43,9 +44,13 @@ pub struct JwtConfig {
 /// What a service is asked, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpConfig {
+    /// Its path is that of `path` and `query`, as written.
     pub url: Url,
+    pub path: Template,
+    /// Behind the `?`. Empty: there is none.
+    pub query: Template,
     pub is_get: bool,
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(String, Template)>,
     pub body: Vec<(String, Template)>,
     pub form: BodyForm,
     pub ca: Option<PathBuf>,
@@ -55,6 +60,14 @@ pub struct HttpConfig {
     pub cache_secs: u32,
     /// Access rules in an answer do not matter.
     pub acl_ignored: bool,
+}
+
+impl HttpConfig {
+    /// Does the service get to know this of a client?
+    pub fn sends(&self, name: &str) -> bool {
+        let fields = self.headers.iter().chain(&self.body).map(|(_, text)| text);
+        [&self.path, &self.query].into_iter().chain(fields).any(|text| text.names(name))
+    }
 }
 
 impl Method {
@@ -228,6 +241,12 @@ impl Lowering<'_> {
         let username =
             self.template("username", raw.username.as_deref().unwrap_or(JWT_USERNAME), true);
         let claims = self.pairs("claims", &raw.claims, true);
+        let attributes = self.pairs("attributes", &raw.attributes, true);
+        let texts = || claims.iter().chain(&attributes).map(|(_, text)| text).chain([&username]);
+        if raw.from == TokenField::Username && texts().any(|text| text.names("username")) {
+            let detail = "has the token in the username, so '${username}' stands for no name";
+            self.problem("from", detail.into());
+        }
         if username.names("username") && !claims.iter().any(|(_, text)| text.names("username")) {
             let detail = "would trust the username that a client sends: bind it to the token, \
             as in claims = [\"sub=${username}\"]";
@@ -238,23 +257,27 @@ impl Lowering<'_> {
             self.problem("acl_claim_name", detail.into());
         }
         let jwks_url = raw.jwks_url.as_deref().and_then(|text| self.url("jwks_url", text));
+        let why = "without secret_file";
+        self.check_has_effect("secret_base64_encoded", raw.secret_file.is_some(), why);
         for key in ["jwks_refresh_secs", "ca"] {
             self.check_has_effect(key, raw.jwks_url.is_some(), "without jwks_url");
         }
         self.check_ca("jwks_url", jwks_url.as_ref());
         JwtConfig {
             secret_file: raw.secret_file.clone(),
+            secret_base64_encoded: raw.secret_base64_encoded,
             key_file: raw.key_file.clone(),
             jwks_file: raw.jwks_file.clone(),
             jwks_url,
             jwks_refresh_secs: raw.jwks_refresh_secs,
             ca: raw.ca.clone(),
             demands: Demands {
+                from: Some(raw.from),
                 issuer: raw.issuer.clone(),
                 audience: raw.audience.clone(),
                 claims,
                 username,
-                attributes: self.pairs("attributes", &raw.attributes, true),
+                attributes,
                 leeway_secs: raw.leeway_secs.into(),
                 expiry_required: raw.expiry_required,
                 acl_ignored: raw.acl_ignored,
@@ -270,20 +293,24 @@ impl Lowering<'_> {
         };
         let defaults = || HTTP_BODY.iter().map(|field| (*field).to_owned()).collect();
         let body = if raw.body.is_empty() { defaults() } else { raw.body.clone() };
-        let headers = self.headers(&raw.headers);
+        let headers = self.headers(&raw.headers, raw.body_form);
         let body = self.pairs("body", &body, false);
-        if !body.iter().any(|(_, text)| text.names("username")) {
-            let detail = "would trust the username that a client sends: send it to the service, \
-            as in body = [\"username=${username}\"]";
-            self.problem("body", detail.into());
-        }
         let is_get = raw.method == HttpMethod::Get;
         let why = "with method = \"get\", which sends the fields as the query";
         self.check_has_effect("body_form", !is_get, why);
         let url = self.url("url", url);
         self.check_ca("url", url.as_ref());
-        Some(HttpConfig {
-            url: url?,
+        let url = url?;
+        if url.host.contains('$') {
+            let detail = "placeholders are not substituted in the host, only behind it";
+            self.problem("url", detail.into());
+        }
+        let (path, query) = url.path.split_once('?').unwrap_or((&url.path, ""));
+        let (path, query) = (self.template("url", path, false), self.template("url", query, false));
+        let config = HttpConfig {
+            url,
+            path,
+            query,
             is_get,
             headers,
             body,
@@ -293,11 +320,17 @@ impl Lowering<'_> {
             requests_max: raw.requests_max,
             cache_secs: raw.cache_secs,
             acl_ignored: raw.acl_ignored,
-        })
+        };
+        if !config.sends("username") {
+            let detail = "would trust the username that a client sends: send it to the service, \
+            as in body = [\"username=${username}\"]";
+            self.problem("body", detail.into());
+        }
+        Some(config)
     }
 
-    fn headers(&mut self, texts: &[String]) -> Vec<(String, String)> {
-        let mut headers: Vec<(String, String)> = Vec::new();
+    fn headers(&mut self, texts: &[String], form: BodyForm) -> Vec<(String, Template)> {
+        let mut headers: Vec<(String, Template)> = Vec::new();
         for text in texts {
             let Some((name, value)) = text.split_once(':') else {
                 self.problem("headers", format!("must be of the form NAME: VALUE, got '{text}'"));
@@ -308,7 +341,20 @@ impl Lowering<'_> {
                 let detail = format!("'{name}' is set twice; header names are case-insensitive");
                 self.problem("headers", detail);
             }
-            headers.push((name.into(), value.into()));
+            let value = self.template("headers", value, false);
+            let is_framing = FRAMING.iter().any(|known| known.eq_ignore_ascii_case(name));
+            if is_framing && value.plain().is_none() {
+                let detail = format!("'{name}' says how the request is read: no placeholders");
+                self.problem("headers", detail);
+            }
+            // As EMQX chooses the form of the body.
+            let says_form = value.plain().is_some_and(|text| text.contains("form-urlencoded"));
+            let is_type = name.eq_ignore_ascii_case("content-type");
+            if is_type && says_form != (form == BodyForm::Form) {
+                let detail = "Content-Type is not that of the body; set body_form instead";
+                self.problem("headers", detail.into());
+            }
+            headers.push((name.into(), value));
         }
         headers
     }
@@ -366,12 +412,14 @@ impl Lowering<'_> {
 const SECTION: Section = RawProvider::SECTION;
 
 /// Keys that not every kind of provider uses.
-const KINDS_OF: [(&str, &[ProviderKind]); 23] = {
+const KINDS_OF: [(&str, &[ProviderKind]); 25] = {
     use ProviderKind::{Certificate, Http, Jwt};
     [
         ("username", &[Jwt, Certificate]),
         ("attributes", &[Jwt, Certificate]),
         ("secret_file", &[Jwt]),
+        ("secret_base64_encoded", &[Jwt]),
+        ("from", &[Jwt]),
         ("key_file", &[Jwt]),
         ("jwks_file", &[Jwt]),
         ("jwks_url", &[Jwt]),
@@ -405,6 +453,10 @@ const HTTP_BODY: [&str; 3] =
     ["clientid=${clientid}", "username=${username}", "password=${password}"];
 
 const CERTIFICATE_USERNAME: &str = "${cert_common_name}";
+
+/// Headers that say where a request ends, or for whom it is.
+const FRAMING: [&str; 5] =
+    ["Host", "Content-Length", "Transfer-Encoding", "Connection", "Content-Type"];
 
 #[cfg(test)]
 mod tests {

@@ -143,6 +143,16 @@ words! {
 }
 
 words! {
+    /// The field of the CONNECT that has a token.
+    TokenField {
+        /// The password.
+        Password = "password",
+        /// The username.
+        Username = "username",
+    }
+}
+
+words! {
     /// Whether clients must have a certificate.
     ClientAuth {
         /// None is requested.
@@ -581,6 +591,8 @@ settings! {
         /// `jwt`: a file with the secret that signs tokens (HS256, HS384, HS512), at least 32
         /// bytes. SIGHUP reloads this file and the next two.
         secret_file: Option<PathBuf> = ValueKind::Path, "";
+        /// `jwt`: whether `secret_file` has the secret as base64.
+        secret_base64_encoded: bool = ValueKind::Flag, "false";
         /// `jwt`: public keys, PEM. RSA (RS256 to PS512), P-256, P-384, P-521 (ES256 to ES512) or
         /// Ed25519 (EdDSA).
         key_file: Option<PathBuf> = ValueKind::Path, "";
@@ -591,6 +603,9 @@ settings! {
         jwks_url: Option<String> = ValueKind::Text("a URL such as https://id.example/keys"), "";
         /// `jwt`: how often the key set of `jwks_url` is fetched.
         jwks_refresh_secs: u32 = secs(10, 604_800), "10m";
+        /// `jwt`: the field of the CONNECT that has the token. A token in an AUTH packet is not
+        /// affected.
+        from: TokenField = ValueKind::OneOf(TokenField::WORDS), "password";
         /// `jwt`: the value that the claim `iss` must have. Not set: it is not checked.
         issuer: Option<String> = ValueKind::Text("an issuer"), "";
         /// `jwt`: values of which the claim `aud` must be or contain one. Empty: it is not checked.
@@ -603,10 +618,11 @@ settings! {
         expiry_required: bool = ValueKind::Flag, "true";
         /// `http`: the service, as EMQX asks it. It answers 204, or 200 and a JSON object with
         /// `result` (`allow`, `deny` or `ignore`), `is_superuser`, `client_attrs`, `expire_at`.
+        /// Path and query may have placeholders.
         url: Option<String> = ValueKind::Text("a URL such as https://id.example/mqtt"), "";
         /// `http`: how it is asked: with the fields as the body, or as the query.
         method: HttpMethod = ValueKind::OneOf(HttpMethod::WORDS), "post";
-        /// `http`: headers of each request.
+        /// `http`: headers of each request, with placeholders.
         headers: Vec<String> = ValueKind::List("headers such as Authorization: Bearer x"), "";
         /// `http`: the fields of each request, with placeholders, `${password}` among them. Empty:
         /// `clientid`, `username` and `password`.

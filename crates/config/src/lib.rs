@@ -39,7 +39,7 @@ pub use identity::{FILE, HttpConfig, JwtConfig, Method, Provider};
 pub use keys::{
     AccessFile, Auth, BodyForm, CertificateIdentity, ClientAuth, DurabilityLevel, Events, Limits,
     LogFormat, LogLevel, NEVER, QueueOverflow, SelfCheck, Server, SessionOwner, SharedStrategy,
-    Sys, TlsVersion, WhenFull,
+    Sys, TlsVersion, TokenField, WhenFull,
 };
 pub use machine::Machine;
 pub use namespaces::{Namespace, NamespaceSource, NamespaceState, Placing};

@@ -395,10 +395,12 @@ fn is_section(general: &str) -> bool {
 
 /// Sections of which there may be many.
 /// Keys whose texts are templates.
-const HAVE_PLACEHOLDERS: [&str; 4] = [
+const HAVE_PLACEHOLDERS: [&str; 6] = [
     "authentication.username",
     "authentication.attributes",
     "authentication.claims",
+    "authentication.url",
+    "authentication.headers",
     "authentication.body",
 ];
 

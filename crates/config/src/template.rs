@@ -79,6 +79,15 @@ impl Template {
         }
     }
 
+    /// The text, if it has no placeholder.
+    pub fn plain(&self) -> Option<&str> {
+        match self.0.as_slice() {
+            [] => Some(""),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
     pub fn names(&self, wanted: &str) -> bool {
         self.0.iter().any(|part| matches!(part, Part::Name(name) if name == wanted))
     }

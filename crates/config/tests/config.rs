@@ -216,16 +216,24 @@ fn providers_are_listed_and_named_by_listeners() {
         (more("acl_claim_nam = \"a\"\n"), "acl_claim_name"),
         (more("acl_ignored = true\nacl_claim_name = \"a\"\n"), "acl_ignored is true"),
         (http("username = \"${username}\"\n"), "only by jwt and certificate"),
-        (http("headers = [\"X-Id: ${clientid}\"]\n"), "not substituted"),
+        (http("headers = [\"X-Id: ${nobody}\"]\n"), "unknown placeholder '${nobody}'"),
+        (http("headers = [\"Host: ${clientid}\"]\n"), "how the request is read"),
+        (
+            http("headers = [\"content-type: application/x-www-form-urlencoded\"]\n"),
+            "set body_form",
+        ),
+        (http("body = [\"p=${password}\"]\nheaders = [\"X-Id: ${clientid}\"]\n"), "to the service"),
+        (more("from = \"username\"\nclaims = [\"sub=${username}\"]\n"), "stands for no name"),
+        (more("jwks_url = \"https://id.example/${clientid}\"\n"), "not substituted"),
         (http("headers = [\"X-Id: a\", \"x-id: b\"]\n"), "'x-id' is set twice"),
         (http("body = [\"u=${username}\", \"u=x\"]\n"), "'u' is set twice"),
         (more("attributes = [\"a=x\", \"a=y\"]\n"), "'a' is set twice"),
         (http("body = [\"clientid=${clientid}\", \"p=${password}\"]\n"), "send it to the service"),
         (
             "[[authentication]]\nname = \"a\"\nkind = \"http\"\nurl = \
-             \"https://id.example/${clientid}\"\n"
+             \"https://${clientid}.example/\"\n"
                 .into(),
-            "not substituted",
+            "not substituted in the host",
         ),
         ("[server]\ndata_dir = \"/data/${HOST}\"\n".into(), "not substituted"),
         (more("attributes = [\"a=${user}\"]\n"), "unknown placeholder '${user}'"),

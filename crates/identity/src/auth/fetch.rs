@@ -50,8 +50,10 @@ pub(super) struct Client {
 /// What is asked.
 pub(super) struct Question {
     pub(super) is_get: bool,
-    /// Goes behind the `?` of the URL.
-    pub(super) query: String,
+    /// Path and query.
+    pub(super) target: String,
+    /// In addition to those of all questions.
+    pub(super) headers: HeaderMap,
     pub(super) content_type: &'static str,
     pub(super) body: String,
 }
@@ -126,7 +128,7 @@ impl Client {
     /// Authorities that cannot be read; headers that are none.
     pub(super) fn new(
         url: &Url,
-        headers: &[(String, String)],
+        headers: &[(&str, &str)],
         ca: Option<&Path>,
         timeout: Duration,
         idle_max: usize,
@@ -139,10 +141,8 @@ impl Client {
         all.insert(HOST, host.map_err(|error| error.to_string())?);
         for (name, value) in headers {
             let wrong = |why: String| format!("invalid header '{name}': {why}");
-            let parsed = HeaderName::try_from(name.as_str());
-            let name = parsed.map_err(|error| wrong(error.to_string()))?;
             let value = HeaderValue::from_str(value).map_err(|error| wrong(error.to_string()))?;
-            all.insert(name, value);
+            all.insert(header_name(name)?, value);
         }
         let idle = Mutex::default();
         Ok(Self { url: url.clone(), headers: all, tls, timeout, idle, idle_max })
@@ -210,19 +210,14 @@ impl Client {
     }
 
     fn request(&self, question: &Question) -> Result<Request<Full<Bytes>>, String> {
-        let path = &self.url.path;
-        let uri = match (question.query.is_empty(), path.contains('?')) {
-            (true, _) => path.clone(),
-            (false, true) => format!("{path}&{}", question.query),
-            (false, false) => format!("{path}?{}", question.query),
-        };
         let method = if question.is_get { Method::GET } else { Method::POST };
         let body = Full::new(Bytes::copy_from_slice(question.body.as_bytes()));
         let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.uri_mut() =
-            uri.parse().map_err(|_| "the substituted URL is invalid".to_owned())?;
+            question.target.parse().map_err(|_| "the substituted URL is invalid".to_owned())?;
         *request.headers_mut() = self.headers.clone();
+        request.headers_mut().extend(question.headers.clone());
         if !question.is_get && !self.headers.contains_key(CONTENT_TYPE) {
             let kind = HeaderValue::from_static(question.content_type);
             request.headers_mut().insert(CONTENT_TYPE, kind);
@@ -266,6 +261,13 @@ fn connector(ca: Option<&Path>) -> Result<TlsConnector, String> {
     let options = TlsClientOptions { ca: ca.map(Path::to_path_buf), ..TlsClientOptions::default() };
     let context = TlsClientContext::load(&options).map_err(|error| error.to_string())?;
     Ok(TlsConnector::from(Arc::clone(context.config())))
+}
+
+/// # Errors
+///
+/// It is no name of a header.
+pub(super) fn header_name(name: &str) -> Result<HeaderName, String> {
+    HeaderName::try_from(name).map_err(|error| format!("invalid header '{name}': {error}"))
 }
 
 /// RFC 9111, section 5.2: what must not be kept has no age.

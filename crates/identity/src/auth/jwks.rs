@@ -11,6 +11,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hyper::HeaderMap;
 use tokio::runtime::Handle;
 
 use super::fetch::{AskError, Client, Question};
@@ -18,7 +21,7 @@ use super::jwt::{Outcome, check};
 use super::keys::KeySet;
 use super::{AuthRequest, Later, Opinion, lock};
 use base::Clock;
-use config::JwtConfig;
+use config::{JwtConfig, TokenField};
 use driver::Origin;
 
 /// How often a key set is fetched at most, whoever asks for keys that it does not have.
@@ -122,6 +125,11 @@ impl Jwt {
         }
     }
 
+    /// Are tokens in the user name?
+    pub(super) fn takes_username(&self) -> bool {
+        self.shared.config.demands.from == Some(TokenField::Username)
+    }
+
     /// Without waiting for keys.
     pub(super) fn ask_now(&self, request: &AuthRequest) -> Opinion {
         self.shared.check(request).into()
@@ -221,8 +229,9 @@ impl Shared {
 
     async fn fetch_keys(&self) -> Result<KeySet, String> {
         let Some((client, _)) = &self.remote else { return Ok(KeySet::default()) };
-        let (query, body) = (String::new(), String::new());
-        let question = Question { is_get: true, query, content_type: "", body };
+        let target = self.config.jwks_url.as_ref().map_or_else(String::new, |it| it.path.clone());
+        let (headers, body) = (HeaderMap::new(), String::new());
+        let question = Question { is_get: true, target, headers, content_type: "", body };
         let reply = client.ask(&question).await.map_err(AskError::into_text)?;
         if reply.status != hyper::StatusCode::OK {
             return Err(format!("it answers {}", reply.status));
@@ -315,6 +324,13 @@ pub(super) fn load(config: &JwtConfig) -> Result<KeySet, String> {
         // Editors end a file with a line break, which nobody means to be part of the secret.
         let secret = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
         let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
+        let decoded = match config.secret_base64_encoded {
+            true => Some(STANDARD.decode(secret).map_err(|error| {
+                in_file(path)(format!("secret_base64_encoded needs base64 with padding: {error}"))
+            })?),
+            false => None,
+        };
+        let secret = decoded.as_deref().unwrap_or(secret);
         keys.append(KeySet::of_secret(secret).map_err(in_file(path))?);
     }
     if let Some(path) = &config.key_file {
@@ -348,6 +364,30 @@ mod tests {
     fn token(origin: Origin, ticket: u64) -> PendingToken {
         let request = AuthRequest { origin, ticket, ..AuthRequest::default() };
         PendingToken { request: Arc::new(request), later: Box::new(|_| {}) }
+    }
+
+    #[test]
+    fn a_secret_may_be_base64() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        let load_as = |text: String, encoded| {
+            std::fs::write(&path, text).unwrap();
+            let config = JwtConfig {
+                secret_file: Some(path.clone()),
+                secret_base64_encoded: encoded,
+                ..JwtConfig::default()
+            };
+            load(&config).map(|keys| !keys.is_empty())
+        };
+        let long = STANDARD.encode([7; 32]);
+        assert_eq!(load_as(format!("{long}\n"), true), Ok(true));
+        assert_eq!(load_as(long.clone(), false), Ok(true), "the text itself is the secret");
+        let short = STANDARD.encode([7; 31]);
+        assert!(short.len() > 32 && load_as(short.clone(), false).is_ok());
+        assert!(load_as(short, true).unwrap_err().contains("at least 32 bytes"));
+        for wrong in [long.trim_end_matches('=').to_owned(), format!("-{long}"), "\u{e4}".into()] {
+            assert!(load_as(wrong, true).unwrap_err().contains("base64 with padding"));
+        }
     }
 
     #[test]

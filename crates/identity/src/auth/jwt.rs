@@ -14,8 +14,8 @@ use super::acl_claim::{ACL, kind_of};
 use super::keys::{Algorithm, Checked, KeySet};
 use super::template::{is_name, value_of};
 use super::{AuthRequest, LATEST_SECS, Opinion, Proof, acl_claim};
-use config::Demands;
 use config::template::CLAIMS;
+use config::{Demands, TokenField};
 
 /// Attributes of one client, and bytes of them.
 const ATTRIBUTES_MAX: usize = 64;
@@ -55,7 +55,7 @@ pub(super) fn check(
     demands: &Demands,
     now_secs: u64,
 ) -> Outcome {
-    let Some(token) = request.password.as_deref().and_then(take_apart) else {
+    let Some(token) = shown_token(request, demands).and_then(take_apart) else {
         return Outcome::NotMine;
     };
     // RFC 8725, section 3.2: a token that nobody signed is nobody's.
@@ -97,6 +97,21 @@ pub(super) fn check(
         Ok(proof) => Outcome::Good(proof),
         Err(why) => Outcome::Bad(why),
     }
+}
+
+/// Where the token is, if there is one. What comes by its own method is in the place of the password.
+fn shown_token<'a>(request: &'a AuthRequest, demands: &Demands) -> Option<&'a [u8]> {
+    match demands.from {
+        Some(TokenField::Username) if !request.has_token_method => {
+            request.username.as_deref().map(str::as_bytes)
+        }
+        _ => request.password.as_deref(),
+    }
+}
+
+/// Is this a token by its form, whoever has signed it?
+pub(super) fn is_token(text: &str) -> bool {
+    take_apart(text.as_bytes()).is_some()
 }
 
 /// None: this is no token.
@@ -143,12 +158,15 @@ fn examine(
             return Err(format!("the claim '{path}' does not have the required value"));
         }
     }
-    let rules = match demands.acl_ignored {
-        true => OwnRules::default(),
-        false => acl_claim::rules_of(claims, demands.acl_claim_name.as_deref().unwrap_or(ACL))?,
-    };
     let username = demands.username.fill(value).filter(|name| is_name(name));
     let username = username.ok_or("the token has no username")?;
+    let rules = match demands.acl_ignored {
+        true => OwnRules::default(),
+        false => {
+            let name = demands.acl_claim_name.as_deref().unwrap_or(ACL);
+            acl_claim::rules_of(claims, name, request.subject(Some(&username)))?.rules
+        }
+    };
     let own = demands.attributes.iter().filter_map(|(name, template)| {
         let value = match template.only_claim() {
             Some(path) => attribute_of(claim(claims, path)?)?,

@@ -41,6 +41,7 @@ use codec::Reason;
 use policy::OwnRules;
 use policy::{Attributes, Principal};
 
+use acl_claim::Subject;
 use base::Clock;
 use base::shown;
 use config::template::Template;
@@ -77,6 +78,8 @@ pub struct AuthRequest {
     pub peer_host: String,
     /// Whether the listener admits clients that show nothing.
     pub allow_anonymous: bool,
+    /// The password is a token that has come by [`TOKEN_METHOD`].
+    pub has_token_method: bool,
 }
 
 /// The answer.
@@ -187,6 +190,14 @@ enum ProviderKind {
     Jwt(Jwt),
     Http(Service),
     Certificate { username: Template, attributes: Vec<(String, Template)> },
+}
+
+impl AuthRequest {
+    /// Whom access rules are read for.
+    fn subject<'a>(&'a self, username: Option<&'a str>) -> Subject<'a> {
+        let common_name = self.certificate.as_ref().map(|own| own.common_name.as_str());
+        Subject { client_id: &self.client_id, username, common_name }
+    }
 }
 
 /// A question on its way along a chain.
@@ -343,6 +354,18 @@ impl Authenticator {
         chain.iter().copied().filter(takes).collect()
     }
 
+    /// Is the user name a token that one of the chain takes from there? Then it is a secret.
+    pub fn is_token_in(&self, chain: &Chain, username: &str) -> bool {
+        let takes = |step: &Step| match step {
+            Step::File => false,
+            Step::Provider(place) => match self.parts.providers.get(*place) {
+                Some((_, ProviderKind::Jwt(jwt))) => jwt.takes_username(),
+                _ => false,
+            },
+        };
+        chain.iter().any(takes) && jwt::is_token(username)
+    }
+
     /// A client that has come in with a token shows a newer one, in an AUTH packet. It has to be
     /// for the same provider, and to name the same user; a key that is not known is not waited for.
     pub fn renew(&self, ask: &Reauthenticate) -> Option<Box<Principal>> {
@@ -354,6 +377,7 @@ impl Authenticator {
             client_id: ask.client_id.as_ref().to_owned(),
             username: ask.username.as_deref().map(str::to_owned),
             password: Some(ask.data.to_vec()),
+            has_token_method: true,
             ..AuthRequest::default()
         };
         let why = match jwt.ask_now(&request) {

@@ -9,22 +9,24 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 use web::percent_encoded;
 
+use super::acl_claim::ReadRules;
 use super::breaker::Breaker;
 use super::cache::{Digest, ProofCache};
 use super::fair_queue::{Asks, FairQueue, Next};
-use super::fetch::{self, AskError, Client, Content, Reply, members_of_form};
+use super::fetch::{self, AskError, Client, Content, Reply, header_name, members_of_form};
 use super::jwt::{CLIENT_ATTRS, attributes_of};
 use super::pace::{Attempt, Pace};
 use super::template::value_of;
 use super::{AuthRequest, Later, Opinion, Proof, Step, acl_claim, lock};
 use base::Clock;
+use config::template::{NAMES, Template};
 use config::{Auth, BodyForm, HttpConfig};
 use driver::Origin;
-use policy::OwnRules;
 
 /// How often a fault is logged.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
@@ -37,6 +39,8 @@ pub(super) struct Service {
 struct Shared {
     name: String,
     config: HttpConfig,
+    /// Those with placeholders.
+    headers: Vec<(HeaderName, Template)>,
     client: Client,
     handle: Handle,
     clock: Clock,
@@ -90,6 +94,7 @@ impl Service {
         let shared = Shared {
             name: name.to_owned(),
             client: client(config)?,
+            headers: headers_of(config)?,
             config: config.clone(),
             handle: handle.clone(),
             clock,
@@ -111,9 +116,12 @@ impl Service {
                 "the password must be UTF-8 text to be sent to the service".into(),
             ));
         }
-        let asked = shared.question(request);
+        let asked = match shared.question(request) {
+            Ok(asked) => asked,
+            Err(opinion) => return Some(opinion),
+        };
         let now = Instant::now();
-        let digest = lock(&shared.cache).digest(&asked.query, asked.body.as_bytes());
+        let digest = lock(&shared.cache).digest(&asked.target, &said_in(&asked));
         if attempt.has_begun()
             && let Some(proof) = shared.remembered(&digest, attempt, now)
         {
@@ -165,8 +173,14 @@ impl Service {
 }
 
 impl Shared {
-    fn question(&self, request: &AuthRequest) -> fetch::Question {
+    /// Err: what the client shows cannot be sent.
+    fn question(&self, request: &AuthRequest) -> Result<fetch::Question, Opinion> {
         let config = &self.config;
+        let mut target = path_of(config, request)?;
+        let mut headers = HeaderMap::new();
+        for (name, template) in &self.headers {
+            headers.insert(name, header_of(name, template, request)?);
+        }
         let fields = config
             .body
             .iter()
@@ -186,7 +200,14 @@ impl Shared {
             (false, BodyForm::Json) => (String::new(), json(), "application/json"),
             (false, BodyForm::Form) => (String::new(), form(), "application/x-www-form-urlencoded"),
         };
-        fetch::Question { is_get: config.is_get, query, content_type, body }
+        let encoded = |name: &str| value_of(request, name).map(|value| form_encoded(&value));
+        let queries = [config.query.fill_or_empty(encoded), query];
+        let queries = queries.iter().filter(|query| !query.is_empty());
+        for (query, sign) in queries.zip(['?', '&']) {
+            target.push(sign);
+            target.push_str(query);
+        }
+        Ok(fetch::Question { is_get: config.is_get, target, headers, content_type, body })
     }
 
     /// Asks what may be asked now.
@@ -235,12 +256,13 @@ impl Shared {
         let (asked_at, generation) = (Instant::now(), lock(&self.cache).generation());
         let reply = self.client.ask(&question.asked).await;
         let max_age = reply.as_ref().ok().and_then(|reply| reply.max_age_secs);
-        let opinion = match &reply {
+        let judged = match &reply {
             Ok(reply) => judge(&self.config, reply, &question.request, self.clock.wall_secs())
-                .unwrap_or_else(|why| self.on_fault(&why, Opinion::Unclear)),
-            Err(AskError::Broken(why)) => self.on_fault(why, Opinion::Unclear),
-            Err(AskError::Unreachable(why)) => self.on_fault(why, Opinion::Down),
+                .unwrap_or_else(|why| self.on_fault(&why, Opinion::Unclear).into()),
+            Err(AskError::Broken(why)) => self.on_fault(why, Opinion::Unclear).into(),
+            Err(AskError::Unreachable(why)) => self.on_fault(why, Opinion::Down).into(),
         };
+        let Judged { opinion, holds_for_same_fields } = judged;
         let now = Instant::now();
         let left_alone: Vec<_> = {
             let mut queue = lock(&self.queue);
@@ -264,7 +286,7 @@ impl Shared {
                 .expires_at_secs
                 .map_or(u64::MAX, |at| at.saturating_sub(self.clock.wall_secs()));
             let lifetime = Duration::from_secs(u64::from(lifetime).min(ends));
-            if !lifetime.is_zero() {
+            if !lifetime.is_zero() && holds_for_same_fields {
                 let asker = (origin, question.attempt.user);
                 let answer = (proof.clone(), asker);
                 let mut cache = lock(&self.cache);
@@ -299,13 +321,82 @@ impl Shared {
 pub(super) fn client(config: &HttpConfig) -> Result<Client, String> {
     let timeout = Duration::from_secs(config.timeout_secs.into());
     let idle_max = config.requests_max as usize;
-    Client::new(&config.url, &config.headers, config.ca.as_deref(), timeout, idle_max)
+    headers_of(config)?;
+    let headers = config.headers.iter();
+    let headers = headers.filter_map(|(name, text)| Some((name.as_str(), text.plain()?)));
+    let headers: Vec<_> = headers.collect();
+    Client::new(&config.url, &headers, config.ca.as_deref(), timeout, idle_max)
+}
+
+/// Those with placeholders.
+fn headers_of(config: &HttpConfig) -> Result<Vec<(HeaderName, Template)>, String> {
+    let filled = config.headers.iter().filter(|(_, text)| text.plain().is_none());
+    filled.map(|(name, text)| Ok((header_name(name)?, text.clone()))).collect()
+}
+
+/// The path with what is put in. A value is a part of one segment: services decode what is encoded,
+/// and proxies leave out `..`, so another path could be asked than was meant.
+fn path_of(config: &HttpConfig, request: &AuthRequest) -> Result<String, Opinion> {
+    let is_part = |value: &String| !value.contains(['/', '\\']);
+    let names = || NAMES.into_iter().filter(|name| config.path.names(name));
+    if names().any(|name| value_of(request, name).is_none()) {
+        // There is nothing of it that the service could know.
+        return Err(Opinion::NotMine);
+    }
+    let encoded = |name: &str| value_of(request, name).filter(is_part).map(|it| form_encoded(&it));
+    let is_step = |segment: &str| matches!(segment, "." | "..");
+    let path = config.path.fill(encoded).filter(|path| !path.split('/').any(is_step));
+    path.ok_or_else(|| {
+        Opinion::No("a value for the path of `url` has '/', or is '.' or '..'".into())
+    })
+}
+
+/// What is at its ends would be lost, and two names could be one.
+fn header_of(
+    name: &HeaderName,
+    template: &Template,
+    request: &AuthRequest,
+) -> Result<HeaderValue, Opinion> {
+    let text = template.fill_or_empty(|name| value_of(request, name));
+    let value = HeaderValue::from_bytes(text.as_bytes()).ok();
+    value.filter(|_| text.trim() == text).ok_or_else(|| {
+        Opinion::No(format!(
+            "a value for the header '{name}' has a control character or outer spaces"
+        ))
+    })
+}
+
+/// What of a question tells it from others, beside its target.
+fn said_in(question: &fetch::Question) -> Vec<u8> {
+    let mut said = Vec::new();
+    for (name, value) in &question.headers {
+        for part in [name.as_str().as_bytes(), value.as_bytes()] {
+            said.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            said.extend_from_slice(part);
+        }
+    }
+    said.extend_from_slice(question.body.as_bytes());
+    said
 }
 
 /// With replacement characters, different passwords would be one.
 fn cannot_send(config: &HttpConfig, request: &AuthRequest) -> bool {
-    let is_sent = config.body.iter().any(|(_, text)| text.names("password"));
-    is_sent && request.password.as_deref().is_some_and(|it| str::from_utf8(it).is_err())
+    config.sends("password")
+        && request.password.as_deref().is_some_and(|it| str::from_utf8(it).is_err())
+}
+
+/// What an answer means.
+#[derive(Debug, PartialEq)]
+struct Judged {
+    opinion: Opinion,
+    /// It holds for whoever sends the same, and may be remembered.
+    holds_for_same_fields: bool,
+}
+
+impl From<Opinion> for Judged {
+    fn from(opinion: Opinion) -> Self {
+        Self { opinion, holds_for_same_fields: true }
+    }
 }
 
 /// What an answer means. Err: it is none.
@@ -314,12 +405,12 @@ fn judge(
     reply: &Reply,
     request: &AuthRequest,
     now_secs: u64,
-) -> Result<Opinion, String> {
+) -> Result<Judged, String> {
     let proof = Proof { username: request.username.clone(), ..Proof::default() };
     match reply.status {
-        StatusCode::NO_CONTENT => return Ok(Opinion::Yes(proof)),
+        StatusCode::NO_CONTENT => return Ok(Opinion::Yes(proof).into()),
         StatusCode::OK => {}
-        status if status.is_client_error() => return Ok(Opinion::NotMine),
+        status if status.is_client_error() => return Ok(Opinion::NotMine.into()),
         status => return Err(format!("the service answered with status {status}")),
     }
     let answer: Map<String, Value> = match reply.content {
@@ -331,20 +422,21 @@ fn judge(
         )?,
         Content::Other => return Err("the answer of the service must be JSON or a form".into()),
     };
-    let Some(result) = answer.get("result") else { return Ok(Opinion::NotMine) };
+    let Some(result) = answer.get("result") else { return Ok(Opinion::NotMine.into()) };
     match result.as_str() {
         Some("allow") => {}
-        Some("deny") => return Ok(Opinion::No("the service denied the login".into())),
-        Some("ignore") => return Ok(Opinion::NotMine),
+        Some("deny") => return Ok(Opinion::No("the service denied the login".into()).into()),
+        Some("ignore") => return Ok(Opinion::NotMine.into()),
         _ => return Err(format!("the service answered with the unknown result {result}")),
     }
-    let rules = match config.acl_ignored {
-        true => Ok(OwnRules::default()),
-        false => acl_claim::rules_of(&answer, acl_claim::ACL),
+    let subject = request.subject(request.username.as_deref());
+    let read = match config.acl_ignored {
+        true => Ok(ReadRules::default()),
+        false => acl_claim::rules_of(&answer, acl_claim::ACL, subject),
     };
-    let rules = match rules {
-        Ok(rules) => rules,
-        Err(why) => return Ok(Opinion::No(why)),
+    let ReadRules { rules, asks_client_id, asks_common_name } = match read {
+        Ok(read) => read,
+        Err(why) => return Ok(Opinion::No(why).into()),
     };
     let expires_at_secs = match answer.get("expire_at") {
         None | Some(Value::Null) => None,
@@ -358,18 +450,23 @@ fn judge(
         )?),
     };
     if expires_at_secs.is_some_and(|at| at <= now_secs) {
-        return Ok(Opinion::No("`expire_at` in the answer of the service is in the past".into()));
+        let why = "`expire_at` in the answer of the service is in the past";
+        return Ok(Opinion::No(why.into()).into());
     }
     let attributes = match attributes_of(answer.get(CLIENT_ATTRS), std::iter::empty()) {
         Ok(attributes) => attributes,
-        Err(why) => return Ok(Opinion::No(why)),
+        Err(why) => return Ok(Opinion::No(why).into()),
     };
     let Some(is_superuser) = flag_of(answer.get("is_superuser")) else {
         return Ok(Opinion::No(
             "`is_superuser` in the answer of the service must be true or false".into(),
-        ));
+        )
+        .into());
     };
-    Ok(Opinion::Yes(Proof { attributes, expires_at_secs, is_superuser, rules, ..proof }))
+    let holds_for_same_fields = (!asks_client_id || config.sends("clientid"))
+        && (!asks_common_name || config.sends("cert_common_name"));
+    let proof = Proof { attributes, expires_at_secs, is_superuser, rules, ..proof };
+    Ok(Judged { opinion: Opinion::Yes(proof), holds_for_same_fields })
 }
 
 /// A form needs no escape of dots, which `percent_encoded` makes for paths.

@@ -6,7 +6,7 @@ use policy::{Attribute, Attributes, Principal};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{ACL, rules_of};
+use super::{ACL, ReadRules, Subject, rules_of};
 
 const CLIENT_ID: &str = "c1";
 const USERNAME: &str = "anna";
@@ -23,6 +23,7 @@ struct Rule {
     qos: Option<Vec<u64>>,
     retain: Option<bool>,
     is_at_address: bool,
+    is_for_client: bool,
 }
 
 struct Meaning {
@@ -51,19 +52,41 @@ fn meaning_of(acl: &Value) -> Option<Meaning> {
         let (publish, subscribe) = match name.as_str() {
             "pub" => (true, false),
             "sub" => (false, true),
-            "all" => (true, true),
+            "all" | "pubsub" => (true, true),
             _ => return None,
         };
         let (filters, exact) = filters_of(value)?;
-        let (allows, is_at_address) = (true, true);
+        let (allows, is_at_address, is_for_client) = (true, true, true);
         let (qos, retain) = (None, None);
-        rules.push(Rule { allows, publish, subscribe, filters, exact, qos, retain, is_at_address });
+        rules.push(Rule {
+            allows,
+            publish,
+            subscribe,
+            filters,
+            exact,
+            qos,
+            retain,
+            is_at_address,
+            is_for_client,
+        });
     }
     Some(Meaning { rules, allows_rest: false })
 }
 
 fn rule_of(item: &Value) -> Option<Rule> {
-    const KNOWN: [&str; 7] = ["permission", "action", "topic", "topics", "qos", "retain", "ipaddr"];
+    const KNOWN: [&str; 11] = [
+        "permission",
+        "action",
+        "topic",
+        "topics",
+        "qos",
+        "retain",
+        "ipaddr",
+        "username",
+        "username_re",
+        "clientid",
+        "clientid_re",
+    ];
     let item = item.as_object()?;
     if item.keys().any(|name| !KNOWN.contains(&name.as_str())) {
         return None;
@@ -76,7 +99,7 @@ fn rule_of(item: &Value) -> Option<Rule> {
     let (publish, subscribe) = match item.get("action")?.as_str()? {
         "publish" | "pub" => (true, false),
         "subscribe" | "sub" => (false, true),
-        "all" => (true, true),
+        "all" | "pubsub" => (true, true),
         _ => return None,
     };
     let (mut filters, mut exact) = (Vec::new(), Vec::new());
@@ -110,7 +133,31 @@ fn rule_of(item: &Value) -> Option<Rule> {
             networks.iter().map(is_in).collect::<Option<Vec<_>>>()?.contains(&true)
         }
     };
-    Some(Rule { allows, publish, subscribe, filters, exact, qos, retain, is_at_address })
+    let mut is_for_client = true;
+    for (name, own) in [("username", USERNAME), ("clientid", CLIENT_ID)] {
+        if let Some(value) = item.get(name) {
+            is_for_client &= value.as_str().filter(|text| !text.is_empty())? == own;
+        }
+        if let Some(value) = item.get(&format!("{name}_re")) {
+            is_for_client &= match value.as_str()? {
+                "^c[0-9]$" => own == CLIENT_ID,
+                "an+a" => own == USERNAME,
+                "" | "(" => return None,
+                plain => own.contains(plain),
+            };
+        }
+    }
+    Some(Rule {
+        allows,
+        publish,
+        subscribe,
+        filters,
+        exact,
+        qos,
+        retain,
+        is_at_address,
+        is_for_client,
+    })
 }
 
 fn texts_of(value: &Value) -> Option<Vec<&str>> {
@@ -124,7 +171,10 @@ fn texts_of(value: &Value) -> Option<Vec<&str>> {
 fn qos_of(value: &Value) -> Option<Vec<u64>> {
     let levels: Vec<u64> = match value {
         Value::Number(_) => vec![value.as_u64()?],
-        Value::Array(items) => items.iter().map(Value::as_u64).collect::<Option<_>>()?,
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_u64().or_else(|| item.as_str()?.parse().ok()))
+            .collect::<Option<_>>()?,
         Value::String(text) => {
             text.split(',').map(|part| part.trim().parse().ok()).collect::<Option<_>>()?
         }
@@ -225,7 +275,7 @@ impl Rule {
         };
         let is_on_topic = self.filters.iter().any(|filter| matches(filter, topic))
             || action == Action::Subscribe && self.exact.iter().any(|text| text == topic);
-        is_of_action && self.is_at_address && is_on_topic
+        is_of_action && self.is_at_address && self.is_for_client && is_on_topic
     }
 }
 
@@ -326,14 +376,16 @@ fn rule() -> impl Strategy<Value = Value> {
     let addresses = proptest::collection::vec(address.prop_map(Value::from), 0..3);
     let members = (
         one_of(&["allow", "allow", "deny", "maybe"]),
-        one_of(&["publish", "subscribe", "all", "pub", "sub", "read"]),
+        one_of(&["publish", "subscribe", "all", "pub", "sub", "pubsub", "read"]),
         prop_oneof![12 => topic().prop_map(Some), 1 => Just(None)],
         rarely(topic()),
         rarely(qos),
         rarely(retain),
         rarely(addresses.prop_map(Value::from)),
+        [rarely(name()), rarely(name()), rarely(name()), rarely(name())],
     );
-    members.prop_map(|(permission, action, topic, topics, qos, retain, ipaddr)| {
+    members.prop_map(|(permission, action, topic, topics, qos, retain, ipaddr, names)| {
+        let [username, username_re, clientid, clientid_re] = names;
         let named = [
             ("permission", permission),
             ("action", action),
@@ -342,14 +394,24 @@ fn rule() -> impl Strategy<Value = Value> {
             ("qos", qos),
             ("retain", retain),
             ("ipaddr", ipaddr),
+            ("username", username),
+            ("username_re", username_re),
+            ("clientid", clientid),
+            ("clientid_re", clientid_re),
         ];
         let named = named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         Value::Object(named.collect())
     })
 }
 
+/// A name, or a regular expression for one.
+fn name() -> impl Strategy<Value = Value> {
+    let words = &["c1", "anna", "^c[0-9]$", "an+a", "c", "a", "bruno", "("][..];
+    proptest::sample::select(words).prop_map(Value::from)
+}
+
 fn acl() -> impl Strategy<Value = Value> {
-    let name = proptest::sample::select(&["pub", "sub", "all", "pub", "sub", "other"][..]);
+    let name = proptest::sample::select(&["pub", "sub", "all", "pub", "pubsub", "other"][..]);
     let lists = proptest::collection::vec((name, topic()), 0..3).prop_map(|members| {
         let named = members.into_iter().map(|(name, value)| (name.to_owned(), value));
         Value::Object(named.collect::<Map<_, _>>())
@@ -367,7 +429,10 @@ proptest! {
     #[test]
     fn rules_of_a_token_mean_what_is_documented_or_refuse_the_log_in(acl in acl()) {
         let object = json!({ "acl": acl });
-        let Ok(rules) = rules_of(object.as_object().unwrap(), ACL) else {
+        let subject =
+            Subject { client_id: CLIENT_ID, username: Some(USERNAME), common_name: None };
+        let read = rules_of(object.as_object().unwrap(), ACL, subject);
+        let Ok(ReadRules { rules, .. }) = read else {
             prop_assert!(meaning_of(&acl).is_none(), "refused, though it is documented");
             return Ok(());
         };

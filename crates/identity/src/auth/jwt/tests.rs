@@ -402,11 +402,59 @@ fn access_rules_of_a_token_are_its_clients() {
     let elsewhere = Demands { acl_claim_name: Some("rights".into()), ..demands() };
     assert_eq!(rules_of(json!("a word of somebody else's"), &elsewhere), Ok(0));
     assert!(rules_of(denies_all.clone(), &elsewhere).unwrap_err().contains("'rights'"));
-    let odd = json!([{ "permission": "deny", "action": "all", "topic": "#", "clientid_re": "x" }]);
-    assert!(rules_of(odd.clone(), &demands()).unwrap_err().contains("clientid_re"));
+    let odd = json!([{ "permission": "deny", "action": "all", "topic": "#", "zone": "x" }]);
+    assert!(rules_of(odd.clone(), &demands()).unwrap_err().contains("zone"));
     let lenient = Demands { acl_ignored: true, ..demands() };
     assert_eq!(rules_of(denies_all, &lenient), Ok(0));
     assert_eq!(rules_of(odd, &lenient), Ok(0));
+}
+
+#[test]
+fn rules_go_by_the_proved_name() {
+    let rule = |name: &str| {
+        json!([{
+            "permission": "deny", "action": "all", "topic": "#", "username": name,
+        }])
+    };
+    for (name, count) in [("anna", 1), ("stated", 0)] {
+        let claims = json!({ "sub": "anna", "exp": NOW + 600, "acl": rule(name) });
+        let Outcome::Good(proof) = hs256(&claims, &demands()) else { panic!("{claims}") };
+        assert_eq!(proof.rules.len(), count, "{name}");
+    }
+}
+
+#[test]
+fn a_token_is_read_where_the_configuration_says() {
+    let keys = KeySet::of_secret(SECRET).unwrap();
+    let token = signed(&json!({ "alg": "HS256" }), &claims(), by_secret(SECRET));
+    let by_name = AuthRequest {
+        username: Some(token.clone()),
+        password: Some(b"x".to_vec()),
+        ..shown(&token)
+    };
+    let by_password = shown(&token);
+    let by_method = AuthRequest { has_token_method: true, ..shown(&token) };
+    let from_name = Demands { from: Some(TokenField::Username), ..demands() };
+    let from_password = Demands { from: Some(TokenField::Password), ..demands() };
+    for (request, demands, is_read) in [
+        (&by_name, &from_name, true),
+        (&by_name, &from_password, false),
+        (&by_password, &from_name, false),
+        (&by_password, &from_password, true),
+        (&by_method, &from_name, true),
+        (&by_method, &from_password, true),
+    ] {
+        let outcome = check(request, &[&keys], demands, NOW);
+        let name = match &outcome {
+            Outcome::Good(proof) => proof.username.as_deref(),
+            other => {
+                assert_eq!(other, &Outcome::NotMine);
+                None
+            }
+        };
+        assert_eq!(name, is_read.then_some("anna"), "{demands:?}");
+    }
+    assert!(is_token(&token) && !is_token("anna") && !is_token("a.b.c"));
 }
 
 #[test]

@@ -12,6 +12,8 @@ fn config() -> HttpConfig {
     let field = |name: &str, text: &str| (name.to_owned(), Template::parse(text, false).unwrap());
     HttpConfig {
         url: Url::parse("http://127.0.0.1:1/auth").unwrap(),
+        path: Template::parse("/auth", false).unwrap(),
+        query: Template::default(),
         is_get: false,
         headers: Vec::new(),
         body: vec![
@@ -50,7 +52,21 @@ fn judged_as(content: Content, status: u16, body: &str) -> Result<Opinion, Strin
         max_age_secs: None,
         content,
     };
-    judge(&config(), &reply, &request(), NOW)
+    judge(&config(), &reply, &request(), NOW).map(|judged| judged.opinion)
+}
+
+fn template(text: &str) -> Template {
+    Template::parse(text, false).unwrap()
+}
+
+/// What a service would be asked about a client.
+fn question(config: &HttpConfig, request: &AuthRequest) -> Result<fetch::Question, Opinion> {
+    let net = fetch::Net::start().unwrap();
+    let auth = config::Config::defaults(&config::Machine::UNKNOWN).auth;
+    let pace = Arc::new(Mutex::new(Pace::new(0)));
+    let named = ("http", Step::Provider(0));
+    let service = Service::new(named, config, &auth, &pace, net.handle(), Clock::start()).unwrap();
+    service.shared.question(request)
 }
 
 fn yes(answer: Value) -> Proof {
@@ -167,24 +183,114 @@ fn access_rules_of_an_answer_are_its_clients() {
 
 #[test]
 fn placeholders_cannot_break_out_of_the_request() {
-    let net = fetch::Net::start().unwrap();
-    let auth = config::Config::defaults(&config::Machine::UNKNOWN).auth;
-    let pace = Arc::new(Mutex::new(Pace::new(0)));
-    let question = |config: HttpConfig| {
-        let named = ("http", Step::Provider(0));
-        let service = Service::new(named, &config, &auth, &pace, net.handle(), Clock::start());
-        let service = service.unwrap();
-        service.shared.question(&request())
-    };
-    let asked = question(config());
-    let body: Value = serde_json::from_str(&asked.body).unwrap();
+    let asked = |config: HttpConfig| question(&config, &request()).unwrap();
+    let told = asked(config());
+    let body: Value = serde_json::from_str(&told.body).unwrap();
     let expected = json!({
         "clientid": "c\"1", "username": "an na", "password": "x&y", "from": "ip 192.0.2.1",
     });
-    assert_eq!((body, asked.query.as_str()), (expected, ""));
+    assert_eq!((body, told.target.as_str()), (expected, "/auth"));
     let text = "clientid=c%221&username=an%20na&password=x%26y&from=ip%20192.0.2.1";
-    let asked = question(HttpConfig { form: BodyForm::Form, ..config() });
-    assert_eq!((asked.body.as_str(), asked.query.as_str()), (text, ""));
-    let asked = question(HttpConfig { is_get: true, ..config() });
-    assert_eq!((asked.body.as_str(), asked.query.as_str()), ("", text));
+    let told = asked(HttpConfig { form: BodyForm::Form, ..config() });
+    assert_eq!((told.body.as_str(), told.target.as_str()), (text, "/auth"));
+    let told = asked(HttpConfig { is_get: true, ..config() });
+    assert_eq!((told.body.as_str(), told.target), ("", format!("/auth?{text}")));
+    let told = asked(HttpConfig {
+        path: template("/users/${username}/x.${clientid}"),
+        query: template("p=${password}&cn=${cert_common_name}"),
+        headers: vec![
+            ("X-Plain".into(), template("as is")),
+            ("X-User".into(), template("<${username}>")),
+        ],
+        ..config()
+    });
+    assert_eq!(told.target, "/users/an%20na/x.c%221?p=x%26y&cn=");
+    let headers: Vec<_> = told.headers.iter().map(|(name, value)| (name.as_str(), value)).collect();
+    assert_eq!(headers, [("x-user", &HeaderValue::from_static("<an na>"))]);
+    let told = asked(HttpConfig { is_get: true, query: template("a=1"), ..config() });
+    assert_eq!(told.target, format!("/auth?a=1&{text}"));
+}
+
+#[test]
+fn what_would_ask_for_something_else_is_not_sent() {
+    let named = |name: &str| AuthRequest { username: Some(name.into()), ..request() };
+    let in_path = HttpConfig { path: template("/u/${username}/a"), ..config() };
+    for name in ["..", ".", "a/b", "../x", "a\\b"] {
+        let refused = question(&in_path, &named(name)).map(|asked| asked.target).unwrap_err();
+        assert!(
+            matches!(&refused, Opinion::No(why) if why.contains("path")),
+            "{name}: {refused:?}"
+        );
+    }
+    for (name, target) in
+        [("a..b", "/u/a..b/a"), ("%2e%2e", "/u/%252e%252e/a"), ("?x", "/u/%3Fx/a")]
+    {
+        assert_eq!(question(&in_path, &named(name)).map(|asked| asked.target), Ok(target.into()));
+    }
+    let twice = HttpConfig { path: template("/${username}${clientid}/a"), ..config() };
+    let dots = AuthRequest { client_id: ".".into(), ..named(".") };
+    assert!(question(&twice, &dots).is_err(), "together they are a step up");
+    let nobody = AuthRequest { username: None, ..request() };
+    let missing = question(&in_path, &nobody).map(|asked| asked.target);
+    assert_eq!(missing, Err(Opinion::NotMine), "it could be the path of somebody else");
+
+    let header = || vec![("X-User".to_owned(), template("${username}"))];
+    let in_header = HttpConfig { headers: header(), ..config() };
+    for name in ["a\r\nX-Admin: 1", " anna", "anna ", "\tanna", "a\u{0}"] {
+        let refused = question(&in_header, &named(name)).map(|asked| asked.target).unwrap_err();
+        assert!(matches!(&refused, Opinion::No(why) if why.contains("x-user")), "{name:?}");
+    }
+    assert!(
+        question(&in_header, &named("\u{e4}nna")).is_ok() && question(&in_header, &nobody).is_ok()
+    );
+}
+
+#[test]
+fn other_headers_are_another_question() {
+    let config = HttpConfig {
+        headers: vec![("A".into(), template("${username}")), ("B".into(), template("${clientid}"))],
+        body: Vec::new(),
+        ..config()
+    };
+    let told = |username: &str, client_id: &str| {
+        let (username, client_id) = (Some(username.into()), client_id.into());
+        said_in(&question(&config, &AuthRequest { username, client_id, ..request() }).unwrap())
+    };
+    assert_eq!(told("a", "b"), told("a", "b"));
+    for (username, client_id) in [("b", "a"), ("ab", ""), ("", "ab"), ("\\xc3", "b"), ("a", "c")] {
+        assert_ne!(told("a", "b"), told(username, client_id), "{username:?} {client_id:?}");
+    }
+    assert_ne!(told("\u{e4}", "b"), told("\\xc3\\xa4", "b"));
+}
+
+#[test]
+fn an_answer_with_rules_for_one_client_is_not_remembered_for_others() {
+    let judged = |config: &HttpConfig, rule: Value| {
+        let mut acl = json!({ "permission": "allow", "action": "all", "topic": "t" });
+        for (name, value) in rule.as_object().unwrap() {
+            acl[name] = value.clone();
+        }
+        let body = json!({ "result": "allow", "acl": [acl] }).to_string();
+        let status = StatusCode::OK;
+        let reply = Reply { status, body: body.into(), max_age_secs: None, content: Content::Json };
+        let names = net::CertificateInfo { common_name: "cn".into(), ..Default::default() };
+        let request = AuthRequest { certificate: Some(Box::new(names)), ..request() };
+        judge(config, &reply, &request, NOW).unwrap().holds_for_same_fields
+    };
+    let without_id = HttpConfig {
+        body: vec![("username".into(), template("${username}"))],
+        query: template("cn=${cert_common_name}"),
+        ..config()
+    };
+    for (rule, with_id, with_cn) in [
+        (json!({}), true, true),
+        (json!({ "username": "an na" }), true, true),
+        (json!({ "topic": "${clientid}" }), true, true),
+        (json!({ "clientid": "c" }), true, false),
+        (json!({ "clientid_re": "c" }), true, false),
+        (json!({ "topic": "${cert_common_name}" }), false, true),
+    ] {
+        assert_eq!(judged(&config(), rule.clone()), with_id, "{rule}");
+        assert_eq!(judged(&without_id, rule.clone()), with_cn, "{rule}");
+    }
 }
