@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use super::demands::Demands;
-use super::keys::{BodyForm, ClientAuth, HttpMethod, ProviderKind, RawProvider, TokenField};
+use super::keys::{
+    BodyForm, ClientAuth, HttpMethod, NameSource, ProviderKind, RawProvider, TokenField,
+};
 use super::schema::Section;
 use super::source::{Settings, default_of, unknown};
 use super::template::Template;
@@ -26,6 +28,14 @@ pub enum Method {
     Jwt(JwtConfig),
     Http(HttpConfig),
     Certificate { username: Template, attributes: Vec<(String, Template)> },
+    Registry(RegistryConfig),
+}
+
+/// Where registered clients are, and how one is found that states no user name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegistryConfig {
+    pub file: PathBuf,
+    pub names: Vec<NameSource>,
 }
 
 /// Where the keys of tokens are, and what else a token needs.
@@ -75,7 +85,7 @@ impl Method {
         match self {
             Self::Jwt(own) => own.jwks_url.is_some(),
             Self::Http(_) => true,
-            Self::Certificate { .. } => false,
+            Self::Certificate { .. } | Self::Registry(_) => false,
         }
     }
 }
@@ -150,7 +160,7 @@ impl Provider {
     /// Tokens and services say what they like.
     fn gives_namespace(&self) -> bool {
         match &self.method {
-            Method::Jwt(_) | Method::Http(_) => true,
+            Method::Jwt(_) | Method::Http(_) | Method::Registry(_) => true,
             Method::Certificate { attributes, .. } => {
                 attributes.iter().any(|(name, _)| name == policy::NAMESPACE)
             }
@@ -160,7 +170,8 @@ impl Provider {
     pub(super) fn can_be_asked(&self, listener: &Listener) -> bool {
         let shows_certificate =
             listener.tls.as_ref().is_some_and(|tls| tls.client_auth != ClientAuth::None);
-        shows_certificate || !matches!(self.method, Method::Certificate { .. })
+        let asks_for_it = matches!(self.method, Method::Certificate { .. } | Method::Registry(_));
+        shows_certificate || !asks_for_it
     }
 }
 
@@ -190,6 +201,7 @@ impl Lowering<'_> {
             Some(ProviderKind::Jwt) => Some(Method::Jwt(self.jwt(&raw))),
             Some(ProviderKind::Http) => self.http(&raw).map(Method::Http),
             Some(ProviderKind::Certificate) => Some(self.certificate(&raw)),
+            Some(ProviderKind::Registry) => self.registry(&raw).map(Method::Registry),
             None => {
                 self.problem("kind", "is missing; write kind = \"jwt\", for example".into());
                 None
@@ -376,6 +388,28 @@ impl Lowering<'_> {
         }
     }
 
+    fn registry(&mut self, raw: &RawProvider) -> Option<RegistryConfig> {
+        let mut names = Vec::new();
+        for word in &raw.name_sources {
+            use NameSource::{Dns, Email, Ip, Subject, Uri};
+            let known = [Subject, Dns, Uri, Ip, Email].into_iter();
+            match known.into_iter().find(|source| source.as_str() == word) {
+                Some(source) if !names.contains(&source) => names.push(source),
+                Some(_) => self.problem("name_sources", format!("'{word}' is there twice")),
+                None => {
+                    let words = NameSource::WORDS.join("', '");
+                    let detail = format!("must be one of '{words}', got '{word}'");
+                    self.problem("name_sources", detail);
+                }
+            }
+        }
+        let Some(file) = raw.registry_file.clone() else {
+            self.problem("kind", "needs the `registry_file` with the clients".into());
+            return None;
+        };
+        Some(RegistryConfig { file, names })
+    }
+
     fn template(&mut self, key: &str, text: &str, has_claims: bool) -> Template {
         Template::parse(text, has_claims).unwrap_or_else(|detail| {
             self.problem(key, detail);
@@ -412,14 +446,16 @@ impl Lowering<'_> {
 const SECTION: Section = RawProvider::SECTION;
 
 /// Keys that not every kind of provider uses.
-const KINDS_OF: [(&str, &[ProviderKind]); 25] = {
-    use ProviderKind::{Certificate, Http, Jwt};
+const KINDS_OF: [(&str, &[ProviderKind]); 27] = {
+    use ProviderKind::{Certificate, Http, Jwt, Registry};
     [
         ("username", &[Jwt, Certificate]),
         ("attributes", &[Jwt, Certificate]),
         ("secret_file", &[Jwt]),
         ("secret_base64_encoded", &[Jwt]),
         ("from", &[Jwt]),
+        ("registry_file", &[Registry]),
+        ("name_sources", &[Registry]),
         ("key_file", &[Jwt]),
         ("jwks_file", &[Jwt]),
         ("jwks_url", &[Jwt]),

@@ -119,6 +119,24 @@ words! {
         Http = "http",
         /// The client certificate.
         Certificate = "certificate",
+        /// Registered clients with their certificates.
+        Registry = "registry",
+    }
+}
+
+words! {
+    /// The field of a certificate that names a client which states no username.
+    NameSource {
+        /// The common name, or the whole subject.
+        Subject = "subject",
+        /// The alternative names of hosts.
+        Dns = "dns",
+        /// The alternative names that are URIs.
+        Uri = "uri",
+        /// The alternative names that are addresses.
+        Ip = "ip",
+        /// The alternative names that are mailboxes.
+        Email = "email",
     }
 }
 
@@ -580,7 +598,8 @@ settings! {
         /// The name of the provider in listeners and logs.
         name: Option<String> = ValueKind::Text("a name"), "";
         /// The kind of provider: a JSON Web Token in the password (`jwt`), a service that is asked
-        /// over HTTP (`http`), or the client certificate (`certificate`).
+        /// over HTTP (`http`), the client certificate (`certificate`), or a file of registered
+        /// clients with their certificates (`registry`).
         kind: Option<ProviderKind> = ValueKind::OneOf(ProviderKind::WORDS), "";
         /// The username, with placeholders. Not set: `${claims.sub}` of a token,
         /// `${cert_common_name}` of a certificate.
@@ -637,6 +656,13 @@ settings! {
         requests_max: u32 = count(1, 10_000), "64";
         /// `http`: how long an `allow` without `Cache-Control: max-age` is cached. 0: not.
         cache_secs: u32 = secs(0, 86_400), "0";
+        /// `registry`: the clients, in the JSON of Event Grid (`docs/use/authentication.md`). SIGHUP
+        /// reloads the file.
+        registry_file: Option<PathBuf> = ValueKind::Path, "";
+        /// `registry`: fields of the certificate that name a client without a username. The first
+        /// that the certificate has is used. Empty: such clients go to the next provider.
+        name_sources: Vec<String> =
+            ValueKind::List("\"subject\", \"dns\", \"uri\", \"ip\" and \"email\""), "";
         /// `jwt`, `http`: authorities that sign the certificate of an `https://` service, PEM. Not
         /// set: those of the system.
         ca: Option<PathBuf> = ValueKind::Path, "";

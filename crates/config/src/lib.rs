@@ -35,11 +35,11 @@ pub use demands::Demands;
 pub use derived::Derived;
 pub use durability::DurabilityConfig;
 pub use endpoint::{Address, Endpoint, Transport};
-pub use identity::{FILE, HttpConfig, JwtConfig, Method, Provider};
+pub use identity::{FILE, HttpConfig, JwtConfig, Method, Provider, RegistryConfig};
 pub use keys::{
     AccessFile, Auth, BodyForm, CertificateIdentity, ClientAuth, DurabilityLevel, Events, Limits,
-    LogFormat, LogLevel, NEVER, QueueOverflow, SelfCheck, Server, SessionOwner, SharedStrategy,
-    Sys, TlsVersion, TokenField, WhenFull,
+    LogFormat, LogLevel, NEVER, NameSource, QueueOverflow, SelfCheck, Server, SessionOwner,
+    SharedStrategy, Sys, TlsVersion, TokenField, WhenFull,
 };
 pub use machine::Machine;
 pub use namespaces::{Namespace, NamespaceSource, NamespaceState, Placing};

@@ -191,6 +191,8 @@ fn providers_are_listed_and_named_by_listeners() {
     let again = load(&again, &MACHINE).unwrap().config;
     assert_eq!(again.authentication, loaded.config.authentication, "what is printed reads back");
     let more = |text: &str| format!("{jwt}{text}");
+    let registry =
+        |text: &str| format!("[[authentication]]\nname = \"a\"\nkind = \"registry\"\n{text}");
     let http = |text: &str| {
         format!(
             "[[authentication]]\nname = \"a\"\nkind = \"http\"\nurl = \"https://id.example\"\n{text}"
@@ -223,6 +225,10 @@ fn providers_are_listed_and_named_by_listeners() {
             "set body_form",
         ),
         (http("body = [\"p=${password}\"]\nheaders = [\"X-Id: ${clientid}\"]\n"), "to the service"),
+        (registry(""), "needs the `registry_file`"),
+        (registry("registry_file = \"a\"\nname_sources = [\"cn\"]\n"), "must be one of 'subject'"),
+        (registry("registry_file = \"a\"\nname_sources = [\"ip\", \"ip\"]\n"), "there twice"),
+        (more("registry_file = \"a\"\n"), "only by registry"),
         (more("from = \"username\"\nclaims = [\"sub=${username}\"]\n"), "stands for no name"),
         (more("jwks_url = \"https://id.example/${clientid}\"\n"), "not substituted"),
         (http("headers = [\"X-Id: a\", \"x-id: b\"]\n"), "'x-id' is set twice"),

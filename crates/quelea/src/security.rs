@@ -73,7 +73,7 @@ fn look_at_names(config: &Config, found: &mut Vec<String>) {
         let (url, what) = match &provider.method {
             Method::Http(own) => (Some(&own.url), "sends passwords"),
             Method::Jwt(own) => (own.jwks_url.as_ref(), "fetches its keys"),
-            Method::Certificate { .. } => (None, ""),
+            Method::Certificate { .. } | Method::Registry(_) => (None, ""),
         };
         if url.is_some_and(|url| !url.is_private()) {
             let name = &provider.name;
@@ -168,7 +168,7 @@ fn look_at_files(config: &Config, found: &mut Vec<String>) {
     let keys = keys.chain(config.http_tls_by_key().into_iter().map(|(_, tls)| tls));
     let shared = config.authentication.iter().filter_map(|provider| match &provider.method {
         Method::Jwt(own) => own.secret_file.as_deref(),
-        Method::Http(_) | Method::Certificate { .. } => None,
+        Method::Http(_) | Method::Certificate { .. } | Method::Registry(_) => None,
     });
     let passwords = config.auth.password_file.as_deref();
     let secrets = keys.map(|tls| tls.key.as_path()).chain(passwords).chain(shared);
@@ -183,8 +183,12 @@ fn look_at_files(config: &Config, found: &mut Vec<String>) {
     {
         found.push(format!("{}: other users can list it; chmod 700", data.display()));
     }
+    let registries = config.authentication.iter().map(|provider| match &provider.method {
+        Method::Registry(own) => Some(own.file.as_path()),
+        Method::Jwt(_) | Method::Http(_) | Method::Certificate { .. } => None,
+    });
     let changeable = [config.access.acl_file.as_deref(), config.auth.password_file.as_deref()];
-    for path in changeable.into_iter().flatten() {
+    for path in changeable.into_iter().chain(registries).flatten() {
         if std::fs::metadata(path).is_ok_and(|file| others_may(&file, 0o022)) {
             found.push(format!("{}: other users can change it", path.display()));
         }

@@ -26,6 +26,7 @@ mod pace;
 pub mod passwords;
 mod plugin_hashes;
 pub mod policy_file;
+mod registry;
 pub mod rules;
 pub mod scram;
 pub mod secret;
@@ -53,6 +54,7 @@ use jwks::Jwt;
 pub use jwt::written_attributes;
 use pace::{Attempt, Pace};
 use passwords::PasswordFileError;
+use registry::{DISABLED, Registry, User};
 use scram::{Exchange, ScramError, Success};
 use service::Service;
 pub use template::is_name;
@@ -190,6 +192,7 @@ enum ProviderKind {
     Jwt(Jwt),
     Http(Service),
     Certificate { username: Template, attributes: Vec<(String, Template)> },
+    Registry(Registry),
 }
 
 impl AuthRequest {
@@ -259,6 +262,7 @@ impl Authenticator {
                     username: username.clone(),
                     attributes: attributes.clone(),
                 },
+                Method::Registry(own) => ProviderKind::Registry(Registry::load(own).map_err(fail)?),
             };
             made.push((provider.name.clone(), kind));
         }
@@ -308,6 +312,7 @@ impl Authenticator {
                     Ok(())
                 }
                 ProviderKind::Certificate { .. } => Ok(()),
+                ProviderKind::Registry(registry) => registry.reload(),
             };
             if let Err(detail) = read {
                 outcome = outcome.and(Err(AuthError::Provider { name: name.clone(), detail }));
@@ -405,7 +410,7 @@ impl Authenticator {
             match kind {
                 ProviderKind::Jwt(jwt) => jwt.forget(ticket),
                 ProviderKind::Http(service) => service.forget(origin, ticket),
-                ProviderKind::Certificate { .. } => {}
+                ProviderKind::Certificate { .. } | ProviderKind::Registry(_) => {}
             }
         }
     }
@@ -440,6 +445,19 @@ impl Authenticator {
         self.parts.passwords.finish_scram(origin, exchange, client_final)
     }
 
+    /// What is known of a user whose password was right, beyond the name.
+    ///
+    /// # Errors
+    ///
+    /// The user is registered, and disabled.
+    pub fn registered(&self, username: &str) -> Result<Option<Box<Principal>>, Denial> {
+        let mut proof = Proof { username: Some(username.to_owned()), ..Proof::default() };
+        match self.parts.add_registered(&mut proof) {
+            Ok(()) => Ok(self.parts.principal(&proof, Step::File)),
+            Err(reason) => Err(Denial { provider: FILE.to_owned(), reason: reason.to_owned() }),
+        }
+    }
+
     /// Whether the method [`scram::METHOD`] is offered.
     pub fn offers_scram(&self) -> bool {
         self.offers_scram && self.parts.passwords.has_file()
@@ -452,7 +470,7 @@ impl Drop for Authenticator {
             match kind {
                 ProviderKind::Jwt(jwt) => jwt.close(),
                 ProviderKind::Http(service) => service.close(),
-                ProviderKind::Certificate { .. } => {}
+                ProviderKind::Certificate { .. } | ProviderKind::Registry(_) => {}
             }
         }
         self.passwords.end(&self.parts.passwords);
@@ -473,6 +491,27 @@ impl Parts {
     fn is_service(&self, step: Step) -> bool {
         let Step::Provider(place) = step else { return false };
         matches!(self.providers.get(place), Some((_, ProviderKind::Http(_))))
+    }
+
+    /// The attributes that a registry has of a user of the password file. The first that knows the
+    /// user counts; one that has disabled it does in any case.
+    fn add_registered(&self, proof: &mut Proof) -> Result<(), &'static str> {
+        let Some(username) = &proof.username else { return Ok(()) };
+        let mut known = None;
+        for (_, kind) in &self.providers {
+            let ProviderKind::Registry(registry) = kind else { continue };
+            match registry.user(username) {
+                User::Unknown => {}
+                User::Known(client) => {
+                    known.get_or_insert(client);
+                }
+                User::Disabled => return Err(DISABLED),
+            }
+        }
+        if let Some(client) = known {
+            proof.attributes = client.attributes;
+        }
+        Ok(())
     }
 
     /// What a proof says beyond a user name; None: nothing.
@@ -552,6 +591,7 @@ impl Asking {
             Some(ProviderKind::Certificate { username, attributes }) => {
                 Some(by_certificate(&self.request, username, attributes))
             }
+            Some(ProviderKind::Registry(registry)) => Some(registry.ask(&self.request)),
             None => Some(Opinion::NotMine),
         }
     }
@@ -561,6 +601,15 @@ impl Asking {
         let name = match step {
             Step::File => FILE,
             Step::Provider(place) => self.parts.providers.get(place).map_or("", |(name, _)| name),
+        };
+        let opinion = match opinion {
+            Opinion::Yes(mut proof) if step == Step::File => {
+                match self.parts.add_registered(&mut proof) {
+                    Ok(()) => Opinion::Yes(proof),
+                    Err(why) => Opinion::No(why.into()),
+                }
+            }
+            opinion => opinion,
         };
         match opinion {
             Opinion::Yes(proof) => {
@@ -638,6 +687,7 @@ pub fn check_files(providers: &[Provider]) -> Result<(), AuthError> {
                 service::client(config).map_err(fail)?;
             }
             Method::Certificate { .. } => {}
+            Method::Registry(config) => drop(Registry::load(config).map_err(fail)?),
         }
     }
     Ok(())

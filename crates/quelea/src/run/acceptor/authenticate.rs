@@ -13,7 +13,7 @@ use super::first_packet::{Outcome, read_packet};
 use crate::run::limiter::TurnedAway;
 use base::shown;
 use identity::auth::scram::{self, Exchange};
-use identity::auth::{Step, Verdict};
+use identity::auth::{Denial, Step, Verdict};
 
 const NO_ROOM: &str = "the AUTH packet of the broker exceeds the maximum packet size of the client";
 
@@ -35,13 +35,20 @@ impl Acceptor {
                 let refusal = refusal(&credentials, reason, "", "authentication failed");
                 self.refuse_connect(key, stream, &credentials, &refusal);
             }
-            Verdict::Denied(denial) => {
-                let reason = Reason::NOT_AUTHORIZED;
-                let refusal = refusal(&credentials, reason, "", "authentication failed");
-                let address = &credentials.request.peer;
-                self.refuse(key, stream, address, Some(&credentials), &refusal, Some(&denial));
-            }
+            Verdict::Denied(denial) => self.refuse_denied(key, stream, &credentials, &denial),
         }
+    }
+
+    fn refuse_denied(
+        &mut self,
+        key: usize,
+        stream: Stream,
+        credentials: &Credentials,
+        denial: &Denial,
+    ) {
+        let refusal = refusal(credentials, Reason::NOT_AUTHORIZED, "", "authentication failed");
+        let address = &credentials.request.peer;
+        self.refuse(key, stream, address, Some(credentials), &refusal, Some(denial));
     }
 
     /// Enhanced authentication (section 4.12): the CONNECT carries the client's first message.
@@ -118,6 +125,12 @@ impl Acceptor {
                 match self.context.authenticator.finish_scram(origin, *exchange, &data) {
                     Ok(success) => {
                         bytes.drain(..packet_len);
+                        match self.context.authenticator.registered(&success.username) {
+                            Ok(principal) => credentials.request.principal = principal,
+                            Err(denial) => {
+                                return self.refuse_denied(key, stream, &credentials, &denial);
+                            }
+                        }
                         credentials.request.username = Some(success.username.into());
                         credentials.request.auth_data = Some(success.server_final.into());
                         self.hand_over(key, stream, credentials, bytes);
