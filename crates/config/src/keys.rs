@@ -597,9 +597,9 @@ settings! {
     "authentication" => RawProvider {
         /// The name of the provider in listeners and logs.
         name: Option<String> = ValueKind::Text("a name"), "";
-        /// The kind of provider: a JSON Web Token in the password (`jwt`), a service that is asked
-        /// over HTTP (`http`), the client certificate (`certificate`), or a file of registered
-        /// clients with their certificates (`registry`).
+        /// The kind of provider. `jwt`: a JSON Web Token in the password. `http`: a service that is
+        /// asked over HTTP. `certificate`: the client certificate. `registry`: a file of registered
+        /// clients with their certificates.
         kind: Option<ProviderKind> = ValueKind::OneOf(ProviderKind::WORDS), "";
         /// The username, with placeholders. Not set: `${claims.sub}` of a token,
         /// `${cert_common_name}` of a certificate.

@@ -359,8 +359,13 @@ fn kind_of(
 ) -> Result<&'static str, String> {
     if let Some(kind) = members.get("type").and_then(Value::as_str) {
         let last = kind.rsplit('/').next().unwrap_or(kind);
+        // A resource inside another may leave out what it is inside of.
+        let is_own = match kind.split_once('/') {
+            Some((maker, _)) => maker.eq_ignore_ascii_case("Microsoft.EventGrid"),
+            None => true,
+        };
         let known = KINDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(last));
-        return known.map(|(known, _)| *known).ok_or_else(|| {
+        return known.filter(|_| is_own).map(|(known, _)| *known).ok_or_else(|| {
             format!("'{name}' has the type {kind}, which is not one of an Event Grid namespace")
         });
     }

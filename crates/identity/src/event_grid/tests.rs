@@ -98,7 +98,10 @@ fn what_is_not_understood_is_refused() {
     for (wrong, why) in [
         (json!(7), "must be an object"),
         (json!({ "name": "x" }), "has no type"),
-        (json!({ "name": "x", "type": "Microsoft.EventHub/namespaces" , "attributes": {} }), "x"),
+        (
+            json!({ "name": "x", "type": "Microsoft.EventHub/namespaces" , "attributes": {} }),
+            "not one of",
+        ),
         (json!({ "name": "x", "type": "Microsoft.Storage/storageAccounts" }), "not one of"),
         (json!({ "name": "[concat('ns/', 'c')]", "attributes": {} }), "expression of a template"),
         (json!({ "query": "a", "topicTemplates": [] }), "add its type"),
