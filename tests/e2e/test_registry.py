@@ -4,9 +4,11 @@ import hashlib
 import json
 import socket
 import ssl
+import subprocess
 
 import pytest
 
+from broker import QUELEA
 from test_access import may_publish, may_subscribe
 from test_identity import NOT_AUTHORIZED
 from wire import Peer
@@ -130,3 +132,36 @@ def test_a_registry_is_read_again_as_a_whole_or_not_at_all(registry, certs):
     broker.reload()
     broker.wait_for_log(lambda event: event.get("message") == "passwords and keys reloaded")
     assert reason(broker, certs, user="anna") == NOT_AUTHORIZED
+
+
+def test_a_namespace_of_event_grid_is_imported(start, certs, tmp_path):
+    resources = [
+        registered("anna", "SubjectMatchesAuthenticationName"),
+        {"name": "pumps", "query": "attributes.type IN ['pump'] AND attributes.floor <= 5"},
+        {"name": "own", "topicTemplates": ["${client.authenticationName|.x}/#"]},
+        {"name": "b1", "clientGroupName": "pumps", "topicSpaceName": "own", "permission": "Publisher"},
+        {"name": "b2", "clientGroupName": "$all", "topicSpaceName": "own", "permission": "Subscriber"},
+    ]
+    source, output = tmp_path / "namespace.json", tmp_path / "out"
+    source.write_text(json.dumps(resources))
+
+    def run():
+        command = [QUELEA, "import", "--from", "event-grid", str(source), "--output", str(output)]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    done = run()
+    assert "cannot use them yet" in done.stderr, "the certificates are not there"
+    for name, file in (("server.crt", "server"), ("server.key", "server"), ("client-ca.crt", "ca")):
+        (output / name).write_text((certs / f"{file}{name[-4:]}").read_text())
+    config = (output / "quelea.toml").read_text().replace("*:8883", "127.0.0.1:0")
+    config = config.replace('"policy.toml"', f'"{output}/policy.toml"')
+    for name in ("clients.json", "server.crt", "server.key", "client-ca.crt"):
+        config = config.replace(f'"{name}"', f'"{output}/{name}"')
+    broker = start(config)
+    with peer(broker, certs).accepted(user="anna") as one:
+        assert may_publish(one, "anna.x/a") and not may_publish(one, "bruno.x/a")
+        assert may_subscribe(one, "anna.x/#") and not may_subscribe(one, "bruno.x/#")
+    resources[1]["query"] = "attributes.type LIKE 'pump'"
+    source.write_text(json.dumps(resources))
+    refused = run()
+    assert refused.returncode == 1 and "nothing was written" in refused.stderr

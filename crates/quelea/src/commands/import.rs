@@ -1,5 +1,7 @@
 //! `quelea import`: the configuration of another broker, translated and checked.
 
+mod event_grid;
+
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
@@ -40,6 +42,8 @@ pub struct ImportArgs {
 pub enum Broker {
     Mosquitto,
     Emqx,
+    /// Azure Event Grid: the JSON of a namespace's resources.
+    EventGrid,
 }
 
 impl Broker {
@@ -74,6 +78,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<u8> {
     let imported = match args.from.unwrap_or(Broker::of(&path)) {
         Broker::Mosquitto => mosquitto::import(&source, &Disk),
         Broker::Emqx => emqx::import(&source, &Disk),
+        Broker::EventGrid => event_grid::import(&source),
     };
     report(&imported, args.verbose);
     let obstacles: Vec<_> = imported.obstacles(args.accept_differences).collect();
