@@ -140,12 +140,6 @@ impl Acceptor {
             allow_anonymous: listener.allow_anonymous && credentials.request.auth_method.is_none(),
             has_token_method: credentials.request.auth_method.is_some(),
         };
-        if let (Some(chain), Some(username)) = (&request.chain, &request.username)
-            && self.context.authenticator.is_token_in(chain, username)
-        {
-            // A secret is neither logged nor reported.
-            credentials.request.username = None;
-        }
         let mailbox = self.mailbox.clone();
         let answer = Box::new(move |verdict| {
             mailbox.put(AcceptorItem::Verdict { key, generation, verdict });

@@ -86,9 +86,13 @@ impl Acceptor {
         let placed = request.map(|request| request.scope).filter(|scope| !scope.is_first());
         let clause = format!("{}: {}", refusal.clause, refusal.detail);
         let detail = if refusal.clause.is_empty() { refusal.detail } else { &clause };
+        let chain = &arrival.listener.chain;
+        let username = request.and_then(|request| request.username.as_deref());
+        // A token is a secret: it is neither logged nor reported.
+        let username = username.filter(|name| !context.authenticator.is_token_in(chain, name));
         let refused = ClientRefused {
             client_id: request.map(|request| &*request.client_id),
-            username: request.and_then(|request| request.username.as_deref()),
+            username,
             address,
             listener: &arrival.listener.name,
             namespace: only.or_else(|| placed.map(|scope| context.namespaces.name_of(scope))),
