@@ -48,7 +48,7 @@ fn secrets(config: &Config) -> Vec<PathBuf> {
     let keys = keys.map(|tls| tls.key.clone());
     let shared = config.authentication.iter().filter_map(|provider| match &provider.method {
         Method::Jwt(own) => own.secret_file.clone(),
-        Method::Http(_) | Method::Certificate { .. } => None,
+        Method::Http(_) | Method::Certificate { .. } | Method::Registry(_) => None,
     });
     let api = config
         .api
