@@ -256,7 +256,8 @@ impl Lowering<'_> {
         let attributes = self.pairs("attributes", &raw.attributes, true);
         let texts = || claims.iter().chain(&attributes).map(|(_, text)| text).chain([&username]);
         if raw.from == TokenField::Username && texts().any(|text| text.names("username")) {
-            let detail = "has the token in the username, so '${username}' is not a name";
+            let detail = "has the token in the username: remove '${username}' from username, \
+            claims and attributes";
             self.problem("from", detail.into());
         }
         if username.names("username") && !claims.iter().any(|(_, text)| text.names("username")) {

@@ -656,8 +656,8 @@ settings! {
         requests_max: u32 = count(1, 10_000), "64";
         /// `http`: how long an `allow` without `Cache-Control: max-age` is cached. 0: not.
         cache_secs: u32 = secs(0, 86_400), "0";
-        /// `registry`: the clients, in the JSON of Event Grid (`docs/use/authentication.md`). SIGHUP
-        /// reloads the file.
+        /// `registry`: the clients, in the JSON of Event Grid (`docs/use/authentication.md`).
+        /// SIGHUP reloads the file.
         registry_file: Option<PathBuf> = ValueKind::Path, "";
         /// `registry`: fields of the certificate that name a client without a username. The first
         /// that the certificate has is used. Empty: such clients go to the next provider.

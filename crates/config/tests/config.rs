@@ -229,7 +229,7 @@ fn providers_are_listed_and_named_by_listeners() {
         (registry("registry_file = \"a\"\nname_sources = [\"cn\"]\n"), "must be one of 'subject'"),
         (registry("registry_file = \"a\"\nname_sources = [\"ip\", \"ip\"]\n"), "there twice"),
         (more("registry_file = \"a\"\n"), "only by registry"),
-        (more("from = \"username\"\nclaims = [\"sub=${username}\"]\n"), "is not a name"),
+        (more("from = \"username\"\nclaims = [\"sub=${username}\"]\n"), "remove '${username}'"),
         (more("jwks_url = \"https://id.example/${clientid}\"\n"), "not substituted"),
         (http("headers = [\"X-Id: a\", \"x-id: b\"]\n"), "'x-id' is set twice"),
         (http("body = [\"u=${username}\", \"u=x\"]\n"), "'u' is set twice"),

@@ -99,7 +99,7 @@ pub(super) fn check(
     }
 }
 
-/// Where the token is, if there is one. What comes by its own method is in the place of the password.
+/// Where the token is, if there is one. What comes by its own method is in place of the password.
 fn shown_token<'a>(request: &'a AuthRequest, demands: &Demands) -> Option<&'a [u8]> {
     match demands.from {
         Some(TokenField::Username) if !request.has_token_method => {

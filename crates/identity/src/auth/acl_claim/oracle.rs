@@ -121,18 +121,32 @@ fn rule_of(item: &Value) -> Option<Rule> {
         None => None,
         Some(value) => retain_of(value)?,
     };
-    let is_at_address = match item.get("ipaddr") {
-        None => true,
-        Some(value) => {
-            let networks = texts_of(value).filter(|texts| !texts.is_empty())?;
-            let is_in = |network: &&str| match *network {
-                "10.0.0.0/8" | ADDRESS => Some(true),
-                "192.168.0.0/16" => Some(false),
-                _ => None,
-            };
-            networks.iter().map(is_in).collect::<Option<Vec<_>>>()?.contains(&true)
-        }
+    let (is_at_address, is_for_client) = (is_at_address(item)?, is_for_client(item)?);
+    Some(Rule {
+        allows,
+        publish,
+        subscribe,
+        filters,
+        exact,
+        qos,
+        retain,
+        is_at_address,
+        is_for_client,
+    })
+}
+
+fn is_at_address(item: &Map<String, Value>) -> Option<bool> {
+    let Some(value) = item.get("ipaddr") else { return Some(true) };
+    let networks = texts_of(value).filter(|texts| !texts.is_empty())?;
+    let is_in = |network: &&str| match *network {
+        "10.0.0.0/8" | ADDRESS => Some(true),
+        "192.168.0.0/16" => Some(false),
+        _ => None,
     };
+    Some(networks.iter().map(is_in).collect::<Option<Vec<_>>>()?.contains(&true))
+}
+
+fn is_for_client(item: &Map<String, Value>) -> Option<bool> {
     let mut is_for_client = true;
     for (name, own) in [("username", USERNAME), ("clientid", CLIENT_ID)] {
         if let Some(value) = item.get(name) {
@@ -147,17 +161,7 @@ fn rule_of(item: &Value) -> Option<Rule> {
             };
         }
     }
-    Some(Rule {
-        allows,
-        publish,
-        subscribe,
-        filters,
-        exact,
-        qos,
-        retain,
-        is_at_address,
-        is_for_client,
-    })
+    Some(is_for_client)
 }
 
 fn texts_of(value: &Value) -> Option<Vec<&str>> {

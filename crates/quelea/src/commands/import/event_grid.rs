@@ -1,5 +1,5 @@
-//! `quelea import --from event-grid`: clients become a registry, groups, topic spaces and bindings a
-//! policy file.
+//! `quelea import --from event-grid`: clients become a registry; groups, topic spaces and bindings
+//! become a policy file.
 
 use identity::auth::policy_file;
 use identity::event_grid::{Resources, read};
