@@ -1,7 +1,17 @@
 //! What a JSON Web Token must contain.
 
-use super::keys::TokenField;
+use super::schema::words;
 use super::template::Template;
+
+words! {
+    /// The field of the CONNECT that has a token.
+    TokenField {
+        /// The password.
+        Password = "password",
+        /// The username.
+        Username = "username",
+    }
+}
 
 /// What a token has to say, and what becomes of it.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,10 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::demands::Demands;
-use super::keys::{
-    BodyForm, ClientAuth, HttpMethod, NameSource, ProviderKind, RawProvider, TokenField,
-};
+use super::demands::{Demands, TokenField};
+use super::keys::{BodyForm, ClientAuth, HttpMethod, NameSource, ProviderKind, RawProvider};
 use super::schema::Section;
 use super::source::{Settings, default_of, unknown};
 use super::template::Template;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::bridges::{RawBridge, RawBridgeTls, RawBridgeTopic};
 use super::cluster::RawCluster;
+use super::demands::TokenField;
 use super::namespaces::{RawNamespace, UnknownNamespace};
 use super::schema::{Section, ValueKind, bytes, bytes_or, count, count_or, secs, settings, words};
 
@@ -157,16 +158,6 @@ words! {
         Json = "json",
         /// The format of web forms.
         Form = "form",
-    }
-}
-
-words! {
-    /// The field of the CONNECT that has a token.
-    TokenField {
-        /// The password.
-        Password = "password",
-        /// The username.
-        Username = "username",
     }
 }
 

@@ -31,7 +31,7 @@ use std::path::PathBuf;
 pub use api::{API_PREFIX, ApiAddress, ApiConfig, CertificateRoles, TOKEN_FILE};
 pub use bridges::{BridgeConfig, BridgeDirection, BridgeProtocol, BridgeTls, BridgeTopic};
 pub use cluster::{ClusterConfig, EngineLogin, EngineServer, EngineTls};
-pub use demands::Demands;
+pub use demands::{Demands, TokenField};
 pub use derived::Derived;
 pub use durability::DurabilityConfig;
 pub use endpoint::{Address, Endpoint, Transport};
@@ -39,7 +39,7 @@ pub use identity::{FILE, HttpConfig, JwtConfig, Method, Provider, RegistryConfig
 pub use keys::{
     AccessFile, Auth, BodyForm, CertificateIdentity, ClientAuth, DurabilityLevel, Events, Limits,
     LogFormat, LogLevel, NEVER, NameSource, QueueOverflow, SelfCheck, Server, SessionOwner,
-    SharedStrategy, Sys, TlsVersion, TokenField, WhenFull,
+    SharedStrategy, Sys, TlsVersion, WhenFull,
 };
 pub use machine::Machine;
 pub use namespaces::{Namespace, NamespaceSource, NamespaceState, Placing};

@@ -126,7 +126,6 @@ impl Acceptor {
         }
         let (origin, generation) = (*arrival.charge.sharer(), arrival.generation);
         let listener = arrival.listener.clone();
-        let certificate = peer.tls.as_ref().and_then(|tls| tls.certificate.clone());
         let request = AuthRequest {
             origin,
             ticket: self.ticket(generation),
@@ -135,7 +134,7 @@ impl Acceptor {
             username: credentials.request.username.as_deref().map(str::to_owned),
             password: credentials.password.as_deref().map(<[u8]>::to_vec),
             certificate_identity,
-            certificate,
+            certificate: peer.tls.as_ref().and_then(|tls| tls.certificate.clone()),
             peer_host: ip(&peer.address).map(|ip| ip.to_string()).unwrap_or_default(),
             allow_anonymous: listener.allow_anonymous && credentials.request.auth_method.is_none(),
             has_token_method: credentials.request.auth_method.is_some(),
