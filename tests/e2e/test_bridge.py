@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 import subprocess
+import threading
 import time
 from contextlib import contextmanager
 
@@ -436,3 +437,128 @@ def test_a_kill_beside_mosquitto_loses_nothing_and_doubles_nothing(
         wanted = {payload.split(b":")[1] for payload in publisher.acknowledged}
         assert wanted <= set(payloads), sorted(wanted - set(payloads))
         assert len(payloads) == len(set(payloads)), payloads
+
+
+def test_a_ring_of_three_brokers_does_not_relay_for_ever(start):
+    ports = [free_port() for _ in range(3)]
+    keys = {"hops_max": 5}
+    ring = [
+        start(
+            FIXED.format(port)
+            + bridge_to(ports[(index + 1) % 3], ["t both 1"], name=f"b{index}", **keys)
+        )
+        for index, port in enumerate(ports)
+    ]
+    for index, broker in enumerate(ring):
+        eventually(lambda: is_connected(broker, f"b{index}"), "the bridge")
+    with Peer(ports[0]).accepted(client_id="one") as one:
+        one.send(publish("t", b"round", 1, 1))
+        one.expect(PUBACK)
+
+    def dropped():
+        counts = [broker.metrics() for broker in ring]
+        return sum(v for own in counts for name, v in own.items() if 'reason="hops"' in name)
+
+    # One copy in each direction.
+    assert eventually(lambda: dropped() == 2, "the end of the copies")
+
+
+def test_a_bridge_uses_the_next_address_a_password_and_a_namespace(start, passwords):
+    port = free_port()
+    remote = start(
+        f'[[listeners]]\nurl = "ws://127.0.0.1:{port}/mqtt"\n'
+        + FIXED.format(free_port())
+        + '[auth]\npassword_file = "{dir}/passwords"\n',
+        files={"passwords": passwords},
+    )
+    addresses = [f"tcp://127.0.0.1:{free_port()}", f"ws://127.0.0.1:{port}/mqtt"]
+    keys = {"addresses": addresses, "username": "anna", "password_file": "secret"}
+    namespaces = '[[namespaces]]\nname = "red"\n'
+    own = free_port()
+    broker = start(
+        f'[[listeners]]\nurl = "tcp://127.0.0.1:{own}"\nallow_anonymous = true\n'
+        'namespace = "red"\n' + FIXED.format(free_port()) + namespaces
+        + bridge_to(port, ["t out 1"], namespace="red", **keys),
+        files={"secret": "secret\n"},
+    )
+    eventually(lambda: is_connected(broker), "the bridge")
+    there = Peer(remote.port()).accepted(client_id="there", user="anna", password="secret")
+    there.subscribed("t")
+    for broker_port, payload in ((broker.port("tcp", 1), b"other"), (own, b"red")):
+        with Peer(broker_port).accepted(client_id="one") as one:
+            one.send(publish("t", payload, 1, 1))
+            one.expect(PUBACK)
+    assert there.message()[1] == b"red"
+    there.close()
+
+
+def test_the_session_of_a_removed_bridge_queues_until_it_is_purged(start):
+    remote, port = remote_of(start)
+    broker = bridging(start, port, ["t out 1"], '[api]\nlisten = "http"\n')
+    text = broker.config.read_text()
+    broker.config.write_text(text[: text.index("[[bridges]]")] + text[text.index("[api]") :])
+    broker.restart("terminate")
+    publisher = Publisher(broker.port(), "t", 1)
+    publisher.publish("m:1")
+
+    def ctl(*command):
+        run = [QUELEA, "ctl", "--data", str(broker.data), "--json", "clients", *command]
+        return subprocess.run(run, check=True, capture_output=True).stdout
+
+    assert json.loads(ctl("show", "$bridge/cloud"))["queued_messages"] == 1
+    ctl("purge", "$bridge/cloud")
+    assert sum_of(broker, "quelea_sessions") == 1
+    assert remote.process.poll() is None
+
+
+@pytest.mark.parametrize("victim", ["bridge", "remote"])
+def test_kills_during_load_in_both_directions_lose_and_double_nothing(start, victim):
+    """Publishers at both brokers go on while one of the brokers is killed."""
+    remote, port = remote_of(start, MORE_QUEUE)
+    topics = ["out/# out 2", "in/# in 2"]
+    broker = bridging(start, port, topics, MORE_QUEUE, in_flight_max=20)
+    for target, topic in ((remote, "out/#"), (broker, "in/#")):
+        with Peer(target.port()).accepted(
+            client_id="ledger", clean=False, properties=PERSISTENT
+        ) as peer:
+            peer.subscribed(topic, 2)
+    sides = [(broker, remote, "out"), (remote, broker, "in")]
+    publishers = [
+        Publisher(source.port(), f"{topic}/{number}", 2)
+        for source, _, topic in sides
+        for number in range(4)
+    ]
+    stop = threading.Event()
+
+    def load(index, publisher):
+        number = 0
+        while not stop.is_set():
+            publisher.publish(f"m:{index}-{number}")
+            number += 1
+
+    threads = [threading.Thread(target=load, args=pair) for pair in enumerate(publishers)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            seen = relayed(broker)
+            eventually(lambda: relayed(broker) > seen + 100, "load")
+            (broker if victim == "bridge" else remote).restart("kill")
+            eventually(lambda: is_connected(broker), "the bridge")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    for publisher in publishers[::4]:
+        while b"m:end" not in publisher.acknowledged:
+            publisher.publish("m:end")
+    for number, (_, target, _) in enumerate(sides):
+        own = publishers[4 * number : 4 * number + 4]
+        payloads = drained(target.port(), "ledger", b"end")
+        wanted = {p.split(b":")[1] for publisher in own for p in publisher.acknowledged}
+        assert wanted <= set(payloads), sorted(wanted - set(payloads))
+        assert len(payloads) == len(set(payloads)), "doubled"
+
+
+def relayed(broker):
+    return sum_of(broker, "quelea_bridge_messages_total")
