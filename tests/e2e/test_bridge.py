@@ -6,14 +6,14 @@ import struct
 import subprocess
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from bridges import LISTENER, bridge_to, free_port, is_connected, mosquitto
 from broker import PATIENCE_SECS, QUELEA, eventually, sum_of
 from wire import (
-    CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, ack, connect, fresh, publish,
+    CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, ack, connect, fresh, packet, publish,
     subscribe,
 )
 
@@ -562,3 +562,43 @@ def test_kills_during_load_in_both_directions_lose_and_double_nothing(start, vic
 
 def relayed(broker):
     return sum_of(broker, "quelea_bridge_messages_total")
+
+
+MEMORY = '\n[durability]\nlevel = "memory"\n'
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+@pytest.mark.parametrize("victim", ["bridge", "remote", "beside mosquitto"])
+def test_after_one_broker_has_lost_its_session_later_messages_arrive_once(
+    start, tmp_path, victim, direction
+):
+    with ExitStack() as stack:
+        if victim == "beside mosquitto":
+            port = stack.enter_context(mosquitto(tmp_path)).port
+        else:
+            remote, port = remote_of(start, MEMORY if victim == "remote" else "")
+        more = "" if victim == "remote" else MEMORY
+        broker = bridging(start, port, [f"t {direction} 2"], more, protocol="3.1.1")
+        source, target = (broker.port(), port) if direction == "out" else (port, broker.port())
+        publisher = Publisher(source, "t", 2)
+        for number in range(20):
+            publisher.publish(f"m:early-{number}")
+        seen = len(broker.log)
+        (remote if victim == "remote" else broker).restart("kill")
+        lost = "the remote has no session" if victim == "remote" else "this broker has no session"
+        broker.wait_for_log(lambda event: event["message"].startswith(lost), seen)
+        eventually(lambda: is_connected(broker), "the bridge")
+        peer = stack.enter_context(listening(target, "t"))
+        wanted = [f"m:late-{number}".encode() for number in range(40)]
+        got = []
+        for payload in wanted:
+            while payload not in publisher.acknowledged:
+                publisher.publish(payload.decode())
+            while payload not in got:
+                first, body = peer.recv()
+                if first & 0xF0 == PUBLISH:
+                    got.append(body[5:])
+                    peer.send(packet(PUBREC, body[3:5]))
+                else:
+                    peer.send(packet(PUBCOMP, body))
+        assert [payload for payload in got if b"late" in payload] == wanted

@@ -798,7 +798,7 @@ mod tests {
         let packet_len = bytes.len();
         let many = bytes.repeat(OUT_BYTES_MAX / 5);
         let taken = relay.on_bytes(Side::Local, &many, 0).unwrap();
-        assert!(taken < many.len() && taken % packet_len == 0);
+        assert!(taken < many.len() && taken.is_multiple_of(packet_len));
         let waiting = relay.unwritten(Side::Remote).len();
         assert!((OUT_BYTES_MAX..OUT_BYTES_MAX + packet_len).contains(&waiting), "{waiting}");
         assert!(!relay.takes(Side::Local) && relay.takes(Side::Remote));
