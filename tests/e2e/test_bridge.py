@@ -1,6 +1,7 @@
 """Bridges: of quelea to quelea and mosquitto, and of mosquitto to quelea."""
 
 import json
+import signal
 import socket
 import struct
 import subprocess
@@ -322,8 +323,10 @@ def test_a_bridge_uses_tls_with_a_client_certificate(start, certs):
     eventually(lambda: is_connected(broker), "the bridge")
     there = listening(remote.port("tcp"), "t")
     with Peer(broker.port()).accepted(client_id="one") as one:
-        one.send(publish("t", b"over TLS"))
-        assert there.message()[1] == b"over TLS"
+        # More than fits into buffers on the way.
+        for number in range(200):
+            one.send(publish("t", f"{number}" + " " * 50_000, 1, number + 1))
+        assert [int(there.message()[1]) for _ in range(200)] == list(range(200))
     there.close()
 
 
@@ -602,3 +605,21 @@ def test_after_one_broker_has_lost_its_session_later_messages_arrive_once(
                 else:
                     peer.send(packet(PUBCOMP, body))
         assert [payload for payload in got if b"late" in payload] == wanted
+
+
+def test_a_remote_that_hangs_is_left_and_comes_back(start):
+    remote, port = remote_of(start)
+    broker = bridging(start, port, ["t out 1"], keep_alive_secs=5)
+    remote.process.send_signal(signal.SIGSTOP)
+    try:
+        silent = "the remote has not answered within keep_alive_secs"
+        broker.wait_for_log(lambda event: event.get("detail") == silent)
+        assert not is_connected(broker)
+    finally:
+        remote.process.send_signal(signal.SIGCONT)
+    eventually(lambda: is_connected(broker), "the bridge")
+    there = listening(port, "t")
+    with Peer(broker.port()).accepted(client_id="one") as one:
+        one.send(publish("t", b"again", 1, 1))
+        assert there.message()[1] == b"again"
+    there.close()
