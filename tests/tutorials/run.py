@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the commands of the tutorials as a reader would, and compares what they print.
 
-`tests/tutorials/run.py` runs all pages of docs/tutorials, `tests/tutorials/run.py PAGE...` only
-these. The last line is `tutorials: N passed, N failed`. Each page runs in an empty directory, in
+`tests/tutorials/run.py` runs all pages of docs/tutorials and the marked blocks of README.md,
+`tests/tutorials/run.py PAGE...` only these. The last line is `tutorials: N passed, N failed`. Each page runs in an empty directory, in
 namespaces of its own: the ports that the page names are free, and nothing outlives it.
 
 A page has these blocks:
@@ -254,6 +254,9 @@ def follow(page):
     directory = Path(tempfile.mkdtemp(prefix="quelea-tutorial-"))
     reader = Reader(directory)
     step = None
+    # Where README builds them.
+    (directory / "target").mkdir()
+    (directory / "target/quick").symlink_to(QUELEA.parent.resolve())
     try:
         for step in steps(page.read_text()):
             reader.take(step)
@@ -292,7 +295,7 @@ def main():
     chosen = [Path(argument) for argument in sys.argv[1:]]
     if os.environ.get(INSIDE):
         return inside(chosen[0])
-    pages = chosen or sorted(page for page in PAGES.glob("*.md") if page.name != "README.md")
+    pages = chosen or [ROOT / "README.md", *sorted(PAGES.glob("*.md"))]
     prefix = namespaces()
     if prefix is None:
         print("tutorials: not run: this machine allows no namespaces (unshare --net --pid)")
