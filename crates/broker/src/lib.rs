@@ -55,5 +55,5 @@ pub use shard::mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardI
 pub use shard::shared::{Memory, Shared};
 pub use shard::waits::Waits;
 pub use shard::{Rest, Shard};
-pub use stats::metrics::{Counter, Description, MetricType, Metrics};
+pub use stats::metrics::{Counter, Counters, Description, Figure, MetricType, Metrics};
 pub use stats::sys;

@@ -57,11 +57,15 @@ export const last = (data, name) => data.series.get(name)?.at(-1);
 
 export const gauge = (data, name) => data.series.get(name) ?? data.times.map(() => null);
 
-// Per second. A counter that got smaller belongs to a broker that was started again.
+// Per second, over all labels of the name. A counter that got smaller belongs to a broker that was
+// started again.
 export function rate(data, name) {
-  const values = data.series.get(name);
+  const lists = [...data.series].filter(([full]) => full === name || full.startsWith(`${name}{`))
+    .map(([, values]) => values);
+  const sum = (place) => (lists.length === 0 || lists.some((values) => values[place] == null)
+    ? null : lists.reduce((all, values) => all + values[place], 0));
   return data.times.map((time, place) => {
-    const [now, before] = [values?.[place], values?.[place - 1]];
+    const [now, before] = [sum(place), sum(place - 1)];
     if (now == null || before == null || now < before) return null;
     return (now - before) / (time - data.times[place - 1]);
   });

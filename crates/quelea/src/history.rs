@@ -15,7 +15,7 @@ use base::{memory, resident_bytes};
 pub const INTERVAL_SECS: u64 = 10;
 
 /// Samples that are kept, 6 hours of them. The oldest is dropped. With eight bytes for each series
-/// (about 100) the ring has less than [`BYTES_MAX`].
+/// (about 130) the ring has less than [`BYTES_MAX`].
 pub const SAMPLES_MAX: usize = 2_160;
 
 /// The most memory of the ring.
@@ -82,7 +82,7 @@ impl History {
     /// The present values.
     pub fn values(&self) -> Vec<u64> {
         let Sources { shared, board, turns } = &self.sources;
-        let mut values: Vec<u64> = vec![0; Metrics::DESCRIPTIONS.len()];
+        let mut values: Vec<u64> = vec![0; Metrics::descriptions().len()];
         for own in &shared.metrics {
             for (sum, value) in values.iter_mut().zip(own.values()) {
                 *sum = sum.wrapping_add(value);
@@ -123,7 +123,7 @@ fn series_of(sources: &Sources) -> Vec<Series> {
         label => format!("{name}{{{label}}}"),
     };
     let gauge = |name: String| Series { name, kind: MetricType::Gauge };
-    let core = Metrics::DESCRIPTIONS
+    let core = Metrics::descriptions()
         .iter()
         .map(|metric| Series { name: labelled(metric.name, metric.label), kind: metric.kind });
     let own = ["quelea_memory_held_bytes", "process_resident_memory_bytes"];

@@ -33,6 +33,8 @@ pub struct Sources<'a> {
     /// None: this broker belongs to no cluster.
     pub cluster: Option<&'a ClusterFigures>,
     pub clock: Clock,
+    /// `limits.memory_bytes_max`.
+    pub memory_bytes_max: u64,
 }
 
 /// All metrics: each of the core's, per shard, those of the logs where there are any, those of the
@@ -62,6 +64,7 @@ pub fn exposition(sources: &Sources<'_>) -> String {
     write_namespaces(&mut text, shared);
     write_bridges(&mut text, &sources.bridges.figures());
     write_own(&mut text, shared, clock);
+    write_memory(&mut text, shared, sources.memory_bytes_max);
     if let Some(process) = Process::now() {
         write_process(&mut text, &process);
     }
@@ -72,7 +75,7 @@ pub fn exposition(sources: &Sources<'_>) -> String {
 fn write_shards(text: &mut String, shared: &Shared) {
     let shards: Vec<Vec<u64>> = shared.metrics.iter().map(|own| own.values()).collect();
     let mut last = "";
-    for (number, metric) in Metrics::DESCRIPTIONS.iter().enumerate() {
+    for (number, metric) in Metrics::descriptions().iter().enumerate() {
         if metric.name != last {
             head(text, metric.name, metric.kind, metric.family_help());
         }
@@ -403,6 +406,11 @@ fn write_own(text: &mut String, shared: &Shared, clock: Clock) {
     let lost = Logging::lines_lost();
     write_one(text, "quelea_logging_lines_lost_total", MetricType::Counter, help, lost);
     write_consumers(text, shared);
+}
+
+fn write_memory(text: &mut String, shared: &Shared, bytes_max: u64) {
+    let help = "The limit limits.memory_bytes_max.";
+    write_one(text, "quelea_memory_limit_bytes", MetricType::Gauge, help, bytes_max);
     let help = "Allocated memory, which limits.memory_bytes_max limits.";
     write_one(text, "quelea_memory_held_bytes", MetricType::Gauge, help, memory::held_bytes());
     let name = "quelea_memory_shortages_total";

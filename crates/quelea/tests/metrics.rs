@@ -47,7 +47,7 @@ const INTRODUCTION: &str = "\
 start. A shard is a part of the sessions and topics. A metric with the label `shard` has one value
 for each; `sum(quelea_connections)` is the total.
 
-Alert on:
+Alert on the metrics below. [Monitoring](monitoring.md) has these alerts and dashboards as files.
 
 | Metric | Meaning |
 |---|---|
@@ -132,6 +132,7 @@ fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {
         bridges: &BridgeBoard::new(["cloud"].into_iter()),
         cluster,
         clock: Clock::start(),
+        memory_bytes_max: 1 << 30,
     })
 }
 
@@ -215,8 +216,8 @@ fn table() -> String {
 
 /// What each value of a label of the core stands for.
 fn meaning_of_labels(name: &str) -> String {
-    let own = broker::Metrics::DESCRIPTIONS.iter();
-    let own = own.filter(|metric| metric.name == name && !metric.label.is_empty());
+    let own = broker::Metrics::descriptions().iter();
+    let own = own.filter(|metric| metric.name == name && metric.help != metric.family_help());
     let meaning = |metric: &broker::Description| format!(" `{}`: {}.", metric.label, metric.help);
     own.map(meaning).collect()
 }

@@ -8,8 +8,8 @@ use crate::alias::AliasUse;
 use crate::layout::{Layout, Template};
 use crate::read_pauses::ReadPauses;
 use crate::{
-    Awaited, Bucket, Identifiers, InboundAliases, LARGE_BYTES_MIN, Message, NEVER, OutboundAliases,
-    Outbox, Rate, Respondent, Terms,
+    Awaited, Bucket, Control, Identifiers, InboundAliases, LARGE_BYTES_MIN, Message, NEVER,
+    OutboundAliases, Outbox, Rate, Respondent, Terms,
 };
 
 /// Memory is kept ready for at most this many times what has arrived of a packet, or as much as the
@@ -457,7 +457,7 @@ impl Link {
         let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
         let version = self.settings.version;
         self.outbox.append(|out| ack.encode(version, out));
-        self.outbox.note_control();
+        self.outbox.note_control(Control::of_ack(kind));
     }
 
     /// Writes any packet but PUBLISH. False if the client does not take packets of this size
@@ -465,19 +465,19 @@ impl Link {
     pub fn write(&mut self, packet: &Packet<'_>) -> bool {
         let version = self.settings.version;
         let limit = self.settings.packet_bytes_max as usize;
-        let fits = self.outbox.append(|out| {
+        let first = self.outbox.append(|out| {
             let before = out.len();
             packet.encode(version, out);
-            let fits = out.len() - before <= limit;
-            if !fits {
+            let first = out.get(before).copied().filter(|_| out.len() - before <= limit);
+            if first.is_none() {
                 out.truncate(before);
             }
-            fits
+            first
         });
-        if fits {
-            self.outbox.note_control();
+        if let Some(first) = first {
+            self.outbox.note_control(Control::of_first_byte(first));
         }
-        fits
+        first.is_some()
     }
 
     /// Writes a PUBLISH, with its packet id and DUP flag: a few bytes of header before bytes that

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use codec::AckKind;
+
 use crate::Message;
 
 /// Payloads of at least this many bytes are sent from the shared message instead of being copied
@@ -28,9 +30,52 @@ pub struct Outbox {
     tail: Vec<u8>,
     /// Bytes of the first chunk that are already written: a chunk is hardly longer than a packet.
     written: u32,
-    /// Packets other than PUBLISH that were appended since they were last counted.
-    controls: u32,
+    /// Packets other than PUBLISH that were appended since they were last counted, by
+    /// [`Control`]. What does not fit is not counted: acknowledgements of publishes are bounded by
+    /// the receive maximum, which fits, and reading stops long before so many others wait.
+    controls: [u16; Control::COUNT],
     len: usize,
+}
+
+/// A packet other than PUBLISH that a broker sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    Puback,
+    Pubrec,
+    Pubrel,
+    Pubcomp,
+    Suback,
+    Unsuback,
+    Pingresp,
+    /// CONNACK, DISCONNECT and AUTH: few in the life of a connection.
+    Other,
+}
+
+impl Control {
+    pub const COUNT: usize = 8;
+
+    /// By the first byte of the packet, whose upper half is its type.
+    pub const fn of_first_byte(byte: u8) -> Self {
+        match byte >> 4 {
+            4 => Self::Puback,
+            5 => Self::Pubrec,
+            6 => Self::Pubrel,
+            7 => Self::Pubcomp,
+            9 => Self::Suback,
+            11 => Self::Unsuback,
+            13 => Self::Pingresp,
+            _ => Self::Other,
+        }
+    }
+
+    pub const fn of_ack(kind: AckKind) -> Self {
+        match kind {
+            AckKind::Puback => Self::Puback,
+            AckKind::Pubrec => Self::Pubrec,
+            AckKind::Pubrel => Self::Pubrel,
+            AckKind::Pubcomp => Self::Pubcomp,
+        }
+    }
 }
 
 /// What is appended through `bytes` belongs to the outbox once it is [counted](End::count).
@@ -89,13 +134,15 @@ impl Outbox {
     }
 
     /// A whole packet other than PUBLISH was appended.
-    pub const fn note_control(&mut self) {
-        self.controls = self.controls.wrapping_add(1);
+    pub const fn note_control(&mut self, control: Control) {
+        let count = &mut self.controls[control as usize];
+        *count = count.saturating_add(1);
     }
 
-    /// How many packets other than PUBLISH were appended since the last call.
-    pub const fn take_controls(&mut self) -> u32 {
-        std::mem::replace(&mut self.controls, 0)
+    /// How many packets other than PUBLISH were appended since the last call, if any were.
+    pub fn take_controls(&mut self) -> Option<[u16; Control::COUNT]> {
+        let controls = std::mem::take(&mut self.controls);
+        (controls != [0; Control::COUNT]).then_some(controls)
     }
 
     #[cold]

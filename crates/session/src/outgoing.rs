@@ -37,6 +37,21 @@ pub struct Delivery {
     pub terms: Terms,
 }
 
+impl Delivery {
+    /// What it counts as once it is written.
+    #[inline]
+    pub fn as_sent(&self) -> Sent {
+        Sent { qos: self.terms.qos, payload_bytes: self.message.payload_len() }
+    }
+}
+
+/// A PUBLISH to a client, as counters see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub qos: QoS,
+    pub payload_bytes: usize,
+}
+
 /// How one session gets a message.
 #[derive(Clone, Debug)]
 pub struct Terms {

@@ -4,7 +4,7 @@ use codec::{Ack, AckKind, Property, Publish, QoS, Reason, Violation};
 
 use crate::{
     Acked, Awaited, Delivery, Incoming, Link, LinkSettings, Message, NEVER, Origin, Outgoing,
-    Publishing, Rates, Respondent, Template, Terms,
+    Publishing, Rates, Respondent, Sent, Template, Terms,
 };
 
 /// What happens to a delivery when the queue of its session is full.
@@ -449,7 +449,7 @@ impl Session {
         packet_id: u16,
         now_ms: u64,
         may_have: impl Fn(&Message) -> bool,
-        mut report: impl FnMut(Result<usize, (Dropped, Origin)>),
+        mut report: impl FnMut(Result<Sent, (Dropped, Origin)>),
     ) -> bool {
         let is_of_this_link = self.outgoing.commit(packet_id);
         let Some(link) = self.link.as_deref_mut() else { return is_of_this_link };
@@ -457,7 +457,7 @@ impl Session {
             let why = if !may_have(message) {
                 Dropped::Denied
             } else if link.write_publish(message, terms, (packet_id, false), now_ms) {
-                report(Ok(message.payload_len()));
+                report(Ok(Sent { qos: terms.qos, payload_bytes: message.payload_len() }));
                 continue;
             } else {
                 Dropped::TooLarge
@@ -470,13 +470,13 @@ impl Session {
 
     /// Moves what waits into the outbox, as far as window and outbox allow: first what has to be
     /// sent again, then the queue. `may_have` is asked about each message that waited; `report`
-    /// hears of each delivery that leaves the queue, with its payload bytes, and of each that is
+    /// hears of each delivery that leaves the queue, and of each that is
     /// given up on the way.
     pub fn pump(
         &mut self,
         now_ms: u64,
         may_have: impl Fn(&Message) -> bool,
-        mut report: impl FnMut(Result<usize, (Dropped, Origin)>),
+        mut report: impl FnMut(Result<Sent, (Dropped, Origin)>),
     ) {
         let Some(link) = self.link.as_deref_mut() else { return };
         let dropped = |dropped, origin| report(Err((dropped, origin)));
@@ -492,7 +492,7 @@ impl Session {
                 return;
             }
             let Some(delivery) = self.outgoing.dequeue() else { return };
-            let payload_bytes = delivery.message.payload_len();
+            let sent = delivery.as_sent();
             let offered = if delivery.message.is_expired(now_ms) {
                 if delivery.terms.qos != QoS::AtMostOnce {
                     self.outgoing.skip_packet_id();
@@ -509,7 +509,7 @@ impl Session {
                 Offered::Dropped(dropped) => report(Err((dropped, Origin::default()))),
                 // It is withheld, and reported when it leaves.
                 Offered::Queued => {}
-                _ => report(Ok(payload_bytes)),
+                _ => report(Ok(sent)),
             }
         }
     }

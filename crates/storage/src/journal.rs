@@ -128,6 +128,8 @@ pub struct Stats {
     pub spares: usize,
     pub used_bytes: u64,
     pub live_bytes: u64,
+    /// See [`Journal::live_bytes_max`]. 0: no limit.
+    pub live_bytes_max: u64,
     pub pending_bytes: usize,
     /// See [`Journal::damaged`].
     pub is_damaged: bool,
@@ -463,6 +465,7 @@ impl Journal {
             used_bytes: self.ledger.used_bytes(),
             live_bytes: self.ledger.live_bytes(),
             pending_bytes: self.pending_bytes,
+            live_bytes_max: self.live_bytes_max().unwrap_or(0),
             is_damaged: self.damaged().is_some(),
             ..self.stats
         }

@@ -121,10 +121,7 @@ impl Client {
             !*rechecks || grants.allows(identity, Action::Receive, message.topic())
         };
         session.pump(cx.now_ms, may_have, |outcome| match outcome {
-            Ok(payload_bytes) => {
-                metrics.publishes_sent.add(1);
-                metrics.publish_bytes_sent.add(payload_bytes as u64);
-            }
+            Ok(sent) => metrics.count_sent(sent),
             Err(reason) => given_up.push(reason),
         });
         let outgoing = &self.session.outgoing;

@@ -39,6 +39,7 @@ impl Sessions {
             }
         }
         walk.next_slot = end;
+        cx.metrics.topic_filters.set(self.router.filter_count() as u64);
         if end == slots_end {
             cx.metrics.queued.set(walk.queued);
             cx.metrics.in_flight.set(walk.in_flight);

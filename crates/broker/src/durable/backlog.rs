@@ -36,7 +36,7 @@ impl Durable {
         delivery: &Delivery,
     ) -> bool {
         let now_ms = cx.now_ms;
-        let (payload_bytes, serial) = (delivery.message.payload_len(), delivery.terms.serial);
+        let (sent, serial) = (delivery.as_sent(), delivery.terms.serial);
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let bytes = bytes.unwrap_or_default();
         let is_full = self.is_backlog_full(cx, client, router, bytes);
@@ -55,11 +55,11 @@ impl Durable {
                 Overflow::Reject => Offered::Refused,
                 _ => Offered::Dropped(Dropped::QueueFull),
             };
-            client.after_offer(cx, payload_bytes, offered);
+            client.after_offer(cx, sent, offered);
             return false;
         }
         durable.count_in(serial, bytes, delivery.message.expires_at_ms(), now_ms);
-        client.after_offer(cx, payload_bytes, Offered::Queued);
+        client.after_offer(cx, sent, Offered::Queued);
         if is_full {
             self.drop_oldest(cx, client, router);
         }

@@ -192,7 +192,7 @@ impl Durable {
         let session = client.key;
         cx.buffers.lend(client);
         let serial = delivery.terms.serial;
-        let payload_bytes = delivery.message.payload_len();
+        let sent = delivery.as_sent();
         let is_expired = delivery.message.is_expired(now_ms);
         let is_uncommitted = delivery.terms.qos == QoS::ExactlyOnce;
         let (offered, packet_id) = if is_expired {
@@ -234,7 +234,7 @@ impl Durable {
                 });
             }
         }
-        client.after_offer(cx, payload_bytes, offered);
+        client.after_offer(cx, sent, offered);
     }
 
     /// A delivery is complete.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use codec::{Ack, AckKind, Properties, Reason};
 use policy::{Action, Identity};
-use session::Message;
+use session::{Control, Message};
 use storage::{Journal, Level, Position};
 
 use crate::clients::Sessions;
@@ -105,7 +105,8 @@ impl Durable {
                 let client = sessions.at(session).filter(|c| c.connection == connection)?;
                 let link = client.session.link_mut()?;
                 link.outbox.append(|out| out.extend_from_slice(&packet));
-                link.outbox.note_control();
+                let first = packet.first().copied().unwrap_or_default();
+                link.outbox.note_control(Control::of_first_byte(first));
                 client.mark_dirty(cx);
             }
             Promise::SessionEnded { client } => self.finish_end(cx, sessions, client),
@@ -161,10 +162,7 @@ impl Durable {
         };
         let is_of_this_link =
             session.commit(packet_id, now_ms, may_have, |outcome| match outcome {
-                Ok(payload_bytes) => {
-                    metrics.publishes_sent.add(1);
-                    metrics.publish_bytes_sent.add(payload_bytes as u64);
-                }
+                Ok(sent) => metrics.count_sent(sent),
                 Err(reason) => given_up.push(reason),
             });
         client.mark_dirty(cx);

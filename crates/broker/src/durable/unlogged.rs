@@ -44,8 +44,8 @@ impl Durable {
         delivery: Delivery,
     ) {
         let now_ms = cx.now_ms;
+        let sent = delivery.as_sent();
         let Delivery { message, terms } = delivery;
-        let payload_bytes = message.payload_len();
         let dropped = self.why_not_aside(client, &message, now_ms);
         let session = client.key;
         let Some(store) = self.store.as_mut().expected() else { return };
@@ -72,7 +72,7 @@ impl Durable {
             }
             (dropped, _) => Offered::Dropped(dropped.unwrap_or(Dropped::Unlogged)),
         };
-        client.after_offer(cx, payload_bytes, offered);
+        client.after_offer(cx, sent, offered);
     }
 
     fn why_not_aside(

@@ -17,7 +17,6 @@ const FACT_BYTES_MAX: usize = 64;
 /// What was taken from a connection in one go.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    packets: u64,
     publishes: u64,
     publish_bytes: usize,
     pub(crate) bytes: usize,
@@ -28,7 +27,6 @@ pub(crate) struct Taken {
 impl Taken {
     pub(crate) const fn count(&mut self, packet: &Packet<'_>, packet_len: usize) {
         self.bytes += packet_len;
-        self.packets += 1;
         if matches!(packet, Packet::Publish(_)) {
             self.publishes += 1;
             self.publish_bytes += packet_len;
@@ -240,7 +238,7 @@ impl Client {
 
 impl Context {
     pub(crate) fn count_taken(&self, taken: &Taken) {
-        self.metrics.packets_received.add(taken.packets);
+        self.metrics.count_publishes_received(taken.publishes);
         self.metrics.bytes_received.add(taken.bytes as u64);
     }
 

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use codec::QoS;
-use session::{Delivery, Dropped, Message, NEVER, Offered, Overflow, Terms};
+use session::{Delivery, Dropped, Message, NEVER, Offered, Overflow, Sent, Terms};
 use smallvec::SmallVec;
 use topic::FilterId;
 
@@ -389,12 +389,13 @@ impl Groups {
         };
         let limits = client.limits.queue;
         let delivered_for_good = terms.qos == QoS::AtMostOnce;
+        let sent = Sent { qos: terms.qos, payload_bytes: message.payload_len() };
         let offered = client.session.offer(&message, terms, &limits, None, now_ms);
         client.publish_load();
         if !matches!(offered, Offered::Written | Offered::Queued) || delivered_for_good {
             cx.notify_home(key, serial, true);
         }
-        client.after_offer(cx, message.payload_len(), offered);
+        client.after_offer(cx, sent, offered);
         if delivered_for_good {
             // No acknowledgement will ask for the next one.
             self.pull(cx, durable, number);

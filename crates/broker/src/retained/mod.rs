@@ -12,7 +12,7 @@ use crate::shard::context::Context;
 use std::sync::Arc;
 
 use codec::{QoS, Reason};
-use session::{Account, Delivery, Message, Respondent, Terms};
+use session::{Account, Delivery, Message, Respondent, Sent, Terms};
 
 use home::PAGE_MESSAGES;
 pub(crate) use home::Retained;
@@ -301,8 +301,9 @@ impl Sessions {
             }
         }
         let limits = client.limits.queue;
+        let sent = Sent { qos: terms.qos, payload_bytes: message.payload().len() };
         let offered = client.session.offer_or_wait(message, terms, &limits, now_ms);
-        client.after_offer(cx, message.payload().len(), offered);
+        client.after_offer(cx, sent, offered);
     }
 }
 

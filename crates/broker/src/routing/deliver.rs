@@ -3,7 +3,7 @@
 use codec::{QoS, Reason};
 use policy::Action;
 use session::{
-    Delivery, Dropped, Identifiers, LARGE_BYTES_MIN, Link, Message, Offered, Template, Terms,
+    Delivery, Dropped, Identifiers, LARGE_BYTES_MIN, Link, Message, Offered, Sent, Template, Terms,
     Traits,
 };
 use topic::Subscription;
@@ -468,7 +468,8 @@ impl Client {
             // The client would take what has this packet id after a crash for a repetition.
             return self.note_dropped(cx, Dropped::Unlogged);
         }
-        let has_no_queue = terms.qos == QoS::AtMostOnce;
+        let sent = Sent { qos: terms.qos, payload_bytes };
+        let has_no_queue = sent.qos == QoS::AtMostOnce;
         let Self { session, limits, .. } = self;
         let template = fan_out.template.as_mut();
         let offered = session.offer(message, terms, &limits.queue, template, now_ms);
@@ -478,7 +479,7 @@ impl Client {
         if has_no_queue || !self.pauses_all_instead(cx, router, (message, payload_bytes), pace) {
             fan_out.pace.slow_to(pace);
         }
-        self.after_offer(cx, payload_bytes, offered);
+        self.after_offer(cx, sent, offered);
     }
 
     /// While the queue is long, publishers of large messages are not paused one by one, but all
@@ -498,13 +499,11 @@ impl Client {
             && self.pause_publishers(cx, router, message, pace.is_filling)
     }
 
-    /// Counts and reports the result of an offer.
+    /// Counts and reports the result of an offer of `sent`.
     #[inline]
-    pub(crate) fn after_offer(&mut self, cx: &mut Context, payload_bytes: usize, offered: Offered) {
+    pub(crate) fn after_offer(&mut self, cx: &mut Context, sent: Sent, offered: Offered) {
         if offered == Offered::Written {
-            let metrics = &cx.metrics;
-            metrics.publishes_sent.add(1);
-            metrics.publish_bytes_sent.add(payload_bytes as u64);
+            cx.metrics.count_sent(sent);
             self.mark_dirty(cx);
         } else {
             self.note_not_written(cx, offered);

@@ -538,7 +538,7 @@ pub(crate) fn check(
     publish: &Publish<'_>,
     memory: OwnMemory<'_>,
 ) -> Result<Checked, Ended> {
-    cx.metrics.publishes_received.add(1);
+    cx.metrics.publishes_received.count(publish.qos as usize);
     cx.metrics.publish_bytes_received.add(publish.payload.len() as u64);
     cx.flow.work.charge(client.grants.topic_units());
     check_offered(client, publish).map_err(Ended::Violation)?;

@@ -192,6 +192,11 @@ impl Router {
         self.index.subscription(filter, slot)
     }
 
+    /// The filters that somebody has subscribed to.
+    pub(crate) fn filter_count(&self) -> usize {
+        self.index.filter_count()
+    }
+
     /// Puts a subscription into the index, and claims what follows from it.
     pub(crate) fn subscribe(&mut self, filter: Name<'_>, subscription: Subscription) -> Subscribed {
         let filter = &*filter.key();

@@ -97,7 +97,7 @@ impl Shard {
                 if may_wait && self.goes_on_later(slot, (packet, packet_len)) {
                     break;
                 }
-                self.on_packet(slot, packet).map(|()| Pace::default())
+                self.on_packet(slot, rest[0], packet).map(|()| Pace::default())
             };
             taken.count(packet, packet_len);
             let pace = match outcome {
@@ -132,7 +132,8 @@ impl Shard {
     }
 
     /// Deals with any packet but a PUBLISH, of which `on_packets` takes care.
-    pub(super) fn on_packet(&mut self, slot: u32, packet: &Packet<'_>) -> Result<(), Ended> {
+    fn on_packet(&mut self, slot: u32, first: u8, packet: &Packet<'_>) -> Result<(), Ended> {
+        self.cx.metrics.count_received(first);
         match packet {
             Packet::Publish(_) => {}
             Packet::Ack(ack) if ack.kind == AckKind::Pubrel => {
@@ -320,8 +321,8 @@ impl Shard {
         if let Some(buffer) = spare {
             cx.buffers.keep(buffer);
         }
-        if controls > 0 {
-            cx.metrics.controls_sent.add(u64::from(controls));
+        if let Some(controls) = controls {
+            cx.metrics.count_controls(&controls);
         }
         if waits_to_be_read {
             client.read_on_if_it_reads(cx);

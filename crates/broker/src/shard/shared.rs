@@ -318,9 +318,9 @@ impl Shared {
         self.retained_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// A counter summed over all shards.
-    pub fn total(&self, counter: impl Fn(&Metrics) -> &crate::Counter) -> u64 {
-        self.metrics.iter().map(|metrics| counter(metrics).value()).sum()
+    /// A figure summed over all shards and labels.
+    pub fn total<T: crate::Figure + ?Sized>(&self, figure: impl Fn(&Metrics) -> &T) -> u64 {
+        self.metrics.iter().map(|metrics| figure(metrics).total()).sum()
     }
 }
 

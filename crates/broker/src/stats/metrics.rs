@@ -1,6 +1,9 @@
 //! Counters of one shard: written by one thread, read by any.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use session::{Control, Sent};
 
 /// A number with a single writer: adding is a plain load and store.
 #[derive(Debug, Default)]
@@ -21,6 +24,63 @@ impl Counter {
 
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters of one thing that differ in a label.
+#[derive(Debug)]
+pub struct Counters<const N: usize>([Counter; N]);
+
+impl<const N: usize> Default for Counters<N> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl<const N: usize> Counters<N> {
+    /// One more of the label at this index. None at an index that has no label.
+    #[inline]
+    pub fn count(&self, index: usize) {
+        self.add(index, 1);
+    }
+
+    #[inline]
+    pub fn add(&self, index: usize, count: u64) {
+        if let Some(counter) = self.0.get(index) {
+            counter.add(count);
+        }
+    }
+
+    /// With this label only.
+    pub fn of(&self, index: usize) -> u64 {
+        self.0.get(index).map_or(0, Counter::value)
+    }
+}
+
+/// What a field of [`Metrics`] counts, whatever its labels.
+pub trait Figure {
+    fn total(&self) -> u64;
+    /// Appends the value of each label.
+    fn push_values(&self, values: &mut Vec<u64>);
+}
+
+impl Figure for Counter {
+    fn total(&self) -> u64 {
+        self.value()
+    }
+
+    fn push_values(&self, values: &mut Vec<u64>) {
+        values.push(self.value());
+    }
+}
+
+impl<const N: usize> Figure for Counters<N> {
+    fn total(&self) -> u64 {
+        self.0.iter().map(Counter::value).sum()
+    }
+
+    fn push_values(&self, values: &mut Vec<u64>) {
+        values.extend(self.0.iter().map(Counter::value));
     }
 }
 
@@ -55,29 +115,47 @@ impl Description {
     }
 }
 
+/// Names of the fields and their types: those `by` a list of labels have a counter for each.
 macro_rules! metrics {
-    ($($field:ident: $kind:ident $name:literal $([$label:literal])?, $help:literal;)*) => {
+    (@type) => { Counter };
+    (@type $labels:ident) => { Counters<{ $labels.len() }> };
+    (@labels $($label:literal)?) => { &[concat!("", $($label)?)] };
+    (@labels by $labels:ident) => { &$labels };
+    ($(
+        $field:ident: $kind:ident $name:literal $([$label:literal])? $(by $labels:ident)?,
+        $help:literal;
+    )*) => {
         /// All counters of a shard.
         #[derive(Debug, Default)]
         #[repr(align(128))] // Own cache lines: shards do not slow each other down.
         pub struct Metrics {
-            $(#[doc = $help] pub $field: Counter,)*
+            $(#[doc = $help] pub $field: metrics!(@type $($labels)?),)*
         }
 
         impl Metrics {
             /// What each metric is, in the order of [`Metrics::values`].
-            pub const DESCRIPTIONS: &'static [Description] = &[
-                $(Description {
-                    name: $name,
-                    label: concat!("", $($label)?),
-                    kind: MetricType::$kind,
-                    help: $help,
-                },)*
-            ];
+            pub fn descriptions() -> &'static [Description] {
+                static ALL: LazyLock<Vec<Description>> = LazyLock::new(|| {
+                    let mut all = Vec::new();
+                    $(
+                        let labels: &[&'static str] = metrics!(@labels $($label)? $(by $labels)?);
+                        all.extend(labels.iter().map(|label| Description {
+                            name: $name,
+                            label,
+                            kind: MetricType::$kind,
+                            help: $help,
+                        }));
+                    )*
+                    all
+                });
+                &ALL
+            }
 
             /// The present values.
             pub fn values(&self) -> Vec<u64> {
-                vec![$(self.$field.value(),)*]
+                let mut values = Vec::new();
+                $(self.$field.push_values(&mut values);)*
+                values
             }
         }
     };
@@ -112,20 +190,22 @@ metrics! {
         "Subscriptions of all sessions, shared ones included.";
     shared_subscriptions: Gauge "quelea_shared_subscriptions",
         "Shared subscriptions of all sessions.";
-    packets_received: Counter "quelea_packets_received_total",
-        "Packets of any kind from clients.";
-    controls_sent: Counter "quelea_control_packets_sent_total",
-        "Packets other than PUBLISH to clients, counted when they are written to the connection.";
+    topic_filters: Gauge "quelea_topic_filters",
+        "Topic filters with at least one subscription in the shard. The value is a few seconds old.";
+    packets_received: Counter "quelea_packets_received_total" by RECEIVED,
+        "Packets from clients that have a session, by type.";
+    controls_sent: Counter "quelea_control_packets_sent_total" by SENT,
+        "Packets other than PUBLISH to clients, by type, counted when they are written to the connection.";
     bytes_received: Counter "quelea_received_bytes_total",
         "Bytes of MQTT packets from clients.";
     bytes_sent: Counter "quelea_sent_bytes_total",
         "Bytes of MQTT packets to clients.";
-    publishes_received: Counter "quelea_publishes_received_total",
-        "PUBLISH packets from clients.";
+    publishes_received: Counter "quelea_publishes_received_total" by QOS,
+        "PUBLISH packets from clients, by QoS.";
     publish_bytes_received: Counter "quelea_publish_received_bytes_total",
         "Payload bytes of PUBLISH packets from clients.";
-    publishes_sent: Counter "quelea_publishes_sent_total",
-        "PUBLISH packets to clients, counted when they are queued for the socket.";
+    publishes_sent: Counter "quelea_publishes_sent_total" by QOS,
+        "PUBLISH packets to clients, by QoS, counted when they are queued for the socket.";
     publish_bytes_sent: Counter "quelea_publish_sent_bytes_total",
         "Payload bytes of PUBLISH packets to clients.";
     queued: Gauge "quelea_queued_messages",
@@ -188,13 +268,72 @@ metrics! {
         "Events that were not logged because there were too many at once.";
 }
 
+impl Metrics {
+    /// A packet other than PUBLISH has arrived, with this first byte.
+    #[inline]
+    pub(crate) fn count_received(&self, first_byte: u8) {
+        let index = RECEIVED_INDEX[usize::from(first_byte >> 4)];
+        self.packets_received.count(usize::from(index));
+    }
+
+    #[inline]
+    pub(crate) fn count_publishes_received(&self, count: u64) {
+        self.packets_received.add(0, count);
+    }
+
+    #[inline]
+    pub(crate) fn count_sent(&self, sent: Sent) {
+        self.publishes_sent.count(sent.qos as usize);
+        self.publish_bytes_sent.add(sent.payload_bytes as u64);
+    }
+
+    /// As many packets as an outbox has counted.
+    pub(crate) fn count_controls(&self, controls: &[u16; Control::COUNT]) {
+        for (index, count) in controls.iter().enumerate().filter(|(_, count)| **count > 0) {
+            self.controls_sent.add(index, u64::from(*count));
+        }
+    }
+}
+
+const QOS: [&str; 3] = ["qos=\"0\"", "qos=\"1\"", "qos=\"2\""];
+
+/// In the order of `RECEIVED_INDEX`. A connection that sends another type is closed.
+const RECEIVED: [&str; 11] = [
+    "type=\"publish\"",
+    "type=\"puback\"",
+    "type=\"pubrec\"",
+    "type=\"pubrel\"",
+    "type=\"pubcomp\"",
+    "type=\"subscribe\"",
+    "type=\"unsubscribe\"",
+    "type=\"pingreq\"",
+    "type=\"disconnect\"",
+    "type=\"auth\"",
+    "type=\"other\"",
+];
+
+/// The label of each packet type of the standard, from 0 on.
+const RECEIVED_INDEX: [u8; 16] = [10, 10, 10, 0, 1, 2, 3, 4, 5, 10, 6, 10, 7, 10, 8, 9];
+
+/// In the order of [`Control`].
+const SENT: [&str; Control::COUNT] = [
+    "type=\"puback\"",
+    "type=\"pubrec\"",
+    "type=\"pubrel\"",
+    "type=\"pubcomp\"",
+    "type=\"suback\"",
+    "type=\"unsuback\"",
+    "type=\"pingresp\"",
+    "type=\"other\"",
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_reason_of_a_dropped_message_is_a_label() {
-        let labels: Vec<&str> = Metrics::DESCRIPTIONS.iter().map(|metric| metric.label).collect();
+        let labels: Vec<&str> = Metrics::descriptions().iter().map(|metric| metric.label).collect();
         for reason in session::Dropped::ALL {
             assert!(labels.contains(&&*format!("reason=\"{}\"", reason.word())), "{reason:?}");
         }

@@ -23,8 +23,8 @@ pub struct Figures<'a> {
 }
 
 impl Figures<'_> {
-    fn total(&self, counter: impl Fn(&Metrics) -> &crate::Counter) -> u64 {
-        self.shared.total(counter)
+    fn total<T: crate::Figure>(&self, figure: impl Fn(&Metrics) -> &T) -> u64 {
+        self.shared.total(figure)
     }
 }
 

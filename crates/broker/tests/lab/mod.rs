@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use broker::admission::{self, Admission, Refusal};
 use broker::{
-    ConnectRequest, Counter, Event, Limits, Mail, Metrics, Name, Reauthenticate, Replay, Scope,
+    ConnectRequest, Event, Figure, Limits, Mail, Metrics, Name, Reauthenticate, Replay, Scope,
     Settings, Shard, Shared,
 };
 use codec::{
@@ -220,8 +220,8 @@ impl Lab {
         any
     }
 
-    pub(crate) fn total(&self, counter: impl Fn(&Metrics) -> &Counter) -> u64 {
-        self.shared.total(counter)
+    pub(crate) fn total<T: Figure>(&self, figure: impl Fn(&Metrics) -> &T) -> u64 {
+        self.shared.total(figure)
     }
 
     /// Fills segments of the first shard with what is replaced at once, so that all before it is

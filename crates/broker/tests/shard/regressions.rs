@@ -7,7 +7,7 @@ use crate::lab::{
     with_limits,
 };
 use broker::admission::{self, AuthStep};
-use broker::{ConnectRequest, Event, Limits, Settings};
+use broker::{ConnectRequest, Event, Limits, Metrics, Settings};
 use codec::{
     AckKind, Connect, Packet, Properties, Property, PropertyBuf, Publish, Reason, RetainHandling,
     SubscribeOptions, Version, Will,
@@ -520,6 +520,58 @@ fn packets_before_the_last_one_are_counted() {
     lab.bytes(client, &[0xC0, 0, 0xC0, 0, 0xE0, 0]);
     assert_eq!(lab.total(|m| &m.packets_received), 3);
     assert_eq!(lab.total(|m| &m.bytes_received), 6);
+}
+
+#[test]
+fn packets_are_counted_by_qos_and_type() {
+    let mut lab = Lab::new(1);
+    let subscriber = lab.open(request("subscriber"));
+    let publisher = lab.open(request("publisher"));
+    lab.subscribe(subscriber, "a", 1);
+    for (count, qos) in [(1, 0), (2, 1), (3, 2)] {
+        for packet_id in 1..=count {
+            lab.publish(publisher, "a", b"x", qos, packet_id);
+            if qos == 2 {
+                lab.ack(publisher, AckKind::Pubrel, packet_id);
+            }
+        }
+    }
+    for packet_id in 1..=5 {
+        lab.ack(subscriber, AckKind::Puback, packet_id);
+    }
+    lab.send(publisher, &Packet::Pingreq);
+    lab.unsubscribe(subscriber, "a");
+    lab.settle();
+    let metrics = &lab.shared.metrics[0];
+    let by_label: Vec<(String, u64)> = Metrics::descriptions()
+        .iter()
+        .zip(metrics.values())
+        .filter(|(metric, value)| metric.name.ends_with("_total") && *value > 0)
+        .filter(|(metric, _)| metric.label.contains("qos") || metric.label.contains("type"))
+        .map(|(metric, value)| (format!("{}{{{}}}", &metric.name[7..], metric.label), value))
+        .collect();
+    let expected = [
+        ("packets_received_total{type=\"publish\"}", 6),
+        ("packets_received_total{type=\"puback\"}", 5),
+        ("packets_received_total{type=\"pubrel\"}", 3),
+        ("packets_received_total{type=\"subscribe\"}", 1),
+        ("packets_received_total{type=\"unsubscribe\"}", 1),
+        ("packets_received_total{type=\"pingreq\"}", 1),
+        ("control_packets_sent_total{type=\"puback\"}", 2),
+        ("control_packets_sent_total{type=\"pubrec\"}", 3),
+        ("control_packets_sent_total{type=\"pubcomp\"}", 3),
+        ("control_packets_sent_total{type=\"suback\"}", 1),
+        ("control_packets_sent_total{type=\"unsuback\"}", 1),
+        ("control_packets_sent_total{type=\"pingresp\"}", 1),
+        ("control_packets_sent_total{type=\"other\"}", 2),
+        ("publishes_received_total{qos=\"0\"}", 1),
+        ("publishes_received_total{qos=\"1\"}", 2),
+        ("publishes_received_total{qos=\"2\"}", 3),
+        ("publishes_sent_total{qos=\"0\"}", 1),
+        ("publishes_sent_total{qos=\"1\"}", 5),
+    ];
+    assert_eq!(by_label, expected.map(|(name, value)| (name.to_owned(), value)));
+    assert_eq!(lab.total(|m| &m.publishes_received), 6);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use std::iter;
 
-use broker::{ConnectRequest, Counter, Metrics, Settings, Shared};
+use broker::{ConnectRequest, Figure, Metrics, Settings, Shared};
 use codec::Version;
 use policy::Access;
 
@@ -107,8 +107,8 @@ fn drive_until(driver: &mut TestDriver, is_so: impl Fn(&TestDriver) -> bool) {
     panic!("it does not come to that");
 }
 
-fn count(driver: &TestDriver, counter: impl Fn(&Metrics) -> &Counter) -> u64 {
-    driver.shards[0].shared().total(counter)
+fn count<T: Figure>(driver: &TestDriver, figure: impl Fn(&Metrics) -> &T) -> u64 {
+    driver.shards[0].shared().total(figure)
 }
 
 #[test]

@@ -549,7 +549,7 @@ impl World {
         assert!(debtor.is_none(), "somebody is still charged: {debtor:?}");
         let sessions: usize = self.shards.iter().map(Shard::session_count).sum();
         assert_eq!(sessions, 0, "sessions are left");
-        let names = Metrics::DESCRIPTIONS;
+        let names = Metrics::descriptions();
         for (shard, metrics) in self.shared.metrics.iter().enumerate() {
             for (description, value) in names.iter().zip(metrics.values()) {
                 let is_gauge = description.kind == broker::MetricType::Gauge;

@@ -68,7 +68,7 @@ function Charts({ data }) {
     .map(([label, share]) => ({ label, values: quantile(data, name, share) }));
   const has = (name) => data.series.has(name);
   const byQos = (name) => family(data, name, "qos").map(([full, qos]) => [`QoS ${qos}`, full]);
-  const [inQos, outQos] = [byQos("quelea_messages_received_total"), byQos("quelea_messages_sent_total")];
+  const [inQos, outQos] = [byQos("quelea_publishes_received_total"), byQos("quelea_publishes_sent_total")];
   const dropped = family(data, DROPS, "reason")
     .filter(([full]) => last(data, full) > 0)
     .map(([full, reason]) => [reason.replaceAll("_", " "), full]);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use broker::Metrics;
+use broker::{Figure as _, Metrics};
 
 use super::call::Call;
 use super::problem::Problem;
@@ -16,7 +16,8 @@ use base::resident_bytes;
 
 pub(crate) fn info(api: &Api) -> Outcome {
     let shared = &api.shards.shared;
-    let total = |counter: fn(&Metrics) -> &broker::Counter| shared.total(counter);
+    let total =
+        |value: fn(&Metrics) -> u64| -> u64 { shared.metrics.iter().map(|own| value(own)).sum() };
     let (state, detail) = api.facts.health.readiness();
     let word = match (state, &detail) {
         (State::Ready, Some(_)) => "not_ready",
@@ -28,15 +29,15 @@ pub(crate) fn info(api: &Api) -> Outcome {
         detail,
         uptime_secs: api.facts.clock.uptime_secs(),
         shards: shared.shard_count,
-        connections: total(|m| &m.connections),
-        sessions: total(|m| &m.sessions),
-        subscriptions: total(|m| &m.subscriptions),
-        retained_messages: total(|m| &m.retained),
-        retained_bytes: total(|m| &m.retained_bytes),
-        messages_received: total(|m| &m.publishes_received),
-        messages_sent: total(|m| &m.publishes_sent),
+        connections: total(|m| m.connections.total()),
+        sessions: total(|m| m.sessions.total()),
+        subscriptions: total(|m| m.subscriptions.total()),
+        retained_messages: total(|m| m.retained.total()),
+        retained_bytes: total(|m| m.retained_bytes.total()),
+        messages_received: total(|m| m.publishes_received.total()),
+        messages_sent: total(|m| m.publishes_sent.total()),
         messages_dropped: dropped(api),
-        publishes_refused: total(|m| &m.publishes_refused),
+        publishes_refused: total(|m| m.publishes_refused.total()),
         resident_bytes: resident_bytes().unwrap_or_default(),
     })
 }
@@ -44,7 +45,7 @@ pub(crate) fn info(api: &Api) -> Outcome {
 /// All reasons together.
 fn dropped(api: &Api) -> u64 {
     let of_shard = |metrics: &Metrics| {
-        let named = Metrics::DESCRIPTIONS.iter().zip(metrics.values());
+        let named = Metrics::descriptions().iter().zip(metrics.values());
         named
             .filter(|(metric, _)| metric.name == "quelea_messages_dropped_total")
             .map(|(_, value)| value)

@@ -442,6 +442,12 @@ pub const FIGURES: &[Figure] = &[
         of: |stats| stats.live_bytes,
     },
     Figure {
+        name: "live_limit_bytes",
+        kind: broker::MetricType::Gauge,
+        help: "Bytes of needed records above which the log may become full. 0: no limit.",
+        of: |stats| stats.live_bytes_max,
+    },
+    Figure {
         name: "used_bytes",
         kind: broker::MetricType::Gauge,
         help: "Bytes of the log that are used, including those to be reclaimed.",

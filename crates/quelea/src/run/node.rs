@@ -109,6 +109,7 @@ fn answer_while_waiting(
     let limiter = ConnectionLimiter::new(config.limits.connections_max);
     let board = JournalBoard::new(0, health.clone());
     let life_cycle = LifeCycle::new(&config.events, &shared, clock);
+    let memory_bytes_max = config.limits.memory_bytes_max;
     let figures = ClusterFigures { role: "standby".to_owned(), ..ClusterFigures::default() };
     let pages = http::router(
         health,
@@ -124,6 +125,7 @@ fn answer_while_waiting(
                 bridges: &super::BridgeBoard::default(),
                 cluster: Some(&figures),
                 clock,
+                memory_bytes_max,
             })
         }),
     );

@@ -179,6 +179,7 @@ impl Parts {
         let (certificates, life_cycle) = (self.certificates.clone(), self.life_cycle.clone());
         let (member, self_checks) = (self.member.clone(), self.self_checks.clone());
         let bridges = self.bridges.clone();
+        let memory_bytes_max = self.config().limits.memory_bytes_max;
         Arc::new(move || {
             let cluster = member.as_ref().map(Member::figures);
             metrics::exposition(&Sources {
@@ -192,6 +193,7 @@ impl Parts {
                 bridges: &bridges,
                 cluster: cluster.as_ref(),
                 clock,
+                memory_bytes_max,
             })
         })
     }

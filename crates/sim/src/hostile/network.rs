@@ -1,7 +1,7 @@
 //! How they come, send, read and go; and what is seen of it.
 
 use broker::admission::{Admission, admit};
-use broker::{ConnectRequest, Memory, Name, ShardId};
+use broker::{ConnectRequest, Figure, Memory, Name, ShardId};
 use codec::{
     Ack, Connect, Packet, Properties, Property, PropertyBuf, Reason, Sender, Version, Will,
 };
@@ -351,11 +351,11 @@ struct Seen {
 impl Seen {
     fn of(world: &World, shard: ShardId) -> Self {
         let metrics = &world.node.shared.metrics[usize::from(shard)];
-        let deliveries =
+        let deliveries: [&dyn Figure; 3] =
             [&metrics.publishes_sent, &metrics.publishes_queued, &metrics.dropped_slow];
         Self {
-            packets: metrics.packets_received.value(),
-            deliveries: deliveries.iter().map(|counter| counter.value()).sum(),
+            packets: metrics.packets_received.total(),
+            deliveries: deliveries.iter().map(|figure| figure.total()).sum(),
             subscriptions: metrics.subscriptions.value(),
         }
     }
