@@ -40,6 +40,8 @@ password_file = "{dir}/passwords"
 name = "red"
 [api]
 listen = "http"
+[self_check]
+interval_secs = 1
 """
 
 
@@ -240,6 +242,7 @@ def test_the_dashboard_of_flock_reads_what_a_run_has(plain, prometheus, tmp_path
 HEALTHY = {
     "up": "1x60",
     "process_start_time_seconds": "1x60",
+    'quelea_self_check_success{listener="tcp://*:1883"}': "1x60",
     "process_open_fds": "10x60",
     "process_max_fds": "1000x60",
     "quelea_events_lost_total": "0x60",
@@ -286,6 +289,8 @@ HEALTHY = {
 ALERTS = {
     "QueleaDown": ({"up": "1x4 0x60"}, 5, 6),
     "QueleaRestarts": ({"process_start_time_seconds": "1x4 2 3 4x60"}, 6, 7),
+    "QueleaSelfCheckFails": (
+        {'quelea_self_check_success{listener="tcp://*:1883"}': "1x4 0x60"}, 6, 7),
     "QueleaWorkersBusy": ({'quelea_worker_turn_seconds_bucket{le="0.01"}': "0x60"}, 8, 13),
     "QueleaOpenFiles": ({"process_open_fds": "900x4 901x60"}, 9, 10),
     "QueleaLogLinesLost": ({"quelea_logging_lines_lost_total": "0x4 1x60"}, 4, 5),
