@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from broker import ROOT, Broker, eventually
+from manager import Manager
 from test_access import may_publish
 from test_cluster_directory import BASE, Standby, cluster, done, nats_server
 from wire import Peer
@@ -228,3 +229,43 @@ def test_a_log_in_that_nats_refuses_is_fatal(nats, early):
     node = early(configured(nats, "n1"))
     assert node.wait() == 1
     assert "NATS refuses the login of this node" in node.log_text()
+
+
+@pytest.fixture
+def managers():
+    """The service managers of two nodes, with a watchdog."""
+    made = [Manager(watchdog_secs=1), Manager(watchdog_secs=1)]
+    yield made
+    for manager in made:
+        manager.close()
+
+
+def test_the_service_manager_hears_of_each_role(nats, tmp_path, early, managers):
+    def is_ready(message):
+        return message.get("READY") == "1"
+
+    def is_fed(message):
+        return message.get("WATCHDOG") == "1"
+
+    make_cluster(nats, tmp_path)
+    nats.stop()
+    first, second = managers
+    active = early(configured(nats, "n1"), environment=first.environment)
+    # A start may wait for NATS as long as it takes.
+    waiting = first.message(lambda message: "cannot reach NATS" in message.get("STATUS", ""))
+    assert int(waiting["EXTEND_TIMEOUT_USEC"]) > 0
+    assert not any(is_ready(message) for message in first.messages)
+    nats.start()
+    first.wait_for(lambda message: message.get("STATUS", "").startswith("ready; "))
+    standby = early(configured(nats, "n2"), Standby, environment=second.environment)
+    seen = second.wait_for(is_ready)
+    assert "standby" in second.messages[seen - 1]["STATUS"]
+    seen = second.wait_for(is_fed, seen)
+    standby.process.send_signal(signal.SIGHUP)
+    seen = second.wait_for(lambda message: "RELOADING" in message, seen)
+    seen = second.wait_for(is_ready, seen)
+    active.terminate()
+    assert active.wait() == 0
+    first.wait_for(lambda message: message.get("STOPPING") == "1")
+    seen = second.wait_for(lambda message: message.get("STATUS", "").startswith("ready; "), seen)
+    second.wait_for(is_fed, seen)

@@ -152,13 +152,10 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
         )
     });
     let key = files::key(&options.key)?;
-    let info = match chain.first().and_then(|first| certificate::parse(first)) {
-        Some(info) => info,
-        None => {
-            let reason = "not an X.509 certificate".to_owned();
-            let path = options.certificate.clone();
-            return Err(TlsError::Certificate { path, section: 1, reason });
-        }
+    let Some(info) = chain.first().and_then(|first| certificate::parse(first)) else {
+        let reason = "not an X.509 certificate".to_owned();
+        let path = options.certificate.clone();
+        return Err(TlsError::Certificate { path, section: 1, reason });
     };
     let provider = Arc::new(provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))

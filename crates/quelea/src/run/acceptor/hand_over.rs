@@ -52,7 +52,7 @@ impl Acceptor {
             let refusal = refusal(&credentials, Reason::BANNED, "", BANNED);
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
-        self.pass_on(key, stream, credentials, rest);
+        self.pass_on(key, stream, credentials.request, rest);
     }
 
     /// The client of the self-check has a scope of its own, and no user name.
@@ -60,19 +60,20 @@ impl Acceptor {
         &mut self,
         key: usize,
         stream: Stream,
-        mut credentials: Box<Credentials>,
+        credentials: Box<Credentials>,
         rest: Vec<u8>,
     ) {
-        credentials.request.username = None;
-        credentials.request.scope = SCOPE;
-        self.pass_on(key, stream, credentials, rest);
+        let mut request = credentials.request;
+        request.username = None;
+        request.scope = SCOPE;
+        self.pass_on(key, stream, request, rest);
     }
 
     fn pass_on(
         &mut self,
         key: usize,
         mut stream: Stream,
-        credentials: Box<Credentials>,
+        mut request: ConnectRequest,
         rest: Vec<u8>,
     ) {
         let Some(arrival) = self.arrivals.try_remove(key) else { return };
@@ -81,7 +82,6 @@ impl Acceptor {
         if arrival.is_watched && self.poll.registry().deregister(&mut stream).is_err() {
             return;
         }
-        let mut request = credentials.request;
         request.origin = arrival.charge.sharer().to_string().into();
         let shard = self.context.shared.shard_of_client(request.name());
         let worker = usize::from(shard) % self.context.mailboxes.len();
