@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use broker::{
     Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Scope, Shard,
-    ShardId,
+    ShardId, Traced,
 };
 use codec::Reason;
 
@@ -53,6 +53,11 @@ pub trait Host {
     fn on_event(&mut self, shard: &mut Shard, scope: Scope, event: &Event, now_ms: u64);
 
     fn reauthenticate(&mut self, shard: ShardId, ask: &Reauthenticate) -> Reauthenticated;
+
+    /// Packets that operators look at. A host may have nobody who does.
+    fn on_traced(&mut self, traced: Vec<Traced>) {
+        drop(traced);
+    }
 
     /// A shard has ended a connection, and what went with it ends, too.
     fn on_close(&mut self, shard: ShardId, close: &Close);

@@ -606,6 +606,9 @@ impl<H: Host> Driver<H> {
         self.take_pauses(place);
         let shard = &mut self.shards[place];
         let shard_id = shard.id();
+        if !shard.effects().traced.is_empty() {
+            self.host.on_traced(std::mem::take(&mut shard.effects_mut().traced));
+        }
         let closes = std::mem::take(&mut shard.effects_mut().closes);
         for (scope, event) in std::mem::take(&mut shard.effects_mut().events) {
             self.host.on_event(shard, scope, &event, self.now_ms);

@@ -65,6 +65,11 @@ impl OutboundAliases {
         AliasUse::Set(self.aliases.len() as u16 + 1)
     }
 
+    /// The topic that an alias was set for. Looks at all of them.
+    pub fn topic(&self, alias: u16) -> Option<&[u8]> {
+        self.aliases.iter().find(|(_, own)| **own == alias).map(|(topic, _)| &**topic)
+    }
+
     /// The client has been sent `topic` with `alias`.
     pub fn remember(&mut self, topic: &[u8], alias: u16) {
         self.aliases.insert(topic.into(), alias);
@@ -84,6 +89,7 @@ mod tests {
         aliases.remember(b"b", 2);
         assert_eq!(aliases.choose(b"c"), AliasUse::Name);
         assert_eq!(aliases.choose(b"a"), AliasUse::Known(1));
+        assert_eq!((aliases.topic(2), aliases.topic(3)), (Some(b"b".as_slice()), None));
     }
 
     #[test]

@@ -330,6 +330,11 @@ impl Link {
         self.aliases_in.topic(alias)
     }
 
+    /// The topic that the client has been sent under an alias. Looks at all aliases.
+    pub fn topic_sent_as(&self, alias: u16) -> Option<&[u8]> {
+        self.aliases_out.as_ref()?.topic(alias)
+    }
+
     pub(crate) fn aliases_in(&mut self) -> &mut InboundAliases {
         &mut self.aliases_in
     }

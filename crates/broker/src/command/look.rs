@@ -265,7 +265,7 @@ impl WantedSubscriptions {
 }
 
 impl Wanted {
-    fn admits(&self, client: &Client) -> bool {
+    pub(crate) fn admits(&self, client: &Client) -> bool {
         let Identity { client_id, username, .. } = client.identity();
         let address = || client.session.link().map_or("", |link| &link.peer);
         self.scope.is_none_or(|scope| scope == client.scope)

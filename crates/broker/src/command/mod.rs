@@ -64,6 +64,8 @@ pub enum Command {
     Purge(Box<str>),
     /// Ends the connections of those who are banned, in one scope or in all, from a place on.
     EndBanned { from: u32, within: Option<Scope>, whom: Whom },
+    /// Ends the connections of those of the sessions that are wanted, from a place on.
+    Disconnect { from: u32, wanted: Wanted },
     /// Publishes a message, which may be retained.
     Publish(Publication),
     /// Ends connections of the namespace.

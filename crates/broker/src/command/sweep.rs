@@ -12,10 +12,20 @@ use crate::shard::context::Context;
 use crate::{Scope, SessionKey};
 
 impl Sessions {
-    /// As many as a page has rows, among as many slots as a page may look at.
+    /// Those of one scope. Nobody deletes the default namespace.
     pub(crate) fn slots_of(
         &self,
         scope: Scope,
+        from: u32,
+        is_wanted: impl Fn(&Client) -> bool,
+    ) -> (Vec<u32>, Swept) {
+        let is_own = |client: &Client| !scope.is_first() && client.scope == scope;
+        self.slots_where(from, |client| is_own(client) && is_wanted(client))
+    }
+
+    /// As many as a page has rows, among as many slots as a page may look at.
+    pub(crate) fn slots_where(
+        &self,
         from: u32,
         is_wanted: impl Fn(&Client) -> bool,
     ) -> (Vec<u32>, Swept) {
@@ -23,9 +33,7 @@ impl Sessions {
         let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
         let (mut slot, mut slots) = (from, Vec::new());
         while slot < looks_end && slots.len() < PAGE_ROWS as usize {
-            // Nobody deletes the default namespace.
-            let is_own = self.get(slot).filter(|client| client.scope == scope);
-            if !scope.is_first() && is_own.is_some_and(&is_wanted) {
+            if self.get(slot).is_some_and(&is_wanted) {
                 slots.push(slot);
             }
             slot += 1;

@@ -9,6 +9,7 @@ use crate::flow::{BURST_BYTES, BURST_MESSAGES, PAUSE_MS, RECHECK_MS};
 use crate::groups::table::Groups;
 use crate::routing::router::Router;
 use crate::shard::context::Context;
+use crate::shard::trace::TracedConnection;
 use crate::{Quota, Scope, SessionKey, ShardId, Space};
 
 /// What a fact of a subscription adds to its filter at the most.
@@ -22,6 +23,8 @@ pub(crate) struct Taken {
     pub(crate) bytes: usize,
     /// The connection is not to be read on for now.
     pub(crate) is_paused: bool,
+    /// Its packets are traced.
+    pub(crate) traced: Option<Box<TracedConnection>>,
 }
 
 impl Taken {

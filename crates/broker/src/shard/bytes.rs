@@ -59,7 +59,7 @@ impl Shard {
         let Input { bytes, memory } = input;
         self.cx.flow.work.begin();
         // The topic is that of the latest PUBLISH.
-        let (mut taken, mut topic) = (Taken::default(), "");
+        let (mut taken, mut topic) = (self.taken_from(slot, connection), "");
         while taken.bytes < bytes.len() && !self.cx.flow.work.is_spent() {
             let Self { cx, sessions, durable, groups, .. } = self;
             let found = sessions.with_index(slot).filter(|(c, _)| c.connection == connection);
@@ -81,7 +81,8 @@ impl Shard {
                 Ok(None) | Err(_) => {
                     let too_long = || client.limits.too_long_request(rest);
                     let violation = decoded.as_ref().err().copied().or_else(too_long);
-                    violation.into_iter().for_each(|v| self.end(slot, Ended::Violation(v)));
+                    let ended = violation.map(Ended::Violation);
+                    ended.into_iter().for_each(|it| self.end_noted(slot, &mut taken, bytes, it));
                     break;
                 }
             };
@@ -103,8 +104,7 @@ impl Shard {
             let pace = match outcome {
                 Ok(pace) => pace,
                 Err(ended) => {
-                    self.end(slot, ended);
-                    self.finish();
+                    self.end_noted(slot, &mut taken, bytes, ended);
                     break;
                 }
             };
@@ -117,13 +117,25 @@ impl Shard {
                 break;
             }
         }
-        self.cx.count_taken(&taken);
+        self.note_taken(slot, &mut taken, bytes);
         let Some(client) = self.sessions.connected(slot, connection) else {
             self.cx.flow.work.end();
             return taken;
         };
         taken.is_paused |= client.note_taken(&mut self.cx, &taken, taken.is_burst(bytes));
         taken
+    }
+
+    /// Ends a connection behind the packets that were taken from it.
+    fn end_noted(&mut self, slot: u32, taken: &mut Taken, bytes: &[u8], ended: Ended) {
+        self.trace_taken(slot, taken, bytes);
+        self.end(slot, ended);
+        self.finish();
+    }
+
+    fn note_taken(&mut self, slot: u32, taken: &mut Taken, bytes: &[u8]) {
+        self.trace_taken(slot, taken, bytes);
+        self.cx.count_taken(taken);
     }
 
     fn pause(&mut self, slot: u32, pace: Pace, is_burst: bool) -> bool {
@@ -300,6 +312,9 @@ impl Shard {
         let Some((client, router)) = sessions.with_index(slot) else { return };
         if client.connection != connection {
             return;
+        }
+        if cx.tracing.is_some() {
+            cx.trace_written(client, count);
         }
         let has_queue = client.session.outgoing.queued() > 0 || client.has_backlog();
         let waits = has_queue

@@ -5,7 +5,7 @@ use session::{Awaited, Respondent};
 
 use crate::clients::client::Client;
 use crate::command::change::{PUBLICATIONS_MAX, Pending};
-use crate::command::{Answer, Command, PAGE_LOOKS, Publication, Swept, Whom, rows_of};
+use crate::command::{Answer, Command, PAGE_LOOKS, Publication, Swept, Wanted, Whom, rows_of};
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
 use crate::routing::capacity::frees_room;
@@ -25,6 +25,11 @@ impl Shard {
             }
             Command::EndBanned { from, within, whom } => {
                 Answer::Ended(self.end_banned(*from, *within, whom))
+            }
+            Command::Disconnect { from, wanted } => {
+                let swept = self.disconnect(*from, wanted);
+                self.finish();
+                Answer::Swept(swept)
             }
             Command::CutOff { from } => {
                 let swept = self.cut_off(scope, *from);
@@ -187,6 +192,16 @@ impl Shard {
         self.cx.publications.wait_for(number, Pending { ticket, awaited, reason });
         self.cx.answer_publication(number);
         self.finish();
+    }
+
+    /// Ends the connections of those that are wanted.
+    fn disconnect(&mut self, from: u32, wanted: &Wanted) -> Swept {
+        let is_wanted = |client: &Client| client.is_connected() && wanted.admits(client);
+        let (slots, swept) = self.sessions.slots_where(from, is_wanted);
+        for slot in slots {
+            self.end(slot, Ended::Administrative);
+        }
+        swept
     }
 
     /// Ends the connections of a scope, of those sessions that have places from `from` on.

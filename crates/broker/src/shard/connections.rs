@@ -50,6 +50,7 @@ impl Shard {
                 _ => {}
             }
         }
+        self.trace_connect(&request);
         let (slot, session_present) = match self.sessions.find(request.name()) {
             Some(slot) => (slot, true),
             None if self.cx.lacks_room_for(&request) => {
@@ -168,6 +169,9 @@ impl Shard {
         }
         if notifies_client(&ended) && !link.is_lost {
             write_farewell(&mut link, &ended);
+        }
+        if self.cx.tracing.is_some() {
+            self.cx.trace_end(client.name(), &link, connection, &ended);
         }
         let farewell = std::mem::take(&mut link.outbox);
         client.charged.set_unsent(0);

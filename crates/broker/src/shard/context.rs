@@ -14,6 +14,7 @@ use crate::flow::write_order::Dirty;
 use crate::shard::buffers::Buffers;
 use crate::shard::effects::Effects;
 use crate::shard::timers::Timers;
+use crate::shard::trace::Tracing;
 use crate::{Confirm, Ended, Event, Mail, Metrics, Quota, Scope, ShardId, Shared, Space};
 
 /// Which shard this is, what shards share, how much work is left of the present turn, and the
@@ -38,6 +39,7 @@ pub(crate) struct Context {
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) buffers: Buffers,
     pub(crate) timers: Timers,
+    pub(crate) tracing: Option<Box<Tracing>>,
     /// Those that a client of this shard has been of.
     pub(crate) spaces: BTreeMap<Scope, Arc<Space>>,
 }
@@ -57,6 +59,7 @@ impl Context {
             doomed: Vec::new(),
             buffers: Buffers::default(),
             timers: Timers::default(),
+            tracing: None,
             spaces: BTreeMap::new(),
             shared,
         }

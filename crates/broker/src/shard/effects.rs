@@ -8,7 +8,7 @@ use session::Outbox;
 
 use crate::clients::client::Pace;
 use crate::flow::windows::CreditWindows;
-use crate::{Answer, Event, Mail, Metrics, Scope, SessionKey, ShardId, Shared};
+use crate::{Answer, Event, Mail, Metrics, Scope, SessionKey, ShardId, Shared, Traced};
 
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
 const EVENTS_MAX: usize = 10_000;
@@ -66,6 +66,8 @@ pub struct Effects {
     pub reauthentications: Vec<Reauthenticate>,
     /// To commands of operators, by their tickets.
     pub answers: Vec<(u32, Answer)>,
+    /// Packets that operators look at.
+    pub traced: Vec<Traced>,
     id: ShardId,
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
@@ -85,6 +87,7 @@ impl Effects {
             events: Vec::new(),
             reauthentications: Vec::new(),
             answers: Vec::new(),
+            traced: Vec::new(),
             id,
             shared: shared.clone(),
             metrics: Arc::clone(&shared.metrics[usize::from(id)]),

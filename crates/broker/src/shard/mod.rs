@@ -18,6 +18,7 @@ mod route;
 pub(crate) mod shared;
 mod ticks;
 pub(crate) mod timers;
+pub(crate) mod trace;
 pub(crate) mod waits;
 
 pub(crate) use gather::OwnMemory;
