@@ -1,13 +1,14 @@
 //! `quelea passwd`: changes a password file, as `mosquitto_passwd` does.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, BufRead, IsTerminal, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufRead, IsTerminal};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use identity::auth::passwords::{PasswordFile, check_username, is_of, user_lines, with_user};
+use identity::auth::password_changes::{
+    ChangeError, NewSecret, create_file, delete_user, put_user,
+};
+use identity::auth::passwords::check_username;
 
 use base::{EXIT_FAILURE, EXIT_OK, complain};
 
@@ -49,95 +50,36 @@ pub fn run(args: &PasswdArgs) -> u8 {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum PasswdError {
-    #[error("{0}")]
-    Username(&'static str),
-    #[error("cannot read {path}: {source}")]
-    Read { path: String, source: io::Error },
-    #[error("cannot write {path}: {source}")]
-    Write { path: String, source: io::Error },
-    #[error("{path}:{line}: {detail}")]
-    Line { path: String, line: usize, detail: &'static str },
-    #[error("user '{user}' is not in {path}")]
-    Unknown { user: String, path: String },
+pub(crate) enum PasswdError {
+    #[error(transparent)]
+    Change(#[from] ChangeError),
     #[error("cannot read the password: {0}")]
     Ask(io::Error),
     #[error("the two passwords differ; nothing was changed")]
     Differ,
-    #[error("the password is empty; nothing was changed")]
-    Empty,
 }
 
 fn change(
     args: &PasswdArgs,
     ask: &mut dyn FnMut() -> Result<Vec<u8>, PasswdError>,
 ) -> Result<(), PasswdError> {
-    check_username(&args.user).map_err(PasswdError::Username)?;
-    let path = || args.file.display().to_string();
-    let text = if args.create { String::new() } else { read(&args.file, args.delete)? };
-    // A line that the broker would refuse is reported now rather than at its next start.
-    PasswordFile::parse(&text).map_err(|(line, detail)| PasswdError::Line {
-        path: path(),
-        line,
-        detail,
-    })?;
-    let lines = if args.delete {
-        if !text.lines().any(|line| is_of(line, &args.user)) {
-            return Err(PasswdError::Unknown { user: args.user.clone(), path: path() });
-        }
-        Vec::new()
-    } else {
-        let password = match &args.password {
-            Some(password) => password.clone().into_bytes(),
-            None => ask()?,
-        };
-        if password.is_empty() {
-            return Err(PasswdError::Empty);
-        }
-        user_lines(&args.user, &password, args.scram)
+    check_username(&args.user).map_err(ChangeError::Username)?;
+    if args.delete {
+        return Ok(delete_user(&args.file, &args.user)?);
+    }
+    let password = match &args.password {
+        Some(password) => password.clone().into_bytes(),
+        None => ask()?,
     };
-    write(&args.file, &with_user(&text, &args.user, &lines))
-        .map_err(|source| PasswdError::Write { path: path(), source })
-}
-
-fn read(path: &Path, must_exist: bool) -> Result<String, PasswdError> {
-    match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !must_exist => Ok(String::new()),
-        result => {
-            result.map_err(|source| PasswdError::Read { path: path.display().to_string(), source })
-        }
+    let new = NewSecret { password: &password, scram: args.scram };
+    match args.create {
+        true => Ok(create_file(&args.file, &args.user, &new)?),
+        false => Ok(put_user(&args.file, &args.user, &new)?),
     }
-}
-
-/// Whole or not at all: a broker that reloads meanwhile sees the old file or the new one. Owner and
-/// mode of an existing file stay; a new one is its owner's alone.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    // Through a symbolic link: the link stays, what it points to is replaced.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".new-{}", std::process::id()));
-    let new = path.with_file_name(name);
-    let written = write_new(&new, &path, text).and_then(|()| fs::rename(&new, &path));
-    if written.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&new);
-    }
-    written
-}
-
-fn write_new(new: &Path, old: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(new)?;
-    file.write_all(text.as_bytes())?;
-    if let Ok(metadata) = fs::metadata(old) {
-        // Only root may give a file away; for others the file already is their own.
-        let _ = chown(new, Some(metadata.uid()), Some(metadata.gid()));
-        fs::set_permissions(new, fs::Permissions::from_mode(metadata.mode() & 0o7777))?;
-    }
-    file.sync_all()
 }
 
 /// Twice without echo from a terminal; else the first line of standard input.
-fn ask_password(user: &str) -> Result<Vec<u8>, PasswdError> {
+pub(crate) fn ask_password(user: &str) -> Result<Vec<u8>, PasswdError> {
     if !io::stdin().is_terminal() {
         let mut line = String::new();
         io::stdin().lock().read_line(&mut line).map_err(PasswdError::Ask)?;
@@ -161,6 +103,12 @@ A running broker reloads the file on SIGHUP.";
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::path::Path;
+
+    use identity::auth::passwords::PasswordFile;
+
     use super::*;
 
     struct TempDir(PathBuf);
@@ -224,15 +172,27 @@ mod tests {
         let dir = TempDir::new("errors");
         let file = dir.0.join("passwords");
         let delete = PasswdArgs { delete: true, ..args(&file, "anna") };
-        assert!(matches!(set(&delete, ""), Err(PasswdError::Read { .. })));
+        assert!(matches!(set(&delete, ""), Err(PasswdError::Change(ChangeError::Read { .. }))));
         fs::write(&file, "anna:plain\n").unwrap();
-        assert!(matches!(set(&args(&file, "bob"), "x"), Err(PasswdError::Line { line: 1, .. })));
+        assert!(matches!(
+            set(&args(&file, "bob"), "x"),
+            Err(PasswdError::Change(ChangeError::Line { line: 1, .. }))
+        ));
         assert_eq!(fs::read_to_string(&file).unwrap(), "anna:plain\n");
         fs::write(&file, "").unwrap();
-        assert!(matches!(set(&delete, ""), Err(PasswdError::Unknown { .. })));
-        assert!(matches!(set(&args(&file, "a:$b"), "x"), Err(PasswdError::Username(_))));
-        assert!(matches!(set(&args(&file, "anna"), ""), Err(PasswdError::Empty)));
+        assert!(matches!(set(&delete, ""), Err(PasswdError::Change(ChangeError::Unknown { .. }))));
+        assert!(matches!(
+            set(&args(&file, "a:$b"), "x"),
+            Err(PasswdError::Change(ChangeError::Username(_)))
+        ));
+        assert!(matches!(
+            set(&args(&file, "anna"), ""),
+            Err(PasswdError::Change(ChangeError::Empty))
+        ));
         let nowhere = dir.0.join("no/such/file");
-        assert!(matches!(set(&args(&nowhere, "anna"), "x"), Err(PasswdError::Write { .. })));
+        assert!(matches!(
+            set(&args(&nowhere, "anna"), "x"),
+            Err(PasswdError::Change(ChangeError::Write { .. }))
+        ));
     }
 }

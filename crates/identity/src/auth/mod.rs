@@ -23,6 +23,7 @@ mod jwks;
 mod jwt;
 mod keys;
 mod pace;
+pub mod password_changes;
 pub mod passwords;
 mod plugin_hashes;
 pub mod policy_file;

@@ -249,6 +249,11 @@ impl PasswordFile {
         self.users.get(username)
     }
 
+    /// The names of all users, in no order, each with whether it has credentials for SCRAM.
+    pub fn names(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.users.iter().map(|(name, user)| (name.as_str(), user.scram.is_some()))
+    }
+
     pub fn user_count(&self) -> usize {
         self.users.len()
     }

@@ -73,7 +73,7 @@ impl Namespaces {
         let last_kept = names.last();
         let by_name = names.iter().map(|entry| (entry.name.clone(), entry.scope)).collect();
         for entry in names.iter() {
-            set_state(&open_space(shared, entry), entry.state);
+            set_state(&open_space(shared, entry), entry.state());
         }
         let table =
             Table { names, by_name, hosts: BTreeMap::new(), remains: BTreeSet::new(), last_kept };
@@ -136,7 +136,7 @@ impl Namespaces {
         }
         for entry in table.names.iter() {
             let space = open_space(&self.shared, entry);
-            set_state(&space, entry.state);
+            set_state(&space, entry.state());
             let own = configured.iter().find(|own| *own.name == *entry.name);
             let limits = own.map_or(&[][..], |own| &own.limits);
             for quota in Quota::ALL {
@@ -144,6 +144,27 @@ impl Namespaces {
                 space.set_limit(quota, set.map(|(_, max)| *max));
             }
         }
+    }
+
+    /// Suspends a namespace, or ends that, whatever the configuration says of it. The caller
+    /// disconnects its clients. None: there is no such namespace, or it is the default one.
+    ///
+    /// # Errors
+    ///
+    /// When the file of names cannot be written. Then nothing has changed.
+    pub fn hold(&self, name: &str, is_held: bool) -> anyhow::Result<Option<View>> {
+        let _changing = self.change();
+        let mut names = self.read().names.clone();
+        let Some(entry) = names.iter_mut().find(|entry| *entry.name == *name) else {
+            return Ok(None);
+        };
+        entry.is_held = is_held;
+        let (scope, state) = (entry.scope, entry.state());
+        self.write_down(&names)?;
+        let mut table = self.write();
+        table.take(names);
+        set_state(&self.shared.spaces.open(scope), state);
+        Ok(table.names.get(scope).map(|entry| self.view(entry)))
     }
 
     /// The number behind a name.
@@ -200,7 +221,7 @@ impl Namespaces {
         View {
             name: entry.name.clone(),
             scope: entry.scope,
-            state: entry.state,
+            state: entry.state(),
             maker: entry.maker.as_str(),
             space: self.shared.spaces.open(entry.scope),
         }

@@ -7,6 +7,8 @@
 //! 3 client open tenant-c
 //! ```
 //!
+//! `open+held` is one that an operator has suspended, whatever the configuration says of it.
+//!
 //! `last` is the highest number that was ever given: none is given again, whatever of the logs of a
 //! deleted namespace a backup brings back.
 
@@ -32,7 +34,10 @@ pub(super) struct Names {
 pub(super) struct Entry {
     pub(super) scope: Scope,
     pub(super) maker: Maker,
+    /// As its maker wants it.
     pub(super) state: NamespaceState,
+    /// An operator has suspended it, whatever its maker wants.
+    pub(super) is_held: bool,
     pub(super) name: Box<str>,
 }
 
@@ -45,6 +50,9 @@ pub(super) enum Maker {
     /// The management API.
     Operator,
 }
+
+/// Behind the state of one that an operator has suspended.
+const HELD: &str = "+held";
 
 impl PartialEq for Names {
     fn eq(&self, other: &Self) -> bool {
@@ -109,8 +117,10 @@ impl Names {
     pub(super) fn write(&self) -> anyhow::Result<()> {
         let mut text = format!("{HEAD}\nlast {}\n", self.last);
         for entry in &self.entries {
-            let Entry { scope, maker, state, name } = entry;
-            let line = format!("{} {} {} {name}\n", scope.number(), maker.as_str(), state.as_str());
+            let Entry { scope, maker, state, is_held, name } = entry;
+            let (number, maker) = (scope.number(), maker.as_str());
+            let held = if *is_held { HELD } else { "" };
+            let line = format!("{number} {maker} {}{held} {name}\n", state.as_str());
             text.push_str(&line);
         }
         for path in &self.paths {
@@ -158,7 +168,7 @@ impl Names {
         };
         self.last = number;
         let scope = Scope::new(number);
-        self.entries.push(Entry { scope, maker, state, name: name.into() });
+        self.entries.push(Entry { scope, maker, state, is_held: false, name: name.into() });
         Ok(scope)
     }
 
@@ -173,6 +183,10 @@ impl Entry {
         let [number, maker, state, name] = fields[..] else {
             bail!("a line must have four fields")
         };
+        let (state, is_held) = match state.strip_suffix(HELD) {
+            Some(state) => (state, true),
+            None => (state, false),
+        };
         let all = [NamespaceState::Open, NamespaceState::Suspended, NamespaceState::Deleted];
         let state = all.into_iter().find(|known| known.as_str() == state);
         ensure!(is_name(name), "the name is missing");
@@ -181,8 +195,17 @@ impl Entry {
             maker: Maker::parse(maker)
                 .context("unknown origin, or name of a built-in namespace")?,
             state: state.context("unknown state")?,
+            is_held,
             name: name.into(),
         })
+    }
+
+    /// The state in force.
+    pub(super) const fn state(&self) -> NamespaceState {
+        match self.state {
+            NamespaceState::Open if self.is_held => NamespaceState::Suspended,
+            state => state,
+        }
     }
 }
 
