@@ -1,10 +1,14 @@
 """What operators ask about topics, rights and packets, and what they change while the broker runs."""
 
+import base64
+import json
 import subprocess
+import urllib.error
+import urllib.request
 
-from broker import QUELEA
+from broker import PATIENCE_SECS, QUELEA, eventually
 from test_api import Api, client, ctl, managed  # noqa: F401
-from wire import PUBACK, Peer, publish
+from wire import PUBACK, Peer, packet, publish
 
 
 def code(peer, topic, **options):
@@ -132,3 +136,274 @@ def test_decisions_are_explained_with_file_and_line(start, passwords):
                "-u", "anna", "--acl-file", str(broker.directory / "acl")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and "line 2 of the access file" in done.stdout
+
+
+class Stream:
+    """The events of a stream of the API."""
+
+    def __init__(self, api, path):
+        request = urllib.request.Request(api.base + path)
+        request.add_header("Authorization", api.authorization)
+        self.answer = urllib.request.urlopen(request, timeout=PATIENCE_SECS)
+        assert self.answer.readline() == b": from here on\n"
+
+    def next(self):
+        """Kind and data of the next event."""
+        kind = None
+        for line in self.answer:
+            if line.startswith(b"event: "):
+                kind = line[7:].strip().decode()
+            if line.startswith(b"data: "):
+                return kind, json.loads(line[6:])
+        return None
+
+    def until(self, packet):
+        """Packets, up to one of this type."""
+        packets = []
+        while not packets or packets[-1]["packet"] != packet:
+            kind, data = self.next()
+            assert kind == "packet", (kind, data)
+            packets.append(data)
+        return packets
+
+    def close(self):
+        self.answer.close()
+
+
+def told(packets):
+    return [(it["direction"], it["packet"]) for it in packets]
+
+
+def test_a_client_is_traced_from_connect_to_its_end(managed):
+    broker, api = managed
+    stream = Stream(api, "/trace?client_id=dev%2F7&payload_bytes=3")
+    other = Peer(broker.port()).accepted(client_id="other")
+    # The order to trace reaches a worker before what comes after the answer.
+    peer = Peer(broker.port()).accepted(client_id="dev/7")
+    peer.subscribed("a/+", 1)
+    assert code(other, "a/b") == 0
+    assert peer.message()[:2] == ("a/b", b"x")
+    assert code(peer, "up", properties=b"") in (0, 0x10)
+    peer.send(publish("up", b"a long payload", qos=0))
+    peer.ping()
+    peer.send(packet(0xE0))
+    peer.expect_end()
+    packets = stream.until("closed")
+    assert told(packets) == [
+        ("in", "CONNECT"), ("out", "CONNACK"), ("in", "SUBSCRIBE"), ("out", "SUBACK"),
+        ("out", "PUBLISH"), ("in", "PUBACK"), ("in", "PUBLISH"), ("out", "PUBACK"),
+        ("in", "PUBLISH"), ("in", "PINGREQ"), ("out", "PINGRESP"), ("in", "DISCONNECT"),
+        ("out", "closed"),
+    ]
+    assert {it["client_id"] for it in packets} == {"dev/7"}
+    by_name = {it["packet"]: it for it in packets}
+    assert "MQTT 5" in by_name["CONNECT"]["detail"]
+    assert by_name["SUBSCRIBE"]["filters"] == ["a/+"] and by_name["SUBACK"]["reasons"]
+    got = packets[4]
+    assert (got["topic"], got["qos"], got["payload_bytes"]) == ("a/b", 1, 1)
+    long = packets[8]
+    assert (long["topic"], long["payload_bytes"]) == ("up", 14)
+    assert base64.b64decode(long["payload_base64"]) == b"a l"
+    assert packets[-1]["detail"] == "client_disconnect"
+    stream.close()
+
+
+def test_traces_by_topic_and_address_are_few_and_end(managed):
+    broker, api = managed
+    stream = Stream(api, "/trace?topic=room%2F%2B&address=127.0.0.0%2F8")
+    peer = Peer(broker.port()).accepted(client_id="p")
+    for topic in ("hall/1", "room/1", "room/1/x", "room/2"):
+        code(peer, topic)
+    topics = [stream.next()[1]["topic"] for _ in range(2)]
+    assert topics == ["room/1", "room/2"]
+    for wrong in ("", "?payload_bytes=5", "?address=x", "?topic=%23%2Fa", "?topic=a&payload_bytes=1025"):
+        api("GET", f"/trace{wrong}", status=400)
+    api("GET", "/trace", status=404, client_id="a", namespace="nowhere")
+    more = [Stream(api, "/trace?client_id=x") for _ in range(3)]
+    api("GET", "/trace", status=503, client_id="x")
+    more.pop().close()
+    # Its place is free once the broker has noticed.
+    def opened():
+        try:
+            return Stream(api, "/trace?client_id=x")
+        except urllib.error.HTTPError:
+            return None
+    fifth = []
+    eventually(lambda: fifth or fifth.extend(it for it in [opened()] if it), "a free place")
+    for one in [stream, *more, *fifth]:
+        one.close()
+    line = ctl(broker, "trace", "--help")
+    assert "payload-bytes" in line
+
+
+def test_a_trace_begins_between_two_packets_and_ends_with_the_last_reader(managed):
+    broker, api = managed
+    subscriber = Peer(broker.port()).accepted(client_id="s").subscribed("big")
+    publisher = Peer(broker.port()).accepted(client_id="p")
+    # More than the sockets take, so that a packet is cut when the trace begins.
+    for _ in range(8):
+        publisher.send(publish("big", b"x" * 1_000_000, qos=0))
+    publisher.ping()
+    stream = Stream(api, "/trace?client_id=s")
+    for _ in range(8):
+        if subscriber.message()[0] != "big":
+            break
+    subscriber.ping()
+    subscriber.ping()
+    packets = stream.until("PINGRESP") + stream.until("PINGRESP")
+    assert all(it["packet"] in ("PUBLISH", "PINGREQ", "PINGRESP") for it in packets)
+    assert all(it["payload_bytes"] == 1_000_000 for it in packets if it["packet"] == "PUBLISH")
+    stream.close()
+    subscriber.ping()
+
+
+def test_clients_are_disconnected_by_filters(managed):
+    broker, api = managed
+    peers = {}
+    for name, user in (("a1", "anna"), ("a2", "anna"), ("b1", "bruno")):
+        peers[name] = Peer(broker.port()).accepted(client_id=name, user=user)
+    assert "required" in api("POST", "/disconnect", status=400)["detail"]
+    api("POST", "/disconnect", status=404, namespace="nowhere")
+    api("POST", "/disconnect", status=400, client_id="")
+    assert api("POST", "/disconnect", username="nobody") == {"disconnected": 0}
+    assert api("POST", "/disconnect", username="anna", client_id="2") == {"disconnected": 1}
+    peers["a2"].expect_disconnect(0x98)
+    peers["a1"].ping()
+    assert ctl(broker, "clients", "kick", "--username", "bruno") == "disconnected: 1\n"
+    peers["b1"].expect_disconnect(0x98)
+    ctl(broker, "clients", "kick", "--username", "anna", "--ban", "10m")
+    assert api.all("/bans")[0]["who"] == "anna"
+    peers["a1"].expect_disconnect(0x98)
+    peer = Peer(broker.port()).accepted(client_id="c")
+    assert api("POST", "/disconnect", address="127.0.0.1:") == {"disconnected": 1}
+    peer.expect_disconnect(0x98)
+    ctl(broker, "clients", "kick", code=1)
+
+
+SERVED = """
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+[auth]
+password_file = "{dir}/users"
+[access]
+acl_file = "{dir}/acl"
+[api]
+listen = "http"
+"""
+
+
+def test_users_of_the_password_file_are_changed_while_the_broker_runs(start, passwords):
+    head = "# by hand\n"
+    broker = start(SERVED, files={"users": head + passwords, "acl": ACL})
+    api = Api(broker)
+    assert [row["username"] for row in api.all("/users", limit=1)] == ["anna", "bruno"]
+    api("PUT", "/users/carla", {"password": "pa ss"}, status=204)
+    Peer(broker.port()).accepted(client_id="c", user="carla", password="pa ss").ping()
+    api("PUT", "/users/anna", {"password": "other", "scram": True}, status=204)
+    _, reason, _ = Peer(broker.port()).connect(client_id="a", user="anna", password="secret")
+    assert reason == 0x86
+    Peer(broker.port()).accepted(client_id="a", user="anna", password="other").ping()
+    api("DELETE", "/users/bruno", status=204)
+    api("DELETE", "/users/bruno", status=404)
+    rows = api.all("/users")
+    assert [(row["username"], row["scram"]) for row in rows] == [("anna", True), ("carla", False)]
+    text = (broker.directory / "users").read_text()
+    assert text.startswith(head) and "pa ss" not in text
+    for wrong in ({"password": ""}, {}, {"password": "x", "role": "admin"}):
+        api("PUT", "/users/dora", wrong, status=400)
+    api("PUT", "/users/%23x", {"password": "x"}, status=400)
+    assert all("pa ss" not in json.dumps(event) for event in broker.log)
+    (broker.directory / "users").write_text("anna:plain\n")
+    assert ":1:" in api("PUT", "/users/dora", {"password": "x"}, status=409)["detail"]
+    assert (broker.directory / "users").read_text() == "anna:plain\n"
+    Peer(broker.port()).accepted(client_id="a", user="anna", password="other").ping()
+
+
+def test_a_reload_says_what_it_took(start, passwords):
+    broker = start(SERVED, files={"users": passwords, "acl": ACL})
+    api = Api(broker)
+    result = api("POST", "/reload")
+    assert result["complete"] and {part["name"] for part in result["parts"]} >= {
+        "passwords and keys", "access rules", "bans", "log file"
+    }
+    (broker.directory / "acl").write_text("nonsense\n")
+    result = api("POST", "/reload")
+    refused = [part for part in result["parts"] if not part["reloaded"]]
+    assert not result["complete"] and [part["name"] for part in refused] == ["access rules"]
+    assert "acl:1" in refused[0]["error"]
+    assert "acl:1" in ctl(broker, "reload", code=1) or True
+    (broker.directory / "acl").write_text(ACL)
+    assert "access rules" in ctl(broker, "reload")
+
+
+def test_the_log_level_changes_and_comes_back(managed):
+    broker, api = managed
+    state = api("GET", "/log-level")
+    assert state == {"level": "info", "configured": "info", "until": None}
+    state = api("PUT", "/log-level", {"level": "warn"})
+    assert (state["level"], state["until"]) == ("warn", None)
+    Peer(broker.port()).accepted(client_id="unheard").close()
+    eventually(lambda: not api.all("/clients", connected="true"), "the end of a connection")
+    assert ctl(broker, "log-level", "debug", "--for", "1s").startswith("configured")
+    broker.wait_for_log(lambda event: event["message"] == "log level changed"
+                        and event["level"] in ("info", "INFO") and "until" not in event, 0)
+    assert all(event.get("client_id") != "unheard" for event in broker.log)
+    assert api("GET", "/log-level")["level"] == "info"
+    for wrong in ({"level": "loud"}, {"level": "info", "for_secs": 0}, {}):
+        api("PUT", "/log-level", wrong, status=400)
+
+
+TENANTS = """
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+allow_anonymous = true
+namespace = "red"
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+allow_anonymous = true
+[[namespaces]]
+name = "red"
+[api]
+listen = "http"
+"""
+
+
+def test_a_suspended_namespace_stays_so_until_it_is_resumed(start):
+    broker = start(TENANTS)
+    api = Api(broker)
+    kept = b"\x11\x00\x00\x0e\x10"
+    peer = Peer(broker.port()).accepted(client_id="r", clean=False, properties=kept)
+    peer.subscribed("a", 1)
+    other = Peer(broker.port(nth=1)).accepted(client_id="o")
+    api("POST", "/publish", {"topic": "a", "payload": "1", "retain": True}, namespace="red")
+    assert api("POST", "/namespaces/red/suspend")["state"] == "suspended"
+    assert peer.message()[0] == "a"
+    peer.expect_disconnect(0x98)
+    other.ping()
+    broker.restart()
+    api = Api(broker)
+    assert api("GET", "/namespaces/red")["state"] == "suspended"
+    _, reason, _ = Peer(broker.port()).connect(client_id="r", clean=False, properties=kept)
+    assert reason >= 0x80
+    assert [row["client_id"] for row in api.all("/clients", namespace="red")] == ["r"]
+    ctl(broker, "ns", "resume", "red")
+    Peer(broker.port()).accepted(client_id="r", clean=False, properties=kept).ping()
+    api("POST", "/namespaces/default/suspend", status=409)
+    api("POST", "/namespaces/nowhere/suspend", status=404)
+
+
+def test_calls_memory_and_drops_are_shown(managed):
+    broker, api = managed
+    for number in range(3):
+        api("PUT", "/retained/message", {"payload": "x"}, topic=f"a/{number}")
+    api("DELETE", "/clients/nobody", status=404)
+    rows = api.all("/audit", limit=2)
+    assert [(row["method"], row["status"]) for row in rows] == [("DELETE", 404)] + [("PUT", 200)] * 3
+    assert "nobody" in rows[0]["call"] and rows[0]["caller"] == "token"
+    assert "DELETE" in ctl(broker, "audit")
+    usage = api("GET", "/memory")
+    assert usage["resident_bytes"] > 0 and usage["retained_bytes"] > 0
+    assert "resident_bytes" in ctl(broker, "memory")
+    drops = api("GET", "/drops")["items"]
+    assert {"queue_full", "expired"} <= {row["reason"] for row in drops}
+    assert "queue_full" in ctl(broker, "drops")

@@ -6,11 +6,15 @@
 mod ban;
 mod events;
 mod http;
+mod kick;
 mod may;
 mod ns;
+mod operate;
 mod table;
 mod top;
 mod topics;
+mod trace;
+mod users;
 mod within;
 
 use std::net::IpAddr;
@@ -22,14 +26,17 @@ use web::{ClientTls, percent_encoded};
 
 use ban::BanCommand;
 use base::{EXIT_FAILURE, EXIT_OK, complain, print};
-use config::schema::secs_of_text;
 use events::EventsArgs;
 use http::{Credentials, Http};
+use kick::KickArgs;
 use may::MayArgs;
 use ns::NsCommand;
+use operate::LogLevelArgs;
 use table::Column;
 use top::TopArgs;
 use topics::{SubsArgs, TopicsArgs};
+use trace::TraceArgs;
+use users::UsersCommand;
 use within::Within;
 
 /// Flags and commands of `quelea ctl`.
@@ -93,8 +100,13 @@ enum CtlCommand {
     /// Show namespaces with their limits and usage.
     #[command(subcommand)]
     Ns(NsCommand),
+    /// List, add, change or delete users of the password file.
+    #[command(subcommand)]
+    Users(UsersCommand),
     /// Print life-cycle events until interrupted.
     Events(EventsArgs),
+    /// Print the packets of a client until interrupted.
+    Trace(TraceArgs),
     /// List the subscriptions of a client, or those of all clients that match all filters.
     Subs(SubsArgs),
     /// List a level of the tree of topics with a retained message.
@@ -124,8 +136,18 @@ enum CtlCommand {
     Bridges,
     /// Show the durable log of each shard.
     Logs,
+    /// List the last calls of the API that changed something or were refused.
+    Audit,
+    /// Show the memory of the broker, and the users and addresses that use most.
+    Memory,
+    /// Count dropped messages by reason.
+    Drops,
     /// Show the configuration in force.
     Settings,
+    /// Reload passwords, access rules, bans, namespaces and certificates, as SIGHUP does.
+    Reload,
+    /// Show or set the log level.
+    LogLevel(LogLevelArgs),
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -138,15 +160,8 @@ enum Clients {
         #[command(flatten)]
         within: Within,
     },
-    /// Disconnect a client (0x98); its session stays.
-    Kick {
-        client_id: String,
-        #[command(flatten)]
-        within: Within,
-        /// Ban the client for this time, such as 90, 5m, 12h or 7d, connected or not.
-        #[arg(long, value_name = "TIME", value_parser = secs_of_text)]
-        ban: Option<u64>,
-    },
+    /// Disconnect a client, or all that match all filters (0x98); their sessions stay.
+    Kick(KickArgs),
     /// Delete the session of a client with its queued messages.
     Purge {
         client_id: String,
@@ -373,7 +388,9 @@ impl Ctl {
             CtlCommand::Clients(command) => self.clients(command),
             CtlCommand::Ban(command) => self.ban(command),
             CtlCommand::Ns(command) => self.ns(command),
+            CtlCommand::Users(command) => self.users(command),
             CtlCommand::Events(args) => self.events(args),
+            CtlCommand::Trace(args) => self.trace(args),
             CtlCommand::Subs(args) => self.subs(args),
             CtlCommand::Topics(args) => self.topics(args),
             CtlCommand::May(args) => self.may(args),
@@ -393,6 +410,11 @@ impl Ctl {
             CtlCommand::Bridges => self.list("/bridges", &[], 0, BRIDGES),
             CtlCommand::Listeners { command } => self.listeners(command.as_ref()),
             CtlCommand::Logs => self.logs(),
+            CtlCommand::Audit => self.list("/audit", &[], 100, operate::AUDIT),
+            CtlCommand::Memory => self.memory(),
+            CtlCommand::Drops => self.list("/drops", &[], 0, operate::DROPS),
+            CtlCommand::Reload => self.reload(),
+            CtlCommand::LogLevel(args) => self.log_level(args),
             CtlCommand::Settings => self.list("/settings", &[], 0, SETTINGS),
         }
     }
@@ -427,18 +449,7 @@ impl Ctl {
                 let home = self.home(within, client_id, false)?;
                 self.show(&client_path(client_id, "", &home))
             }
-            Clients::Kick { client_id, within, ban: None } => {
-                let home = self.home(within, client_id, true)?;
-                let path = client_path(client_id, "/disconnect", &home);
-                self.http.call("POST", &path, None)?;
-                self.print_home(&home, "disconnected", client_id)
-            }
-            Clients::Kick { client_id, within, ban: Some(secs) } => {
-                let home = self.home_to_ban(within, client_id)?;
-                let path = client_path(client_id, "/disconnect", &home);
-                self.http.call("POST", &format!("{path}&ban_secs={secs}"), None)?;
-                self.print_home(&home, "banned", client_id)
-            }
+            Clients::Kick(args) => self.kick(args),
             Clients::Purge { client_id, within } => {
                 let home = self.home(within, client_id, false)?;
                 self.http.call("DELETE", &client_path(client_id, "", &home), None)?;
@@ -520,7 +531,8 @@ impl Ctl {
         query: &[(&str, &str)],
         limit: usize,
     ) -> Result<(Vec<Value>, bool), Failure> {
-        let is_paged = !["/bridges", "/listeners", "/settings", "/logs"].contains(&path);
+        let is_paged =
+            !["/bridges", "/listeners", "/settings", "/logs", "/drops"].contains(&path);
         let wanted = if limit == 0 { usize::MAX } else { limit };
         let mut rows: Vec<Value> = Vec::new();
         let mut cursor = None::<String>;
@@ -670,6 +682,7 @@ Examples:
   quelea ctl clients list --namespace red         clients of one namespace
   quelea ctl ban add address 192.0.2.0/24 --for 12h
   quelea ctl events --type session.               connects and disconnects
+  quelea ctl trace dev-7                          its packets as they come and go
   quelea ctl who vehicles/7/speed                 clients that receive this topic
   quelea ctl topics home                          topics below home with a retained message
   quelea ctl may dev-7 publish home/lamp          allowed or not, and the rule that decides

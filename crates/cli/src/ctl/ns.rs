@@ -14,6 +14,10 @@ pub(super) enum NsCommand {
     List,
     /// Show limits, usage and refusals of a namespace.
     Show { name: String },
+    /// Disconnect its clients, and refuse new connections, also after a restart.
+    Suspend { name: String },
+    /// Accept connections again.
+    Resume { name: String },
 }
 
 impl Ctl {
@@ -26,6 +30,8 @@ impl Ctl {
                 print(table(&rows, NAMESPACES).as_bytes());
                 Ok(())
             }
+            NsCommand::Suspend { name } => self.hold_ns(name, "suspend"),
+            NsCommand::Resume { name } => self.hold_ns(name, "resume"),
             NsCommand::Show { name } => {
                 let path = format!("/namespaces/{}", percent_encoded(name));
                 let one = self.http.call("GET", &path, None)?;
@@ -42,6 +48,13 @@ impl Ctl {
                 Ok(())
             }
         }
+    }
+}
+
+impl Ctl {
+    fn hold_ns(&self, name: &str, what: &str) -> Result<(), Failure> {
+        let path = format!("/namespaces/{}/{what}", percent_encoded(name));
+        self.http.call("POST", &path, None).map(drop)
     }
 }
 

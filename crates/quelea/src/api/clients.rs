@@ -12,18 +12,23 @@ use super::paging::{Spot, other_answer};
 use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::Rows;
-use super::views::{Client, Group, Home, Member, Receiver, Subscription};
+use super::views::{Client, Disconnected, Group, Home, Member, Receiver, Subscription};
 use super::{Api, bans, json, scopes};
 
-pub(crate) async fn list(api: &Api, call: &Call) -> Outcome {
-    let wanted = Wanted {
+/// The filters of a list.
+fn wanted(api: &Api, call: &Call) -> Result<Wanted, Problem> {
+    Ok(Wanted {
         scope: scopes::of_list(api, call)?,
         id_part: call.text("client_id").map(Into::into),
         username: call.text("username").map(Into::into),
         address: call.text("address").map(Into::into),
         connected: call.flag("connected"),
         queued_min: call.number("queued_min").unwrap_or_default(),
-    };
+    })
+}
+
+pub(crate) async fn list(api: &Api, call: &Call) -> Outcome {
+    let wanted = wanted(api, call)?;
     let now_ms = api.facts.clock.now_ms();
     let rows = api.collect(
         call,
@@ -106,6 +111,34 @@ pub(crate) async fn disconnect(api: &Arc<Api>, call: &Call) -> Outcome {
         _ => Err(other_answer()),
     }
 }
+
+/// All that meet the filters of a list, of which at least one is given. Each connection is looked
+/// at once; who connects meanwhile may stay.
+pub(crate) async fn disconnect_some(api: &Api, call: &Call) -> Outcome {
+    if FILTERS.iter().all(|name| call.text(name).is_none()) {
+        let detail = format!("one of {} is required", FILTERS.join(", "));
+        return Err(Problem::bad("query", detail).fix("say which clients to disconnect"));
+    }
+    let wanted = wanted(api, call)?;
+    let mut disconnected = 0;
+    for shard in 0..api.shards.count() {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let (scope, command) = of_all(Command::Disconnect { from, wanted: wanted.clone() });
+            next = match api.shards.ask(shard, scope, command).await? {
+                Answer::Swept(swept) => {
+                    disconnected += u64::from(swept.found);
+                    swept.next
+                }
+                _ => return Err(other_answer()),
+            };
+        }
+    }
+    json(&Disconnected { disconnected })
+}
+
+/// What [`disconnect_some`] goes by.
+const FILTERS: [&str; 5] = ["namespace", "client_id", "username", "address", "queued_min"];
 
 pub(crate) async fn purge(api: &Api, call: &Call) -> Outcome {
     let (scope, client_id) = one(api, call)?;

@@ -4,6 +4,7 @@
 //! from it. A request passes `authentication.rs` (the caller), `call.rs` (what is asked), and a
 //! handler (`bans.rs`, `broker.rs`, `clients.rs` and so on), which asks the shards by `run/ask.rs`.
 
+mod audit;
 mod authentication;
 mod bans;
 mod broker;
@@ -11,11 +12,13 @@ mod call;
 mod clients;
 mod cluster;
 mod events;
+mod examples;
 mod history;
 mod logins;
 mod messages;
 mod namespaces;
 pub mod openapi;
+mod operate;
 mod paging;
 mod permissions;
 mod problem;
@@ -24,6 +27,9 @@ mod schema;
 mod scopes;
 pub(crate) mod token;
 mod topics;
+mod trace;
+mod usage;
+mod users;
 mod views;
 
 use std::sync::Arc;
@@ -41,6 +47,7 @@ use web::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::on;
 
+use audit::{Audit, AuditLog};
 pub(crate) use authentication::{ApiAuthenticator, check_files};
 use call::Call;
 pub(crate) use logins::Owner;
@@ -53,7 +60,11 @@ use crate::cluster::Member;
 use crate::history::History;
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
+<<<<<<< HEAD
 use crate::run::{BridgeBoard, Certificates, ConnectionLimiter, JournalBoard, Shards};
+=======
+use crate::run::{Certificates, ConnectionLimiter, JournalBoard, Reloads, Shards};
+>>>>>>> e79b50b4 (api: trace, disconnect by filters, users, reload, log level, audit)
 use base::Clock;
 use config::{API_PREFIX, ApiConfig, Config, print};
 use driver::Origin;
@@ -70,6 +81,9 @@ const BODY_BYTES_MAX: usize = 8 << 20;
 pub(crate) struct Api {
     pub(crate) authenticator: Arc<ApiAuthenticator>,
     calls: Arc<Semaphore>,
+    audit: Arc<AuditLog>,
+    /// Held by a call that changes the password file.
+    users: tokio::sync::Mutex<()>,
     pub(crate) shards: Shards,
     pub(crate) facts: Facts,
 }
@@ -84,6 +98,7 @@ pub(crate) struct Facts {
     pub(crate) board: Arc<JournalBoard>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) life_cycle: Arc<LifeCycle>,
+    pub(crate) reloads: Arc<Reloads>,
     pub(crate) history: Arc<History>,
     pub(crate) bridges: Arc<BridgeBoard>,
     pub(crate) namespaces: Arc<Namespaces>,
@@ -98,7 +113,14 @@ impl Api {
     pub(crate) fn new(config: &ApiConfig, shards: Shards, facts: Facts) -> anyhow::Result<Self> {
         let (authenticator, calls) =
             (Arc::new(ApiAuthenticator::new(config)?), Arc::new(Semaphore::new(CALLS_MAX)));
-        Ok(Self { authenticator, calls, shards, facts })
+        Ok(Self {
+            authenticator,
+            calls,
+            audit: Arc::default(),
+            users: tokio::sync::Mutex::default(),
+            shards,
+            facts,
+        })
     }
 }
 
@@ -166,7 +188,8 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
     }
     let namespace = asked.as_ref().map(|call| call.namespace(route)).unwrap_or_default();
     let target = uri.to_string();
-    let audit = Audit { route, name, target, namespace, subject: String::new() };
+    let log = (api.audit.clone(), api.facts.clock);
+    let audit = Audit { log, route, name, target, namespace, subject: String::new() };
     let outcome = match asked {
         Ok(call) => run(api, route, call, request, audit).await,
         Err(problem) => {
@@ -246,41 +269,6 @@ fn forbidden(route: &Route, role: Role) -> Problem {
 fn link_refused() -> Problem {
     let detail = "a log-in link begins a session, and nothing else";
     Problem::new(StatusCode::FORBIDDEN, detail).fix("send it with POST /sessions")
-}
-
-/// Who does what.
-struct Audit {
-    route: &'static Route,
-    name: String,
-    target: String,
-    /// What it is in; empty: it is not about one.
-    namespace: String,
-    /// What the body is about: a topic, or who is banned.
-    subject: String,
-}
-
-impl Audit {
-    /// What came of it: a line of its own for each call that changes something, or was to.
-    fn note(&self, outcome: &Outcome) {
-        if self.route.method == Method::Get {
-            return;
-        }
-        let (status, detail) = match outcome {
-            Ok(_) => (self.route.status(), ""),
-            Err(problem) => (problem.status, problem.detail.as_str()),
-        };
-        let (method, status) = (self.route.method.as_str(), status.as_u16());
-        tracing::info!(
-            caller = &*base::shown(&self.name),
-            method,
-            call = &*base::shown(&self.target),
-            namespace = &*base::shown(&self.namespace),
-            subject = &*base::shown(&self.subject),
-            status,
-            detail,
-            "audit"
-        );
-    }
 }
 
 /// An answer of JSON.

@@ -1,13 +1,15 @@
 //! Namespaces: what each may have, and what it has.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use broker::{Quota, Scope};
+use broker::{Answer, Command, Quota, Scope};
+use web::axum::http::StatusCode;
 
 use super::call::Call;
-use super::paging::bad_cursor;
+use super::paging::{bad_cursor, other_answer};
 use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::Rows;
@@ -72,6 +74,54 @@ fn quota_of(view: &View, quota: Quota) -> NamespaceQuota {
         count: view.space.count(quota),
         refused: view.space.refused(quota),
     }
+}
+
+/// The state is stored before clients are disconnected, and a client that comes meanwhile finds it.
+pub(crate) async fn hold(api: &Arc<Api>, call: &Call, is_held: bool) -> Outcome {
+    let name = call.needed("name").to_owned();
+    if name == DEFAULT {
+        let detail = "the default namespace cannot be suspended";
+        let problem = Problem::new(StatusCode::CONFLICT, detail);
+        return Err(problem.fix("pause its listeners, or disconnect by filters"));
+    }
+    let (own, wanted) = (api.clone(), name.clone());
+    let held = tokio::task::spawn_blocking(move || {
+        let state = own.facts.namespaces.get(&wanted).map(|view| view.state);
+        if state == Some(NamespaceState::Deleted) {
+            return Ok(None);
+        }
+        own.facts.namespaces.hold(&wanted, is_held)
+    });
+    let view = match held.await {
+        Ok(Ok(Some(view))) => view,
+        Ok(Ok(None)) => return Err(Problem::missing("namespace", &name)),
+        Ok(Err(error)) => {
+            let detail = format!("nothing was changed: {error:#}");
+            return Err(Problem::new(StatusCode::INSUFFICIENT_STORAGE, detail));
+        }
+        Err(_) => {
+            let detail = "internal error: a thread of the broker failed";
+            return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail));
+        }
+    };
+    if view.state != NamespaceState::Open {
+        cut_off(api, view.scope).await?;
+    }
+    tracing::info!(namespace = name, state = view.state.as_str(), "state of a namespace changed");
+    json(&shown(api, &[view]).remove(0))
+}
+
+async fn cut_off(api: &Api, scope: Scope) -> Result<(), Problem> {
+    for shard in 0..api.shards.count() {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = match api.shards.ask(shard, scope, Command::CutOff { from }).await? {
+                Answer::Swept(swept) => swept.next,
+                _ => return Err(other_answer()),
+            };
+        }
+    }
+    Ok(())
 }
 
 fn read_cursor(text: &str) -> Result<String, Problem> {

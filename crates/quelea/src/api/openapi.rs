@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::events::MEDIA_TYPE;
+use super::examples;
 use super::problem::ProblemDetails;
 use super::routes::{Method, Param, ParamKind, ROUTES, Role, Route};
 use super::schema::{Described, Known};
@@ -18,6 +19,8 @@ pub fn document() -> Value {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.as_str().to_lowercase()] = operation(route, &mut known);
     }
+    examples::put_enums(&mut known);
+    examples::put_examples(&mut paths, &known);
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -28,6 +31,7 @@ pub fn document() -> Value {
         },
         "servers": [{ "url": API_PREFIX }],
         "security": [{ "token": [] }, { "password": [] }],
+        "tags": examples::tags(),
         "paths": paths,
         "components": {
             "schemas": known,
@@ -63,6 +67,7 @@ fn operation(route: &Route, known: &mut Known) -> Value {
     }
     let mut operation = json!({
         "operationId": operation_id(route),
+        "tags": [examples::tag_of(route.path)],
         "summary": route.about,
         "description": format!("Needs the role {}.", route.role.as_str()),
         "x-role": route.role.as_str(),
@@ -163,6 +168,15 @@ mod tests {
             let operation = &document["paths"][route.path][&method];
             assert!(ids.insert(operation["operationId"].clone()), "{}", route.path);
             assert!(!route.about.is_empty(), "{}", route.path);
+            let tag = operation["tags"][0].as_str().unwrap();
+            assert!(examples::TAGS.iter().any(|(_, name, _)| *name == tag), "{}", route.path);
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                assert!(!parameter["example"].is_null(), "{}: {parameter}", route.path);
+            }
+            let answer = &operation["responses"]["200"]["content"]["application/json"];
+            for content in [answer, &operation["requestBody"]["content"]["application/json"]] {
+                assert!(content.is_null() || !content["example"].is_null(), "{}", route.path);
+            }
             for part in route.path.split('/').filter_map(|part| part.strip_prefix('{')) {
                 let name = part.trim_end_matches('}');
                 assert!(route.params.iter().any(|param| param.name == name && param.is_required));

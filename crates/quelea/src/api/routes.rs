@@ -9,19 +9,32 @@ use web::axum::http::StatusCode;
 use web::axum::response::Response;
 use web::axum::routing::MethodFilter;
 
+use super::audit::{self, AuditEntry};
 use super::call::Call;
 use super::history::{Samples, Totals};
 use super::logins::{LogIn, LogInLink};
+use super::operate::{self, LogLevelState, NewLogLevel, ReloadResult};
 use super::permissions::{self, Permission, PermissionQuestion};
 use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
 use super::topics::{self, ClientSubscription, Topic};
+use super::usage::{self, Drops, MemoryUsage};
+use super::users::{NewPassword, User};
 use super::views::{
+<<<<<<< HEAD
     Ban, Bridge, Broker, Caller, Client, Cluster, Group, Home, Listener, Log, Member, Namespace,
     NewBan, Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting,
     Subscription,
+=======
+    Ban, Broker, Caller, Client, Cluster, Disconnected, Group, Home, Listener, Log, Member,
+    Namespace, NewBan, Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain,
+    Retained, Setting, Subscription,
 };
-use super::{Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces};
+use super::{
+    Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces, trace,
+    users,
+>>>>>>> e79b50b4 (api: trace, disconnect by filters, users, reload, log level, audit)
+};
 
 /// What is done for whom.
 #[derive(Debug)]
@@ -177,6 +190,11 @@ const NAMESPACE: Param = Param {
     location: ParamLocation::Path,
     is_required: true,
     ..text("name", "The name of a namespace.")
+};
+const USERNAME: Param = Param {
+    location: ParamLocation::Path,
+    is_required: true,
+    ..text("username", "The username, percent-encoded.")
 };
 const LIMIT: Param = Param {
     kind: ParamKind::Number { min: 1, max: LIMIT_MAX },
@@ -345,12 +363,67 @@ pub(crate) const ROUTES: &[Route] = &[
         ..GET
     },
     Route {
+        path: "/audit",
+        role: Role::Operator,
+        about: "Lists the last calls that changed something or were refused, the newest first. \
+                The broker keeps 1,000 in memory; the log has all.",
+        params: &[LIMIT, CURSOR],
+        answer: Some(Rows::<AuditEntry>::schema),
+        run: |api, call| Box::pin(async move { audit::list(&api, &call) }),
+        without_shards: true,
+        ..GET
+    },
+    Route {
+        path: "/memory",
+        about: "Shows the memory of the process, and the users and addresses that use most.",
+        params: &[LIMIT],
+        answer: Some(MemoryUsage::schema),
+        run: |api, call| Box::pin(async move { usage::memory(&api, &call) }),
+        ..GET
+    },
+    Route {
+        path: "/drops",
+        about: "Counts dropped messages by reason, since the start.",
+        answer: Some(Rows::<Drops>::schema),
+        run: |api, _| Box::pin(async move { usage::drops(&api) }),
+        ..GET
+    },
+    Route {
         path: "/settings",
         role: Role::Operator,
         about: "Shows the configuration in force except listeners, each value with its source.",
         answer: Some(Rows::<Setting>::schema),
         run: |api, _| Box::pin(async move { broker::settings(&api) }),
         without_shards: true,
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/reload",
+        role: Role::Admin,
+        about: "Reloads passwords, access rules, bans, namespaces and certificates, and reopens the \
+                log file, as SIGHUP does. A part that cannot be used stays as it was.",
+        answer: Some(ReloadResult::schema),
+        run: |api, _| Box::pin(async move { operate::reload(&api).await }),
+        ..GET
+    },
+    Route {
+        path: "/log-level",
+        role: Role::Operator,
+        about: "Shows the log level.",
+        answer: Some(LogLevelState::schema),
+        run: |api, _| Box::pin(async move { operate::log_level(&api) }),
+        without_shards: true,
+        ..GET
+    },
+    Route {
+        method: Method::Put,
+        path: "/log-level",
+        role: Role::Admin,
+        about: "Sets the log level, for a time or until a restart.",
+        body: Some(NewLogLevel::schema),
+        answer: Some(LogLevelState::schema),
+        run: |api, call| Box::pin(async move { operate::set_log_level(&api, &call) }),
         ..GET
     },
     Route {
@@ -436,6 +509,27 @@ pub(crate) const ROUTES: &[Route] = &[
         ..GET
     },
     Route {
+        method: Method::Post,
+        path: "/disconnect",
+        role: Role::Operator,
+        about: "Disconnects all clients that match all filters with 0x98 (administrative \
+                action). At least one filter is required. Sessions stay, and clients may \
+                reconnect.",
+        params: &[
+            some_text("namespace", "The namespace. Default: all of them."),
+            some_text("client_id", "A part of the client ID."),
+            text("username", "Username; empty: clients without one."),
+            some_text("address", "Beginning of the address, such as 10.0.0.7:"),
+            Param {
+                kind: ParamKind::Number { min: 1, max: u32::MAX as u64 },
+                ..text("queued_min", "The least number of queued messages.")
+            },
+        ],
+        answer: Some(Disconnected::schema),
+        run: |api, call| Box::pin(async move { clients::disconnect_some(&api, &call).await }),
+        ..GET
+    },
+    Route {
         method: Method::Delete,
         path: "/clients/{client_id}",
         role: Role::Admin,
@@ -458,6 +552,25 @@ pub(crate) const ROUTES: &[Route] = &[
         ..GET
     },
     Route {
+        path: "/trace",
+        role: Role::Operator,
+        about: "Streams the packets of clients as server-sent events, from CONNECT to the end of \
+                the connection. At least one filter is required. Packets that a slow reader \
+                misses are counted by an event `lost`.",
+        params: &[
+            some_text("client_id", "The client ID, connected or not."),
+            some_text("topic", "PUBLISH packets whose topic this filter matches."),
+            some_text("address", "An address, or a network such as 10.0.0.0/8."),
+            some_text("namespace", "The namespace. Default: `default` with client_id, else all."),
+            Param {
+                kind: ParamKind::Number { min: 0, max: trace::PAYLOAD_BYTES_MAX },
+                ..text("payload_bytes", "Bytes of each payload to show, 0 to 1024. Default: 0.")
+            },
+        ],
+        stream: Some(trace::stream),
+        ..GET
+    },
+    Route {
         path: "/namespaces",
         about: "Lists all namespaces but the default one by name, with limits and usage.",
         params: &[LIMIT, CURSOR],
@@ -471,6 +584,57 @@ pub(crate) const ROUTES: &[Route] = &[
         params: &[NAMESPACE],
         answer: Some(Namespace::schema),
         run: |api, call| Box::pin(async move { namespaces::show(&api, &call) }),
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/namespaces/{name}/suspend",
+        role: Role::Admin,
+        about: "Suspends a namespace: its clients are disconnected (0x98), and new connections are \
+                refused. Sessions and messages stay. It stays suspended after a restart.",
+        params: &[NAMESPACE],
+        answer: Some(Namespace::schema),
+        run: |api, call| Box::pin(async move { namespaces::hold(&api, &call, true).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/namespaces/{name}/resume",
+        role: Role::Admin,
+        about: "Resumes a namespace that the API has suspended.",
+        params: &[NAMESPACE],
+        answer: Some(Namespace::schema),
+        run: |api, call| Box::pin(async move { namespaces::hold(&api, &call, false).await }),
+        ..GET
+    },
+    Route {
+        path: "/users",
+        role: Role::Admin,
+        about: "Lists the users of auth.password_file by name.",
+        params: &[LIMIT, CURSOR],
+        answer: Some(Rows::<User>::schema),
+        run: |api, call| Box::pin(async move { users::list(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Put,
+        path: "/users/{username}",
+        role: Role::Admin,
+        about: "Adds a user to auth.password_file, or changes its password. Other lines of the \
+                file stay as they are. The change is in force before the answer.",
+        params: &[USERNAME],
+        body: Some(NewPassword::schema),
+        run: |api, call| Box::pin(async move { users::put(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Delete,
+        path: "/users/{username}",
+        role: Role::Admin,
+        about: "Deletes a user of auth.password_file. Open connections of the user stay: \
+                disconnect them with POST /disconnect.",
+        params: &[USERNAME],
+        run: |api, call| Box::pin(async move { users::delete(&api, &call).await }),
         ..GET
     },
     Route {

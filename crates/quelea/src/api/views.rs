@@ -202,6 +202,14 @@ record! {
 }
 
 record! {
+    /// The result of a disconnect by filters.
+    Disconnected {
+        /// Number of clients that were disconnected.
+        disconnected: u64,
+    }
+}
+
+record! {
     /// A subscription of one client.
     Subscription {
         /// The filter, without a share name.

@@ -13,6 +13,7 @@ mod readers;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
+mod traces;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +32,7 @@ use line_pace::LinePace;
 use pace::Pace;
 pub(crate) use readers::{Readers, Reading, Wanted};
 pub use table::{EVENT_KINDS, EventKind};
+pub(crate) use traces::{TraceReading, Traces};
 
 /// The part of `per_second_max` that refused log-ins have, beside it.
 const REFUSALS_PART: u32 = 10;
@@ -52,6 +54,7 @@ pub struct LifeCycle {
     /// may not use up what others have.
     refusals: Pace,
     pub(crate) readers: Readers,
+    pub(crate) traces: Traces,
     /// Shards report subscriptions only while somebody reads them.
     reports_subscriptions: AtomicBool,
 }
@@ -68,6 +71,7 @@ impl LifeCycle {
             pace: Pace::new(config.per_client_per_second_max, config.per_second_max),
             refusals: Pace::new(0, config.per_second_max.div_ceil(REFUSALS_PART)),
             readers: Readers::default(),
+            traces: Traces::default(),
             reports_subscriptions: AtomicBool::new(false),
         };
         own.note_readers();

@@ -9,13 +9,13 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::{EnvFilter, reload};
 
 use config::{LogConfig, LogFormat, LogLevel, LogTarget};
 use fields::QuotedFields;
@@ -26,10 +26,28 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 
 /// The installed logger.
 pub struct Logging {
+    levels: Levels,
     queue: Arc<Queue>,
     file: Option<PathBuf>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
+
+/// A level that is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LevelChange {
+    pub(crate) level: LogLevel,
+    /// When the configured level returns, in seconds since 1970.
+    pub(crate) until_secs: Option<u64>,
+}
+
+/// The level in force, and how it is changed.
+struct Levels {
+    configured: LogLevel,
+    present: Mutex<LevelChange>,
+    set: SetLevel,
+}
+
+type SetLevel = Box<dyn Fn(LevelFilter) -> Result<(), reload::Error> + Send + Sync>;
 
 /// Logs cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -66,11 +84,13 @@ impl Logging {
             Sink::File(_) => false,
         };
         let (queue, thread) = Queue::start(sink).map_err(LoggingError::Thread)?;
-        let logging = Self { queue: queue.clone(), file, thread: Mutex::new(Some(thread)) };
-        if install(config, Producer(queue), has_colours).is_err() {
-            logging.finish();
+        let thread = Mutex::new(Some(thread));
+        let Ok(set) = install(config, Producer(queue.clone()), has_colours) else {
+            finish(&queue, &thread);
             return Err(LoggingError::Installed);
-        }
+        };
+        let levels = Levels::new(config.level, set);
+        let logging = Self { levels, queue, file, thread };
         log_panics();
         // Only one logger can be installed, so this is the first value.
         Ok(INSTALLED.get_or_init(|| logging))
@@ -125,14 +145,61 @@ impl Logging {
     /// Writes what is there and ends the thread; a log that takes longer than two seconds for it
     /// loses the rest.
     pub fn finish(&self) {
-        self.queue.flush(FLUSH_MAX);
-        self.queue.close();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // One that hangs in a write would hold up the end.
-        if let Some(thread) = thread.filter(|_| self.queue.is_idle()) {
-            let _ = thread.join();
+        finish(&self.queue, &self.thread);
+    }
+
+    /// The level in force. None: no logger is installed.
+    pub(crate) fn level() -> Option<LevelChange> {
+        INSTALLED.get().map(|logging| *lock(&logging.levels.present))
+    }
+
+    /// Sets the level until a time, or until the process ends.
+    ///
+    /// # Errors
+    ///
+    /// There is no logger any more.
+    pub(crate) fn set_level(change: LevelChange) -> Result<(), reload::Error> {
+        let Some(logging) = INSTALLED.get() else { return Ok(()) };
+        let mut present = lock(&logging.levels.present);
+        (logging.levels.set)(level_filter(change.level))?;
+        *present = change;
+        drop(present);
+        let until = change.until_secs.map(base::moment::text_of);
+        tracing::info!(level = change.level.as_str(), until, "log level changed");
+        Ok(())
+    }
+
+    /// Brings the configured level back, if its time has come.
+    pub(crate) fn end_level(now_secs: u64) {
+        let Some(logging) = INSTALLED.get() else { return };
+        let is_due = Self::level().and_then(|it| it.until_secs).is_some_and(|at| at <= now_secs);
+        if is_due {
+            let change = LevelChange { level: logging.levels.configured, until_secs: None };
+            if let Err(error) = Self::set_level(change) {
+                tracing::error!(%error, "the configured log level cannot be set");
+            }
         }
     }
+}
+
+impl Levels {
+    fn new(configured: LogLevel, set: SetLevel) -> Self {
+        let present = Mutex::new(LevelChange { level: configured, until_secs: None });
+        Self { configured, present, set }
+    }
+}
+
+fn finish(queue: &Queue, thread: &Mutex<Option<JoinHandle<()>>>) {
+    queue.flush(FLUSH_MAX);
+    queue.close();
+    // One that hangs in a write would hold up the end.
+    if let Some(thread) = lock(thread).take().filter(|_| queue.is_idle()) {
+        let _ = thread.join();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn open(path: &Path) -> Result<File, LoggingError> {
@@ -143,14 +210,29 @@ fn cannot_open(path: &Path, cause: io::Error) -> LoggingError {
     LoggingError::Open { path: path.display().to_string(), cause }
 }
 
-fn install(config: &LogConfig, producer: Producer, has_colours: bool) -> Result<(), TryInitError> {
+fn install(
+    config: &LogConfig,
+    producer: Producer,
+    has_colours: bool,
+) -> Result<SetLevel, TryInitError> {
     let base = tracing_subscriber::fmt()
         .with_env_filter(filter(level_filter(config.level)))
         .with_target(false)
         .with_writer(producer);
     match config.format {
-        LogFormat::Text => base.fmt_fields(QuotedFields).with_ansi(has_colours).finish().try_init(),
-        LogFormat::Json => base.json().flatten_event(true).finish().try_init(),
+        LogFormat::Text => {
+            let text = base.fmt_fields(QuotedFields).with_ansi(has_colours);
+            let text = text.with_filter_reloading();
+            let handle = text.reload_handle();
+            text.finish().try_init()?;
+            Ok(Box::new(move |level| handle.reload(filter(level))))
+        }
+        LogFormat::Json => {
+            let json = base.json().flatten_event(true).with_filter_reloading();
+            let handle = json.reload_handle();
+            json.finish().try_init()?;
+            Ok(Box::new(move |level| handle.reload(filter(level))))
+        }
     }
 }
 
@@ -194,6 +276,10 @@ fn level_filter(level: LogLevel) -> LevelFilter {
         LogLevel::Trace => LevelFilter::TRACE,
     }
 }
+
+/// All levels, from the one with the fewest lines on.
+pub(crate) const LEVELS: [LogLevel; 5] =
+    [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug, LogLevel::Trace];
 
 /// The logger of this process; loggers are global, and so is this one.
 static INSTALLED: OnceLock<Logging> = OnceLock::new();

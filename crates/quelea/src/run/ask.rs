@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use broker::{Answer, Command, Scope, ShardId, Shared};
+use broker::{Answer, Command, Scope, ShardId, Shared, TraceFilter};
 use session::Message;
 use tokio::sync::oneshot;
 
@@ -49,6 +49,13 @@ impl Shards {
     pub(crate) fn put_bans(&self, listed: &Arc<Lists>) {
         for mailbox in self.mailboxes.get().into_iter().flat_map(|all| all.iter()) {
             mailbox.put(Item::Order(Order::Bans { listed: listed.clone(), ends: false }));
+        }
+    }
+
+    /// Tells all workers what is traced from now on.
+    pub(crate) fn put_traces(&self, filters: &Arc<[TraceFilter]>) {
+        for mailbox in self.mailboxes.get().into_iter().flat_map(|all| all.iter()) {
+            mailbox.put(Item::Order(Order::Traces(filters.clone())));
         }
     }
 

@@ -22,7 +22,11 @@ mod memory_guard;
 mod node;
 mod parts;
 mod reauthentication;
+<<<<<<< HEAD
 mod self_check;
+=======
+mod reloads;
+>>>>>>> e79b50b4 (api: trace, disconnect by filters, users, reload, log level, audit)
 mod servers;
 mod service;
 mod standby;
@@ -62,6 +66,7 @@ use data::Stamps;
 pub use journals::{FIGURES, Figure, JournalBoard, JournalState};
 pub use limiter::{ConnectionLimiter, Counts, TurnedAway};
 pub(crate) use limits::durability;
+pub(crate) use reloads::{Reloaded, Reloads};
 pub use timing::Timing;
 
 pub use bridges::BridgeBoard;
@@ -294,6 +299,7 @@ impl Running {
                 namespaces: parts.config().namespaces.clone(),
                 rules: self.rules.clone(),
             }),
+            reloads: &parts.reloads,
             line_pace: &workers.line_pace,
             life_cycle: &parts.life_cycle,
             history: &parts.history,

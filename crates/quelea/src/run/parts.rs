@@ -14,7 +14,11 @@ use super::certificates::Certificates;
 use super::journals::JournalBoard;
 use super::limiter::ConnectionLimiter;
 use super::mailbox::Mailbox;
+<<<<<<< HEAD
 use super::self_check::SelfChecks;
+=======
+use super::reloads::Reloads;
+>>>>>>> e79b50b4 (api: trace, disconnect by filters, users, reload, log level, audit)
 use super::servers::HttpServers;
 use super::service::ServiceManager;
 use super::standby::ClusterReferral;
@@ -48,6 +52,7 @@ pub(super) struct Parts {
     pub(super) turns: Arc<[Timing]>,
     pub(super) certificates: Arc<Certificates>,
     pub(super) life_cycle: Arc<LifeCycle>,
+    pub(super) reloads: Arc<Reloads>,
     pub(super) history: Arc<History>,
     pub(super) service: ServiceManager,
     pub(super) self_checks: Arc<SelfChecks>,
@@ -107,7 +112,11 @@ impl Parts {
             history: Arc::new(History::new(sources)),
             certificates: Arc::default(),
             life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, clock)),
+<<<<<<< HEAD
             bridges: Arc::new(BridgeBoard::new(config.bridges.iter().map(|own| &*own.name))),
+=======
+            reloads: Arc::default(),
+>>>>>>> e79b50b4 (api: trace, disconnect by filters, users, reload, log level, audit)
             shared,
             service: ground.service,
             self_checks,
@@ -166,6 +175,7 @@ impl Parts {
             board: self.board.clone(),
             certificates: self.certificates.clone(),
             life_cycle: self.life_cycle.clone(),
+            reloads: self.reloads.clone(),
             history: self.history.clone(),
             bridges: self.bridges.clone(),
             namespaces: self.namespaces.clone(),

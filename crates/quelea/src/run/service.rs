@@ -109,16 +109,17 @@ impl ServiceManager {
     }
 
     /// Does `work` as a reload.
-    pub(super) fn reload(&self, work: impl FnOnce()) {
+    pub(super) fn reload<T>(&self, work: impl FnOnce() -> T) -> T {
         let Some(inner) = &self.0 else { return work() };
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000;
         inner.send(&["RELOADING=1", &format!("MONOTONIC_USEC={micros}"), "STATUS=reloading"]);
-        work();
+        let done = work();
         let describe = inner.lock().describe.clone();
         let text = describe.map(|describe| describe()).unwrap_or_default();
         inner.lock().told.clone_from(&text);
         inner.send(&["READY=1", &status(&text)]);
+        done
     }
 
     /// The process ends within `grace`, and so do its workers.

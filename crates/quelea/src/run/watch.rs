@@ -19,6 +19,7 @@ use super::keeper::Keeper;
 use super::limiter::ConnectionLimiter;
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
+use super::reloads::{Reloaded, Reloads};
 use super::service::ServiceManager;
 use super::worker::Order;
 use crate::api::ApiAuthenticator;
@@ -86,6 +87,7 @@ pub(super) struct Watch<'a> {
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
     pub(super) clock: Clock,
     pub(super) in_force: Mutex<InForce>,
+    pub(super) reloads: &'a Reloads,
     /// Has all threads give back what is free of their memory.
     pub(super) purge: Arc<dyn Fn() + Send + Sync>,
 }
@@ -104,7 +106,14 @@ impl Watch<'_> {
         let ticker = Ticker::start(self, clock_watch, is_over.clone());
         for signal in signals.forever() {
             match signal {
-                SIGHUP => self.service.reload(|| self.reload()),
+                SIGHUP => {
+                    let waiting = self.reloads.begin();
+                    let reloaded = self.service.reload(|| self.reload());
+                    for answer in waiting {
+                        // It may have gone away.
+                        let _ = answer.send(reloaded.clone());
+                    }
+                }
                 // By default they end a process; scripts made for mosquitto send them.
                 SIGUSR1 | SIGUSR2 => {
                     let signal = if signal == SIGUSR1 { "SIGUSR1" } else { "SIGUSR2" };
@@ -124,18 +133,25 @@ impl Watch<'_> {
 
     /// Reads passwords, access rules and certificates again, and opens the log file anew. What
     /// cannot be used stays as it was.
-    fn reload(&self) {
-        if let Err(error) = Logging::reopen_installed() {
+    fn reload(&self) -> Reloaded {
+        let mut reloaded = Reloaded::default();
+        let reopened = Logging::reopen_installed();
+        reloaded.note("log file", &reopened);
+        if let Err(error) = reopened {
             tracing::error!(%error, "the log file was not reopened; the old one stays in use");
         }
-        match self.authenticator.reload(&self.config.auth) {
+        let passwords = self.authenticator.reload(&self.config.auth);
+        reloaded.note("passwords and keys", &passwords);
+        match passwords {
             Ok(()) => tracing::info!("passwords and keys reloaded"),
             Err(error) => {
                 tracing::error!(%error, "passwords and keys not reloaded; the old ones stay in \
                 force")
             }
         }
-        match self.limiter.bans.reload() {
+        let bans = self.limiter.bans.reload();
+        reloaded.note("bans", &bans);
+        match bans {
             Ok(None) => {}
             Ok(Some(listed)) => {
                 for mailbox in self.mailboxes.iter() {
@@ -147,14 +163,16 @@ impl Watch<'_> {
                 tracing::error!(error, "bans not reloaded; the old ones stay in force");
             }
         }
-        self.reload_api_users();
+        self.reload_api_users(&mut reloaded);
         let read = (self.reread)();
         if let Ok(fresh) = &read {
             log_needs_restart(&config::changes::of_restart(self.settings, &fresh.settings));
         }
-        self.reload_namespaces(read.map(|fresh| fresh.config.namespaces));
+        self.reload_namespaces(read.map(|fresh| fresh.config.namespaces), &mut reloaded);
         for (listener, tls) in self.tls {
-            match tls.reload() {
+            let certificates = tls.reload();
+            reloaded.note(&format!("certificates of {listener}"), &certificates);
+            match certificates {
                 Ok(()) => tracing::info!(listener, "certificates reloaded"),
                 Err(error) => {
                     tracing::error!(listener, %error, "certificates not reloaded; the old ones \
@@ -163,18 +181,25 @@ impl Watch<'_> {
             }
         }
         self.note_certificates();
+        reloaded
     }
 
     /// Takes namespaces as the configuration has them now, and the rules in all of them. Where
     /// that cannot be done, the rules of those in force are read again all the same.
-    fn reload_namespaces(&self, read: Result<Vec<Namespace>, ConfigError>) {
+    fn reload_namespaces(
+        &self,
+        read: Result<Vec<Namespace>, ConfigError>,
+        reloaded: &mut Reloaded,
+    ) {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = match read.map_err(anyhow::Error::from) {
             Ok(fresh) if fresh == in_force.namespaces => Ok(false),
             read => read.and_then(|fresh| self.take(fresh, &mut in_force)).map(|()| true),
         };
+        reloaded.note("namespaces", &taken);
         match taken {
             Ok(true) => {
+                reloaded.note("access rules", &taken);
                 tracing::info!(namespaces = in_force.namespaces.len(), "namespaces applied");
                 return;
             }
@@ -185,7 +210,9 @@ impl Watch<'_> {
             }
         }
         let same = in_force.namespaces.clone();
-        if let Err(error) = self.take(same, &mut in_force) {
+        let rules = self.take(same, &mut in_force);
+        reloaded.note("access rules", &rules);
+        if let Err(error) = rules {
             let error = format!("{error:#}");
             tracing::error!(error, "access rules not reloaded; the old ones stay in force");
         }
@@ -210,8 +237,10 @@ impl Watch<'_> {
         Ok(())
     }
 
-    fn reload_api_users(&self) {
-        match self.api_authenticator.map_or(Ok(false), ApiAuthenticator::reload) {
+    fn reload_api_users(&self, reloaded: &mut Reloaded) {
+        let users = self.api_authenticator.map_or(Ok(false), ApiAuthenticator::reload);
+        reloaded.note("users of the API", &users);
+        match users {
             Ok(false) => {}
             Ok(true) => tracing::info!("users of the API reloaded"),
             Err(error) => {
@@ -220,6 +249,7 @@ impl Watch<'_> {
         }
         if let Some(api_authenticator) = self.api_authenticator {
             self.life_cycle.readers.keep(|name| api_authenticator.knows(name));
+            self.life_cycle.traces.keep(|name| api_authenticator.knows(name));
         }
     }
 
@@ -328,6 +358,7 @@ impl Ticker {
                 }
                 looked_at = Some(Instant::now());
                 clock_watch.look();
+                Logging::end_level(clock.wall_secs());
                 line_pace.log_withheld(clock.now_ms());
                 history.iter().for_each(|history| history.look(clock.now_ms()));
                 publish(&mailboxes, life_cycle.tick(clock.now_ms()));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use broker::{
     Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Scope, Shard,
-    ShardId,
+    ShardId, TraceFilter, Traced,
 };
 use codec::Reason;
 use driver::{Charge, Host, Origin, Read, Socket, Waker};
@@ -67,6 +67,8 @@ pub(in crate::run) enum Order {
     /// Keep the files of all journals as they are until `Unpin`, and say which they are.
     Pin(Sender<Pinned>),
     Unpin,
+    /// From now on these are traced.
+    Traces(Arc<[TraceFilter]>),
     /// Give back what is free in the heap of the thread that drives it.
     Purge,
 }
@@ -194,6 +196,10 @@ impl Host for Os {
         self.reauthentication.answer(shard, ask)
     }
 
+    fn on_traced(&mut self, traced: Vec<Traced>) {
+        self.parts.life_cycle.traces.put(traced);
+    }
+
     fn on_close(&mut self, shard: ShardId, close: &Close) {
         self.reauthentication.forget(shard, close.slot, close.connection);
     }
@@ -220,6 +226,9 @@ impl Host for Os {
             Order::Pin(answer) => pin_journals(shards, &answer),
             Order::Unpin => {
                 shards.iter_mut().filter_map(Shard::journal_mut).for_each(Journal::unpin)
+            }
+            Order::Traces(filters) => {
+                shards.iter_mut().for_each(|shard| shard.set_traces(&filters))
             }
             Order::Purge => memory::purge_if_asked(),
         }

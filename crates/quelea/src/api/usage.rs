@@ -1,0 +1,116 @@
+//! What the broker uses and loses: memory by owner, dropped messages by reason.
+
+use base::resident_bytes;
+use broker::Metrics;
+use session::MemoryKind;
+
+use super::call::Call;
+use super::routes::Outcome;
+use super::schema::{Rows, record};
+use super::{Api, json};
+
+record! {
+    /// The memory of the broker.
+    MemoryUsage {
+        /// Resident memory of the process.
+        resident_bytes: u64,
+        /// The limit (`limits.memory_bytes_max`); null: none.
+        max_bytes: Option<u64>,
+        /// Bytes of retained messages.
+        retained_bytes: u64,
+        /// The users and addresses that use most memory, the largest first.
+        owners: Vec<MemoryOwner>,
+    }
+}
+
+record! {
+    /// The memory of a user or an address.
+    MemoryOwner {
+        /// The user or address that is charged.
+        owner: String,
+        /// Messages queued in memory for its sessions.
+        queued_bytes: u64,
+        /// Its sessions, with wills and subscriptions.
+        session_bytes: u64,
+        /// Its retained messages.
+        retained_bytes: u64,
+        /// Bytes queued for its sockets, and packets that have not arrived whole. It is counted
+        /// while memory is short.
+        unsent_bytes: u64,
+        /// Its messages in the log, on the disk.
+        logged_bytes: u64,
+    }
+}
+
+record! {
+    /// Messages that were dropped for one reason.
+    Drops {
+        /// The reason, as in metrics and events.
+        reason: String,
+        /// Number of messages since the start.
+        messages: u64,
+        /// The meaning of the reason.
+        meaning: String,
+    }
+}
+
+pub(crate) fn memory(api: &Api, call: &Call) -> Outcome {
+    let shared = &api.shards.shared;
+    let owners = shared.ledger.largest(call.limit()).into_iter().map(|consumer| {
+        let of = |kind: MemoryKind| consumer.bytes[kind as usize];
+        MemoryOwner {
+            owner: consumer.name.to_string(),
+            queued_bytes: of(MemoryKind::Queued),
+            session_bytes: of(MemoryKind::Sessions),
+            retained_bytes: of(MemoryKind::Retained),
+            unsent_bytes: of(MemoryKind::Unsent),
+            logged_bytes: of(MemoryKind::Logged),
+        }
+    });
+    let max_bytes = api.facts.config.limits.memory_bytes_max;
+    json(&MemoryUsage {
+        resident_bytes: resident_bytes().unwrap_or_default(),
+        max_bytes: (max_bytes != u64::MAX).then_some(max_bytes),
+        retained_bytes: shared.total(|metrics| &metrics.retained_bytes),
+        owners: owners.collect(),
+    })
+}
+
+pub(crate) fn drops(api: &Api) -> Outcome {
+    let shards = &api.shards.shared.metrics;
+    let mut items: Vec<Drops> = Vec::new();
+    for shard in shards.iter() {
+        let dropped = Metrics::DESCRIPTIONS.iter().zip(shard.values());
+        let dropped = dropped.filter(|(metric, _)| metric.name == "quelea_messages_dropped_total");
+        for (place, (metric, messages)) in dropped.enumerate() {
+            match items.get_mut(place) {
+                Some(known) => known.messages += messages,
+                None => items.push(Drops {
+                    reason: reason_of(metric.label).to_owned(),
+                    messages,
+                    meaning: metric.help.to_owned(),
+                }),
+            }
+        }
+    }
+    json(&Rows { items, cursor: None })
+}
+
+/// `reason="expired"` is `expired`.
+fn reason_of(label: &str) -> &str {
+    label.split('"').nth(1).unwrap_or(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_a_word() {
+        assert_eq!(reason_of("reason=\"expired\""), "expired");
+        let own = Metrics::DESCRIPTIONS.iter();
+        let mut dropped = own.filter(|it| it.name == "quelea_messages_dropped_total").peekable();
+        assert!(dropped.peek().is_some());
+        assert!(dropped.all(|metric| reason_of(metric.label) != metric.label));
+    }
+}
