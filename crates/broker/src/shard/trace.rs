@@ -190,7 +190,7 @@ impl Shard {
     pub(super) fn trace_connect(&mut self, request: &ConnectRequest) {
         let Some(tracing) = &self.cx.tracing else { return };
         let (scope, client_id) = (request.scope, &*request.client_id);
-        let traces = tracing.traces(scope, client_id, &request.peer);
+        let traces = tracing.traces(scope, client_id, &request.peer) & !tracing.of_topics();
         if traces == 0 {
             return;
         }
@@ -244,7 +244,11 @@ impl Context {
         let Some(tracing) = &mut self.tracing else { return };
         tracing.partial.remove(&connection);
         tracing.unknown.remove(&connection);
-        let Some(traced) = tracing.connection(client, link) else { return };
+        let Some(mut traced) = tracing.connection(client, link) else { return };
+        traced.traces &= !tracing.of_topics();
+        if traced.traces == 0 {
+            return;
+        }
         let text = ended.word().as_ref().into();
         let details = TracedDetails { text, ..TracedDetails::default() };
         self.note_traced(Traced { packet: "closed", details, ..traced.blank(self.now_ms) });
@@ -358,6 +362,12 @@ impl Tracing {
     fn traces(&self, scope: Scope, client_id: &str, peer: &str) -> u8 {
         let about = self.filters.iter().filter(|own| own.is_about(scope, client_id, peer));
         about.fold(0, |bits, filter| bits | filter.bit())
+    }
+
+    /// Those that are about messages only.
+    fn of_topics(&self) -> u8 {
+        let of_topics = self.filters.iter().filter(|own| own.topic.is_some());
+        of_topics.fold(0, |bits, filter| bits | filter.bit())
     }
 
     fn connection(&self, client: Name<'_>, link: &Link) -> Option<TracedConnection> {

@@ -531,8 +531,7 @@ impl Ctl {
         query: &[(&str, &str)],
         limit: usize,
     ) -> Result<(Vec<Value>, bool), Failure> {
-        let is_paged =
-            !["/bridges", "/listeners", "/settings", "/logs", "/drops"].contains(&path);
+        let is_paged = !["/bridges", "/listeners", "/settings", "/logs", "/drops"].contains(&path);
         let wanted = if limit == 0 { usize::MAX } else { limit };
         let mut rows: Vec<Value> = Vec::new();
         let mut cursor = None::<String>;

@@ -24,6 +24,7 @@ pub(super) const TAGS: &[(&str, &str, &str)] = &[
     ("listeners", "listeners", "Listeners, and their certificates."),
     ("clients", "clients", "Clients: their sessions and connections."),
     ("disconnect", "clients", "Clients: their sessions and connections."),
+    ("bridges", "bridges", "Bridges to other brokers."),
     ("permissions", "permissions", "Decisions of access rules."),
     ("users", "users", "Users of the password file."),
     ("events", "streams", "Streams of server-sent events."),
@@ -127,7 +128,8 @@ pub(super) fn put_enums(known: &mut Known) {
 pub(super) fn put_examples(paths: &mut Map<String, Value>, known: &Known) {
     let operations = paths.values_mut().filter_map(Value::as_object_mut);
     for operation in operations.flat_map(|path| path.values_mut()) {
-        for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
+        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+        for parameter in parameters.into_iter().flatten() {
             let name = parameter["name"].as_str().unwrap_or_default().to_owned();
             parameter["example"] = example(&name, &parameter["schema"], known);
         }

@@ -20,6 +20,7 @@ mod namespaces;
 pub mod openapi;
 mod operate;
 mod paging;
+mod params;
 mod permissions;
 mod problem;
 mod routes;
@@ -60,11 +61,7 @@ use crate::cluster::Member;
 use crate::history::History;
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
-<<<<<<< HEAD
-use crate::run::{BridgeBoard, Certificates, ConnectionLimiter, JournalBoard, Shards};
-=======
-use crate::run::{Certificates, ConnectionLimiter, JournalBoard, Reloads, Shards};
->>>>>>> e79b50b4 (api: trace, disconnect by filters, users, reload, log level, audit)
+use crate::run::{BridgeBoard, Certificates, ConnectionLimiter, JournalBoard, Reloads, Shards};
 use base::Clock;
 use config::{API_PREFIX, ApiConfig, Config, print};
 use driver::Origin;

@@ -170,6 +170,7 @@ mod tests {
             assert!(!route.about.is_empty(), "{}", route.path);
             let tag = operation["tags"][0].as_str().unwrap();
             assert!(examples::TAGS.iter().any(|(_, name, _)| *name == tag), "{}", route.path);
+            assert!(!operation.get("parameters").is_some_and(Value::is_null), "{}", route.path);
             for parameter in operation["parameters"].as_array().into_iter().flatten() {
                 assert!(!parameter["example"].is_null(), "{}: {parameter}", route.path);
             }

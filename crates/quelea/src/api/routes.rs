@@ -14,6 +14,11 @@ use super::call::Call;
 use super::history::{Samples, Totals};
 use super::logins::{LogIn, LogInLink};
 use super::operate::{self, LogLevelState, NewLogLevel, ReloadResult};
+use super::params::{
+    BAN_SECS, CLIENT_ID, CURSOR, LIMIT, LISTENER, NAMESPACE, TOPIC, USERNAME, WITHIN, WITHIN_ANY,
+    flag, needed, number, some_text, text,
+};
+pub(crate) use super::params::{LIMIT_MAX, Param, ParamKind, ParamLocation};
 use super::permissions::{self, Permission, PermissionQuestion};
 use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
@@ -21,19 +26,13 @@ use super::topics::{self, ClientSubscription, Topic};
 use super::usage::{self, Drops, MemoryUsage};
 use super::users::{NewPassword, User};
 use super::views::{
-<<<<<<< HEAD
-    Ban, Bridge, Broker, Caller, Client, Cluster, Group, Home, Listener, Log, Member, Namespace,
-    NewBan, Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting,
-    Subscription,
-=======
-    Ban, Broker, Caller, Client, Cluster, Disconnected, Group, Home, Listener, Log, Member,
+    Ban, Bridge, Broker, Caller, Client, Cluster, Disconnected, Group, Home, Listener, Log, Member,
     Namespace, NewBan, Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain,
     Retained, Setting, Subscription,
 };
 use super::{
     Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces, trace,
     users,
->>>>>>> e79b50b4 (api: trace, disconnect by filters, users, reload, log level, audit)
 };
 
 /// What is done for whom.
@@ -82,28 +81,6 @@ pub(crate) enum Role {
     Admin,
 }
 
-#[derive(Debug)]
-pub(crate) struct Param {
-    pub(crate) name: &'static str,
-    pub(crate) location: ParamLocation,
-    pub(crate) kind: ParamKind,
-    pub(crate) is_required: bool,
-    pub(crate) about: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ParamLocation {
-    Path,
-    Query,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ParamKind {
-    Text { bytes_min: usize, bytes_max: usize },
-    Number { min: u64, max: u64 },
-    Flag,
-}
-
 impl Route {
     pub(crate) const fn status(&self) -> StatusCode {
         if self.answer.is_some() || self.stream.is_some() {
@@ -143,74 +120,6 @@ impl Role {
         }
     }
 }
-
-impl ParamLocation {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Path => "path",
-            Self::Query => "query",
-        }
-    }
-}
-
-/// The longest text of MQTT.
-const TEXT_BYTES_MAX: usize = 65_535;
-
-/// The most rows of one answer.
-pub(crate) const LIMIT_MAX: u64 = 1_000;
-
-const fn text(name: &'static str, about: &'static str) -> Param {
-    let kind = ParamKind::Text { bytes_min: 0, bytes_max: TEXT_BYTES_MAX };
-    Param { name, location: ParamLocation::Query, kind, is_required: false, about }
-}
-
-/// One that is not empty if it is there.
-const fn some_text(name: &'static str, about: &'static str) -> Param {
-    Param { kind: ParamKind::Text { bytes_min: 1, bytes_max: TEXT_BYTES_MAX }, ..text(name, about) }
-}
-
-const fn needed(name: &'static str, about: &'static str) -> Param {
-    Param { is_required: true, ..some_text(name, about) }
-}
-
-const fn number(name: &'static str, about: &'static str) -> Param {
-    Param { kind: ParamKind::Number { min: 0, max: u32::MAX as u64 }, ..text(name, about) }
-}
-
-const fn flag(name: &'static str, about: &'static str) -> Param {
-    Param { kind: ParamKind::Flag, ..text(name, about) }
-}
-
-const CLIENT_ID: Param = Param {
-    location: ParamLocation::Path,
-    is_required: true,
-    ..text("client_id", "The client ID, percent-encoded: '/' is %2F.")
-};
-const NAMESPACE: Param = Param {
-    location: ParamLocation::Path,
-    is_required: true,
-    ..text("name", "The name of a namespace.")
-};
-const USERNAME: Param = Param {
-    location: ParamLocation::Path,
-    is_required: true,
-    ..text("username", "The username, percent-encoded.")
-};
-const LIMIT: Param = Param {
-    kind: ParamKind::Number { min: 1, max: LIMIT_MAX },
-    ..text("limit", "The most rows of the answer, 1 to 1000. Default: 100.")
-};
-const CURSOR: Param = some_text("cursor", "The cursor of the previous page.");
-const TOPIC: Param = needed("topic", "A topic without wildcards.");
-
-const WITHIN: Param = some_text("namespace", "The namespace. Default: `default`.");
-const WITHIN_ANY: Param = some_text("namespace", "The namespace. Default: all of them.");
-
-const LISTENER: Param = needed("name", "The name or URL of the listener.");
-const BAN_SECS: Param = Param {
-    kind: ParamKind::Number { min: 1, max: u32::MAX as u64 },
-    ..text("ban_secs", "Ban the client ID for this many seconds, connected or not.")
-};
 
 const GET: Route = Route {
     method: Method::Get,

@@ -22,11 +22,8 @@ mod memory_guard;
 mod node;
 mod parts;
 mod reauthentication;
-<<<<<<< HEAD
-mod self_check;
-=======
 mod reloads;
->>>>>>> e79b50b4 (api: trace, disconnect by filters, users, reload, log level, audit)
+mod self_check;
 mod servers;
 mod service;
 mod standby;

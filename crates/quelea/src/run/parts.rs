@@ -14,11 +14,8 @@ use super::certificates::Certificates;
 use super::journals::JournalBoard;
 use super::limiter::ConnectionLimiter;
 use super::mailbox::Mailbox;
-<<<<<<< HEAD
-use super::self_check::SelfChecks;
-=======
 use super::reloads::Reloads;
->>>>>>> e79b50b4 (api: trace, disconnect by filters, users, reload, log level, audit)
+use super::self_check::SelfChecks;
 use super::servers::HttpServers;
 use super::service::ServiceManager;
 use super::standby::ClusterReferral;
@@ -112,11 +109,8 @@ impl Parts {
             history: Arc::new(History::new(sources)),
             certificates: Arc::default(),
             life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, clock)),
-<<<<<<< HEAD
-            bridges: Arc::new(BridgeBoard::new(config.bridges.iter().map(|own| &*own.name))),
-=======
             reloads: Arc::default(),
->>>>>>> e79b50b4 (api: trace, disconnect by filters, users, reload, log level, audit)
+            bridges: Arc::new(BridgeBoard::new(config.bridges.iter().map(|own| &*own.name))),
             shared,
             service: ground.service,
             self_checks,
