@@ -191,8 +191,6 @@ fn providers_are_listed_and_named_by_listeners() {
     let again = load(&again, &MACHINE).unwrap().config;
     assert_eq!(again.authentication, loaded.config.authentication, "what is printed reads back");
     let more = |text: &str| format!("{jwt}{text}");
-    let registry =
-        |text: &str| format!("[[authentication]]\nname = \"a\"\nkind = \"registry\"\n{text}");
     let http = |text: &str| {
         format!(
             "[[authentication]]\nname = \"a\"\nkind = \"http\"\nurl = \"https://id.example\"\n{text}"
@@ -218,19 +216,6 @@ fn providers_are_listed_and_named_by_listeners() {
         (more("acl_claim_nam = \"a\"\n"), "acl_claim_name"),
         (more("acl_ignored = true\nacl_claim_name = \"a\"\n"), "acl_ignored is true"),
         (http("username = \"${username}\"\n"), "only by jwt and certificate"),
-        (http("headers = [\"X-Id: ${nobody}\"]\n"), "unknown placeholder '${nobody}'"),
-        (http("headers = [\"Host: ${clientid}\"]\n"), "how the request is read"),
-        (
-            http("headers = [\"content-type: application/x-www-form-urlencoded\"]\n"),
-            "set body_form",
-        ),
-        (http("body = [\"p=${password}\"]\nheaders = [\"X-Id: ${clientid}\"]\n"), "to the service"),
-        (registry(""), "needs the `registry_file`"),
-        (registry("registry_file = \"a\"\nname_sources = [\"cn\"]\n"), "must be one of 'subject'"),
-        (registry("registry_file = \"a\"\nname_sources = [\"ip\", \"ip\"]\n"), "there twice"),
-        (more("registry_file = \"a\"\n"), "only by registry"),
-        (more("from = \"username\"\nclaims = [\"sub=${username}\"]\n"), "remove '${username}'"),
-        (more("jwks_url = \"https://id.example/${clientid}\"\n"), "not substituted"),
         (http("headers = [\"X-Id: a\", \"x-id: b\"]\n"), "'x-id' is set twice"),
         (http("body = [\"u=${username}\", \"u=x\"]\n"), "'u' is set twice"),
         (more("attributes = [\"a=x\", \"a=y\"]\n"), "'a' is set twice"),
@@ -250,6 +235,32 @@ fn providers_are_listed_and_named_by_listeners() {
             "what the client sends",
         ),
         ("[authentication]\nname = \"a\"\n".into(), "write [[authentication]]"),
+    ] {
+        let why = error(&text);
+        assert!(why.contains(expected), "{expected} not in {why}");
+    }
+}
+
+#[test]
+fn placeholders_and_registries_are_checked() {
+    let provider = |rest: &str| format!("[[authentication]]\nname = \"a\"\nkind = {rest}");
+    let jwt = |text: &str| provider(&format!("\"jwt\"\nkey_file = \"k.pem\"\n{text}"));
+    let http = |text: &str| provider(&format!("\"http\"\nurl = \"https://id.example\"\n{text}"));
+    let registry = |text: &str| provider(&format!("\"registry\"\n{text}"));
+    for (text, expected) in [
+        (http("headers = [\"X-Id: ${nobody}\"]\n"), "unknown placeholder '${nobody}'"),
+        (http("headers = [\"Host: ${clientid}\"]\n"), "how the request is read"),
+        (
+            http("headers = [\"content-type: application/x-www-form-urlencoded\"]\n"),
+            "set body_form",
+        ),
+        (http("body = [\"p=${password}\"]\nheaders = [\"X-Id: ${clientid}\"]\n"), "to the service"),
+        (registry(""), "needs the `registry_file`"),
+        (registry("registry_file = \"a\"\nname_sources = [\"cn\"]\n"), "must be one of 'subject'"),
+        (registry("registry_file = \"a\"\nname_sources = [\"ip\", \"ip\"]\n"), "there twice"),
+        (jwt("registry_file = \"a\"\n"), "only by registry"),
+        (jwt("from = \"username\"\nclaims = [\"sub=${username}\"]\n"), "remove '${username}'"),
+        (jwt("jwks_url = \"https://id.example/${clientid}\"\n"), "not substituted"),
     ] {
         let why = error(&text);
         assert!(why.contains(expected), "{expected} not in {why}");
