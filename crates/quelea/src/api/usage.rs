@@ -80,7 +80,7 @@ pub(crate) fn drops(api: &Api) -> Outcome {
     let shards = &api.shards.shared.metrics;
     let mut items: Vec<Drops> = Vec::new();
     for shard in shards.iter() {
-        let dropped = Metrics::DESCRIPTIONS.iter().zip(shard.values());
+        let dropped = Metrics::descriptions().iter().zip(shard.values());
         let dropped = dropped.filter(|(metric, _)| metric.name == "quelea_messages_dropped_total");
         for (place, (metric, messages)) in dropped.enumerate() {
             match items.get_mut(place) {
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn each_reason_has_a_word() {
         assert_eq!(reason_of("reason=\"expired\""), "expired");
-        let own = Metrics::DESCRIPTIONS.iter();
+        let own = Metrics::descriptions().iter();
         let mut dropped = own.filter(|it| it.name == "quelea_messages_dropped_total").peekable();
         assert!(dropped.peek().is_some());
         assert!(dropped.all(|metric| reason_of(metric.label) != metric.label));
