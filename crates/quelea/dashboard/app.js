@@ -5,7 +5,9 @@ import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { has, learnRoutes, logOut, may, state } from "./api.js";
 import { redraw } from "./chart.js";
 import { Dialogs, html, notify, useApiState, useGet } from "./ui.js";
+import { Audit } from "./pages/audit.js";
 import { LogIn } from "./pages/login.js";
+import { Memory } from "./pages/memory.js";
 import { Overview } from "./pages/overview.js";
 import { Clients } from "./pages/clients.js";
 import { Client } from "./pages/client.js";
@@ -21,6 +23,8 @@ import { Events } from "./pages/events.js";
 import { Messages } from "./pages/messages.js";
 import { Permissions } from "./pages/permissions.js";
 import { Subscriptions } from "./pages/subscriptions.js";
+import { Trace } from "./pages/trace.js";
+import { Users } from "./pages/users.js";
 
 // Path, page, name in the navigation, its key after `g`, and what the page needs.
 const PAGES = [
@@ -33,13 +37,17 @@ const PAGES = [
   { path: "groups/:namespace/:share/:filter", page: Group },
   { path: "messages", page: Messages, name: "Publish & subscribe", key: "p" },
   { path: "events", page: Events, name: "Events", key: "e" },
+  { path: "trace", page: Trace, name: "Trace", key: "r", role: "operator", route: "GET /trace" },
   { path: "namespaces", page: Namespaces, name: "Namespaces", key: "n" },
   { path: "permissions", page: Permissions, name: "Permissions", key: "a", route: "POST /permissions/explain" },
+  { path: "users", page: Users, name: "Users", key: "w", role: "admin", route: "GET /users" },
   { path: "bans", page: Bans, name: "Bans", key: "b" },
   { path: "listeners", page: Listeners, name: "Listeners", key: "l" },
+  { path: "memory", page: Memory, name: "Memory and drops", key: "m", route: "GET /memory" },
   { path: "logs", page: Logs, name: "Durable log", key: "d" },
   { path: "cluster", page: Cluster, name: "Cluster", key: "k" },
   { path: "settings", page: Settings, name: "Settings", key: "s", role: "operator" },
+  { path: "audit", page: Audit, name: "Audit", key: "j", role: "operator", route: "GET /audit" },
 ];
 const THEMES = ["system", "light", "dark"];
 // The second key of a pair has to follow within this time.

@@ -1,6 +1,6 @@
 // One client: its session, connection and subscriptions, and what an operator may do with it.
 
-import { clientPath, del, has, may, post } from "../api.js";
+import { clientPath, del, has, may, post, query } from "../api.js";
 import { bytes, duration, number } from "../format.js";
 import { Badge, Facts, Fault, List, Online, Page, Section, act, html, useGet } from "../ui.js";
 import { Question } from "./permissions.js";
@@ -94,6 +94,7 @@ function Actions({ client, reload }) {
   };
   return html`
     ${may("operator") && html`
+      ${has("GET /trace") && html`<a class="button" href=${`#/trace${query({ namespace, client_id: id })}`}>Trace</a>`}
       ${client.connected && html`<button onClick=${disconnect}>Disconnect</button>`}
       <button onClick=${ban}>Ban</button>`}
     ${may("admin") && html`<button class="danger" onClick=${purge}>Delete session</button>`}`;

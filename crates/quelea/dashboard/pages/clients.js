@@ -1,9 +1,9 @@
 // The list of clients, with filters that are part of the address.
 
 import { useEffect } from "../vendor/hooks.js";
-import { query as queryOf } from "../api.js";
+import { has, may, post, query as queryOf } from "../api.js";
 import { duration, number } from "../format.js";
-import { Filters, List, Online, Page, html, useGet } from "../ui.js";
+import { Filters, List, Online, Page, act, html, useGet } from "../ui.js";
 
 export const clientHref = (namespace, id) =>
   `#/clients/${encodeURIComponent(namespace)}/${encodeURIComponent(id)}`;
@@ -16,6 +16,7 @@ export function Clients({ query }) {
   useEffect(() => {
     if (query.search) document.querySelector("[data-search]")?.focus();
   }, [query.search]);
+  const { connected, ...chosen } = values;
   const change = (next) => {
     const hash = `#/clients${queryOf(next)}`;
     if (hash !== location.hash) location.hash = hash;
@@ -32,12 +33,23 @@ export function Clients({ query }) {
     },
   ].filter(Boolean);
   return html`
-    <${Page} title="Clients" note="Slow clients have messages queued or in flight.">
+    <${Page} title="Clients" note="Slow clients have messages queued or in flight."
+      actions=${may("operator") && has("POST /disconnect") && Object.values(chosen).some(Boolean)
+        && html`<button class="danger" onClick=${() => disconnectAll(chosen)}>Disconnect all that match</button>`}>
       <${Filters} values=${values} fields=${fields} onChange=${change} />
       <${List} path="/clients" params=${values} label="Clients" keyOf=${(row) => `${row.namespace} ${row.client_id}`}
         columns=${columns(namespaces.length > 0)}
         empty=${Object.values(values).some(Boolean) ? "No client matches these filters." : "No client has connected yet."} />
     <//>`;
+}
+
+function disconnectAll(chosen) {
+  const given = Object.entries(chosen).filter(([, value]) => value);
+  const text = given.map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ");
+  act({
+    title: "Disconnect all clients that match?", label: "Disconnect all", danger: true,
+    text: `Filters: ${text}. Their connections are closed with reason 0x98. Sessions stay, and clients may reconnect.`,
+  }, () => post("/disconnect", undefined, chosen), ({ disconnected }) => `${number(disconnected)} clients were disconnected.`);
 }
 
 const columns = (hasNamespaces) => [

@@ -1,14 +1,33 @@
 // Namespaces with their limits and usage.
 
+import { useState } from "../vendor/hooks.js";
+import { has, may, post, segment } from "../api.js";
 import { bytes, number } from "../format.js";
-import { Badge, List, Page, html } from "../ui.js";
+import { Badge, List, Page, act, html } from "../ui.js";
 
 const LIVE_MS = 5000;
 
 export function Namespaces() {
+  const [version, setVersion] = useState(0);
+  const hold = async ({ name, state }) => {
+    const suspends = state === "open";
+    const what = suspends ? "suspend" : "resume";
+    const is = await act({
+      title: `${suspends ? "Suspend" : "Resume"} the namespace ${name}?`, label: suspends ? "Suspend" : "Resume", danger: suspends,
+      text: suspends
+        ? "Its clients are disconnected (0x98), and new connections are refused. Sessions and messages stay. It stays suspended after a restart."
+        : "Its clients may connect again.",
+    }, () => post(`/namespaces/${segment(name)}/${what}`), `${name} was ${suspends ? "suspended" : "resumed"}.`);
+    if (is) setVersion(version + 1);
+  };
+  const canHold = may("admin") && has("POST /namespaces/{name}/suspend");
+  const columns = canHold ? [...COLUMNS, {
+    title: "", num: true,
+    cell: (row) => html`<button class="small" onClick=${() => hold(row)}>${row.state === "open" ? "Suspend" : "Resume"}</button>`,
+  }] : COLUMNS;
   return html`
     <${Page} title="Namespaces" note="In addition to the default one, to which the limits of the broker apply.">
-      <${List} path="/namespaces" label="Namespaces" every=${LIVE_MS} keyOf=${(row) => row.name} columns=${COLUMNS}
+      <${List} path="/namespaces" label="Namespaces" every=${LIVE_MS} keyOf=${(row) => row.name} columns=${columns} version=${version}
         empty="There is only the namespace default. [[namespaces]] in the configuration adds others." />
     <//>`;
 }

@@ -1,7 +1,12 @@
 // The configuration in force, each value with its source.
 
 import { useState } from "../vendor/hooks.js";
-import { Empty, Fault, Filters, Page, Section, Table, html, useGet } from "../ui.js";
+import { has, may, post, put } from "../api.js";
+import { relative } from "../format.js";
+import { Empty, Fault, Filters, Page, Section, Table, act, html, useGet } from "../ui.js";
+
+const LEVELS = ["error", "warn", "info", "debug", "trace"].map((level) => [level, level]);
+const SPANS = [["600", "10 minutes"], ["3600", "1 hour"], ["86400", "1 day"], ["", "until a restart"]];
 
 export function Settings() {
   const { data, problem } = useGet("/settings");
@@ -11,7 +16,7 @@ export function Settings() {
     `${key} ${value}`.toLowerCase().includes(wanted) && (!filters.which || origin !== "default"));
   const sections = Map.groupBy(rows, ({ key }) => key.split(".").slice(0, -1).join("."));
   return html`
-    <${Page} title="Settings" note="The configuration in force, except listeners.">
+    <${Page} title="Settings" note="The configuration in force, except listeners." actions=${html`<${Actions} />`}>
       <${Fault} problem=${problem} />
       <${Filters} values=${filters} onChange=${setFilters} fields=${[
         { name: "text", title: "Contains", search: true, type: "search" },
@@ -23,6 +28,36 @@ export function Settings() {
           <${Table} label=${name} fixed rows=${some} keyOf=${(row) => row.key} columns=${COLUMNS} />
         <//>`)}
     <//>`;
+}
+
+function reloaded({ parts }) {
+  const refused = parts.filter((part) => !part.reloaded);
+  if (refused.length === 0) return "Everything was reloaded.";
+  return `Not reloaded: ${refused.map(({ name, error }) => `${name} (${error})`).join("; ")}`;
+}
+
+function Actions() {
+  const level = useGet(has("GET /log-level") ? "/log-level" : null);
+  const reload = () => act({
+    title: "Reload the configuration?", label: "Reload",
+    text: "Passwords, access rules, bans, namespaces and certificates are read again, as by SIGHUP. A part that cannot be used stays as it was.",
+  }, () => post("/reload"), reloaded);
+  const setLevel = async () => {
+    const is = await act({
+      title: "Set the log level", label: "Set",
+      text: `The configured level is ${level.data.configured}.`,
+      fields: [
+        { name: "level", title: "Level", options: LEVELS, value: level.data.level },
+        { name: "secs", title: "For", options: SPANS, value: "600" },
+      ],
+    }, ({ level: word, secs }) => put("/log-level", { level: word, for_secs: secs ? Number(secs) : null }), "The log level was set.");
+    if (is) level.reload();
+  };
+  const until = level.data?.until && `, ends ${relative(Date.parse(level.data.until))}`;
+  return html`
+    ${level.data && html`<span class="dim">log level ${level.data.level}${until}</span>`}
+    ${may("admin") && level.data && html`<button onClick=${setLevel}>Log level</button>`}
+    ${may("admin") && has("POST /reload") && html`<button onClick=${reload}>Reload</button>`}`;
 }
 
 const COLUMNS = [
