@@ -36,10 +36,10 @@ def run(*arguments):
     return subprocess.run([QUELEA, *map(str, arguments)], capture_output=True, text=True)
 
 
-def prepare(name, certs, directory):
+def prepare(name, certs, directory, remote=0):
     """The sample in a directory, with the files that it names."""
     for path in (SAMPLES / name).iterdir():
-        text = path.read_text().replace("{dir}", str(directory))
+        text = path.read_text().replace("{dir}", str(directory)).replace("{remote}", str(remote))
         (directory / path.name).write_text(text)
     for path in Path(certs).iterdir():
         shutil.copy(path, directory)
@@ -48,9 +48,10 @@ def prepare(name, certs, directory):
     return next(directory / name for name in names if (directory / name).exists())
 
 
-def compare(name, directory, output):
+def compare(name, directory, output, remote=0):
     for path in sorted(output.glob("*.toml")):
         text = path.read_text().replace(str(directory), "{dir}")
+        text = text.replace(f":{remote}\"", ":{remote}\"") if remote else text
         expected = SAMPLES / name / f"expected-{path.name}"
         if os.environ.get("QUELEA_BLESS"):
             expected.write_text(text)
@@ -111,6 +112,8 @@ SERVED = {
         ("tcp", 0, ("bob", "wrong"), REFUSED),
         ("tcp", 0, NOBODY, REFUSED),
     ],
+    "bridge-aws": [("tcp", 0, NOBODY, ACCEPTED)],
+    "bridge-cloud": [("tcp", 0, NOBODY, ACCEPTED)],
     "emqx-installed": [("tcp", 0, NOBODY, ACCEPTED), ("ws", 0, NOBODY, ACCEPTED)],
     "emqx-tokens": [("tcp", 0, TOKEN, ACCEPTED), ("tcp", 0, ANNA, REFUSED)],
     "pattern-deny": [("tcp", 0, ANNA, ACCEPTED), ("tcp", 0, NOBODY, REFUSED)],
@@ -263,6 +266,42 @@ def test_rights_are_those_of_mosquitto(pattern_deny, start, tmp_path):
         for user, client_id in ((NOBODY, "c1"), (ANNA, "c2"), (ANNA, "c1")):
             expected = rights(port, user, client_id)
             assert rights(broker.port(), user, client_id) == expected, (user, client_id)
+
+
+def test_a_bridge_is_carried_over_and_relays(start, certs, tmp_path):
+    remote, output = free_port(), tmp_path / "output"
+    config = prepare("bridge-mosquitto", certs, tmp_path, remote)
+    done = run("import", config, "--output", output)
+    assert done.returncode == 0, done.stderr
+    compare("bridge-mosquitto", tmp_path, output, remote)
+    other = tmp_path / "other.conf"
+    other.write_text(f"listener {remote} 127.0.0.1\nallow_anonymous true\n")
+    with mosquitto(other, remote):
+        broker = serve(start, output)
+        pairs = [("house/up/a", "site/up/a", True), ("house/down/a", "site/down/a", False)]
+        for local_topic, remote_topic, is_out in pairs:
+            near = client(broker.port(), NOBODY, f"near-{is_out}")
+            far = client(remote, NOBODY, f"far-{is_out}")
+            ends = [(near, local_topic), (far, remote_topic)]
+            (sender, topic), (receiver, expected) = ends if is_out else ends[::-1]
+            received, subscribed = queue.Queue(), threading.Event()
+            receiver.on_message = lambda _c, _u, message, to=received: to.put(message.topic)
+            receiver.on_subscribe = lambda *_, done=subscribed: done.set()
+            receiver.subscribe("#", 1)
+            assert subscribed.wait(PATIENCE_SECS)
+            # Until the bridge has connected, the message does not cross.
+            eventually(lambda: crosses(sender, topic, received, expected), expected)
+            for each in (near, far):
+                each.disconnect()
+                each.loop_stop()
+
+
+def crosses(sender, topic, received, expected):
+    sender.publish(topic, "x", 1)
+    try:
+        return received.get(timeout=1) == expected
+    except queue.Empty:
+        return False
 
 
 @contextmanager
