@@ -32,7 +32,7 @@ pub use calamity::{Directions, Fault, Party, Which};
 pub use estimate::Estimate;
 pub use length::Length;
 pub use pattern::{Pattern, PatternError, unshared};
-pub use payload::{Content, Payload, STAMP_BYTES, TimeUnit};
+pub use payload::{Content, Payload, Piece, STAMP_BYTES, TimeUnit};
 pub use reach::{Hears, Listener, matches};
 
 use std::collections::BTreeMap;

@@ -81,7 +81,7 @@ fn resized(payload: &Payload, bytes: u32) -> Payload {
     let plain = Payload::filler(bytes);
     let content = match payload.content {
         Content::Random { .. } | Content::RandomSize { .. } => Content::Random { bytes },
-        Content::Filler { .. } | Content::Fixed(_) | Content::Timed { .. } => plain.content,
+        Content::Filler { .. } | Content::Fixed(_) | Content::Composed { .. } => plain.content,
     };
     Payload { content, stamped: plain.stamped }
 }

@@ -363,7 +363,7 @@ fn round(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
-fn payload_words(payload: &Payload) -> String {
+pub fn payload_words(payload: &Payload) -> String {
     let what = match &payload.content {
         Content::Filler { bytes } => format!("{bytes} B"),
         Content::Random { bytes } => format!("{bytes} B at random"),
@@ -371,7 +371,7 @@ fn payload_words(payload: &Payload) -> String {
             format!("{bytes_min} to {bytes_max} B at random")
         }
         Content::Fixed(bytes) => format!("the same {} B", bytes.len()),
-        Content::Timed { bytes, .. } => format!("the same {} B with the time", bytes.len()),
+        Content::Composed { bytes, .. } => format!("{bytes} B of a template"),
     };
     if payload.stamped { what } else { format!("{what} without a stamp") }
 }

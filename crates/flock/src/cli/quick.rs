@@ -141,7 +141,10 @@ fn many_topics(args: &Pub) -> anyhow::Result<Scenario> {
         });
     }
     let in_flight = (args.inflight > 0).then_some(args.inflight);
-    let round = topics::round(&specs, &publishes, in_flight, !args.waits.payload_hdrs.is_empty())
+    let names = |text: &str| client_text(text, "pub", &args.bench);
+    let stamped = !args.waits.payload_hdrs.is_empty();
+    let clients = u32::try_from(args.bench.count)?;
+    let round = topics::round(&specs, &publishes, in_flight, stamped, (clients, &names))
         .with_context(|| file.display().to_string())?;
     let mut steps = random_wait(&args.waits)?;
     steps.push(round.into());
@@ -355,6 +358,27 @@ struct Names {
     count: u64,
     assign: Assign,
     order: Order,
+}
+
+/// A text of a payload, in JSON: %i, %c and %u are those of the client that sends it.
+fn client_text(text: &str, what: &str, bench: &Bench) -> anyhow::Result<Pattern> {
+    anyhow::ensure!(
+        bench.credentials.is_none() || !text.contains("%u"),
+        "`{text}`: %u needs --username, not --credentials"
+    );
+    let user = bench.username.as_deref().unwrap_or("");
+    let own = [user, bench.prefix.as_deref().unwrap_or("")];
+    anyhow::ensure!(
+        !own.concat().contains(['"', '\\']),
+        "`{text}`: names with quotes or backslashes cannot be rendered"
+    );
+    let source = Pattern::literal(text).source().replace("%u", Pattern::literal(user).source());
+    anyhow::ensure!(
+        source.matches("%i").count() + source.matches("%c").count() <= 1,
+        "`{text}`: a text can have only one of %i and %c"
+    );
+    let number = format!("{{{}..}}", bench.startnumber);
+    Ok(Pattern::parse(&source.replace("%c", &id_source(what, bench)).replace("%i", &number))?)
 }
 
 /// Variables become counters: the client's number counts slowest, the message's or the random one

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use flock_model::{
-    Command, Content, Delay, Order, Pace, Payload, Phase, Publish, QoS, Rate, Repeat, STAMP_BYTES,
-    Spread, Step, TimeUnit, TopicsId,
+    Command, Content, Delay, Order, Pace, Pattern, Payload, Phase, Piece, Publish, QoS, Rate,
+    Repeat, STAMP_BYTES, Spread, Step, TimeUnit, TopicsId,
 };
 
 #[derive(Debug, Deserialize)]
@@ -64,7 +64,13 @@ impl Spec {
             "{name}: the payload encoding `{}` is not supported: use json",
             self.payload_encoding
         );
-        anyhow::ensure!(self.render.is_none(), "{name}: `render` is not supported");
+        let rendered = self.render.as_ref().map(|key| (key, self.payload.get(key)));
+        if let Some((key, value)) = rendered {
+            anyhow::ensure!(
+                value.is_some_and(Value::is_string),
+                "{name}: `render` must name a text of the payload, got `{key}`"
+            );
+        }
         self.unit().map(|_| ())
     }
 
@@ -93,34 +99,48 @@ impl Spec {
         Ok(Some(unit))
     }
 
-    /// The text as it is sent, behind a stamp if there is to be one: others read it, and it stays
-    /// whole. The time stands first in an object, whose keys have no order.
-    fn payload(&self, stamped: bool) -> anyhow::Result<Payload> {
-        let mut bytes = vec![0; if stamped { STAMP_BYTES as usize } else { 0 }];
-        let content = match (&self.payload, self.unit()?) {
-            (Value::Object(keys), Some(unit)) => {
-                bytes.extend_from_slice(b"{\"timestamp\":");
-                let at = bytes.len() as u32;
-                bytes.resize(bytes.len() + unit.width(), b'0');
-                let mut others = keys.clone();
-                others.remove("timestamp");
-                let others = Value::Object(others).to_string();
-                bytes.extend_from_slice(if others == "{}" { b"" } else { b"," });
-                bytes.extend_from_slice(&others.as_bytes()[1..]);
-                Content::Timed { bytes, at, unit }
-            }
-            (payload, _) => {
-                let text = match payload {
-                    Value::String(text) => text.clone(),
-                    Value::Null => String::new(),
-                    other => other.to_string(),
-                };
-                bytes.extend_from_slice(text.as_bytes());
-                Content::Fixed(bytes)
-            }
+    /// The payload of `clients` clients, behind a stamp if there is to be one: others read it, and it
+    /// stays whole. The time stands first in an object, whose keys have no order, and what is
+    /// rendered (`names` makes the names of a text's placeholders) stands behind it.
+    fn payload(&self, stamped: bool, clients: u32, names: Names<'_>) -> anyhow::Result<Payload> {
+        let stamp = vec![0; if stamped { STAMP_BYTES as usize } else { 0 }];
+        let unit = self.unit()?;
+        let (Value::Object(keys), true) = (&self.payload, unit.is_some() || self.render.is_some())
+        else {
+            let text = match &self.payload {
+                Value::String(text) => text.clone(),
+                Value::Null => String::new(),
+                other => other.to_string(),
+            };
+            let content = Content::Fixed([stamp, text.into_bytes()].concat());
+            return Ok(Payload { content, stamped });
         };
-        Ok(Payload { content, stamped })
+        let mut others = keys.clone();
+        let mut pieces = vec![Piece::Bytes(stamp)];
+        let mut open = "{";
+        if let Some(unit) = unit {
+            others.remove("timestamp");
+            pieces.extend([text(&format!("{open}\"timestamp\":")), Piece::Time(unit)]);
+            open = ",";
+        }
+        if let Some(key) = &self.render {
+            let value = others.remove(key).unwrap_or_default().to_string();
+            pieces.push(text(&format!("{open}{}:", Value::from(key.as_str()))));
+            pieces.push(Piece::Client(names(&value)?));
+            open = ",";
+        }
+        let others = Value::Object(others).to_string();
+        pieces.push(text(if others == "{}" { "" } else { open }));
+        pieces.push(text(&others[1..]));
+        Ok(Payload { content: Content::composed(pieces, clients), stamped })
     }
+}
+
+/// The names that a text with placeholders has for the clients.
+pub(super) type Names<'a> = &'a dyn Fn(&str) -> anyhow::Result<Pattern>;
+
+fn text(text: &str) -> Piece {
+    Piece::Bytes(text.as_bytes().to_vec())
 }
 
 /// One round of all topics, repeated until the stage ends.
@@ -129,6 +149,7 @@ pub(super) fn round(
     publishes: &[(TopicsId, flock_model::Assign)],
     in_flight: Option<u16>,
     stamped: bool,
+    (clients, names): (u32, Names<'_>),
 ) -> anyhow::Result<Command> {
     let too_many = || {
         anyhow::anyhow!(
@@ -163,7 +184,7 @@ pub(super) fn round(
             order: Order::RoundRobin,
             qos: QoS::try_from(spec.qos).unwrap_or(QoS::AtMostOnce),
             retain: spec.retain,
-            payload: spec.payload(stamped)?,
+            payload: spec.payload(stamped, clients, names)?,
             expiry_secs: None,
             count: Some(1),
             pace: Pace {
@@ -207,7 +228,8 @@ mod tests {
     fn intervals_become_one_round() {
         let specs = parse(FILE).unwrap();
         let publishes = [(TopicsId(0), Assign::Pairwise), (TopicsId(1), Assign::All)];
-        let Command::For(repeat) = round(&specs, &publishes, Some(5), false).unwrap() else {
+        let Command::For(repeat) = round(&specs, &publishes, Some(5), false, (3, &plain)).unwrap()
+        else {
             panic!("a repetition expected");
         };
         assert_eq!(repeat.rate, Some(Rate { count: 1, per_us: 1_000_000 }));
@@ -216,7 +238,7 @@ mod tests {
             match &step.command {
                 Command::Delay(delay) => at_us += delay.duration_us,
                 Command::Publish(publish) => {
-                    let is_timed = matches!(publish.payload.content, Content::Timed { .. });
+                    let is_timed = matches!(publish.payload.content, Content::Composed { .. });
                     seen.push((at_us / 1_000, publish.topics.0, is_timed));
                     assert_eq!((publish.count, publish.retain), (Some(1), publish.topics.0 == 1));
                 }
@@ -230,15 +252,32 @@ mod tests {
         assert_eq!(seen, expected);
     }
 
+    fn plain(text: &str) -> anyhow::Result<Pattern> {
+        Ok(Pattern::parse(&Pattern::literal(text).source().replace("%i", "{1..}"))?)
+    }
+
+    /// What client number `client` sends.
+    fn sent(payload: &Payload, client: u64) -> Vec<u8> {
+        let Content::Composed { pieces, bytes } = &payload.content else { panic!("no pieces") };
+        let mut out = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Bytes(text) => out.extend_from_slice(text),
+                Piece::Time(unit) => out.extend(unit.digits(1_795_227_564_012_345_678).bytes()),
+                Piece::Client(names) => out.extend(names.name(client).bytes()),
+            }
+        }
+        assert!(out.len() <= *bytes as usize, "{out:?}");
+        out
+    }
+
     #[test]
     fn a_payload_stays_json_with_the_time_in_it_and_a_stamp_stands_before_it() {
         let specs = parse(FILE).unwrap();
         for stamped in [false, true] {
-            let payload = specs.topics[0].payload(stamped).unwrap();
+            let payload = specs.topics[0].payload(stamped, 3, &plain).unwrap();
             assert_eq!(payload.stamped, stamped);
-            let Content::Timed { mut bytes, at, unit } = payload.content else { panic!("a time") };
-            let digits = unit.digits(1_795_227_564_012_345_678);
-            bytes[at as usize..][..digits.len()].copy_from_slice(digits.as_bytes());
+            let bytes = sent(&payload, 0);
             let own: Value =
                 serde_json::from_slice(&bytes[if stamped { 16 } else { 0 }..]).unwrap();
             let expected = serde_json::json!(
@@ -246,12 +285,33 @@ mod tests {
             );
             assert_eq!(own, expected);
         }
-        let plain = specs.topics[1].payload(false).unwrap();
-        assert_eq!(plain.content, Content::Fixed(b"x".to_vec()));
+        let fixed = specs.topics[1].payload(false, 3, &plain).unwrap();
+        assert_eq!(fixed.content, Content::Fixed(b"x".to_vec()));
         let alone = FILE.replace("\"timestamp\": 1, \"foo\": \"bar\", \"VIN\": \"%i\"", "");
-        let alone = parse(&alone).unwrap().topics[0].payload(false).unwrap();
-        let Content::Timed { bytes, .. } = alone.content else { panic!("a time") };
-        assert_eq!(bytes, b"{\"timestamp\":0000000000000}");
+        let alone = parse(&alone).unwrap().topics[0].payload(false, 3, &plain).unwrap();
+        assert_eq!(sent(&alone, 0), b"{\"timestamp\":1795227564012}");
+    }
+
+    /// The form of emqtt-bench's own example: text intervals, no encoding, one rendered key.
+    #[test]
+    fn a_rendered_key_names_the_client() {
+        let file = r#"{"topics": [
+            {"name": "a", "interval_ms": "1000", "inject_timestamp": true, "QoS": 1,
+             "payload": {"one": "two", "timestamp": "0"}},
+            {"name": "b", "interval_ms": "100", "inject_timestamp": true, "QoS": 0,
+             "render": "car", "payload": {"one": "two", "timestamp": "0", "car": "car \"%i\""}},
+            {"name": "c", "interval_ms": "100", "QoS": 0,
+             "render": "car", "payload": {"car": "%i"}}]}"#;
+        let specs = parse(file).unwrap();
+        for (client, name) in [(0, "car \"1\""), (11, "car \"12\"")] {
+            let payload = specs.topics[1].payload(false, 12, &plain).unwrap();
+            let own: Value = serde_json::from_slice(&sent(&payload, client)).unwrap();
+            let expected =
+                serde_json::json!({"one": "two", "timestamp": 1_795_227_564_012_u64, "car": name});
+            assert_eq!(own, expected);
+        }
+        let alone = specs.topics[2].payload(false, 12, &plain).unwrap();
+        assert_eq!(sent(&alone, 1), b"{\"car\":\"2\"}");
     }
 
     #[test]
@@ -264,7 +324,7 @@ mod tests {
                 "eterm\"",
                 "`eterm` is not supported",
             ),
-            ("\"retain\": true", "\"render\": \"VIN\"", "`render` is not supported"),
+            ("\"retain\": true", "\"render\": \"VIN\"", "`render` must name a text"),
             ("_timestamp\": \"ms\"", "_timestamp\": \"hours\"", "must be true, false"),
             ("_timestamp\": false", "_timestamp\": true", "needs an object"),
         ] {
@@ -274,7 +334,9 @@ mod tests {
         }
         let text = FILE.replace("\"200\"", "\"9973\"").replace("500", "9967");
         let publishes = [(TopicsId(0), Assign::Pairwise), (TopicsId(1), Assign::All)];
-        let error = round(&parse(&text).unwrap(), &publishes, None, false).unwrap_err().to_string();
+        let error = round(&parse(&text).unwrap(), &publishes, None, false, (1, &plain))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("multiples"), "{error}");
     }
 }

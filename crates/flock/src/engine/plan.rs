@@ -594,8 +594,10 @@ impl Plan {
 impl PublishPlan {
     pub(super) fn new(publish: &Publish, family: usize, seed: u64) -> Self {
         let filler = filler(publish, seed);
-        let is_same =
-            !matches!(publish.payload.content, Content::RandomSize { .. } | Content::Timed { .. });
+        let is_same = !matches!(
+            publish.payload.content,
+            Content::RandomSize { .. } | Content::Composed { .. }
+        );
         let rest = filler.get(STAMP_BYTES..).filter(|_| is_same).map(Sum::of);
         Self { command: publish.clone(), family, filler, rest }
     }
@@ -626,7 +628,8 @@ fn push<T>(list: &mut Vec<T>, value: T) -> Result<u16, PlanError> {
 
 fn filler(publish: &Publish, seed: u64) -> Vec<u8> {
     match &publish.payload.content {
-        Content::Fixed(bytes) | Content::Timed { bytes, .. } => bytes.clone(),
+        Content::Fixed(bytes) => bytes.clone(),
+        Content::Composed { bytes, .. } => vec![b' '; *bytes as usize],
         Content::Filler { bytes } => TEXT.iter().copied().cycle().take(*bytes as usize).collect(),
         Content::Random { bytes } | Content::RandomSize { bytes_max: bytes, .. } => {
             let mut random = Random::new(seed);

@@ -18,7 +18,7 @@ use super::stamp::{STAMP_BYTES, Stamp, Stamps, Sum};
 use super::task::{Wait, wire_qos};
 use flock_measure::LatencyKind;
 use flock_measure::ledger::{Sent, StreamId};
-use flock_model::{Content, Members, Order, Phase, Rate};
+use flock_model::{Content, Members, Order, Phase, Piece, Rate};
 
 /// What is remembered of a QoS 1 or 2 message until it is acknowledged, enough to send it again.
 #[derive(Clone, Copy, Debug)]
@@ -331,7 +331,7 @@ impl Client {
     ) {
         let bytes = self.payload_bytes(planned, flight);
         ctx.tally.totals.published_bytes += bytes as u64;
-        write_payload(planned, flight, bytes, topic, ctx.stamps, &mut self.outbox);
+        write_payload(planned, flight, bytes, topic, self.index, ctx.stamps, &mut self.outbox);
     }
 
     /// The size of a message's payload: fixed, or drawn from stream and sequence so that a repeat
@@ -490,7 +490,7 @@ impl Client {
         let topic = plan.scenario.topic_name(topics, index);
         let mut payload = Vec::new();
         let (bytes, sum) = (self.payload_bytes(planned, flight), Sum::of(topic.as_bytes()));
-        write_payload(planned, flight, bytes, sum, stamps, &mut payload);
+        write_payload(planned, flight, bytes, sum, self.index, stamps, &mut payload);
         let mut properties = PropertyBuf::new();
         if self.machine.version() == codec::Version::V5 {
             let (reply, correlation) =
@@ -713,6 +713,7 @@ fn write_payload(
     flight: &Flight,
     bytes: usize,
     topic: Sum,
+    client: u64,
     stamps: Stamps,
     out: &mut Vec<u8>,
 ) {
@@ -720,11 +721,20 @@ fn write_payload(
     let filler = &planned.filler[..bytes];
     let start = out.len();
     let is_stamped = payload.stamped && bytes >= STAMP_BYTES;
-    if let Content::Timed { at, unit, .. } = &payload.content {
-        out.extend_from_slice(filler);
-        let digits = unit.digits(stamps.wall_ns_at(flight.due_ns()));
-        let at = start + *at as usize;
-        out[at..at + digits.len()].copy_from_slice(digits.as_bytes());
+    if let Content::Composed { pieces, .. } = &payload.content {
+        for piece in pieces {
+            match piece {
+                Piece::Bytes(text) => out.extend_from_slice(text),
+                Piece::Time(unit) => {
+                    let digits = unit.digits(stamps.wall_ns_at(flight.due_ns()));
+                    out.extend_from_slice(digits.as_bytes());
+                }
+                Piece::Client(names) => {
+                    out.extend_from_slice(names.name(client).as_bytes());
+                }
+            }
+        }
+        out.resize(start + bytes, b' ');
         if is_stamped {
             let rest = Sum::of(&out[start + STAMP_BYTES..]);
             let stamp = stamps.write(flight.stamp(), topic, rest);

@@ -27,7 +27,7 @@ impl Client {
     pub(super) fn will_options(&self, will: &Will, ctx: &Context) -> client::WillOptions {
         let topic = ctx.plan.scenario.topic_name(will.topics, self.will_topic(will, ctx));
         let mut payload = match &will.payload.content {
-            Content::Fixed(bytes) | Content::Timed { bytes, .. } => bytes.clone(),
+            Content::Fixed(bytes) => bytes.clone(),
             _ => vec![b'w'; will.payload.bytes_max() as usize],
         };
         if is_stamped(will) && payload.len() >= STAMP_BYTES {
