@@ -90,7 +90,7 @@ proptest! {
         let text = include_str!("../scenarios/swarm/hm-200m.xml");
         let (from, to) = (text.floor_char_boundary(at), text.floor_char_boundary(at + cut));
         let broken = format!("{}{noise}{}", &text[..from], &text[to..]);
-        let _ = flock_model::swarm::parse("x.xml", &broken);
+        let _ = flock_model::swarm::parse("x.xml", &broken, None);
     }
 
     /// Due times follow the rate exactly, however far out.

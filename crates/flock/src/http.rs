@@ -24,9 +24,12 @@ impl Problem {
 
     /// The same with more members, an object.
     pub fn with(status: StatusCode, detail: impl Into<String>, mut more: Value) -> Self {
+        let (title, detail) = (status.canonical_reason().unwrap_or_default(), detail.into());
         more["status"] = status.as_u16().into();
-        more["title"] = status.canonical_reason().unwrap_or_default().into();
-        more["detail"] = detail.into().into();
+        // Clients of HiveMQ Swarm look for a list.
+        more["errors"] = json!([{ "title": title, "detail": detail }]);
+        more["title"] = title.into();
+        more["detail"] = detail.into();
         let mut response = json(status, &more);
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(CONTENT_TYPE, kind);

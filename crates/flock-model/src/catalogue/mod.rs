@@ -24,7 +24,7 @@ impl Entry {
 
     /// With these parameters instead of the entry's.
     pub fn load_with(&self, choice: &Choice) -> Result<Loaded, ScenarioError> {
-        let choice = Choice { variant: Some(self.id.clone()), params: choice.params.clone() };
+        let choice = Choice { variant: Some(self.id.clone()), ..choice.clone() };
         scenario::parse(self.file.name, self.file.text, &choice, &swarm_file)
     }
 }
@@ -371,8 +371,10 @@ mod tests {
 
     #[test]
     fn parameters_can_be_set_by_name() {
-        let choice =
-            Choice { params: [("in_flight".to_owned(), "7".to_owned())].into(), variant: None };
+        let choice = Choice {
+            params: [("in_flight".to_owned(), "7".to_owned())].into(),
+            ..Choice::default()
+        };
         assert!(find("SOL-1K", &choice).unwrap().source.contains("in_flight = \"7\""));
     }
 }

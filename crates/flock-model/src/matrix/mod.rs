@@ -247,7 +247,10 @@ mod tests {
     use crate::scenario::{Choice, check};
 
     fn load(name: &str, set: &[(String, String)]) -> Result<Loaded, ScenarioError> {
-        catalogue::find(name, &Choice { variant: None, params: set.iter().cloned().collect() })
+        catalogue::find(
+            name,
+            &Choice { params: set.iter().cloned().collect(), ..Choice::default() },
+        )
     }
 
     fn axes(texts: &[&str]) -> Vec<Axis> {

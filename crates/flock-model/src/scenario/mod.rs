@@ -19,7 +19,7 @@ use std::path::Path;
 pub use error::{Location, ScenarioError, did_you_mean};
 pub use format::{About, Published};
 
-use crate::model::Scenario;
+use crate::model::{Payload, Scenario};
 
 /// A scenario with what there is to tell about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +42,8 @@ pub struct Choice {
     /// A variant's id; `None` takes the file as it is.
     pub variant: Option<String>,
     pub params: BTreeMap<String, String>,
+    /// What the payload generators of a Swarm scenario are replaced with.
+    pub payload: Option<Payload>,
 }
 
 /// Reads the file a Swarm scenario is in, next to the file that names it.
@@ -74,7 +76,7 @@ pub fn parse_any(
     if let Some(name) = choice.params.keys().next() {
         return Err(ScenarioError::new(file, format!("a Swarm file has no parameter `{name}`")));
     }
-    let scenario = crate::swarm::parse(file, text)?;
+    let scenario = crate::swarm::parse(file, text, choice.payload.as_ref())?;
     let about = About {
         family: "HiveMQ Swarm".to_owned(),
         summary: scenario.description.clone(),
@@ -95,7 +97,12 @@ pub fn parse(
     let filled = params::fill(file, text, choice)?;
     let parsed: format::File = from_toml(file, &filled.text)?;
     let mut scenario = match &parsed.swarm {
-        Some(name) => swarm_body(file, &filled.text, &parsed, name, read)?,
+        Some(name) => swarm_body(file, &filled.text, &parsed, (name, &choice.payload), read)?,
+        None if choice.payload.is_some() => {
+            let what =
+                "no Swarm scenario, and has no payload generator that --payload could replace";
+            return Err(ScenarioError::new(file, what));
+        }
         None => lower::lower(file, &filled.text, &parsed, read)?,
     };
     let (mut published, mut laptop) = (parsed.published, parsed.laptop);
@@ -124,7 +131,7 @@ fn swarm_body(
     file: &str,
     text: &str,
     parsed: &format::File,
-    name: &toml::Spanned<String>,
+    (name, payload): (&toml::Spanned<String>, &Option<Payload>),
     read: ReadFile<'_>,
 ) -> Result<Scenario, ScenarioError> {
     let xml = read(name.get_ref())
@@ -133,7 +140,7 @@ fn swarm_body(
         return Err(ScenarioError::new(file, "`stage` and `swarm` exclude each other")
             .at(text, stage.span()));
     }
-    let mut scenario = crate::swarm::parse(name.get_ref(), &xml)?;
+    let mut scenario = crate::swarm::parse(name.get_ref(), &xml, payload.as_ref())?;
     scenario.id = parsed.id.get_ref().clone();
     scenario.title.clone_from(&parsed.title);
     let about = [parsed.about.summary.as_str(), scenario.description.as_str()];

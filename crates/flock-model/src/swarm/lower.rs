@@ -1,7 +1,7 @@
 //! From Swarm's elements to the model.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use super::xml::Element;
@@ -16,22 +16,29 @@ use crate::scenario::{ScenarioError, did_you_mean, units};
 
 type Lowered<T> = Result<T, ScenarioError>;
 
-pub(super) fn lower(file: &str, text: &str, root: &Element) -> Lowered<Scenario> {
+pub(super) fn lower(
+    file: &str,
+    text: &str,
+    root: &Element,
+    stand_in: Option<&Payload>,
+) -> Lowered<Scenario> {
     let mut lowering = Lowering {
         file,
         text,
         names: BTreeMap::new(),
         spans: HashMap::new(),
         ignored: RefCell::default(),
+        stand_in,
+        replaced: RefCell::default(),
     };
     lowering.expect_name(root, "scenario")?;
     let mut scenario = lowering.scenario(root)?;
     lowering.all_known(root)?;
-    let ignored = lowering.ignored.take();
-    if !ignored.is_empty() {
-        scenario.description =
-            format!("Ignored, as for Swarm's extensions: {}.", ignored.join(", "));
+    if stand_in.is_some() && lowering.replaced.borrow().is_empty() {
+        let message = "no payload generator that --payload could replace";
+        return Err(ScenarioError::new(file, message));
     }
+    scenario.description = lowering.differences();
     match check(&scenario).into_iter().next() {
         None => Ok(scenario),
         Some(problem) => {
@@ -51,9 +58,27 @@ struct Lowering<'a> {
     spans: HashMap<(SubjectKind, String), Range<usize>>,
     /// Attributes that only Swarm's extensions know.
     ignored: RefCell<Vec<String>>,
+    stand_in: Option<&'a Payload>,
+    /// Payload generators that it stands for.
+    replaced: RefCell<BTreeSet<String>>,
 }
 
 impl Lowering<'_> {
+    /// What is not as in the file, in words.
+    fn differences(&self) -> String {
+        let (ignored, replaced) = (self.ignored.borrow(), self.replaced.borrow());
+        let replaced: Vec<&str> = replaced.iter().map(String::as_str).collect();
+        [
+            (&replaced.join(", "), "Payload generators replaced by --payload"),
+            (&ignored.join(", "), "Ignored, as for Swarm's extensions"),
+        ]
+        .iter()
+        .filter(|(names, _)| !names.is_empty())
+        .map(|(names, what)| format!("{what}: {names}."))
+        .collect::<Vec<_>>()
+        .join(" ")
+    }
+
     fn scenario(&mut self, root: &Element) -> Lowered<Scenario> {
         self.children(
             root,
@@ -637,10 +662,15 @@ impl Commands<'_, '_> {
         let generator = element.attribute("payloadGeneratorType").unwrap_or("static");
         let message = element.attribute("message").unwrap_or("").as_bytes().to_vec();
         if generator != "static" {
-            let message = format!(
-                "the payload generator `{generator}` is an extension of Swarm: only `static` is supported"
-            );
-            return Err(self.names.wrong(element, "payloadGeneratorType", message));
+            let Some(stand_in) = self.names.stand_in else {
+                let message = format!("the payload generator `{generator}` is a Java class");
+                let hint = "use another payload instead, for example --payload 128";
+                let error = self.names.wrong(element, "payloadGeneratorType", message);
+                return Err(error.hint(Some(hint.to_owned())));
+            };
+            self.names.replaced.borrow_mut().insert(generator.to_owned());
+            let stamped = stand_in.stamped && !self.texts_matter;
+            return Ok(Payload { content: stand_in.content.clone(), stamped });
         }
         let stamped = !self.texts_matter && message.len() >= STAMP_BYTES as usize;
         Ok(Payload { content: Content::Fixed(message), stamped })

@@ -14,13 +14,18 @@
 mod lower;
 mod xml;
 
-use crate::model::Scenario;
+use crate::model::{Payload, Scenario};
 use crate::scenario::ScenarioError;
 
-/// The scenario in `text`; `file` is for messages, and its stem becomes the id.
-pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
+/// The scenario in `text`; `file` is for messages, and its stem becomes the id. `stand_in` replaces
+/// what payload generators, which are Java classes, would make.
+pub fn parse(
+    file: &str,
+    text: &str,
+    stand_in: Option<&Payload>,
+) -> Result<Scenario, ScenarioError> {
     let root = xml::parse(file, text)?;
-    lower::lower(file, text, &root)
+    lower::lower(file, text, &root, stand_in)
 }
 
 #[cfg(test)]

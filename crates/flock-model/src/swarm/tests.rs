@@ -1,5 +1,10 @@
-use super::parse;
+use super::parse as parse_with;
 use crate::model::*;
+use crate::scenario::ScenarioError;
+
+fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
+    parse_with(file, text, None)
+}
 
 const HM_200M: &str = include_str!("../../scenarios/swarm/hm-200m.xml");
 const SW_1: &str = include_str!("../../scenarios/swarm/sw-1.xml");
@@ -209,6 +214,27 @@ fn the_older_dialect() {
     let Command::Receive(receive) = all[4] else { panic!("receive expected") };
     assert_eq!(receive.message_pattern.as_deref(), Some("go.*"));
     assert_eq!(*all[5], Command::Delay(Delay { duration_us: 1_000_000, spread: Spread::None }));
+}
+
+#[test]
+fn a_payload_stands_in_for_generators_and_is_refused_without_one() {
+    let stand_in = Payload::parse("random:20").unwrap();
+    let text = FULL.replacen("payloadGeneratorType=\"static\"", "payloadGeneratorType=\"Mine\"", 2);
+    let error = parse("full.xml", &text).unwrap_err();
+    assert!(error.message.contains("`Mine` is a Java class"), "{error}");
+    assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("--payload")), "{error}");
+    let scenario = parse_with("full.xml", &text, Some(&stand_in)).unwrap();
+    assert!(scenario.description.contains("replaced by --payload: Mine."));
+    let mut replaced = 0;
+    let mut scenario = scenario;
+    scenario.each_command_mut(&mut |command| {
+        if let Command::Publish(publish) = command {
+            replaced += u32::from(publish.payload.content == stand_in.content);
+        }
+    });
+    assert_eq!(replaced, 1);
+    let error = parse_with("full.xml", FULL, Some(&stand_in)).unwrap_err();
+    assert!(error.message.contains("no payload generator"), "{error}");
 }
 
 /// The schema of Swarm has a wildcard for attributes on these three, and lets a will do without a

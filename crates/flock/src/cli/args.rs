@@ -11,7 +11,7 @@ use crate::faults::{LinkSpec, MemberSpec};
 use flock_measure::threshold::Threshold;
 use flock_model::matrix::Axis;
 use flock_model::scenario::units;
-use flock_model::{Failover, Target, Tls, TlsVersion, Transport};
+use flock_model::{Failover, Payload, Target, Tls, TlsVersion, Transport};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -120,6 +120,9 @@ pub(super) struct Show {
     /// Set a parameter of the scenario. Repeatable.
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = assignment)]
     pub set: Vec<(String, String)>,
+    /// Payload in place of the payload generators of a Swarm scenario, as for flock run.
+    #[arg(long, value_parser = Payload::parse, value_name = "PAYLOAD")]
+    pub payload: Option<Payload>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -132,6 +135,10 @@ pub(super) struct Run {
     pub broker: Vec<Target>,
     #[command(flatten)]
     pub changes: Changes,
+    /// Payload in place of the payload generators of a Swarm scenario: SIZE, random:SIZE,
+    /// random:MIN..MAX or text:TEXT.
+    #[arg(long, value_parser = Payload::parse, value_name = "PAYLOAD")]
+    pub payload: Option<Payload>,
     /// Find the highest total rate at which a percentile of the latency is below a limit, such as
     /// p99=10ms.
     #[arg(long, value_parser = bound, value_name = "PERCENTILE=TIME")]
@@ -593,6 +600,9 @@ pub(super) struct Commander {
     /// unix://, separated by commas.
     #[arg(long, value_delimiter = ',', value_parser = Target::parse, value_name = "HOST:PORT")]
     pub broker: Vec<Target>,
+    /// Payload in place of the payload generators of Swarm scenarios, as for flock run.
+    #[arg(long, value_parser = Payload::parse, value_name = "PAYLOAD")]
+    pub payload: Option<Payload>,
     #[command(flatten)]
     pub secure: Secure,
     #[command(flatten)]

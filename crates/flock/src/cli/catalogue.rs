@@ -10,7 +10,7 @@ use flock_measure::text::{count, number};
 use flock_model::catalogue;
 use flock_model::scenario::units::show_time;
 use flock_model::scenario::{self, Choice, Loaded, Published, ScenarioError};
-use flock_model::{Command, Estimate};
+use flock_model::{Command, Estimate, Payload};
 use flock_report::compare::aligned;
 
 pub(super) fn list(args: &args::List) -> anyhow::Result<ExitCode> {
@@ -80,7 +80,17 @@ fn payload(size: u32) -> String {
 
 /// A scenario by built-in id, or by file.
 pub(super) fn load(name: &str, set: &[(String, String)]) -> Result<Loaded, ScenarioError> {
-    let choice = Choice { variant: None, params: set.iter().cloned().collect() };
+    load_with(name, set, None)
+}
+
+/// The same with a payload in place of those of Swarm's generators.
+pub(super) fn load_with(
+    name: &str,
+    set: &[(String, String)],
+    payload: Option<&Payload>,
+) -> Result<Loaded, ScenarioError> {
+    let (params, payload) = (set.iter().cloned().collect(), payload.cloned());
+    let choice = Choice { variant: None, params, payload };
     let path = Path::new(name);
     let is_file = path.extension().is_some_and(|ending| ending == "toml" || ending == "xml");
     if is_file || path.exists() {
@@ -91,7 +101,7 @@ pub(super) fn load(name: &str, set: &[(String, String)]) -> Result<Loaded, Scena
 }
 
 pub(super) fn show(args: &args::Show) -> anyhow::Result<ExitCode> {
-    let loaded = load(&args.scenario, &args.set)?;
+    let loaded = load_with(&args.scenario, &args.set, args.payload.as_ref())?;
     if args.source {
         print(&loaded.source)?;
     } else {

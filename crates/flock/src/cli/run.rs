@@ -21,7 +21,7 @@ use flock_measure::text;
 use flock_measure::{BrokerInfo, Outcome, Results, RunSet};
 use flock_model::scenario::check::check;
 use flock_model::scenario::credentials::credentials;
-use flock_model::scenario::words::parameters;
+use flock_model::scenario::words::{parameters, payload_words};
 use flock_model::{Command, Length, Scenario, Search};
 use flock_report::expect::unmet;
 use flock_report::{Format, summary};
@@ -36,9 +36,12 @@ pub(super) struct Origin<'a> {
 }
 
 pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
-    let loaded = super::catalogue::load(&args.scenario, &args.changes.set)?;
+    let (set, payload) = (&args.changes.set, args.payload.as_ref());
+    let loaded = super::catalogue::load_with(&args.scenario, set, payload)?;
     let scenario = prepared(loaded.scenario, args)?;
-    let origin = Origin { source: &loaded.source, overrides: args.changes.overrides() };
+    let mut overrides = args.changes.overrides();
+    overrides.extend(payload.map(|it| ("payload".to_owned(), payload_words(it))));
+    let origin = Origin { source: &loaded.source, overrides };
     carry_out_all(&scenario, &origin, &args.lab, args.runs)
 }
 

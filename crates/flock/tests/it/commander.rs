@@ -115,9 +115,12 @@ fn a_scenario_is_handed_in_run_by_agents_watched_and_stopped() {
     let wish =
         |scenario: u32| json!({"scenario": scenario, "broker": [broker.address]}).to_string();
     let (status, run) = commander.ask("POST", "/runs", &wish(1));
-    assert_eq!((status, &run["run-id"], &run["scenario-id"]), (201, &json!("1"), &json!(1)));
+    assert_eq!((status, &run["run-id"], &run["scenario-id"]), (201, &json!(1), &json!(1)));
     let run = commander.run_under_way("1");
-    assert_eq!((&run["run-status"], &run["stage"]), (&json!("RUNNING"), &json!("publish")));
+    assert_eq!(
+        (&run["run-status"], &run["scenario-stage"]),
+        (&json!("RUNNING"), &json!("publish"))
+    );
     assert_eq!(
         (&run["progress"]["clients"], &run["progress"]["connections"]),
         (&json!(20), &json!(20))
@@ -131,15 +134,15 @@ fn a_scenario_is_handed_in_run_by_agents_watched_and_stopped() {
     let (_, page) = commander.ask_text("GET", "/metrics", "", "");
     assert!(page.contains("flock_connections 20\n"), "{page}");
     // Neither a second run nor results before there are any.
-    for (method, path, body) in
-        [("POST", "/runs", wish(2)), ("GET", "/runs/1/results", String::new())]
-    {
+    let none = String::new;
+    let early = [("GET", "/runs/1/results"), ("DELETE", "/runs/1")].map(|it| (it.0, it.1, none()));
+    for (method, path, body) in [("POST", "/runs", wish(2))].into_iter().chain(early) {
         let (status, told) = commander.ask(method, path, &body);
         assert_eq!(status, 409, "{told}");
         assert!(told["detail"].as_str().unwrap().contains("run 1 is in progress"), "{told}");
     }
-    let (status, run) = commander.ask("POST", "/runs/1/stop", "");
-    assert_eq!((status, &run["run-status"]), (202, &json!("STOPPING")));
+    let (status, run) = commander.ask("PATCH", "/runs/1", STOP);
+    assert_eq!((status, &run["run-status"]), (200, &json!("STOPPING")));
     let run = commander.run_over("1");
     assert_eq!((&run["run-status"], &run["error"]), (&json!("FINISHED"), &Value::Null), "{run}");
     assert_eq!(
@@ -147,7 +150,7 @@ fn a_scenario_is_handed_in_run_by_agents_watched_and_stopped() {
         (&json!("INTERRUPTED"), &json!(false))
     );
     assert_ne!(run["result"]["exit-code"], 0);
-    assert_eq!(commander.ask("POST", "/runs/1/stop", "").0, 409);
+    assert_eq!(commander.ask("PATCH", "/runs/1", STOP).0, 409);
     // The next one, by the same agents, runs to its end.
     let (status, run) = commander.ask("POST", "/runs", &wish(2));
     assert_eq!(status, 201, "{run}");
@@ -161,11 +164,57 @@ fn a_scenario_is_handed_in_run_by_agents_watched_and_stopped() {
     assert!(report.exists());
     let (_, told) = commander.ask("GET", "/runs", "");
     let all: Vec<&Value> = told["runs"].as_array().unwrap().iter().map(|r| &r["run-id"]).collect();
-    assert_eq!(all, ["1", "2"]);
+    assert_eq!(all, [1, 2]);
+    assert_eq!(commander.ask("DELETE", "/runs/1", "").0, 204);
+    assert_eq!(commander.ask("GET", "/runs/1", "").0, 404);
     assert_eq!(commander.ask("DELETE", "/scenarios/1", "").0, 204);
     assert_eq!(commander.ask("GET", "/scenarios/1", "").0, 404);
     let (_, told) = commander.ask("GET", "/scenarios", "");
     assert_eq!(told["scenarios"].as_array().unwrap().len(), 1);
+}
+
+const STOP: &str = "{\"run-status\": \"STOPPING\"}";
+
+/// The requests of `mqtt swarm run start` and `stop`, in their order.
+#[test]
+fn clients_of_swarm_submit_start_watch_stop_and_delete() {
+    use base64::Engine as _;
+    let broker = Mosquitto::start();
+    let commander =
+        Commander::start("swarm", &["--broker", &broker.address, "--payload", "random:20"]);
+    let xml = r#"<scenario>
+      <brokers><broker id="b"><address>127.0.0.1</address><port>1</port></broker></brokers>
+      <clientGroups><clientGroup id="g"><clientIdPattern>c-[0-9]</clientIdPattern>
+        <count>2</count></clientGroup></clientGroups>
+      <topicGroups><topicGroup id="t"><topicNamePattern>t-[0-9]</topicNamePattern>
+        <count>2</count></topicGroup></topicGroups>
+      <stages><stage id="s"><lifeCycle id="l" clientGroup="g"><connect broker="b"/>
+        <subscribe to="t"/>
+        <publish topicGroup="t" qos="1" count="100000" rate="1/1s"
+                 payloadGeneratorType="com.example.Generator"/></lifeCycle></stage></stages>
+    </scenario>"#;
+    let envelope = |kind: &str| {
+        let scenario = base64::prelude::BASE64_STANDARD.encode(xml);
+        let name = "0f8fad5b-d9cb-469f-a165-70867728950e-load";
+        json!({"scenario-name": name, "scenario-type": kind, "scenario": scenario}).to_string()
+    };
+    let (status, told) = commander.ask("POST", "/scenarios", &envelope("VM"));
+    let detail = told["errors"][0]["detail"].as_str().unwrap_or_default();
+    assert!(status == 400 && detail.contains("`VM` is not supported"), "{told}");
+    let (status, told) = commander.ask("POST", "/scenarios", &envelope("XML"));
+    assert_eq!(
+        (status, &told["scenario-id"], &told["scenario-type"]),
+        (201, &json!(1), &json!("XML"))
+    );
+    let (status, run) = commander.ask("POST", "/runs", "{\"scenario-id\": \"1\"}");
+    assert_eq!((status, &run["run-id"]), (201, &json!(1)), "{run}");
+    let run = commander.run_under_way("1");
+    assert_eq!((&run["scenario-stage"], &run["scenario-type"]), (&json!("s"), &json!("XML")));
+    let (status, told) = commander.ask("PATCH", "/runs/1", "{\"run-status\": \"PAUSED\"}");
+    assert_eq!(status, 400, "{told}");
+    assert_eq!(commander.ask("PATCH", "/runs/1", STOP).1["run-status"], "STOPPING");
+    assert_eq!(commander.run_over("1")["run-status"], "FINISHED");
+    assert_eq!(commander.ask("DELETE", "/scenarios/1", "").0, 204);
 }
 
 #[test]
@@ -256,7 +305,7 @@ fn repetitions_end_when_the_run_is_stopped() {
     let (status, _) = commander.ask("POST", "/runs", "{\"scenario\": 1, \"runs\": 5}");
     assert_eq!(status, 201);
     commander.run_under_way("1");
-    assert_eq!(commander.ask("POST", "/runs/1/stop", "").0, 202);
+    assert_eq!(commander.ask("PATCH", "/runs/1", STOP).0, 200);
     let run = commander.run_over("1");
     assert_eq!((&run["run-status"], &run["repetition"]), (&json!("FINISHED"), &json!(1)), "{run}");
     assert_eq!(run["result"]["runs"].as_array().unwrap().len(), 1);

@@ -12,7 +12,7 @@ use flock_model::scenario::Choice;
 
 fn run_small(id: &str, scale: f64, params: &[(&str, &str)], address: &str) -> Results {
     let params = params.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let choice = Choice { params, variant: None };
+    let choice = Choice { params, ..Choice::default() };
     let loaded =
         flock_model::catalogue::find(id, &choice).unwrap_or_else(|error| panic!("{error}"));
     let mut scenario = loaded.scenario.scaled(scale).with_ramps(50_000);

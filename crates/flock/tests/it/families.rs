@@ -150,7 +150,7 @@ fn a_receive_of_none_waits_for_nothing_and_one_of_a_shared_subscription_counts()
     <disconnect/>
   </lifeCycle></stage></stages></scenario>"#
     );
-    let scenario = flock_model::swarm::parse("x.xml", &text).unwrap();
+    let scenario = flock_model::swarm::parse("x.xml", &text, None).unwrap();
     let results = run(&scenario, Options { threads: Some(1), ..Options::default() }).unwrap();
     assert_eq!(results.run.outcome, Outcome::Completed);
     assert!(results.errors.is_empty(), "{:?}", results.errors);

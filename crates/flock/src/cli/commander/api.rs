@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use web::BodyError;
@@ -15,16 +17,16 @@ use web::axum::http::header::{AUTHORIZATION, HOST, LOCATION, ORIGIN, WWW_AUTHENT
 use web::axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use web::axum::middleware::{self, Next};
 use web::axum::response::{IntoResponse as _, Response};
-use web::axum::routing::{get, post};
+use web::axum::routing::get;
 
-use super::jobs::{Job, Jobs, Refusal, Stored, scenario_entry};
+use super::jobs::{Job, Jobs, Refusal, Stored, format_of, scenario_entry};
 use crate::cli::args::{Changes, RATE_MAX, RATE_MIN, RATE_STEP, bound, factor};
 use crate::cli::run::{changed, checked, search};
 use crate::http::{self, Problem};
 use flock_measure::threshold::Threshold;
 use flock_model::catalogue;
 use flock_model::scenario::{Choice, Loaded, ScenarioError, parse_any, units};
-use flock_model::{Search, Target};
+use flock_model::{Payload, Search, Target};
 
 /// All that can be asked, by whoever may ask.
 pub(super) fn router(jobs: Arc<Jobs>, token: Option<String>) -> Router {
@@ -43,8 +45,7 @@ pub(super) fn router(jobs: Arc<Jobs>, token: Option<String>) -> Router {
         .route("/scenarios", get(async |State(jobs): Of| ok(&jobs.scenarios())).post(submit))
         .route("/scenarios/{id}", get(scenario).delete(remove))
         .route("/runs", get(async |State(jobs): Of| ok(&jobs.runs())).post(start))
-        .route("/runs/{id}", get(run))
-        .route("/runs/{id}/stop", post(stop))
+        .route("/runs/{id}", get(run).patch(change_run).delete(remove_run))
         .route("/runs/{id}/results", get(results))
         .fallback(async |uri: Uri| {
             let known = "use /commander, /scenarios, /runs or /metrics";
@@ -124,20 +125,24 @@ async fn body(request: Request) -> Result<Bytes, Problem> {
     })
 }
 
-/// A scenario is handed in: the text as it would be in a file.
+/// A scenario is handed in: the text as it would be in a file, or in Swarm's envelope.
 async fn submit(State(jobs): Of, RawQuery(query): RawQuery, request: Request) -> Answer {
     let text = String::from_utf8(body(request).await?.into())
         .map_err(|_| bad("the scenario must be UTF-8"))?;
+    let submitted = match text.trim_start().starts_with('{') {
+        true => Submitted::from_envelope(&text)?,
+        false => Submitted { name: named(query.as_deref())?.to_owned(), title: None, text },
+    };
+    let Submitted { name, title, text } = submitted;
     if text.trim().is_empty() {
-        return Err(bad("the body is empty: it must be a scenario, as TOML or Swarm XML"));
+        return Err(bad("the scenario is empty: it must be TOML or Swarm XML"));
     }
-    let name = name(query.as_deref())?;
     let is_xml = text.trim_start_matches('\u{feff}').trim_start().starts_with('<');
     let file = format!("{name}.{}", if is_xml { "xml" } else { "toml" });
-    let loaded = parsed(&file, &text, &Choice::default())?;
+    let loaded = parsed(&file, &text, &Choice::default(), jobs.payload.as_ref())?;
     let stored = Stored {
         name: loaded.scenario.id.clone(),
-        title: loaded.scenario.title.clone(),
+        title: title.unwrap_or_else(|| loaded.scenario.title.clone()),
         file,
         text,
     };
@@ -145,6 +150,43 @@ async fn submit(State(jobs): Of, RawQuery(query): RawQuery, request: Request) ->
     let mut entry = scenario_entry(id, &stored);
     entry["clients"] = loaded.scenario.estimate().clients.into();
     Ok(created(&entry, format!("/scenarios/{id}")))
+}
+
+struct Submitted {
+    name: String,
+    title: Option<String>,
+    text: String,
+}
+
+/// As clients of HiveMQ Swarm submit a scenario.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Envelope {
+    scenario_name: String,
+    scenario_description: Option<String>,
+    scenario_type: Option<String>,
+    /// Base64.
+    scenario: String,
+}
+
+impl Submitted {
+    fn from_envelope(text: &str) -> Result<Self, Problem> {
+        let envelope: Envelope = serde_json::from_str(text)
+            .map_err(|error| bad(format!("the body is not valid: {error}")))?;
+        match envelope.scenario_type.as_deref() {
+            None | Some("XML" | "TOML") => {}
+            Some(other) => {
+                let fix = "submit the XML that the template makes";
+                return Err(bad(format!("scenario-type `{other}` is not supported: {fix}")));
+            }
+        }
+        let bytes = BASE64_STANDARD
+            .decode(&envelope.scenario)
+            .map_err(|error| bad(format!("scenario: must be Base64: {error}")))?;
+        let text = String::from_utf8(bytes).map_err(|_| bad("the scenario must be UTF-8"))?;
+        let name = checked_name(&envelope.scenario_name)?.to_owned();
+        Ok(Self { name, title: envelope.scenario_description, text })
+    }
 }
 
 async fn scenario(State(jobs): Of, Path(id): Path<String>) -> Answer {
@@ -175,8 +217,26 @@ async fn run(State(jobs): Of, Path(id): Path<String>, RawQuery(query): RawQuery)
     Ok(ok(&aside(move || jobs.run(id, wait)).await??))
 }
 
-async fn stop(State(jobs): Of, Path(id): Path<String>) -> Answer {
-    Ok(http::json(StatusCode::ACCEPTED, &jobs.stop(number(&id, "run")?)?))
+/// A new state: the only one that can be asked for ends the run.
+async fn change_run(State(jobs): Of, Path(id): Path<String>, request: Request) -> Answer {
+    let id = number(&id, "run")?;
+    let ChangedRun { run_status } = serde_json::from_slice(&body(request).await?)
+        .map_err(|error| bad(format!("the body is not valid: {error}")))?;
+    match run_status.as_str() {
+        "STOPPING" => Ok(ok(&jobs.stop(id)?)),
+        other => Err(bad(format!("run-status: must be STOPPING, got `{other}`"))),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct ChangedRun {
+    run_status: String,
+}
+
+async fn remove_run(State(jobs): Of, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+    jobs.remove_run(number(&id, "run")?)?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 async fn results(State(jobs): Of, Path(id): Path<String>, RawQuery(query): RawQuery) -> Answer {
@@ -198,24 +258,7 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 }
 
 fn job(jobs: &Jobs, wishes: Wishes) -> Result<Job, Problem> {
-    let choice = Choice { variant: None, params: wishes.assignments().into_iter().collect() };
-    let (scenario_id, loaded) = match &wishes.scenario {
-        Which::HandedIn(id) => {
-            let stored = jobs.scenario(*id)?;
-            (Some(*id), parsed(&stored.file, &stored.text, &choice)?)
-        }
-        Which::BuiltIn(id) => (
-            None,
-            catalogue::find(id, &choice).map_err(|error| {
-                // No parameter of an unknown scenario can be wrong.
-                let status = match error.location.is_none() && choice.params.is_empty() {
-                    true => StatusCode::NOT_FOUND,
-                    false => StatusCode::BAD_REQUEST,
-                };
-                scenario_problem(status, &error)
-            })?,
-        ),
-    };
+    let (scenario_id, format, loaded) = chosen(jobs, &wishes)?;
     let broker: Result<Vec<Target>, String> =
         wishes.broker.iter().map(|text| Target::parse(text)).collect();
     let mut broker = broker.map_err(bad)?;
@@ -237,14 +280,47 @@ fn job(jobs: &Jobs, wishes: Wishes) -> Result<Job, Problem> {
     }
     let scenario = checked(scenario).map_err(|error| bad(error.to_string()))?;
     let overrides = changes.overrides();
-    Ok(Job { scenario_id, scenario, source: loaded.source, overrides, runs })
+    Ok(Job { scenario_id, format, scenario, source: loaded.source, overrides, runs })
+}
+
+/// The number of a scenario that was handed in, the format of its text, and the scenario.
+fn chosen(jobs: &Jobs, wishes: &Wishes) -> Result<(Option<u32>, &'static str, Loaded), Problem> {
+    let choice = Choice { params: wishes.assignments().into_iter().collect(), ..Choice::default() };
+    let id = match &wishes.scenario {
+        Which::HandedIn(id) => *id,
+        // Clients of Swarm write the number as a text; no built-in ID is one.
+        Which::BuiltIn(id) => match id.parse() {
+            Ok(number) => number,
+            Err(_) => return built_in(id, &choice).map(|loaded| (None, "TOML", loaded)),
+        },
+    };
+    let payload = wishes.payload.as_deref().map(Payload::parse).transpose();
+    let payload = payload.map_err(|error| bad(format!("payload: {error}")))?;
+    let stored = jobs.scenario(id)?;
+    let payload = payload.as_ref().or(jobs.payload.as_ref());
+    let loaded = parsed(&stored.file, &stored.text, &choice, payload)?;
+    Ok((Some(id), format_of(&stored.file), loaded))
+}
+
+fn built_in(id: &str, choice: &Choice) -> Result<Loaded, Problem> {
+    catalogue::find(id, choice).map_err(|error| {
+        // No parameter of an unknown scenario can be wrong.
+        let status = match error.location.is_none() && choice.params.is_empty() {
+            true => StatusCode::NOT_FOUND,
+            false => StatusCode::BAD_REQUEST,
+        };
+        scenario_problem(status, &error)
+    })
 }
 
 /// What starts a run: the options of `flock run`, by their names.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Wishes {
+    #[serde(alias = "scenario-id")]
     scenario: Which,
+    /// In place of the payload generators of a Swarm scenario.
+    payload: Option<String>,
     #[serde(default)]
     broker: Vec<String>,
     #[serde(default)]
@@ -320,15 +396,25 @@ impl Wishes {
     }
 }
 
-fn parsed(file: &str, text: &str, choice: &Choice) -> Result<Loaded, Problem> {
+/// `payload` replaces payload generators, if there are some.
+fn parsed(
+    file: &str,
+    text: &str,
+    choice: &Choice,
+    payload: Option<&Payload>,
+) -> Result<Loaded, Problem> {
     let none = |name: &str| {
         Err(format!(
             "{name}: a scenario sent over HTTP must not name other \
          files"
         ))
     };
-    parse_any(file, text, choice, &none)
-        .map_err(|error| scenario_problem(StatusCode::BAD_REQUEST, &error))
+    let replaced = Choice { payload: payload.cloned(), ..choice.clone() };
+    let loaded = match (parse_any(file, text, choice, &none), payload) {
+        (Err(_), Some(_)) => parse_any(file, text, &replaced, &none),
+        (loaded, _) => loaded,
+    };
+    loaded.map_err(|error| scenario_problem(StatusCode::BAD_REQUEST, &error))
 }
 
 fn scenario_problem(status: StatusCode, error: &ScenarioError) -> Problem {
@@ -376,8 +462,11 @@ fn wait(query: Option<&str>) -> Result<Duration, Problem> {
     Ok(Duration::from_micros(us).min(WAIT_MAX))
 }
 
-fn name(query: Option<&str>) -> Result<&str, Problem> {
-    let name = value(query, "name").unwrap_or("scenario");
+fn named(query: Option<&str>) -> Result<&str, Problem> {
+    checked_name(value(query, "name").unwrap_or("scenario"))
+}
+
+fn checked_name(name: &str) -> Result<&str, Problem> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_plain) {
         return Err(bad(format!(
@@ -407,7 +496,8 @@ fn same(given: &str, token: &str) -> bool {
 /// For the end of a run, in one request.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const BODY_BYTES_MAX: usize = 1024 * 1024;
-const NAME_BYTES_MAX: usize = 64;
+/// Clients of Swarm put a UUID ahead of a file's name.
+const NAME_BYTES_MAX: usize = 128;
 /// Repetitions that one request may ask for: their results are held until the last.
 const RUNS_MAX: u32 = 100;
 

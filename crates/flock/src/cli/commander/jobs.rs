@@ -18,12 +18,13 @@ use crate::export::Exporter;
 use crate::keep;
 use crate::prometheus::Live;
 use flock_measure::{AgentInfo, Outcome, Results, RunSet};
-use flock_model::{Scenario, Target};
+use flock_model::{Payload, Scenario, Target};
 use flock_report::expect::unmet;
 
 pub(super) struct Jobs {
     pub(super) broker: Vec<Target>,
     pub(super) secure: args::Secure,
+    pub(super) payload: Option<Payload>,
     lab: args::Lab,
     pub(super) live: Live,
     state: Mutex<State>,
@@ -54,6 +55,8 @@ pub(super) struct Stored {
 pub(super) struct Job {
     /// Unless it is a built-in one.
     pub(super) scenario_id: Option<u32>,
+    /// Of its text: `XML` or `TOML`.
+    pub(super) format: &'static str,
     pub(super) scenario: Scenario,
     pub(super) source: String,
     /// What the asker changed of it, by the names of options.
@@ -64,6 +67,8 @@ pub(super) struct Job {
 
 struct Run {
     scenario_id: Option<u32>,
+    /// `XML` or `TOML`.
+    format: &'static str,
     name: String,
     title: String,
     status: Status,
@@ -123,6 +128,7 @@ impl Jobs {
         Self {
             broker: args.broker.clone(),
             secure: args.secure.clone(),
+            payload: args.payload.clone(),
             lab: args.lab.clone(),
             live: Live::default(),
             state: Mutex::default(),
@@ -192,6 +198,21 @@ impl Jobs {
     pub(super) fn runs(&self) -> Value {
         let state = self.state();
         json!({"runs": state.runs.iter().map(|(id, run)| run_entry(*id, run)).collect::<Vec<_>>()})
+    }
+
+    /// Forgets a run that is over. Its files stay.
+    pub(super) fn remove_run(&self, id: u32) -> Result<(), Refusal> {
+        let mut state = self.state();
+        match state.runs.get(&id) {
+            None => Err(no_run(id)),
+            Some(run) if !run.status.is_over() => {
+                Err(Refusal::State(format!("run {id} is in progress: stop it first")))
+            }
+            Some(_) => {
+                state.runs.remove(&id);
+                Ok(())
+            }
+        }
     }
 
     /// The run as it is, or as it is when it ends or this time has passed.
@@ -407,6 +428,7 @@ impl Run {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             scenario_id: job.scenario_id,
+            format: job.format,
             name: job.scenario.id.clone(),
             title: job.scenario.title.clone(),
             status: Status::Starting,
@@ -427,23 +449,29 @@ fn no_run(id: u32) -> Refusal {
     Refusal::Missing(format!("unknown run {id}: only the last {RUNS_MAX} are kept"))
 }
 
+pub(super) fn format_of(file: &str) -> &'static str {
+    if file.ends_with(".xml") { "XML" } else { "TOML" }
+}
+
 pub(super) fn scenario_entry(id: u32, stored: &Stored) -> Value {
     json!({
         "scenario-id": id,
         "scenario-name": stored.name,
         "scenario-description": stored.title,
+        "scenario-type": format_of(&stored.file),
     })
 }
 
 fn run_entry(id: u32, run: &Run) -> Value {
     json!({
-        "run-id": id.to_string(),
+        "run-id": id,
         "run-status": run.status.word(),
         "scenario-id": run.scenario_id,
         "scenario-name": run.name,
         "scenario-description": run.title,
+        "scenario-type": run.format,
+        "scenario-stage": run.stage,
         "started-unix-ms": run.started_unix_ms,
-        "stage": run.stage,
         "progress": run.progress,
         "agents": run.agents,
         "repetition": run.repetition.0,
