@@ -97,7 +97,7 @@ impl Acceptor {
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
         if self.context.self_checks.recognizes(&credentials) {
-            return self.hand_over_own(key, stream, credentials, rest);
+            return self.hand_over_own(key, stream, *credentials, rest);
         }
         let Some(arrival) = self.arrivals.get(key) else { return };
         let Ok(certificate_identity) = of_certificate(peer, arrival.listener.identity) else {

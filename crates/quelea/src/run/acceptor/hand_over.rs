@@ -60,7 +60,7 @@ impl Acceptor {
         &mut self,
         key: usize,
         stream: Stream,
-        credentials: Box<Credentials>,
+        credentials: Credentials,
         rest: Vec<u8>,
     ) {
         let mut request = credentials.request;
