@@ -225,6 +225,29 @@ DURABILITY = [
     ]),
 ]
 
+BRIDGES = [
+    ("", [
+        stat("Bridges", "short", "count(quelea_bridge_connected{$i})"),
+        stat("Not connected", "short", "sum(1 - quelea_bridge_connected{$i})", red=1),
+        stat("Lag", "short", "sum(quelea_bridge_lag_messages{$i})"),
+    ]),
+    ("By bridge", [
+        graph("Messages relayed", "ops",
+              ("sum by (bridge, direction) (rate(quelea_bridge_messages_total{$i}[$r]))",
+               "{{bridge}} {{direction}}")),
+        graph("Lag in messages", "short", ("quelea_bridge_lag_messages{$i}", "{{bridge}}")),
+        graph("Lag in bytes", "bytes", ("quelea_bridge_lag_bytes{$i}", "{{bridge}}")),
+        graph("Messages not relayed", "ops",
+              ("sum by (bridge, direction, reason) (rate(quelea_bridge_refused_total{$i}[$r])) > 0",
+               "{{bridge}} {{direction}} {{reason}}")),
+        graph("Connections", "ops",
+              ("sum by (bridge) (rate(quelea_bridge_attempts_total{$i}[$r]))",
+               "{{bridge}} attempts"),
+              ("sum by (bridge) (rate(quelea_bridge_connects_total{$i}[$r]))",
+               "{{bridge}} successes")),
+    ]),
+]
+
 CLUSTER = [
     ("", [
         stat("Active nodes", "short", 'sum(quelea_cluster_role{$i,role="active"})'),
@@ -306,6 +329,7 @@ DASHBOARDS = {
     "overview": ("quelea: overview", OVERVIEW, False),
     "clients": ("quelea: clients and sessions", CLIENTS, False),
     "durability": ("quelea: durability and disk", DURABILITY, False),
+    "bridges": ("quelea: bridges", BRIDGES, False),
     "cluster": ("quelea: cluster", CLUSTER, False),
     "namespaces": ("quelea: namespaces", NAMESPACES, True),
 }

@@ -42,6 +42,14 @@ name = "red"
 listen = "http"
 [self_check]
 interval_secs = 1
+# No broker listens at port 1.
+[[bridges]]
+name = "cloud"
+addresses = ["tcp://127.0.0.1:1"]
+[[bridges.topics]]
+filter = "#"
+direction = "out"
+remote_prefix = "x/"
 """
 
 
@@ -201,7 +209,7 @@ def test_rules_and_dashboards_read_what_a_broker_has(start, certs, passwords, pr
     eventually(lambda: "QueleaCertificateExpires" in server.alerts(), "the alert of certificates")
     alert = server.alerts()["QueleaCertificateExpires"]
     assert re.search(r"tls://.* expires in 1d ", alert["annotations"]["summary"]), alert
-    assert set(server.alerts()) <= {"QueleaCertificateExpires", "QueleaConnectsRefused"}
+    assert set(server.alerts()) <= {"QueleaBridgeDown", "QueleaCertificateExpires", "QueleaConnectsRefused"}
     broker.kill()
     eventually(lambda: "QueleaDown" in server.alerts(), "the alert of the end")
 
@@ -277,6 +285,8 @@ HEALTHY = {
     'quelea_connections_turned_away_total{listener="l",reason="handshake"}': "0+10x60",
     'quelea_connections_turned_away_total{listener="l",reason="resources"}': "0x60",
     "quelea_api_logins_refused_total": "0x60",
+    'quelea_bridge_connected{bridge="cloud"}': "1x60",
+    'quelea_bridge_lag_messages{bridge="cloud"}': "1000x60",
     'quelea_cluster_role{role="active"}': "1x60",
     'quelea_cluster_role{role="standby"}': "1x60",
     "quelea_cluster_engine_connected": "1x60",
@@ -325,6 +335,8 @@ ALERTS = {
         {'quelea_connections_turned_away_total{listener="l",reason="resources"}': "0x4 1x60"},
         4, 5),
     "QueleaApiLoginsRefused": ({"quelea_api_logins_refused_total": "0+13x60"}, 10, 17),
+    "QueleaBridgeDown": ({'quelea_bridge_connected{bridge="cloud"}': "1x4 0x60"}, 9, 10),
+    "QueleaBridgeLag": ({'quelea_bridge_lag_messages{bridge="cloud"}': "1000x4 1001x60"}, 14, 15),
     "QueleaClusterNotServed": ({'quelea_cluster_role{role="active"}': "1x4 0x60"}, 5, 6),
     "QueleaClusterWithoutStandby": ({'quelea_cluster_role{role="standby"}': "1x4 0x60"}, 9, 10),
     "QueleaClusterNatsLost": ({"quelea_cluster_engine_connected": "1x4 0x60"}, 5, 6),
