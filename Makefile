@@ -154,8 +154,8 @@ lint: ## formatting, spelling, house rules, plain words, clippy, documentation, 
 	@python3 tests/lint.py
 
 .PHONY: release
-release: ## archives of the programs with checksums, after a check of version and changelog
-	@python3 packaging/release.py
+release: ## all artefacts (ARGS="--draft --native"), after a check of version and changelog
+	@python3 packaging/release.py $(ARGS)
 
 .PHONY: deb
 deb: ## Debian packages of quelea and flock, in target/release-files

@@ -1,35 +1,35 @@
 #!/usr/bin/env python3
-"""Builds a release: archives of `quelea` and `flock` with checksums, below `target/release-files`.
+"""Builds a release below `target/release-files`: archives, Debian packages, images, the Helm chart,
+bills of materials, and checksums of all.
 
 `packaging/release.py` refuses a changed work tree and a version without a heading in CHANGELOG.md.
-`--draft` allows both, to try it. Each archive has the program, its completions, the licence and
-the changelog. At the end it prints the command that sets the tag.
+`--draft` allows both, to try it. `--native` leaves out the static programs, and with them all of
+arm64. `--programs FOLDER` takes programs that are built already, and implies `--native`. At the end
+it prints the command that sets the tag.
 """
 
 import argparse
 import hashlib
-import platform
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
+import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-OUT = ROOT / "target/release-files"
-SHELLS = ("bash", "zsh", "fish")
-# Installed as `quelea-flock`: Linux has another `flock`.
-PROGRAMS = {"quelea": "quelea", "flock": "quelea-flock"}
+import deb
+import image
+import licences
+import sbom
+import static
+from common import OUT, PROGRAMS, ROOT, SHELLS, epoch, is_static, machine, metadata, output
+from common import package_version, strip, version
 
-
-def output(*command):
-    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
-def version():
-    return tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+CHART = ROOT / "packaging/helm/quelea"
+# The processor of the static programs that are packaged as well: this machine's are linked to glibc.
+FOREIGN = "aarch64-unknown-linux-musl"
 
 
 def faults(number):
@@ -46,49 +46,101 @@ def faults(number):
         yield f"CHANGELOG.md: the heading `## {number}` has no date (YYYY-MM-DD)"
 
 
-def archive(program, number, system):
-    """Packs a program; the path of the archive."""
-    name = f"{PROGRAMS[program]}-{number}-{system}"
-    folder = OUT / name
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "completions").mkdir(parents=True)
-    binary = folder / PROGRAMS[program]
-    shutil.copy2(ROOT / "target/release" / program, binary)
-    for shell in SHELLS:
-        text = output(str(binary), "completions", shell)
-        (folder / "completions" / f"{PROGRAMS[program]}.{shell}").write_text(text)
-    for file in ("LICENSE", "CHANGELOG.md", "README.md"):
-        shutil.copy2(ROOT / file, folder / file)
-    path = OUT / f"{name}.tar.gz"
-    with tarfile.open(path, "w:gz") as tar:
-        tar.add(folder, arcname=name)
-    shutil.rmtree(folder)
+def archive(program, programs, native, number, data, out):
+    """Packs a program with what belongs to it; the path of the archive."""
+    binary = programs / program
+    installed = PROGRAMS[program]
+    kind = "linux-static" if is_static(binary) else "linux"
+    name = f"{installed}-{number}-{machine(binary)[0]}-{kind}"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / name
+        (folder / "completions").mkdir(parents=True)
+        (folder / "man1").mkdir()
+        strip(binary, folder / installed)
+        # A program of this machine, under the name that its pages show.
+        source = Path(scratch) / "native" / installed
+        source.parent.mkdir()
+        source.symlink_to((native / program).resolve())
+        for shell in SHELLS:
+            text = output(source, "completions", shell)
+            (folder / "completions" / f"{installed}.{shell}").write_text(text)
+        output(source, "man", folder / "man1")
+        (folder / "THIRD-PARTY-LICENCES").write_text(licences.text(program, data))
+        for file in ("LICENSE", "CHANGELOG.md", "README.md"):
+            shutil.copyfile(ROOT / file, folder / file)
+        path = out / f"{name}.tar.gz"
+        with tarfile.open(path, "w:gz") as tar:
+            tar.add(folder, arcname=name, filter=without_builder)
     return path
+
+
+def without_builder(info):
+    info.uid = info.gid = 0
+    info.uname = info.gname = "root"
+    info.mtime = epoch()
+    return info
+
+
+def chart(number, out):
+    """Packs the Helm chart; its path, or nothing if there is no Helm."""
+    built = subprocess.run(
+        [ROOT / "tests/helm"], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if built.returncode != 0:
+        print("release: no Helm, so no chart", file=sys.stderr)
+        return []
+    # The versions of charts have no tilde.
+    number = number.replace("~", "-")
+    command = ["package", CHART, "--destination", out, "--version", number, "--app-version", number]
+    subprocess.run([built.stdout.strip(), *command], stdout=subprocess.DEVNULL, check=True)
+    return [out / f"quelea-{number}.tgz"]
+
+
+def artefacts(native, others, out):
+    """Writes all artefacts of the programs in these folders; their paths."""
+    number, data = package_version(), metadata()
+    for programs in [native, *others]:
+        for program in PROGRAMS:
+            yield archive(program, programs, native, number, data, out)
+    for programs in [native, *(folder for folder in others if FOREIGN in folder.parts)]:
+        for program in PROGRAMS:
+            yield deb.build(program, programs, native, f"{number}-1", data, out)
+        yield image.write(programs / "quelea", number, out)
+    for program, installed in PROGRAMS.items():
+        path = out / f"{installed}-{number}.cdx.json"
+        path.write_text(json.dumps(sbom.bill(program, data), indent=1) + "\n")
+        yield path
+    yield from chart(number, out)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draft", action="store_true", help="of an unfinished version")
-    draft = parser.parse_args().draft
+    parser.add_argument("--native", action="store_true", help="without static programs")
+    parser.add_argument("--programs", type=Path, help="folder of programs that are built already")
+    parser.add_argument("--out", type=Path, default=OUT)
+    args = parser.parse_args()
     number = version()
     found = list(faults(number))
     for fault in found:
         print(f"release: {fault}", file=sys.stderr)
-    if found and not draft:
+    if found and not args.draft:
         return 1
-    subprocess.run(
-        ["cargo", "build", "--release", "--locked", "-p", "quelea", "-p", "flock", "--bins"],
-        cwd=ROOT,
-        check=True,
-    )
-    system = f"{platform.machine()}-{platform.system().lower()}"
-    OUT.mkdir(parents=True, exist_ok=True)
-    paths = [archive(program, number, system) for program in PROGRAMS]
+    native, others = args.programs, []
+    if native is None:
+        packages = [word for program in PROGRAMS for word in ("-p", program)]
+        command = ["cargo", "build", "--release", "--locked", "--bins", *packages]
+        subprocess.run(command, cwd=ROOT, check=True)
+        native = ROOT / "target/release"
+        if not args.native:
+            others = [static.build(target, "release") for target in static.TARGETS]
+    args.out.mkdir(parents=True, exist_ok=True)
+    paths = list(artefacts(native.resolve(), others, args.out))
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in paths]
-    (OUT / "SHA256SUMS").write_text("".join(sums))
+    (args.out / "SHA256SUMS").write_text("".join(sums))
     for path in paths:
-        print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
-    print(output(str(ROOT / "target/release/quelea"), "--version").strip())
+        print(f"{path.name}: {path.stat().st_size:,} bytes")
+    print(output(native.resolve() / "quelea", "--version").strip())
     print(f"release: git tag -s v{number} -m 'Quelea {number}'")
     return 0
 

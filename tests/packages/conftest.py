@@ -18,12 +18,13 @@ def run(*command, **options):
     """Runs a command that has to succeed; what it prints."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, **options}
     done = subprocess.run(list(map(str, command)), **options)
-    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}"
+    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr or ''}"
     return done.stdout
 
 
 def script(name, *arguments):
-    return run(sys.executable, ROOT / "packaging" / name, *arguments)
+    command = [sys.executable, ROOT / "packaging" / name, *arguments]
+    return run(*command, stderr=subprocess.PIPE)
 
 
 @pytest.fixture(scope="session")
