@@ -25,8 +25,8 @@ pub enum Content {
     RandomSize { bytes_min: u32, bytes_max: u32 },
     /// These very bytes.
     Fixed(Vec<u8>),
-    /// These pieces, padded with spaces to `bytes`, at least as many as they can need: equal lengths
-    /// let a message's head be made once.
+    /// These pieces, padded with spaces to `bytes`, at least as many as they can need: with equal
+    /// lengths a message's head is made once.
     Composed { pieces: Vec<Piece>, bytes: u32 },
 }
 

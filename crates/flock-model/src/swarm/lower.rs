@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use super::xml::Element;
+use super::xml::{Element, credentials, has, looks_at_texts, message_pattern};
 use crate::model::{
     Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Disconnect, Expect,
     Failover, Filters, GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS,
@@ -741,32 +741,6 @@ impl Commands<'_, '_> {
         debug_assert!(self.group.index() < self.scenario.groups.len());
         Ok(SubscriptionId(self.scenario.subscriptions.len() as u32 - 1))
     }
-}
-
-/// User name and password: the provider's extra attributes, or the older
-/// `credentials="name:password"`.
-fn credentials(element: &Element) -> (Option<String>, Option<String>) {
-    let first =
-        |names: &[&str]| names.iter().find_map(|name| element.attribute(name)).map(str::to_owned);
-    let user = first(&["username", "userName", "user"]);
-    let password = first(&["password"]);
-    match element.attribute("credentials").map(|both| both.split_once(':').unwrap_or((both, ""))) {
-        Some((name, secret)) if user.is_none() => (Some(name.to_owned()), Some(secret.to_owned())),
-        _ => (user, password),
-    }
-}
-
-fn message_pattern(element: &Element) -> Option<String> {
-    element.attribute("messagePattern").filter(|pattern| *pattern != ".*").map(str::to_owned)
-}
-
-/// Whether anything below waits for messages by their text.
-fn looks_at_texts(element: &Element) -> bool {
-    message_pattern(element).is_some() || element.children.iter().any(looks_at_texts)
-}
-
-fn has(element: &Element, name: &str) -> bool {
-    element.name == name || element.children.iter().any(|child| has(child, name))
 }
 
 fn one_filter(filter: &str) -> Filters {

@@ -137,3 +137,29 @@ fn element(start: &BytesStart<'_>, span: &Range<usize>) -> Result<Element, Strin
 
 /// `for` may nest, but nobody nests like this by hand.
 const DEPTH_MAX: usize = 64;
+
+/// User name and password: the provider's extra attributes, or the older
+/// `credentials="name:password"`.
+pub(super) fn credentials(element: &Element) -> (Option<String>, Option<String>) {
+    let first =
+        |names: &[&str]| names.iter().find_map(|name| element.attribute(name)).map(str::to_owned);
+    let user = first(&["username", "userName", "user"]);
+    let password = first(&["password"]);
+    match element.attribute("credentials").map(|both| both.split_once(':').unwrap_or((both, ""))) {
+        Some((name, secret)) if user.is_none() => (Some(name.to_owned()), Some(secret.to_owned())),
+        _ => (user, password),
+    }
+}
+
+pub(super) fn message_pattern(element: &Element) -> Option<String> {
+    element.attribute("messagePattern").filter(|pattern| *pattern != ".*").map(str::to_owned)
+}
+
+/// Whether anything below waits for messages by their text.
+pub(super) fn looks_at_texts(element: &Element) -> bool {
+    message_pattern(element).is_some() || element.children.iter().any(looks_at_texts)
+}
+
+pub(super) fn has(element: &Element, name: &str) -> bool {
+    element.name == name || element.children.iter().any(|child| has(child, name))
+}

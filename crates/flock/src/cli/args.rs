@@ -120,7 +120,7 @@ pub(super) struct Show {
     /// Set a parameter of the scenario. Repeatable.
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = assignment)]
     pub set: Vec<(String, String)>,
-    /// Payload in place of the payload generators of a Swarm scenario, as for flock run.
+    /// Payload that replaces the payload generators of a Swarm scenario, as for flock run.
     #[arg(long, value_parser = Payload::parse, value_name = "PAYLOAD")]
     pub payload: Option<Payload>,
 }
@@ -135,7 +135,7 @@ pub(super) struct Run {
     pub broker: Vec<Target>,
     #[command(flatten)]
     pub changes: Changes,
-    /// Payload in place of the payload generators of a Swarm scenario: SIZE, random:SIZE,
+    /// Payload that replaces the payload generators of a Swarm scenario: SIZE, random:SIZE,
     /// random:MIN..MAX or text:TEXT.
     #[arg(long, value_parser = Payload::parse, value_name = "PAYLOAD")]
     pub payload: Option<Payload>,
@@ -600,7 +600,7 @@ pub(super) struct Commander {
     /// unix://, separated by commas.
     #[arg(long, value_delimiter = ',', value_parser = Target::parse, value_name = "HOST:PORT")]
     pub broker: Vec<Target>,
-    /// Payload in place of the payload generators of Swarm scenarios, as for flock run.
+    /// Payload that replaces the payload generators of Swarm scenarios, as for flock run.
     #[arg(long, value_parser = Payload::parse, value_name = "PAYLOAD")]
     pub payload: Option<Payload>,
     #[command(flatten)]

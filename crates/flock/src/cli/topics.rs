@@ -99,8 +99,8 @@ impl Spec {
         Ok(Some(unit))
     }
 
-    /// The payload of `clients` clients, behind a stamp if there is to be one: others read it, and it
-    /// stays whole. The time stands first in an object, whose keys have no order, and what is
+    /// The payload of `clients` clients, behind a stamp if there is to be one: others read it, and
+    /// it stays whole. The time stands first in an object, whose keys have no order, and what is
     /// rendered (`names` makes the names of a text's placeholders) stands behind it.
     fn payload(&self, stamped: bool, clients: u32, names: Names<'_>) -> anyhow::Result<Payload> {
         let stamp = vec![0; if stamped { STAMP_BYTES as usize } else { 0 }];
