@@ -176,8 +176,9 @@ def test_ctl_uses_https_with_token_certificate_or_password(start, certs, passwor
 def check(tmp_path, text):
     path = tmp_path / "quelea.toml"
     path.write_text(text)
+    command = [QUELEA, "serve", "--check-config", "-c", path, "-d", tmp_path / "data"]
     return subprocess.run(
-        [QUELEA, "serve", "--check-config", "-c", path, "-d", tmp_path / "data"],
+        [*command, "--listen", "tcp://127.0.0.1:0"],
         capture_output=True, text=True, timeout=PATIENCE_SECS,
     )
 

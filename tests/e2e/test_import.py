@@ -82,7 +82,7 @@ def connect(broker, scheme, nth, user, certs, client_certificate=None):
 def serve(start, output):
     """The broker with this configuration, on free ports."""
     text = (output / "quelea.toml").read_text()
-    text = re.sub(r'(?m)^(url = "\w+://[^/"]*):\d+"', r'\1:0"', text)
+    text = re.sub(r'(?m)^(url = "\w+://[^/"]*):\d+([/"])', r'\1:0\2', text)
     files = {path.name: path.read_text() for path in output.iterdir() if path.suffix != ".sock"}
     del files["quelea.toml"]
     # The test reads the log from standard error.
