@@ -178,7 +178,7 @@ def check(tmp_path, text):
     path.write_text(text)
     command = [QUELEA, "serve", "--check-config", "-c", path, "-d", tmp_path / "data"]
     return subprocess.run(
-        [*command, "--listen", "tcp://127.0.0.1:0"],
+        [*command, "--listen", "tcp://127.0.0.1:0", "--http", "127.0.0.1:0"],
         capture_output=True, text=True, timeout=PATIENCE_SECS,
     )
 
