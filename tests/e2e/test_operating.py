@@ -260,6 +260,34 @@ def test_a_trace_begins_between_two_packets_and_ends_with_the_last_reader(manage
     subscriber.ping()
 
 
+def test_streams_end_with_what_proved_the_rights_of_their_readers(start, passwords):
+    broker = start(SERVED.replace('listen = "http"', OPERATORS), files={"users": passwords, "acl": ACL})
+    anna = Api(broker, "Basic YW5uYTpzZWNyZXQ=")
+    first, second = (
+        Api(broker, f"Bearer {anna('POST', '/sessions')['token']}") for _ in range(2)
+    )
+    paths = ("/trace?client_id=x", "/events")
+    of_first, of_second, of_anna = (
+        [Stream(api, path) for path in paths] for api in (first, second, anna)
+    )
+    first("DELETE", "/sessions", status=204)
+    assert all(stream.next() is None for stream in of_first)
+    # The others are still served.
+    Peer(broker.port()).accepted(client_id="x", user="anna", password="secret")
+    for trace, events in (of_second, of_anna):
+        assert trace.until("CONNECT") and events.next()[0] == "quelea.session.created"
+    path = str(broker.directory / "users")
+    subprocess.run([QUELEA, "passwd", "-b", path, "anna", "other"], check=True)
+    broker.reload()
+    for stream in of_second + of_anna:
+        while stream.next() is not None:
+            pass
+
+
+OPERATORS = """listen = "http"
+password_file = "{dir}/users"
+operators = ["anna"]"""
+
 SERVED = """
 [[listeners]]
 url = "tcp://127.0.0.1:0"

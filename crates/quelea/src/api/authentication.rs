@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,8 @@ pub(crate) struct ApiAuthenticator {
     known: Mutex<HashMap<Digest, Instant>>,
     wrong: Mutex<Wrong>,
     pub(crate) log_ins: LogIns,
+    /// How often files were reloaded.
+    reloads: AtomicU64,
 }
 
 /// Passwords that were wrong.
@@ -107,6 +110,7 @@ impl ApiAuthenticator {
             salt,
             known: Mutex::default(),
             wrong: Mutex::new(Wrong::new()),
+            reloads: AtomicU64::new(0),
             log_ins: LogIns::default(),
         })
     }
@@ -117,6 +121,7 @@ impl ApiAuthenticator {
     ///
     /// The file cannot be used, and the old users stay.
     pub(crate) fn reload(&self) -> anyhow::Result<bool> {
+        self.reloads.fetch_add(1, Ordering::Relaxed);
         let named = self.operators.iter().chain(&self.admins);
         let users = load_users(self.password_file.as_deref(), named)?;
         let has_some = users.is_some();
@@ -126,10 +131,27 @@ impl ApiAuthenticator {
         Ok(has_some)
     }
 
-    /// Whether there is still a user of this name. Of certificates that is not known: an authority
-    /// or a revocation list may be another one now.
-    pub(crate) fn knows(&self, name: &str) -> bool {
-        name == TOKEN_NAME || self.users().is_some_and(|users| users.knows(name))
+    /// Whether what a caller has shown is known to be still accepted.
+    pub(crate) fn still_accepts(&self, proof: &Proof) -> bool {
+        match proof {
+            Proof::Secret(owner) => self.is_current(owner),
+            Proof::Session(key) => self
+                .log_ins
+                .owner_of(key, Instant::now())
+                .is_some_and(|owner| self.is_current(&owner)),
+            Proof::Certificate { reloads } => *reloads == self.reloads.load(Ordering::Relaxed),
+            Proof::Link(_) => false,
+        }
+    }
+
+    /// False: the user is gone, or its password is another one now.
+    fn is_current(&self, owner: &Owner) -> bool {
+        match owner {
+            Owner::Token => true,
+            Owner::User(name, then) => {
+                self.users().is_some_and(|users| users.user(name) == Some(then))
+            }
+        }
     }
 
     fn users(&self) -> Option<Arc<PasswordFile>> {
@@ -182,11 +204,12 @@ impl ApiAuthenticator {
 
     /// None: the user is gone, or its password is another one now.
     fn identity(&self, owner: Owner, proof: Proof) -> Option<Identity> {
+        if !self.is_current(&owner) {
+            return None;
+        }
         let (name, role) = match owner {
             Owner::Token => (TOKEN_NAME.to_owned(), Role::Admin),
-            Owner::User(name, then) => {
-                let users = self.users();
-                users.as_ref().and_then(|users| users.user(&name)).filter(|now| **now == then)?;
+            Owner::User(name, _) => {
                 let role = self.role_of(&name);
                 (name, role)
             }
@@ -220,7 +243,8 @@ impl ApiAuthenticator {
         };
         let name = if name.is_empty() { &certificate.fingerprint_sha256 } else { name };
         let name = format!("certificate:{name}");
-        Ok(Identity { name, role, proof: Proof::Certificate })
+        let reloads = self.reloads.load(Ordering::Relaxed);
+        Ok(Identity { name, role, proof: Proof::Certificate { reloads } })
     }
 
     async fn check_password(
@@ -561,13 +585,18 @@ mod tests {
         assert_eq!(status.unwrap_err().status, StatusCode::UNAUTHORIZED);
 
         // Read again, the file decides at once; one that lacks an operator is not taken.
+        let [vera, otto] =
+            ["vera", "otto"].map(|name| ask(&authenticator, &basic(name, "right")).unwrap().proof);
+        let (accepts, token) = (|it| authenticator.still_accepts(it), Proof::Secret(Owner::Token));
+        let certificate = Proof::Certificate { reloads: 0 };
+        assert!(accepts(&vera) && accepts(&certificate));
         fs::write(&path, lines[1..].join("\n")).unwrap();
-        assert!(authenticator.reload().unwrap() && authenticator.knows("otto"));
-        assert!(!authenticator.knows("vera") && authenticator.knows("token"));
+        assert!(authenticator.reload().unwrap() && accepts(&otto));
+        assert!(!accepts(&vera) && accepts(&token) && !accepts(&certificate));
         assert!(ask(&authenticator, &basic("vera", "right")).is_err());
         fs::write(&path, lines[2..].join("\n")).unwrap();
         assert!(authenticator.reload().unwrap_err().to_string().contains("'otto'"));
-        assert!(authenticator.knows("otto"));
+        assert!(accepts(&otto));
 
         fs::write(&path, lines.join("\n")).unwrap();
         let unknown = ApiConfig { admins: vec!["nobody".into()], ..config };

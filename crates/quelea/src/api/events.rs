@@ -8,7 +8,7 @@ use super::Api;
 use super::call::Call;
 use super::problem::Problem;
 use super::scopes;
-use crate::life_cycle::{Reading, Wanted};
+use crate::life_cycle::{Caller, Reading, Wanted};
 
 /// What is said of a stream in the OpenAPI document.
 pub(crate) const MEDIA_TYPE: &str = "text/event-stream";
@@ -21,7 +21,7 @@ pub(crate) fn stream(api: &Api, call: &Call) -> Result<Response, Problem> {
         namespace: call.text(scopes::PARAM).map(Into::into),
     };
     let life_cycle = &api.facts.life_cycle;
-    let Some(Reading { queue, lasting }) = life_cycle.readers.add(&call.caller.name, wanted) else {
+    let Some(Reading { queue, lasting }) = life_cycle.readers.add(reader(api, call), wanted) else {
         let detail = "the limit of event streams is reached";
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail);
         return Err(problem.fix("close another stream, or subscribe to $SYS/events/# over MQTT"));
@@ -31,4 +31,11 @@ pub(crate) fn stream(api: &Api, call: &Call) -> Result<Response, Problem> {
     let mut response = (headers, web::stream(queue)).into_response();
     response.extensions_mut().insert(lasting);
     Ok(response)
+}
+
+/// Reads a stream for as long as its proof is accepted.
+pub(crate) fn reader(api: &Api, call: &Call) -> Caller {
+    let (authenticator, proof) = (api.authenticator.clone(), call.proof.clone());
+    let may_read = move || proof.as_ref().is_some_and(|proof| authenticator.still_accepts(proof));
+    Caller { name: call.caller.name.clone(), may_read: Box::new(may_read) }
 }

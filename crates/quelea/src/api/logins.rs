@@ -64,7 +64,11 @@ pub(crate) enum Proof {
     /// A session.
     Session(Digest),
     /// A client certificate alone. It begins no session: it would outlive its revocation.
-    Certificate,
+    Certificate {
+        /// How often files had been reloaded: an authority or a revocation list may be another one
+        /// since.
+        reloads: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -144,6 +148,13 @@ impl LogIns {
         Some((key, session.owner.clone()))
     }
 
+    /// The owner of a session that has not ended. To look does not use it.
+    pub(crate) fn owner_of(&self, key: &Digest, now: Instant) -> Option<Owner> {
+        let tables = self.lock();
+        let session = tables.sessions.get(key).filter(|session| !session.is_over(now))?;
+        Some(session.owner.clone())
+    }
+
     /// False: it had ended.
     pub(crate) fn end(&self, key: &Digest) -> bool {
         self.lock().sessions.remove(key).is_some()
@@ -205,7 +216,7 @@ pub(crate) fn log_in(api: &Api, call: &Call) -> Outcome {
     let owner = match &call.proof {
         Some(Proof::Secret(owner)) => Some(owner.clone()),
         Some(Proof::Link(key)) => log_ins.take_link(key, Instant::now()),
-        Some(Proof::Session(_) | Proof::Certificate) | None => None,
+        Some(Proof::Session(_) | Proof::Certificate { .. }) | None => None,
     };
     let Some(owner) = owner else {
         let detail = "a log-in session cannot begin another one, and a link works once";
@@ -277,7 +288,10 @@ mod tests {
         let ended = log_ins.begin(user("anna"), start);
         let (key, owner) = log_ins.find(&ended, start).unwrap();
         assert_eq!(owner, user("anna"));
+        assert_eq!(log_ins.owner_of(&key, start), Some(owner));
+        assert_eq!(log_ins.owner_of(&key, start + IDLE_MAX), None);
         assert!(log_ins.end(&key) && !log_ins.end(&key));
+        assert_eq!(log_ins.owner_of(&key, start), None);
         assert!(log_ins.find(&ended, start).is_none());
         assert!(log_ins.find("", start).is_none());
     }

@@ -17,7 +17,7 @@ use web::axum::response::{IntoResponse as _, Response};
 
 use super::call::Call;
 use super::clients::check_filter;
-use super::events::MEDIA_TYPE;
+use super::events::{MEDIA_TYPE, reader};
 use super::problem::Problem;
 use super::{Api, base64_of, scopes};
 use crate::life_cycle::{LifeCycle, TraceReading};
@@ -40,7 +40,7 @@ pub(crate) fn stream(api: &Api, call: &Call) -> Result<Response, Problem> {
     let life_cycle = api.facts.life_cycle.clone();
     let payload_bytes = filter.payload_bytes;
     let announce = |filters| shards.put_traces(&filters);
-    let Some(reading) = life_cycle.traces.add(caller, filter, announce) else {
+    let Some(reading) = life_cycle.traces.add(reader(api, call), filter, announce) else {
         let detail =
             format!("the limit of traces is reached: {TRACES_MAX}, and half of them for one user");
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail);

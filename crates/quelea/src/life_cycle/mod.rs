@@ -37,6 +37,26 @@ pub(crate) use traces::{TraceReading, Traces};
 /// The part of `per_second_max` that refused log-ins have, beside it.
 const REFUSALS_PART: u32 = 10;
 
+/// Who reads a stream.
+pub(crate) struct Caller {
+    pub(crate) name: String,
+    /// Asked about twice a second: what proved its rights may end before its stream does.
+    pub(crate) may_read: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl std::fmt::Debug for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Caller").field(&self.name).finish()
+    }
+}
+
+#[cfg(test)]
+impl Caller {
+    fn always(name: &str) -> Self {
+        Self { name: name.to_owned(), may_read: Box::new(|| true) }
+    }
+}
+
 /// Shared by workers, acceptors, the API and the control plane.
 #[derive(Debug)]
 pub struct LifeCycle {
@@ -132,9 +152,11 @@ impl LifeCycle {
         if self.is_heard(happened) { self.publish(happened) } else { None }
     }
 
-    /// Tells how many were withheld, and that those who read are still read to. To be called about
-    /// twice a second.
+    /// Tells how many were withheld, ends the streams of callers that may not read any more, and
+    /// tells the others that they are not forgotten. To be called about twice a second.
     pub(crate) fn tick(&self, now_ms: u64) -> Option<Message> {
+        self.readers.end_refused();
+        self.traces.end_refused();
         self.readers.beat(now_ms);
         self.note_readers();
         let count = self.pace.take_withheld() + self.refusals.take_withheld();

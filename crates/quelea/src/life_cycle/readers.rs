@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use web::Lasting;
 use web::axum::body::Bytes;
 
-use super::Happened;
+use super::{Caller, Happened};
 
 /// Readers at a time.
 pub(crate) const READERS_MAX: usize = 8;
@@ -40,7 +40,7 @@ pub(crate) struct Wanted {
 
 #[derive(Debug)]
 struct Reader {
-    name: String,
+    caller: Caller,
     wanted: Wanted,
     queue: mpsc::Sender<Bytes>,
     /// Dropped: its connection is to end, also if it takes nothing.
@@ -70,15 +70,14 @@ impl Readers {
 
     /// At the limit a stream of the caller with the most of them ends, if it has at least two more
     /// than this caller: no caller can keep the others out. None: nobody has.
-    pub(crate) fn add(&self, name: &str, wanted: Wanted) -> Option<Reading> {
+    pub(crate) fn add(&self, caller: Caller, wanted: Wanted) -> Option<Reading> {
         let mut all = self.lock();
         all.retain(|reader| !reader.queue.is_closed());
         if all.len() >= READERS_MAX {
-            let oldest = oldest_of_greedier(&all, name)?;
+            let oldest = oldest_of_greedier(&all, &caller.name)?;
             all.remove(oldest);
-            let caller = &*base::shown(name);
             tracing::info!(
-                caller,
+                caller = &*base::shown(&caller.name),
                 "event stream closed: the limit of streams is reached, and this caller has the \
                 most"
             );
@@ -87,7 +86,7 @@ impl Readers {
         let (open, over) = oneshot::channel();
         // The first words: who asks knows that nothing is missed from here on.
         let _ = sender.try_send(Bytes::from_static(b": from here on\n\n"));
-        all.push(Reader { name: name.to_owned(), wanted, queue: sender, _is_open: open });
+        all.push(Reader { caller, wanted, queue: sender, _is_open: open });
         self.count.store(all.len(), Ordering::Relaxed);
         Some(Reading { queue, lasting: Lasting::until(over) })
     }
@@ -110,10 +109,13 @@ impl Readers {
         self.put_to(|_| true, &Bytes::from_static(b":\n\n"));
     }
 
-    /// Ends the streams of those who may not read them any more.
-    pub(crate) fn keep(&self, is_known: impl Fn(&str) -> bool) {
+    /// Ends the streams of callers that may not read any more.
+    pub(crate) fn end_refused(&self) {
+        if self.are_none() {
+            return;
+        }
         let mut all = self.lock();
-        all.retain(|reader| is_known(&reader.name));
+        all.retain(|reader| (reader.caller.may_read)());
         self.count.store(all.len(), Ordering::Relaxed);
     }
 
@@ -129,7 +131,7 @@ impl Readers {
                 Err(mpsc::error::TrySendError::Closed(_)) => false,
                 Err(mpsc::error::TrySendError::Full(_)) => {
                     self.cut.fetch_add(1, Ordering::Relaxed);
-                    let caller = &*base::shown(&reader.name);
+                    let caller = &*base::shown(&reader.caller.name);
                     tracing::warn!(
                         caller,
                         queued = EVENTS_MAX,
@@ -150,10 +152,11 @@ impl Readers {
 }
 
 fn oldest_of_greedier(all: &[Reader], name: &str) -> Option<usize> {
-    let count = |name: &str| all.iter().filter(|reader| reader.name == name).count();
-    let greediest = all.iter().map(|reader| reader.name.as_str()).max_by_key(|it| count(it))?;
+    let count = |name: &str| all.iter().filter(|reader| reader.caller.name == name).count();
+    let greediest =
+        all.iter().map(|reader| reader.caller.name.as_str()).max_by_key(|it| count(it))?;
     let is_greedier = count(greediest) > count(name) + 1;
-    all.iter().position(|reader| reader.name == greediest).filter(|_| is_greedier)
+    all.iter().position(|reader| reader.caller.name == greediest).filter(|_| is_greedier)
 }
 
 #[cfg(test)]
@@ -161,6 +164,9 @@ mod tests {
     use serde_json::json;
 
     use super::super::table;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     fn connected(client_id: &str) -> Happened<'_> {
@@ -177,11 +183,15 @@ mod tests {
     fn readers_get_what_they_want() {
         let readers = Readers::default();
         assert!(readers.are_none());
-        let mut all = readers.add("a", Wanted::default()).unwrap();
+        let mut all = readers.add(Caller::always("a"), Wanted::default()).unwrap();
         let one = Wanted { client_id: Some("c1".into()), ..Wanted::default() };
-        let mut one = readers.add("b", one).unwrap();
+        let may_read = Arc::new(AtomicBool::new(true));
+        let asked = may_read.clone();
+        let b =
+            Caller { name: "b".into(), may_read: Box::new(move || asked.load(Ordering::Relaxed)) };
+        let mut one = readers.add(b, one).unwrap();
         let bans = Wanted { full_type: Some("quelea.ban.".into()), ..Wanted::default() };
-        let mut bans = readers.add("c", bans).unwrap();
+        let mut bans = readers.add(Caller::always("c"), bans).unwrap();
         readers.put(&connected("c1"), "1", "{}");
         readers.put(&connected("c2"), "2", "{}");
         readers.put(&Happened::of_broker(&table::BAN_ADDED, json!({})), "3", "{}");
@@ -189,8 +199,12 @@ mod tests {
         assert_eq!(texts(&mut all).len(), 3);
         assert_eq!(texts(&mut one), [first]);
         assert_eq!(texts(&mut bans).len(), 1);
-        drop((all, one));
-        readers.keep(|name| name != "b");
+        drop(all);
+        readers.end_refused();
+        assert!(!one.queue.is_closed());
+        may_read.store(false, Ordering::Relaxed);
+        readers.end_refused();
+        assert!(one.queue.is_closed());
         readers.beat(1);
         assert!(!readers.are_none());
         drop(bans);
@@ -201,9 +215,10 @@ mod tests {
     #[test]
     fn who_does_not_read_is_cut_and_the_places_are_few() {
         let readers = Readers::default();
-        let mut own: Vec<_> =
-            (0..READERS_MAX).map(|_| readers.add("x", Wanted::default()).unwrap()).collect();
-        assert!(readers.add("x", Wanted::default()).is_none());
+        let mut own: Vec<_> = (0..READERS_MAX)
+            .map(|_| readers.add(Caller::always("x"), Wanted::default()).unwrap())
+            .collect();
+        assert!(readers.add(Caller::always("x"), Wanted::default()).is_none());
         let mut deaf = own.remove(0);
         for number in 0..2 * EVENTS_MAX {
             readers.put(&connected("c"), "1", "{}");
@@ -213,22 +228,26 @@ mod tests {
         }
         assert_eq!(readers.cut(), 1);
         assert_eq!(texts(&mut deaf).len(), EVENTS_MAX - 1);
-        assert!(deaf.queue.is_closed() && readers.add("x", Wanted::default()).is_some());
+        assert!(
+            deaf.queue.is_closed() && readers.add(Caller::always("x"), Wanted::default()).is_some()
+        );
     }
 
     #[test]
     fn no_caller_keeps_the_others_from_reading() {
         let readers = Readers::default();
-        let mut own: Vec<_> =
-            (0..READERS_MAX).map(|_| readers.add("x", Wanted::default()).unwrap()).collect();
+        let mut own: Vec<_> = (0..READERS_MAX)
+            .map(|_| readers.add(Caller::always("x"), Wanted::default()).unwrap())
+            .collect();
         assert!(
-            readers.add("x", Wanted::default()).is_none(),
+            readers.add(Caller::always("x"), Wanted::default()).is_none(),
             "its own are as many as there may be"
         );
-        let others: Vec<_> =
-            (0..READERS_MAX / 2).map(|_| readers.add("y", Wanted::default()).unwrap()).collect();
-        assert!(readers.add("y", Wanted::default()).is_none(), "that is its share");
-        let _third = readers.add("z", Wanted::default()).unwrap();
+        let others: Vec<_> = (0..READERS_MAX / 2)
+            .map(|_| readers.add(Caller::always("y"), Wanted::default()).unwrap())
+            .collect();
+        assert!(readers.add(Caller::always("y"), Wanted::default()).is_none(), "that is its share");
+        let _third = readers.add(Caller::always("z"), Wanted::default()).unwrap();
         own.extend(others);
         let open = own.iter_mut().map(|one| {
             drop(texts(one));

@@ -152,7 +152,7 @@ fn rows_of_one_name_stand_together_and_have_the_same_fields() {
 fn a_flood_of_refused_log_ins_leaves_room_for_other_events() {
     let config = Config::defaults(&Machine::here()).events;
     let life_cycle = life_cycle();
-    let mut reading = life_cycle.readers.add("me", Wanted::default()).unwrap();
+    let mut reading = life_cycle.readers.add(Caller::always("me"), Wanted::default()).unwrap();
     let refuse = |number: u32, client_id: &str, address: &str| {
         let address = format!("{address}:{number}");
         let refused = ClientRefused { address: &address, ..refused(client_id, "u") };

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use broker::{TRACES_MAX, TraceFilter, Traced};
 use tokio::sync::mpsc;
 
+use super::Caller;
+
 /// Packets that a trace may be behind; of more it gets the number only.
 pub(crate) const PACKETS_MAX: usize = 1_000;
 
@@ -20,7 +22,7 @@ pub(crate) struct Traces {
 
 #[derive(Debug)]
 struct Trace {
-    caller: String,
+    caller: Caller,
     filter: TraceFilter,
     queue: mpsc::Sender<Arc<Traced>>,
     lost: Arc<AtomicU64>,
@@ -40,19 +42,19 @@ impl Traces {
     /// `announce` gets what is traced from now on. None: the limit is reached.
     pub(crate) fn add(
         &self,
-        caller: &str,
+        caller: Caller,
         filter: TraceFilter,
         announce: impl FnOnce(Arc<[TraceFilter]>),
     ) -> Option<TraceReading> {
         let mut all = self.lock();
-        let own = all.iter().filter(|trace| trace.caller == caller).count();
+        let own = all.iter().filter(|trace| trace.caller.name == caller.name).count();
         let is_free = |number: &u8| all.iter().all(|trace| trace.filter.number != *number);
         let number = (0..TRACES_MAX as u8).find(is_free);
         let number = number.filter(|_| own < TRACES_PER_CALLER_MAX)?;
         let (sender, queue) = mpsc::channel(PACKETS_MAX);
         let lost = Arc::<AtomicU64>::default();
         all.push(Trace {
-            caller: caller.to_owned(),
+            caller,
             filter: TraceFilter { number, ..filter },
             queue: sender,
             lost: lost.clone(),
@@ -80,9 +82,9 @@ impl Traces {
         }
     }
 
-    /// Ends the traces of those who may not read them any more. Their streams remove them.
-    pub(crate) fn keep(&self, is_known: impl Fn(&str) -> bool) {
-        for trace in self.lock().iter_mut().filter(|trace| !is_known(&trace.caller)) {
+    /// Ends the traces of callers that may not read any more. Their streams remove them.
+    pub(crate) fn end_refused(&self) {
+        for trace in self.lock().iter_mut().filter(|trace| !(trace.caller.may_read)()) {
             // A queue that nobody fills ends the stream.
             trace.queue = mpsc::channel(1).0;
         }
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     fn add(traces: &Traces, caller: &str) -> Option<TraceReading> {
-        traces.add(caller, TraceFilter::default(), |_| ())
+        traces.add(Caller::always(caller), TraceFilter::default(), |_| ())
     }
 
     fn packet(traces: u8) -> Vec<Traced> {
@@ -142,8 +144,10 @@ mod tests {
     #[test]
     fn the_trace_of_a_removed_user_ends() {
         let traces = Traces::default();
-        let (mut one, mut two) = (add(&traces, "a").unwrap(), add(&traces, "b").unwrap());
-        traces.keep(|name| name == "b");
+        let removed = Caller { name: "a".into(), may_read: Box::new(|| false) };
+        let mut one = traces.add(removed, TraceFilter::default(), |_| ()).unwrap();
+        let mut two = add(&traces, "b").unwrap();
+        traces.end_refused();
         assert_eq!(one.queue.try_recv().unwrap_err(), mpsc::error::TryRecvError::Disconnected);
         assert_eq!(two.queue.try_recv().unwrap_err(), mpsc::error::TryRecvError::Empty);
     }

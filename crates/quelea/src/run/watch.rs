@@ -247,10 +247,6 @@ impl Watch<'_> {
                 tracing::error!(%error, "users of the API not reloaded; the old ones stay in force");
             }
         }
-        if let Some(api_authenticator) = self.api_authenticator {
-            self.life_cycle.readers.keep(|name| api_authenticator.knows(name));
-            self.life_cycle.traces.keep(|name| api_authenticator.knows(name));
-        }
     }
 
     fn note_certificates(&self) {
