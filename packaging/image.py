@@ -152,6 +152,14 @@ def configuration(architecture, version, layers):
             "ExposedPorts": {"1883/tcp": {}, "8883/tcp": {}, "9883/tcp": {}},
             "Volumes": {f"/{DATA}": {}},
             "StopSignal": "SIGTERM",
+            # Docker's addition to the format of OCI. Times are nanoseconds.
+            "Healthcheck": {
+                "Test": ["CMD", "/usr/bin/quelea", "health", "--config", "/etc/quelea/quelea.toml"],
+                "Interval": 30 * 10**9,
+                "Timeout": 10 * 10**9,
+                "StartPeriod": 60 * 10**9,
+                "Retries": 3,
+            },
             "Labels": {
                 "org.opencontainers.image.title": "quelea",
                 "org.opencontainers.image.description": "MQTT broker for MQTT 3.1, 3.1.1 and 5",

@@ -77,6 +77,7 @@ def test_the_configuration_of_the_image(image):
     config = image.config["config"]
     assert config["User"] == f"{USER}:{USER}"
     assert "/var/lib/quelea" in config["Volumes"] and "1883/tcp" in config["ExposedPorts"]
+    assert config["Healthcheck"]["Test"][1:3] == ["/usr/bin/quelea", "health"]
     labels = config["Labels"]
     number = labels["org.opencontainers.image.version"]
     assert number.startswith(version()) and len(labels["org.opencontainers.image.revision"]) >= 40
@@ -113,6 +114,8 @@ def test_the_broker_of_the_image_admits_users_only(image, container):
     login = ["-u", "anna", "-P", "secret"]
     broker.client("pub", *login, "-t", "a", "-m", "x", "-q", "1", "-r")
     assert broker.client("sub", *login, "-t", "a", "-C", "1") == "x\n"
+    check = config["Healthcheck"]["Test"][2:]
+    assert broker.attempt(*check).returncode == 0
     assert broker.stop() == 0
     again = Machine(container, f"{USER}:{USER}", *command[1:], environment=environment)
     assert again.client("sub", *login, "-t", "a", "-C", "1") == "x\n"
@@ -133,3 +136,4 @@ def test_the_compose_file_names_what_the_image_has(image):
         assert target in config["Volumes"] or target.startswith("/etc/quelea"), volume
     for port in service["ports"]:
         assert f"{str(port).split(':')[-1]}/tcp" in config["ExposedPorts"], port
+    assert "healthcheck" not in service, "the image has one"
