@@ -36,16 +36,22 @@ def debs(tmp_path_factory):
 
 
 @pytest.fixture
-def clean_root(tmp_path):
-    """A directory with a fresh Debian of this machine's release."""
+def bare_root(tmp_path):
+    """A directory with a fresh Debian of this machine's release, without devices."""
     root = tmp_path / "root"
     root.mkdir()
     run("tar", "--extract", "--file", CLEAN_ROOT, "--directory", root, "--exclude=./dev/*")
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.fixture
+def clean_root(bare_root):
+    """The same, to change the root directory to."""
     # Device nodes may be forbidden in here; programs only need these two.
     for name in ("null", "urandom"):
-        (root / "dev" / name).write_bytes(b"")
-        run("mount", "--bind", f"/dev/{name}", root / "dev" / name)
-    yield root
+        (bare_root / "dev" / name).write_bytes(b"")
+        run("mount", "--bind", f"/dev/{name}", bare_root / "dev" / name)
+    yield bare_root
     for name in ("null", "urandom"):
-        run("umount", root / "dev" / name)
-    shutil.rmtree(root)
+        run("umount", bare_root / "dev" / name)
