@@ -4,9 +4,9 @@
 //! name.
 
 mod ban;
+mod clients;
 mod events;
 mod http;
-mod kick;
 mod may;
 mod ns;
 mod operate;
@@ -26,9 +26,9 @@ use web::{ClientTls, percent_encoded};
 
 use ban::BanCommand;
 use base::{EXIT_FAILURE, EXIT_OK, complain, print};
+use clients::ClientsCommand;
 use events::EventsArgs;
 use http::{Credentials, Http};
-use kick::KickArgs;
 use may::MayArgs;
 use ns::NsCommand;
 use operate::LogLevelArgs;
@@ -93,7 +93,7 @@ enum CtlCommand {
     Top(TopArgs),
     /// List, show, disconnect or delete clients, connected or not.
     #[command(subcommand)]
-    Clients(Clients),
+    Clients(ClientsCommand),
     /// List, add or remove bans.
     #[command(subcommand)]
     Ban(BanCommand),
@@ -148,53 +148,6 @@ enum CtlCommand {
     Reload,
     /// Show or set the log level.
     LogLevel(LogLevelArgs),
-}
-
-#[derive(Clone, Debug, Subcommand)]
-enum Clients {
-    /// List clients that match all filters.
-    List(ListArgs),
-    /// Show a client.
-    Show {
-        client_id: String,
-        #[command(flatten)]
-        within: Within,
-    },
-    /// Disconnect a client, or all that match all filters (0x98); their sessions stay.
-    Kick(KickArgs),
-    /// Delete the session of a client with its queued messages.
-    Purge {
-        client_id: String,
-        #[command(flatten)]
-        within: Within,
-    },
-}
-
-#[derive(Clone, Debug, Args)]
-struct ListArgs {
-    #[command(flatten)]
-    within: Within,
-    /// Clients whose client ID contains this text.
-    #[arg(long, value_name = "PART")]
-    id: Option<String>,
-    /// Clients with this username; empty: clients without one.
-    #[arg(long, value_name = "NAME")]
-    username: Option<String>,
-    /// Clients whose address begins with this text.
-    #[arg(long, value_name = "PREFIX")]
-    address: Option<String>,
-    /// Clients with a connection.
-    #[arg(long, conflicts_with = "offline")]
-    online: bool,
-    /// Clients without a connection.
-    #[arg(long)]
-    offline: bool,
-    /// Clients with at least this many queued messages.
-    #[arg(long, value_name = "N")]
-    queued_min: Option<u32>,
-    /// Print at most this many rows; 0: all.
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -429,35 +382,6 @@ impl Ctl {
         Ok(())
     }
 
-    fn clients(&self, command: &Clients) -> Result<(), Failure> {
-        match command {
-            Clients::List(args) => {
-                let queued_min = args.queued_min.map(|min| min.to_string());
-                let given: [(&str, Option<&str>); 6] = [
-                    ("namespace", args.within.namespace()),
-                    ("queued_min", queued_min.as_deref()),
-                    ("client_id", args.id.as_deref()),
-                    ("username", args.username.as_deref()),
-                    ("address", args.address.as_deref()),
-                    ("connected", args.connected()),
-                ];
-                let query: Vec<(&str, &str)> =
-                    given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
-                self.list("/clients", &query, args.limit, CLIENTS)
-            }
-            Clients::Show { client_id, within } => {
-                let home = self.home(within, client_id, false)?;
-                self.show(&client_path(client_id, "", &home))
-            }
-            Clients::Kick(args) => self.kick(args),
-            Clients::Purge { client_id, within } => {
-                let home = self.home(within, client_id, false)?;
-                self.http.call("DELETE", &client_path(client_id, "", &home), None)?;
-                self.print_home(&home, "purged", client_id)
-            }
-        }
-    }
-
     fn listeners(&self, command: Option<&Listeners>) -> Result<(), Failure> {
         let (what, name) = match command {
             None => return self.list("/listeners", &[], 0, LISTENERS),
@@ -572,16 +496,6 @@ impl Ctl {
     }
 }
 
-impl ListArgs {
-    const fn connected(&self) -> Option<&'static str> {
-        match (self.online, self.offline) {
-            (true, _) => Some("true"),
-            (_, true) => Some("false"),
-            _ => None,
-        }
-    }
-}
-
 fn qos_level(text: &str) -> Result<u8, String> {
     text.parse().ok().filter(|level| *level <= 2).ok_or_else(|| "must be 0, 1 or 2".to_owned())
 }
@@ -599,17 +513,6 @@ fn query_of(pairs: &[(&str, &str)]) -> String {
     }
 }
 
-const CLIENTS: &[Column] = &[
-    Column("NAMESPACE", "namespace"),
-    Column("CLIENT", "client_id"),
-    Column("USER", "username"),
-    Column("ONLINE", "connected"),
-    Column("ADDRESS", "address"),
-    Column("MQTT", "protocol"),
-    Column("SUBS", "subscriptions"),
-    Column("QUEUED", "queued_messages"),
-    Column("IN FLIGHT", "in_flight"),
-];
 const RECEIVERS: &[Column] = &[
     Column("CLIENT", "client_id"),
     Column("GROUP", "share"),
