@@ -54,6 +54,7 @@ pub struct CtlArgs {
 
 /// Address of the broker, and credentials.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Access and output")]
 struct Access {
     /// Address of the API, or QUELEA_API_URL. Default: the address in the token file.
     #[arg(long, global = true, value_name = "URL")]
