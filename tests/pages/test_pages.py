@@ -11,8 +11,8 @@ import urllib.request
 import pytest
 from playwright.sync_api import expect
 
-from broker import QUELEA
-from conftest import SESSIONS
+from broker import QUELEA, Broker
+from conftest import CONFIG, SESSIONS
 from fill import connect, publish, subscribe
 
 # Path and heading of each page that needs no client of its own.
@@ -27,7 +27,11 @@ PAGES = [
     ("namespaces", "Namespaces"),
     ("permissions", "Permissions"),
     ("bans", "Bans"),
+    ("trace", "Trace"),
     ("listeners", "Listeners"),
+    ("bridges", "Bridges"),
+    ("memory", "Memory and drops"),
+    ("audit", "Audit"),
     ("logs", "Durable log"),
     ("settings", "Settings"),
 ]
@@ -340,6 +344,77 @@ def test_what_a_client_may_do(empty, tab):
     page.get_by_label("Topic", exact=True).fill("$SYS/x")
     page.get_by_role("button", name="Ask").click()
     expect(page.get_by_role("status").filter(has_text="Decision")).to_contain_text("denied")
+
+
+def test_a_trace_shows_packets_and_stops(empty, tab):
+    dashboard = tab(empty)
+    page = dashboard.page
+    dashboard.open("trace?client_id=lamp")
+    dashboard.log_in("otto")
+    expect(page.get_by_text("Waiting for a packet.")).to_be_visible()
+    Client(empty, "lamp").send(publish("home/<i>lamp</i>", b"on"))
+    rows = page.get_by_role("region", name="Packets").locator("tbody tr")
+    expect(rows.filter(has_text="CONNECT").first).to_be_visible()
+    expect(rows.filter(has_text="home/<i>lamp</i>")).to_have_count(1)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Start")).to_be_visible()
+
+
+def test_users_are_added_and_deleted(users, tab):
+    broker = Broker(CONFIG + USERS, {"users": users, "clients": ""})
+    try:
+        dashboard = tab(broker)
+        page = dashboard.page
+        dashboard.open("users")
+        dashboard.log_in()
+        page.get_by_role("button", name="Add a user").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Username").fill("<b>anna</b>")
+        dialog.get_by_label("Password").fill("a secret")
+        dialog.get_by_role("button", name="Add").click()
+        row = page.get_by_role("region", name="Users").locator("tbody tr")
+        expect(row).to_contain_text("<b>anna</b>")
+        assert "<b>anna</b>:$argon2id$" in (broker.directory / "clients").read_text()
+        row.get_by_role("button", name="Delete").click()
+        dialog.get_by_role("button", name="Delete").click()
+        expect(page.get_by_text("The password file has no user.")).to_be_visible()
+        dashboard.open("audit")
+        calls = page.get_by_role("region", name="Calls")
+        expect(calls).to_contain_text("PUT /users/")
+        expect(calls).to_contain_text("DELETE /users/")
+        assert "a secret" not in page.content() + broker.log_text()
+    finally:
+        broker.stop()
+
+
+def test_a_bridge_and_why_it_is_not_connected(users, tab):
+    broker = Broker(CONFIG + BRIDGE, {"users": users})
+    try:
+        dashboard = tab(broker)
+        dashboard.open("bridges")
+        dashboard.log_in("vera")
+        row = dashboard.page.get_by_role("region", name="Bridges").locator("tbody tr")
+        expect(row).to_contain_text("cloud")
+        expect(row).to_contain_text("refused")
+    finally:
+        broker.stop()
+
+
+USERS = """
+[auth]
+password_file = "{dir}/clients"
+allow_anonymous = true
+"""
+
+# Nothing listens on port 1.
+BRIDGE = """
+[[bridges]]
+name = "cloud"
+addresses = ["tcp://127.0.0.1:1"]
+[[bridges.topics]]
+filter = "up/#"
+direction = "out"
+"""
 
 
 def test_events_as_they_happen(empty, tab):

@@ -15,6 +15,7 @@ import { Topics } from "./pages/topics.js";
 import { Groups, Group } from "./pages/groups.js";
 import { Namespaces } from "./pages/namespaces.js";
 import { Bans } from "./pages/bans.js";
+import { Bridges } from "./pages/bridges.js";
 import { Listeners } from "./pages/listeners.js";
 import { Logs } from "./pages/logs.js";
 import { Cluster } from "./pages/cluster.js";
@@ -43,6 +44,7 @@ const PAGES = [
   { path: "users", page: Users, name: "Users", key: "w", role: "admin", route: "GET /users" },
   { path: "bans", page: Bans, name: "Bans", key: "b" },
   { path: "listeners", page: Listeners, name: "Listeners", key: "l" },
+  { path: "bridges", page: Bridges, name: "Bridges", key: "x", route: "GET /bridges" },
   { path: "memory", page: Memory, name: "Memory and drops", key: "m", route: "GET /memory" },
   { path: "logs", page: Logs, name: "Durable log", key: "d" },
   { path: "cluster", page: Cluster, name: "Cluster", key: "k" },

@@ -87,6 +87,7 @@ const FILES: &[File] = files! {
     "live.js",
     "pages/audit.js",
     "pages/bans.js",
+    "pages/bridges.js",
     "pages/client.js",
     "pages/clients.js",
     "pages/cluster.js",
