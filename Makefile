@@ -121,6 +121,11 @@ bench-durable: ## durable sessions at each level and in other brokers, into lab/
 bench-tails: ## p99.9 during connect storms, with stopped subscribers and while the log is reclaimed, into lab/results (ROUNDS=3)
 	@python3 lab/tails.py --rounds $(or $(ROUNDS),3)
 
+.PHONY: bench-dashboard
+bench-dashboard: ## p99.9 with and without an open dashboard over 100,000 sessions, into lab/results (ROUNDS=5)
+	@cargo build -q --profile quick -p quelea -p flock --bins
+	@QUELEA_BIN=target/quick/quelea python3 lab/dashboard.py --rounds $(or $(ROUNDS),5)
+
 .PHONY: bench-memory
 bench-memory: ## memory of connections, subscriptions and retained messages, into lab/results
 	@python3 lab/memory.py

@@ -36,6 +36,7 @@ LOAD = ("scenario", "version", "qos", "payload")
 MAKE = {
     "peers": "bench-peers", "catalogue": "bench-catalogue", "matrix": "bench-matrix",
     "connections": "bench-connections", "memory": "bench-memory", "tails": "bench-tails",
+    "dashboard": "bench-dashboard",
     "durable-levels": "bench-durable", "scaling": "scaling",
     "cluster-cost": "cluster-bench", "takeover": "cluster-bench",
     "cluster-faults": "cluster-test RESULTS=1", "siege": "siege",
@@ -186,6 +187,12 @@ def tails():
     return [*table(heads, rows), *caption("tails")]
 
 
+def dashboard():
+    ratio = find(read("dashboard"), dashboard="ratio")["cells"]["p99_9"]
+    text = "While a dashboard was open on a broker with 100,000 sessions, p99.9 was"
+    return [f"{text} {spread(ratio)} times that without.", *caption("dashboard")]
+
+
 def durable():
     record = read("durable-levels")
     rows = []
@@ -252,7 +259,7 @@ def siege():
     return [*lines, *caption("siege")]
 
 
-PARTS = (peers, ahead, connections, memory, tails, durable, scaling, cluster, faults, siege)
+PARTS = (peers, ahead, connections, memory, tails, dashboard, durable, scaling, cluster, faults, siege)
 
 
 # --- Charts
