@@ -34,6 +34,7 @@ mod stats;
 pub use clients::admission;
 pub use clients::client::{CLIENT_BYTES, MemberLoad};
 pub use clients::connect::{ConnectRequest, Who};
+pub use clients::verdicts::{AccessQuestion, ServiceAnswer, ServiceSettings};
 pub use command::{Answer, Command};
 pub use durable::{Replay, Restored, Unreadable, settle};
 pub use flow::BROADCAST_MIN;

@@ -3,12 +3,32 @@
 use std::path::PathBuf;
 
 use super::demands::{Demands, TokenField};
-use super::keys::{BodyForm, ClientAuth, HttpMethod, NameSource, ProviderKind, RawProvider};
-use super::schema::Section;
+use super::keys::{ClientAuth, NameSource, ProviderKind, RawProvider};
+use super::schema::{Section, words};
 use super::source::{Settings, default_of, unknown};
-use super::template::Template;
+use super::template::{Placeholders, Template};
 use super::url::Url;
 use super::{Listener, NamespaceSource, Problem, values};
+
+words! {
+    /// The HTTP method of the requests to a service.
+    HttpMethod {
+        /// The fields are in the body.
+        Post = "post",
+        /// The fields are in the query.
+        Get = "get",
+    }
+}
+
+words! {
+    /// The format of the body of a request.
+    BodyForm {
+        /// A JSON object of strings.
+        Json = "json",
+        /// The format of web forms.
+        Form = "form",
+    }
+}
 
 /// What the password file is called in the lists of listeners.
 pub const FILE: &str = "file";
@@ -173,11 +193,11 @@ impl Provider {
     }
 }
 
-struct Lowering<'a> {
-    settings: &'a Settings,
-    problems: &'a mut Vec<Problem>,
+pub(super) struct Lowering<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) problems: &'a mut Vec<Problem>,
     /// The provider with its number.
-    own: String,
+    pub(super) own: String,
 }
 
 impl Lowering<'_> {
@@ -248,10 +268,13 @@ impl Lowering<'_> {
             let detail = "needs a key: secret_file, key_file, jwks_file or jwks_url";
             self.problem("kind", detail.into());
         }
-        let username =
-            self.template("username", raw.username.as_deref().unwrap_or(JWT_USERNAME), true);
-        let claims = self.pairs("claims", &raw.claims, true);
-        let attributes = self.pairs("attributes", &raw.attributes, true);
+        let username = self.template(
+            "username",
+            raw.username.as_deref().unwrap_or(JWT_USERNAME),
+            Placeholders::Token,
+        );
+        let claims = self.pairs("claims", &raw.claims, Placeholders::Token);
+        let attributes = self.pairs("attributes", &raw.attributes, Placeholders::Token);
         let texts = || claims.iter().chain(&attributes).map(|(_, text)| text).chain([&username]);
         if raw.from == TokenField::Username && texts().any(|text| text.names("username")) {
             let detail = "has the token in the username: remove '${username}' from username, \
@@ -302,10 +325,26 @@ impl Lowering<'_> {
             self.problem("kind", "needs the `url` of the service".into());
             return None;
         };
-        let defaults = || HTTP_BODY.iter().map(|field| (*field).to_owned()).collect();
+        let config = self.service(url, raw, (Placeholders::Login, &HTTP_BODY))?;
+        if !config.sends("username") {
+            let detail = "would trust the username that a client sends: send it to the service, \
+            as in body = [\"username=${username}\"]";
+            self.problem("body", detail.into());
+        }
+        Some(config)
+    }
+
+    /// What a service is asked, and how; the fields that it gets by default.
+    pub(super) fn service(
+        &mut self,
+        url: &str,
+        raw: &RawProvider,
+        (known, fields): (Placeholders, &[&str]),
+    ) -> Option<HttpConfig> {
+        let defaults = || fields.iter().map(|field| (*field).to_owned()).collect();
         let body = if raw.body.is_empty() { defaults() } else { raw.body.clone() };
-        let headers = self.headers(&raw.headers, raw.body_form);
-        let body = self.pairs("body", &body, false);
+        let headers = self.headers(&raw.headers, raw.body_form, known);
+        let body = self.pairs("body", &body, known);
         let is_get = raw.method == HttpMethod::Get;
         let why = "with method = \"get\", which sends the fields as the query";
         self.check_has_effect("body_form", !is_get, why);
@@ -317,8 +356,8 @@ impl Lowering<'_> {
             self.problem("url", detail.into());
         }
         let (path, query) = url.path.split_once('?').unwrap_or((&url.path, ""));
-        let (path, query) = (self.template("url", path, false), self.template("url", query, false));
-        let config = HttpConfig {
+        let (path, query) = (self.template("url", path, known), self.template("url", query, known));
+        Some(HttpConfig {
             url,
             path,
             query,
@@ -331,16 +370,15 @@ impl Lowering<'_> {
             requests_max: raw.requests_max,
             cache_secs: raw.cache_secs,
             acl_ignored: raw.acl_ignored,
-        };
-        if !config.sends("username") {
-            let detail = "would trust the username that a client sends: send it to the service, \
-            as in body = [\"username=${username}\"]";
-            self.problem("body", detail.into());
-        }
-        Some(config)
+        })
     }
 
-    fn headers(&mut self, texts: &[String], form: BodyForm) -> Vec<(String, Template)> {
+    fn headers(
+        &mut self,
+        texts: &[String],
+        form: BodyForm,
+        known: Placeholders,
+    ) -> Vec<(String, Template)> {
         let mut headers: Vec<(String, Template)> = Vec::new();
         for text in texts {
             let Some((name, value)) = text.split_once(':') else {
@@ -352,7 +390,7 @@ impl Lowering<'_> {
                 let detail = format!("'{name}' is set twice; header names are case-insensitive");
                 self.problem("headers", detail);
             }
-            let value = self.template("headers", value, false);
+            let value = self.template("headers", value, known);
             let is_framing = FRAMING.iter().any(|known| known.eq_ignore_ascii_case(name));
             if is_framing && value.plain().is_none() {
                 let detail = format!("'{name}' says how the request is read: no placeholders");
@@ -376,14 +414,14 @@ impl Lowering<'_> {
 
     fn certificate(&mut self, raw: &RawProvider) -> Method {
         let text = raw.username.as_deref().unwrap_or(CERTIFICATE_USERNAME);
-        let username = self.template("username", text, false);
+        let username = self.template("username", text, Placeholders::Login);
         if username.names("username") || username.names("clientid") || username.names("password") {
             let detail = "must make the name from the certificate, not from what the client sends";
             self.problem("username", detail.into());
         }
         Method::Certificate {
             username,
-            attributes: self.pairs("attributes", &raw.attributes, false),
+            attributes: self.pairs("attributes", &raw.attributes, Placeholders::Login),
         }
     }
 
@@ -409,15 +447,20 @@ impl Lowering<'_> {
         Some(RegistryConfig { file, names })
     }
 
-    fn template(&mut self, key: &str, text: &str, has_claims: bool) -> Template {
-        Template::parse(text, has_claims).unwrap_or_else(|detail| {
+    fn template(&mut self, key: &str, text: &str, known: Placeholders) -> Template {
+        Template::parse(text, known).unwrap_or_else(|detail| {
             self.problem(key, detail);
             Template::default()
         })
     }
 
     /// `NAME=TEMPLATE`.
-    fn pairs(&mut self, key: &str, texts: &[String], has_claims: bool) -> Vec<(String, Template)> {
+    fn pairs(
+        &mut self,
+        key: &str,
+        texts: &[String],
+        known: Placeholders,
+    ) -> Vec<(String, Template)> {
         let mut pairs: Vec<(String, Template)> = Vec::new();
         for text in texts {
             match text.split_once('=') {
@@ -427,7 +470,7 @@ impl Lowering<'_> {
                     if key != "claims" && pairs.iter().any(|(known, _)| known == name) {
                         self.problem(key, format!("'{name}' is set twice"));
                     }
-                    pairs.push((name.to_owned(), self.template(key, value, has_claims)));
+                    pairs.push((name.to_owned(), self.template(key, value, known)));
                 }
                 _ => self.problem(key, format!("must be of the form NAME=TEXT, got '{text}'")),
             }
@@ -435,7 +478,7 @@ impl Lowering<'_> {
         pairs
     }
 
-    fn problem(&mut self, key: &str, detail: String) {
+    pub(super) fn problem(&mut self, key: &str, detail: String) {
         let key = format!("{}.{key}", self.own);
         let place = self.settings.place(&key);
         self.problems.push(Problem { place, key, detail });

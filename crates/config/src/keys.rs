@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use super::authorization::RawAuthorization;
 use super::bridges::{RawBridge, RawBridgeTls, RawBridgeTopic};
 use super::cluster::RawCluster;
 use super::demands::TokenField;
+use super::identity::{BodyForm, HttpMethod};
 use super::namespaces::{RawNamespace, UnknownNamespace};
 use super::schema::{Section, ValueKind, bytes, bytes_or, count, count_or, secs, settings, words};
 
@@ -19,6 +21,7 @@ pub const SECTIONS: &[Section] = &[
     Auth::SECTION,
     RawProvider::SECTION,
     AccessFile::SECTION,
+    RawAuthorization::SECTION,
     RawNamespace::SECTION,
     Shared::SECTION,
     RawBridge::SECTION,
@@ -142,22 +145,12 @@ words! {
 }
 
 words! {
-    /// The HTTP method of the requests to a service.
-    HttpMethod {
-        /// The fields are in the body.
-        Post = "post",
-        /// The fields are in the query.
-        Get = "get",
-    }
-}
-
-words! {
-    /// The format of the body of a request.
-    BodyForm {
-        /// A JSON object of strings.
-        Json = "json",
-        /// The format of web forms.
-        Form = "form",
+    /// The action after a denied PUBLISH or SUBSCRIBE.
+    DenyAction {
+        /// The client stays connected.
+        Ignore = "ignore",
+        /// The connection is closed (0x87).
+        Disconnect = "disconnect",
     }
 }
 
@@ -678,6 +671,8 @@ settings! {
         /// Accepts subscriptions that could never receive anything under the rules, as mosquitto
         /// does, instead of refusing them with 0x87.
         accept_all_subscriptions: bool = ValueKind::Flag, "false";
+        /// The action after a denied PUBLISH or SUBSCRIBE.
+        deny_action: DenyAction = ValueKind::OneOf(DenyAction::WORDS), "ignore";
     }
 }
 

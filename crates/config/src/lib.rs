@@ -4,6 +4,7 @@
 //! Start reading at [`load`]; [`keys`] holds every key with its default and its reason.
 
 mod api;
+pub mod authorization;
 pub mod bridges;
 pub mod changes;
 pub mod cluster;
@@ -29,15 +30,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub use api::{API_PREFIX, ApiAddress, ApiConfig, CertificateRoles, TOKEN_FILE};
+pub use authorization::AuthorizationConfig;
 pub use bridges::{BridgeConfig, BridgeDirection, BridgeProtocol, BridgeTls, BridgeTopic};
 pub use cluster::{ClusterConfig, EngineLogin, EngineServer, EngineTls};
 pub use demands::{Demands, TokenField};
 pub use derived::Derived;
 pub use durability::DurabilityConfig;
 pub use endpoint::{Address, Endpoint, Transport};
-pub use identity::{FILE, HttpConfig, JwtConfig, Method, Provider, RegistryConfig};
+pub use identity::{
+    BodyForm, FILE, HttpConfig, HttpMethod, JwtConfig, Method, Provider, RegistryConfig,
+};
 pub use keys::{
-    AccessFile, Auth, BodyForm, CertificateIdentity, ClientAuth, DurabilityLevel, Events, Limits,
+    AccessFile, Auth, CertificateIdentity, ClientAuth, DenyAction, DurabilityLevel, Events, Limits,
     LogFormat, LogLevel, NEVER, NameSource, QueueOverflow, SelfCheck, Server, SessionOwner,
     SharedStrategy, Sys, TlsVersion, WhenFull,
 };
@@ -71,6 +75,8 @@ pub struct Config {
     /// In the order of the configuration.
     pub authentication: Vec<Provider>,
     pub access: AccessFile,
+    /// None: no service is asked.
+    pub authorization: Option<AuthorizationConfig>,
     /// Beside the default one.
     pub namespaces: Vec<Namespace>,
     pub shared_strategy: SharedStrategy,
@@ -204,8 +210,10 @@ pub fn load(sources: &Sources, machine: &Machine) -> Result<Loaded, ConfigError>
         true => lower(&settings, sources.port, machine, &mut deriving, &mut problems),
         false => None,
     };
-    if config.is_none() && problems.is_empty() {
-        problems.extend(emptied(&settings));
+    match &config {
+        Some(config) => authorization::check_names(config, &settings, &mut problems),
+        None if problems.is_empty() => problems.extend(emptied(&settings)),
+        None => {}
     }
     match config {
         Some(config) if problems.is_empty() => {
@@ -320,13 +328,12 @@ fn lower(
     settings.check_placeholders(problems);
     let authentication = identity::lower(settings, problems)?;
     let has_file = auth.password_file.is_some();
-    let has_provider = has_file || settings.count_of("authentication") > 0;
     let mut lowering = Listeners {
         settings,
         limits: &limits,
         level: durability.level,
         auth: &auth,
-        has_provider,
+        has_provider: has_file || settings.count_of("authentication") > 0,
         machine,
         problems,
     };
@@ -357,6 +364,7 @@ fn lower(
         durability,
         auth,
         authentication,
+        authorization: authorization::lower(&access, settings, problems)?,
         access,
         namespaces,
         shared_strategy: Shared::lower(values(settings, Shared::SECTION, "shared"))?.strategy,
@@ -442,7 +450,8 @@ fn check_events(
     settings: &Settings,
     problems: &mut Vec<Problem>,
 ) {
-    if events.sys && access.acl_file.is_none() && access.policy_file.is_none() {
+    let has_service = settings.has_section("authorization");
+    if events.sys && !has_service && access.acl_file.is_none() && access.policy_file.is_none() {
         let detail = "events name clients, users and addresses; set acl_file or policy_file \
         under [access], with a rule for $SYS/events/#";
         let key = "events.sys";

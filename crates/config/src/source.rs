@@ -395,7 +395,10 @@ fn is_section(general: &str) -> bool {
 
 /// Sections of which there may be many.
 /// Keys whose texts are templates.
-const HAVE_PLACEHOLDERS: [&str; 6] = [
+const HAVE_PLACEHOLDERS: [&str; 9] = [
+    "authorization.url",
+    "authorization.headers",
+    "authorization.body",
     "authentication.username",
     "authentication.attributes",
     "authentication.claims",

@@ -28,21 +28,58 @@ pub const NAMES: [&str; 11] = [
 /// The claims of a token are placeholders, too: `${claims.sub}`.
 pub const CLAIMS: &str = "claims.";
 
+/// What a client wants to do, and who it is; those of EMQX, and the namespace.
+pub const ACTION_NAMES: [&str; 9] = [
+    "username",
+    "clientid",
+    "peerhost",
+    "proto_name",
+    "action",
+    "topic",
+    "qos",
+    "retain",
+    "namespace",
+];
+
+/// Attributes of a client that acts are placeholders, too: `${client_attrs.site}`.
+pub const ATTRIBUTES: &str = "client_attrs.";
+
+/// What placeholders may stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placeholders {
+    /// A client that logs in ([`NAMES`]).
+    Login,
+    /// One that does so with a token, whose claims are known.
+    Token,
+    /// One that publishes or subscribes ([`ACTION_NAMES`]).
+    Action,
+}
+
+impl Placeholders {
+    fn knows(self, name: &str) -> bool {
+        let is_of = |prefix| name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty());
+        match self {
+            Self::Login => NAMES.contains(&name),
+            Self::Token => NAMES.contains(&name) || is_of(CLAIMS),
+            Self::Action => ACTION_NAMES.contains(&name) || is_of(ATTRIBUTES),
+        }
+    }
+}
+
 impl Template {
     /// Takes a text apart.
     ///
     /// # Errors
     ///
     /// A placeholder that is not closed, or that nothing stands for.
-    pub fn parse(text: &str, has_claims: bool) -> Result<Self, String> {
+    pub fn parse(text: &str, known: Placeholders) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, behind)) = rest.split_once("${") {
             let Some((name, behind)) = behind.split_once('}') else {
                 return Err(format!("'${{{behind}' has no closing '}}'"));
             };
-            let is_claim = name.strip_prefix(CLAIMS).is_some_and(|path| !path.is_empty());
-            if !(NAMES.contains(&name) || has_claims && is_claim) {
+            if !known.knows(name) {
                 return Err(format!("unknown placeholder '${{{name}}}'"));
             }
             if !before.is_empty() {

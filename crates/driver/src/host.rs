@@ -6,8 +6,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use broker::{
-    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Scope, Shard,
-    ShardId, Traced,
+    AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
+    Scope, Shard, ShardId, Traced,
 };
 use codec::Reason;
 
@@ -53,6 +53,10 @@ pub trait Host {
     fn on_event(&mut self, shard: &mut Shard, scope: Scope, event: &Event, now_ms: u64);
 
     fn reauthenticate(&mut self, shard: ShardId, ask: &Reauthenticate) -> Reauthenticated;
+
+    /// A client waits for the word of the authorization service: ask it, and give its answer to
+    /// [`Shard::on_verdict`]. There is one, whatever happens, or the client waits for ever.
+    fn authorize(&mut self, shard: ShardId, question: AccessQuestion);
 
     /// Packets that operators look at. A host may have nobody who does.
     fn on_traced(&mut self, traced: Vec<Traced>) {

@@ -617,6 +617,9 @@ impl<H: Host> Driver<H> {
             let answer = self.host.reauthenticate(shard_id, &ask);
             shard.on_reauthenticated(ask.slot, ask.connection, &answer, self.now_ms);
         }
+        for question in std::mem::take(&mut shard.effects_mut().questions) {
+            self.host.authorize(shard_id, question);
+        }
         for close in closes {
             self.host.on_close(shard_id, &close);
             self.close(close);

@@ -112,6 +112,7 @@ pub struct Access {
     groups: Groups,
     ordered: OrderedRules,
     heeds_principals: bool,
+    asks_service: bool,
 }
 
 /// What one user's rules allow. Kept with a session; to be asked for anew after a reload.
@@ -122,6 +123,8 @@ pub struct Grants {
     receives_all: bool,
     /// No rule is for it.
     is_superuser: bool,
+    /// What no rule decides, a service does.
+    asks_service: bool,
     own: Option<Arc<RuleSet>>,
     everyone: Option<Arc<RuleSet>>,
 }
@@ -187,6 +190,7 @@ impl Access {
             heeds_principals: asks_attributes || !groups.is_empty(),
             groups: groups.finish(),
             ordered: OrderedRules::default(),
+            asks_service: false,
         })
     }
 
@@ -209,6 +213,13 @@ impl Access {
     pub fn accepting_all_subscriptions(mut self, accepts: bool) -> Self {
         self.accepts_all_subscriptions = accepts;
         self
+    }
+
+    /// What no rule decides, a service does: it is asked for each publish and subscription. Without
+    /// rules it decides everything.
+    #[must_use]
+    pub fn asking_service(self) -> Self {
+        Self { is_open: false, asks_service: true, ..self }
     }
 
     /// Log-ins may say more of a client than its user name.
@@ -260,6 +271,7 @@ impl Access {
             accepts_all_subscriptions: self.accepts_all_subscriptions,
             receives_all: false,
             is_superuser: false,
+            asks_service: self.asks_service,
             own,
             everyone: self.everyone.clone(),
         }
@@ -340,7 +352,11 @@ impl Grants {
             Action::Publish => {
                 !is_broker_topic(topic) && self.permits(identity, WRITE, topic, manner)
             }
-            Action::Receive => self.permits(identity, READ, topic, manner) || self.receives_all,
+            Action::Receive => {
+                self.permits(identity, READ, topic, manner)
+                    || self.receives_all
+                    || self.is_undecided(identity, action, topic, manner)
+            }
             Action::Subscribe => self.may_subscribe(identity, without_share(topic), manner.qos),
         }
     }
@@ -353,8 +369,28 @@ impl Grants {
         let touches = |pattern: &Pattern| pattern.overlaps(identity, filter);
         let rules = self.ordered().unwrap_or_default();
         let in_order = || ordered::cover(rules, identity, filter);
-        let is_granted = || self.is_open || self.grants_of(READ).any(holds);
+        let is_granted = || self.is_open || self.asks_service || self.grants_of(READ).any(holds);
         self.is_open() || (!self.denials().any(touches) && in_order().unwrap_or_else(is_granted))
+    }
+
+    /// Does a service decide what no rule does?
+    #[inline]
+    pub const fn asks_service(&self) -> bool {
+        self.asks_service
+    }
+
+    /// Is it for a service to decide this? What it has let a client subscribe to is received,
+    /// unless a rule denies that.
+    #[cold]
+    pub fn is_undecided(
+        &self,
+        identity: Identity<'_>,
+        action: Action,
+        topic: &str,
+        manner: Manner,
+    ) -> bool {
+        self.asks_service
+            && matches!(self.decider(identity, action, topic, manner), Decider::Service)
     }
 
     /// True when no rules are in force.

@@ -33,6 +33,7 @@ pub mod oracle;
 mod policy;
 mod random;
 mod sabotage;
+mod service;
 mod silence;
 mod stranger;
 mod trace;

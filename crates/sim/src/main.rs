@@ -6,8 +6,8 @@ use std::str::FromStr;
 use sim::{ClusterToll, Options, Sabotage, Toll, run_many};
 
 const USAGE: &str =
-    "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven] [--cluster]
-           [--answer-twice]
+    "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven] [--service]
+           [--cluster] [--answer-twice]
 
   sim 17                    one world
   sim 0 10000               many
@@ -15,6 +15,7 @@ const USAGE: &str =
   sim 0 10000 --hostile     many, with clients that do their worst
   sim 0 10000 --policy      many, with access rules and credentials that change
   sim 0 10000 --driven      many, with aliases, keep-alives and little room for packets
+  sim 0 10000 --service     many, with an authorization service that takes its time
   sim 0 10000 --cluster     many, with several nodes and a simulated engine
   sim 0 10000 --answer-twice          many, with answers that come again
   sim 0 10000 --driven --durable      kinds go together; --cluster goes with --driven only
@@ -67,19 +68,22 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--durable" => {
-                let Options { trace_lines, hostile, policy, driven, cluster, .. } = options;
+                let Options { trace_lines, hostile, policy, driven, service, cluster, .. } =
+                    options;
                 let kept = Options { trace_lines, hostile, policy, driven, ..Options::durable() };
-                options = Options { cluster, ..kept };
+                options = Options { service, cluster, ..kept };
             }
             "--trace" => options.trace_lines = number("--trace", arguments.next())?,
             "--calm" => options.calm = true,
             "--hostile" => options.hostile = true,
             "--policy" => options.policy = true,
             "--driven" => options.driven = true,
+            "--service" => options.service = true,
             "--answer-twice" => answers_twice = true,
             "--cluster" => {
-                let Options { trace_lines, durable, hostile, policy, driven, .. } = options;
-                let cluster = Options::cluster();
+                let Options { trace_lines, durable, hostile, policy, driven, service, .. } =
+                    options;
+                let cluster = Options { service, ..Options::cluster() };
                 options = Options { trace_lines, durable, hostile, policy, driven, ..cluster };
             }
             "--all" => is_all = true,
@@ -112,6 +116,17 @@ fn check(options: &Options) -> Result<(), String> {
     if let Some((flag, _, why)) = beside_cluster.iter().find(|it| it.1 && options.cluster) {
         return Err(format!(
             "--cluster cannot be combined with {flag}: {why}. Valid: --cluster [--driven]"
+        ));
+    }
+    let beside_service = [
+        ("--hostile", options.hostile),
+        ("--policy", options.policy),
+        ("--cluster", options.cluster),
+    ];
+    if let Some((flag, _)) = beside_service.iter().find(|it| it.1 && options.service) {
+        return Err(format!(
+            "--service cannot be combined with {flag}: rules of clients are decided there. Valid: \
+            --service [--driven] [--durable]"
         ));
     }
     if options.calm && !options.durable {

@@ -149,10 +149,11 @@ impl World {
     /// What has come of a turn. What a broker says that serves nobody any more counts for nothing.
     fn hear(&mut self, index: usize) -> Result<(), String> {
         let reports = std::mem::take(&mut *self.node.drivers[index].reports.borrow_mut());
-        let Reports { events, answers, commands, asks } = reports;
+        let Reports { events, answers, commands, asks, questions } = reports;
         self.judge_asks(&asks)?;
         self.submit(commands);
         if self.is_current_valid() {
+            self.service.hear(questions);
             self.hear_of_connections(index, &events)?;
             for (now_ms, event) in &events {
                 self.oracle.now_ms = *now_ms;

@@ -8,7 +8,7 @@ use driver::testing::PipeEnd;
 use crate::client::ModelClient;
 use crate::dice::pick;
 use crate::random::Random;
-use crate::world::World;
+use crate::world::{Options, World};
 
 /// After so long a farewell is given up, and its connection closed.
 const PARTING_MS: u64 = 10_000;
@@ -19,10 +19,20 @@ const SLACK_MS: u64 = 2500;
 /// Time passes in pieces, so that nobody is silent who does not want to be.
 const PIECE_MS: u64 = 1000;
 
-pub(crate) fn dress(limits: &mut Limits, clients: &mut [ModelClient], random: &mut Random) {
+/// Returns the bytes of the largest messages, which are `padding_max` in other worlds.
+pub(crate) fn dress(
+    options: Options,
+    (limits, clients): (&mut Limits, &mut [ModelClient]),
+    padding_max: usize,
+    random: &mut Random,
+) -> usize {
+    if !options.driven {
+        return padding_max;
+    }
     limits.alias_in_max = pick(&[0, 1, 3, 30], random);
     limits.alias_out_max = pick(&[0, 1, 3, 30], random);
     clients.iter_mut().for_each(|client| dress_one(client, random));
+    padding_max.max(pick(&[0, 300, 6000], random))
 }
 
 fn dress_one(client: &mut ModelClient, random: &mut Random) {

@@ -14,8 +14,8 @@ use crate::client::{Draft, ModelClient};
 use crate::cluster::Cluster;
 use crate::crash::{Calamities, Toll};
 use crate::dice::{
-    BEGIN_MS, PARTING_MS, moods, new_clients, new_settings, new_terms, pick, room_bytes,
-    set_levels, set_levels_of_cluster, share_out, speak_of_refusals,
+    BEGIN_MS, PARTING_MS, moods, new_clients, new_settings, new_terms, room_bytes, set_levels,
+    set_levels_of_cluster, share_out, speak_of_refusals,
 };
 use crate::disks::Disks;
 use crate::hostile::Mob;
@@ -26,6 +26,7 @@ use crate::oracle::{GROUP_KEEPER, Oracle};
 use crate::policy::Steering;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
+use crate::service::{Service, ask_for_everything, asking};
 use crate::silence::dress;
 use crate::wall::Wall;
 
@@ -64,6 +65,8 @@ pub struct Options {
     pub policy: bool,
     /// Clients use aliases, and promise not to be silent; little room for packets under way.
     pub driven: bool,
+    /// A service decides what clients may do, and takes its time.
+    pub service: bool,
     /// Two or three nodes share a simulated engine.
     pub cluster: bool,
     /// Lines of its history that a failure shows.
@@ -81,6 +84,7 @@ impl Default for Options {
             hostile: false,
             policy: false,
             driven: false,
+            service: false,
             cluster: false,
             trace_lines: 60,
         }
@@ -111,6 +115,8 @@ pub struct Report {
     pub wills: u64,
     pub durable: Toll,
     pub driven: Turns,
+    /// Answers of the authorization service.
+    pub answers: u64,
     pub cluster: crate::cluster::Toll,
 }
 
@@ -122,6 +128,7 @@ pub struct Failure {
     pub hostile: bool,
     pub policy: bool,
     pub driven: bool,
+    pub service: bool,
     pub cluster: bool,
     pub rule: String,
     pub trace: Vec<String>,
@@ -137,9 +144,10 @@ impl fmt::Display for Failure {
         let hostile = if self.hostile { " --hostile" } else { "" };
         let policy = if self.policy { " --policy" } else { "" };
         let driven = if self.driven { " --driven" } else { "" };
+        let service = if self.service { " --service" } else { "" };
         let cluster = if self.cluster { " --cluster" } else { "" };
         let seed = self.seed;
-        let kinds = format!("{durable}{hostile}{policy}{driven}{cluster}");
+        let kinds = format!("{durable}{hostile}{policy}{driven}{service}{cluster}");
         write!(f, "run it again: cargo run -p quelea-sim -- {seed}{kinds}")
     }
 }
@@ -161,12 +169,13 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
                 room_waits: world.node.shared.total(|metrics| &metrics.incoming_waits),
                 ..world.turns
             },
+            answers: world.service.answers,
             cluster: world.cluster.as_ref().map(Cluster::toll).unwrap_or_default(),
         }),
         Err(rule) => {
             let trace = world.oracle.trace.into_lines();
-            let Options { durable, hostile, policy, driven, cluster, .. } = options;
-            Err(Failure { seed, durable, hostile, policy, driven, cluster, rule, trace })
+            let Options { durable, hostile, policy, driven, service, cluster, .. } = options;
+            Err(Failure { seed, durable, hostile, policy, driven, service, cluster, rule, trace })
         }
     }
 }
@@ -201,6 +210,7 @@ pub(crate) struct World {
     /// What the broker has said that it dropped, of what was for honest ones.
     pub(crate) honest_dropped: u64,
     pub(crate) steering: Steering,
+    pub(crate) service: Service,
     /// Whose session an operator is just ending.
     pub(crate) purging: Option<usize>,
     /// When the shards were last told what time it is.
@@ -243,16 +253,15 @@ impl World {
         let mut clients = new_clients(seed, options.durable || options.cluster, &mut random);
         speak_of_refusals(&mut clients, &settings);
         let room_is_tight = options.driven && random.chance(20);
-        if options.driven {
-            dress(&mut limits, &mut clients, &mut random);
-            padding_max = padding_max.max(pick(&[0, 300, 6000], &mut random));
-        }
+        padding_max = dress(options, (&mut limits, &mut clients), padding_max, &mut random);
         let mut mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
         share_out(options, &mut settings, disks.as_mut(), &mob, padding_max);
         let steering = Steering::new(options.policy, seed);
         let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
         oracle.rights = steering.rights(shard_count);
-        let mut node = Node::new(&settings, shard_count, random.next(), &mob.access(), &clock);
+        ask_for_everything(options, &mut settings, &mut clients);
+        let access = if options.service { asking() } else { mob.access() };
+        let mut node = Node::new(&settings, shard_count, random.next(), &access, &clock);
         node.room_bytes = room_bytes(room_is_tight, options.hostile);
         mob.enter(&node.shared, options.sabotage);
         Self {
@@ -279,6 +288,7 @@ impl World {
             mob,
             honest_dropped: 0,
             steering,
+            service: Service::new(options.service, seed),
             purging: None,
             looked_ms: BEGIN_MS,
             asking: Asking::default(),
@@ -306,6 +316,7 @@ impl World {
             self.set_memory_left();
             self.step_hostile()?;
             self.steer()?;
+            self.serve()?;
             self.crowd_in()?;
             self.roam()?;
             self.broken_rule.take().map_or(Ok(()), Err)?;
@@ -344,6 +355,7 @@ impl World {
 
     /// A new process, and nothing in it.
     pub(crate) fn new_node(&mut self, shard_count: ShardId) {
+        self.service.forget();
         let access = self.access();
         let (seed, clock) = (self.random.next(), &self.clock);
         self.node = Node::new(&self.settings, shard_count, seed, &access, clock);
@@ -505,6 +517,7 @@ impl World {
             for who in 0..self.clients.len() {
                 self.listen(who)?;
             }
+            self.answer_one()?;
             while !self.node.mail.is_empty() {
                 self.carry_mail()?;
             }
@@ -555,6 +568,7 @@ impl World {
         self.clients.iter().all(|client| client.is_ready() && client.is_quiet())
             && self.lines.values().all(is_still)
             && self.is_node_quiet()
+            && !self.service.has_questions()
             && self.disks.as_ref().is_none_or(Disks::is_idle)
             && !self.node.delays_commit()
     }

@@ -62,6 +62,16 @@ fn kinds_go_together() {
 }
 
 #[test]
+fn a_service_that_takes_its_time_breaks_no_promise() {
+    let service = Options { service: true, ..Options::default() };
+    run_all(0, 200, service);
+    run_all(0, 100, Options { driven: true, ..service });
+    run_all(0, 100, Options { service: true, driven: true, ..Options::durable() });
+    let report = run(7, service).expect("it keeps its promises");
+    assert!(report.answers > 100, "{report:?}");
+}
+
+#[test]
 fn answers_that_come_again_break_no_promise() {
     let sabotage = Some(Sabotage::AnswerTwice);
     run_all(0, 300, Options { sabotage, ..Options::default() });

@@ -12,6 +12,7 @@ use session::{NEVER, Session, Will};
 use crate::clients::notices::ClientNotices;
 use crate::clients::subscribe::Done;
 use crate::clients::subscriptions::Subscriptions;
+use crate::clients::verdicts::Verdicts;
 use crate::durable::KeptSession;
 use crate::flow::{
     DRAIN_BYTES_PER_MS, LARGE_PART, LONG_QUEUE_BYTES, MESSAGE_BYTES_MIN, PAUSE_MS, URGENT_PAUSE_MS,
@@ -100,6 +101,8 @@ pub(crate) struct Extras {
     pub(crate) notices: ClientNotices,
     /// How far the SUBSCRIBE or UNSUBSCRIBE has got that is being handled.
     pub(crate) request: Option<Box<Done>>,
+    /// Of its connection, where a service is asked.
+    pub(crate) verdicts: Option<Box<Verdicts>>,
 }
 
 /// How retained messages are wanted, by the subscription that asked last.
@@ -119,6 +122,7 @@ impl Extras {
         self.retained_under_way() == 0
             && self.retained_wanted.is_empty()
             && self.request.is_none()
+            && self.verdicts.is_none()
             && self.notices.is_unused()
     }
 }
@@ -267,7 +271,10 @@ impl Client {
         let who_bytes = identity_bytes(self.username.as_deref(), self.principal.as_deref());
         let rules_bytes = self.grants.own_bytes();
         let will_bytes = will_bytes(self.will.as_deref());
-        let own_bytes = kept_bytes + self.id.len() + who_bytes + rules_bytes + will_bytes;
+        let verdicts = self.extras.as_ref().and_then(|extras| extras.verdicts.as_ref());
+        let verdicts_bytes = verdicts.map_or(0, |verdicts| verdicts.bytes());
+        let own_bytes =
+            kept_bytes + self.id.len() + who_bytes + rules_bytes + will_bytes + verdicts_bytes;
         self.charged.set(self.subscription_bytes.saturating_add(own_bytes as u32));
     }
 

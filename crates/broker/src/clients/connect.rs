@@ -206,7 +206,8 @@ impl Sessions {
         client.principal = request.principal.clone();
         client.rechecks = has_rules;
         // MQTT-3.1.3-9: back before its delay has passed, so the will that there was is not sent.
-        let old_will = std::mem::replace(&mut client.will, request.will.clone());
+        let (undecided, will) = client.split_will(request.will.clone());
+        let old_will = std::mem::replace(&mut client.will, will);
         let kept = durable.keep_session(cx, self, groups, slot, request.version);
         let Some(client) = self.get_mut(slot) else { return };
         if let Err(error) = &kept {
@@ -225,10 +226,9 @@ impl Sessions {
         };
         client.publish_load();
         cx.report(client.scope, event);
-        cx.metrics.connections.add(1);
-        cx.metrics.connections_opened.add(1);
-        cx.count_in_space(client.scope, Quota::Connections, 1);
+        cx.count_opened(client.scope);
         client.mark_dirty(cx);
+        undecided.into_iter().for_each(|will| client.ask_about_will(cx, will));
         if has_rules {
             self.recheck_receiving(cx, groups, slot);
         }
@@ -405,5 +405,13 @@ impl Client {
         let event = Event::NotKept { client_id: self.id.clone(), error: error.clone() };
         cx.report(self.scope, event);
         cx.doomed.push((self.key.slot(), Ended::NotKept));
+    }
+}
+
+impl Context {
+    fn count_opened(&mut self, scope: Scope) {
+        self.metrics.connections.add(1);
+        self.metrics.connections_opened.add(1);
+        self.count_in_space(scope, Quota::Connections, 1);
     }
 }

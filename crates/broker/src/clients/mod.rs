@@ -11,6 +11,7 @@ pub(crate) mod notices;
 pub(crate) mod slots;
 pub(crate) mod subscribe;
 pub(crate) mod subscriptions;
+pub(crate) mod verdicts;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -81,6 +82,7 @@ impl Sessions {
         let Some(Some(client)) = self.clients.get_mut(slot as usize) else { return };
         client.grants = client.grants_by(&self.rules);
         client.rechecks = !client.grants.is_open();
+        client.forget_verdicts();
         client.recharge();
         self.recheck_receiving(cx, groups, slot);
     }

@@ -166,9 +166,12 @@ impl Sessions {
                 return Ok(());
             }
             let qos = options.qos as u8;
+            if may_wait && number < filters_max && client.filter_waits_for_verdict(cx, text, qos) {
+                return Ok(());
+            }
             if number >= filters_max {
                 cx.flow.work.charge(1);
-                let reason = client.refuse_filter(cx, text, qos, Reason::QUOTA_EXCEEDED);
+                let reason = client.refuse_filter(cx, text, qos, Reason::QUOTA_EXCEEDED)?;
                 portion.done.reasons.push(reason);
                 continue;
             }
@@ -179,7 +182,7 @@ impl Sessions {
                 Ok(request) => request,
                 Err(reason) => {
                     let Some(client) = self.get_mut(slot).expected() else { return Ok(()) };
-                    done.reasons.push(client.refuse_filter(cx, text, qos, reason));
+                    done.reasons.push(client.refuse_filter(cx, text, qos, reason)?);
                     continue;
                 }
             };
@@ -214,7 +217,7 @@ impl Sessions {
 
     /// Err outside: the connection ends. Err inside: only this filter is refused.
     fn check_filter<'a>(
-        &self,
+        &mut self,
         cx: &Context,
         groups: &Groups,
         slot: u32,
@@ -249,9 +252,11 @@ impl Sessions {
         let is_bridge = client.session.link().is_some_and(Link::is_bridge);
         let options = if is_bridge { as_bridge(options, &filter) } else { options };
         let manner = Manner { qos: options.qos as u8, retain: false };
-        if !client.grants.allows_as(client.identity(), Action::Subscribe, text, manner) {
+        let may = self.get_mut(slot).is_some_and(|it| it.may(Action::Subscribe, text, manner, cx));
+        let Some(client) = self.get(slot).filter(|_| may) else {
             return Ok(Err(Reason::NOT_AUTHORIZED));
-        }
+        };
+        let limits = &client.limits;
         let subscriptions = &client.subscriptions;
         let bytes = bytes_of(&filter, cx.shared.shard_count);
         let are_too_many = subscriptions.len() >= limits.subscriptions_per_client_max as usize
@@ -597,14 +602,24 @@ impl Client {
         cx.report(self.scope, event);
     }
 
-    /// Counts and reports why a filter is refused; returns what SUBACK says of it.
-    fn refuse_filter(&mut self, cx: &mut Context, text: &str, qos: u8, reason: Reason) -> u8 {
+    /// Counts and reports why a filter is refused; returns what SUBACK says of it. Err: that
+    /// ends the connection.
+    fn refuse_filter(
+        &mut self,
+        cx: &mut Context,
+        text: &str,
+        qos: u8,
+        reason: Reason,
+    ) -> Result<u8, Ended> {
         match reason {
             Reason::NOT_AUTHORIZED => {
                 let manner = Manner { qos, retain: false };
                 self.note_as(cx, NoticeKind::Denied("subscribe"), text, manner);
                 if topic::reserved(topic::without_share(text)).is_some() {
-                    return self.suback_code(Reason::TOPIC_FILTER_INVALID);
+                    return Ok(self.suback_code(Reason::TOPIC_FILTER_INVALID));
+                }
+                if cx.shared.settings.denied_ends {
+                    return Err(Ended::Denied);
                 }
             }
             Reason::QUOTA_EXCEEDED => {
@@ -613,7 +628,7 @@ impl Client {
             }
             _ => {}
         }
-        self.suback_code(reason)
+        Ok(self.suback_code(reason))
     }
 
     /// The code for a refused filter: 3.1.1 knows one only (MQTT-3.9.3-2).

@@ -66,6 +66,8 @@ pub enum Command {
     EndBanned { from: u32, within: Option<Scope>, whom: Whom },
     /// Ends the connections of those of the sessions that are wanted, from a place on.
     Disconnect { from: u32, wanted: Wanted },
+    /// Makes those of the sessions that are wanted forget the answers of the authorization service.
+    ForgetVerdicts { from: u32, wanted: Wanted },
     /// Publishes a message, which may be retained.
     Publish(Publication),
     /// Ends connections of the namespace.

@@ -141,7 +141,7 @@ impl KeptSession {
     }
 
     /// The connection that is not in the journal yet.
-    fn unwritten(&self) -> Option<Unwritten> {
+    pub(super) fn unwritten(&self) -> Option<Unwritten> {
         self.rare.as_ref()?.unwritten
     }
 

@@ -55,6 +55,23 @@ impl Durable {
         Ok(())
     }
 
+    /// The session has a will that it did not have when it was opened.
+    pub(crate) fn keep_later_will(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
+        let Some(kept) = sessions.get(slot).and_then(|client| client.durable.as_ref()) else {
+            return;
+        };
+        // With the session, which is written later.
+        if kept.unwritten().is_some() {
+            return;
+        }
+        if let Err(error) = self.keep_will(sessions, slot, Class::Normal) {
+            if postponed::passes(&error) {
+                self.put_off_will(sessions, slot);
+            }
+            sessions.report_will_not_kept(cx, slot, error);
+        }
+    }
+
     /// The will is withdrawn, or published without a recipient.
     pub(crate) fn forget_will(&mut self, sessions: &mut Sessions, slot: u32) {
         let Some(store) = &mut self.store else { return };

@@ -64,6 +64,10 @@ impl Client {
         (publish, packet_len, arrived): (&Publish<'_>, usize, usize),
         may_wait: bool,
     ) -> bool {
+        // Also one whose connection is gone: what it has sent before that counts.
+        if self.grants.asks_service() && self.publish_waits_for_verdict(cx, publish) {
+            return true;
+        }
         let publish = (publish, packet_len == arrived);
         if may_wait && let Some(later) = self.why_later(cx, durable, groups, router, publish) {
             self.wait(cx, later);

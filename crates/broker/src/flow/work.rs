@@ -242,6 +242,9 @@ impl Client {
     /// Do its access rules make a short request a costly one?
     pub(crate) fn checks_much(&self, cx: &Context, packet: &Packet<'_>) -> bool {
         let Packet::Subscribe(subscribe) = packet else { return false };
+        if self.grants.asks_service() {
+            return true;
+        }
         let units = self.grants.filter_units();
         units > 0 && units * subscribe.filters.iter().count() >= cx.flow.work.heavy_units()
     }

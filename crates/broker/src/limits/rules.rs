@@ -11,13 +11,20 @@ use policy::Access;
 pub struct Rules {
     first: Access,
     others: Arc<BTreeMap<Scope, Access>>,
-    /// For scopes without rules: within one of its own, everybody may do everything.
+    /// For scopes without rules: within one of its own, everybody may do everything, or what a
+    /// service allows.
     open: Access,
 }
 
 impl Rules {
     pub fn new(first: Access, others: BTreeMap<Scope, Access>) -> Self {
         Self { first, others: Arc::new(others), open: Access::open() }
+    }
+
+    /// With what holds in scopes of which nothing is said.
+    #[must_use]
+    pub fn with_unlisted(self, open: Access) -> Self {
+        Self { open, ..self }
     }
 
     pub fn of(&self, scope: Scope) -> &Access {

@@ -4,6 +4,8 @@ use codec::{QoS, Reason, Violation};
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
 
+use crate::ServiceSettings;
+
 /// How firmly a message, or the session it is assigned to, is kept before its acknowledgement
 /// leaves. What each level promises stands in `docs/use/durability.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -267,6 +269,10 @@ pub struct Settings {
     /// What one client may ask for in a turn, and all mail together, in units of work
     /// (`crates/broker/src/flow/work.rs`). 1 at least.
     pub turn_units: u32,
+    /// How the answers of an authorization service are taken. None: there is none.
+    pub service: Option<ServiceSettings>,
+    /// A PUBLISH or SUBSCRIBE that is denied ends its connection (0x87).
+    pub denied_ends: bool,
 }
 
 impl Settings {
@@ -295,6 +301,8 @@ impl Default for Settings {
             when_full: WhenFull::default(),
             mail_bytes_max: MAIL_BYTES_MAX,
             turn_units: TURN_UNITS,
+            service: None,
+            denied_ends: false,
         }
     }
 }

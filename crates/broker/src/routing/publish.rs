@@ -267,6 +267,9 @@ impl Sessions {
             Some(_) => Reason::TOPIC_NAME_INVALID,
             None => Reason::NOT_AUTHORIZED,
         };
+        if reason == Reason::NOT_AUTHORIZED && cx.shared.settings.denied_ends {
+            return Err(Ended::Denied);
+        }
         let reason = self.reason_for(slot, reason);
         self.answer_publish(cx, slot, publish, reason, None);
         Ok(Pace::default())
@@ -510,7 +513,7 @@ fn is_v5(client: &Client) -> bool {
 }
 
 #[inline]
-fn check_sizes(
+pub(crate) fn check_sizes(
     topic: &str,
     properties: codec::Properties<'_>,
     limits: &Limits,
@@ -543,6 +546,7 @@ pub(crate) fn check(
     cx.flow.work.charge(client.grants.topic_units());
     check_offered(client, publish).map_err(Ended::Violation)?;
     let is_undone = publish.retain && client.has_undone(publish.packet_id);
+    let is_let = client.grants.asks_service() && client.is_publish_let(publish, cx);
     let Client { scope, id, username, principal, grants, limits, session, .. } = client;
     let inbound = session.on_publish(publish).map_err(Ended::Violation)?;
     let (publishing, is_repeat) = match inbound {
@@ -556,7 +560,7 @@ pub(crate) fn check(
     }
     let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
     let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
-    if !grants.allows_as(identity, Action::Publish, topic, manner) {
+    if !grants.allows_as(identity, Action::Publish, topic, manner) && !is_let {
         return Ok(Checked::Deny(topic.into()));
     }
     let properties = if publishing.rewrite_properties {

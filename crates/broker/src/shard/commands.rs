@@ -31,6 +31,9 @@ impl Shard {
                 self.finish();
                 Answer::Swept(swept)
             }
+            Command::ForgetVerdicts { from, wanted } => {
+                Answer::Swept(self.forget_verdicts(*from, wanted))
+            }
             Command::CutOff { from } => {
                 let swept = self.cut_off(scope, *from);
                 self.finish();
@@ -200,6 +203,17 @@ impl Shard {
         let (slots, swept) = self.sessions.slots_where(from, is_wanted);
         for slot in slots {
             self.end(slot, Ended::Administrative);
+        }
+        swept
+    }
+
+    /// Those that are wanted forget what the authorization service has answered.
+    fn forget_verdicts(&mut self, from: u32, wanted: &Wanted) -> Swept {
+        let (slots, swept) = self.sessions.slots_where(from, |client| wanted.admits(client));
+        for slot in slots {
+            if let Some(client) = self.sessions.get_mut(slot) {
+                client.forget_verdicts();
+            }
         }
         swept
     }

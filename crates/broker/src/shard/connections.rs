@@ -10,7 +10,8 @@ use crate::clients::ending::{LOOKS_PER_END, NEVER_EXPIRES, notifies_client, writ
 use crate::clients::notices::NoticeKind;
 use crate::limits::rules::Rules;
 use crate::{
-    Close, Ended, Event, NO_CONNECTION, Name, Quota, Reauthenticated, SessionKey, Shard, admission,
+    Close, Ended, Event, NO_CONNECTION, Name, Quota, Reauthenticated, ServiceAnswer, SessionKey,
+    Shard, admission,
 };
 
 impl Shard {
@@ -163,6 +164,7 @@ impl Shard {
         let turn = link.take_turn();
         if let Some(extras) = &mut client.extras {
             extras.request = None;
+            extras.verdicts = None;
         }
         if link.is_told_nothing {
             link.outbox = Outbox::default();
@@ -244,7 +246,11 @@ impl Shard {
         let Some(will) = client.will.take() else { return };
         client.recharge();
         let manner = Manner { qos: will.qos as u8, retain: will.retain };
-        if !client.grants.allows_as(client.identity(), Action::Publish, &will.topic, manner) {
+        // A service has allowed it when the client connected.
+        let is_denied =
+            !client.grants.allows_as(client.identity(), Action::Publish, &will.topic, manner)
+                && !client.is_will_undecided(&will);
+        if is_denied {
             self.cx.metrics.publishes_denied.add(1);
             client.note_as(&mut self.cx, NoticeKind::Denied("will"), &will.topic, manner);
             self.durable.forget_will(&mut self.sessions, slot);
@@ -381,6 +387,26 @@ impl Shard {
     pub fn connection_of(&self, client: Name<'_>) -> Option<u64> {
         let client = self.sessions.get(self.sessions.find(client)?)?;
         Some(client.connection).filter(|connection| *connection != NO_CONNECTION)
+    }
+
+    /// The service has answered [`crate::AccessQuestion`] `number` of a connection.
+    pub fn on_verdict(
+        &mut self,
+        (slot, connection): (u32, u64),
+        number: u32,
+        answer: ServiceAnswer,
+        now_ms: u64,
+    ) {
+        self.cx.now_ms = now_ms;
+        let Self { cx, sessions, durable, .. } = self;
+        // It may be another connection by now, or none.
+        let Some(client) = sessions.connected(slot, connection) else { return };
+        let Some(will) = client.take_verdict(cx, number, answer) else { return };
+        if let Some(will) = will {
+            sessions.settle_will(cx, durable, slot, will);
+        }
+        self.read_on(slot, connection);
+        self.finish();
     }
 
     /// Closes all connections, with a reason for those that can get one. Wills with a delay wait,

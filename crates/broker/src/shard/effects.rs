@@ -8,7 +8,9 @@ use session::Outbox;
 
 use crate::clients::client::Pace;
 use crate::flow::windows::CreditWindows;
-use crate::{Answer, Event, Mail, Metrics, Scope, SessionKey, ShardId, Shared, Traced};
+use crate::{
+    AccessQuestion, Answer, Event, Mail, Metrics, Scope, SessionKey, ShardId, Shared, Traced,
+};
 
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
 const EVENTS_MAX: usize = 10_000;
@@ -64,6 +66,8 @@ pub struct Effects {
     /// Each with the scope that it is about.
     pub events: Vec<(Scope, Event)>,
     pub reauthentications: Vec<Reauthenticate>,
+    /// For the authorization service.
+    pub questions: Vec<AccessQuestion>,
     /// To commands of operators, by their tickets.
     pub answers: Vec<(u32, Answer)>,
     /// Packets that operators look at.
@@ -86,6 +90,7 @@ impl Effects {
             pauses: Vec::new(),
             events: Vec::new(),
             reauthentications: Vec::new(),
+            questions: Vec::new(),
             answers: Vec::new(),
             traced: Vec::new(),
             id,

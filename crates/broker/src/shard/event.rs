@@ -43,6 +43,8 @@ pub enum Ended {
     PacketLimitTooLow,
     /// Re-authentication failed.
     NotAuthorized,
+    /// A PUBLISH or SUBSCRIBE was denied ([`crate::Settings::denied_ends`]).
+    Denied,
     /// The credential that it logged in with has ended.
     CredentialExpired,
     /// It is on the list of bans now.
@@ -67,6 +69,7 @@ impl Ended {
             Self::Administrative => "administrative_action",
             Self::PacketLimitTooLow => "packet_too_large",
             Self::NotAuthorized => "not_authorized",
+            Self::Denied => "access_denied",
             Self::CredentialExpired => "credential_expired",
             Self::Banned => "banned",
         })
@@ -89,7 +92,7 @@ impl Ended {
             // 0x8A, banned, is for the CONNACK only (section 2.4).
             Self::Administrative | Self::Banned => Reason::ADMINISTRATIVE_ACTION,
             Self::PacketLimitTooLow => Reason::PACKET_TOO_LARGE,
-            Self::NotAuthorized | Self::CredentialExpired => Reason::NOT_AUTHORIZED,
+            Self::NotAuthorized | Self::Denied | Self::CredentialExpired => Reason::NOT_AUTHORIZED,
         }
     }
 }

@@ -218,6 +218,18 @@ metrics! {
         "Accepted messages without a matching subscription.";
     publishes_denied: Counter "quelea_publishes_denied_total",
         "Publishes that the access rules denied.";
+    authorization_questions: Counter "quelea_authorization_questions_total",
+        "Publishes, subscriptions and wills that the authorization service was asked about.";
+    authorization_allowed: Counter "quelea_authorization_answers_total" ["answer=\"allow\""],
+        "the service allowed it";
+    authorization_denied: Counter "quelea_authorization_answers_total" ["answer=\"deny\""],
+        "the service denied it";
+    authorization_ignored: Counter "quelea_authorization_answers_total" ["answer=\"ignore\""],
+        "the service did not know";
+    authorization_failed: Counter "quelea_authorization_answers_total" ["answer=\"failed\""],
+        "the service could not be asked, or gave no valid answer";
+    authorization_cache_hits: Counter "quelea_authorization_cache_hits_total",
+        "Publishes and subscriptions that a cached answer of the authorization service decided.";
     publishes_refused: Counter "quelea_publishes_refused_total",
         "Publishes that were refused because a queue, quota or the memory is full (0x97).";
     dropped_queue_full: Counter "quelea_messages_dropped_total" ["reason=\"queue_full\""],

@@ -29,6 +29,7 @@ mod prop_journal;
 mod regressions;
 mod repeats;
 mod routing;
+mod service;
 mod tenants;
 mod turns;
 mod unreadable;

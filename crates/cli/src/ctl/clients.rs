@@ -21,6 +21,8 @@ pub(super) enum ClientsCommand {
     },
     /// Disconnect a client, or all that match all filters (0x98); their sessions stay.
     Kick(KickArgs),
+    /// Remove cached answers of the authorization service for connections that match all filters.
+    ClearRights(Filters),
     /// Delete the session of a client with its queued messages.
     Purge {
         client_id: String,
@@ -61,7 +63,7 @@ pub(super) struct KickArgs {
 
 /// Filters of clients; those that are given must all match.
 #[derive(Clone, Debug, Args)]
-struct Filters {
+pub(super) struct Filters {
     #[command(flatten)]
     within: Within,
     /// Clients whose client ID contains this text.
@@ -89,6 +91,12 @@ impl Ctl {
                 self.show(&client_path(client_id, "", &home))
             }
             ClientsCommand::Kick(args) => self.kick(args),
+            ClientsCommand::ClearRights(filters) => {
+                let query: Vec<_> = filters.query().collect();
+                let path = format!("/authorization/cache{}", query_of(&query));
+                let answer = self.http.call("DELETE", &path, None)?;
+                self.print_count(&answer, "connections")
+            }
             ClientsCommand::Purge { client_id, within } => {
                 let home = self.home(within, client_id, false)?;
                 self.http.call("DELETE", &client_path(client_id, "", &home), None)?;
@@ -133,10 +141,14 @@ impl Ctl {
     fn kick_some(&self, args: &KickArgs) -> Result<(), Failure> {
         let query: Vec<_> = args.filters.query().collect();
         let answer = self.http.call("POST", &format!("/disconnect{}", query_of(&query)), None)?;
+        self.print_count(&answer, "disconnected")
+    }
+
+    fn print_count(&self, answer: &serde_json::Value, name: &str) -> Result<(), Failure> {
         if self.json {
-            return self.print_value(&answer);
+            return self.print_value(answer);
         }
-        print(format!("disconnected: {}\n", answer["disconnected"]).as_bytes());
+        print(format!("{name}: {}\n", answer[name]).as_bytes());
         Ok(())
     }
 }

@@ -87,7 +87,11 @@ impl Ctl {
 
 fn line_of(decision: &Value) -> String {
     let text = |name: &str| decision[name].as_str().map(plain);
-    let word = if decision["allowed"] == true { "allowed" } else { "denied" };
+    let word = match decision["allowed"].as_bool() {
+        Some(true) => "allowed",
+        Some(false) => "denied",
+        None => "undecided",
+    };
     let mut line = format!("{word}: {}", text("decided_by").unwrap_or_default());
     if let Some(file) = text("file") {
         line.push_str(&format!(" {file}:{}", decision["line"]));
@@ -113,6 +117,8 @@ mod tests {
             "effect": "deny", "rule": "a/\u{1b}#",
         });
         assert_eq!(line_of(&decision), "denied: access_file /etc/acl:7 (deny a/\\u{1b}#)\n");
+        let decision = json!({ "allowed": null, "decided_by": "service" });
+        assert_eq!(line_of(&decision), "undecided: service\n");
         let decision = json!({ "allowed": true, "decided_by": "no_rules" });
         assert_eq!(line_of(&decision), "allowed: no_rules\n");
         let decision = json!({

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use broker::{
-    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Scope, Shard,
-    ShardId,
+    AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
+    Scope, Shard, ShardId,
 };
 use codec::Reason;
 
@@ -52,6 +52,8 @@ pub struct Reports {
     pub commands: Vec<(ShardId, storage::Command)>,
     /// Who has asked to authenticate anew, and how.
     pub asks: Vec<(Box<str>, Box<str>)>,
+    /// For the authorization service, each of a shard.
+    pub questions: Vec<(ShardId, AccessQuestion)>,
 }
 
 /// Answers those who authenticate anew.
@@ -196,6 +198,10 @@ impl Host for MemoryHost {
         let asked = (ask.client_id.as_ref().into(), ask.method.as_ref().into());
         self.reports.borrow_mut().asks.push(asked);
         (self.back_end)()
+    }
+
+    fn authorize(&mut self, shard: ShardId, question: AccessQuestion) {
+        self.reports.borrow_mut().questions.push((shard, question));
     }
 
     fn on_close(&mut self, _shard: ShardId, _close: &Close) {}

@@ -13,6 +13,7 @@
 
 mod acl_claim;
 pub mod acl_file;
+pub mod authorizer;
 pub mod bans;
 mod breaker;
 mod cache;
@@ -28,10 +29,12 @@ pub mod passwords;
 mod plugin_hashes;
 pub mod policy_file;
 mod registry;
+mod request;
 pub mod rules;
 pub mod scram;
 pub mod secret;
 mod service;
+mod service_queue;
 mod template;
 
 use std::hash::{BuildHasher, RandomState};
@@ -685,7 +688,7 @@ pub fn check_files(providers: &[Provider]) -> Result<(), AuthError> {
                 jwks::client(config).map_err(fail)?;
             }
             Method::Http(config) => {
-                service::client(config).map_err(fail)?;
+                request::client(config).map_err(fail)?;
             }
             Method::Certificate { .. } => {}
             Method::Registry(config) => drop(Registry::load(config).map_err(fail)?),

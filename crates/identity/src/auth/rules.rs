@@ -38,7 +38,8 @@ pub fn load(config: &Config) -> Result<BrokerRules, RulesError> {
         let files = (&own.acl_file, &own.policy_file);
         others.insert(own.name.clone(), compile(config, files)?);
     }
-    Ok(BrokerRules { default, others, former: BTreeMap::new() })
+    let asks_service = config.authorization.is_some();
+    Ok(BrokerRules { default, others, former: BTreeMap::new(), asks_service })
 }
 
 /// Of the default namespace, and of those of the configuration by their names.
@@ -48,6 +49,8 @@ pub struct BrokerRules {
     others: BTreeMap<String, Access>,
     /// Of namespaces that the configuration had and has no more.
     former: BTreeMap<String, Access>,
+    /// A service decides what they do not, in all namespaces.
+    asks_service: bool,
 }
 
 impl BrokerRules {
@@ -76,7 +79,11 @@ impl BrokerRules {
             };
             Some((view.scope, own))
         });
-        Rules::new(self.default.clone(), others.collect())
+        let rules = Rules::new(self.default.clone(), others.collect());
+        match self.asks_service {
+            true => rules.with_unlisted(Access::open().asking_service()),
+            false => rules,
+        }
     }
 }
 
@@ -87,6 +94,10 @@ fn compile(config: &Config, files: Files<'_>) -> Result<Access, RulesError> {
             access.in_order(&ordered).map_err(RulesError::Together)?
         }
         None => Access::open(),
+    };
+    let access = match config.authorization {
+        Some(_) => access.asking_service(),
+        None => access,
     };
     Ok(access
         .accepting_all_subscriptions(config.access.accept_all_subscriptions)
@@ -144,7 +155,12 @@ mod tests {
 
     fn rules(names: &[(&str, Access)]) -> BrokerRules {
         let others = names.iter().map(|(name, own)| ((*name).to_owned(), own.clone())).collect();
-        BrokerRules { default: Access::open(), others, former: BTreeMap::new() }
+        BrokerRules {
+            default: Access::open(),
+            others,
+            former: BTreeMap::new(),
+            asks_service: false,
+        }
     }
 
     fn view(name: &str, number: u16, state: NamespaceState) -> View {

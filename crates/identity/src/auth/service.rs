@@ -1,35 +1,27 @@
 //! An HTTP service as a provider, asked and understood as EMQX does it.
 //!
-//! So many requests are under way at most, of which one address has a part; others wait in a queue
-//! for each origin. A service that several addresses could not reach is left alone for a while, and
-//! who comes meanwhile goes on to the next provider at once: a service that is down costs its
-//! clients no time-out each.
+//! While it is left alone ([`ServiceQueue`]), who comes goes on to the next provider at once.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
-use web::percent_encoded;
 
 use super::acl_claim::ReadRules;
-use super::breaker::Breaker;
 use super::cache::{Digest, ProofCache};
-use super::fair_queue::{Asks, FairQueue, Next};
-use super::fetch::{self, AskError, Client, Content, Reply, header_name, members_of_form};
+use super::fair_queue::{Asks, FairQueue};
+use super::fetch::{self, AskError, Client, Content, Reply, members_of_form};
 use super::jwt::{CLIENT_ATTRS, attributes_of};
 use super::pace::{Attempt, Pace};
+use super::request::{Requests, Unfit, client};
+use super::service_queue::{Ready, ServiceQueue};
 use super::template::value_of;
 use super::{AuthRequest, Later, Opinion, Proof, Step, acl_claim, lock};
 use base::Clock;
-use config::template::{NAMES, Template};
-use config::{Auth, BodyForm, HttpConfig};
+use config::{Auth, HttpConfig};
 use driver::Origin;
-
-/// How often a fault is logged.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// Asks a service who a client is.
 pub(super) struct Service {
@@ -37,24 +29,12 @@ pub(super) struct Service {
 }
 
 struct Shared {
-    name: String,
-    config: HttpConfig,
-    /// Those with placeholders.
-    headers: Vec<(HeaderName, Template)>,
+    requests: Requests,
     client: Client,
     handle: Handle,
     clock: Clock,
-    queue: Mutex<Queue>,
+    queue: ServiceQueue<Question>,
     cache: Mutex<ProofCache>,
-}
-
-struct Queue {
-    questions: FairQueue<Question>,
-    /// A task sleeps until then, and looks whether a question may be asked.
-    looks_at: Option<Instant>,
-    breaker: Breaker,
-    logged_at: Option<Instant>,
-    is_closed: bool,
 }
 
 struct Question {
@@ -83,22 +63,14 @@ impl Service {
         handle: &Handle,
         clock: Clock,
     ) -> Result<Self, String> {
-        let idle_max = config.requests_max as usize;
-        let queue = Queue {
-            questions: FairQueue::new(step, auth.queue_max as usize, idle_max, pace),
-            looks_at: None,
-            breaker: Breaker::default(),
-            logged_at: None,
-            is_closed: false,
-        };
+        let requests_max = config.requests_max as usize;
+        let questions = FairQueue::new(step, auth.queue_max as usize, requests_max, pace);
         let shared = Shared {
-            name: name.to_owned(),
+            requests: Requests::new(config)?,
             client: client(config)?,
-            headers: headers_of(config)?,
-            config: config.clone(),
             handle: handle.clone(),
             clock,
-            queue: Mutex::new(queue),
+            queue: ServiceQueue::new(name, questions),
             cache: Mutex::new(ProofCache::new(auth.cache_entries_max as usize)),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -111,7 +83,7 @@ impl Service {
         later: Later,
     ) -> Option<Opinion> {
         let shared = &self.shared;
-        if cannot_send(&shared.config, request) {
+        if cannot_send(&shared.requests.config, request) {
             return Some(Opinion::No(
                 "the password must be UTF-8 text to be sent to the service".into(),
             ));
@@ -128,14 +100,10 @@ impl Service {
             return Some(Opinion::Yes(proof));
         }
         let (request, attempt) = (request.clone(), attempt.clone());
-        let (origin, ticket) = (request.origin, request.ticket);
+        let ticket = request.ticket;
         let question = Question { request, asked, digest, attempt, later };
-        let crowded_out = {
-            let mut queue = lock(&shared.queue);
-            if queue.is_closed || !queue.breaker.lets_through(origin, now) {
-                return Some(Opinion::Down);
-            }
-            queue.questions.put(ticket, question)
+        let Ok(crowded_out) = shared.queue.put(ticket, question) else {
+            return Some(Opinion::Down);
         };
         if let Some(question) = crowded_out {
             (question.later)(Opinion::Busy);
@@ -145,8 +113,7 @@ impl Service {
     }
 
     pub(super) fn forget(&self, origin: Origin, ticket: u64) {
-        let gone = lock(&self.shared.queue).questions.forget(origin, ticket);
-        drop(gone);
+        drop(self.shared.queue.forget(origin, ticket));
     }
 
     /// A log-in has ended: another may begin.
@@ -161,12 +128,7 @@ impl Service {
 
     /// What waits is answered; nothing is asked any more.
     pub(super) fn close(&self) {
-        let waiting = {
-            let mut queue = lock(&self.shared.queue);
-            queue.is_closed = true;
-            queue.questions.take_all()
-        };
-        for question in waiting {
+        for question in self.shared.queue.close() {
             (question.later)(Opinion::Busy);
         }
     }
@@ -175,66 +137,29 @@ impl Service {
 impl Shared {
     /// Err: what the client shows cannot be sent.
     fn question(&self, request: &AuthRequest) -> Result<fetch::Question, Opinion> {
-        let config = &self.config;
-        let mut target = path_of(config, request)?;
-        let mut headers = HeaderMap::new();
-        for (name, template) in &self.headers {
-            headers.insert(name, header_of(name, template, request)?);
-        }
-        let fields = config
-            .body
-            .iter()
-            .map(|(name, template)| (name, template.fill_or_empty(|name| value_of(request, name))));
-        let form = || {
-            let pairs = fields
-                .clone()
-                .map(|(name, value)| format!("{}={}", form_encoded(name), form_encoded(&value)));
-            pairs.collect::<Vec<_>>().join("&")
-        };
-        let json = || {
-            let members = fields.clone().map(|(name, value)| (name.clone(), Value::String(value)));
-            Value::Object(members.collect::<Map<_, _>>()).to_string()
-        };
-        let (query, body, content_type) = match (config.is_get, config.form) {
-            (true, _) => (form(), String::new(), ""),
-            (false, BodyForm::Json) => (String::new(), json(), "application/json"),
-            (false, BodyForm::Form) => (String::new(), form(), "application/x-www-form-urlencoded"),
-        };
-        let encoded = |name: &str| value_of(request, name).map(|value| form_encoded(&value));
-        let queries = [config.query.fill_or_empty(encoded), query];
-        let queries = queries.iter().filter(|query| !query.is_empty());
-        for (query, sign) in queries.zip(['?', '&']) {
-            target.push(sign);
-            target.push_str(query);
-        }
-        Ok(fetch::Question { is_get: config.is_get, target, headers, content_type, body })
+        self.requests.question(|name| value_of(request, name)).map_err(|unfit| match unfit {
+            Unfit::Missing => Opinion::NotMine,
+            Unfit::Value(why) => Opinion::No(why),
+        })
     }
 
     /// Asks what may be asked now.
     fn pump(self: &Arc<Self>) {
         loop {
-            let mut queue = lock(&self.queue);
-            if queue.is_closed {
-                return;
-            }
-            match queue.questions.take(Instant::now()) {
-                Next::Item(question) => {
-                    drop(queue);
-                    let shared = self.clone();
+            let shared = self.clone();
+            match self.queue.next() {
+                Ready::Ask(question) => {
                     self.handle.spawn(async move { shared.run(question).await });
                 }
-                Next::Later(Some(due)) if queue.looks_at.is_none_or(|at| due < at) => {
-                    queue.looks_at = Some(due);
-                    drop(queue);
-                    let shared = self.clone();
+                Ready::LookAt(due) => {
                     self.handle.spawn(async move {
                         tokio::time::sleep_until(due.into()).await;
-                        lock(&shared.queue).looks_at = None;
+                        shared.queue.note_look();
                         shared.pump();
                     });
                     return;
                 }
-                Next::Later(_) => return,
+                Ready::Nothing => return,
             }
         }
     }
@@ -249,7 +174,7 @@ impl Shared {
         let origin = question.attempt.origin;
         let known = self.remembered(&question.digest, &question.attempt, Instant::now());
         if let Some(proof) = known {
-            lock(&self.queue).questions.end(origin);
+            self.queue.end_unasked(origin);
             (question.later)(Opinion::Yes(proof));
             return self.pump();
         }
@@ -257,31 +182,21 @@ impl Shared {
         let reply = self.client.ask(&question.asked).await;
         let max_age = reply.as_ref().ok().and_then(|reply| reply.max_age_secs);
         let judged = match &reply {
-            Ok(reply) => judge(&self.config, reply, &question.request, self.clock.wall_secs())
-                .unwrap_or_else(|why| self.on_fault(&why, Opinion::Unclear).into()),
+            Ok(reply) => {
+                judge(&self.requests.config, reply, &question.request, self.clock.wall_secs())
+                    .unwrap_or_else(|why| self.on_fault(&why, Opinion::Unclear).into())
+            }
             Err(AskError::Broken(why)) => self.on_fault(why, Opinion::Unclear).into(),
             Err(AskError::Unreachable(why)) => self.on_fault(why, Opinion::Down).into(),
         };
         let Judged { opinion, holds_for_same_fields } = judged;
         let now = Instant::now();
-        let left_alone: Vec<_> = {
-            let mut queue = lock(&self.queue);
-            queue.questions.end(origin);
-            let opens = match &reply {
-                Err(AskError::Unreachable(_)) => queue.breaker.on_fault(origin, asked_at, now),
-                // Whatever it says to this one, it is there for others.
-                _ => {
-                    queue.breaker.on_answer(now);
-                    false
-                }
-            };
-            if opens { queue.questions.take_all().collect() } else { Vec::new() }
-        };
-        for other in left_alone {
+        let is_reached = !matches!(reply, Err(AskError::Unreachable(_)));
+        for other in self.queue.end(origin, asked_at, is_reached) {
             (other.later)(Opinion::Down);
         }
         if let Opinion::Yes(proof) = &opinion {
-            let lifetime = max_age.unwrap_or(self.config.cache_secs);
+            let lifetime = max_age.unwrap_or(self.requests.config.cache_secs);
             let ends = proof
                 .expires_at_secs
                 .map_or(u64::MAX, |at| at.saturating_sub(self.clock.wall_secs()));
@@ -301,69 +216,9 @@ impl Shared {
     }
 
     fn on_fault(&self, why: &str, opinion: Opinion) -> Opinion {
-        let now = Instant::now();
-        let mut queue = lock(&self.queue);
-        if queue.logged_at.is_none_or(|at| now.duration_since(at) >= TOLD_EVERY) {
-            queue.logged_at = Some(now);
-            let why = base::shown(why);
-            tracing::warn!(
-                provider = self.name,
-                detail = &*why,
-                "request to the authentication \
-            service failed"
-            );
-        }
+        self.queue.log_fault(why);
         opinion
     }
-}
-
-/// Asks the service. Also for the check of a configuration.
-pub(super) fn client(config: &HttpConfig) -> Result<Client, String> {
-    let timeout = Duration::from_secs(config.timeout_secs.into());
-    let idle_max = config.requests_max as usize;
-    headers_of(config)?;
-    let headers = config.headers.iter();
-    let headers = headers.filter_map(|(name, text)| Some((name.as_str(), text.plain()?)));
-    let headers: Vec<_> = headers.collect();
-    Client::new(&config.url, &headers, config.ca.as_deref(), timeout, idle_max)
-}
-
-/// Those with placeholders.
-fn headers_of(config: &HttpConfig) -> Result<Vec<(HeaderName, Template)>, String> {
-    let filled = config.headers.iter().filter(|(_, text)| text.plain().is_none());
-    filled.map(|(name, text)| Ok((header_name(name)?, text.clone()))).collect()
-}
-
-/// The path with what is put in. A value is a part of one segment: services decode what is encoded,
-/// and proxies leave out `..`, so another path could be asked than was meant.
-fn path_of(config: &HttpConfig, request: &AuthRequest) -> Result<String, Opinion> {
-    let is_part = |value: &String| !value.contains(['/', '\\']);
-    let names = || NAMES.into_iter().filter(|name| config.path.names(name));
-    if names().any(|name| value_of(request, name).is_none()) {
-        // There is nothing of it that the service could know.
-        return Err(Opinion::NotMine);
-    }
-    let encoded = |name: &str| value_of(request, name).filter(is_part).map(|it| form_encoded(&it));
-    let is_step = |segment: &str| matches!(segment, "." | "..");
-    let path = config.path.fill(encoded).filter(|path| !path.split('/').any(is_step));
-    path.ok_or_else(|| {
-        Opinion::No("a value for the path of `url` has '/', or is '.' or '..'".into())
-    })
-}
-
-/// What is at its ends would be lost, and two names could be one.
-fn header_of(
-    name: &HeaderName,
-    template: &Template,
-    request: &AuthRequest,
-) -> Result<HeaderValue, Opinion> {
-    let text = template.fill_or_empty(|name| value_of(request, name));
-    let value = HeaderValue::from_bytes(text.as_bytes()).ok();
-    value.filter(|_| text.trim() == text).ok_or_else(|| {
-        Opinion::No(format!(
-            "a value for the header '{name}' has a control character or outer spaces"
-        ))
-    })
 }
 
 /// What of a question tells it from others, beside its target.
@@ -467,11 +322,6 @@ fn judge(
         && (!asks_common_name || config.sends("cert_common_name"));
     let proof = Proof { attributes, expires_at_secs, is_superuser, rules, ..proof };
     Ok(Judged { opinion: Opinion::Yes(proof), holds_for_same_fields })
-}
-
-/// A form needs no escape of dots, which `percent_encoded` makes for paths.
-fn form_encoded(text: &str) -> String {
-    percent_encoded(text).replace("%2E", ".")
 }
 
 /// As services write it for EMQX. None: neither yes nor no.

@@ -35,7 +35,7 @@ pub fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use config::template::Template;
+    use config::template::{Placeholders, Template};
 
     use super::*;
 
@@ -51,24 +51,24 @@ mod tests {
             ..AuthRequest::default()
         };
         let fill = |text: &str| {
-            let template = Template::parse(text, true).unwrap();
+            let template = Template::parse(text, Placeholders::Token).unwrap();
             template.fill(|name| value_of(&request, name))
         };
         assert_eq!(fill("${username}/$x/${clientid}"), Some("anna/$x/c1".into()));
         assert_eq!(fill("${cert_dns}:${cert_email}"), Some("a.example:a@b".into()));
         assert_eq!(fill("${cert_common_name}"), None, "an empty name is none");
         assert_eq!(fill("${claims.sub}"), None);
-        let only = Template::parse("${claims.a.b}", true).unwrap();
+        let only = Template::parse("${claims.a.b}", Placeholders::Token).unwrap();
         assert_eq!(only.only_claim(), Some("a.b"));
         for (text, what) in [
             ("${user}", "'${user}'"),
             ("a${username", "no closing"),
             ("${claims.}", "'${claims.}'"),
         ] {
-            let error = Template::parse(text, true).unwrap_err();
+            let error = Template::parse(text, Placeholders::Token).unwrap_err();
             assert!(error.contains(what), "{text}: {error}");
         }
-        assert!(Template::parse("${claims.sub}", false).is_err());
+        assert!(Template::parse("${claims.sub}", Placeholders::Login).is_err());
     }
 
     #[test]

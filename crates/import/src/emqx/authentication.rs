@@ -42,8 +42,14 @@ impl Import<'_> {
 
     fn http(&mut self, option: &str, node: &Node) {
         let mut table = self.provider("http", node);
-        self.apply(option, node, table::HTTP, &mut table);
         self.note(node.line, option, Fate::Carried, "[[authentication]] with kind = \"http\"");
+        self.request(option, node, &mut table);
+        self.document.push(table);
+    }
+
+    /// How a service is asked.
+    pub(super) fn request(&mut self, option: &str, node: &Node, table: &mut Table) {
+        self.apply(option, node, table::HTTP, table);
         match node.get("url").and_then(|it| Some((it, it.text()?))) {
             Some((at, url)) => table.set("url", url, &self.place(at.line)),
             None => self.note(node.line, option, Fate::Error, "needs a url"),
@@ -78,8 +84,7 @@ impl Import<'_> {
         if !body.is_empty() {
             table.set("body", body, &self.place(node.line));
         }
-        self.service_tls(option, node, &mut table);
-        self.document.push(table);
+        self.service_tls(option, node, table);
     }
 
     fn service_tls(&mut self, option: &str, node: &Node, table: &mut Table) {

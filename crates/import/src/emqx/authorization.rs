@@ -7,6 +7,7 @@ use crate::report::Fate;
 use super::Import;
 use super::acl_conf;
 use super::hocon::Node;
+use crate::document::Table;
 
 impl Import<'_> {
     /// Without any source EMQX has its `acl.conf`. It allows all but subscriptions to everything.
@@ -17,7 +18,7 @@ impl Import<'_> {
             return self.note(0, "authorization", Fate::Differs, detail);
         };
         let mut policy = PolicyText::default();
-        let mut has_rules = false;
+        let (mut has_rules, mut has_service) = (false, false);
         for (index, source) in
             node.get("sources").map(Node::items).unwrap_or_default().iter().enumerate()
         {
@@ -26,13 +27,23 @@ impl Import<'_> {
                 continue;
             }
             match source.get("type").and_then(Node::text).unwrap_or_default() {
-                "file" => has_rules |= self.rules_of_file(&option, source, &mut policy),
+                "file" => {
+                    if has_service {
+                        let detail = "rules apply before the service is asked, in EMQX after it";
+                        self.note(source.line, &option, Fate::Rights, detail);
+                    }
+                    has_rules |= self.rules_of_file(&option, source, &mut policy);
+                }
+                "http" if !has_service && self.service(&option, source, node) => {
+                    has_service = true;
+                }
                 other => {
                     has_rules = true;
                     let detail = match other {
+                        "http" if has_service => "one service is asked: this one is not",
                         "http" => {
-                            "services are not asked about topics: return the rules with the \
-                                   login, as `acl` in the answer of [[authentication]]"
+                            "it is not asked: return the rules with the login, as `acl` in the \
+                             answer of [[authentication]]"
                         }
                         "built_in_database" => {
                             "rules of EMQX's database are not read: write them \
@@ -47,15 +58,15 @@ impl Import<'_> {
                 }
             }
         }
-        self.other_keys(node);
+        self.other_keys(node, has_service);
         let no_match = node.get("no_match");
         let allows = no_match.and_then(Node::text).unwrap_or("allow") == "allow";
         // A source without a replacement may have denied what would be allowed now.
         let is_whole = !self.notes.iter().any(|note| {
             note.fate == Fate::Rights && note.option.starts_with("authorization.sources")
         });
-        if has_rules || !allows {
-            if allows && is_whole {
+        if has_rules || (!allows && !has_service) {
+            if allows && is_whole && !has_service {
                 policy.everything(true, &[]);
             }
             let at = self.place(node.line);
@@ -65,7 +76,43 @@ impl Import<'_> {
         }
     }
 
-    fn other_keys(&mut self, node: &Node) {
+    /// False: a rule of it cannot be kept.
+    fn service(&mut self, option: &str, source: &Node, node: &Node) -> bool {
+        let url = source.get("url").and_then(Node::text).unwrap_or_default();
+        let fields = ["body", "headers"].map(|key| source.get(key).map(Node::entries));
+        let fields = fields.into_iter().flatten().flatten();
+        let texts: Vec<&str> = fields.filter_map(|(_, text)| text.text()).chain([url]).collect();
+        for text in &texts {
+            if let Some(name) = unknown_placeholder(text) {
+                let detail = format!("'${{{name}}}' is not substituted");
+                self.note(source.line, option, Fate::Rights, detail);
+                return false;
+            }
+        }
+        for name in ["topic", "action"] {
+            if !texts.iter().any(|text| text.contains(&format!("${{{name}}}"))) {
+                let detail = format!("the service does not get the {name}: add it to `body`");
+                self.note(source.line, option, Fate::Error, detail);
+                return false;
+            }
+        }
+        let mut table = Table::new("[authorization]");
+        let at = self.place(source.line);
+        let no_match = node.get("no_match").and_then(Node::text).unwrap_or("allow");
+        table.set("no_match", no_match, &at);
+        self.request(option, source, &mut table);
+        let cached = |key: &str| node.get(&format!("cache.{key}"));
+        if cached("enable").and_then(Node::text) == Some("false") {
+            table.set("cache_secs", "0", &at);
+        }
+        self.note(source.line, option, Fate::Carried, "[authorization]");
+        let detail = "a request that fails, or a status such as 403, denies; in EMQX it is ignored";
+        self.note(source.line, option, Fate::Differs, detail);
+        self.document.push(table);
+        true
+    }
+
+    fn other_keys(&mut self, node: &Node, has_service: bool) {
         for (key, value) in node.entries() {
             let option = format!("authorization.{key}");
             match key.as_str() {
@@ -85,11 +132,18 @@ impl Import<'_> {
                     Some("ignore") => {
                         self.note(value.line, &option, Fate::NotNeeded, "always so");
                     }
-                    _ => {
-                        let detail = "a denied client stays connected: MQTT 5 clients get 0x87";
-                        self.note(value.line, &option, Fate::Differs, detail);
+                    Some("disconnect") => {
+                        let at = self.place(value.line);
+                        self.document.set("access", "deny_action", "disconnect", &at);
+                        self.note(value.line, &option, Fate::Carried, "access.deny_action");
                     }
+                    _ => self.note(value.line, &option, Fate::Error, "ignore or disconnect"),
                 },
+                "cache" if has_service => {
+                    let detail = "set cache_secs and cache_entries_max in [authorization]; an \
+                                  answer is cached for one minute";
+                    self.note(value.line, &option, Fate::Differs, detail);
+                }
                 "cache" | "node_cache" => {
                     let detail = "rules are evaluated without a cache";
                     self.note(value.line, &option, Fate::NotNeeded, detail);
@@ -168,3 +222,13 @@ const UNPROVED_GRANT: &str = "this rule is left out: it grants something to a us
 
 /// The name of a policy that is written.
 const POLICY_FILE: &str = "policy.toml";
+
+/// What the broker does not substitute in the requests to an authorization service.
+fn unknown_placeholder(text: &str) -> Option<&str> {
+    let names = text.split("${").skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
+    let is_known = |name: &&str| name.starts_with("client_attrs.") || PLACEHOLDERS.contains(name);
+    names.into_iter().find(|name| !is_known(name))
+}
+
+const PLACEHOLDERS: [&str; 8] =
+    ["username", "clientid", "peerhost", "proto_name", "action", "topic", "qos", "retain"];

@@ -221,6 +221,7 @@ pub(super) const OTHERS: &[(&str, Action)] = &[
 
 #[rustfmt::skip]
 pub(super) const HTTP: &[(&str, Action)] = &[
+    ("type", Special),
     ("mechanism", Special),
     ("backend", Special),
     ("enable", Special),

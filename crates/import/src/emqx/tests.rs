@@ -172,7 +172,7 @@ fn rules_become_a_policy_in_their_order() {
 #[test]
 fn a_source_that_is_not_asked_never_opens_what_it_closed() {
     let text =
-        "authorization { no_match = allow, sources = [{type = http, url = \"http://x\"}] }\n";
+        "authorization { no_match = allow, sources = [{type = redis, url = \"http://x\"}] }\n";
     let imported = import_with(text, &[]);
     assert_eq!(imported.obstacles(false).count(), 1);
     let policy = imported.files.iter().find(|file| file.name == "policy.toml").unwrap();
@@ -226,4 +226,30 @@ fn a_restricted_listener_is_left_out_rather_than_opened() {
         assert_eq!(imported.obstacles(false).count(), 1, "{extra}: {:?}", imported.notes);
         assert!(!imported.config().contains(":1883"), "{extra}");
     }
+}
+
+#[test]
+fn a_service_that_is_asked_for_each_action_is_asked_here_too() {
+    let service = "{type = http, url = \"http://x/acl\", method = get, pool_size = 4, \
+                   body { who = \"${username}\", topic = \"${topic}\", a = \"${action}\" }}";
+    let text =
+        format!("{JWT}authorization {{ deny_action = disconnect, sources = [{service}] }}\n");
+    let imported = import_with(&text, &[]);
+    assert_eq!(imported.obstacles(false).count(), 0, "{:?}", imported.notes);
+    let written: toml::Table = imported.files[0].text.parse().unwrap();
+    let table = written["authorization"].as_table().unwrap();
+    assert_eq!(table["url"].as_str(), Some("http://x/acl"));
+    assert_eq!(
+        (table["no_match"].as_str(), table["method"].as_str()),
+        (Some("allow"), Some("get"))
+    );
+    assert_eq!(table["requests_max"].as_integer(), Some(4));
+    assert_eq!(written["access"]["deny_action"].as_str(), Some("disconnect"));
+    assert!(!imported.files.iter().any(|file| file.name == "policy.toml"));
+    // What it is asked cannot be kept, so what it may have denied stays denied.
+    let text = text.replace("${username}", "${mountpoint}");
+    let imported = import_with(&text, &[]);
+    assert!(imported.obstacles(false).count() > 0);
+    let policy = imported.files.iter().find(|file| file.name == "policy.toml").unwrap();
+    assert!(!policy.text.contains("[[rules]]"), "{}", policy.text);
 }

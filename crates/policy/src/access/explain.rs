@@ -28,6 +28,8 @@ pub enum Decider {
     /// The topic belongs to the broker, or has a meaning of its own ([`topic::reserved`]).
     BrokerTopic,
     Rule(DecidingRule),
+    /// No rule decides it, so a service is asked.
+    Service,
     /// No rule grants it.
     NoGrant,
 }
@@ -81,13 +83,15 @@ impl Decider {
             Self::UnknownAttributes => "unknown_attributes",
             Self::BrokerTopic => "broker_topic",
             Self::Rule(rule) => rule.origin.source.as_str(),
+            Self::Service => "service",
             Self::NoGrant => "default",
         }
     }
 
     const fn allows(&self) -> bool {
         match self {
-            Self::BrokerTopic | Self::NoGrant => false,
+            // To receive what it has let a client subscribe to, no question is asked.
+            Self::BrokerTopic | Self::NoGrant | Self::Service => false,
             Self::Rule(rule) => rule.allows,
             _ => true,
         }
@@ -108,12 +112,13 @@ impl Grants {
         if action == Action::Receive && self.receives_all && !decider.allows() {
             decider = Decider::UnknownAttributes;
         }
-        debug_assert_eq!(decider.allows(), is_allowed, "{action:?} {topic}: {decider:?}");
+        let allows = decider.allows() || action == Action::Receive && decider == Decider::Service;
+        debug_assert_eq!(allows, is_allowed, "{action:?} {topic}: {decider:?}");
         Explanation { is_allowed, decider }
     }
 
     /// In the order of what is stronger.
-    fn decider(
+    pub(super) fn decider(
         &self,
         identity: Identity<'_>,
         action: Action,
@@ -156,7 +161,11 @@ impl Grants {
             Action::Subscribe => pattern.overlaps(identity, topic),
             Action::Publish | Action::Receive => pattern.matches(identity, topic),
         });
-        granted.map_or(Decider::NoGrant, |pattern| pattern.decider(true))
+        match granted {
+            Some(pattern) => pattern.decider(true),
+            None if self.asks_service => Decider::Service,
+            None => Decider::NoGrant,
+        }
     }
 
     /// Why [`Self::allows`] said no, in words: the rule that denies it, or that none grants it.
@@ -174,6 +183,7 @@ impl Grants {
                 why.unwrap_or("topics below $SYS/ belong to the broker").into()
             }
             Decider::Rule(rule) if !rule.allows => rule.to_string().into(),
+            Decider::Service => "the authorization service".into(),
             _ => "no rule grants it".into(),
         }
     }

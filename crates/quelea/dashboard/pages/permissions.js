@@ -9,6 +9,7 @@ const CAUSES = {
   access_file: "a rule of the access file",
   policy_file: "a rule of the policy file",
   credential: "a rule of its credential",
+  service: "no rule decides it: the authorization service is asked",
   default: "no rule grants it",
   no_rules: "there are no access rules",
   superuser: "the credential says that rules do not apply",
@@ -16,6 +17,10 @@ const CAUSES = {
   broker_topic: "clients cannot publish to topics of the broker",
   unknown_attributes: "its attributes are unknown until it is back",
 };
+
+// By `allowed`, which is null where a service is asked.
+const KINDS = { true: "good", false: "bad", null: "plain" };
+const WORDS = { true: "allowed", false: "denied", null: "undecided" };
 
 // `fields` for a client that need not be connected, or `client` for one with a session.
 export function Question({ client, fields = [] }) {
@@ -66,7 +71,7 @@ function Answer({ answer }) {
   return html`
     <div role="status">
       <${Facts} rows=${[
-        ["Decision", html`<${Badge} kind=${answer.allowed ? "good" : "bad"}>${answer.allowed ? "allowed" : "denied"}<//>`],
+        ["Decision", html`<${Badge} kind=${KINDS[answer.allowed]}>${WORDS[answer.allowed]}<//>`],
         ["Because", CAUSES[answer.decided_by] ?? answer.decided_by],
         answer.rule && ["Rule", html`<span class="mono">${answer.effect} ${answer.rule}</span>`],
         where && ["Where", html`<span class="mono">${where}</span>`],

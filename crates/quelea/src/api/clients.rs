@@ -12,7 +12,9 @@ use super::paging::{Spot, other_answer};
 use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::Rows;
-use super::views::{Client, Disconnected, Group, Home, Member, Receiver, Subscription};
+use super::views::{
+    CacheCleared, Client, Disconnected, Group, Home, Member, Receiver, Subscription,
+};
 use super::{Api, bans, json, scopes};
 
 /// The filters of a list.
@@ -119,22 +121,39 @@ pub(crate) async fn disconnect_some(api: &Api, call: &Call) -> Outcome {
         let detail = format!("one of {} is required", FILTERS.join(", "));
         return Err(Problem::bad("query", detail).fix("say which clients to disconnect"));
     }
-    let wanted = wanted(api, call)?;
-    let mut disconnected = 0;
+    let command = |from, wanted| Command::Disconnect { from, wanted };
+    let disconnected = sweep(api, wanted(api, call)?, command).await?;
+    json(&Disconnected { disconnected })
+}
+
+/// Connections that meet the filters, or all, forget the answers of the authorization service.
+pub(crate) async fn forget_verdicts(api: &Api, call: &Call) -> Outcome {
+    let wanted = Wanted { connected: Some(true), ..wanted(api, call)? };
+    let command = |from, wanted| Command::ForgetVerdicts { from, wanted };
+    json(&CacheCleared { connections: sweep(api, wanted, command).await? })
+}
+
+/// Carries out a command for all sessions that are wanted. Returns how many those are.
+async fn sweep(
+    api: &Api,
+    wanted: Wanted,
+    command: impl Fn(u32, Wanted) -> Command,
+) -> Result<u64, Problem> {
+    let mut found = 0;
     for shard in 0..api.shards.count() {
         let mut next = Some(0);
         while let Some(from) = next {
-            let (scope, command) = of_all(Command::Disconnect { from, wanted: wanted.clone() });
+            let (scope, command) = of_all(command(from, wanted.clone()));
             next = match api.shards.ask(shard, scope, command).await? {
                 Answer::Swept(swept) => {
-                    disconnected += u64::from(swept.found);
+                    found += u64::from(swept.found);
                     swept.next
                 }
                 _ => return Err(other_answer()),
             };
         }
     }
-    json(&Disconnected { disconnected })
+    Ok(found)
 }
 
 /// What [`disconnect_some`] goes by.

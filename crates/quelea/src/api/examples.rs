@@ -25,6 +25,7 @@ pub(super) const TAGS: &[(&str, &str, &str)] = &[
     ("clients", "clients", "Clients: their sessions and connections."),
     ("disconnect", "clients", "Clients: their sessions and connections."),
     ("bridges", "bridges", "Bridges to other brokers."),
+    ("authorization", "permissions", "Decisions of access rules."),
     ("permissions", "permissions", "Decisions of access rules."),
     ("users", "users", "Users of the password file."),
     ("events", "streams", "Streams of server-sent events."),

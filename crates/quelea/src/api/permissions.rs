@@ -35,10 +35,11 @@ record! {
         action: String,
         /// The topic, or the filter of a subscription.
         topic: String,
-        /// The client may do it.
-        allowed: bool,
+        /// The client may do it; null: the authorization service is asked.
+        allowed: Option<bool>,
         /// The source of the decision.
         /// A rule: access_file, policy_file, or credential (of a token or an HTTP service).
+        /// service: no rule decides, so the authorization service is asked.
         /// default: no rule grants it. unknown_attributes: until the client is back.
         /// Otherwise no_rules, superuser, accept_all_subscriptions or broker_topic.
         decided_by: String,
@@ -220,7 +221,9 @@ impl Permission {
             attributes: attributes.collect(),
             action: word_of(question.action).to_owned(),
             topic: question.topic.to_string(),
-            allowed: explanation.is_allowed,
+            allowed: (question.action == Action::Receive
+                || explanation.decider != Decider::Service)
+                .then_some(explanation.is_allowed),
             decided_by: explanation.decider.as_str().to_owned(),
             rule: rule.map(|it| it.filter.to_string()).filter(|filter| !filter.is_empty()),
             effect: rule.map(|it| if it.allows { "allow" } else { "deny" }.to_owned()),

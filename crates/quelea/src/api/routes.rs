@@ -26,9 +26,9 @@ use super::topics::{self, ClientSubscription, Topic};
 use super::usage::{self, Drops, MemoryUsage};
 use super::users::{NewPassword, User};
 use super::views::{
-    Ban, Bridge, Broker, Caller, Client, Cluster, Disconnected, Group, Home, Listener, Log, Member,
-    Namespace, NewBan, Publish, PublishBatch, Published, PublishedBatch, Receiver, Retain,
-    Retained, Setting, Subscription,
+    Ban, Bridge, Broker, CacheCleared, Caller, Client, Cluster, Disconnected, Group, Home,
+    Listener, Log, Member, Namespace, NewBan, Publish, PublishBatch, Published, PublishedBatch,
+    Receiver, Retain, Retained, Setting, Subscription,
 };
 use super::{
     Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces, trace,
@@ -436,6 +436,21 @@ pub(crate) const ROUTES: &[Route] = &[
         ],
         answer: Some(Disconnected::schema),
         run: |api, call| Box::pin(async move { clients::disconnect_some(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Delete,
+        path: "/authorization/cache",
+        role: Role::Operator,
+        about: "Removes cached answers of the authorization service, of all connections that match all filters. It is asked again at their next publish or subscription.",
+        params: &[
+            some_text("namespace", "The namespace. Default: all of them."),
+            some_text("client_id", "A part of the client ID."),
+            text("username", "Username; empty: clients without one."),
+            some_text("address", "Beginning of the address, such as 10.0.0.7:"),
+        ],
+        answer: Some(CacheCleared::schema),
+        run: |api, call| Box::pin(async move { clients::forget_verdicts(&api, &call).await }),
         ..GET
     },
     Route {

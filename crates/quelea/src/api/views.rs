@@ -210,6 +210,14 @@ record! {
 }
 
 record! {
+    /// The result of clearing the cache of the authorization service.
+    CacheCleared {
+        /// Number of connections whose cached answers were removed.
+        connections: u64,
+    }
+}
+
+record! {
     /// A subscription of one client.
     Subscription {
         /// The filter, without a share name.

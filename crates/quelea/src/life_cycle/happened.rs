@@ -232,6 +232,8 @@ fn filters_of(reported: &ReportedFilters, have_qos: bool) -> Value {
     json!({ "filters": filters, "count": reported.count })
 }
 
+const DENIED: &str = "a PUBLISH or SUBSCRIBE was denied (access.deny_action)";
+
 /// The row of the table, the word that Azure Event Grid has for it, and a sentence.
 fn how_it_ended(ended: &Ended) -> (&'static EventKind, &'static str, Cow<'static, str>) {
     let (kind, word, detail) = match ended {
@@ -272,6 +274,7 @@ fn how_it_ended(ended: &Ended) -> (&'static EventKind, &'static str, Cow<'static
         Ended::NotAuthorized => {
             (&table::CLOSED, "ClientAuthenticationError", "re-authentication failed")
         }
+        Ended::Denied => (&table::CLOSED, "ClientError", DENIED),
         Ended::CredentialExpired => {
             (&table::CLOSED, "ClientAuthenticationError", "the credential has expired")
         }
@@ -381,6 +384,7 @@ pub(super) mod tests {
             Ended::Administrative,
             Ended::PacketLimitTooLow,
             Ended::NotAuthorized,
+            Ended::Denied,
             Ended::CredentialExpired,
             Ended::Banned,
         ]

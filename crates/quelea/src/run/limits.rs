@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use broker::{Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, WhenFull};
+use broker::{
+    Durability, Limits, MAIL_BYTES_MAX, ServiceSettings, SessionOwner, Settings, ShareStrategy,
+    WhenFull,
+};
 use codec::QoS;
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
 
 use config::{
-    self, Config, DurabilityLevel, Listener, ListenerLimits, NEVER, QueueOverflow, SharedStrategy,
+    self, Config, DenyAction, DurabilityLevel, Listener, ListenerLimits, NEVER, QueueOverflow,
+    SharedStrategy,
 };
 
 /// Of the memory, what may wait in connections before less is kept for those that do not read.
@@ -137,6 +141,12 @@ pub(super) fn of_broker(config: &Config) -> Settings {
         // Half an outbox is left when a subscriber counts as behind, and its publishers are slowed
         // down.
         mail_bytes_max: MAIL_BYTES_MAX.min(u64::from(config.limits.outbox_bytes_max / 2)),
+        service: config.authorization.as_ref().map(|own| ServiceSettings {
+            entries_max: own.cache_entries_max,
+            holds_ms: u64::from(own.cache_secs) * 1000,
+            no_match_allows: own.no_match_allows,
+        }),
+        denied_ends: config.access.deny_action == DenyAction::Disconnect,
         ..Settings::default()
     }
 }

@@ -50,6 +50,7 @@ use crate::api;
 use crate::cluster::TakenJournal;
 use crate::http::State;
 use crate::logging::Logging;
+use ::identity::auth::authorizer::Authorizer;
 use ::identity::auth::bans::Bans;
 use ::identity::auth::passwords::PasswordFile;
 use ::identity::auth::rules::{self, BrokerRules};
@@ -191,10 +192,12 @@ fn restore(
 
 /// Returns when all journals take what is written.
 fn start_workers(parts: &Parts, restored: Vec<Restoration>) -> anyhow::Result<Workers> {
-    let Parts { board, turns, life_cycle, limiter, authenticator, clock, .. } = parts;
+    let Parts { board, turns, life_cycle, limiter, authenticator, authorizer, clock, .. } = parts;
     let acting = &parts.member.as_ref().map(|member| member.acting.clone());
     let observers = Observers { board, turns, life_cycle, limiter, acting };
-    let workers = Workers::start(parts.config(), restored, observers, authenticator, *clock)?;
+    let authorizer = authorizer.as_ref();
+    let config = parts.config();
+    let workers = Workers::start(config, restored, observers, authenticator, authorizer, *clock)?;
     workers.wait_until_open(board)?;
     Ok(workers)
 }
@@ -343,6 +346,7 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
         PasswordFile::load(path)?;
     }
     ::identity::auth::check_files(&config.authentication)?;
+    config.authorization.as_ref().map(Authorizer::check).transpose()?;
     Bans::check_file(&config.auth).map_err(anyhow::Error::msg)?;
     config.cluster.as_ref().map(crate::cluster::check_files).transpose()?;
     let mut notes = config::notes(config);

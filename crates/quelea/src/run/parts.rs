@@ -32,6 +32,7 @@ use base::random;
 use config::{Config, Loaded, print};
 use data::Stamps;
 use identity::auth::Authenticator;
+use identity::auth::authorizer::Authorizer;
 use identity::auth::bans::Bans;
 use identity::namespaces::Namespaces;
 
@@ -40,6 +41,8 @@ pub(super) struct Parts {
     pub(super) loaded: Arc<Loaded>,
     pub(super) clock: Clock,
     pub(super) authenticator: Arc<Authenticator>,
+    /// None: rules decide everything.
+    pub(super) authorizer: Option<Arc<Authorizer>>,
     pub(super) shared: Arc<Shared>,
     pub(super) namespaces: Arc<Namespaces>,
     pub(super) limiter: Arc<ConnectionLimiter>,
@@ -87,6 +90,9 @@ impl Parts {
         let authenticator =
             Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?;
         authenticator.fit_into(config.limits.memory_bytes_max);
+        let service = config.authorization.as_ref();
+        let authorizer =
+            service.map(|own| Authorizer::start(own, config.auth.queue_max)).transpose()?;
         let shared = Shared::new(limits::of_broker(config), shards, u64::from_le_bytes(random()));
         let namespaces = Namespaces::open(directory, stamps, &shared, &config.namespaces)?;
         let limiter = open_limiter(config, stamps)?;
@@ -101,6 +107,7 @@ impl Parts {
         Ok(Self {
             clock,
             authenticator: Arc::new(authenticator),
+            authorizer: authorizer.map(Arc::new),
             namespaces: Arc::new(namespaces),
             limiter: Arc::new(limiter),
             board,

@@ -23,6 +23,7 @@ use crate::life_cycle::line_pace::LinePace;
 use base::Clock;
 use config::Config;
 use identity::auth::Authenticator;
+use identity::auth::authorizer::Authorizer;
 
 /// How often a start that waits for the disk says so.
 const WAITING_INTERVAL: Duration = Duration::from_secs(2);
@@ -69,6 +70,7 @@ impl Workers {
         shards: Vec<Restoration>,
         observers: Observers<'_>,
         authenticator: &Arc<Authenticator>,
+        authorizer: Option<&Arc<Authorizer>>,
         clock: Clock,
     ) -> anyhow::Result<Self> {
         let Observers { board, turns, life_cycle, limiter, .. } = observers;
@@ -88,6 +90,8 @@ impl Workers {
                 index,
                 clock,
                 authenticator: authenticator.clone(),
+                authorizer: authorizer.cloned(),
+                mailbox: mailboxes[index].clone(),
                 limiter: limiter.clone(),
                 journals,
                 turns: turns.clone(),
@@ -279,6 +283,8 @@ pub(super) mod tests {
                 index,
                 clock: Clock::start(),
                 authenticator: authenticator.clone(),
+                authorizer: None,
+                mailbox: mailboxes[index].clone(),
                 limiter: Arc::default(),
                 journals: None,
                 turns: turns.clone(),

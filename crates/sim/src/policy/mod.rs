@@ -18,6 +18,7 @@ use crate::client::OwnedPublish;
 use crate::oracle::{GROUP_KEEPER, Payload, Rights};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
+use crate::service::asking;
 use crate::world::World;
 pub(crate) use model::{Person, Policy, compile};
 
@@ -115,6 +116,7 @@ impl World {
     pub(crate) fn access(&self) -> Access {
         match self.steering.is_on {
             true => compile(&[self.steering.policy.rules(), self.mob.rules()].concat()),
+            false if self.service.is_on() => asking(),
             false => self.mob.access(),
         }
     }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::keys::KEYS_TRIED_MAX;
-use config::template::Template;
+use config::template::{Placeholders, Template};
 
 use super::*;
 
@@ -20,7 +20,7 @@ const NOW: u64 = 1_800_000_000;
 const SECRET: &[u8] = b"a secret of thirty-two bytes or more";
 
 fn demands() -> Demands {
-    let template = |text: &str| Template::parse(text, true).unwrap();
+    let template = |text: &str| Template::parse(text, Placeholders::Token).unwrap();
     Demands {
         username: template("${claims.sub}"),
         leeway_secs: 30,
@@ -231,7 +231,7 @@ fn times_are_looked_at_with_leeway() {
 
 #[test]
 fn claims_have_to_be_what_is_asked_for() {
-    let template = |text: &str| Template::parse(text, true).unwrap();
+    let template = |text: &str| Template::parse(text, Placeholders::Token).unwrap();
     let strict = Demands {
         issuer: Some("https://id.example".into()),
         audience: vec!["mqtt".into(), "iot".into()],
@@ -318,7 +318,7 @@ fn a_token_is_tried_with_so_many_keys() {
 
 #[test]
 fn claims_become_attributes() {
-    let template = |text: &str| Template::parse(text, true).unwrap();
+    let template = |text: &str| Template::parse(text, Placeholders::Token).unwrap();
     let demands = Demands {
         attributes: vec![
             ("floors".into(), template("${claims.floors}")),
@@ -350,7 +350,7 @@ fn claims_become_attributes() {
 
 #[test]
 fn numbers_are_taken_as_written_or_not_at_all() {
-    let template = |text: &str| Template::parse(text, true).unwrap();
+    let template = |text: &str| Template::parse(text, Placeholders::Token).unwrap();
     let demands = Demands {
         username: template("u${claims.id}"),
         claims: vec![("id".into(), template("${clientid}"))],

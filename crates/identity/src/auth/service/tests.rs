@@ -1,18 +1,22 @@
 use hyper::body::Bytes;
+use hyper::header::HeaderValue;
 use policy::Attribute;
 use serde_json::json;
 
 use super::*;
-use config::template::Template;
+use config::BodyForm;
+use config::template::{Placeholders, Template};
 use config::url::Url;
 
 const NOW: u64 = 1_800_000_000;
 
 fn config() -> HttpConfig {
-    let field = |name: &str, text: &str| (name.to_owned(), Template::parse(text, false).unwrap());
+    let field = |name: &str, text: &str| {
+        (name.to_owned(), Template::parse(text, Placeholders::Login).unwrap())
+    };
     HttpConfig {
         url: Url::parse("http://127.0.0.1:1/auth").unwrap(),
-        path: Template::parse("/auth", false).unwrap(),
+        path: Template::parse("/auth", Placeholders::Login).unwrap(),
         query: Template::default(),
         is_get: false,
         headers: Vec::new(),
@@ -56,7 +60,7 @@ fn judged_as(content: Content, status: u16, body: &str) -> Result<Opinion, Strin
 }
 
 fn template(text: &str) -> Template {
-    Template::parse(text, false).unwrap()
+    Template::parse(text, Placeholders::Login).unwrap()
 }
 
 /// What a service would be asked about a client.

@@ -7,6 +7,7 @@ use broker::ConnectRequest;
 use broker::admission::Credentials;
 use codec::Reason;
 use net::Stream;
+use policy::Principal;
 
 use super::arrival::refusal;
 use super::{Acceptor, BANNED};
@@ -55,7 +56,7 @@ impl Acceptor {
         self.pass_on(key, stream, credentials.request, rest);
     }
 
-    /// The client of the self-check has a scope of its own, and no user name.
+    /// The client of the self-check has a scope of its own, and no user name. No rule is for it.
     pub(super) fn hand_over_own(
         &mut self,
         key: usize,
@@ -66,6 +67,8 @@ impl Acceptor {
         let mut request = credentials.request;
         request.username = None;
         request.scope = SCOPE;
+        request.principal =
+            Some(Box::new(Principal { is_superuser: true, ..Principal::default() }));
         self.pass_on(key, stream, request, rest);
     }
 

@@ -8,11 +8,11 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use broker::{
-    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Scope, Shard,
-    ShardId, TraceFilter, Traced,
+    AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
+    Scope, ServiceAnswer, Shard, ShardId, TraceFilter, Traced,
 };
 use codec::Reason;
-use driver::{Charge, Host, Origin, Read, Socket, Waker};
+use driver::{Charge, Host, Item, Origin, Read, Socket, Waker};
 use mio::{Interest, Poll, Registry, Token};
 use net::Stream;
 use storage::Journal;
@@ -23,12 +23,14 @@ use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
 use crate::run::journals::Journals;
 use crate::run::limiter::{ConnectionLimiter, ConnectionPermit};
+use crate::run::mailbox::Mailbox;
 use crate::run::reauthentication::Reauthentication;
 use crate::run::self_check::SCOPE;
 use crate::run::timing::Timing;
 use base::Clock;
 use base::memory;
 use identity::auth::Authenticator;
+use identity::auth::authorizer::Authorizer;
 use identity::auth::bans::{Lists, Visitor};
 
 /// What a worker's host needs to start.
@@ -38,6 +40,10 @@ pub(in crate::run) struct OsParts {
     pub(in crate::run) index: usize,
     pub(in crate::run) clock: Clock,
     pub(in crate::run) authenticator: Arc<Authenticator>,
+    /// None: rules decide everything.
+    pub(in crate::run) authorizer: Option<Arc<Authorizer>>,
+    /// Of the worker, for answers.
+    pub(in crate::run) mailbox: Arc<Mailbox>,
     pub(in crate::run) limiter: Arc<ConnectionLimiter>,
     /// None: nothing is kept.
     pub(in crate::run) journals: Option<Journals>,
@@ -69,6 +75,13 @@ pub(in crate::run) enum Order {
     Unpin,
     /// From now on these are traced.
     Traces(Arc<[TraceFilter]>),
+    /// The authorization service has answered a question of this connection.
+    Verdict {
+        shard: ShardId,
+        connection: (u32, u64),
+        number: u32,
+        answer: ServiceAnswer,
+    },
     /// Give back what is free in the heap of the thread that drives it.
     Purge,
 }
@@ -196,6 +209,21 @@ impl Host for Os {
         self.reauthentication.answer(shard, ask)
     }
 
+    fn authorize(&mut self, shard: ShardId, question: AccessQuestion) {
+        let (connection, number) = ((question.slot, question.connection), question.number);
+        let mailbox = self.parts.mailbox.clone();
+        let put = move |answer| {
+            mailbox.put(Item::Order(Order::Verdict { shard, connection, number, answer }));
+        };
+        match &self.parts.authorizer {
+            Some(authorizer) => {
+                let namespace = self.parts.life_cycle.namespace_of(question.scope);
+                authorizer.ask(&question, &namespace, Box::new(put));
+            }
+            None => put(ServiceAnswer::Failed),
+        }
+    }
+
     fn on_traced(&mut self, traced: Vec<Traced>) {
         self.parts.life_cycle.traces.put(traced);
     }
@@ -229,6 +257,11 @@ impl Host for Os {
             }
             Order::Traces(filters) => {
                 shards.iter_mut().for_each(|shard| shard.set_traces(&filters))
+            }
+            Order::Verdict { shard, connection, number, answer } => {
+                if let Some(shard) = shards.iter_mut().find(|own| own.id() == shard) {
+                    shard.on_verdict(connection, number, answer, now_ms);
+                }
             }
             Order::Purge => memory::purge_if_asked(),
         }

@@ -1,0 +1,403 @@
+//! What an authorization service says of the actions of a client.
+//!
+//! A packet that no rule decides stays where it is, and its connection is not read, until the
+//! service has answered. A connection has one question at a time, so its packets keep their order.
+//! An answer is for a connection and a question of it by number: one that comes late or twice, or
+//! for an earlier connection of the client, is nobody's.
+//!
+//! Answers are remembered for a while, of each client so many at most. New rules and an operator
+//! make a client forget them; who waits then asks again.
+
+use std::collections::VecDeque;
+
+use codec::Publish;
+use policy::{Action, Attributes, Manner};
+use session::Will;
+
+use crate::Scope;
+use crate::clients::Sessions;
+use crate::clients::client::{Client, Extras};
+use crate::clients::notices::NoticeKind;
+use crate::durable::Durable;
+use crate::routing::capacity::topic_of;
+use crate::routing::publish::check_sizes;
+use crate::shard::context::Context;
+
+/// Answers about longer topics and filters are not remembered: such a topic is asked about each
+/// time.
+const TEXT_BYTES_MAX: usize = 1024;
+
+/// How answers are taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceSettings {
+    /// Answers that are remembered for one client; beyond them the oldest is forgotten. 0: none.
+    pub entries_max: u16,
+    /// For so long.
+    pub holds_ms: u64,
+    /// What holds where the service does not know.
+    pub no_match_allows: bool,
+}
+
+/// What a service is asked. Its answer goes to [`Shard::on_verdict`].
+#[derive(Clone, Debug)]
+pub struct AccessQuestion {
+    pub slot: u32,
+    pub connection: u64,
+    /// Which of the questions of this connection it is.
+    pub number: u32,
+    /// Else it wants to subscribe.
+    pub publishes: bool,
+    /// A topic, or a filter without its share name.
+    pub topic: Box<str>,
+    pub qos: u8,
+    pub retain: bool,
+    pub scope: Scope,
+    pub client_id: Box<str>,
+    pub username: Option<Box<str>>,
+    /// With the port.
+    pub peer: Box<str>,
+    pub version: codec::Version,
+    pub attributes: Attributes,
+}
+
+/// What a service says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceAnswer {
+    Allow,
+    Deny,
+    /// It does not know: `no_match` decides.
+    Ignore,
+    /// It could not be asked, or gave no clear answer. That denies, and is not remembered.
+    Failed,
+}
+
+/// What is known of the rights of a connection, and what it waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Verdicts {
+    asked: Option<Asked>,
+    /// The answer to the latest question, for the packet that waits for it.
+    settled: Option<(Act, bool)>,
+    /// The oldest first.
+    remembered: VecDeque<Remembered>,
+    last_number: u32,
+    /// The will of the connection, until the service has allowed it.
+    will: Option<Box<Will>>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    number: u32,
+    act: Act,
+    is_for_will: bool,
+    /// Rules are others than when it was asked.
+    is_void: bool,
+}
+
+/// What a client wants to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Act {
+    publishes: bool,
+    qos: u8,
+    retain: bool,
+    topic: Box<str>,
+}
+
+#[derive(Debug)]
+struct Remembered {
+    act: Act,
+    allows: bool,
+    until_ms: u64,
+}
+
+impl Verdicts {
+    fn find(&self, action: Action, topic: &str, manner: Manner, now_ms: u64) -> Option<bool> {
+        let settled = self.settled.iter().find(|(act, _)| act.is(action, topic, manner));
+        settled.map(|(_, allows)| *allows).or_else(|| {
+            let mut known = self.remembered.iter().rev();
+            let found = known.find(|one| one.act.is(action, topic, manner))?;
+            (now_ms < found.until_ms).then_some(found.allows)
+        })
+    }
+
+    fn remember(&mut self, act: Act, allows: bool, now_ms: u64, settings: &ServiceSettings) {
+        self.remembered.retain(|one| one.until_ms > now_ms && one.act != act);
+        while self.remembered.len() >= usize::from(settings.entries_max) {
+            if self.remembered.pop_front().is_none() {
+                return;
+            }
+        }
+        let until_ms = now_ms + settings.holds_ms;
+        self.remembered.push_back(Remembered { act, allows, until_ms });
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let texts = self.remembered.iter().map(|one| one.act.topic.len());
+        size_of::<Self>() + self.remembered.len() * size_of::<Remembered>() + texts.sum::<usize>()
+    }
+}
+
+impl Act {
+    fn new(action: Action, topic: &str, manner: Manner) -> Self {
+        let Manner { qos, retain } = manner;
+        Self { publishes: action == Action::Publish, qos, retain, topic: topic.into() }
+    }
+
+    fn is(&self, action: Action, topic: &str, manner: Manner) -> bool {
+        self.publishes == (action == Action::Publish)
+            && self.qos == manner.qos
+            && self.retain == manner.retain
+            && *self.topic == *topic
+    }
+}
+
+impl Extras {
+    fn verdicts(&mut self) -> &mut Verdicts {
+        self.verdicts.get_or_insert_default()
+    }
+}
+
+impl Client {
+    /// May it do this, by the rules, and where they leave it open, by the service? The answer to a
+    /// question that was asked for one packet is used up by it.
+    pub(crate) fn may(
+        &mut self,
+        action: Action,
+        topic: &str,
+        manner: Manner,
+        cx: &Context,
+    ) -> bool {
+        self.grants.allows_as(self.identity(), action, topic, manner)
+            || self.grants.asks_service() && self.is_let(action, topic, manner, cx)
+    }
+
+    /// Has the service allowed this publish?
+    #[cold]
+    pub(crate) fn is_publish_let(&mut self, publish: &Publish<'_>, cx: &Context) -> bool {
+        let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
+        let topic: Box<str> = topic_of(self, publish).into();
+        self.is_let(Action::Publish, &topic, manner, cx)
+    }
+
+    #[cold]
+    fn is_let(&mut self, action: Action, topic: &str, manner: Manner, cx: &Context) -> bool {
+        let topic = if action == Action::Subscribe { topic::without_share(topic) } else { topic };
+        if !self.grants.is_undecided(self.identity(), action, topic, manner) {
+            return false;
+        }
+        let verdicts = self.extras.as_mut().and_then(|extras| extras.verdicts.as_mut());
+        verdicts.is_some_and(|verdicts| {
+            if verdicts.settled.is_none() {
+                cx.metrics.authorization_cache_hits.add(1);
+            }
+            let allows = verdicts.find(action, topic, manner, cx.now_ms);
+            verdicts.settled = None;
+            allows.unwrap_or(false)
+        })
+    }
+
+    /// Does this publish have to wait for the answer of the service? Then it is asked.
+    #[cold]
+    pub(crate) fn publish_waits_for_verdict(
+        &mut self,
+        cx: &mut Context,
+        publish: &Publish<'_>,
+    ) -> bool {
+        let topic = topic_of(self, publish);
+        // What is not a topic is refused without the service.
+        if check_sizes(topic, publish.properties, &self.limits).is_err() {
+            return false;
+        }
+        let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
+        let topic: Box<str> = topic.into();
+        self.waits_for_verdict(cx, Action::Publish, &topic, manner)
+    }
+
+    /// The same for a filter of a SUBSCRIBE.
+    pub(crate) fn filter_waits_for_verdict(
+        &mut self,
+        cx: &mut Context,
+        filter: &str,
+        qos: u8,
+    ) -> bool {
+        let asks = self.grants.asks_service();
+        if !asks || topic::parse_filter(filter, &self.limits.topic).is_err() {
+            return false;
+        }
+        let manner = Manner { qos, retain: false };
+        self.waits_for_verdict(cx, Action::Subscribe, topic::without_share(filter), manner)
+    }
+
+    fn waits_for_verdict(
+        &mut self,
+        cx: &mut Context,
+        action: Action,
+        topic: &str,
+        manner: Manner,
+    ) -> bool {
+        if self.grants.allows_as(self.identity(), action, topic, manner)
+            || !self.grants.is_undecided(self.identity(), action, topic, manner)
+        {
+            return false;
+        }
+        let now_ms = cx.now_ms;
+        let verdicts = self.extras().verdicts();
+        if verdicts.asked.is_none() {
+            if verdicts.find(action, topic, manner, now_ms).is_some() {
+                return false;
+            }
+            self.ask(cx, Act::new(action, topic, manner), false);
+        }
+        self.stand_in_line(cx);
+        true
+    }
+
+    /// The connection has just been opened. A will that the service has to allow is none before.
+    pub(crate) fn ask_about_will(&mut self, cx: &mut Context, will: Box<Will>) {
+        let manner = Manner { qos: will.qos as u8, retain: will.retain };
+        let act = Act::new(Action::Publish, &will.topic, manner);
+        self.extras().verdicts().will = Some(will);
+        self.ask(cx, act, true);
+    }
+
+    /// The will of a CONNECT: one that the service decides about, or one that needs no answer.
+    pub(crate) fn split_will(
+        &self,
+        will: Option<Box<Will>>,
+    ) -> (Option<Box<Will>>, Option<Box<Will>>) {
+        match will {
+            Some(will) if self.is_will_undecided(&will) => (Some(will), None),
+            will => (None, will),
+        }
+    }
+
+    /// Is it for the service to decide whether the client may have this will?
+    pub(crate) fn is_will_undecided(&self, will: &Will) -> bool {
+        let manner = Manner { qos: will.qos as u8, retain: will.retain };
+        self.grants.asks_service()
+            && self.grants.is_undecided(self.identity(), Action::Publish, &will.topic, manner)
+    }
+
+    fn ask(&mut self, cx: &mut Context, act: Act, is_for_will: bool) {
+        let principal = self.principal.as_ref();
+        let attributes = principal.map(|own| own.attributes.clone()).unwrap_or_default();
+        let (slot, connection) = (self.key.slot(), self.connection);
+        let Some(link) = self.session.link() else { return };
+        let (peer, version) = (link.peer.clone(), link.version());
+        let (scope, client_id, username) = (self.scope, self.id.clone(), self.username.clone());
+        let verdicts = self.extras().verdicts();
+        verdicts.last_number = verdicts.last_number.wrapping_add(1);
+        let number = verdicts.last_number;
+        let Act { publishes, qos, retain, topic } = act.clone();
+        verdicts.settled = None;
+        verdicts.asked = Some(Asked { number, act, is_for_will, is_void: false });
+        cx.metrics.authorization_questions.add(1);
+        cx.effects.questions.push(AccessQuestion {
+            slot,
+            connection,
+            number,
+            publishes,
+            topic,
+            qos,
+            retain,
+            scope,
+            client_id,
+            username,
+            peer,
+            version,
+            attributes,
+        });
+    }
+
+    /// Takes an answer. None: it is for nobody. Some: the connection may go on, and has this will.
+    pub(crate) fn take_verdict(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        answer: ServiceAnswer,
+    ) -> Option<Option<(Box<Will>, bool)>> {
+        let settings = cx.shared.settings.service.clone()?;
+        let has_room = !self.charged.lacks_room(TEXT_BYTES_MAX as u64);
+        let verdicts = self.extras.as_mut()?.verdicts.as_mut()?;
+        let asked = verdicts.asked.take_if(|asked| asked.number == number)?;
+        cx.count_verdict(answer);
+        if asked.is_void {
+            let will = verdicts.will.take();
+            return Some(will.and_then(|will| self.look_again(cx, will)));
+        }
+        let allows = match answer {
+            ServiceAnswer::Allow => true,
+            ServiceAnswer::Ignore => settings.no_match_allows,
+            ServiceAnswer::Deny | ServiceAnswer::Failed => false,
+        };
+        let will = verdicts.will.take().filter(|_| asked.is_for_will);
+        if !asked.is_for_will {
+            verdicts.settled = Some((asked.act.clone(), allows));
+        }
+        let is_kept = answer != ServiceAnswer::Failed
+            && settings.holds_ms > 0
+            && asked.act.topic.len() <= TEXT_BYTES_MAX
+            && has_room;
+        if is_kept {
+            verdicts.remember(asked.act, allows, cx.now_ms, &settings);
+            self.recharge();
+        }
+        Some(will.map(|will| (will, allows)))
+    }
+
+    /// Rules have changed while the service was asked about a will. Some: they decide now, when it
+    /// is published.
+    fn look_again(&mut self, cx: &mut Context, will: Box<Will>) -> Option<(Box<Will>, bool)> {
+        if self.is_will_undecided(&will) {
+            self.ask_about_will(cx, will);
+            return None;
+        }
+        Some((will, true))
+    }
+
+    /// What was answered holds no more. A question that waits is asked again.
+    pub(crate) fn forget_verdicts(&mut self) {
+        let verdicts = self.extras.as_mut().and_then(|extras| extras.verdicts.as_mut());
+        let Some(verdicts) = verdicts else { return };
+        verdicts.settled = None;
+        verdicts.remembered = VecDeque::new();
+        if let Some(asked) = &mut verdicts.asked {
+            asked.is_void = true;
+        }
+        self.recharge();
+    }
+}
+
+impl Sessions {
+    /// The service has decided about the will of a connection that is there.
+    pub(crate) fn settle_will(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        slot: u32,
+        (will, allows): (Box<Will>, bool),
+    ) {
+        let Some(client) = self.get_mut(slot) else { return };
+        if !allows {
+            let manner = Manner { qos: will.qos as u8, retain: will.retain };
+            cx.metrics.publishes_denied.add(1);
+            return client.note_as(cx, NoticeKind::Denied("will"), &will.topic, manner);
+        }
+        client.will = Some(will);
+        client.recharge();
+        durable.keep_later_will(cx, self, slot);
+    }
+}
+
+impl Context {
+    fn count_verdict(&self, answer: ServiceAnswer) {
+        let metrics = &self.metrics;
+        let counter = match answer {
+            ServiceAnswer::Allow => &metrics.authorization_allowed,
+            ServiceAnswer::Deny => &metrics.authorization_denied,
+            ServiceAnswer::Ignore => &metrics.authorization_ignored,
+            ServiceAnswer::Failed => &metrics.authorization_failed,
+        };
+        counter.add(1);
+    }
+}

@@ -1,0 +1,236 @@
+//! What clients may do, asked of an HTTP service for each action, as EMQX does it.
+//!
+//! The service is asked what no access rule decides, about one action of a connection at a time.
+//! The shard remembers its answers (`broker`, `clients/verdicts.rs`). Each question is answered
+//! once, whatever happens: what cannot be asked has failed, and that denies.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use broker::{AccessQuestion, ServiceAnswer};
+use config::AuthorizationConfig;
+use config::template::ATTRIBUTES;
+use driver::Origin;
+use hyper::StatusCode;
+use serde_json::{Map, Value};
+use tokio::runtime::Handle;
+
+use super::AuthError;
+use super::Step;
+use super::fair_queue::{Asks, FairQueue};
+use super::fetch::{self, AskError, Client, Content, Net, Reply, members_of_form};
+use super::pace::{Attempt, Pace};
+use super::request::{Requests, Unfit, client};
+use super::service_queue::{Ready, ServiceQueue};
+
+/// Takes the answer, on whatever thread has it. It should only put it somewhere.
+pub type VerdictTaker = Box<dyn FnOnce(ServiceAnswer) + Send>;
+
+/// Asks the authorization service. Dropping it ends its thread; what waits has failed.
+pub struct Authorizer {
+    shared: Arc<Shared>,
+    /// Makes numbers of user names.
+    users: RandomState,
+    /// Those who ask are paced by what they wait for, and never for failures.
+    pace: Arc<Mutex<Pace>>,
+    _net: Net,
+}
+
+struct Shared {
+    requests: Requests,
+    client: Client,
+    handle: Handle,
+    queue: ServiceQueue<Waiting>,
+}
+
+struct Waiting {
+    asked: fetch::Question,
+    attempt: Attempt,
+    taker: Taker,
+}
+
+/// Answers once; if nobody does, the question has failed.
+struct Taker(Option<VerdictTaker>);
+
+impl Asks for Waiting {
+    fn attempt(&self) -> &Attempt {
+        &self.attempt
+    }
+}
+
+impl Taker {
+    fn answer(mut self, answer: ServiceAnswer) {
+        if let Some(take) = self.0.take() {
+            take(answer);
+        }
+    }
+}
+
+impl Drop for Taker {
+    fn drop(&mut self) {
+        if let Some(take) = self.0.take() {
+            take(ServiceAnswer::Failed);
+        }
+    }
+}
+
+impl Authorizer {
+    /// `queue_max`: questions that wait, of all clients.
+    ///
+    /// # Errors
+    ///
+    /// Authorities that cannot be read, or no thread.
+    pub fn start(config: &AuthorizationConfig, queue_max: u32) -> Result<Self, AuthError> {
+        let fail = |detail| AuthError::Provider { name: NAME.into(), detail };
+        let net = Net::start().map_err(|error| fail(error.to_string()))?;
+        let pace = Arc::new(Mutex::new(Pace::new(0)));
+        let requests_max = config.service.requests_max as usize;
+        // Without a pace it does not matter which step it is.
+        let questions = FairQueue::new(Step::File, queue_max as usize, requests_max, &pace);
+        let shared = Shared {
+            requests: Requests::new(&config.service).map_err(fail)?,
+            client: client(&config.service).map_err(fail)?,
+            handle: net.handle().clone(),
+            queue: ServiceQueue::new(NAME, questions),
+        };
+        Ok(Self { shared: Arc::new(shared), users: RandomState::new(), pace, _net: net })
+    }
+
+    /// Can it be asked? For the check of a configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::start`].
+    pub fn check(config: &AuthorizationConfig) -> Result<(), AuthError> {
+        let fail = |detail| AuthError::Provider { name: NAME.into(), detail };
+        client(&config.service).map(drop).map_err(fail)
+    }
+
+    /// Asks whether a client may do something. `taker` is called once, perhaps at once.
+    pub fn ask(&self, question: &AccessQuestion, namespace: &str, taker: VerdictTaker) {
+        let taker = Taker(Some(taker));
+        let address = question.peer.parse().ok().map(|peer: SocketAddr| peer.ip());
+        let host = address.map(|ip| ip.to_canonical().to_string()).unwrap_or_default();
+        let value = |name: &str| value_of(question, namespace, &host, name);
+        let asked = match self.shared.requests.question(value) {
+            Ok(asked) => asked,
+            Err(unfit) => {
+                let why = match unfit {
+                    Unfit::Missing => "a placeholder in the path of `url` has no value",
+                    Unfit::Value(_) => "a value cannot be sent in the path or a header",
+                };
+                let client_id = base::shown(&question.client_id);
+                tracing::debug!(client_id = &*client_id, detail = why, "denied without a request");
+                return taker.answer(ServiceAnswer::Deny);
+            }
+        };
+        let origin = address.map_or(Origin::Local, Origin::of);
+        let user = self.users.hash_one(&question.username);
+        let attempt = Attempt::new(&self.pace, origin, user);
+        // What loses its place, or is not asked, has failed.
+        drop(self.shared.queue.put(0, Waiting { asked, attempt, taker }));
+        self.shared.pump();
+    }
+}
+
+impl Drop for Authorizer {
+    fn drop(&mut self) {
+        drop(self.shared.queue.close());
+    }
+}
+
+impl Shared {
+    fn pump(self: &Arc<Self>) {
+        loop {
+            let shared = self.clone();
+            match self.queue.next() {
+                Ready::Ask(waiting) => {
+                    self.handle.spawn(async move { shared.run(waiting).await });
+                }
+                Ready::LookAt(due) => {
+                    self.handle.spawn(async move {
+                        tokio::time::sleep_until(due.into()).await;
+                        shared.queue.note_look();
+                        shared.pump();
+                    });
+                    return;
+                }
+                Ready::Nothing => return,
+            }
+        }
+    }
+
+    async fn run(self: Arc<Self>, waiting: Waiting) {
+        let (origin, asked_at) = (waiting.attempt.origin, Instant::now());
+        let reply = self.client.ask(&waiting.asked).await;
+        let is_reached = !matches!(reply, Err(AskError::Unreachable(_)));
+        let judged = match &reply {
+            Ok(reply) => judge(reply),
+            Err(AskError::Broken(why) | AskError::Unreachable(why)) => Err(why.clone()),
+        };
+        let answer = judged.unwrap_or_else(|why| {
+            self.queue.log_fault(&why);
+            ServiceAnswer::Failed
+        });
+        drop(self.queue.end(origin, asked_at, is_reached));
+        waiting.taker.answer(answer);
+        self.pump();
+    }
+}
+
+/// What stands for a name of [`config::template::ACTION_NAMES`], or for an attribute.
+fn value_of(question: &AccessQuestion, namespace: &str, host: &str, name: &str) -> Option<String> {
+    let action = if question.publishes { "publish" } else { "subscribe" };
+    match name {
+        "username" => question.username.as_deref().map(Into::into),
+        "clientid" => Some(question.client_id.to_string()),
+        "peerhost" => Some(host.to_owned()),
+        "proto_name" => Some("MQTT".into()),
+        "action" => Some(action.into()),
+        "topic" => Some(question.topic.to_string()),
+        "qos" => Some(question.qos.to_string()),
+        // EMQX has none for a subscription.
+        "retain" => question.publishes.then(|| question.retain.to_string()),
+        "namespace" => Some(namespace.to_owned()),
+        name => {
+            let value = question.attributes.get(name.strip_prefix(ATTRIBUTES)?)?;
+            match value.texts().as_slice() {
+                [text] => Some(text.clone()),
+                // A list is many values, and none of them alone.
+                _ => None,
+            }
+        }
+    }
+    .filter(|value| !value.is_empty())
+}
+
+/// What an answer means. Err: it is none.
+fn judge(reply: &Reply) -> Result<ServiceAnswer, String> {
+    match reply.status {
+        StatusCode::NO_CONTENT => return Ok(ServiceAnswer::Allow),
+        StatusCode::OK => {}
+        status => return Err(format!("the service answered with status {status}")),
+    }
+    let answer: Map<String, Value> = match reply.content {
+        Content::Json => serde_json::from_slice(&reply.body)
+            .map_err(|_| "the answer of the service must be a JSON object".to_owned())?,
+        Content::Form => members_of_form(&reply.body)
+            .ok_or("the answer of the service must be a form".to_owned())?,
+        Content::Other => return Err("the answer of the service must be JSON or a form".into()),
+    };
+    match answer.get("result").map(|result| (result.as_str(), result)) {
+        Some((Some("allow"), _)) => Ok(ServiceAnswer::Allow),
+        Some((Some("deny"), _)) => Ok(ServiceAnswer::Deny),
+        Some((Some("ignore"), _)) => Ok(ServiceAnswer::Ignore),
+        Some((_, result)) => Err(format!("the service answered with the unknown result {result}")),
+        None => Err("the answer of the service has no `result`".into()),
+    }
+}
+
+/// Of the service, in logs.
+const NAME: &str = "authorization";
+
+#[cfg(test)]
+mod tests;
