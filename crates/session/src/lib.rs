@@ -41,7 +41,7 @@ pub use incoming::Incoming;
 pub use layout::Template;
 pub use link::{Dirt, Link, LinkSettings, PendingAck, Publishing, Rates, Turn, large_packet_len};
 pub use message::{LARGE_BYTES_MIN, Message, MessageParts, NEVER, Traits};
-pub use outbox::{Control, Outbox, SPLICE_BYTES_MIN};
+pub use outbox::{Control, Controls, Outbox, SPLICE_BYTES_MIN};
 pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing, Sent, Terms, UNLOGGED};
 pub use read_pauses::{PauseReason, ReadPauses};
 pub use session::{Dropped, Inbound, Offered, Overflow, QueueLimits, Session};

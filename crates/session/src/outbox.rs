@@ -33,8 +33,40 @@ pub struct Outbox {
     /// Packets other than PUBLISH that were appended since they were last counted, by
     /// [`Control`]. What does not fit is not counted: acknowledgements of publishes are bounded by
     /// the receive maximum, which fits, and reading stops long before so many others wait.
-    controls: [u16; Control::COUNT],
+    controls: Controls,
     len: usize,
+}
+
+/// Packets other than PUBLISH, 16 bits for each [`Control`]. Two words, because they are looked at
+/// with every write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Controls([u64; 2]);
+
+impl Controls {
+    const BITS: usize = 16;
+    const MASK: u64 = (1 << Self::BITS) - 1;
+
+    #[inline(always)]
+    const fn note(&mut self, control: Control) {
+        let (word, shift) = (control as usize / 4, control as usize % 4 * Self::BITS);
+        if self.0[word] >> shift & Self::MASK != Self::MASK {
+            self.0[word] += 1 << shift;
+        }
+    }
+
+    /// Some: they are PUBACKs, and nothing else.
+    #[inline(always)]
+    pub const fn only_pubacks(self) -> Option<u64> {
+        let [first, second] = self.0;
+        if first <= Self::MASK && second == 0 { Some(first) } else { None }
+    }
+
+    /// By the number of each [`Control`].
+    pub fn counts(self) -> impl Iterator<Item = u64> {
+        let of_word =
+            |word: u64| (0..4).map(move |place| word >> (place * Self::BITS) & Self::MASK);
+        self.0.into_iter().flat_map(of_word)
+    }
 }
 
 /// A packet other than PUBLISH that a broker sends.
@@ -135,14 +167,14 @@ impl Outbox {
 
     /// A whole packet other than PUBLISH was appended.
     pub const fn note_control(&mut self, control: Control) {
-        let count = &mut self.controls[control as usize];
-        *count = count.saturating_add(1);
+        self.controls.note(control);
     }
 
     /// How many packets other than PUBLISH were appended since the last call, if any were.
-    pub fn take_controls(&mut self) -> Option<[u16; Control::COUNT]> {
+    #[inline]
+    pub fn take_controls(&mut self) -> Option<Controls> {
         let controls = std::mem::take(&mut self.controls);
-        (controls != [0; Control::COUNT]).then_some(controls)
+        (controls != Controls::default()).then_some(controls)
     }
 
     #[cold]
@@ -259,6 +291,26 @@ mod tests {
 
     fn content(outbox: &Outbox) -> Vec<u8> {
         outbox.slices().flatten().copied().collect()
+    }
+
+    #[test]
+    fn controls_are_counted_apart_and_stop_at_the_most() {
+        let mut outbox = Outbox::default();
+        assert_eq!(outbox.take_controls(), None);
+        for _ in 0..3 {
+            outbox.note_control(Control::Puback);
+        }
+        let controls = outbox.take_controls().unwrap();
+        assert_eq!((controls.only_pubacks(), controls.counts().sum::<u64>()), (Some(3), 3));
+        let all = [4, 5, 6, 7, 9, 11, 13, 2].map(|kind| Control::of_first_byte(kind << 4));
+        for (count, control) in all.into_iter().enumerate() {
+            (0..=count).for_each(|_| outbox.note_control(control));
+        }
+        (0..70_000).for_each(|_| outbox.note_control(Control::Pubrec));
+        let controls = outbox.take_controls().unwrap();
+        assert_eq!(controls.only_pubacks(), None);
+        assert!(controls.counts().eq([1, 65_535, 3, 4, 5, 6, 7, 8]));
+        assert_eq!(outbox.take_controls(), None);
     }
 
     #[test]

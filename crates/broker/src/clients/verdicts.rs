@@ -175,8 +175,14 @@ impl Client {
     #[cold]
     pub(crate) fn is_publish_let(&mut self, publish: &Publish<'_>, cx: &Context) -> bool {
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
-        let topic: Box<str> = topic_of(self, publish).into();
-        self.is_let(Action::Publish, &topic, manner, cx)
+        let of_alias = self.topic_of_alias(publish);
+        let topic = of_alias.as_deref().unwrap_or(publish.topic);
+        self.is_let(Action::Publish, topic, manner, cx)
+    }
+
+    /// None: the packet has it.
+    fn topic_of_alias(&self, publish: &Publish<'_>) -> Option<Box<str>> {
+        publish.topic.is_empty().then(|| topic_of(self, publish).into())
     }
 
     #[cold]
@@ -203,14 +209,14 @@ impl Client {
         cx: &mut Context,
         publish: &Publish<'_>,
     ) -> bool {
-        let topic = topic_of(self, publish);
+        let of_alias = self.topic_of_alias(publish);
+        let topic = of_alias.as_deref().unwrap_or(publish.topic);
         // What is not a topic is refused without the service.
         if check_sizes(topic, publish.properties, &self.limits).is_err() {
             return false;
         }
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
-        let topic: Box<str> = topic.into();
-        self.waits_for_verdict(cx, Action::Publish, &topic, manner)
+        self.waits_for_verdict(cx, Action::Publish, topic, manner)
     }
 
     /// The same for a filter of a SUBSCRIBE.

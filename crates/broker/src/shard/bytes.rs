@@ -337,7 +337,7 @@ impl Shard {
             cx.buffers.keep(buffer);
         }
         if let Some(controls) = controls {
-            cx.metrics.count_controls(&controls);
+            cx.metrics.count_controls(controls);
         }
         if waits_to_be_read {
             client.read_on_if_it_reads(cx);

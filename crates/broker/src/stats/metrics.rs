@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use session::{Control, Sent};
+use session::{Control, Controls, Sent};
 
 /// A number with a single writer: adding is a plain load and store.
 #[derive(Debug, Default)]
@@ -300,9 +300,17 @@ impl Metrics {
     }
 
     /// As many packets as an outbox has counted.
-    pub(crate) fn count_controls(&self, controls: &[u16; Control::COUNT]) {
-        for (index, count) in controls.iter().enumerate().filter(|(_, count)| **count > 0) {
-            self.controls_sent.add(index, u64::from(*count));
+    #[inline]
+    pub(crate) fn count_controls(&self, controls: Controls) {
+        match controls.only_pubacks() {
+            Some(count) => self.controls_sent.add(Control::Puback as usize, count),
+            None => self.count_all_controls(controls),
+        }
+    }
+
+    fn count_all_controls(&self, controls: Controls) {
+        for (index, count) in controls.counts().enumerate().filter(|(_, count)| *count > 0) {
+            self.controls_sent.add(index, count);
         }
     }
 }
