@@ -290,3 +290,13 @@ def test_what_would_not_ask_about_an_action_is_refused(tmp_path, passwords, keys
     command = [QUELEA, "serve", "--config", tmp_path / "c.toml", "--check-config"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode != 0 and what in checked.stderr + checked.stdout
+
+
+def test_secrets_of_requests_are_not_shown(start, passwords, rules):
+    config = CONFIG + f'url = "{rules.service.url}/acl?token=hush"\n'
+    config += 'headers = ["Authorization: Bearer hush"]\n'
+    config += 'body = ["topic=${topic}", "action=${action}", "key=hush", "u=${username}"]\n'
+    broker = start(config, {"passwords": passwords})
+    settings = Api(broker)("GET", "/settings")
+    shown = json.dumps(settings)
+    assert "hush" not in shown and "/acl?(hidden)" in shown

@@ -2,7 +2,7 @@
 
 use super::keys::{RawListener, SECTIONS};
 use super::schema::{Key, Section, Value};
-use super::source::{Origin, Settings, default_of, is_list};
+use super::source::{Origin, Setting, Settings, default_of, is_list};
 use super::{Derived, Loaded};
 
 /// The effective configuration as TOML, each value with where it was set. Reads back as the same
@@ -45,7 +45,7 @@ pub struct Row {
     pub origin: String,
 }
 
-/// What is in force, but for the listeners.
+/// What is in force, but for the listeners. Who may read this need not know secrets.
 pub fn rows(settings: &Settings, derived: &[Derived]) -> Vec<Row> {
     let mut rows = Vec::new();
     for section in SECTIONS.iter().filter(|section| !section.name.starts_with("listeners")) {
@@ -56,14 +56,30 @@ pub fn rows(settings: &Settings, derived: &[Derived]) -> Vec<Row> {
             let value = derived.map(|derived| derived.value.clone());
             let origin = setting.origin.to_string();
             rows.push(Row {
-                key: name,
-                value: value.unwrap_or_else(|| key.kind.show(&setting.value)),
+                key: name.clone(),
+                value: value.unwrap_or_else(|| key.kind.show(&without_secrets(&name, &setting))),
                 origin: derived.map_or(origin, |derived| derived.reason.clone()),
             });
         }
     }
     rows
 }
+
+/// Requests to a service have secrets of its own in headers, fields and queries.
+fn without_secrets(name: &str, setting: &Setting) -> Value {
+    match (name, &setting.value) {
+        ("authorization.headers" | "authorization.body", Value::List(texts)) => {
+            Value::List(texts.iter().map(|_| HIDDEN.into()).collect())
+        }
+        ("authorization.url", Value::Text(url)) => {
+            let hidden = |(path, _): (&str, &str)| format!("{path}?{HIDDEN}");
+            Value::Text(url.split_once('?').map_or_else(|| url.clone(), hidden))
+        }
+        (_, value) => value.clone(),
+    }
+}
+
+const HIDDEN: &str = "(hidden)";
 
 /// `docs/use/configuration.md`.
 pub fn markdown() -> String {
