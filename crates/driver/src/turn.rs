@@ -613,12 +613,16 @@ impl<H: Host> Driver<H> {
         for (scope, event) in std::mem::take(&mut shard.effects_mut().events) {
             self.host.on_event(shard, scope, &event, self.now_ms);
         }
-        for ask in std::mem::take(&mut shard.effects_mut().reauthentications) {
-            let answer = self.host.reauthenticate(shard_id, &ask);
-            shard.on_reauthenticated(ask.slot, ask.connection, &answer, self.now_ms);
+        if !shard.effects().reauthentications.is_empty() {
+            for ask in std::mem::take(&mut shard.effects_mut().reauthentications) {
+                let answer = self.host.reauthenticate(shard_id, &ask);
+                shard.on_reauthenticated(ask.slot, ask.connection, &answer, self.now_ms);
+            }
         }
-        for question in std::mem::take(&mut shard.effects_mut().questions) {
-            self.host.authorize(shard_id, question);
+        if !shard.effects().questions.is_empty() {
+            for question in std::mem::take(&mut shard.effects_mut().questions) {
+                self.host.authorize(shard_id, question);
+            }
         }
         for close in closes {
             self.host.on_close(shard_id, &close);
