@@ -9,8 +9,8 @@ use crate::NEVER;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum PauseReason {
-    /// It is queued: for its part of a turn, for another shard, for a subscriber, or for the word of
-    /// the authorization service.
+    /// It is queued: for its part of a turn, for another shard, for a subscriber, or for the
+    /// authorization service.
     Queued = 1 << 63,
     /// It has not read the answers it was sent, in addition to a full outbox.
     UnreadAnswers = 1 << 62,
