@@ -31,10 +31,6 @@ pub type VerdictTaker = Box<dyn FnOnce(ServiceAnswer) + Send>;
 /// Asks the authorization service. Dropping it ends its thread; what waits has failed.
 pub struct Authorizer {
     shared: Arc<Shared>,
-    /// Makes numbers of user names.
-    users: RandomState,
-    /// Those who ask are paced by what they wait for, and never for failures.
-    pace: Arc<Mutex<Pace>>,
     _net: Net,
 }
 
@@ -43,11 +39,16 @@ struct Shared {
     client: Client,
     handle: Handle,
     queue: ServiceQueue<Waiting>,
+    /// Makes numbers of user names.
+    users: RandomState,
+    /// Those who ask are paced by what they wait for, and never for failures.
+    pace: Arc<Mutex<Pace>>,
 }
 
 struct Waiting {
     asked: fetch::Question,
     attempt: Attempt,
+    tenant: u16,
     taker: Taker,
 }
 
@@ -57,6 +58,10 @@ struct Taker(Option<VerdictTaker>);
 impl Asks for Waiting {
     fn attempt(&self) -> &Attempt {
         &self.attempt
+    }
+
+    fn tenant(&self) -> u16 {
+        self.tenant
     }
 }
 
@@ -94,8 +99,10 @@ impl Authorizer {
             client: client(&config.service).map_err(fail)?,
             handle: net.handle().clone(),
             queue: ServiceQueue::new(NAME, questions),
+            users: RandomState::new(),
+            pace,
         };
-        Ok(Self { shared: Arc::new(shared), users: RandomState::new(), pace, _net: net })
+        Ok(Self { shared: Arc::new(shared), _net: net })
     }
 
     /// Can it be asked? For the check of a configuration.
@@ -108,13 +115,26 @@ impl Authorizer {
         client(&config.service).map(drop).map_err(fail)
     }
 
-    /// Asks whether a client may do something. `taker` is called once, perhaps at once.
-    pub fn ask(&self, question: &AccessQuestion, namespace: &str, taker: VerdictTaker) {
-        let taker = Taker(Some(taker));
+    /// Asks whether a client may do something. `taker` is called once. Nothing is done here but to
+    /// hand the question over: a worker asks.
+    pub fn ask(&self, question: AccessQuestion, namespace: String, taker: VerdictTaker) {
+        let (shared, taker) = (self.shared.clone(), Taker(Some(taker)));
+        self.shared.handle.spawn(async move { shared.take(&question, &namespace, taker) });
+    }
+}
+
+impl Drop for Authorizer {
+    fn drop(&mut self) {
+        drop(self.shared.queue.close());
+    }
+}
+
+impl Shared {
+    fn take(self: &Arc<Self>, question: &AccessQuestion, namespace: &str, taker: Taker) {
         let address = question.peer.parse().ok().map(|peer: SocketAddr| peer.ip());
         let host = address.map(|ip| ip.to_canonical().to_string()).unwrap_or_default();
         let value = |name: &str| value_of(question, namespace, &host, name);
-        let asked = match self.shared.requests.question(value) {
+        let asked = match self.requests.question(value) {
             Ok(asked) => asked,
             Err(unfit) => {
                 let why = match unfit {
@@ -129,19 +149,12 @@ impl Authorizer {
         let origin = address.map_or(Origin::Local, Origin::of);
         let user = self.users.hash_one(&question.username);
         let attempt = Attempt::new(&self.pace, origin, user);
+        let waiting = Waiting { asked, attempt, tenant: question.scope.number(), taker };
         // What loses its place, or is not asked, has failed.
-        drop(self.shared.queue.put(0, Waiting { asked, attempt, taker }));
-        self.shared.pump();
+        drop(self.queue.put(0, waiting));
+        self.pump();
     }
-}
 
-impl Drop for Authorizer {
-    fn drop(&mut self) {
-        drop(self.shared.queue.close());
-    }
-}
-
-impl Shared {
     fn pump(self: &Arc<Self>) {
         loop {
             let shared = self.clone();

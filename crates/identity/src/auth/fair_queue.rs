@@ -1,5 +1,6 @@
 //! A fair queue of checks: one queue for each origin, served in rotation, so that an origin with
-//! many checks delays only its own.
+//! many checks delays only its own. Tenants take turns, too, so one with many origins delays only
+//! its own.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -15,15 +16,26 @@ const ORIGIN_PART: usize = 4;
 /// A check that can be queued.
 pub(super) trait Asks {
     fn attempt(&self) -> &Attempt;
+
+    /// The number of its namespace; of one that has none yet, 0.
+    fn tenant(&self) -> u16 {
+        0
+    }
 }
+
+/// Whose turn it is: an origin within a namespace.
+type Owner = (u16, Origin);
 
 /// The waiting checks of all origins.
 pub(super) struct FairQueue<T> {
     /// The provider that is asked.
     step: Step,
-    queues: HashMap<Origin, OriginQueue<T>>,
-    /// Origins with something in their queues, in the order of their turns.
-    order: VecDeque<Origin>,
+    queues: HashMap<Owner, OriginQueue<T>>,
+    /// Those with something in their queues, in the order of their turns.
+    order: VecDeque<Owner>,
+    /// Of each tenant that has any, how many wait.
+    of_tenant: HashMap<u16, usize>,
+    last_tenant: u16,
     len: usize,
     len_max: usize,
     /// So many are taken at a time, of all origins and of each.
@@ -59,6 +71,8 @@ impl<T: Asks> FairQueue<T> {
             step,
             queues: HashMap::new(),
             order: VecDeque::new(),
+            of_tenant: HashMap::new(),
+            last_tenant: 0,
             len: 0,
             len_max,
             under_way_max,
@@ -68,28 +82,50 @@ impl<T: Asks> FairQueue<T> {
         }
     }
 
-    /// Where there is no room, the longest queue makes some with its newest: the second is given
-    /// back. That may be the one that comes.
+    /// Where there is no room, the tenant with the most makes some, and of its queues the longest,
+    /// with its newest: the second is given back. That may be the one that comes.
     pub(super) fn put(&mut self, ticket: u64, item: T) -> Option<T> {
-        let origin = item.attempt().origin;
-        let queue = self.queues.entry(origin).or_default();
+        let owner = (item.tenant(), item.attempt().origin);
+        let queue = self.queues.entry(owner).or_default();
         if queue.is_empty() {
-            self.order.push_back(origin);
+            self.order.push_back(owner);
         }
         match item.attempt().has_begun() {
             true => queue.begun.push_back((ticket, item)),
             false => queue.waiting.push_back((ticket, item)),
         }
         self.len += 1;
+        *self.of_tenant.entry(owner.0).or_default() += 1;
         if self.len <= self.len_max {
             return None;
         }
-        let own = self.queues.get(&origin).map_or(0, OriginQueue::len);
-        let longest = self.queues.iter().max_by_key(|(_, queue)| queue.len());
+        let owner = self.who_makes_room(owner);
+        self.pop(owner, |queue| queue.waiting.pop_back().or_else(|| queue.begun.pop_back()))
+    }
+
+    /// As many as the most is not more: then it is the one that comes.
+    fn who_makes_room(&self, (tenant, origin): Owner) -> Owner {
+        let of = |tenant: u16| self.of_tenant.get(&tenant).copied().unwrap_or(0);
+        let most = self.of_tenant.iter().max_by_key(|(_, count)| **count).map(|(most, _)| *most);
+        let most = most.filter(|most| of(*most) > of(tenant)).unwrap_or(tenant);
+        let own = match most == tenant {
+            true => self.queues.get(&(tenant, origin)).map_or(0, OriginQueue::len),
+            false => 0,
+        };
+        let queues = self.queues.iter().filter(|((tenant, _), _)| *tenant == most);
+        let longest = queues.max_by_key(|(_, queue)| queue.len());
         let longest = longest.filter(|(_, queue)| queue.len() > own).map(|(other, _)| *other);
-        self.pop(longest.unwrap_or(origin), |queue| {
-            queue.waiting.pop_back().or_else(|| queue.begun.pop_back())
-        })
+        longest.unwrap_or((tenant, origin))
+    }
+
+    /// Another tenant than the last comes first.
+    fn rotate(&mut self) {
+        let is_other = |(tenant, _): &Owner| *tenant != self.last_tenant;
+        if let Some(place) = self.order.iter().position(is_other).filter(|place| *place > 0)
+            && let Some(owner) = self.order.remove(place)
+        {
+            self.order.push_front(owner);
+        }
     }
 
     /// The next that may begin; [`FairQueue::end`] has to follow. Of an origin with many failed
@@ -97,14 +133,19 @@ impl<T: Asks> FairQueue<T> {
     /// newest, as who has waited for long behind those has likely given up.
     pub(super) fn take(&mut self, now: Instant) -> Next<T> {
         let mut soonest: Due = None;
+        if self.of_tenant.len() > 1 {
+            self.rotate();
+        }
         for _ in 0..self.order.len() {
-            let Some(origin) = self.order.pop_front() else { break };
-            self.order.push_back(origin);
+            let Some(owner) = self.order.pop_front() else { break };
+            let (tenant, origin) = owner;
+            self.order.push_back(owner);
             if !self.has_slot_for(origin) {
                 continue;
             }
-            match self.take_of(origin, now) {
+            match self.take_of(owner, now) {
                 Ok(Some(item)) => {
+                    self.last_tenant = tenant;
                     self.under_way += 1;
                     *self.of_origin.entry(origin).or_default() += 1;
                     return Next::Item(item);
@@ -135,10 +176,11 @@ impl<T: Asks> FairQueue<T> {
         free > 0 && (own == 0 || own < self.under_way_max / ORIGIN_PART && own < free)
     }
 
-    fn take_of(&mut self, origin: Origin, now: Instant) -> Result<Option<T>, Due> {
-        let Some(queue) = self.queues.get(&origin) else { return Ok(None) };
+    fn take_of(&mut self, owner: Owner, now: Instant) -> Result<Option<T>, Due> {
+        let (_, origin) = owner;
+        let Some(queue) = self.queues.get(&owner) else { return Ok(None) };
         if !queue.begun.is_empty() {
-            return Ok(self.pop(origin, |queue| queue.begun.pop_front()));
+            return Ok(self.pop(owner, |queue| queue.begun.pop_front()));
         }
         let last_user = {
             let mut pace = lock(&self.pace);
@@ -146,7 +188,7 @@ impl<T: Asks> FairQueue<T> {
             pace.begin(origin, self.step, now)?;
             pace.worn_by(origin)
         };
-        let item = self.pop(origin, |queue| match last_user {
+        let item = self.pop(owner, |queue| match last_user {
             Some(last_user) => pop_other(&mut queue.waiting, last_user),
             None => queue.waiting.pop_front(),
         });
@@ -159,8 +201,10 @@ impl<T: Asks> FairQueue<T> {
 
     /// Its client is gone. To be dropped without the lock of the queue: that ends its attempt.
     pub(super) fn forget(&mut self, origin: Origin, ticket: u64) -> Option<T> {
+        // Who logs in has no namespace yet.
+        let owner = (0, origin);
         let find = |queue: &VecDeque<(u64, T)>| queue.iter().position(|(own, _)| *own == ticket);
-        self.pop(origin, |queue| match find(&queue.begun) {
+        self.pop(owner, |queue| match find(&queue.begun) {
             Some(place) => queue.begun.remove(place),
             None => find(&queue.waiting).and_then(|place| queue.waiting.remove(place)),
         })
@@ -168,6 +212,7 @@ impl<T: Asks> FairQueue<T> {
 
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = T> + use<T> {
         self.order.clear();
+        self.of_tenant.clear();
         self.len = 0;
         let queues = std::mem::take(&mut self.queues).into_values();
         queues.flat_map(|queue| queue.begun.into_iter().chain(queue.waiting)).map(|(_, item)| item)
@@ -175,15 +220,21 @@ impl<T: Asks> FairQueue<T> {
 
     fn pop(
         &mut self,
-        origin: Origin,
+        owner: Owner,
         end: impl FnOnce(&mut OriginQueue<T>) -> Option<(u64, T)>,
     ) -> Option<T> {
-        let queue = self.queues.get_mut(&origin)?;
+        let queue = self.queues.get_mut(&owner)?;
         let (_, item) = end(queue)?;
         self.len -= 1;
         if queue.is_empty() {
-            self.queues.remove(&origin);
-            self.order.retain(|waiting| *waiting != origin);
+            self.queues.remove(&owner);
+            self.order.retain(|waiting| *waiting != owner);
+        }
+        if let Some(count) = self.of_tenant.get_mut(&owner.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_tenant.remove(&owner.0);
+            }
         }
         Some(item)
     }
@@ -218,11 +269,15 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Item(u64, Arc<Attempt>);
+    struct Item(u64, Arc<Attempt>, u16);
 
     impl Asks for Item {
         fn attempt(&self) -> &Attempt {
             &self.1
+        }
+
+        fn tenant(&self) -> u16 {
+            self.2
         }
     }
 
@@ -242,7 +297,7 @@ mod tests {
     fn put(fair: &mut FairQueue<Item>, origin: Origin, ticket: u64) -> Option<u64> {
         let attempt = Arc::new(Attempt::new(&fair.pace, origin, ticket / 1000));
         attempt.enter(fair.step);
-        fair.put(ticket, Item(ticket, attempt)).map(|item| item.0)
+        fair.put(ticket, Item(ticket, attempt, 0)).map(|item| item.0)
     }
 
     fn taken(fair: &mut FairQueue<Item>, now: Instant) -> Item {
@@ -307,6 +362,45 @@ mod tests {
         assert_eq!(put(&mut fair, OTHER, 8), Some(2), "the newest of the longest");
         assert_eq!(put(&mut fair, OTHER, 9), Some(9), "as long as the longest is not longer");
         assert_eq!(fair.len, 3);
+    }
+
+    fn put_of(fair: &mut FairQueue<Item>, tenant: u16, address: u8, ticket: u64) -> Option<u64> {
+        let origin = Origin::V4([192, 0, 2, address]);
+        let attempt = Arc::new(Attempt::new(&fair.pace, origin, 1));
+        fair.put(ticket, Item(ticket, attempt, tenant)).map(|item| item.0)
+    }
+
+    #[test]
+    fn a_tenant_with_many_origins_delays_only_its_own() {
+        let mut fair = fair_queue(100, 0);
+        for address in 0..50 {
+            assert_eq!(put_of(&mut fair, 1, address, address.into()), None);
+        }
+        for (tenant, ticket) in [(2, 200), (3, 300)] {
+            assert_eq!(put_of(&mut fair, tenant, 1, ticket), None);
+            assert_eq!(put_of(&mut fair, tenant, 1, ticket + 1), None);
+        }
+        let now = Instant::now();
+        let order: Vec<u64> = (0..8).map(|_| taken(&mut fair, now).0).collect();
+        let others = order.iter().filter(|ticket| **ticket >= 200).count();
+        assert_eq!(others, 4, "one of them in turn: {order:?}");
+    }
+
+    #[test]
+    fn the_tenant_with_the_most_makes_room() {
+        let mut fair = fair_queue(10, 0);
+        for address in 0..10 {
+            assert_eq!(put_of(&mut fair, 1, address, address.into()), None);
+        }
+        let gone = put_of(&mut fair, 2, 1, 200).expect("there is no room");
+        assert!(gone < 10, "one of the tenant that fills it: {gone}");
+        assert!(put_of(&mut fair, 1, 77, 77).is_some_and(|gone| gone < 100), "its own");
+        assert_eq!((fair.len, fair.of_tenant[&1], fair.of_tenant[&2]), (10, 9, 1));
+        let now = Instant::now();
+        while let Next::Item(item) = fair.take(now) {
+            fair.end(item.1.origin);
+        }
+        assert!(fair.of_tenant.is_empty() && fair.order.is_empty());
     }
 
     #[test]

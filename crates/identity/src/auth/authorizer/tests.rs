@@ -138,7 +138,8 @@ fn each_question_is_answered_once_whatever_happens() {
     let (sender, answers) = channel();
     let ask = |topic: &str| {
         let sender = sender.clone();
-        authorizer.ask(&question(topic), "red", Box::new(move |it| sender.send(it).unwrap()));
+        let taker = Box::new(move |answer| sender.send(answer).unwrap());
+        authorizer.ask(question(topic), "red".into(), taker);
     };
     ask("a");
     assert_eq!(answers.recv(), Ok(ServiceAnswer::Allow));
@@ -163,7 +164,7 @@ fn who_loses_its_place_has_failed() {
     for number in 0..5 {
         let sender = sender.clone();
         let taker = Box::new(move |answer| sender.send((number, answer)).unwrap());
-        authorizer.ask(&question("a"), "red", taker);
+        authorizer.ask(question("a"), "red".into(), taker);
     }
     let failed: Vec<u32> = (0..2).map(|_| answers.recv().unwrap().0).collect();
     assert_eq!(failed, [3, 4], "one is asked, two wait");

@@ -218,7 +218,7 @@ impl Host for Os {
         match &self.parts.authorizer {
             Some(authorizer) => {
                 let namespace = self.parts.life_cycle.namespace_of(question.scope);
-                authorizer.ask(&question, &namespace, Box::new(put));
+                authorizer.ask(question, namespace.to_string(), Box::new(put));
             }
             None => put(ServiceAnswer::Failed),
         }
