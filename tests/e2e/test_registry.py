@@ -5,11 +5,13 @@ import json
 import socket
 import ssl
 import subprocess
+import threading
 
 import pytest
 
-from broker import QUELEA
+from broker import PATIENCE_SECS, QUELEA
 from test_access import may_publish, may_subscribe
+from test_api import Api, ctl
 from test_identity import NOT_AUTHORIZED
 from wire import Peer
 
@@ -30,6 +32,8 @@ client_auth = "optional"
 policy_file = "{dir}/policy"
 [auth]
 password_file = "{dir}/passwords"
+[api]
+listen = "http"
 """
 
 POLICY = """
@@ -132,6 +136,123 @@ def test_a_registry_is_read_again_as_a_whole_or_not_at_all(registry, certs):
     broker.reload()
     broker.wait_for_log(lambda event: event.get("message") == "passwords and keys reloaded")
     assert reason(broker, certs, user="anna") == NOT_AUTHORIZED
+
+
+def test_a_change_by_the_api_is_in_force_and_ends_connections(registry, certs):
+    thumbprint = hashlib.sha256(der(certs / "client.crt")).hexdigest()
+    own = {"validationScheme": "ThumbprintMatch", "allowedThumbprints": [thumbprint]}
+    broker = registry({"value": [registered("anna", "SubjectMatchesAuthenticationName")]})
+    api = Api(broker)
+    path = "/registry/clients/pump%2F1"
+    body = {"clientCertificateAuthentication": own, "attributes": {"type": "pump", "floor": 1}}
+    put = api("PUT", path, body)
+    assert (put["authenticationName"], put["state"]) == ("pump/1", "Enabled")
+    assert [row["authenticationName"] for row in api.all("/registry/clients", limit=1)] == ["anna", "pump/1"]
+    other = peer(broker, certs).accepted(client_id="other", user="anna")
+
+    def connected():
+        return peer(broker, certs).accepted(client_id="one", user="PUMP/1")
+
+    # A thumbprint that is added ends nothing; attributes, and one that is taken away, do.
+    one = connected()
+    body["clientCertificateAuthentication"] = {**own, "allowedThumbprints": ["ab" * 32, thumbprint]}
+    api("PUT", path, body)
+    one.ping()
+    api("PUT", path, {**body, "attributes": {"type": "pump", "floor": 2}})
+    one.expect_disconnect(NOT_AUTHORIZED)
+    one = connected()
+    api("PUT", path, {"clientCertificateAuthentication": {**own, "allowedThumbprints": ["ab" * 32]}})
+    one.expect_disconnect(NOT_AUTHORIZED)
+    assert reason(broker, certs, user="pump/1") == NOT_AUTHORIZED
+    api("PUT", path, body)
+    one = connected()
+    ctl(broker, "registry", "disable", "pump/1")
+    one.expect_disconnect(NOT_AUTHORIZED)
+    assert reason(broker, certs, user="pump/1") == NOT_AUTHORIZED
+    assert "pump/1" in ctl(broker, "registry", "list", "--disabled")
+    assert "anna" not in ctl(broker, "registry", "list", "--disabled")
+    ctl(broker, "registry", "enable", "pump/1")
+    one = connected()
+    api("DELETE", path, status=204)
+    one.expect_disconnect(NOT_AUTHORIZED)
+    broker.wait_for_log(lambda event: event.get("reason") == "credential_revoked")
+    api("GET", path, status=404)
+    ctl(broker, "registry", "delete", "pump/1", code=5)
+    other.ping()
+    assert "value" in json.loads((broker.directory / "clients.json").read_text())
+    changed = [row["call"] for row in api.all("/audit")]
+    assert f"{path}/disable" in changed
+
+    for wrong, detail in (
+        ({"state": "Off"}, "Enabled or Disabled"),
+        ({"colour": 1}, "unknown member"),
+        ({"authenticationName": "b"}, "the path"),
+    ):
+        assert detail in api("PUT", path, wrong, status=400)["detail"]
+    api("GET", "/registry/clients", status=400, registry="other")
+    api("GET", "/registry/clients", status=400, cursor="/")
+
+
+def test_a_reload_ends_connections_that_the_file_no_longer_allows(registry, certs):
+    broker = registry([{"name": "anna", "attributes": {"type": "valve", "floor": 1}}])
+    path = broker.directory / "clients.json"
+    anna = peer(broker, certs, None).accepted(client_id="a", user="anna", password="secret")
+    bruno = peer(broker, certs, None).accepted(client_id="b", user="bruno", password="geheim")
+    path.write_text(json.dumps([{"name": "anna", "attributes": {"type": "pump", "floor": 1}}]))
+    broker.reload()
+    anna.expect_disconnect(NOT_AUTHORIZED)
+    bruno.ping()
+    path.write_text(json.dumps([{"name": "BRUNO", "attributes": {}, "state": "Disabled"}]))
+    broker.reload()
+    bruno.expect_disconnect(NOT_AUTHORIZED)
+
+
+def test_a_client_that_connects_while_it_is_disabled_does_not_stay(registry, certs):
+    broker = registry([registered("anna", "SubjectMatchesAuthenticationName")])
+    api = Api(broker)
+    for _ in range(5):
+        peers, is_over, are_some = [], threading.Event(), threading.Event()
+
+        def connect_on():
+            while not is_over.is_set():
+                one = peer(broker, certs)
+                if one.connect(client_id=f"c{len(peers)}", user="anna")[1] == 0:
+                    peers.append(one)
+                if len(peers) == 5:
+                    are_some.set()
+
+        thread = threading.Thread(target=connect_on)
+        thread.start()
+        assert are_some.wait(PATIENCE_SECS)
+        api("POST", "/registry/clients/anna/disable", status=204)
+        is_over.set()
+        thread.join()
+        for one in peers:
+            one.expect_disconnect(NOT_AUTHORIZED)
+        api("POST", "/registry/clients/anna/enable", status=204)
+
+
+def test_calls_at_once_and_a_crash_lose_no_change(registry, certs):
+    broker = registry([])
+    api = Api(broker)
+    names = [f"dev-{number}" for number in range(12)]
+    put = [
+        threading.Thread(target=api, args=("PUT", f"/registry/clients/{name}", {})) for name in names
+    ]
+    for thread in put:
+        thread.start()
+    for thread in put:
+        thread.join()
+    api("POST", "/registry/clients/dev-3/disable", status=204)
+    broker.restart("kill")
+    rows = Api(broker).all("/registry/clients")
+    assert sorted(row["authenticationName"] for row in rows) == sorted(names)
+    assert [row["authenticationName"] for row in rows if row["state"] == "Disabled"] == ["dev-3"]
+    # A file that somebody has broken is not overwritten.
+    path = broker.directory / "clients.json"
+    path.write_text("[")
+    assert "clients.json" in Api(broker)("PUT", "/registry/clients/x", {}, status=409)["detail"]
+    assert path.read_text() == "["
 
 
 def test_a_namespace_of_event_grid_is_imported(start, certs, tmp_path):

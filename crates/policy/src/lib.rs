@@ -14,4 +14,4 @@ pub use access::{
     OrderedRule, Origin, OwnRules, Permission, Rule, RuleError, Source, Who,
 };
 pub use number::Number;
-pub use principal::{Attribute, Attributes, NAMESPACE, Principal};
+pub use principal::{Attribute, Attributes, NAMESPACE, Principal, Revocation};

@@ -1,6 +1,7 @@
 //! Who a connection is beyond its client id and user name: what its credential says of it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Number;
 use crate::access::{OwnRules, substitute};
@@ -26,7 +27,14 @@ pub struct Principal {
     pub is_placed: bool,
     /// Access rules of its own, which come before those that are for others, too.
     pub rules: OwnRules,
+    /// Of all that have vouched for it, and may change their mind.
+    pub revocations: Vec<Revocation>,
 }
+
+/// Whether somebody has taken back what it said of clients. All of them share it, also those that
+/// are on their way to a shard: who revokes it does not have to know them.
+#[derive(Clone, Debug, Default)]
+pub struct Revocation(Arc<AtomicBool>);
 
 /// The attribute that says where a client belongs.
 pub const NAMESPACE: &str = "namespace";
@@ -51,11 +59,38 @@ pub enum Attribute {
     List(Box<[Self]>),
 }
 
+impl Revocation {
+    pub fn revoke(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub fn is_revoked(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Does any other copy of it exist?
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
+impl PartialEq for Revocation {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 impl Principal {
+    /// Has any of those who vouched for it taken that back?
+    pub fn is_revoked(&self) -> bool {
+        self.revocations.iter().any(Revocation::is_revoked)
+    }
+
     /// Bytes that it takes. Some may be shared with the answer that is remembered.
     pub fn bytes(&self) -> usize {
         let login = self.login.as_ref().map_or(0, |login| login.len());
-        size_of::<Self>() + login + self.attributes.bytes() + self.rules.bytes()
+        let revocations = size_of_val(&*self.revocations);
+        size_of::<Self>() + login + self.attributes.bytes() + self.rules.bytes() + revocations
     }
 
     /// Takes another credential of the same client. False: it says that it belongs elsewhere.

@@ -145,6 +145,22 @@ impl Shard {
         self.finish();
     }
 
+    /// Ends the connections of those whose credential was revoked. Who connects from now on is the
+    /// driver's to keep out.
+    pub fn on_revoked(&mut self, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        for slot in self.sessions.slots() {
+            let Some(client) = self.sessions.get(slot).filter(|client| client.is_connected())
+            else {
+                continue;
+            };
+            if client.principal.as_ref().is_some_and(|principal| principal.is_revoked()) {
+                self.cx.doomed.push((slot, Ended::CredentialRevoked));
+            }
+        }
+        self.finish();
+    }
+
     /// There is no room for what has come of a connection's packets, or others wait for the room of
     /// one that takes too long.
     pub fn on_crowded(&mut self, slot: u32, connection: u64, now_ms: u64) {

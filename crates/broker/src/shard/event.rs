@@ -47,6 +47,8 @@ pub enum Ended {
     Denied,
     /// The credential that it logged in with has ended.
     CredentialExpired,
+    /// Who vouched for it has taken that back ([`policy::Revocation`]).
+    CredentialRevoked,
     /// It is on the list of bans now.
     Banned,
 }
@@ -71,6 +73,7 @@ impl Ended {
             Self::NotAuthorized => "not_authorized",
             Self::Denied => "access_denied",
             Self::CredentialExpired => "credential_expired",
+            Self::CredentialRevoked => "credential_revoked",
             Self::Banned => "banned",
         })
     }
@@ -92,7 +95,10 @@ impl Ended {
             // 0x8A, banned, is for the CONNACK only (section 2.4).
             Self::Administrative | Self::Banned => Reason::ADMINISTRATIVE_ACTION,
             Self::PacketLimitTooLow => Reason::PACKET_TOO_LARGE,
-            Self::NotAuthorized | Self::Denied | Self::CredentialExpired => Reason::NOT_AUTHORIZED,
+            Self::NotAuthorized
+            | Self::Denied
+            | Self::CredentialExpired
+            | Self::CredentialRevoked => Reason::NOT_AUTHORIZED,
         }
     }
 }

@@ -11,7 +11,7 @@ use codec::{
     Ack, AckKind, Auth, Connect, Disconnect, Packet, Properties, Property, PropertyBuf, QoS,
     Reason, Version, Will,
 };
-use policy::{Access, Attribute, Attributes, Principal};
+use policy::{Access, Attribute, Attributes, Principal, Revocation};
 use policy::{Permission, Who};
 use session::Rate;
 // Ends: wills, keep-alive, expiry, takeover.
@@ -201,6 +201,34 @@ fn a_connection_ends_with_its_credential() {
         ..request("token")
     });
     lab.pass_secs(20);
+    assert!(!lab.is_closed(again));
+}
+
+#[test]
+fn revoked_credentials_end_their_connections_and_leave_sessions() {
+    let mut lab = Lab::new(1);
+    let revocation = Revocation::default();
+    let with = |id: &str, revocations: &[&Revocation]| ConnectRequest {
+        session_expiry_secs: 60,
+        principal: Some(Box::new(Principal {
+            revocations: revocations.iter().copied().cloned().collect(),
+            ..Principal::default()
+        })),
+        ..request(id)
+    };
+    let other = Revocation::default();
+    let both = lab.open(with("both", &[&other, &revocation]));
+    let stays = lab.open(with("stays", &[&other]));
+    let none = lab.open(request("none"));
+    revocation.revoke();
+    let now_ms = lab.now_ms;
+    lab.shards[0].on_revoked(now_ms);
+    lab.settle();
+    assert!(lab.is_closed(both) && !lab.is_closed(stays) && !lab.is_closed(none));
+    // What vouches for the client now is what counts.
+    let again = lab.open(ConnectRequest { clean_start: false, ..with("both", &[&other]) });
+    lab.shards[0].on_revoked(now_ms);
+    lab.settle();
     assert!(!lab.is_closed(again));
 }
 

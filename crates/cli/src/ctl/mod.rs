@@ -10,6 +10,7 @@ mod http;
 mod may;
 mod ns;
 mod operate;
+mod registry;
 mod table;
 mod top;
 mod topics;
@@ -32,6 +33,7 @@ use http::{Credentials, Http};
 use may::MayArgs;
 use ns::NsCommand;
 use operate::LogLevelArgs;
+use registry::RegistryCommand;
 use table::Column;
 use top::TopArgs;
 use topics::{SubsArgs, TopicsArgs};
@@ -104,6 +106,9 @@ enum CtlCommand {
     /// List, add, change or delete users of the password file.
     #[command(subcommand)]
     Users(UsersCommand),
+    /// List, show, add, change or delete the clients of a registry.
+    #[command(subcommand)]
+    Registry(RegistryCommand),
     /// Print life-cycle events until interrupted.
     Events(EventsArgs),
     /// Print the packets of a client until interrupted.
@@ -343,6 +348,7 @@ impl Ctl {
             CtlCommand::Ban(command) => self.ban(command),
             CtlCommand::Ns(command) => self.ns(command),
             CtlCommand::Users(command) => self.users(command),
+            CtlCommand::Registry(command) => self.registry(command),
             CtlCommand::Events(args) => self.events(args),
             CtlCommand::Trace(args) => self.trace(args),
             CtlCommand::Subs(args) => self.subs(args),

@@ -176,7 +176,8 @@ fn examine(
     });
     let attributes = attributes_of(claims.get(CLIENT_ATTRS), own)?;
     let username = Some(username);
-    Ok(Proof { username, attributes, expires_at_secs, is_superuser: false, rules })
+    let revocations = Vec::new();
+    Ok(Proof { username, attributes, expires_at_secs, is_superuser: false, rules, revocations })
 }
 
 fn is_of_issuer(demands: &Demands, claims: &Map<String, Value>) -> bool {
@@ -297,13 +298,15 @@ pub(super) fn principal(proof: &Proof, expires_at_ms: Option<u64>) -> Option<Box
     let says_more = !proof.attributes.is_empty()
         || expires_at_ms.is_some()
         || proof.is_superuser
-        || !proof.rules.is_empty();
+        || !proof.rules.is_empty()
+        || !proof.revocations.is_empty();
     says_more.then(|| {
         Box::new(Principal {
             attributes: proof.attributes.clone(),
             expires_at_ms,
             is_superuser: proof.is_superuser,
             rules: proof.rules.clone(),
+            revocations: proof.revocations.clone(),
             ..Principal::default()
         })
     })

@@ -19,6 +19,7 @@ mod breaker;
 mod cache;
 mod fair_queue;
 mod fetch;
+mod file_changes;
 mod files;
 mod jwks;
 mod jwt;
@@ -29,6 +30,7 @@ pub mod passwords;
 mod plugin_hashes;
 pub mod policy_file;
 mod registry;
+pub mod registry_changes;
 mod request;
 pub mod rules;
 pub mod scram;
@@ -43,8 +45,7 @@ use std::time::Instant;
 
 use broker::Reauthenticate;
 use codec::Reason;
-use policy::OwnRules;
-use policy::{Attributes, Principal};
+use policy::{Attributes, OwnRules, Principal, Revocation};
 
 use acl_claim::Subject;
 use base::Clock;
@@ -53,6 +54,7 @@ use config::template::Template;
 use config::{Auth, FILE, Method, Provider};
 use driver::Origin;
 use fetch::Net;
+pub use file_changes::ReplaceError;
 use files::Passwords;
 use jwks::Jwt;
 pub use jwt::written_attributes;
@@ -153,6 +155,8 @@ pub struct Proof {
     pub is_superuser: bool,
     /// Access rules that its credential states.
     pub rules: OwnRules,
+    /// Of registries, which may take back what they have said.
+    pub revocations: Vec<Revocation>,
 }
 
 /// Takes the opinion of a provider.
@@ -315,14 +319,40 @@ impl Authenticator {
                     service.clear();
                     Ok(())
                 }
-                ProviderKind::Certificate { .. } => Ok(()),
-                ProviderKind::Registry(registry) => registry.reload(),
+                ProviderKind::Certificate { .. } | ProviderKind::Registry(_) => Ok(()),
             };
             if let Err(detail) = read {
                 outcome = outcome.and(Err(AuthError::Provider { name: name.clone(), detail }));
             }
         }
         outcome
+    }
+
+    /// Reads the registries again, each whole or not at all. Returns how many log-ins they have
+    /// revoked: their connections have to be ended.
+    ///
+    /// # Errors
+    ///
+    /// The first registry that cannot be used, with the number of all others; it stays in force.
+    pub fn reload_registries(&self) -> (usize, Result<(), AuthError>) {
+        let (mut revoked, mut outcome) = (0, Ok(()));
+        for (name, kind) in &self.parts.providers {
+            let ProviderKind::Registry(registry) = kind else { continue };
+            match registry.reload() {
+                Ok(count) => revoked += count,
+                Err(detail) => {
+                    let error = AuthError::Provider { name: name.clone(), detail };
+                    outcome = outcome.and(Err(error));
+                }
+            }
+        }
+        (revoked, outcome)
+    }
+
+    /// Is there a registry?
+    pub fn has_registry(&self) -> bool {
+        let is_one = |(_, kind): &(String, ProviderKind)| matches!(kind, ProviderKind::Registry(_));
+        self.parts.providers.iter().any(is_one)
     }
 
     /// Those of a listener, by their names; none: all that there are.
@@ -504,16 +534,18 @@ impl Parts {
         let mut known = None;
         for (_, kind) in &self.providers {
             let ProviderKind::Registry(registry) = kind else { continue };
-            match registry.user(username) {
+            let (user, revocation) = registry.user(username);
+            match user {
                 User::Unknown => {}
                 User::Known(client) => {
                     known.get_or_insert(client);
                 }
                 User::Disabled => return Err(DISABLED),
             }
+            proof.revocations.push(revocation);
         }
         if let Some(client) = known {
-            proof.attributes = client.attributes;
+            proof.attributes = client.attributes.clone();
         }
         Ok(())
     }

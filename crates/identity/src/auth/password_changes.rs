@@ -1,10 +1,9 @@
 //! Changes of a password file: whole or not at all, and nothing else in it is touched.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::io;
 use std::path::Path;
 
+use super::file_changes::{ReplaceError, Seen, read as read_file, replace};
 use super::passwords::{PasswordFile, check_username, is_of, user_lines, with_user};
 
 /// A change that was not made. The file is as it was.
@@ -15,7 +14,7 @@ pub enum ChangeError {
     #[error("cannot read {path}: {source}")]
     Read { path: String, source: io::Error },
     #[error("cannot write {path}: {source}")]
-    Write { path: String, source: io::Error },
+    Write { path: String, source: ReplaceError },
     #[error("{path}:{line}: {detail}")]
     Line { path: String, line: usize, detail: &'static str },
     #[error("user '{user}' is not in {path}")]
@@ -37,13 +36,13 @@ pub struct NewSecret<'a> {
 ///
 /// What is wrong with the name, the password or the file.
 pub fn put_user(path: &Path, user: &str, new: &NewSecret<'_>) -> Result<(), ChangeError> {
-    let text = match read(path) {
+    let (text, seen) = match read(path) {
         Err(ChangeError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            String::new()
+            (String::new(), None)
         }
-        read => read?,
+        read => read.map(|(text, seen)| (text, Some(seen)))?,
     };
-    put(path, &text, user, new)
+    put(path, (&text, seen), user, new)
 }
 
 /// Makes a file with one user in place of what there is.
@@ -52,7 +51,7 @@ pub fn put_user(path: &Path, user: &str, new: &NewSecret<'_>) -> Result<(), Chan
 ///
 /// As [`put_user`].
 pub fn create_file(path: &Path, user: &str, new: &NewSecret<'_>) -> Result<(), ChangeError> {
-    put(path, "", user, new)
+    put(path, ("", None), user, new)
 }
 
 /// Deletes a user.
@@ -61,60 +60,38 @@ pub fn create_file(path: &Path, user: &str, new: &NewSecret<'_>) -> Result<(), C
 ///
 /// There is none of that name, or the file cannot be used.
 pub fn delete_user(path: &Path, user: &str) -> Result<(), ChangeError> {
-    let text = read(path)?;
+    let (text, seen) = read(path)?;
     if !text.lines().any(|line| is_of(line, user)) {
         let (user, path) = (user.to_owned(), path.display().to_string());
         return Err(ChangeError::Unknown { user, path });
     }
-    replace(path, &with_user(&text, user, &[]))
+    write(path, &with_user(&text, user, &[]), Some(seen))
 }
 
-fn put(path: &Path, text: &str, user: &str, new: &NewSecret<'_>) -> Result<(), ChangeError> {
+fn put(
+    path: &Path,
+    (text, seen): (&str, Option<Seen>),
+    user: &str,
+    new: &NewSecret<'_>,
+) -> Result<(), ChangeError> {
     check_username(user).map_err(ChangeError::Username)?;
     if new.password.is_empty() {
         return Err(ChangeError::Empty);
     }
-    replace(path, &with_user(text, user, &user_lines(user, new.password, new.scram)))
+    write(path, &with_user(text, user, &user_lines(user, new.password, new.scram)), seen)
 }
 
 /// A line that the broker would refuse is reported now rather than at its next start.
-fn read(path: &Path) -> Result<String, ChangeError> {
+fn read(path: &Path) -> Result<(String, Seen), ChangeError> {
     let shown = || path.display().to_string();
-    let text =
-        fs::read_to_string(path).map_err(|source| ChangeError::Read { path: shown(), source })?;
+    let (text, seen) =
+        read_file(path).map_err(|source| ChangeError::Read { path: shown(), source })?;
     let parsed = PasswordFile::parse(&text);
     parsed.map_err(|(line, detail)| ChangeError::Line { path: shown(), line, detail })?;
-    Ok(text)
+    Ok((text, seen))
 }
 
-fn replace(path: &Path, text: &str) -> Result<(), ChangeError> {
-    let shown = || path.display().to_string();
-    write(path, text).map_err(|source| ChangeError::Write { path: shown(), source })
-}
-
-/// Whole or not at all: a broker that reloads meanwhile sees the old file or the new one. Owner and
-/// mode of an existing file stay; a new one is its owner's alone.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    // Through a symbolic link: the link stays, what it points to is replaced.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".new-{}", std::process::id()));
-    let new = path.with_file_name(name);
-    let written = write_new(&new, &path, text).and_then(|()| fs::rename(&new, &path));
-    if written.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&new);
-    }
-    written
-}
-
-fn write_new(new: &Path, old: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(new)?;
-    file.write_all(text.as_bytes())?;
-    if let Ok(metadata) = fs::metadata(old) {
-        // Only root may give a file away; for others the file already is their own.
-        let _ = chown(new, Some(metadata.uid()), Some(metadata.gid()));
-        fs::set_permissions(new, fs::Permissions::from_mode(metadata.mode() & 0o7777))?;
-    }
-    file.sync_all()
+fn write(path: &Path, text: &str, seen: Option<Seen>) -> Result<(), ChangeError> {
+    let path_text = || path.display().to_string();
+    replace(path, text, seen).map_err(|source| ChangeError::Write { path: path_text(), source })
 }

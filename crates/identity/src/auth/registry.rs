@@ -8,54 +8,102 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 
 use net::CertificateInfo;
+use policy::{Attributes, Revocation};
 
-use super::{AuthRequest, Opinion, Proof};
+use super::{AuthRequest, Opinion, Proof, lock};
 use crate::event_grid::{Client, Resources, Scheme, folded, read};
 use config::{NameSource, RegistryConfig};
 
 /// Registered clients, which may change.
 pub(super) struct Registry {
     config: RegistryConfig,
-    clients: RwLock<Arc<Clients>>,
+    state: Mutex<State>,
+}
+
+/// Log-ins and changes take turns here: each log-in relies on what is in force, and each change
+/// finds all log-ins that have relied on what it replaces.
+struct State {
+    clients: Clients,
+    /// By the folded name of the client: as many as there are connections and sessions at most.
+    relied: HashMap<String, Vec<Relied>>,
+    /// At so many names those that nobody relies on any more are dropped.
+    names_max: usize,
 }
 
 /// By their folded names.
-type Clients = HashMap<String, Client>;
+type Clients = HashMap<String, Arc<Client>>;
+
+/// What log-ins have relied on, and what ends their connections.
+struct Relied {
+    basis: Basis,
+    revocation: Revocation,
+}
+
+/// What the registry has said to a log-in.
+#[derive(PartialEq)]
+enum Basis {
+    /// The certificate is that of the client. With its thumbprint where that decides.
+    Certificate(Arc<Client>, Option<String>),
+    /// A user of the password file has these attributes. None: it is not in the registry.
+    Password(String, Option<Attributes>),
+}
 
 /// What the registry says of a user of the password file.
 pub(super) enum User {
     Unknown,
-    Known(Client),
+    Known(Arc<Client>),
     Disabled,
 }
+
+/// Names at which those that nobody relies on are dropped for the first time.
+const NAMES_MIN: usize = 1_024;
 
 impl Registry {
     /// # Errors
     ///
     /// A file that cannot be used.
     pub(super) fn load(config: &RegistryConfig) -> Result<Self, String> {
-        let clients = RwLock::new(Arc::new(clients_of(&config.file)?));
-        Ok(Self { config: config.clone(), clients })
+        let clients = clients_of(&config.file)?;
+        let state = State { clients, relied: HashMap::new(), names_max: NAMES_MIN };
+        Ok(Self { config: config.clone(), state: Mutex::new(state) })
     }
 
-    /// Reads the file again. One that cannot be used changes nothing.
-    pub(super) fn reload(&self) -> Result<(), String> {
-        let clients = Arc::new(clients_of(&self.config.file)?);
-        *self.clients.write().unwrap_or_else(PoisonError::into_inner) = clients;
-        Ok(())
+    /// Reads the file again. One that cannot be used changes nothing. Log-ins that have relied on
+    /// what is not so any more are revoked: returns how many.
+    pub(super) fn reload(&self) -> Result<usize, String> {
+        let clients = clients_of(&self.config.file)?;
+        let mut state = lock(&self.state);
+        let State { clients: in_force, relied, .. } = &mut *state;
+        let replaced = std::mem::replace(in_force, clients);
+        let mut revoked = 0;
+        relied.retain(|name, all| {
+            all.retain(|one| {
+                let holds = one.basis.holds(in_force.get(name));
+                if !holds {
+                    one.revocation.revoke();
+                    revoked += 1;
+                }
+                holds && one.revocation.is_shared()
+            });
+            !all.is_empty()
+        });
+        drop(state);
+        drop(replaced);
+        Ok(revoked)
     }
 
     pub(super) fn ask(&self, request: &AuthRequest) -> Opinion {
         let Some(certificate) = request.certificate.as_deref() else { return Opinion::NotMine };
-        let clients = self.clients();
+        let mut state = lock(&self.state);
+        let clients = &state.clients;
         let client = match request.username.as_deref().filter(|name| !name.is_empty()) {
             Some(username) => clients.get(&folded(username)),
-            None => self.find_by(certificate, &clients),
+            None => self.find_by(certificate, clients),
         };
-        let Some(client) = client else { return Opinion::NotMine };
+        let Some(client) = client.cloned() else { return Opinion::NotMine };
         let Some(scheme) = &client.scheme else { return Opinion::NotMine };
         if !client.is_enabled {
             return Opinion::No(DISABLED.into());
@@ -64,27 +112,32 @@ impl Registry {
             let word = scheme.word();
             return Opinion::No(format!("the certificate does not match the client ({word})"));
         }
+        let is_by_thumbprint = matches!(scheme, Scheme::Thumbprints(_));
+        let thumbprint = is_by_thumbprint.then(|| certificate.fingerprint_sha256.clone());
+        let revocation = state.relies(
+            folded(&client.authentication_name),
+            Basis::Certificate(client.clone(), thumbprint),
+        );
         Opinion::Yes(Proof {
             username: Some(client.authentication_name.clone()),
             attributes: client.attributes.clone(),
+            revocations: vec![revocation],
             ..Proof::default()
         })
     }
 
-    /// What it says of a user whose password was right.
-    pub(super) fn user(&self, username: &str) -> User {
-        match self.clients().get(&folded(username)) {
-            Some(client) if !client.is_enabled => User::Disabled,
-            // A password proves the name as the password file has it.
-            Some(client) if client.scheme.is_none() && client.authentication_name == username => {
-                User::Known(client.clone())
-            }
-            _ => User::Unknown,
-        }
-    }
-
-    fn clients(&self) -> Arc<Clients> {
-        self.clients.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What it says of a user whose password was right, and what revokes that.
+    pub(super) fn user(&self, username: &str) -> (User, Revocation) {
+        let mut state = lock(&self.state);
+        let name = folded(username);
+        let user = user_of(username, state.clients.get(&name));
+        let attributes = match &user {
+            User::Known(client) => Some(client.attributes.clone()),
+            User::Unknown => None,
+            User::Disabled => return (user, Revocation::default()),
+        };
+        let revocation = state.relies(name, Basis::Password(username.to_owned(), attributes));
+        (user, revocation)
     }
 
     /// The first source that the certificate has decides, and nothing behind it.
@@ -92,10 +145,62 @@ impl Registry {
         &self,
         certificate: &CertificateInfo,
         clients: &'a Clients,
-    ) -> Option<&'a Client> {
+    ) -> Option<&'a Arc<Client>> {
         let names = self.config.names.iter().map(|source| names_of(*source, certificate));
         let names = names.into_iter().find(|names| !names.is_empty())?;
         names.iter().find_map(|name| clients.get(&folded(name)))
+    }
+}
+
+impl State {
+    /// A log-in relies on this: what revokes it, which all that rely on the same share.
+    fn relies(&mut self, name: String, basis: Basis) -> Revocation {
+        if self.relied.len() >= self.names_max {
+            self.relied.retain(|_, all| all.iter().any(|one| one.revocation.is_shared()));
+            self.names_max = NAMES_MIN.max(2 * self.relied.len());
+        }
+        let all = self.relied.entry(name).or_default();
+        if let Some(one) = all.iter().find(|one| one.basis == basis) {
+            return one.revocation.clone();
+        }
+        let revocation = Revocation::default();
+        all.push(Relied { basis, revocation: revocation.clone() });
+        revocation
+    }
+}
+
+impl Basis {
+    /// Does it hold for the client as it is registered now?
+    fn holds(&self, now: Option<&Arc<Client>>) -> bool {
+        match self {
+            Self::Certificate(then, thumbprint) => now.is_some_and(|now| {
+                let is_same = now.is_enabled
+                    && now.authentication_name == then.authentication_name
+                    && now.attributes == then.attributes;
+                let fits = match (thumbprint, &now.scheme) {
+                    (Some(own), Some(Scheme::Thumbprints(allowed))) => allowed.contains(own),
+                    (_, scheme) => *scheme == then.scheme,
+                };
+                is_same && fits
+            }),
+            Self::Password(username, attributes) => match user_of(username, now) {
+                User::Disabled => false,
+                User::Unknown => attributes.is_none(),
+                User::Known(now) => attributes.as_ref() == Some(&now.attributes),
+            },
+        }
+    }
+}
+
+/// What a registered client of a name says of a user of the password file.
+fn user_of(username: &str, client: Option<&Arc<Client>>) -> User {
+    match client {
+        Some(client) if !client.is_enabled => User::Disabled,
+        // A password proves the name as the password file has it.
+        Some(client) if client.scheme.is_none() && client.authentication_name == username => {
+            User::Known(client.clone())
+        }
+        _ => User::Unknown,
     }
 }
 
@@ -109,7 +214,8 @@ fn clients_of(path: &Path) -> Result<Clients, String> {
                       policy file";
         return Err(in_file(path, detail));
     }
-    Ok(clients.into_iter().map(|client| (folded(&client.authentication_name), client)).collect())
+    let named = |client: Client| (folded(&client.authentication_name), Arc::new(client));
+    Ok(clients.into_iter().map(named).collect())
 }
 
 fn in_file(path: &Path, detail: &str) -> String {
@@ -277,12 +383,12 @@ mod tests {
         assert_eq!(opinion, Opinion::No(DISABLED.into()));
         let opinion = registry.ask(&shown(Some("anna"), Some(certificate())));
         assert_eq!(opinion, Opinion::NotMine, "a certificate proves no user of the password file");
-        assert!(matches!(registry.user("anna"), User::Known(_)));
-        assert!(matches!(registry.user("Anna"), User::Unknown), "another user");
-        assert!(matches!(registry.user("cert"), User::Unknown), "known by its certificate only");
-        assert!(matches!(registry.user("nobody"), User::Unknown));
+        assert!(matches!(registry.user("anna").0, User::Known(_)));
+        assert!(matches!(registry.user("Anna").0, User::Unknown), "another user");
+        assert!(matches!(registry.user("cert").0, User::Unknown), "known by its certificate only");
+        assert!(matches!(registry.user("nobody").0, User::Unknown));
         for name in ["bruno", "Bruno", "pump"] {
-            assert!(matches!(registry.user(name), User::Disabled), "{name}");
+            assert!(matches!(registry.user(name).0, User::Disabled), "{name}");
         }
     }
 
@@ -307,5 +413,100 @@ mod tests {
         std::fs::write(&file, "[]").unwrap();
         registry.reload().unwrap();
         assert_eq!(registry.ask(&shown(Some("a"), Some(certificate()))), Opinion::NotMine);
+    }
+
+    fn revocation_of(opinion: Opinion) -> Revocation {
+        match opinion {
+            Opinion::Yes(mut proof) => proof.revocations.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_change_revokes_log_ins_that_relied_on_what_it_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("clients.json");
+        let config = RegistryConfig { file: file.clone(), names: Vec::new() };
+        let thumbprints = |all: &[&str]| {
+            let all: Vec<String> = all.iter().map(|two| two.repeat(32)).collect();
+            json!({ "validationScheme": "ThumbprintMatch", "allowedThumbprints": all })
+        };
+        let put = |state: &str, certificate: Value, at: &str| {
+            let one = json!({
+                "name": "Pump",
+                "state": state,
+                "clientCertificateAuthentication": certificate,
+                "attributes": { "at": at },
+            });
+            std::fs::write(&file, json!([one, { "name": "otto", "attributes": {} }]).to_string())
+                .unwrap();
+        };
+        let subject = json!({ "validationScheme": "SubjectMatchesAuthenticationName" });
+        let showing = certificate();
+        let (own, rotated) = (thumbprints(&["ab"]), thumbprints(&["cd", "ab"]));
+        for (state, certificate, at, holds) in [
+            ("Enabled", own.clone(), "a", true),
+            ("Enabled", rotated, "a", true),
+            ("Enabled", thumbprints(&["cd"]), "a", false),
+            ("Enabled", own.clone(), "b", false),
+            ("Disabled", own.clone(), "a", false),
+            ("Enabled", subject, "a", false),
+            ("Enabled", json!(null), "a", false),
+        ] {
+            put("Enabled", own.clone(), "a");
+            let registry = Registry::load(&config).unwrap();
+            let ask = || revocation_of(registry.ask(&shown(Some("pump"), Some(showing.clone()))));
+            let (first, second) = (ask(), ask());
+            let otto = registry.user("otto").1;
+            assert_eq!(first, second, "connections that rely on the same share it");
+            put(state, certificate.clone(), at);
+            assert_eq!(registry.reload().unwrap(), usize::from(!holds), "{certificate} {at}");
+            assert_eq!((first.is_revoked(), second.is_revoked()), (!holds, !holds));
+            assert!(!otto.is_revoked(), "another client");
+            assert_eq!(registry.reload().unwrap(), 0, "once");
+            std::fs::write(&file, "[]").unwrap();
+            assert_eq!(registry.reload().unwrap(), 1 + usize::from(holds), "both are deleted");
+            assert!(first.is_revoked() && otto.is_revoked());
+        }
+    }
+
+    #[test]
+    fn a_user_of_the_password_file_is_revoked_when_the_registry_knows_it_otherwise() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("clients.json");
+        let config = RegistryConfig { file: file.clone(), names: Vec::new() };
+        let put = |clients: Value| std::fs::write(&file, clients.to_string()).unwrap();
+        let known = json!([{ "name": "anna", "attributes": { "at": "a" } }]);
+        for (now, holds) in [
+            (json!([]), true),
+            (json!([{ "name": "Anna", "attributes": {} }]), true),
+            (known.clone(), false),
+            (json!([{ "name": "ANNA", "attributes": {}, "state": "Disabled" }]), false),
+        ] {
+            put(json!([]));
+            let registry = Registry::load(&config).unwrap();
+            let (user, revocation) = registry.user("anna");
+            assert!(matches!(user, User::Unknown));
+            put(now.clone());
+            registry.reload().unwrap();
+            assert_eq!(revocation.is_revoked(), !holds, "{now}");
+        }
+        put(known);
+        let registry = Registry::load(&config).unwrap();
+        let revocation = registry.user("anna").1;
+        put(json!([]));
+        registry.reload().unwrap();
+        assert!(revocation.is_revoked(), "its attributes are gone");
+    }
+
+    #[test]
+    fn what_nobody_relies_on_is_dropped_and_what_somebody_relies_on_stays() {
+        let registry = registry(json!([]), &[]);
+        let kept: Vec<_> = (0..10).map(|at| registry.user(&format!("kept-{at}")).1).collect();
+        (0..10 * NAMES_MIN).for_each(|at| drop(registry.user(&format!("gone-{at}"))));
+        assert!(lock(&registry.state).relied.len() <= 2 * NAMES_MIN);
+        let state = lock(&registry.state);
+        assert!(kept.iter().all(Revocation::is_shared));
+        assert!((0..10).all(|at| state.relied.contains_key(&format!("kept-{at}"))));
     }
 }

@@ -28,6 +28,7 @@ pub(super) const TAGS: &[(&str, &str, &str)] = &[
     ("authorization", "permissions", "Decisions of access rules."),
     ("permissions", "permissions", "Decisions of access rules."),
     ("users", "users", "Users of the password file."),
+    ("registry", "registry", "Registered clients, as in Event Grid."),
     ("events", "streams", "Streams of server-sent events."),
     ("trace", "streams", "Streams of server-sent events."),
     ("namespaces", "namespaces", "Isolated tenants on one broker."),
@@ -56,8 +57,22 @@ const ENUMS: &[(&str, &str, &[&str])] = &[
     ("Namespace", "maker", &["broker", "configuration", "client", "operator"]),
     ("Permission", "action", ACTIONS),
     ("PermissionQuestion", "action", ACTIONS),
+    ("RegisteredClient", "state", &["Enabled", "Disabled"]),
+    (
+        "CertificateMatch",
+        "validationScheme",
+        &[
+            "ThumbprintMatch",
+            "SubjectMatchesAuthenticationName",
+            "DnsMatchesAuthenticationName",
+            "EmailMatchesAuthenticationName",
+            "IpMatchesAuthenticationName",
+            "UriMatchesAuthenticationName",
+        ],
+    ),
 ];
 
+const THUMBPRINT: &str = "3b6f1c0e0a4d5b7c8e9fa0b1c2d3e4f50617283940516273849506172839405a";
 const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 const ACTIONS: &[&str] = &["publish", "subscribe", "receive"];
 
@@ -66,6 +81,8 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("action", "publish"),
     ("active", "node-1"),
     ("address", "192.0.2.7:51234"),
+    ("allowedThumbprints", THUMBPRINT),
+    ("authenticationName", "pump-1"),
     ("advertise", "mqtt://192.0.2.1:1883"),
     ("client_id", "dev-7"),
     ("cursor", "0.100"),
@@ -153,6 +170,9 @@ fn example(name: &str, schema: &Value, known: &Known) -> Value {
     }
     if let Some(first) = schema["anyOf"].get(0) {
         return example(name, first, known);
+    }
+    if let Some(own) = schema.get("example") {
+        return own.clone();
     }
     if let Some(first) = schema["enum"].get(0) {
         return first.clone();

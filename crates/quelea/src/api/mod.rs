@@ -23,6 +23,7 @@ mod paging;
 mod params;
 mod permissions;
 mod problem;
+mod registry;
 mod routes;
 mod schema;
 mod scopes;
@@ -54,7 +55,7 @@ use call::Call;
 pub(crate) use logins::Owner;
 use logins::Proof;
 use problem::Problem;
-use routes::{Method, Outcome, ROUTES, Role, Route};
+use routes::{Method, Outcome, Role, Route, routes};
 use views::Caller;
 
 use crate::cluster::Member;
@@ -79,8 +80,8 @@ pub(crate) struct Api {
     pub(crate) authenticator: Arc<ApiAuthenticator>,
     calls: Arc<Semaphore>,
     audit: Arc<AuditLog>,
-    /// Held by a call that changes the password file.
-    users: tokio::sync::Mutex<()>,
+    /// Held by a call that changes a file of users or clients.
+    files: tokio::sync::Mutex<()>,
     pub(crate) shards: Shards,
     pub(crate) facts: Facts,
 }
@@ -114,7 +115,7 @@ impl Api {
             authenticator,
             calls,
             audit: Arc::default(),
-            users: tokio::sync::Mutex::default(),
+            files: tokio::sync::Mutex::default(),
             shards,
             facts,
         })
@@ -124,7 +125,7 @@ impl Api {
 /// All routes, below [`API_PREFIX`].
 pub(crate) fn router(api: Api) -> Router {
     let mut router = Router::new();
-    for route in ROUTES {
+    for route in routes() {
         let handle =
             move |State(api): State<Arc<Api>>, request: Request| handle(api, route, request);
         router = router.route(route.path, on(route.method.filter(), handle));
@@ -140,9 +141,9 @@ pub(crate) fn router(api: Api) -> Router {
         methods",
         )
     };
-    let routes =
+    let all =
         router.method_not_allowed_fallback(not_allowed).fallback(unknown).with_state(Arc::new(api));
-    Router::new().nest(API_PREFIX, routes)
+    Router::new().nest(API_PREFIX, all)
 }
 
 /// The API of a node that knows nothing yet: all routes answer with the reason.

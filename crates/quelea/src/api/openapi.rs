@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::events::MEDIA_TYPE;
 use super::examples;
 use super::problem::ProblemDetails;
-use super::routes::{Method, Param, ParamKind, ROUTES, Role, Route};
+use super::routes::{Method, Param, ParamKind, Role, Route, routes};
 use super::schema::{Described, Known};
 use super::scopes;
 use config::API_PREFIX;
@@ -15,7 +15,7 @@ pub fn document() -> Value {
     let mut known = Known::new();
     ProblemDetails::schema(&mut known);
     let mut paths = Map::new();
-    for route in ROUTES {
+    for route in routes() {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.as_str().to_lowercase()] = operation(route, &mut known);
     }
@@ -111,10 +111,14 @@ fn problems(route: &Route) -> Vec<(u16, &'static str)> {
     if route.path == "/bans" && route.method == Method::Delete {
         problems.push((409, "The ban is in `auth.ban_file`, which the API does not change."));
     }
+    if route.path.starts_with("/registry/") {
+        problems.push((409, "No registry is configured, or its file cannot be used."));
+    }
     if takes_namespace && route.answer.is_some() && route.method != Method::Get {
         problems.push((409, "The namespace is being deleted."));
     }
-    let may_fill = route.body.is_some() || route.path.ends_with("/disconnect");
+    let changes_file = route.path.starts_with("/registry/") && route.method != Method::Get;
+    let may_fill = route.body.is_some() || changes_file || route.path.ends_with("/disconnect");
     if may_fill {
         problems.push((507, "No memory, disk space or quota is left."));
     }
@@ -163,7 +167,7 @@ mod tests {
     fn every_route_is_there_once_and_refers_to_what_is_there() {
         let document = document();
         let mut ids = HashSet::new();
-        for route in ROUTES {
+        for route in routes() {
             let method = route.method.as_str().to_lowercase();
             let operation = &document["paths"][route.path][&method];
             assert!(ids.insert(operation["operationId"].clone()), "{}", route.path);

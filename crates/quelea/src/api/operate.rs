@@ -97,6 +97,20 @@ pub(crate) async fn reloaded(api: &Api) -> Result<Reloaded, Problem> {
     }
 }
 
+/// Reloads for the sake of one part, after a change of its file.
+pub(crate) async fn reloaded_part(api: &Api, name: &str) -> Result<(), Problem> {
+    let reloaded = reloaded(api).await?;
+    let part = reloaded.0.into_iter().find(|part| part.name == name);
+    match part.and_then(|part| part.error) {
+        None => Ok(()),
+        Some(error) => {
+            let detail = format!("the file is changed, but not reloaded: {error}");
+            let fix = "correct the file: `quelea serve --check-config` names its faults";
+            Err(Problem::new(StatusCode::CONFLICT, detail).fix(fix))
+        }
+    }
+}
+
 pub(crate) fn log_level(api: &Api) -> Outcome {
     let change = Logging::level()
         .unwrap_or(LevelChange { level: api.facts.config.log.level, until_secs: None });

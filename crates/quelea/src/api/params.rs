@@ -74,6 +74,13 @@ pub(super) const USERNAME: Param = Param {
     is_required: true,
     ..text("username", "The username, percent-encoded.")
 };
+pub(super) const NAMED_CLIENT: Param = Param {
+    location: ParamLocation::Path,
+    is_required: true,
+    ..text("name", "The authenticationName, percent-encoded.")
+};
+pub(super) const REGISTRY: Param =
+    some_text("registry", "The name of the provider. Default: the only registry.");
 pub(super) const LIMIT: Param = Param {
     kind: ParamKind::Number { min: 1, max: LIMIT_MAX },
     ..text("limit", "The most rows of the answer, 1 to 1000. Default: 100.")

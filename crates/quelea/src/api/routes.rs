@@ -31,8 +31,8 @@ use super::views::{
     Receiver, Retain, Retained, Setting, Subscription,
 };
 use super::{
-    Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces, trace,
-    users,
+    Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces, registry,
+    trace, users,
 };
 
 /// What is done for whom.
@@ -121,7 +121,7 @@ impl Role {
     }
 }
 
-const GET: Route = Route {
+pub(super) const GET: Route = Route {
     method: Method::Get,
     path: "",
     role: Role::Viewer,
@@ -136,7 +136,11 @@ const GET: Route = Route {
 };
 
 /// All of them.
-pub(crate) const ROUTES: &[Route] = &[
+pub(crate) fn routes() -> impl Iterator<Item = &'static Route> + Clone {
+    OWN.iter().chain(registry::ROUTES)
+}
+
+const OWN: &[Route] = &[
     Route {
         path: "/openapi.json",
         about: "This document.",
@@ -735,12 +739,12 @@ mod tests {
 
     #[test]
     fn what_a_standby_answers_changes_nothing() {
-        let answered: Vec<&Route> = ROUTES.iter().filter(|route| route.without_shards).collect();
+        let answered: Vec<&Route> = routes().filter(|route| route.without_shards).collect();
         // Log-in sessions are of the node.
         let is_log_in = |route: &Route| route.path.starts_with("/sessions");
         assert!(answered.iter().all(|route| route.method == Method::Get || is_log_in(route)));
         assert!(answered.iter().any(|route| route.path == "/cluster"));
-        let refused = |path| ROUTES.iter().any(|it| it.path == path && !it.without_shards);
+        let refused = |path| routes().any(|it| it.path == path && !it.without_shards);
         assert!(["/clients", "/bans", "/retained", "/publish"].into_iter().all(refused));
     }
 }

@@ -14,7 +14,7 @@ use super::paging::bad_cursor;
 use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::{Rows, record};
-use super::{Api, json, operate};
+use super::{Api, json, operate, registry};
 
 record! {
     /// A user of the password file.
@@ -76,14 +76,9 @@ async fn change(
     api: &Arc<Api>,
     change: impl FnOnce() -> Result<(), ChangeError> + Send + 'static,
 ) -> Outcome {
-    let _alone = api.users.lock().await;
+    let _alone = api.files.lock().await;
     tokio::task::spawn_blocking(change).await.map_err(|_| failed())??;
-    let reloaded = operate::reloaded(api).await?;
-    let refused = reloaded.0.into_iter().find(|part| part.name == PASSWORDS);
-    match refused.and_then(|part| part.error) {
-        None => Ok(None),
-        Some(error) => Err(unusable(format!("the file is changed, but not reloaded: {error}"))),
-    }
+    operate::reloaded_part(api, PASSWORDS).await.map(|()| None)
 }
 
 /// The part of a reload that has the password file.
@@ -119,11 +114,8 @@ impl From<ChangeError> for Problem {
             ChangeError::Empty => Self::bad("body, password", detail),
             ChangeError::Unknown { .. } => Self::new(StatusCode::NOT_FOUND, detail),
             ChangeError::Line { .. } => unusable(detail),
-            ChangeError::Read { .. } | ChangeError::Write { .. } => {
-                let fix = "nothing was changed: check the disk, and that the broker may write \
-                           the file and its directory";
-                Self::new(StatusCode::INSUFFICIENT_STORAGE, detail).fix(fix)
-            }
+            ChangeError::Read { source, .. } => registry::not_replaced(&source.into(), detail),
+            ChangeError::Write { source, .. } => registry::not_replaced(&source, detail),
         }
     }
 }

@@ -233,6 +233,7 @@ fn filters_of(reported: &ReportedFilters, have_qos: bool) -> Value {
 }
 
 const DENIED: &str = "a PUBLISH or SUBSCRIBE was denied (access.deny_action)";
+const REVOKED: &str = "the entry of the client in the registry was changed or deleted";
 
 /// The row of the table, the word that Azure Event Grid has for it, and a sentence.
 fn how_it_ended(ended: &Ended) -> (&'static EventKind, &'static str, Cow<'static, str>) {
@@ -278,6 +279,7 @@ fn how_it_ended(ended: &Ended) -> (&'static EventKind, &'static str, Cow<'static
         Ended::CredentialExpired => {
             (&table::CLOSED, "ClientAuthenticationError", "the credential has expired")
         }
+        Ended::CredentialRevoked => (&table::CLOSED, "ClientAuthenticationError", REVOKED),
         Ended::Banned => (&table::CLOSED, "ServerInitiatedDisconnect", "the client was banned"),
         Ended::QueueFull => {
             (&table::CLOSED_AT_LIMIT, "SessionOverflow", "the queue of the session is full")
@@ -386,6 +388,7 @@ pub(super) mod tests {
             Ended::NotAuthorized,
             Ended::Denied,
             Ended::CredentialExpired,
+            Ended::CredentialRevoked,
             Ended::Banned,
         ]
     }

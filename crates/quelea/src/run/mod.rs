@@ -64,7 +64,7 @@ use data::Stamps;
 pub use journals::{FIGURES, Figure, JournalBoard, JournalState};
 pub use limiter::{ConnectionLimiter, Counts, TurnedAway};
 pub(crate) use limits::durability;
-pub(crate) use reloads::{Reloaded, Reloads};
+pub(crate) use reloads::{REGISTRIES, Reloaded, Reloads};
 pub use timing::Timing;
 
 pub use bridges::BridgeBoard;

@@ -7,6 +7,9 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::low_level::raise;
 use tokio::sync::oneshot;
 
+/// The part of a reload that has the registries.
+pub(crate) const REGISTRIES: &str = "registries";
+
 /// What came of a reload, part by part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reloaded(pub(crate) Vec<ReloadedPart>);

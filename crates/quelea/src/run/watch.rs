@@ -19,7 +19,7 @@ use super::keeper::Keeper;
 use super::limiter::ConnectionLimiter;
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
-use super::reloads::{Reloaded, Reloads};
+use super::reloads::{REGISTRIES, Reloaded, Reloads};
 use super::service::ServiceManager;
 use super::worker::Order;
 use crate::api::ApiAuthenticator;
@@ -149,6 +149,7 @@ impl Watch<'_> {
                 force")
             }
         }
+        self.reload_registries(&mut reloaded);
         let bans = self.limiter.bans.reload();
         reloaded.note("bans", &bans);
         match bans {
@@ -182,6 +183,27 @@ impl Watch<'_> {
         }
         self.note_certificates();
         reloaded
+    }
+
+    /// Connections that rely on what is not registered any more end. Those that are on their way
+    /// to a worker come there after this, or are refused there.
+    fn reload_registries(&self, reloaded: &mut Reloaded) {
+        if !self.authenticator.has_registry() {
+            return;
+        }
+        let (revoked, read) = self.authenticator.reload_registries();
+        reloaded.note(REGISTRIES, &read);
+        match read {
+            Ok(()) => tracing::info!(revoked, "registries reloaded"),
+            Err(error) => {
+                tracing::error!(%error, "registry not reloaded; the old one stays in force");
+            }
+        }
+        if revoked > 0 {
+            for mailbox in self.mailboxes.iter() {
+                mailbox.put(Item::Order(Order::Revoked));
+            }
+        }
     }
 
     /// Takes namespaces as the configuration has them now, and the rules in all of them. Where

@@ -70,6 +70,8 @@ pub(in crate::run) enum Order {
         listed: Arc<Lists>,
         ends: bool,
     },
+    /// Ends the connections of those whose credential was revoked.
+    Revoked,
     /// Keep the files of all journals as they are until `Unpin`, and say which they are.
     Pin(Sender<Pinned>),
     Unpin,
@@ -174,6 +176,9 @@ impl Host for Os {
     }
 
     fn refuses(&self, request: &ConnectRequest) -> Option<Reason> {
+        if request.principal.as_ref().is_some_and(|principal| principal.is_revoked()) {
+            return Some(Reason::NOT_AUTHORIZED);
+        }
         let wall_secs = self.parts.clock.wall_secs();
         let is_banned = !self.bans.are_empty()
             && self.is_banned(request.name(), request.proved_username(), &request.peer, wall_secs);
@@ -251,6 +256,7 @@ impl Host for Os {
     fn on_order(&mut self, order: Order, shards: &mut [Shard], now_ms: u64) {
         match order {
             Order::Bans { listed, ends } => self.on_bans(listed, ends, shards, now_ms),
+            Order::Revoked => shards.iter_mut().for_each(|shard| shard.on_revoked(now_ms)),
             Order::Pin(answer) => pin_journals(shards, &answer),
             Order::Unpin => {
                 shards.iter_mut().filter_map(Shard::journal_mut).for_each(Journal::unpin)
