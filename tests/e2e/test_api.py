@@ -596,3 +596,29 @@ def test_check_config_finds_what_a_start_would_miss(tmp_path, passwords):
     assert code == 2 and "'nobody'" in told
     code, told = check(USERS, tmp_path / "users")
     assert code == 2 and "is not a directory" in told
+
+
+def test_limits_and_what_is_used_of_them(start):
+    config = CONFIG.replace('tcp://127.0.0.1:0"', 'tcp://127.0.0.1:0"\nname = "in"\nconnections_max = 3')
+    broker = start(config)
+    peers = [Peer(broker.port()).accepted(client_id=f"c{number}") for number in range(2)]
+    items = Api(broker)("GET", "/limits")["items"]
+    found = {(row["kind"], row["owner"], row["name"]): row for row in items}
+    row = found["listener", "in", "connections_max"]
+    assert (row["max"], row["used"], row["unit"]) == (3, 2, "connections")
+    row = found["broker", "", "limits.connections_max"]
+    assert row["used"] == 2 and row["max"] > 3
+    assert found["broker", "", "durability.log_bytes_max"]["max"] > 0
+    for peer in peers:
+        peer.close()
+
+
+def test_files_of_rules_are_those_in_force(start):
+    acl = "topic read news/#\n"
+    broker = start(CONFIG + '[access]\nacl_file = "{dir}/acl"\n', {"acl": acl})
+    (broker.directory / "acl").write_text("nonsense")
+    (file,) = Api(broker)("GET", "/access/files")["items"]
+    assert (file["text"], file["source"], file["namespace"]) == (acl, "access_file", "default")
+    broker.reload()
+    broker.wait_for_log(lambda event: event["message"].startswith("access rules not reloaded"))
+    assert Api(broker)("GET", "/access/files")["items"] == [file], "what is wrong was not taken"

@@ -26,10 +26,12 @@ PAGES = [
     ("events", "Events"),
     ("namespaces", "Namespaces"),
     ("permissions", "Permissions"),
+    ("rules", "Access rules"),
     ("bans", "Bans"),
     ("trace", "Trace"),
     ("listeners", "Listeners"),
     ("bridges", "Bridges"),
+    ("limits", "Limits"),
     ("memory", "Memory and drops"),
     ("audit", "Audit"),
     ("logs", "Durable log"),
@@ -415,6 +417,45 @@ addresses = ["tcp://127.0.0.1:1"]
 filter = "up/#"
 direction = "out"
 """
+
+
+def test_access_rules_are_shown_as_they_were_read(users, tab):
+    changed = "topic read other/#\n"
+    config = CONFIG + '[access]\nacl_file = "{dir}/acl"\n'
+    broker = Broker(config, {"users": users, "acl": "topic read news/#\n# <b>all</b>\n"})
+    try:
+        (broker.directory / "acl").write_text(changed)
+        dashboard = tab(broker)
+        dashboard.open("rules")
+        dashboard.log_in()
+        lines = dashboard.page.locator("ol.lines li")
+        expect(lines).to_have_text(["topic read news/#", "# <b>all</b>"])
+        broker.reload()
+        dashboard.page.reload()
+        expect(lines).to_have_text(["topic read other/#"])
+    finally:
+        broker.stop()
+
+
+def test_a_limit_that_is_nearly_used_up_is_marked(users, tab):
+    config = CONFIG.replace("[limits]", "[limits]\nretained_messages_max = 4")
+    config = config.replace('name = "devices"', 'name = "devices"\nconnections_max = 7')
+    broker = Broker(config, {"users": users})
+    try:
+        client = Client(broker, "one")
+        client.send(b"".join(publish(f"r/{number}", b"x", retain=True) for number in range(4)))
+        dashboard = tab(broker)
+        dashboard.open("limits")
+        dashboard.log_in("vera")
+        page = dashboard.page
+        row = page.get_by_role("row").filter(has_text="retained_messages_max")
+        expect(row).to_contain_text("100 %")
+        expect(row.locator(".badge.bad")).to_be_visible()
+        listeners = page.get_by_role("region", name="Listeners")
+        expect(listeners.locator("tbody tr")).to_contain_text("devices")
+        client.socket.close()
+    finally:
+        broker.stop()
 
 
 def test_events_as_they_happen(empty, tab):

@@ -6,6 +6,7 @@ import { has, learnRoutes, logOut, may, state } from "./api.js";
 import { redraw } from "./chart.js";
 import { Dialogs, html, notify, useApiState, useGet } from "./ui.js";
 import { Audit } from "./pages/audit.js";
+import { Limits } from "./pages/limits.js";
 import { LogIn } from "./pages/login.js";
 import { Memory } from "./pages/memory.js";
 import { Overview } from "./pages/overview.js";
@@ -19,6 +20,7 @@ import { Bridges } from "./pages/bridges.js";
 import { Listeners } from "./pages/listeners.js";
 import { Logs } from "./pages/logs.js";
 import { Cluster } from "./pages/cluster.js";
+import { Rules } from "./pages/rules.js";
 import { Settings } from "./pages/settings.js";
 import { Events } from "./pages/events.js";
 import { Messages } from "./pages/messages.js";
@@ -41,11 +43,13 @@ const PAGES = [
   { path: "trace", page: Trace, name: "Trace", key: "r", role: "operator", route: "GET /trace" },
   { path: "namespaces", page: Namespaces, name: "Namespaces", key: "n" },
   { path: "permissions", page: Permissions, name: "Permissions", key: "a", route: "POST /permissions/explain" },
+  { path: "rules", page: Rules, name: "Access rules", key: "y", role: "operator", route: "GET /access/files" },
   { path: "users", page: Users, name: "Users", key: "w", role: "admin", route: "GET /users" },
   { path: "bans", page: Bans, name: "Bans", key: "b" },
   { path: "listeners", page: Listeners, name: "Listeners", key: "l" },
   { path: "bridges", page: Bridges, name: "Bridges", key: "x", route: "GET /bridges" },
   { path: "memory", page: Memory, name: "Memory and drops", key: "m", route: "GET /memory" },
+  { path: "limits", page: Limits, name: "Limits", key: "i", route: "GET /limits" },
   { path: "logs", page: Logs, name: "Durable log", key: "d" },
   { path: "cluster", page: Cluster, name: "Cluster", key: "k" },
   { path: "settings", page: Settings, name: "Settings", key: "s", role: "operator" },

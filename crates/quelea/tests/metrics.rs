@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use base::Clock;
 use broker::{Scope, Settings, Shared};
@@ -108,7 +109,9 @@ fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {
     let shared = Shared::new(Settings::default(), 2, 0);
     let board = JournalBoard::new(logs, Health::new());
     let certificates = Certificates::default();
-    certificates.set("a \"name\"", 4_102_444_800);
+    let certificate =
+        net::CertificateInfo { not_after_secs: 4_102_444_800, ..net::CertificateInfo::default() };
+    certificates.set("a \"name\"", Arc::new(certificate));
     let turns = [Timing::default()];
     let limiter = ConnectionLimiter::new(0);
     for name in ["tcp://127.0.0.1:1883", "a \"name\"\n"] {

@@ -42,14 +42,35 @@ pub type Located = (Origin, Rule);
 /// When it cannot be read, or at the first line that is not understood: half a rule set would let
 /// in or lock out the wrong ones. And at the first rule for user names where they are not proved.
 pub fn load(path: &Path, unproved: Option<&str>) -> Result<Vec<Located>, AclFileError> {
+    rules_of(path, &read(path)?, unproved)
+}
+
+/// The text of a file.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub fn read(path: &Path) -> Result<String, AclFileError> {
     let shown = || path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|cause| AclFileError::Read { path: shown(), cause })?;
-    let rules = compile(&text).and_then(|_| match (unproved, first_named(&text)?) {
+    std::fs::read_to_string(path).map_err(|cause| AclFileError::Read { path: shown(), cause })
+}
+
+/// The same of a text that was read from there.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn rules_of(
+    path: &Path,
+    text: &str,
+    unproved: Option<&str>,
+) -> Result<Vec<Located>, AclFileError> {
+    let shown = || path.display().to_string();
+    let rules = compile(text).and_then(|_| match (unproved, first_named(text)?) {
         (Some(why), Some(line)) => {
             Err((line, format!("a rule for usernames needs verified ones: {why}")))
         }
-        _ => Ok(parse(&text)?.into_iter().map(|(line, rule)| (origin(line), rule)).collect()),
+        _ => Ok(parse(text)?.into_iter().map(|(line, rule)| (origin(line), rule)).collect()),
     });
     rules.map_err(|(line, detail)| AclFileError::Line { path: shown(), line, detail })
 }

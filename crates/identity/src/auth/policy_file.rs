@@ -172,10 +172,31 @@ struct RawBinding {
 /// let in or lock out the wrong ones. And at the first thing that goes by user names where they are
 /// not proved.
 pub fn load(path: &Path, unproved: Option<&str>) -> Result<Policy, PolicyFileError> {
+    policy_of(path, &read(path)?, unproved)
+}
+
+/// The text of a file.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub fn read(path: &Path) -> Result<String, PolicyFileError> {
     let shown = || path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|cause| PolicyFileError::Read { path: shown(), cause })?;
-    let policy = parse(&text).and_then(|policy| match (unproved, policy.first_named()) {
+    std::fs::read_to_string(path).map_err(|cause| PolicyFileError::Read { path: shown(), cause })
+}
+
+/// The same of a text that was read from there.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn policy_of(
+    path: &Path,
+    text: &str,
+    unproved: Option<&str>,
+) -> Result<Policy, PolicyFileError> {
+    let shown = || path.display().to_string();
+    let policy = parse(text).and_then(|policy| match (unproved, policy.first_named()) {
         (Some(why), Some(line)) => {
             Err((line, format!("a rule for usernames needs verified ones: {why}")))
         }

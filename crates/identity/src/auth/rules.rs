@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use broker::Rules;
 use policy::Access;
-use policy::{OrderedRule, Origin, Rule, RuleError};
+use policy::{OrderedRule, Origin, Rule, RuleError, Source};
 
 use super::acl_file::{self, AclFileError};
+use super::lock;
 use super::policy_file::{self, PolicyFileError};
 use crate::namespaces::View;
+use config::namespaces::DEFAULT;
 use config::{Config, NamespaceState};
 
 /// A file that cannot be used.
@@ -32,14 +35,16 @@ pub enum RulesError {
 /// rule for user names where nothing proves them.
 pub fn load(config: &Config) -> Result<BrokerRules, RulesError> {
     let access = &config.access;
-    let default = compile(config, (&access.acl_file, &access.policy_file))?;
+    let mut files = Vec::new();
+    let paths = (&access.acl_file, &access.policy_file);
+    let default = compile(config, (DEFAULT, paths), &mut files)?;
     let mut others = BTreeMap::new();
     for own in &config.namespaces {
-        let files = (&own.acl_file, &own.policy_file);
-        others.insert(own.name.clone(), compile(config, files)?);
+        let paths = (&own.acl_file, &own.policy_file);
+        others.insert(own.name.clone(), compile(config, (&own.name, paths), &mut files)?);
     }
-    let asks_service = config.authorization.is_some();
-    Ok(BrokerRules { default, others, former: BTreeMap::new(), asks_service })
+    let (former, asks_service) = (BTreeMap::new(), config.authorization.is_some());
+    Ok(BrokerRules { default, others, former, asks_service, files: files.into() })
 }
 
 /// Of the default namespace, and of those of the configuration by their names.
@@ -51,9 +56,39 @@ pub struct BrokerRules {
     former: BTreeMap<String, Access>,
     /// A service decides what they do not, in all namespaces.
     asks_service: bool,
+    files: Arc<[RuleFile]>,
+}
+
+/// A file with rules, as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleFile {
+    /// Whose rules they are.
+    pub namespace: String,
+    pub source: Source,
+    pub path: PathBuf,
+    pub text: String,
+}
+
+/// The files that hold now, for who looks at them.
+#[derive(Debug, Default)]
+pub struct RuleFiles(Mutex<Arc<[RuleFile]>>);
+
+impl RuleFiles {
+    pub fn set(&self, files: Arc<[RuleFile]>) {
+        *lock(&self.0) = files;
+    }
+
+    pub fn get(&self) -> Arc<[RuleFile]> {
+        lock(&self.0).clone()
+    }
 }
 
 impl BrokerRules {
+    /// The files that hold, each as it was read.
+    pub fn files(&self) -> Arc<[RuleFile]> {
+        self.files.clone()
+    }
+
     /// Are there any?
     pub fn are_some(&self) -> bool {
         !self.default.is_open() || self.others.values().any(|access| !access.is_open())
@@ -87,8 +122,12 @@ impl BrokerRules {
     }
 }
 
-fn compile(config: &Config, files: Files<'_>) -> Result<Access, RulesError> {
-    let access = match rules_of(config, files)? {
+fn compile(
+    config: &Config,
+    (namespace, paths): (&str, Paths<'_>),
+    files: &mut Vec<RuleFile>,
+) -> Result<Access, RulesError> {
+    let access = match rules_of(config, (namespace, paths), files)? {
         Some((rules, ordered)) => {
             let access = Access::compile_from(&rules).map_err(RulesError::Together)?;
             access.in_order(&ordered).map_err(RulesError::Together)?
@@ -105,26 +144,41 @@ fn compile(config: &Config, files: Files<'_>) -> Result<Access, RulesError> {
 }
 
 /// An access file and a policy file.
-type Files<'a> = (&'a Option<PathBuf>, &'a Option<PathBuf>);
+type Paths<'a> = (&'a Option<PathBuf>, &'a Option<PathBuf>);
 
 /// Rules, and those that go by their order.
 type Read = (Vec<(Origin, Rule)>, Vec<OrderedRule>);
 
 /// None: there is no file.
-fn rules_of(config: &Config, (listed, policy): Files<'_>) -> Result<Option<Read>, RulesError> {
+fn rules_of(
+    config: &Config,
+    (namespace, (listed, policy)): (&str, Paths<'_>),
+    files: &mut Vec<RuleFile>,
+) -> Result<Option<Read>, RulesError> {
+    let mut note = |source, path: &Path, text| {
+        let (namespace, path) = (namespace.to_owned(), path.to_owned());
+        files.push(RuleFile { namespace, source, path, text });
+    };
     let unproved = config.why_names_are_unproved();
     let unproved = unproved.as_deref();
     if listed.is_none() && policy.is_none() {
         return Ok(None);
     }
     let mut rules = match listed {
-        Some(path) => acl_file::load(path, unproved)?,
+        Some(path) => {
+            let text = acl_file::read(path)?;
+            let rules = acl_file::rules_of(path, &text, unproved)?;
+            note(Source::AccessFile, path, text);
+            rules
+        }
         None => Vec::new(),
     };
     let mut ordered = Vec::new();
     if let Some(path) = policy {
-        let policy = policy_file::load(path, unproved)?;
+        let text = policy_file::read(path)?;
+        let policy = policy_file::policy_of(path, &text, unproved)?;
         check_listeners(config, path, &policy.ordered)?;
+        note(Source::PolicyFile, path, text);
         rules.extend(policy.rules());
         ordered = policy.ordered;
     }
@@ -160,6 +214,7 @@ mod tests {
             others,
             former: BTreeMap::new(),
             asks_service: false,
+            files: Arc::default(),
         }
     }
 

@@ -16,6 +16,7 @@ use rustls::{CipherSuite, ServerConfig, SupportedProtocolVersion};
 use super::certificate;
 use super::files::{self, TlsError};
 use super::session::Session;
+use crate::CertificateInfo;
 
 /// Which files and rules a TLS listener works with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +72,8 @@ pub struct TlsContext {
 #[derive(Clone)]
 struct Loaded {
     config: Arc<ServerConfig>,
-    not_after_secs: u64,
+    /// Of the server.
+    certificate: Arc<CertificateInfo>,
     names: Vec<String>,
     chain_note: Option<String>,
 }
@@ -111,7 +113,12 @@ impl TlsContext {
 
     /// The last second at which the server's certificate is valid, in seconds since 1970.
     pub fn not_after_secs(&self) -> u64 {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).not_after_secs
+        self.certificate().not_after_secs
+    }
+
+    /// The server's certificate.
+    pub fn certificate(&self) -> Arc<CertificateInfo> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).certificate.clone()
     }
 
     /// The host names and addresses for which the server's certificate is issued.
@@ -178,8 +185,7 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
         name.strip_prefix("DNS:").or_else(|| name.strip_prefix("IP:")).map(str::to_owned)
     };
     let names = info.alternative_names.iter().filter_map(bare).collect();
-    let not_after_secs = info.not_after_secs;
-    Ok(Loaded { config: Arc::new(config), not_after_secs, names, chain_note })
+    Ok(Loaded { config: Arc::new(config), certificate: Arc::new(info), names, chain_note })
 }
 
 /// The suites with AES-128 and SHA-256 first. Clients put SHA-384 first, which few processors have

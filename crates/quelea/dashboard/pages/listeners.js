@@ -32,8 +32,11 @@ export function Listeners() {
 function certificate(row) {
   if (row.certificate_expires_at == null) return html`<span class="dim">–</span>`;
   const when = html`<${When} ms=${row.certificate_expires_at * 1000} />`;
-  if (row.certificate_days_left >= DAYS_WARN) return when;
-  return html`<${Badge} kind=${row.certificate_days_left === 0 ? "bad" : "warn"}>${when}<//>`;
+  const ends = row.certificate_days_left >= DAYS_WARN
+    ? when
+    : html`<${Badge} kind=${row.certificate_days_left === 0 ? "bad" : "warn"}>${when}<//>`;
+  const names = row.certificate_names.map((name) => name.replace(/^(DNS|IP):/, "")).join(", ");
+  return html`${ends}<div class="dim mono" title=${`SHA-256 ${row.certificate_fingerprint}`}>${names || row.certificate_subject}</div>`;
 }
 
 const columns = (pause, resume) => [
@@ -42,7 +45,7 @@ const columns = (pause, resume) => [
   { title: "Connections", num: true, cell: (row) => number(row.connections) },
   { title: "Accepted", num: true, cell: (row) => number(row.accepted) },
   { title: "Admitted", num: true, cell: (row) => number(row.admitted) },
-  { title: "Certificate expires", cell: certificate },
+  { title: "Certificate expires", wide: true, cell: certificate },
   { title: "State", cell: (row) => (row.paused ? html`<${Badge} kind="warn">paused<//>` : "open") },
   may("operator") && { title: "", num: true, cell: (row) => html`<button class="small" onClick=${() => (row.paused ? resume(row) : pause(row))}>${row.paused ? "Resume" : "Pause"}</button>` },
 ].filter(Boolean);

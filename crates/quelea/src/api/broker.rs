@@ -55,18 +55,24 @@ fn dropped(api: &Api) -> u64 {
 }
 
 pub(crate) fn listeners(api: &Api) -> Outcome {
-    let expiries = api.facts.certificates.expiries();
+    let certificates = api.facts.certificates.all();
     let now_secs = api.facts.clock.wall_secs();
-    let expiry = |name: &str| expiries.iter().find(|(known, _)| known == name).map(|it| it.1);
-    let listeners = api.facts.limiter.listeners().into_iter().map(|(name, counts)| Listener {
-        connections: counts.connections.load(Ordering::Relaxed).into(),
-        accepted: counts.accepted.load(Ordering::Relaxed),
-        admitted: counts.admitted.load(Ordering::Relaxed),
-        paused: counts.is_paused.load(Ordering::Relaxed),
-        url: counts.urls.last().cloned().unwrap_or_default(),
-        certificate_expires_at: expiry(&name),
-        certificate_days_left: expiry(&name).map(|at| at.saturating_sub(now_secs) / DAY_SECS),
-        name,
+    let listeners = api.facts.limiter.listeners().into_iter().map(|(name, counts)| {
+        let own = certificates.iter().find(|(known, _)| *known == name).map(|(_, own)| own);
+        let days_left = |at: u64| at.saturating_sub(now_secs) / DAY_SECS;
+        Listener {
+            connections: counts.connections.load(Ordering::Relaxed).into(),
+            accepted: counts.accepted.load(Ordering::Relaxed),
+            admitted: counts.admitted.load(Ordering::Relaxed),
+            paused: counts.is_paused.load(Ordering::Relaxed),
+            url: counts.urls.last().cloned().unwrap_or_default(),
+            certificate_expires_at: own.map(|own| own.not_after_secs),
+            certificate_days_left: own.map(|own| days_left(own.not_after_secs)),
+            certificate_subject: own.map(|own| own.subject.clone()),
+            certificate_names: own.map(|own| own.alternative_names.clone()).unwrap_or_default(),
+            certificate_fingerprint: own.map(|own| own.fingerprint_sha256.clone()),
+            name,
+        }
     });
     json(&Rows { items: listeners.collect(), cursor: None })
 }

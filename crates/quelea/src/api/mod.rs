@@ -14,6 +14,7 @@ mod cluster;
 mod events;
 mod examples;
 mod history;
+mod limits;
 mod logins;
 mod messages;
 mod namespaces;
@@ -66,6 +67,7 @@ use crate::run::{BridgeBoard, Certificates, ConnectionLimiter, JournalBoard, Rel
 use base::Clock;
 use config::{API_PREFIX, ApiConfig, Config, print};
 use driver::Origin;
+use identity::auth::rules::RuleFiles;
 use identity::namespaces::Namespaces;
 
 /// Calls that are dealt with at a time; others wait. Each has one command under way at most, so
@@ -100,6 +102,7 @@ pub(crate) struct Facts {
     pub(crate) history: Arc<History>,
     pub(crate) bridges: Arc<BridgeBoard>,
     pub(crate) namespaces: Arc<Namespaces>,
+    pub(crate) rule_files: Arc<RuleFiles>,
     /// None: this broker belongs to no cluster.
     pub(crate) member: Option<Member>,
 }

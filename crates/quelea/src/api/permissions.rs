@@ -14,7 +14,7 @@ use super::clients::{check_filter, check_topic};
 use super::paging::other_answer;
 use super::problem::Problem;
 use super::routes::Outcome;
-use super::schema::record;
+use super::schema::{Rows, record};
 use super::views::qos_of;
 use super::{Api, json, scopes};
 
@@ -53,6 +53,22 @@ record! {
         file: Option<String>,
         /// The line of the rule in its file.
         line: Option<u32>,
+    }
+}
+
+record! {
+    /// A file with access rules, as the broker has read it.
+    RuleFile {
+        /// The namespace that the rules are for.
+        namespace: String,
+        /// access_file or policy_file.
+        source: String,
+        /// The path of the file.
+        path: String,
+        /// The text, at most 1 MiB.
+        text: String,
+        /// The text is longer.
+        is_cut: bool,
     }
 }
 
@@ -196,6 +212,25 @@ fn action_of(api: &Api, place: &str, word: &str, topic: &str) -> Result<Action, 
     }
     Ok(action)
 }
+
+/// The files of rules that hold now.
+pub(crate) fn files(api: &Api) -> Outcome {
+    let files = api.facts.rule_files.get();
+    let items = files.iter().map(|file| {
+        let end = file.text.floor_char_boundary(TEXT_BYTES_MAX);
+        RuleFile {
+            namespace: file.namespace.clone(),
+            source: file.source.as_str().to_owned(),
+            path: file.path.display().to_string(),
+            text: file.text[..end].to_owned(),
+            is_cut: end < file.text.len(),
+        }
+    });
+    json(&Rows { items: items.collect(), cursor: None })
+}
+
+/// Of a file, so much is shown.
+const TEXT_BYTES_MAX: usize = 1024 * 1024;
 
 impl Permission {
     fn of(

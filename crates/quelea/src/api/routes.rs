@@ -12,6 +12,7 @@ use web::axum::routing::MethodFilter;
 use super::audit::{self, AuditEntry};
 use super::call::Call;
 use super::history::{Samples, Totals};
+use super::limits::{self, LimitUse};
 use super::logins::{LogIn, LogInLink};
 use super::operate::{self, LogLevelState, NewLogLevel, ReloadResult};
 use super::params::{
@@ -19,7 +20,7 @@ use super::params::{
     flag, needed, number, some_text, text,
 };
 pub(crate) use super::params::{LIMIT_MAX, Param, ParamKind, ParamLocation};
-use super::permissions::{self, Permission, PermissionQuestion};
+use super::permissions::{self, Permission, PermissionQuestion, RuleFile};
 use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
 use super::topics::{self, ClientSubscription, Topic};
@@ -292,6 +293,21 @@ const OWN: &[Route] = &[
         params: &[LIMIT],
         answer: Some(MemoryUsage::schema),
         run: |api, call| Box::pin(async move { usage::memory(&api, &call) }),
+        ..GET
+    },
+    Route {
+        path: "/access/files",
+        role: Role::Operator,
+        about: "Shows the files of access rules that are in force, each as it was read.",
+        answer: Some(Rows::<RuleFile>::schema),
+        run: |api, _| Box::pin(async move { permissions::files(&api) }),
+        ..GET
+    },
+    Route {
+        path: "/limits",
+        about: "Lists limits of the broker, its listeners and namespaces, with their present use.",
+        answer: Some(Rows::<LimitUse>::schema),
+        run: |api, _| Box::pin(async move { limits::list(&api) }),
         ..GET
     },
     Route {

@@ -447,6 +447,12 @@ record! {
         certificate_expires_at: Option<u64>,
         /// Whole days until then; 0: less than a day, or expired.
         certificate_days_left: Option<u64>,
+        /// Subject of the certificate; null: no certificate.
+        certificate_subject: Option<String>,
+        /// Names of the certificate, such as DNS:mqtt.example.
+        certificate_names: Vec<String>,
+        /// SHA-256 of the certificate in hexadecimal digits; null: no certificate.
+        certificate_fingerprint: Option<String>,
     }
 }
 

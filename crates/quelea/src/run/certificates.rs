@@ -1,7 +1,8 @@
-//! When the certificates of the listeners expire.
+//! The certificates of the listeners, and when they expire.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use net::CertificateInfo;
 use serde_json::json;
 
 use crate::life_cycle::{Happened, table};
@@ -10,22 +11,27 @@ use base::moment;
 /// By listener, in their order. Read for the metrics, written at the start and with each reload.
 #[derive(Debug, Default)]
 pub struct Certificates {
-    expiries: Mutex<Vec<(String, u64)>>,
+    own: Mutex<Vec<(String, Arc<CertificateInfo>)>>,
 }
 
 impl Certificates {
-    /// Takes down until when the certificate of a listener is good, in seconds since 1970.
-    pub fn set(&self, listener: &str, not_after_secs: u64) {
-        let mut expiries = self.lock();
-        match expiries.iter_mut().find(|(name, _)| name == listener) {
-            Some((_, known)) => *known = not_after_secs,
-            None => expiries.push((listener.to_owned(), not_after_secs)),
+    /// Takes down which certificate a listener has now.
+    pub fn set(&self, listener: &str, certificate: Arc<CertificateInfo>) {
+        let mut own = self.lock();
+        match own.iter_mut().find(|(name, _)| name == listener) {
+            Some((_, known)) => *known = certificate,
+            None => own.push((listener.to_owned(), certificate)),
         }
     }
 
-    /// Listeners, and until when their certificates are good.
-    pub fn expiries(&self) -> Vec<(String, u64)> {
+    /// Listeners with their certificates.
+    pub fn all(&self) -> Vec<(String, Arc<CertificateInfo>)> {
         self.lock().clone()
+    }
+
+    /// Listeners, and until when their certificates are good, in seconds since 1970.
+    pub fn expiries(&self) -> Vec<(String, u64)> {
+        self.lock().iter().map(|(name, own)| (name.clone(), own.not_after_secs)).collect()
     }
 
     /// Logs those that have expired or will before long, and says which they are.
@@ -50,8 +56,8 @@ impl Certificates {
         warnings
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(String, u64)>> {
-        self.expiries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, Arc<CertificateInfo>)>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,12 +74,16 @@ const DAY_SECS: u64 = 24 * 60 * 60;
 mod tests {
     use super::*;
 
+    fn until(not_after_secs: u64) -> Arc<CertificateInfo> {
+        Arc::new(CertificateInfo { not_after_secs, ..CertificateInfo::default() })
+    }
+
     #[test]
     fn a_reload_replaces_what_was_known_of_a_listener() {
         let certificates = Certificates::default();
-        certificates.set("a", 1);
-        certificates.set("b", 2);
-        certificates.set("a", 3);
+        certificates.set("a", until(1));
+        certificates.set("b", until(2));
+        certificates.set("a", until(3));
         assert_eq!(certificates.expiries(), [("a".to_owned(), 3), ("b".to_owned(), 2)]);
     }
 
@@ -81,7 +91,7 @@ mod tests {
     fn those_that_end_soon_are_reported() {
         let certificates = Certificates::default();
         for (listener, days) in [("gone", 0), ("soon", 13), ("later", 16)] {
-            certificates.set(listener, days * DAY_SECS + 99);
+            certificates.set(listener, until(days * DAY_SECS + 99));
         }
         let warnings: Vec<_> = certificates.warn(DAY_SECS).into_iter().map(|it| it.data).collect();
         assert_eq!(warnings.len(), 2);

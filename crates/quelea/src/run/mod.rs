@@ -182,6 +182,7 @@ fn restore(
     rules: &BrokerRules,
     journals: Option<Vec<TakenJournal>>,
 ) -> anyhow::Result<Vec<Restoration>> {
+    parts.rule_files.set(rules.files());
     let rules = rules.of_scopes(&parts.namespaces.all());
     let Some(store) = store else { return Ok(workers::empty_shards(&parts.shared, &rules)) };
     let restored = store.restore(parts, &rules, journals)?;
@@ -295,6 +296,7 @@ impl Running {
             certificates: &parts.certificates,
             authenticator: &parts.authenticator,
             namespaces,
+            rule_files: &parts.rule_files,
             in_force: Mutex::new(watch::InForce {
                 namespaces: parts.config().namespaces.clone(),
                 rules: self.rules.clone(),

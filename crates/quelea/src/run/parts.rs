@@ -34,6 +34,7 @@ use data::Stamps;
 use identity::auth::Authenticator;
 use identity::auth::authorizer::Authorizer;
 use identity::auth::bans::Bans;
+use identity::auth::rules::RuleFiles;
 use identity::namespaces::Namespaces;
 
 /// Each is made once, in this order.
@@ -43,6 +44,7 @@ pub(super) struct Parts {
     pub(super) authenticator: Arc<Authenticator>,
     /// None: rules decide everything.
     pub(super) authorizer: Option<Arc<Authorizer>>,
+    pub(super) rule_files: Arc<RuleFiles>,
     pub(super) shared: Arc<Shared>,
     pub(super) namespaces: Arc<Namespaces>,
     pub(super) limiter: Arc<ConnectionLimiter>,
@@ -108,6 +110,7 @@ impl Parts {
             clock,
             authenticator: Arc::new(authenticator),
             authorizer: authorizer.map(Arc::new),
+            rule_files: Arc::default(),
             namespaces: Arc::new(namespaces),
             limiter: Arc::new(limiter),
             board,
@@ -180,6 +183,7 @@ impl Parts {
             history: self.history.clone(),
             bridges: self.bridges.clone(),
             namespaces: self.namespaces.clone(),
+            rule_files: self.rule_files.clone(),
             member: self.member.clone(),
         }
     }

@@ -32,6 +32,7 @@ use base::Clock;
 use base::shown;
 use config::{self, Config, ConfigError, Namespace, Settings};
 use identity::auth::Authenticator;
+use identity::auth::rules::RuleFiles;
 use identity::auth::rules::{self, BrokerRules};
 use identity::namespaces::Namespaces;
 
@@ -76,6 +77,7 @@ pub(super) struct Watch<'a> {
     pub(super) certificates: &'a Arc<Certificates>,
     pub(super) authenticator: &'a Arc<Authenticator>,
     pub(super) namespaces: &'a Arc<Namespaces>,
+    pub(super) rule_files: &'a RuleFiles,
     pub(super) line_pace: &'a Arc<LinePace>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
     pub(super) history: &'a Arc<History>,
@@ -254,6 +256,7 @@ impl Watch<'_> {
         if rules.are_some() {
             tracing::info!("access rules reloaded");
         }
+        self.rule_files.set(rules.files());
         *in_force = InForce { namespaces, rules };
         self.keeper.look();
         Ok(())
@@ -273,7 +276,7 @@ impl Watch<'_> {
 
     fn note_certificates(&self) {
         for (listener, tls) in self.tls {
-            self.certificates.set(listener, tls.not_after_secs());
+            self.certificates.set(listener, tls.certificate());
         }
         warn_of_certificates(self.certificates, self.life_cycle, self.mailboxes, self.clock);
     }
