@@ -54,6 +54,9 @@ pub use shard::effects::{Close, Effects, Reauthenticate, Reauthenticated};
 pub use shard::event::{Ended, Event, ReportedFilters};
 pub use shard::mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use shard::shared::{Memory, Shared};
+pub use shard::spans::{
+    SPANS_MAX, SPANS_PER_MESSAGE_MAX, Span, SpanKind, SpanSettings, TraceContext,
+};
 pub use shard::trace::{TRACED_PAYLOAD_BYTES_MAX, TRACES_MAX, TraceFilter, Traced, TracedDetails};
 pub use shard::waits::Waits;
 pub use shard::{Rest, Shard};

@@ -9,6 +9,7 @@ use super::demands::TokenField;
 use super::identity::{BodyForm, HttpMethod};
 use super::namespaces::{RawNamespace, UnknownNamespace};
 use super::schema::{Section, ValueKind, bytes, bytes_or, count, count_or, secs, settings, words};
+use super::telemetry::RawTelemetry;
 
 /// All sections, in the order in which they are documented.
 pub const SECTIONS: &[Section] = &[
@@ -35,6 +36,7 @@ pub const SECTIONS: &[Section] = &[
     Log::SECTION,
     Sys::SECTION,
     Events::SECTION,
+    RawTelemetry::SECTION,
     RawCluster::SECTION,
 ];
 

@@ -21,6 +21,7 @@ mod notes;
 pub mod print;
 pub mod schema;
 pub mod source;
+pub mod telemetry;
 pub mod template;
 mod tls;
 pub mod url;
@@ -50,6 +51,7 @@ pub use namespaces::{Namespace, NamespaceSource, NamespaceState, Placing};
 pub use net::Cidr as Network;
 pub use notes::notes;
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
+pub use telemetry::TelemetryConfig;
 pub use tls::TlsConfig;
 
 use derived::Deriving;
@@ -93,6 +95,8 @@ pub struct Config {
     pub log: LogConfig,
     pub sys: Sys,
     pub events: Events,
+    /// `None`: nothing is sent to a collector.
+    pub telemetry: Option<TelemetryConfig>,
     /// `None`: a single node.
     pub cluster: Option<ClusterConfig>,
 }
@@ -320,7 +324,6 @@ fn lower(
     let mut limits = Limits::lower(values(settings, Limits::SECTION, "limits"))?;
     let auth = Auth::lower(values(settings, Auth::SECTION, "auth"))?;
     let http = Http::lower(values(settings, Http::SECTION, "http"))?;
-    let log = Log::lower(values(settings, Log::SECTION, "log"))?;
     let durability = Durability::lower(values(settings, Durability::SECTION, "durability"))?;
     let shards_are_fixed = server.shards != 0;
     deriving.server(&mut server, machine);
@@ -373,9 +376,10 @@ fn lower(
         http_hosts,
         api,
         self_check: SelfCheck::lower(values(settings, SelfCheck::SECTION, "self_check"))?,
-        log: lower_log(log),
+        log: lower_log(Log::lower(values(settings, Log::SECTION, "log"))?),
         sys: Sys::lower(values(settings, Sys::SECTION, "sys"))?,
         events,
+        telemetry: telemetry::lower(settings, problems)?,
         cluster,
     })
 }

@@ -146,6 +146,7 @@ fn in_file(section: &str, key: &Key, value: &str) -> Sources {
             "name = \"x\"\nkind = \"http\"\nurl = \"https://id.example\""
         }
         "authentication" => "name = \"x\"\nkind = \"jwt\"\njwks_url = \"https://id.example\"",
+        "telemetry" => "endpoint = \"http://127.0.0.1:4318\"",
         "cluster" => "name = \"c\"\nnode = \"n\"\nservers = [\"nats://127.0.0.1:4222\"]",
         // Sizes of logs that are not written go with any packets.
         "durability" => "level = \"memory\"",

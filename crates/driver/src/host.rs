@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use broker::{
     AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
-    Scope, Shard, ShardId, Traced,
+    Scope, Shard, ShardId, Span, Traced,
 };
 use codec::Reason;
 
@@ -61,6 +61,12 @@ pub trait Host {
     /// Packets that operators look at. A host may have nobody who does.
     fn on_traced(&mut self, traced: Vec<Traced>) {
         drop(traced);
+    }
+
+    /// Spans of messages, and the number of those that were left out. A host may have nobody who
+    /// takes them.
+    fn on_spans(&mut self, spans: Vec<Span>, lost: u64) {
+        drop((spans, lost));
     }
 
     /// A shard has ended a connection, and what went with it ends, too.

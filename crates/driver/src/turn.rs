@@ -606,8 +606,15 @@ impl<H: Host> Driver<H> {
         self.take_pauses(place);
         let shard = &mut self.shards[place];
         let shard_id = shard.id();
-        if !shard.effects().traced.is_empty() {
-            self.host.on_traced(std::mem::take(&mut shard.effects_mut().traced));
+        if shard.effects().has_traced() {
+            let traced = std::mem::take(&mut shard.effects_mut().traced);
+            let (spans, lost) = shard.effects_mut().take_spans();
+            if !traced.is_empty() {
+                self.host.on_traced(traced);
+            }
+            if !spans.is_empty() {
+                self.host.on_spans(spans, lost);
+            }
         }
         let closes = std::mem::take(&mut shard.effects_mut().closes);
         for (scope, event) in std::mem::take(&mut shard.effects_mut().events) {

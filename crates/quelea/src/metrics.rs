@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use bridge::Refusal;
 use broker::{MetricType, Metrics, Quota, Shared};
 use session::MemoryKind;
+use telemetry::Counts as TelemetryCounts;
 
 use crate::cluster::{ClusterFigures, ROLES};
 use crate::life_cycle::LifeCycle;
@@ -61,6 +62,7 @@ pub fn exposition(sources: &Sources<'_>) -> String {
     write_self_checks(&mut text, sources.self_checks);
     write_api(&mut text, limiter);
     write_events(&mut text, life_cycle);
+    write_telemetry(&mut text, &life_cycle.spans.counts);
     write_namespaces(&mut text, shared);
     write_bridges(&mut text, &sources.bridges.figures());
     write_own(&mut text, shared, clock);
@@ -211,6 +213,30 @@ fn write_events(text: &mut String, life_cycle: &LifeCycle) {
     );
     let help = "Event streams that were closed because the reader was too slow.";
     write_one(text, "quelea_event_readers_cut_total", MetricType::Counter, help, life_cycle.cut());
+}
+
+fn write_telemetry(text: &mut String, counts: &TelemetryCounts) {
+    let name = "quelea_telemetry_spans_total";
+    let help = "Spans of messages for the collector. dropped: at a limit of the broker. failed: the collector did not accept them.";
+    head(text, name, MetricType::Counter, help);
+    let results = [
+        ("sent", &counts.spans_sent),
+        ("dropped", &counts.spans_dropped),
+        ("failed", &counts.spans_failed),
+    ];
+    for (result, count) in results {
+        let _ = writeln!(text, "{name}{{result=\"{result}\"}} {}", count.load(Ordering::Relaxed));
+    }
+    let name = "quelea_telemetry_requests_total";
+    let help = "Requests to the collector, by signal and result.";
+    head(text, name, MetricType::Counter, help);
+    for (signal, own) in [("traces", &counts.trace_requests), ("metrics", &counts.metric_requests)]
+    {
+        for (result, count) in [("ok", &own.succeeded), ("failed", &own.failed)] {
+            let labels = format!("signal=\"{signal}\",result=\"{result}\"");
+            let _ = writeln!(text, "{name}{{{labels}}} {}", count.load(Ordering::Relaxed));
+        }
+    }
 }
 
 /// Nothing where there is none but the default one.

@@ -39,6 +39,8 @@ pub struct LinkSettings {
     pub alias_in_max: u16,
     /// May reason strings and user properties be sent (MQTT-3.1.2-29)?
     pub problem_info: bool,
+    /// The properties of each PUBLISH may have to be changed.
+    pub rewrites_properties: bool,
     /// Above this many unsent bytes a QoS 0 publish is dropped and others wait in the queue.
     pub outbox_bytes_max: u32,
 }
@@ -66,7 +68,7 @@ pub struct Publishing<'a> {
     /// The topic, with the alias resolved.
     pub topic: &'a str,
     pub message_expiry_secs: Option<u32>,
-    /// True if the properties hold something that must not be forwarded as it is.
+    /// True if the properties hold something that must not be forwarded as it is, or may.
     pub rewrite_properties: bool,
 }
 
@@ -619,6 +621,7 @@ mod tests {
             alias_out_max: 0,
             alias_in_max: 0,
             problem_info: true,
+            rewrites_properties: false,
             outbox_bytes_max: u32::MAX,
         };
         Link::new(settings, Rates::default(), 0, 0)

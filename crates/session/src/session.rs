@@ -180,9 +180,10 @@ impl Session {
                 detail: "more unacknowledged publishes than the server's receive maximum",
             });
         }
+        let may_rewrite = link.settings().rewrites_properties;
         // A repeated publish, too, may set an alias for those after it.
         let topic = resolve_alias(link, publish.topic, alias)?;
-        let rewrite_properties = alias.is_some() || message_expiry_secs.is_some();
+        let rewrite_properties = may_rewrite | alias.is_some() | message_expiry_secs.is_some();
         let publishing = Publishing { topic, message_expiry_secs, rewrite_properties };
         Ok(if is_known { Inbound::Repeat(publishing) } else { Inbound::Accept(publishing) })
     }

@@ -121,6 +121,7 @@ fn link(send_max: u16) -> Link {
         alias_out_max: 0,
         alias_in_max: 0,
         problem_info: true,
+        rewrites_properties: false,
         outbox_bytes_max: u32::MAX,
     };
     Link::new(settings, Rates::default(), 0, NOW_MS)

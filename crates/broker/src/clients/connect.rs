@@ -179,7 +179,7 @@ impl Sessions {
     ) {
         let now_ms = cx.now_ms;
         let limits = &request.limits;
-        let settings = link_settings(&request);
+        let settings = link_settings(&request, cx.shared.settings.spans.is_some());
         let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
         let username = request.proved_username();
         let grants = request.grants_by(&self.rules);
@@ -259,7 +259,7 @@ pub(crate) fn scope_of_owner(owner: &str) -> Scope {
 
 const OF_NAMESPACE: &str = "namespace ";
 
-fn link_settings(request: &ConnectRequest) -> LinkSettings {
+fn link_settings(request: &ConnectRequest, has_spans: bool) -> LinkSettings {
     let limits = &request.limits;
     LinkSettings {
         version: request.version,
@@ -271,6 +271,7 @@ fn link_settings(request: &ConnectRequest) -> LinkSettings {
         alias_out_max: request.alias_max.min(limits.alias_out_max),
         alias_in_max: limits.alias_in_max,
         problem_info: request.problem_info,
+        rewrites_properties: has_spans,
         outbox_bytes_max: limits.outbox_bytes_max,
     }
 }

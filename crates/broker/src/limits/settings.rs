@@ -4,7 +4,7 @@ use codec::{QoS, Reason, Violation};
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
 
-use crate::ServiceSettings;
+use crate::{ServiceSettings, SpanSettings};
 
 /// How firmly a message, or the session it is assigned to, is kept before its acknowledgement
 /// leaves. What each level promises stands in `docs/use/durability.md`.
@@ -273,6 +273,8 @@ pub struct Settings {
     pub service: Option<ServiceSettings>,
     /// A PUBLISH or SUBSCRIBE that is denied ends its connection (0x87).
     pub denied_ends: bool,
+    /// None: messages get no spans.
+    pub spans: Option<SpanSettings>,
 }
 
 impl Settings {
@@ -303,6 +305,7 @@ impl Default for Settings {
             turn_units: TURN_UNITS,
             service: None,
             denied_ends: false,
+            spans: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! From a PUBLISH to the shards that want it.
 
-use codec::{Property, Publish, QoS, Reason, Violation};
+use codec::{Publish, QoS, Reason, Violation};
 use policy::{Action, Identity, Manner};
 use session::{Inbound, Message, MessageParts, NEVER, Respondent};
 use topic::Interested;
@@ -20,6 +20,7 @@ use crate::routing::deliver::{Delivered, Keeping, OwnCopy};
 use crate::routing::router::Audience;
 use crate::shard::OwnMemory;
 use crate::shard::context::Context;
+use crate::shard::spans::write_forwarded;
 use crate::{Confirm, Ended, Limits, Mail, Name};
 
 /// What became of a message on its way.
@@ -303,6 +304,7 @@ impl Sessions {
         if let Some(client) = self.get_mut(slot).expected() {
             client.note_refused(cx, message);
         }
+        cx.note_span_refused(message, reason);
         // Clients of 3.1.1 are cut off, when those before have been answered.
         self.answer_publish(cx, slot, publish, reason, None);
         let link = self.get_mut(slot).and_then(|client| client.session.link_mut());
@@ -564,13 +566,12 @@ pub(crate) fn check(
         return Ok(Checked::Deny(topic.into()));
     }
     let properties = if publishing.rewrite_properties {
+        let own = match cx.tracing {
+            Some(_) if !is_repeat => cx.note_received(Name::new(*scope, id), publish, topic),
+            _ => None,
+        };
         let buffer = cx.buffers.properties();
-        buffer.clear();
-        for property in publish.properties.iter() {
-            if !matches!(property, Property::TopicAlias(_) | Property::MessageExpirySecs(_)) {
-                buffer.push(property);
-            }
-        }
+        write_forwarded(publish.properties, own, buffer);
         buffer.as_properties().raw()
     } else {
         publish.properties.raw()

@@ -59,7 +59,7 @@ impl Context {
             doomed: Vec::new(),
             buffers: Buffers::default(),
             timers: Timers::default(),
-            tracing: None,
+            tracing: Tracing::new(shared.settings.spans, seed),
             spaces: BTreeMap::new(),
             shared,
         }

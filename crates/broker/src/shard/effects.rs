@@ -9,7 +9,8 @@ use session::Outbox;
 use crate::clients::client::Pace;
 use crate::flow::windows::CreditWindows;
 use crate::{
-    AccessQuestion, Answer, Event, Mail, Metrics, Scope, SessionKey, ShardId, Shared, Traced,
+    AccessQuestion, Answer, Event, Mail, Metrics, SPANS_MAX, Scope, SessionKey, ShardId, Shared,
+    Span, Traced,
 };
 
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
@@ -72,6 +73,12 @@ pub struct Effects {
     pub answers: Vec<(u32, Answer)>,
     /// Packets that operators look at.
     pub traced: Vec<Traced>,
+    /// Of messages, for OpenTelemetry.
+    spans: Vec<Span>,
+    /// Times that the spans were taken.
+    spans_round: u64,
+    /// Spans that were left out, since they were taken.
+    spans_lost: u64,
     id: ShardId,
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
@@ -93,6 +100,9 @@ impl Effects {
             questions: Vec::new(),
             answers: Vec::new(),
             traced: Vec::new(),
+            spans: Vec::new(),
+            spans_round: 0,
+            spans_lost: 0,
             id,
             shared: shared.clone(),
             metrics: Arc::clone(&shared.metrics[usize::from(id)]),
@@ -162,6 +172,41 @@ impl Effects {
             self.events.push((scope, event));
         } else {
             self.metrics().events_lost.add(1);
+        }
+    }
+
+    /// Is there anything for those who look at messages?
+    pub fn has_traced(&self) -> bool {
+        !self.traced.is_empty() || !self.spans.is_empty()
+    }
+
+    /// Spans for the driver to hand on, and how many more there would have been.
+    pub fn take_spans(&mut self) -> (Vec<Span>, u64) {
+        self.spans_round += 1;
+        (std::mem::take(&mut self.spans), std::mem::take(&mut self.spans_lost))
+    }
+
+    pub(crate) const fn spans_mut(&mut self) -> &mut [Span] {
+        self.spans.as_mut_slice()
+    }
+
+    /// Which one the next span will be.
+    pub(crate) const fn next_span(&self) -> (u64, usize) {
+        (self.spans_round, self.spans.len())
+    }
+
+    pub(crate) fn note_span(&mut self, span: Span) {
+        if self.spans.len() < SPANS_MAX {
+            self.spans.push(span);
+        } else {
+            self.spans_lost += 1;
+        }
+    }
+
+    pub(crate) fn count_left_out(&mut self, place: usize) {
+        match self.spans.get_mut(place) {
+            Some(span) => span.left_out += 1,
+            None => self.spans_lost += 1,
         }
     }
 

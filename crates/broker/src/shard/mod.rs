@@ -16,6 +16,7 @@ pub(crate) mod inbox;
 pub(crate) mod mail;
 mod route;
 pub(crate) mod shared;
+pub(crate) mod spans;
 mod ticks;
 pub(crate) mod timers;
 pub(crate) mod trace;

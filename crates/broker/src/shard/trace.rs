@@ -14,6 +14,7 @@ use session::Link;
 use crate::clients::client::{Client, address_of};
 use crate::flow::pause::Taken;
 use crate::shard::context::Context;
+use crate::shard::spans::{SpanSettings, Spans};
 use crate::{ConnectRequest, Ended, Name, Scope, Shard};
 
 /// Traces at a time; more are refused.
@@ -96,11 +97,13 @@ pub(crate) struct Tracing {
     /// is not known before all of that is written.
     unknown: BTreeSet<u64>,
     lost: u64,
+    /// None: messages get no spans.
+    pub(super) spans: Option<Box<Spans>>,
 }
 
 /// The beginning of a packet.
 #[derive(Debug, Default)]
-struct Partial {
+pub(super) struct Partial {
     head: Vec<u8>,
     /// Bytes of the whole packet; 0: not known yet.
     len: usize,
@@ -124,12 +127,15 @@ pub(crate) struct TracedConnection {
 impl Shard {
     /// From now on these are traced.
     pub fn set_traces(&mut self, filters: &Arc<[TraceFilter]>) {
+        let spans = match &mut self.cx.tracing {
+            Some(tracing) if !filters.is_empty() && !tracing.filters.is_empty() => {
+                tracing.filters = filters.clone();
+                return;
+            }
+            before => before.take().and_then(|mut tracing| tracing.spans.take()),
+        };
         if filters.is_empty() {
-            self.cx.tracing = None;
-            return;
-        }
-        if let Some(tracing) = &mut self.cx.tracing {
-            tracing.filters = filters.clone();
+            self.cx.tracing = spans.map(|spans| Box::new(Tracing::of_spans(spans)));
             return;
         }
         let slots = self.sessions.slots();
@@ -138,7 +144,7 @@ impl Shard {
             |client: &&Client| client.session.link().is_some_and(|link| !link.outbox.is_empty());
         let unknown = clients.filter(has_unwritten).map(|client| client.connection).collect();
         let (filters, partial) = (filters.clone(), BTreeMap::new());
-        self.cx.tracing = Some(Box::new(Tracing { filters, partial, unknown, lost: 0 }));
+        self.cx.tracing = Some(Box::new(Tracing { filters, partial, unknown, lost: 0, spans }));
     }
 
     /// What is about to be taken from a connection.
@@ -224,6 +230,7 @@ impl Context {
     #[cold]
     pub(crate) fn trace_written(&mut self, client: &Client, count: usize) {
         let Some(link) = client.session.link() else { return };
+        self.note_spans_sent(client, link, count);
         let is_all = count >= link.outbox.len();
         self.trace_sent(client.name(), link, client.connection, count);
         if let Some(tracing) = self.tracing.as_mut().filter(|_| is_all) {
@@ -242,6 +249,7 @@ impl Context {
     ) {
         self.trace_sent(client, link, connection, link.outbox.len());
         let Some(tracing) = &mut self.tracing else { return };
+        tracing.spans.iter_mut().for_each(|spans| spans.forget(connection));
         tracing.partial.remove(&connection);
         tracing.unknown.remove(&connection);
         let Some(mut traced) = tracing.connection(client, link) else { return };
@@ -359,6 +367,17 @@ impl TraceFilter {
 }
 
 impl Tracing {
+    /// None: messages get no spans, and nothing is traced at first.
+    pub(super) fn new(spans: Option<SpanSettings>, seed: u64) -> Option<Box<Self>> {
+        let spans = Box::new(Spans::new(spans?, seed));
+        Some(Box::new(Self::of_spans(spans)))
+    }
+
+    fn of_spans(spans: Box<Spans>) -> Self {
+        let (partial, unknown) = (BTreeMap::new(), BTreeSet::new());
+        Self { filters: Arc::default(), partial, unknown, lost: 0, spans: Some(spans) }
+    }
+
     fn traces(&self, scope: Scope, client_id: &str, peer: &str) -> u8 {
         let about = self.filters.iter().filter(|own| own.is_about(scope, client_id, peer));
         about.fold(0, |bits, filter| bits | filter.bit())
@@ -427,10 +446,23 @@ impl TracedConnection {
 }
 
 impl Partial {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.head.is_empty()
+    }
+
     /// Takes what was written next, and reports each packet that is whole by now, with its
     /// beginning and its length.
-    fn take(&mut self, mut bytes: &[u8], report: &mut dyn FnMut(&[u8], usize)) {
+    pub(super) fn take(&mut self, mut bytes: &[u8], report: &mut dyn FnMut(&[u8], usize)) {
         while let Some(first) = bytes.first() {
+            if self.len == 0
+                && self.head.is_empty()
+                && let Ok(Some(len)) = codec::packet_len(bytes)
+                && let Some((packet, rest)) = bytes.split_at_checked(len)
+            {
+                report(&packet[..len.min(HEAD_BYTES_MAX)], len);
+                bytes = rest;
+                continue;
+            }
             if self.len == 0 {
                 self.head.push(*first);
                 bytes = &bytes[1..];
@@ -541,7 +573,7 @@ fn details_of(packet: &Packet<'_>, payload_bytes: u16) -> TracedDetails {
 }
 
 /// No more of a text than is noted.
-fn cut(text: &str) -> Box<str> {
+pub(super) fn cut(text: &str) -> Box<str> {
     text[..text.floor_char_boundary(TRACED_TEXT_BYTES_MAX)].into()
 }
 

@@ -230,6 +230,8 @@ metrics! {
         "the service could not be asked, or gave no valid answer";
     authorization_cache_hits: Counter "quelea_authorization_cache_hits_total",
         "Publishes and subscriptions that a cached answer of the authorization service decided.";
+    traceparents_invalid: Counter "quelea_traceparents_invalid_total",
+        "Publishes with an invalid traceparent. They are passed on unchanged, without a span.";
     publishes_refused: Counter "quelea_publishes_refused_total",
         "Publishes that were refused because a queue, quota or the memory is full (0x97).";
     dropped_queue_full: Counter "quelea_messages_dropped_total" ["reason=\"queue_full\""],

@@ -18,10 +18,11 @@ mod traces;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use broker::{Event, Scope, Shared};
+use broker::{Event, Scope, Shared, Span};
 use codec::QoS;
 use serde_json::{Value, json};
 use session::{Message, MessageParts, NEVER};
+use telemetry::SpanQueue;
 
 use base::Clock;
 use base::moment;
@@ -75,6 +76,8 @@ pub struct LifeCycle {
     refusals: Pace,
     pub(crate) readers: Readers,
     pub(crate) traces: Traces,
+    /// For a collector.
+    pub(crate) spans: Arc<SpanQueue>,
     /// Shards report subscriptions only while somebody reads them.
     reports_subscriptions: AtomicBool,
 }
@@ -92,6 +95,7 @@ impl LifeCycle {
             refusals: Pace::new(0, config.per_second_max.div_ceil(REFUSALS_PART)),
             readers: Readers::default(),
             traces: Traces::default(),
+            spans: Arc::default(),
             reports_subscriptions: AtomicBool::new(false),
         };
         own.note_readers();
@@ -171,6 +175,16 @@ impl LifeCycle {
             Some(space) => space.name().into(),
             None => "?".into(),
         }
+    }
+
+    /// Spans that end now, and the number of those that were left out.
+    pub(crate) fn on_spans(&self, mut spans: Vec<Span>, lost: u64) {
+        // Others know nothing of broker time.
+        let (now_ms, wall_ms) = (self.clock.now_ms(), self.clock.wall_ms());
+        spans
+            .iter_mut()
+            .for_each(|span| span.at_ms = (span.at_ms + wall_ms).saturating_sub(now_ms));
+        self.spans.put(spans, lost, wall_ms);
     }
 
     /// Events that were not published, because there were too many.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use broker::{
     Durability, Limits, MAIL_BYTES_MAX, ServiceSettings, SessionOwner, Settings, ShareStrategy,
-    WhenFull,
+    SpanSettings, WhenFull,
 };
 use codec::QoS;
 use session::{Overflow, QueueLimits, Rate};
@@ -147,6 +147,11 @@ pub(super) fn of_broker(config: &Config) -> Settings {
             no_match_allows: own.no_match_allows,
         }),
         denied_ends: config.access.deny_action == DenyAction::Disconnect,
+        spans: config
+            .telemetry
+            .as_ref()
+            .filter(|own| own.traces)
+            .map(|own| SpanSettings { sampled_per_million: own.traces_per_million }),
         ..Settings::default()
     }
 }

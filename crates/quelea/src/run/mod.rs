@@ -29,6 +29,7 @@ mod service;
 mod standby;
 mod stops;
 mod store;
+mod telemetry;
 mod timing;
 mod watch;
 mod worker;
@@ -117,6 +118,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let parts = parts_of(loaded, store.as_ref(), &stamps, node.as_ref(), (clock, &service))?;
     let shards = Shards::new(&parts.shared);
     let http = parts.start_http(&shards)?;
+    let exporter = telemetry::start(&parts)?;
     let restored = restore(store.as_ref(), &parts, &rules, journals)?;
     let workers = start_workers(&parts, restored)?;
     shards.open(&workers.mailboxes);
@@ -137,6 +139,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
         Some(node) => node.stop(workers),
         None => workers.stop(),
     }
+    drop(exporter);
     line_pace.log_withheld(clock.now_ms());
     tracing::info!("stopped");
     served

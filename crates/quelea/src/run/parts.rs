@@ -188,7 +188,7 @@ impl Parts {
         }
     }
 
-    fn metrics(&self) -> Metrics {
+    pub(super) fn metrics(&self) -> Metrics {
         let (shared, turns, clock) = (self.shared.clone(), self.turns.clone(), self.clock);
         let (limiter, board) = (self.limiter.clone(), self.board.clone());
         let (certificates, life_cycle) = (self.certificates.clone(), self.life_cycle.clone());

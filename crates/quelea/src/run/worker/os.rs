@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use broker::{
     AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
-    Scope, ServiceAnswer, Shard, ShardId, TraceFilter, Traced,
+    Scope, ServiceAnswer, Shard, ShardId, Span, TraceFilter, Traced,
 };
 use codec::Reason;
 use driver::{Charge, Host, Item, Origin, Read, Socket, Waker};
@@ -231,6 +231,10 @@ impl Host for Os {
 
     fn on_traced(&mut self, traced: Vec<Traced>) {
         self.parts.life_cycle.traces.put(traced);
+    }
+
+    fn on_spans(&mut self, spans: Vec<Span>, lost: u64) {
+        self.parts.life_cycle.on_spans(spans, lost);
     }
 
     fn on_close(&mut self, shard: ShardId, close: &Close) {
