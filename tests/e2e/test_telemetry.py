@@ -257,7 +257,7 @@ def test_a_collector_that_is_away_or_never_answers_harms_no_client(
     broker = start(telemetry(endpoint, traces_per_million=1_000_000, metrics_interval_secs=1))
     subscriber, publisher = connect(broker, "to"), connect(broker, "from")
     subscriber.subscribe("t")
-    # More than the queue of spans takes.
+    # More than a client may have traced.
     for number in range(3_000):
         publisher.client.publish("t", str(number), 1)
     for number in range(3_000):

@@ -55,7 +55,8 @@ pub use shard::event::{Ended, Event, ReportedFilters};
 pub use shard::mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use shard::shared::{Memory, Shared};
 pub use shard::spans::{
-    SPANS_MAX, SPANS_PER_MESSAGE_MAX, Span, SpanKind, SpanSettings, TraceContext,
+    RECEIVED_PER_CLIENT_MAX, RECEIVED_PER_SECOND_MAX, SENT_PER_SECOND_MAX, SPANS_MAX,
+    SPANS_PER_MESSAGE_MAX, Span, SpanKind, SpanSettings, TraceContext,
 };
 pub use shard::trace::{TRACED_PAYLOAD_BYTES_MAX, TRACES_MAX, TraceFilter, Traced, TracedDetails};
 pub use shard::waits::Waits;

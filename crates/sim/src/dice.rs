@@ -7,7 +7,7 @@ use crate::oracle::{GROUP_KEEPER, Terms};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::world::Options;
-use broker::{Durability, Limits, Settings, ShareStrategy, TURN_UNITS, WhenFull};
+use broker::{Durability, Limits, Settings, ShareStrategy, SpanSettings, TURN_UNITS, WhenFull};
 use codec::{QoS, Version};
 use session::{Overflow, QueueLimits};
 
@@ -23,6 +23,7 @@ pub(crate) fn new_settings(
         mail_bytes_max: pick(&[50, 500, 5_000, 500_000], random),
         // Most have more than anybody asks for.
         turn_units: pick(&[1, 3, 30, TURN_UNITS, TURN_UNITS, TURN_UNITS], crowd),
+        spans: options.spans.then_some(SpanSettings { sampled_per_million: 300_000 }),
         ..Settings::default()
     };
     let mut limits = Limits {

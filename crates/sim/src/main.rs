@@ -7,7 +7,7 @@ use sim::{ClusterToll, Options, Sabotage, Toll, run_many};
 
 const USAGE: &str =
     "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven] [--service]
-           [--cluster] [--answer-twice]
+           [--spans] [--cluster] [--answer-twice]
 
   sim 17                    one world
   sim 0 10000               many
@@ -16,6 +16,7 @@ const USAGE: &str =
   sim 0 10000 --policy      many, with access rules and credentials that change
   sim 0 10000 --driven      many, with aliases, keep-alives and little room for packets
   sim 0 10000 --service     many, with an authorization service that takes its time
+  sim 0 10000 --spans       many, with traces of messages
   sim 0 10000 --cluster     many, with several nodes and a simulated engine
   sim 0 10000 --answer-twice          many, with answers that come again
   sim 0 10000 --driven --durable      kinds go together; --cluster goes with --driven only
@@ -68,10 +69,8 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--durable" => {
-                let Options { trace_lines, hostile, policy, driven, service, cluster, .. } =
-                    options;
-                let kept = Options { trace_lines, hostile, policy, driven, ..Options::durable() };
-                options = Options { service, cluster, ..kept };
+                let steps = Options::durable().steps;
+                options = Options { durable: true, steps, ..options };
             }
             "--trace" => options.trace_lines = number("--trace", arguments.next())?,
             "--calm" => options.calm = true,
@@ -79,12 +78,11 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
             "--policy" => options.policy = true,
             "--driven" => options.driven = true,
             "--service" => options.service = true,
+            "--spans" => options.spans = true,
             "--answer-twice" => answers_twice = true,
             "--cluster" => {
-                let Options { trace_lines, durable, hostile, policy, driven, service, .. } =
-                    options;
-                let cluster = Options { service, ..Options::cluster() };
-                options = Options { trace_lines, durable, hostile, policy, driven, ..cluster };
+                let steps = Options::cluster().steps;
+                options = Options { cluster: true, steps, ..options };
             }
             "--all" => is_all = true,
             other if other.starts_with('-') => return Err(format!("{other}: unknown flag")),

@@ -67,6 +67,8 @@ pub struct Options {
     pub driven: bool,
     /// A service decides what clients may do, and takes its time.
     pub service: bool,
+    /// Some messages begin a trace, and all packets are looked at for one.
+    pub spans: bool,
     /// Two or three nodes share a simulated engine.
     pub cluster: bool,
     /// Lines of its history that a failure shows.
@@ -85,6 +87,7 @@ impl Default for Options {
             policy: false,
             driven: false,
             service: false,
+            spans: false,
             cluster: false,
             trace_lines: 60,
         }

@@ -72,6 +72,15 @@ fn a_service_that_takes_its_time_breaks_no_promise() {
 }
 
 #[test]
+fn traces_break_no_promise() {
+    let spans = Options { spans: true, driven: true, ..Options::default() };
+    run_all(0, 200, spans);
+    run_all(0, 100, Options { hostile: true, policy: true, ..spans });
+    run_all(0, 100, Options { spans: true, driven: true, ..Options::durable() });
+    run_all(0, 50, Options { spans: true, ..Options::cluster() });
+}
+
+#[test]
 fn answers_that_come_again_break_no_promise() {
     let sabotage = Some(Sabotage::AnswerTwice);
     run_all(0, 300, Options { sabotage, ..Options::default() });

@@ -549,7 +549,7 @@ pub(crate) fn check(
     check_offered(client, publish).map_err(Ended::Violation)?;
     let is_undone = publish.retain && client.has_undone(publish.packet_id);
     let is_let = client.grants.asks_service() && client.is_publish_let(publish, cx);
-    let Client { scope, id, username, principal, grants, limits, session, .. } = client;
+    let Client { scope, id, key, username, principal, grants, limits, session, .. } = client;
     let inbound = session.on_publish(publish).map_err(Ended::Violation)?;
     let (publishing, is_repeat) = match inbound {
         Inbound::Accept(publishing) => (publishing, false),
@@ -567,7 +567,7 @@ pub(crate) fn check(
     }
     let properties = if publishing.rewrite_properties {
         let own = match cx.tracing {
-            Some(_) if !is_repeat => cx.note_received(Name::new(*scope, id), publish, topic),
+            Some(_) if !is_repeat => cx.note_received(Name::new(*scope, id), *key, publish, topic),
             _ => None,
         };
         let buffer = cx.buffers.properties();
@@ -585,7 +585,7 @@ pub(crate) fn check(
         expires_at_ms: limits
             .message_expiry_secs(publishing.message_expiry_secs)
             .map_or(NEVER, |secs| cx.now_ms + u64::from(secs) * 1000),
-        publisher: client.key.as_u64(),
+        publisher: key.as_u64(),
         level: match durable.has_journal() {
             true => cx.shared.settings.level_of(topic, limits.durability),
             false => 0,

@@ -199,14 +199,18 @@ impl Effects {
         if self.spans.len() < SPANS_MAX {
             self.spans.push(span);
         } else {
-            self.spans_lost += 1;
+            self.lose_span();
         }
+    }
+
+    pub(crate) const fn lose_span(&mut self) {
+        self.spans_lost += 1;
     }
 
     pub(crate) fn count_left_out(&mut self, place: usize) {
         match self.spans.get_mut(place) {
             Some(span) => span.left_out += 1,
-            None => self.spans_lost += 1,
+            None => self.lose_span(),
         }
     }
 

@@ -13,7 +13,7 @@ use session::{Link, Message};
 use crate::clients::client::Client;
 use crate::shard::context::Context;
 use crate::shard::trace::{Partial, cut};
-use crate::{Name, Scope};
+use crate::{Name, Scope, SessionKey};
 
 /// Spans of a shard that its driver has not taken yet; more are counted
 /// ([`crate::Effects::take_spans`]).
@@ -22,6 +22,14 @@ pub const SPANS_MAX: usize = 1_000;
 /// Packets to clients that get a span, for each message and shard. Of those beyond it one in a turn
 /// gets a span, and the others are counted there ([`Span::left_out`]).
 pub const SPANS_PER_MESSAGE_MAX: u32 = 16;
+
+/// Messages of a shard that get a span in a second, and how many of them are of one client. Further
+/// ones are passed on unchanged, and counted as lost: a publisher sets the flag as it likes.
+pub const RECEIVED_PER_SECOND_MAX: u32 = 1_000;
+pub const RECEIVED_PER_CLIENT_MAX: u32 = 250;
+
+/// Packets of a shard to clients that get a span in a second; more are counted as lost.
+pub const SENT_PER_SECOND_MAX: u32 = 4_000;
 
 /// Messages whose spans are counted, the latest ones. One that is older counts as new.
 const RECENT_MAX: usize = 64;
@@ -86,6 +94,18 @@ pub(crate) struct Spans {
     /// Packets to clients that are not written whole yet.
     partial: BTreeMap<u64, Partial>,
     recent: VecDeque<Recent>,
+    second: Second,
+}
+
+/// What got a span in the present second.
+#[derive(Debug, Default)]
+struct Second {
+    /// In seconds of broker time.
+    number: u64,
+    received: u32,
+    /// By the client: no more than all together.
+    received_of: BTreeMap<u64, u32>,
+    sent: u32,
 }
 
 /// A message that was written to clients lately.
@@ -151,7 +171,8 @@ impl TraceContext {
 impl Spans {
     pub(super) fn new(settings: SpanSettings, seed: u64) -> Self {
         let recent = VecDeque::with_capacity(RECENT_MAX);
-        Self { settings, random: seed, partial: BTreeMap::new(), recent }
+        let (partial, second) = (BTreeMap::new(), Second::default());
+        Self { settings, random: seed, partial, recent, second }
     }
 
     pub(super) fn forget(&mut self, connection: u64) {
@@ -213,6 +234,34 @@ impl Spans {
     }
 }
 
+impl Second {
+    fn begin(&mut self, now_ms: u64) {
+        let number = now_ms / 1000;
+        if self.number != number {
+            *self = Self { number, ..Self::default() };
+        }
+    }
+
+    fn takes_received(&mut self, client: u64, now_ms: u64) -> bool {
+        self.begin(now_ms);
+        if self.received >= RECEIVED_PER_SECOND_MAX {
+            return false;
+        }
+        let own = self.received_of.entry(client).or_default();
+        let is_taken = *own < RECEIVED_PER_CLIENT_MAX;
+        *own += u32::from(is_taken);
+        self.received += u32::from(is_taken);
+        is_taken
+    }
+
+    fn takes_sent(&mut self, now_ms: u64) -> bool {
+        self.begin(now_ms);
+        let is_taken = self.sent < SENT_PER_SECOND_MAX;
+        self.sent += u32::from(is_taken);
+        is_taken
+    }
+}
+
 impl Context {
     /// Notes a PUBLISH that is accepted, if it belongs to a trace. Returns what its message carries
     /// on instead of its `traceparent`.
@@ -220,6 +269,7 @@ impl Context {
     pub(crate) fn note_received(
         &mut self,
         client: Name<'_>,
+        key: SessionKey,
         publish: &Publish<'_>,
         topic: &str,
     ) -> Option<TraceContext> {
@@ -234,6 +284,10 @@ impl Context {
             }
         };
         let context = spans.begin(parent)?;
+        if !spans.second.takes_received(key.as_u64(), self.now_ms) {
+            self.effects.lose_span();
+            return None;
+        }
         let trace_state = trace_state(publish.properties);
         self.effects.note_span(Span {
             kind: SpanKind::Receive,
@@ -308,6 +362,9 @@ impl Context {
         }
         if let Some(at) = spans.is_left_out(parent.span_id, self.effects.next_span()) {
             return self.effects.count_left_out(at);
+        }
+        if !spans.second.takes_sent(self.now_ms) {
+            return self.effects.lose_span();
         }
         let alias = front.properties.topic_alias().filter(|_| front.topic.is_empty());
         let topic = alias.and_then(|alias| link.topic_sent_as(alias)).unwrap_or(front.topic);
@@ -533,6 +590,21 @@ mod tests {
             spans.is_left_out((other + 100).to_be_bytes(), (1, 1));
         }
         assert!(spans.recent.len() <= RECENT_MAX);
+    }
+
+    #[test]
+    fn a_client_leaves_spans_to_others_and_a_second_ends() {
+        let mut second = Second::default();
+        let mut taken = |client, now_ms| {
+            (0..2_000).filter(|_| second.takes_received(client, now_ms)).count() as u32
+        };
+        assert_eq!(taken(1, 5_000), RECEIVED_PER_CLIENT_MAX);
+        let others: u32 = (2..10).map(|client| taken(client, 5_999)).sum();
+        assert_eq!(others, RECEIVED_PER_SECOND_MAX - RECEIVED_PER_CLIENT_MAX);
+        assert_eq!(taken(1, 6_000), RECEIVED_PER_CLIENT_MAX);
+        let sent = (0..9_000).filter(|_| second.takes_sent(6_000)).count() as u32;
+        assert_eq!(sent, SENT_PER_SECOND_MAX);
+        assert!(second.takes_sent(7_000));
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod regressions;
 mod repeats;
 mod routing;
 mod service;
+mod spans;
 mod tenants;
 mod turns;
 mod unreadable;
