@@ -244,6 +244,45 @@ def test_groups_with_members_and_lag(managed, client):
     api("GET", "/groups/members", status=404, share="nobody", filter="jobs/#")
 
 
+def test_settings_change_while_the_broker_runs(start):
+    broker = start(CONFIG + "[limits]\nconnections_max = 50\n")
+    api, key = Api(broker), "limits.connections_max"
+
+    def row(name=key):
+        return next(row for row in api("GET", "/settings")["items"] if row["key"] == name)
+
+    assert (row()["value"], row()["source"], row()["unit"]) == ("50", "file", "count")
+    assert row()["changes_while_running"] and not row("limits.qos_max")["changes_while_running"]
+    with Peer(broker.port()) as first:
+        first.accepted(client_id="first")
+        changed = api("PUT", f"/settings/{key}", {"value": "1"})
+        assert (changed["value"], changed["source"]) == ("1", "running")
+        # The connection that is open stays, and no other is accepted.
+        first.ping()
+        with socket.create_connection(("127.0.0.1", broker.port()), PATIENCE_SECS) as second:
+            assert second.recv(1) == b""
+    assert "must be" in api("PUT", f"/settings/{key}", {"value": "many"}, status=400)["detail"]
+    assert api("PUT", "/settings/limits.qos_max", {"value": "1"}, status=409)["fix"]
+    api("PUT", "/settings/limits.qos", {"value": "1"}, status=404)
+    assert row()["value"] == "1"
+    # A reload keeps it, unless the configuration has another value than before.
+    assert api("POST", "/reload")["taken_back"] == []
+    assert row()["value"] == "1"
+    broker.config.write_text(broker.config.read_text().replace("= 50", "= 60"))
+    assert api("POST", "/reload")["taken_back"] == [key]
+    assert (row()["value"], row()["source"]) == ("60", "file")
+    assert "set while running" in ctl(broker, "settings", "set", key, "7")
+    assert "60" in ctl(broker, "settings", "reset", key)
+    ctl(broker, "settings", "set", "sys.interval_secs", "soon", code=1)
+    api("PUT", "/settings/log.level", {"value": "debug"})
+    assert api("GET", "/log-level")["level"] == "debug"
+    calls = [row["call"] for row in api("GET", "/audit")["items"]]
+    assert any(key in call for call in calls)
+    broker.restart()
+    api = Api(broker)
+    assert row()["value"] == "60"
+
+
 def test_the_broker_tells_of_itself(managed):
     broker, api = managed
     info = api("GET", "/broker")

@@ -389,6 +389,24 @@ def test_users_are_added_and_deleted(users, tab):
         broker.stop()
 
 
+def test_a_setting_changes_and_is_reset(empty, tab):
+    dashboard = tab(empty)
+    page = dashboard.page
+    dashboard.open("settings")
+    dashboard.log_in()
+    page.get_by_label("Show").select_option("live")
+    row = page.locator("tbody tr").filter(has_text="client_lines_per_second_max")
+    row.get_by_role("button", name="Set").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Value").fill("77")
+    dialog.get_by_role("button", name="Set").click()
+    expect(row).to_contain_text("77")
+    expect(row).to_contain_text("set while running")
+    row.get_by_role("button", name="Reset").click()
+    dialog.get_by_role("button", name="Reset").click()
+    expect(row).not_to_contain_text("set while running")
+
+
 def test_a_bridge_and_why_it_is_not_connected(users, tab):
     broker = Broker(CONFIG + BRIDGE, {"users": users})
     try:

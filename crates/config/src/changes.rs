@@ -1,8 +1,74 @@
-//! What a configuration has another value for than the one that runs.
+//! What a configuration has another value for than the one that runs, and what of that a running
+//! broker takes over.
+
+use std::collections::BTreeMap;
 
 use super::keys::SECTIONS;
+use super::machine::Machine;
 use super::schema::{Key, Section};
-use super::source::{Settings, is_list};
+use super::source::{Origin, Settings, is_list};
+use super::{ConfigError, Loaded, lower_all};
+
+/// A key that a running broker takes over. Who applies one matches on this, so that no key of
+/// [`WHILE_RUNNING`] can be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunningKey {
+    ConnectionsMax,
+    LogLevel,
+    ClientLines,
+    SysInterval,
+}
+
+/// All of them: a reload applies these keys, and the API sets them.
+pub const WHILE_RUNNING: [(&str, RunningKey); 4] = [
+    ("limits.connections_max", RunningKey::ConnectionsMax),
+    ("log.level", RunningKey::LogLevel),
+    ("log.client_lines_per_second_max", RunningKey::ClientLines),
+    ("sys.interval_secs", RunningKey::SysInterval),
+];
+
+/// Whether a running broker takes over another value of this dotted key.
+pub fn is_of_running(key: &str) -> bool {
+    WHILE_RUNNING.iter().any(|(known, _)| *known == key)
+}
+
+/// Whether the two have the same value for a dotted key outside of lists.
+pub fn is_same(key: &str, one: &Settings, other: &Settings) -> bool {
+    let own = one.known(key).zip(other.known(key));
+    own.is_some_and(|(one, other)| one.value == other.value)
+}
+
+impl Loaded {
+    /// This configuration with what `fresh` has for the keys of [`WHILE_RUNNING`].
+    ///
+    /// # Errors
+    ///
+    /// The values contradict others.
+    pub fn taking_over(&self, fresh: &Settings, machine: &Machine) -> Result<Self, ConfigError> {
+        let mut settings = self.settings.clone();
+        for (key, _) in WHILE_RUNNING {
+            settings.copy(key, fresh);
+        }
+        lower_all(settings, None, machine, Vec::new())
+    }
+
+    /// This configuration with values that were set while the broker runs, by dotted key.
+    ///
+    /// # Errors
+    ///
+    /// A value is refused, for the reason for which a configuration with it is.
+    pub fn with_changes(
+        &self,
+        changes: &BTreeMap<&'static str, String>,
+        machine: &Machine,
+    ) -> Result<Self, ConfigError> {
+        let (mut settings, mut problems) = (self.settings.clone(), Vec::new());
+        for (key, text) in changes {
+            settings.set_text(key, text, Origin::Running, &mut problems);
+        }
+        lower_all(settings, None, machine, problems)
+    }
+}
 
 /// Sections that a running broker takes over.
 const TAKEN_OVER: [&str; 1] = ["namespaces"];
@@ -49,13 +115,15 @@ fn counts_of(list: &str, running: &Settings, fresh: &Settings) -> (usize, usize)
 
 fn changed_keys(section: &Section, own: &str, running: &Settings, fresh: &Settings) -> Vec<String> {
     let differs = |key: &&Key| running.setting(own, key).value != fresh.setting(own, key).value;
-    section.keys.iter().filter(differs).map(|key| format!("{own}.{}", key.name)).collect()
+    let named = section.keys.iter().filter(differs).map(|key| format!("{own}.{}", key.name));
+    named.filter(|key| !is_of_running(key)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::source::{SourceFile, Sources};
+    use crate::{Config, load};
 
     fn settings(text: &str) -> Settings {
         let file = SourceFile { path: "quelea.toml".into(), text: text.into() };
@@ -64,6 +132,40 @@ mod tests {
             Settings::read(&Sources { file: Some(file), ..Sources::default() }, &mut problems);
         assert_eq!(problems, []);
         settings
+    }
+
+    #[test]
+    fn keys_of_the_running_broker_are_checked_as_in_a_file() {
+        let machine = Machine::UNKNOWN;
+        let of = |text: &str| {
+            let file = SourceFile { path: "quelea.toml".into(), text: text.into() };
+            load(&Sources { file: Some(file), ..Sources::default() }, &machine).unwrap()
+        };
+        let running = of("[limits]\nconnections_max = 7\nqos_max = 1\n");
+        let max = |config: &Config| (config.limits.connections_max, config.limits.qos_max);
+        let set = |text: &str| {
+            let changes = BTreeMap::from([("limits.connections_max", text.to_owned())]);
+            running.with_changes(&changes, &machine)
+        };
+        assert_eq!(max(&set("9").unwrap().config), (9, 1));
+        assert_eq!(set("9").unwrap().settings.place("limits.connections_max"), "set while running");
+        let refused = set("many").unwrap_err().to_string();
+        assert!(refused.contains("limits.connections_max: must be"), "{refused}");
+        let fresh = of("[limits]\nconnections_max = 8\nqos_max = 2\n");
+        let taken = running.taking_over(&fresh.settings, &machine).unwrap();
+        assert_eq!(max(&taken.config), (8, 1));
+        assert_eq!(of_restart(&running.settings, &fresh.settings), ["limits.qos_max"]);
+        assert!(!is_same("limits.connections_max", &running.settings, &fresh.settings));
+        // One that is left out again is one with its default.
+        let bare = of("");
+        let taken = fresh.taking_over(&bare.settings, &machine).unwrap();
+        assert_eq!(max(&taken.config), (bare.config.limits.connections_max, 2));
+    }
+
+    #[test]
+    fn every_key_of_the_running_broker_is_known() {
+        let none = settings("");
+        assert!(WHILE_RUNNING.iter().all(|(key, _)| none.known(key).is_some()));
     }
 
     #[test]

@@ -209,9 +209,19 @@ pub struct ConfigError {
 pub fn load(sources: &Sources, machine: &Machine) -> Result<Loaded, ConfigError> {
     let mut problems = Vec::new();
     let settings = Settings::read(sources, &mut problems);
+    lower_all(settings, sources.port, machine, problems)
+}
+
+/// `problems` are those of the settings by themselves.
+fn lower_all(
+    settings: Settings,
+    port: Option<u16>,
+    machine: &Machine,
+    mut problems: Vec<Problem>,
+) -> Result<Loaded, ConfigError> {
     let mut deriving = Deriving::default();
     let config = match problems.is_empty() {
-        true => lower(&settings, sources.port, machine, &mut deriving, &mut problems),
+        true => lower(&settings, port, machine, &mut deriving, &mut problems),
         false => None,
     };
     match &config {

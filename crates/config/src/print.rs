@@ -1,7 +1,8 @@
 //! The configuration as text for people: what is in force, and what could be.
 
+use super::changes::is_of_running;
 use super::keys::{RawListener, SECTIONS};
-use super::schema::{Key, Section, Value};
+use super::schema::{Key, Section, Value, ValueKind};
 use super::source::{Origin, Setting, Settings, default_of, is_list};
 use super::{Derived, Loaded};
 
@@ -43,6 +44,16 @@ pub struct Row {
     pub value: String,
     /// Where it was set.
     pub origin: String,
+    /// The kind of that place: `default`, `derived`, `file`, `environment`, `flag` or `running`.
+    pub source: &'static str,
+    /// As TOML; none: not set.
+    pub default: Option<String>,
+    /// None: it is no number.
+    pub unit: Option<&'static str>,
+    /// What values it takes.
+    pub allowed: String,
+    /// Whether it can be set while the broker runs.
+    pub changes_while_running: bool,
 }
 
 /// What is in force, but for the listeners. Who may read this need not know secrets.
@@ -55,10 +66,20 @@ pub fn rows(settings: &Settings, derived: &[Derived]) -> Vec<Row> {
             let derived = derived.iter().find(|derived| derived.key == name);
             let value = derived.map(|derived| derived.value.clone());
             let origin = setting.origin.to_string();
+            let unit = match key.kind {
+                ValueKind::Number { unit, .. } => Some(unit.as_str()),
+                _ => None,
+            };
+            let default = default_of(key);
             rows.push(Row {
-                key: name.clone(),
                 value: value.unwrap_or_else(|| key.kind.show(&without_secrets(&name, &setting))),
+                source: derived.map_or(setting.origin.source(), |_| "derived"),
                 origin: derived.map_or(origin, |derived| derived.reason.clone()),
+                default: (default != Value::Unset).then(|| key.kind.show(&default)),
+                unit,
+                allowed: key.kind.allowed(),
+                changes_while_running: is_of_running(&name),
+                key: name,
             });
         }
     }
@@ -94,7 +115,11 @@ pub fn markdown() -> String {
                 value => format!("`{}`", key.kind.show(&value)),
             };
             let allowed = key.kind.allowed_in_short();
-            let row = [format!("`{}`", key.name), default, allowed, paragraph(key.doc)];
+            let mut doc = paragraph(key.doc);
+            if is_of_running(&format!("{}.{}", section.name, key.name)) {
+                doc.push_str(" Changes while running.");
+            }
+            let row = [format!("`{}`", key.name), default, allowed, doc];
             out.push_str(&format!("| {} |\n", row.join(" | ")));
         }
     }
@@ -228,6 +253,8 @@ its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML file.
 - `--check-config` only checks the configuration and the files that it names. With `--security` it
   lists missing protection. `--print-config` shows each value, its source, and what `auto` means on
   this machine.
+- Keys with \"Changes while running\" take effect at a reload (SIGHUP), or are set by the
+  [management API](api.md#settings). Other keys need a restart.
 - `quelea.reference.toml` has all keys with their defaults.
 
 Example:

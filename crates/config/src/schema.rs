@@ -55,6 +55,17 @@ pub enum Unit {
     Secs,
 }
 
+impl Unit {
+    /// As the API calls it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Bytes => "bytes",
+            Self::Secs => "seconds",
+        }
+    }
+}
+
 /// A value that its kind has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {

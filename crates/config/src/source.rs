@@ -46,9 +46,14 @@ pub struct Flag {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Default,
-    File { path: PathBuf, line: usize },
+    File {
+        path: PathBuf,
+        line: usize,
+    },
     Env(String),
     Flag(&'static str),
+    /// By the management API, since the start.
+    Running,
 }
 
 /// One effective value.
@@ -188,7 +193,27 @@ impl Settings {
         }
     }
 
-    fn set_text(&mut self, key: &str, text: &str, origin: Origin, problems: &mut Vec<Problem>) {
+    /// The effective value of a dotted key outside of lists. None: there is no such key.
+    pub fn known(&self, key: &str) -> Option<Setting> {
+        let (section, _) = key.rsplit_once('.')?;
+        find_key(key).map(|known| self.setting(section, known))
+    }
+
+    /// Takes a key as `other` has it, set or not.
+    pub(super) fn copy(&mut self, key: &str, other: &Self) {
+        match other.values.get(key) {
+            Some(setting) => self.values.insert(key.into(), setting.clone()),
+            None => self.values.remove(key),
+        };
+    }
+
+    pub(super) fn set_text(
+        &mut self,
+        key: &str,
+        text: &str,
+        origin: Origin,
+        problems: &mut Vec<Problem>,
+    ) {
         let general = without_index(key);
         let problem = |detail| Problem { place: origin.to_string(), key: key.into(), detail };
         let Some(known) = find_key(&general) else {
@@ -307,6 +332,19 @@ impl FileReader<'_> {
     }
 }
 
+impl Origin {
+    /// The kind of place, as one word.
+    pub fn source(&self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::File { .. } => "file",
+            Self::Env(_) => "environment",
+            Self::Flag(_) => "flag",
+            Self::Running => "running",
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -314,6 +352,7 @@ impl fmt::Display for Origin {
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
             Self::Env(name) => f.write_str(name),
             Self::Flag(name) => f.write_str(name),
+            Self::Running => f.write_str("set while running"),
         }
     }
 }

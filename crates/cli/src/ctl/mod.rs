@@ -148,12 +148,33 @@ enum CtlCommand {
     Memory,
     /// Count dropped messages by reason.
     Drops,
-    /// Show the configuration in force.
-    Settings,
+    /// Show the configuration in force, or change it while the broker runs.
+    Settings {
+        #[command(subcommand)]
+        command: Option<SettingsCommand>,
+    },
     /// Reload passwords, access rules, bans, namespaces and certificates, as SIGHUP does.
     Reload,
     /// Show or set the log level.
     LogLevel(LogLevelArgs),
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum SettingsCommand {
+    /// Set a key until a restart, or until the configuration has another value for it.
+    Set {
+        /// Section and key, such as log.level.
+        #[arg(value_name = "KEY")]
+        setting: String,
+        /// As in an environment variable.
+        value: String,
+    },
+    /// Bring the configured value of a key back.
+    Reset {
+        /// Section and key.
+        #[arg(value_name = "KEY")]
+        setting: String,
+    },
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -375,7 +396,7 @@ impl Ctl {
             CtlCommand::Drops => self.list("/drops", &[], 0, operate::DROPS),
             CtlCommand::Reload => self.reload(),
             CtlCommand::LogLevel(args) => self.log_level(args),
-            CtlCommand::Settings => self.list("/settings", &[], 0, SETTINGS),
+            CtlCommand::Settings { command } => self.settings(command.as_ref()),
         }
     }
 
@@ -387,6 +408,20 @@ impl Ctl {
         let code = link["code"].as_str().unwrap_or_default();
         print(format!("{}/#login={code}\n", self.http.base()).as_bytes());
         Ok(())
+    }
+
+    fn settings(&self, command: Option<&SettingsCommand>) -> Result<(), Failure> {
+        let path = |key: &str| format!("/settings/{}", percent_encoded(key));
+        let set = match command {
+            None => return self.list("/settings", &[], 0, SETTINGS),
+            Some(SettingsCommand::Set { setting, value }) => {
+                self.http.call("PUT", &path(setting), Some(&json!({ "value": value })))
+            }
+            Some(SettingsCommand::Reset { setting }) => {
+                self.http.call("DELETE", &path(setting), None)
+            }
+        };
+        self.print_value(&set?)
     }
 
     fn listeners(&self, command: Option<&Listeners>) -> Result<(), Failure> {
@@ -577,8 +612,12 @@ const LOGS: &[Column] = &[
     Column("USED BYTES", "used_bytes"),
     Column("SEGMENTS", "segments"),
 ];
-const SETTINGS: &[Column] =
-    &[Column("KEY", "key"), Column("VALUE", "value"), Column("FROM", "origin")];
+const SETTINGS: &[Column] = &[
+    Column("KEY", "key"),
+    Column("VALUE", "value"),
+    Column("CHANGES WHILE RUNNING", "changes_while_running"),
+    Column("FROM", "origin"),
+];
 
 const EXAMPLES: &str = "\
 Examples:

@@ -8,7 +8,7 @@ use super::call::Call;
 use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::Rows;
-use super::views::{Bridge, Broker, Figure, Listener, Log, Setting};
+use super::views::{Bridge, Broker, Figure, Listener, Log};
 use super::{Api, json};
 use crate::http::State;
 use crate::run::FIGURES;
@@ -136,13 +136,4 @@ pub(crate) fn logs(api: &Api) -> Outcome {
             .collect(),
     });
     json(&Rows { items: logs.collect(), cursor: None })
-}
-
-pub(crate) fn settings(api: &Api) -> Outcome {
-    let settings = api.facts.settings.iter().map(|row| Setting {
-        key: row.key.clone(),
-        value: row.value.clone(),
-        origin: row.origin.clone(),
-    });
-    json(&Rows { items: settings.collect(), cursor: None })
 }

@@ -59,7 +59,7 @@ fn of_broker(api: &Api) -> Vec<LimitUse> {
         row(
             "limits.connections_max",
             "connections",
-            limits.connections_max.into(),
+            api.facts.live.get(|config| config.limits.connections_max).into(),
             connections,
             None,
         ),

@@ -28,6 +28,7 @@ mod registry;
 mod routes;
 mod schema;
 mod scopes;
+mod settings;
 pub(crate) mod token;
 mod topics;
 mod trace;
@@ -63,9 +64,11 @@ use crate::cluster::Member;
 use crate::history::History;
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
-use crate::run::{BridgeBoard, Certificates, ConnectionLimiter, JournalBoard, Reloads, Shards};
+use crate::run::{
+    BridgeBoard, Certificates, ConnectionLimiter, JournalBoard, LiveSettings, Reloads, Shards,
+};
 use base::Clock;
-use config::{API_PREFIX, ApiConfig, Config, print};
+use config::{API_PREFIX, ApiConfig, Config};
 use driver::Origin;
 use identity::auth::rules::RuleFiles;
 use identity::namespaces::Namespaces;
@@ -91,7 +94,7 @@ pub(crate) struct Api {
 /// What is known without asking a shard.
 pub(crate) struct Facts {
     pub(crate) config: Config,
-    pub(crate) settings: Vec<print::Row>,
+    pub(crate) live: Arc<LiveSettings>,
     pub(crate) clock: Clock,
     pub(crate) health: Health,
     pub(crate) limiter: Arc<ConnectionLimiter>,

@@ -21,6 +21,9 @@ record! {
         complete: bool,
         /// The parts, in the order of the reload.
         parts: Vec<ReloadPart>,
+        /// Settings that were set while running, and whose configured value is in force again: the
+        /// configuration has another value for them than before.
+        taken_back: Vec<String>,
     }
 }
 
@@ -67,7 +70,7 @@ const LEVEL_SECS_MAX: u64 = 366 * 86_400;
 pub(crate) async fn reload(api: &Api) -> Outcome {
     let reloaded = reloaded(api).await?;
     let parts: Vec<ReloadPart> = reloaded
-        .0
+        .parts
         .into_iter()
         .map(|part| ReloadPart {
             name: part.name,
@@ -75,7 +78,11 @@ pub(crate) async fn reload(api: &Api) -> Outcome {
             error: part.error,
         })
         .collect();
-    json(&ReloadResult { complete: parts.iter().all(|part| part.reloaded), parts })
+    json(&ReloadResult {
+        complete: parts.iter().all(|part| part.reloaded),
+        parts,
+        taken_back: reloaded.taken_back,
+    })
 }
 
 /// Reloads as SIGHUP does, and says what came of it.
@@ -100,7 +107,7 @@ pub(crate) async fn reloaded(api: &Api) -> Result<Reloaded, Problem> {
 /// Reloads for the sake of one part, after a change of its file.
 pub(crate) async fn reloaded_part(api: &Api, name: &str) -> Result<(), Problem> {
     let reloaded = reloaded(api).await?;
-    let part = reloaded.0.into_iter().find(|part| part.name == name);
+    let part = reloaded.parts.into_iter().find(|part| part.name == name);
     match part.and_then(|part| part.error) {
         None => Ok(()),
         Some(error) => {
@@ -112,8 +119,10 @@ pub(crate) async fn reloaded_part(api: &Api, name: &str) -> Result<(), Problem> 
 }
 
 pub(crate) fn log_level(api: &Api) -> Outcome {
-    let change = Logging::level()
-        .unwrap_or(LevelChange { level: api.facts.config.log.level, until_secs: None });
+    let change = Logging::level().unwrap_or(LevelChange {
+        level: api.facts.live.get(|config| config.log.level),
+        until_secs: None,
+    });
     json(&shown(api, change))
 }
 
@@ -138,7 +147,7 @@ pub(crate) fn set_log_level(api: &Api, call: &Call) -> Outcome {
 fn shown(api: &Api, change: LevelChange) -> LogLevelState {
     LogLevelState {
         level: change.level.as_str().to_owned(),
-        configured: api.facts.config.log.level.as_str().to_owned(),
+        configured: api.facts.live.get(|config| config.log.level).as_str().to_owned(),
         until: change.until_secs.map(moment::text_of),
     }
 }

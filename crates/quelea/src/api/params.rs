@@ -47,6 +47,9 @@ pub(super) const fn some_text(name: &'static str, about: &'static str) -> Param 
     Param { kind: ParamKind::Text { bytes_min: 1, bytes_max: TEXT_BYTES_MAX }, ..text(name, about) }
 }
 
+pub(super) const SETTING: Param =
+    Param { location: ParamLocation::Path, ..needed("key", "Section and key, such as log.level.") };
+
 pub(super) const fn needed(name: &'static str, about: &'static str) -> Param {
     Param { is_required: true, ..some_text(name, about) }
 }

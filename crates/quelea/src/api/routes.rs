@@ -16,20 +16,21 @@ use super::limits::{self, LimitUse};
 use super::logins::{LogIn, LogInLink};
 use super::operate::{self, LogLevelState, NewLogLevel, ReloadResult};
 use super::params::{
-    BAN_SECS, CLIENT_ID, CURSOR, LIMIT, LISTENER, NAMESPACE, TOPIC, USERNAME, WITHIN, WITHIN_ANY,
-    flag, needed, number, some_text, text,
+    BAN_SECS, CLIENT_ID, CURSOR, LIMIT, LISTENER, NAMESPACE, SETTING, TOPIC, USERNAME, WITHIN,
+    WITHIN_ANY, flag, needed, number, some_text, text,
 };
 pub(crate) use super::params::{LIMIT_MAX, Param, ParamKind, ParamLocation};
 use super::permissions::{self, Permission, PermissionQuestion, RuleFile};
 use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
+use super::settings::{self, NewSetting, Setting};
 use super::topics::{self, ClientSubscription, Topic};
 use super::usage::{self, Drops, MemoryUsage};
 use super::users::{NewPassword, User};
 use super::views::{
     Ban, Bridge, Broker, CacheCleared, Caller, Client, Cluster, Disconnected, Group, Home,
     Listener, Log, Member, Namespace, NewBan, Publish, PublishBatch, Published, PublishedBatch,
-    Receiver, Retain, Retained, Setting, Subscription,
+    Receiver, Retain, Retained, Subscription,
 };
 use super::{
     Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces, registry,
@@ -320,10 +321,32 @@ const OWN: &[Route] = &[
     Route {
         path: "/settings",
         role: Role::Operator,
-        about: "Shows the configuration in force except listeners, each value with its source.",
+        about: "Shows the configuration in force on this node except listeners, each value with its source.",
         answer: Some(Rows::<Setting>::schema),
-        run: |api, _| Box::pin(async move { broker::settings(&api) }),
+        run: |api, _| Box::pin(async move { settings::list(&api) }),
         without_shards: true,
+        ..GET
+    },
+    Route {
+        method: Method::Put,
+        path: "/settings/{key}",
+        role: Role::Admin,
+        about: "Sets a setting of this node, in memory. It lasts until a restart, or until a reload \
+                finds another value of the key in the configuration than before.",
+        params: &[SETTING],
+        body: Some(NewSetting::schema),
+        answer: Some(Setting::schema),
+        run: |api, call| Box::pin(async move { settings::set(&api, &call) }),
+        ..GET
+    },
+    Route {
+        method: Method::Delete,
+        path: "/settings/{key}",
+        role: Role::Admin,
+        about: "Brings the configured value of a setting back.",
+        params: &[SETTING],
+        answer: Some(Setting::schema),
+        run: |api, call| Box::pin(async move { settings::reset(&api, &call) }),
         ..GET
     },
     Route {

@@ -511,18 +511,6 @@ record! {
 }
 
 record! {
-    /// A setting in force.
-    Setting {
-        /// Section and key.
-        key: String,
-        /// The value as TOML.
-        value: String,
-        /// The source: where it was set, or how it was derived.
-        origin: String,
-    }
-}
-
-record! {
     /// The caller of the API.
     Caller {
         /// The username, or `token`.

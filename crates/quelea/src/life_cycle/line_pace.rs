@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// How often a client that is not admitted gets a line.
@@ -44,7 +44,7 @@ const KINDS: [(About, &str); 8] = [
 #[derive(Debug, Default)]
 pub(crate) struct LinePace {
     /// 0: no limit.
-    per_second_max: u32,
+    per_second_max: AtomicU32,
     rates: [LineRate; KINDS.len()],
     visitors: Mutex<HashMap<Visitor, VisitorLines>>,
 }
@@ -75,7 +75,11 @@ struct VisitorLines {
 
 impl LinePace {
     pub(crate) fn new(per_second_max: u32) -> Self {
-        Self { per_second_max, ..Self::default() }
+        Self { per_second_max: per_second_max.into(), ..Self::default() }
+    }
+
+    pub(crate) fn set_per_second_max(&self, per_second_max: u32) {
+        self.per_second_max.store(per_second_max, Ordering::Relaxed);
     }
 
     /// May a line of this kind be written? If not, it is counted.
@@ -86,7 +90,8 @@ impl LinePace {
         let before =
             rate.now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(count(now)));
         let lines = before.map_or(0, |now| count(now) & u64::from(u32::MAX));
-        let is_allowed = self.per_second_max == 0 || lines <= u64::from(self.per_second_max);
+        let most = self.per_second_max.load(Ordering::Relaxed);
+        let is_allowed = most == 0 || lines <= u64::from(most);
         if !is_allowed {
             rate.withheld.fetch_add(1, Ordering::Relaxed);
         }
@@ -96,7 +101,7 @@ impl LinePace {
     /// The same for a client before admission, about whom one line of a kind is written per second.
     pub(crate) fn allows_visitor(&self, visitor: Visitor, now_ms: u64) -> bool {
         let about = visitor.about;
-        if self.per_second_max > 0 {
+        if self.per_second_max.load(Ordering::Relaxed) > 0 {
             let mut visitors = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(known) = visitors.get_mut(&visitor) {
                 known.withheld += 1;

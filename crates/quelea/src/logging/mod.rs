@@ -42,7 +42,7 @@ pub(crate) struct LevelChange {
 
 /// The level in force, and how it is changed.
 struct Levels {
-    configured: LogLevel,
+    configured: Mutex<LogLevel>,
     present: Mutex<LevelChange>,
     set: SetLevel,
 }
@@ -169,12 +169,24 @@ impl Logging {
         Ok(())
     }
 
+    /// Sets another configured level, which is in force at once.
+    ///
+    /// # Errors
+    ///
+    /// There is no logger any more.
+    pub(crate) fn configure_level(level: LogLevel) -> Result<(), reload::Error> {
+        let Some(logging) = INSTALLED.get() else { return Ok(()) };
+        Self::set_level(LevelChange { level, until_secs: None })?;
+        *lock(&logging.levels.configured) = level;
+        Ok(())
+    }
+
     /// Brings the configured level back, if its time has come.
     pub(crate) fn end_level(now_secs: u64) {
         let Some(logging) = INSTALLED.get() else { return };
         let is_due = Self::level().and_then(|it| it.until_secs).is_some_and(|at| at <= now_secs);
         if is_due {
-            let change = LevelChange { level: logging.levels.configured, until_secs: None };
+            let change = LevelChange { level: *lock(&logging.levels.configured), until_secs: None };
             if let Err(error) = Self::set_level(change) {
                 tracing::error!(%error, "the configured log level cannot be set");
             }
@@ -185,7 +197,7 @@ impl Logging {
 impl Levels {
     fn new(configured: LogLevel, set: SetLevel) -> Self {
         let present = Mutex::new(LevelChange { level: configured, until_secs: None });
-        Self { configured, present, set }
+        Self { configured: configured.into(), present, set }
     }
 }
 

@@ -17,7 +17,7 @@ use identity::namespaces::Belonging;
 pub struct ConnectionLimiter {
     connections: AtomicU32,
     /// 0: no limit.
-    pub(super) connections_max: u32,
+    connections_max: AtomicU32,
     listeners: Mutex<Vec<(String, Arc<Counts>)>>,
     pub(crate) bans: Bans,
     /// Calls of the management API with a wrong token or password.
@@ -79,12 +79,17 @@ pub(super) struct ConnectionPermit(Arc<Listener>);
 
 impl ConnectionLimiter {
     pub fn new(connections_max: u32) -> Self {
-        Self { connections_max, ..Self::default() }
+        Self { connections_max: connections_max.into(), ..Self::default() }
     }
 
     /// One with bans.
     pub(super) fn with_bans(connections_max: u32, bans: Bans) -> Self {
-        Self { connections_max, bans, ..Self::default() }
+        Self { connections_max: connections_max.into(), bans, ..Self::default() }
+    }
+
+    /// Applies to new connections: those that are open stay.
+    pub(super) fn set_connections_max(&self, connections_max: u32) {
+        self.connections_max.store(connections_max, Ordering::Relaxed);
     }
 
     /// The counts of a new listener. The last of its URLs is where it really listens.
@@ -203,7 +208,7 @@ impl Listener {
         if !take(&self.counts.connections, self.connections_max) {
             return None;
         }
-        if !take(&self.limiter.connections, self.limiter.connections_max) {
+        if !take(&self.limiter.connections, self.limiter.connections_max.load(Ordering::Relaxed)) {
             self.counts.connections.fetch_sub(1, Ordering::Relaxed);
             return None;
         }

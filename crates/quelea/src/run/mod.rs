@@ -17,6 +17,7 @@ mod keeper;
 mod limiter;
 mod limits;
 mod listen;
+mod live;
 mod mailbox;
 mod memory_guard;
 mod node;
@@ -65,6 +66,7 @@ use data::Stamps;
 pub use journals::{FIGURES, Figure, JournalBoard, JournalState};
 pub use limiter::{ConnectionLimiter, Counts, TurnedAway};
 pub(crate) use limits::durability;
+pub(crate) use live::{LiveSettings, SetError};
 pub(crate) use reloads::{REGISTRIES, Reloaded, Reloads};
 pub use timing::Timing;
 
@@ -290,6 +292,7 @@ impl Running {
         Ok(watch::Watch {
             config: parts.config(),
             settings: &parts.loaded.settings,
+            live: &parts.live,
             reread,
             keeper: Keeper::start(namespaces, mailboxes, parts.shared.shard_count)?,
             shared: &parts.shared,

@@ -13,6 +13,7 @@ use super::bridges::BridgeBoard;
 use super::certificates::Certificates;
 use super::journals::JournalBoard;
 use super::limiter::ConnectionLimiter;
+use super::live::LiveSettings;
 use super::mailbox::Mailbox;
 use super::reloads::Reloads;
 use super::self_check::SelfChecks;
@@ -29,7 +30,7 @@ use crate::life_cycle::line_pace::LinePace;
 use crate::metrics::{self, Sources};
 use base::Clock;
 use base::random;
-use config::{Config, Loaded, print};
+use config::{Config, Loaded};
 use data::Stamps;
 use identity::auth::Authenticator;
 use identity::auth::authorizer::Authorizer;
@@ -40,6 +41,7 @@ use identity::namespaces::Namespaces;
 /// Each is made once, in this order.
 pub(super) struct Parts {
     pub(super) loaded: Arc<Loaded>,
+    pub(super) live: Arc<LiveSettings>,
     pub(super) clock: Clock,
     pub(super) authenticator: Arc<Authenticator>,
     /// None: rules decide everything.
@@ -97,7 +99,8 @@ impl Parts {
             service.map(|own| Authorizer::start(own, config.auth.queue_max)).transpose()?;
         let shared = Shared::new(limits::of_broker(config), shards, u64::from_le_bytes(random()));
         let namespaces = Namespaces::open(directory, stamps, &shared, &config.namespaces)?;
-        let limiter = open_limiter(config, stamps)?;
+        let limiter = Arc::new(open_limiter(config, stamps)?);
+        let live = Arc::new(LiveSettings::new(loaded.clone(), limiter.clone()));
         let health = Health::new();
         let self_checks = Arc::new(SelfChecks::new(&config.self_check));
         let checks = self_checks.clone();
@@ -112,7 +115,8 @@ impl Parts {
             authorizer: authorizer.map(Arc::new),
             rule_files: Arc::default(),
             namespaces: Arc::new(namespaces),
-            limiter: Arc::new(limiter),
+            limiter,
+            live,
             board,
             health,
             turns,
@@ -169,10 +173,9 @@ impl Parts {
     }
 
     fn facts(&self) -> Facts {
-        let Loaded { config, settings, derived } = &*self.loaded;
         Facts {
-            config: config.clone(),
-            settings: print::rows(settings, derived),
+            config: self.config().clone(),
+            live: self.live.clone(),
             clock: self.clock,
             health: self.health.clone(),
             limiter: self.limiter.clone(),

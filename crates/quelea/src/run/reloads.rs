@@ -12,7 +12,11 @@ pub(crate) const REGISTRIES: &str = "registries";
 
 /// What came of a reload, part by part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reloaded(pub(crate) Vec<ReloadedPart>);
+pub(crate) struct Reloaded {
+    pub(crate) parts: Vec<ReloadedPart>,
+    /// Keys that were set while running, and have their configured value again.
+    pub(crate) taken_back: Vec<String>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReloadedPart {
@@ -30,7 +34,7 @@ pub(crate) struct Reloads {
 impl Reloaded {
     pub(super) fn note<T>(&mut self, name: &str, done: &Result<T, impl std::fmt::Display>) {
         let error = done.as_ref().err().map(|error| format!("{error:#}"));
-        self.0.push(ReloadedPart { name: name.to_owned(), error });
+        self.parts.push(ReloadedPart { name: name.to_owned(), error });
     }
 }
 
@@ -66,7 +70,7 @@ mod tests {
         let mut reloaded = Reloaded::default();
         reloaded.note("bans", &Ok::<(), String>(()));
         reloaded.note("rules", &Err::<(), _>(anyhow::anyhow!("line 7").context("policy")));
-        let error = |at: usize| reloaded.0[at].error.as_deref();
+        let error = |at: usize| reloaded.parts[at].error.as_deref();
         assert_eq!((error(0), error(1)), (None, Some("policy: line 7")));
     }
 }

@@ -17,6 +17,7 @@ use super::clock::ClockWatch;
 use super::journals::{FIGURES, JournalBoard};
 use super::keeper::Keeper;
 use super::limiter::ConnectionLimiter;
+use super::live::LiveSettings;
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
 use super::reloads::{REGISTRIES, Reloaded, Reloads};
@@ -30,7 +31,7 @@ use crate::life_cycle::line_pace::LinePace;
 use crate::logging::Logging;
 use base::Clock;
 use base::shown;
-use config::{self, Config, ConfigError, Namespace, Settings};
+use config::{self, Config, ConfigError, Loaded, Namespace, Settings};
 use identity::auth::Authenticator;
 use identity::auth::rules::RuleFiles;
 use identity::auth::rules::{self, BrokerRules};
@@ -68,6 +69,7 @@ pub(super) struct Watch<'a> {
     pub(super) config: &'a Config,
     /// From which that was made.
     pub(super) settings: &'a Settings,
+    pub(super) live: &'a Arc<LiveSettings>,
     pub(super) reread: &'a Reread<'a>,
     pub(super) keeper: Keeper,
     pub(super) shared: &'a Arc<Shared>,
@@ -171,6 +173,7 @@ impl Watch<'_> {
         if let Ok(fresh) = &read {
             log_needs_restart(&config::changes::of_restart(self.settings, &fresh.settings));
         }
+        self.reload_settings(&read, &mut reloaded);
         self.reload_namespaces(read.map(|fresh| fresh.config.namespaces), &mut reloaded);
         for (listener, tls) in self.tls {
             let certificates = tls.reload();
@@ -185,6 +188,23 @@ impl Watch<'_> {
         }
         self.note_certificates();
         reloaded
+    }
+
+    fn reload_settings(&self, read: &Result<Loaded, ConfigError>, reloaded: &mut Reloaded) {
+        let taken = match read {
+            Ok(fresh) => self.live.reload(&fresh.settings),
+            Err(error) => Err(error.clone()),
+        };
+        reloaded.note("settings", &taken);
+        match taken {
+            Ok(taken_back) => {
+                for key in &taken_back {
+                    tracing::warn!(key, "the configuration changed: a set value is taken back");
+                }
+                reloaded.taken_back = taken_back;
+            }
+            Err(error) => tracing::error!(%error, "settings not reloaded; the old ones stay"),
+        }
     }
 
     /// Connections that rely on what is not registered any more end. Those that are on their way
@@ -343,7 +363,7 @@ impl Ticker {
         // Only the API shows it.
         let history = watch.api_authenticator.map(|_| watch.history.clone());
         let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
-        let (purge, sys_secs) = (watch.purge.clone(), watch.config.sys.interval_secs);
+        let (purge, live) = (watch.purge.clone(), watch.live.clone());
         let thread = std::thread::spawn(move || {
             let mut sys = SysTopics::new(env!("CARGO_PKG_VERSION"));
             let mut sys_at: Option<Instant> = None;
@@ -380,6 +400,10 @@ impl Ticker {
                 looked_at = Some(Instant::now());
                 clock_watch.look();
                 Logging::end_level(clock.wall_secs());
+                let (sys_secs, lines) = live.get(|config| {
+                    (config.sys.interval_secs, config.log.client_lines_per_second_max)
+                });
+                line_pace.set_per_second_max(lines);
                 line_pace.log_withheld(clock.now_ms());
                 history.iter().for_each(|history| history.look(clock.now_ms()));
                 publish(&mailboxes, life_cycle.tick(clock.now_ms()));
