@@ -23,7 +23,7 @@ record! {
         source: String,
         /// The default as TOML; null: not set.
         default: Option<String>,
-        /// The unit of a number: count, bytes or seconds; null: it is no number.
+        /// The unit of a number: count, bytes or seconds; null for other values.
         unit: Option<String>,
         /// The values that the key accepts.
         allowed: String,

@@ -1,12 +1,13 @@
 //! Settings that change while the broker runs: by a reload of the configuration, and by the API.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use config::changes::{self, RunningKey, WHILE_RUNNING};
 use config::{Config, ConfigError, Loaded, Machine, Settings};
 
 use super::limiter::ConnectionLimiter;
+use crate::life_cycle::line_pace::LinePace;
 use crate::logging::Logging;
 
 /// The settings in force. What was set while running is in memory only. It ends with a restart, and
@@ -14,6 +15,8 @@ use crate::logging::Logging;
 #[derive(Debug)]
 pub(crate) struct LiveSettings {
     limiter: Arc<ConnectionLimiter>,
+    /// None: the workers have not started.
+    line_pace: OnceLock<Arc<LinePace>>,
     inner: Mutex<Inner>,
 }
 
@@ -39,7 +42,15 @@ pub(crate) enum SetError {
 impl LiveSettings {
     pub(super) fn new(loaded: Arc<Loaded>, limiter: Arc<ConnectionLimiter>) -> Self {
         let (configured, changes) = (loaded.clone(), BTreeMap::new());
-        Self { limiter, inner: Inner { configured, changes, in_force: loaded }.into() }
+        let inner = Inner { configured, changes, in_force: loaded }.into();
+        Self { limiter, line_pace: OnceLock::new(), inner }
+    }
+
+    pub(super) fn set_line_pace(&self, line_pace: Arc<LinePace>) {
+        let inner = self.lock();
+        line_pace.set_per_second_max(inner.in_force.config.log.client_lines_per_second_max);
+        // It is set once, by the start.
+        let _ = self.line_pace.set(line_pace);
     }
 
     pub(crate) fn in_force(&self) -> Arc<Loaded> {
@@ -120,8 +131,13 @@ impl LiveSettings {
                     tracing::error!(%error, "the log level was not changed");
                 }
             }
-            // The ticker of the control plane reads them at its next look.
-            RunningKey::ClientLines | RunningKey::SysInterval => {}
+            RunningKey::ClientLines => {
+                if let Some(line_pace) = self.line_pace.get() {
+                    line_pace.set_per_second_max(config.log.client_lines_per_second_max);
+                }
+            }
+            // The ticker of the control plane reads it at its next look.
+            RunningKey::SysInterval => {}
         }
         let value = fresh.settings.known(key).map(|setting| setting.value.to_string());
         let origin = fresh.settings.place(key);

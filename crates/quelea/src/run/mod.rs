@@ -289,6 +289,7 @@ impl Running {
     ) -> anyhow::Result<watch::Watch<'a>> {
         let parts = &self.parts;
         let (namespaces, mailboxes) = (&parts.namespaces, &workers.mailboxes);
+        parts.live.set_line_pace(workers.line_pace.clone());
         Ok(watch::Watch {
             config: parts.config(),
             settings: &parts.loaded.settings,

@@ -400,10 +400,7 @@ impl Ticker {
                 looked_at = Some(Instant::now());
                 clock_watch.look();
                 Logging::end_level(clock.wall_secs());
-                let (sys_secs, lines) = live.get(|config| {
-                    (config.sys.interval_secs, config.log.client_lines_per_second_max)
-                });
-                line_pace.set_per_second_max(lines);
+                let sys_secs = live.get(|config| config.sys.interval_secs);
                 line_pace.log_withheld(clock.now_ms());
                 history.iter().for_each(|history| history.look(clock.now_ms()));
                 publish(&mailboxes, life_cycle.tick(clock.now_ms()));
