@@ -1,8 +1,8 @@
 //! The running broker: where all parts are made and joined, in the order of their making.
 //!
 //! Threads: workers (connections and shards), two for the disk of each journal, acceptors (new
-//! connections), the HTTP server, one that answers backups, and the one that called [`serve`],
-//! which waits for signals and does what is due each second.
+//! connections), the HTTP server, two that send to a collector, one that answers backups, and the
+//! one that called [`serve`], which waits for signals and does what is due each second.
 
 mod acceptor;
 mod ask;
