@@ -30,18 +30,18 @@ export function Settings() {
     if (is) reload();
   };
   const canSet = may("admin") && has("PUT /settings/{key}");
-  const columns = canSet ? [...COLUMNS, {
-    title: "", num: true,
+  const columns = canSet ? [...COLUMNS.slice(0, 2), {
+    title: "",
     cell: (row) => row.changes_while_running && html`
-      ${row.source === "running" && html`<button class="small" onClick=${() => reset(row)}>Reset</button> `}
-      <button class="small" onClick=${() => change(row)}>Set</button>`,
-  }] : COLUMNS;
+      <button class="small" onClick=${() => change(row)}>Set</button>
+      ${row.source === "running" && html` <button class="small" onClick=${() => reset(row)}>Reset</button>`}`,
+  }, ...COLUMNS.slice(2)] : COLUMNS;
   return html`
     <${Page} title="Settings" note="The configuration in force on this node, except listeners." actions=${html`<${Actions} onReload=${reload} />`}>
       <${Fault} problem=${problem} />
       <${Filters} values=${filters} onChange=${setFilters} fields=${[
         { name: "text", title: "Contains", search: true, type: "search" },
-        { name: "which", title: "Show", options: [["", "all"], ["set", "only those that were set"], ["live", "only those that change while running"]] },
+        { name: "which", title: "Show", options: [["", "all"], ["set", "only those that were set"], ["live", "changeable"]] },
       ]} />
       ${data && rows.length === 0 && html`<${Empty}>No setting matches.<//>`}
       ${[...sections].map(([name, some]) => html`
