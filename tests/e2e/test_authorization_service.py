@@ -13,6 +13,8 @@ from tokens import Service, as_json
 from wire import PUBACK, SUBACK, Peer, packet, publish, subscribe
 
 NOT_AUTHORIZED = 0x87
+# Nobody knows whether it is allowed: the client may send it again.
+UNKNOWN = 0x83
 
 CONFIG = """
 [[listeners]]
@@ -99,7 +101,7 @@ def test_a_paho_client_publishes_and_receives_what_the_service_allows(broker, ru
     assert got == ["home/a"], "the denied one came before"
     assert rules.questions[0] == {
         "clientid": "c1", "username": "anna", "peerhost": "127.0.0.1", "action": "subscribe",
-        "topic": "home/#", "qos": "1", "retain": "",
+        "topic": "home/#", "qos": "1", "retain": "", "namespace": "default",
     }  # fmt: skip
     assert rules.questions[2] == {**rules.questions[0], "action": "publish", "topic": "home/b",
                                   "retain": "false"}  # fmt: skip
@@ -177,28 +179,28 @@ def test_an_answer_for_a_connection_that_was_taken_over_is_nobodys(broker, rules
     assert published(new, "first", 2) == 0x10
 
 
-def test_a_service_that_fails_denies_and_is_asked_again(start, passwords):
+def test_a_service_that_fails_refuses_and_is_asked_again(start, passwords):
     answers = [(500, {}, b""), as_json({"result": "Allow"}), as_json({}), as_json({"result": "allow"}, 404),
                (200, {}, b""), as_json({"result": "allow"})]  # fmt: skip
     service = Service(lambda *_: answers.pop(0))
     broker = start(CONFIG + f'url = "{service.url}"\n', {"passwords": passwords})
     peer = anna(broker)
     got = [published(peer, "a", number + 1) for number in range(6)]
-    assert got == [NOT_AUTHORIZED] * 5 + [0x10]
+    assert got == [UNKNOWN] * 5 + [0x10]
     answers = {name: n for name, n in broker.metrics().items() if "authorization_answers" in name}
     assert sum(n for name, n in answers.items() if "failed" in name) == 5
     service.stop()
     assert published(peer, "a", 9) == 0x10, "remembered"
-    assert published(peer, "b", 10) == NOT_AUTHORIZED, "it is gone"
+    assert published(peer, "b", 10) == UNKNOWN, "it is gone"
 
 
-def test_a_service_that_does_not_answer_in_time_denies(start, passwords):
+def test_a_service_that_does_not_answer_in_time_refuses(start, passwords):
     gate = threading.Event()
     service = Service(lambda *_: (gate.wait(30), as_json({"result": "allow"}))[1])
     config = CONFIG + f'url = "{service.url}"\ntimeout_secs = "1s"\n'
     broker = start(config, {"passwords": passwords})
     peer = anna(broker)
-    assert published(peer, "a") == NOT_AUTHORIZED
+    assert published(peer, "a") == UNKNOWN
     gate.set()
     assert published(peer, "a", 2) == 0x10
     service.stop()

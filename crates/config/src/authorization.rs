@@ -68,6 +68,17 @@ pub(super) fn lower(
     }))
 }
 
+/// Clients of two namespaces may have the same names.
+pub(super) fn check_namespaces(config: &Config, settings: &Settings, problems: &mut Vec<Problem>) {
+    let lacks = |own: &AuthorizationConfig| !own.service.sends("namespace");
+    if !config.namespaces.is_empty() && config.authorization.as_ref().is_some_and(lacks) {
+        let detail = "the service cannot tell namespaces apart: send the namespace, as in body = \
+            [\"namespace=${namespace}\", \"action=${action}\", \"topic=${topic}\"]";
+        let key = format!("{SECTION}.body");
+        problems.push(Problem { place: settings.place(&key), key, detail: detail.into() });
+    }
+}
+
 /// A service would decide by names that nobody has proved.
 pub(super) fn check_names(config: &Config, settings: &Settings, problems: &mut Vec<Problem>) {
     let sends_name = config.authorization.as_ref().is_some_and(|own| own.service.sends("username"));
@@ -105,16 +116,16 @@ settings! {
         /// Headers of each request, with placeholders.
         headers: Vec<String> = ValueKind::List("headers such as Authorization: Bearer x"), "";
         /// The fields of each request, with placeholders. Empty: `clientid`, `username`,
-        /// `peerhost`, `action`, `topic`, `qos` and `retain`.
+        /// `peerhost`, `action`, `topic`, `qos`, `retain` and `namespace`.
         body: Vec<String> = ValueKind::List("fields such as topic=${topic}"), "";
         /// The format of the body: JSON, or that of a web form. Only with `method = "post"`.
         body_form: BodyForm = ValueKind::OneOf(BodyForm::WORDS), "json";
         /// The longest time of an answer. After 8 failures in a row, from at least 3 client
-        /// addresses, the broker stops for 5 s. Then it probes the service each second. A failure
-        /// denies.
+        /// addresses, the broker stops for 5 s. Then it probes the service each second. After a
+        /// failure the action is not carried out.
         timeout_secs: u32 = secs(1, 60), "5";
         /// Requests at a time; one address (IPv6: /64) may have a quarter of them. Further ones
-        /// wait, as in `auth.queue_max`. A connection has one request at a time.
+        /// wait, one of each connection at most, and namespaces take turns.
         requests_max: u32 = count(1, 10_000), "64";
         /// Authorities that sign the certificate of an `https://` service, PEM. Not set: those of
         /// the system.
@@ -132,7 +143,7 @@ settings! {
 const SECTION: &str = "authorization";
 
 /// As EMQX names them.
-const FIELDS: [&str; 7] = [
+const FIELDS: [&str; 8] = [
     "clientid=${clientid}",
     "username=${username}",
     "peerhost=${peerhost}",
@@ -140,4 +151,5 @@ const FIELDS: [&str; 7] = [
     "topic=${topic}",
     "qos=${qos}",
     "retain=${retain}",
+    "namespace=${namespace}",
 ];

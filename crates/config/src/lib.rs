@@ -225,7 +225,10 @@ fn lower_all(
         false => None,
     };
     match &config {
-        Some(config) => authorization::check_names(config, &settings, &mut problems),
+        Some(config) => {
+            authorization::check_names(config, &settings, &mut problems);
+            authorization::check_namespaces(config, &settings, &mut problems);
+        }
         None if problems.is_empty() => problems.extend(emptied(&settings)),
         None => {}
     }

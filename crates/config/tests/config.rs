@@ -147,6 +147,7 @@ fn in_file(section: &str, key: &Key, value: &str) -> Sources {
         }
         "authentication" => "name = \"x\"\nkind = \"jwt\"\njwks_url = \"https://id.example\"",
         "telemetry" => "endpoint = \"http://127.0.0.1:4318\"",
+        "authorization" => "url = \"https://id.example\"\nbody = [\"t=${topic}\", \"a=${action}\"]",
         "cluster" => "name = \"c\"\nnode = \"n\"\nservers = [\"nats://127.0.0.1:4222\"]",
         // Sizes of logs that are not written go with any packets.
         "durability" => "level = \"memory\"",

@@ -389,8 +389,27 @@ impl Grants {
         topic: &str,
         manner: Manner,
     ) -> bool {
-        self.asks_service
-            && matches!(self.decider(identity, action, topic, manner), Decider::Service)
+        if !self.asks_service || self.is_superuser || self.is_open() {
+            return false;
+        }
+        let is_reserved = match action {
+            Action::Publish => is_broker_topic(topic),
+            Action::Subscribe => topic::reserved(without_share(topic)).is_some(),
+            Action::Receive => false,
+        };
+        let topic = if action == Action::Subscribe { without_share(topic) } else { topic };
+        if is_reserved || self.denials().any(|pattern| pattern.matches(identity, topic)) {
+            return false;
+        }
+        let rules = self.ordered().unwrap_or_default();
+        let rule = match action {
+            Action::Publish => ordered::on_publish(rules, identity, topic, manner),
+            Action::Receive => ordered::on_receive(rules, identity, topic),
+            Action::Subscribe => ordered::on_subscribe(rules, identity, topic, manner.qos, true),
+        };
+        let right = if action == Action::Publish { WRITE } else { READ };
+        let is_granted = || self.grants_of(right).any(|pattern| pattern.matches(identity, topic));
+        rule.is_none() && !self.is_open && !is_granted()
     }
 
     /// True when no rules are in force.
@@ -458,8 +477,15 @@ impl Grants {
         let holds = |pattern: &Pattern| pattern.matches(identity, filter);
         let touches = |pattern: &Pattern| pattern.overlaps(identity, filter);
         let rules = self.ordered().unwrap_or_default();
-        let in_order = || ordered::on_subscribe(rules, identity, filter, qos).map(|it| it.allows);
-        let is_granted = || self.is_open || self.grants_of(READ).any(touches);
+        let in_order = || {
+            let rule = ordered::on_subscribe(rules, identity, filter, qos, self.asks_service);
+            rule.map(|rule| rule.allows)
+        };
+        // Where a service decides the rest, a grant of a part leaves the whole to it.
+        let is_granted = || match self.asks_service {
+            true => self.is_open || self.grants_of(READ).any(holds),
+            false => self.is_open || self.grants_of(READ).any(touches),
+        };
         self.is_open()
             || self.accepts_all_subscriptions
             || (!self.denials().any(holds) && in_order().unwrap_or_else(is_granted))

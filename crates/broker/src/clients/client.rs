@@ -287,7 +287,8 @@ impl Client {
     pub(crate) fn next_due_ms(&self) -> u64 {
         let keep_alive = self.session.link().and_then(session::Link::keep_alive_deadline_ms);
         let notices_ms = self.extras.as_ref().map_or(NEVER, |extras| extras.notices.due_ms());
-        let session = self.expires_at_ms.min(self.will_due_ms()).min(notices_ms);
+        let asks_ms = self.asks_again_ms();
+        let session = self.expires_at_ms.min(self.will_due_ms()).min(notices_ms).min(asks_ms);
         keep_alive.unwrap_or(NEVER).min(session).min(self.credential_due_ms())
     }
 

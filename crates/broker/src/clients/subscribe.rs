@@ -4,7 +4,7 @@ use codec::{
     Packet, Properties, Property, Reason, RetainHandling, Suback, Subscribe, SubscribeOptions,
     Unsuback, Unsubscribe, Violation,
 };
-use policy::{Action, Manner};
+use policy::Manner;
 use session::Link;
 use topic::{Filter, Subscription};
 
@@ -252,7 +252,7 @@ impl Sessions {
         let is_bridge = client.session.link().is_some_and(Link::is_bridge);
         let options = if is_bridge { as_bridge(options, &filter) } else { options };
         let manner = Manner { qos: options.qos as u8, retain: false };
-        let may = self.get_mut(slot).is_some_and(|it| it.may(Action::Subscribe, text, manner, cx));
+        let may = self.get_mut(slot).is_some_and(|it| it.may_subscribe(text, manner, cx));
         let Some(client) = self.get(slot).filter(|_| may) else {
             return Ok(Err(Reason::NOT_AUTHORIZED));
         };

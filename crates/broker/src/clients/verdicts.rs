@@ -10,18 +10,24 @@
 
 use std::collections::VecDeque;
 
-use codec::Publish;
+use codec::{Publish, QoS};
 use policy::{Action, Attributes, Manner};
-use session::Will;
+use session::{NEVER, Will};
 
 use crate::Scope;
 use crate::clients::Sessions;
-use crate::clients::client::{Client, Extras};
+use crate::clients::client::{Client, Extras, will_bytes};
 use crate::clients::notices::NoticeKind;
 use crate::durable::Durable;
 use crate::routing::capacity::topic_of;
 use crate::routing::publish::check_sizes;
 use crate::shard::context::Context;
+
+/// After a failure the service is asked about a will again, this much later.
+const ASKS_AGAIN_MS: u64 = 5_000;
+
+/// Questions that are asked for a connection that is gone: a publish behind them is denied.
+const LATE_MAX: u8 = 16;
 
 /// Answers about longer topics and filters are not remembered: such a topic is asked about each
 /// time.
@@ -67,8 +73,18 @@ pub enum ServiceAnswer {
     Deny,
     /// It does not know: `no_match` decides.
     Ignore,
-    /// It could not be asked, or gave no clear answer. That denies, and is not remembered.
+    /// It could not be asked, or gave no clear answer. That is not remembered: a publish is refused,
+    /// so that its client sends it again, and a subscription is denied.
     Failed,
+}
+
+/// What holds for one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Allowed,
+    Denied,
+    /// Nobody knows: the service could not be asked.
+    Unknown,
 }
 
 /// What is known of the rights of a connection, and what it waits for.
@@ -76,18 +92,23 @@ pub enum ServiceAnswer {
 pub(crate) struct Verdicts {
     asked: Option<Asked>,
     /// The answer to the latest question, for the packet that waits for it.
-    settled: Option<(Act, bool)>,
+    settled: Option<(Act, Verdict)>,
     /// The oldest first.
     remembered: VecDeque<Remembered>,
     last_number: u32,
-    /// The will of the connection, until the service has allowed it.
+    /// The will of the connection, until the service has decided about it.
     will: Option<Box<Will>>,
+    /// When it is asked about the will again, after a failure. 0: not.
+    asks_again_ms: u64,
+    /// Questions for a connection that is gone.
+    late: u8,
 }
 
 #[derive(Debug)]
 struct Asked {
     number: u32,
     act: Act,
+    /// The will of [`Verdicts::will`].
     is_for_will: bool,
     /// Rules are others than when it was asked.
     is_void: bool,
@@ -110,13 +131,23 @@ struct Remembered {
 }
 
 impl Verdicts {
-    fn find(&self, action: Action, topic: &str, manner: Manner, now_ms: u64) -> Option<bool> {
+    fn find(&self, action: Action, topic: &str, manner: Manner, now_ms: u64) -> Option<Verdict> {
         let settled = self.settled.iter().find(|(act, _)| act.is(action, topic, manner));
-        settled.map(|(_, allows)| *allows).or_else(|| {
-            let mut known = self.remembered.iter().rev();
-            let found = known.find(|one| one.act.is(action, topic, manner))?;
-            (now_ms < found.until_ms).then_some(found.allows)
-        })
+        let settled = settled.map(|(_, verdict)| *verdict);
+        settled.or_else(|| self.find_remembered(action, topic, manner, now_ms))
+    }
+
+    fn find_remembered(
+        &self,
+        action: Action,
+        topic: &str,
+        manner: Manner,
+        now_ms: u64,
+    ) -> Option<Verdict> {
+        let mut known = self.remembered.iter().rev();
+        let found = known.find(|one| one.act.is(action, topic, manner))?;
+        let verdict = if found.allows { Verdict::Allowed } else { Verdict::Denied };
+        (now_ms < found.until_ms).then_some(verdict)
     }
 
     fn remember(&mut self, act: Act, allows: bool, now_ms: u64, settings: &ServiceSettings) {
@@ -132,8 +163,11 @@ impl Verdicts {
 
     /// Bytes that it takes.
     pub(crate) fn bytes(&self) -> usize {
-        let texts = self.remembered.iter().map(|one| one.act.topic.len());
-        size_of::<Self>() + self.remembered.len() * size_of::<Remembered>() + texts.sum::<usize>()
+        let texts = self.remembered.iter().map(|one| one.act.topic.len()).sum::<usize>();
+        // Once here, and once on its way to the service.
+        let asked = self.asked.as_ref().map_or(0, |asked| 2 * asked.act.topic.len());
+        let own = size_of::<Self>() + self.remembered.len() * size_of::<Remembered>();
+        own + texts + asked + will_bytes(self.will.as_deref())
     }
 }
 
@@ -158,48 +192,50 @@ impl Extras {
 }
 
 impl Client {
-    /// May it do this, by the rules, and where they leave it open, by the service? The answer to a
-    /// question that was asked for one packet is used up by it.
-    pub(crate) fn may(
+    /// May it subscribe, by the rules, and where they leave it open, by the service?
+    pub(crate) fn may_subscribe(&mut self, filter: &str, manner: Manner, cx: &Context) -> bool {
+        self.grants.allows_as(self.identity(), Action::Subscribe, filter, manner)
+            || self.grants.asks_service() && {
+                let filter = topic::without_share(filter);
+                self.take_found(Action::Subscribe, filter, manner, cx) == Some(Verdict::Allowed)
+            }
+    }
+
+    /// What the service has said of this publish. None: nothing.
+    #[cold]
+    pub(crate) fn verdict_of(&mut self, publish: &Publish<'_>, cx: &Context) -> Option<Verdict> {
+        let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
+        let of_alias = self.topic_of_alias(publish);
+        let topic = of_alias.as_deref().unwrap_or(publish.topic);
+        self.take_found(Action::Publish, topic, manner, cx)
+    }
+
+    /// The answer to a question that was asked for one packet is used up by it.
+    #[cold]
+    fn take_found(
         &mut self,
         action: Action,
         topic: &str,
         manner: Manner,
         cx: &Context,
-    ) -> bool {
-        self.grants.allows_as(self.identity(), action, topic, manner)
-            || self.grants.asks_service() && self.is_let(action, topic, manner, cx)
-    }
-
-    /// Has the service allowed this publish?
-    #[cold]
-    pub(crate) fn is_publish_let(&mut self, publish: &Publish<'_>, cx: &Context) -> bool {
-        let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
-        let of_alias = self.topic_of_alias(publish);
-        let topic = of_alias.as_deref().unwrap_or(publish.topic);
-        self.is_let(Action::Publish, topic, manner, cx)
+    ) -> Option<Verdict> {
+        if !self.grants.is_undecided(self.identity(), action, topic, manner) {
+            return None;
+        }
+        let verdicts = self.extras.as_mut().and_then(|extras| extras.verdicts.as_mut())?;
+        if let Some((act, verdict)) = verdicts.settled.take()
+            && act.is(action, topic, manner)
+        {
+            return Some(verdict);
+        }
+        let found = verdicts.find_remembered(action, topic, manner, cx.now_ms);
+        cx.metrics.authorization_cache_hits.add(found.is_some().into());
+        found
     }
 
     /// None: the packet has it.
     fn topic_of_alias(&self, publish: &Publish<'_>) -> Option<Box<str>> {
         publish.topic.is_empty().then(|| topic_of(self, publish).into())
-    }
-
-    #[cold]
-    fn is_let(&mut self, action: Action, topic: &str, manner: Manner, cx: &Context) -> bool {
-        let topic = if action == Action::Subscribe { topic::without_share(topic) } else { topic };
-        if !self.grants.is_undecided(self.identity(), action, topic, manner) {
-            return false;
-        }
-        let verdicts = self.extras.as_mut().and_then(|extras| extras.verdicts.as_mut());
-        verdicts.is_some_and(|verdicts| {
-            if verdicts.settled.is_none() {
-                cx.metrics.authorization_cache_hits.add(1);
-            }
-            let allows = verdicts.find(action, topic, manner, cx.now_ms);
-            verdicts.settled = None;
-            allows.unwrap_or(false)
-        })
     }
 
     /// Does this publish have to wait for the answer of the service? Then it is asked.
@@ -215,8 +251,12 @@ impl Client {
         if check_sizes(topic, publish.properties, &self.limits).is_err() {
             return false;
         }
+        // What was taken already is answered without looking at it again.
+        let is_repeat = publish.qos == QoS::ExactlyOnce
+            && self.session.incoming.contains(publish.packet_id)
+            && !(publish.retain && self.has_undone(publish.packet_id));
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
-        self.waits_for_verdict(cx, Action::Publish, topic, manner)
+        !is_repeat && self.waits_for_verdict(cx, Action::Publish, topic, manner)
     }
 
     /// The same for a filter of a SUBSCRIBE.
@@ -246,10 +286,15 @@ impl Client {
         {
             return false;
         }
-        let now_ms = cx.now_ms;
+        cx.flow.work.charge(self.grants.topic_units());
+        let (now_ms, is_lost) = (cx.now_ms, self.is_lost());
         let verdicts = self.extras().verdicts();
         if verdicts.asked.is_none() {
             if verdicts.find(action, topic, manner, now_ms).is_some() {
+                return false;
+            }
+            verdicts.late = verdicts.late.saturating_add(is_lost.into());
+            if verdicts.late > LATE_MAX {
                 return false;
             }
             self.ask(cx, Act::new(action, topic, manner), false);
@@ -258,11 +303,12 @@ impl Client {
         true
     }
 
-    /// The connection has just been opened. A will that the service has to allow is none before.
+    /// A will that the service has to allow is none before.
     pub(crate) fn ask_about_will(&mut self, cx: &mut Context, will: Box<Will>) {
         let manner = Manner { qos: will.qos as u8, retain: will.retain };
         let act = Act::new(Action::Publish, &will.topic, manner);
-        self.extras().verdicts().will = Some(will);
+        let verdicts = self.extras().verdicts();
+        (verdicts.will, verdicts.asks_again_ms) = (Some(will), 0);
         self.ask(cx, act, true);
     }
 
@@ -297,6 +343,7 @@ impl Client {
         let Act { publishes, qos, retain, topic } = act.clone();
         verdicts.settled = None;
         verdicts.asked = Some(Asked { number, act, is_for_will, is_void: false });
+        self.recharge();
         cx.metrics.authorization_questions.add(1);
         cx.effects.questions.push(AccessQuestion {
             slot,
@@ -322,33 +369,78 @@ impl Client {
         number: u32,
         answer: ServiceAnswer,
     ) -> Option<Option<(Box<Will>, bool)>> {
-        let settings = cx.shared.settings.service.clone()?;
         let has_room = !self.charged.lacks_room(TEXT_BYTES_MAX as u64);
         let verdicts = self.extras.as_mut()?.verdicts.as_mut()?;
         let asked = verdicts.asked.take_if(|asked| asked.number == number)?;
         cx.count_verdict(answer);
-        if asked.is_void {
-            let will = verdicts.will.take();
+        let Asked { act, is_for_will, is_void, .. } = asked;
+        let will = if is_for_will { verdicts.will.take() } else { None };
+        if is_void {
             return Some(will.and_then(|will| self.look_again(cx, will)));
         }
-        let allows = match answer {
-            ServiceAnswer::Allow => true,
-            ServiceAnswer::Ignore => settings.no_match_allows,
-            ServiceAnswer::Deny | ServiceAnswer::Failed => false,
+        let settings = cx.shared.settings.service.as_ref();
+        let verdict = match answer {
+            ServiceAnswer::Allow => Verdict::Allowed,
+            ServiceAnswer::Ignore if settings.is_some_and(|it| it.no_match_allows) => {
+                Verdict::Allowed
+            }
+            ServiceAnswer::Deny | ServiceAnswer::Ignore => Verdict::Denied,
+            ServiceAnswer::Failed => Verdict::Unknown,
         };
-        let will = verdicts.will.take().filter(|_| asked.is_for_will);
-        if !asked.is_for_will {
-            verdicts.settled = Some((asked.act.clone(), allows));
+        if !is_for_will {
+            verdicts.settled = Some((act.clone(), verdict));
+        } else if verdict == Verdict::Unknown {
+            (verdicts.will, verdicts.asks_again_ms) = (will, cx.now_ms + ASKS_AGAIN_MS);
+            self.arm_timer(cx);
+            return Some(None);
         }
-        let is_kept = answer != ServiceAnswer::Failed
-            && settings.holds_ms > 0
-            && asked.act.topic.len() <= TEXT_BYTES_MAX
-            && has_room;
-        if is_kept {
-            verdicts.remember(asked.act, allows, cx.now_ms, &settings);
-            self.recharge();
+        let settings = settings.filter(|it| {
+            verdict != Verdict::Unknown && it.holds_ms > 0 && act.topic.len() <= TEXT_BYTES_MAX
+        });
+        let allows = verdict == Verdict::Allowed;
+        if let Some(settings) = settings.filter(|_| has_room) {
+            verdicts.remember(act, allows, cx.now_ms, settings);
         }
+        self.recharge();
         Some(will.map(|will| (will, allows)))
+    }
+
+    /// When the service is to be asked about the will again, or [`NEVER`].
+    pub(crate) fn asks_again_ms(&self) -> u64 {
+        let verdicts = self.extras.as_ref().and_then(|extras| extras.verdicts.as_ref());
+        verdicts.map(|own| own.asks_again_ms).filter(|at_ms| *at_ms > 0).unwrap_or(NEVER)
+    }
+
+    /// It could not be asked about the will of the connection: that is done again, when no other
+    /// question is out.
+    pub(crate) fn ask_again_if_due(&mut self, cx: &mut Context) {
+        if self.asks_again_ms() > cx.now_ms {
+            return;
+        }
+        let verdicts = self.extras().verdicts();
+        if verdicts.asked.is_some() {
+            verdicts.asks_again_ms = cx.now_ms + ASKS_AGAIN_MS;
+        } else if let Some(will) = verdicts.will.take() {
+            self.ask_about_will(cx, will);
+        }
+    }
+
+    /// Rules have changed. A will that they do not decide any more is none before the service has
+    /// allowed it. True: there was one.
+    pub(crate) fn ask_about_known_will(&mut self, cx: &mut Context) -> bool {
+        if !self.session.is_online() {
+            return false;
+        }
+        let will = self.will.take();
+        let (undecided, will) = self.split_will(will);
+        self.will = will;
+        match undecided {
+            Some(will) => {
+                self.ask_about_will(cx, will);
+                true
+            }
+            None => false,
+        }
     }
 
     /// Rules have changed while the service was asked about a will. Some: they decide now, when it

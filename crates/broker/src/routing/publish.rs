@@ -8,6 +8,7 @@ use topic::Interested;
 use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
 use crate::clients::notices::NoticeKind;
+use crate::clients::verdicts::Verdict;
 use crate::durable::Durable;
 use crate::durable::{Promise, level_of};
 use crate::expected::Expected;
@@ -42,6 +43,8 @@ pub(crate) enum Checked {
     /// Known. Some: it is retained, perhaps in place of what an older one has put there again.
     Repeat(Option<Message>),
     Deny(Box<str>),
+    /// The service that has to allow it could not be asked.
+    Unknown(Message),
     Invalid(Violation),
 }
 
@@ -305,6 +308,34 @@ impl Sessions {
             client.note_refused(cx, message);
         }
         cx.note_span_refused(message, reason);
+        self.answer_refused(cx, slot, publish, reason)
+    }
+
+    /// Nobody knows whether it is allowed: to say that it was taken would lose it.
+    pub(crate) fn refuse_unknown(
+        &mut self,
+        cx: &mut Context,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+    ) -> Result<Pace, Ended> {
+        cx.metrics.publishes_denied.add(1);
+        let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
+        if let Some(client) = self.get_mut(slot).expected() {
+            client.note_as(cx, NoticeKind::Denied("publish"), message.topic(), manner);
+        }
+        let reason = Reason::IMPLEMENTATION_SPECIFIC_ERROR;
+        cx.note_span_refused(message, reason);
+        self.answer_refused(cx, slot, publish, reason)
+    }
+
+    fn answer_refused(
+        &mut self,
+        cx: &mut Context,
+        slot: u32,
+        publish: &Publish<'_>,
+        reason: Reason,
+    ) -> Result<Pace, Ended> {
         // Clients of 3.1.1 are cut off, when those before have been answered.
         self.answer_publish(cx, slot, publish, reason, None);
         let link = self.get_mut(slot).and_then(|client| client.session.link_mut());
@@ -548,7 +579,10 @@ pub(crate) fn check(
     cx.flow.work.charge(client.grants.topic_units());
     check_offered(client, publish).map_err(Ended::Violation)?;
     let is_undone = publish.retain && client.has_undone(publish.packet_id);
-    let is_let = client.grants.asks_service() && client.is_publish_let(publish, cx);
+    let verdict = match client.grants.asks_service() {
+        true => client.verdict_of(publish, cx),
+        false => None,
+    };
     let Client { scope, id, key, username, principal, grants, limits, session, .. } = client;
     let inbound = session.on_publish(publish).map_err(Ended::Violation)?;
     let (publishing, is_repeat) = match inbound {
@@ -562,6 +596,7 @@ pub(crate) fn check(
     }
     let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
     let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
+    let is_let = matches!(verdict, Some(Verdict::Allowed | Verdict::Unknown));
     if !grants.allows_as(identity, Action::Publish, topic, manner) && !is_let {
         return Ok(Checked::Deny(topic.into()));
     }
@@ -596,6 +631,9 @@ pub(crate) fn check(
         Some(memory) => Message::of_packet(&parts, memory),
         None => Message::new(&parts),
     };
+    if verdict == Some(Verdict::Unknown) {
+        return Ok(Checked::Unknown(message));
+    }
     if is_repeat {
         return Ok(Checked::Repeat(Some(message)));
     }

@@ -313,6 +313,9 @@ impl Shard {
             looks += LOOKS_PER_END;
             self.end(slot, Ended::KeepAlive);
         }
+        if let Some(client) = self.sessions.get_mut(slot) {
+            client.ask_again_if_due(&mut self.cx);
+        }
         let Some(client) = self.sessions.get(slot) else { return looks };
         if client.credential_due_ms() <= now_ms {
             looks += LOOKS_PER_END;
@@ -369,6 +372,7 @@ impl Shard {
                     return;
                 }
                 self.sessions.renew_grants(&mut self.cx, &mut self.groups, slot);
+                self.look_at_will_again(slot);
                 (Reason::SUCCESS, &[])
             }
             Reauthenticated::Failure(_) => {
@@ -403,6 +407,14 @@ impl Shard {
     pub fn connection_of(&self, client: Name<'_>) -> Option<u64> {
         let client = self.sessions.get(self.sessions.find(client)?)?;
         Some(client.connection).filter(|connection| *connection != NO_CONNECTION)
+    }
+
+    /// Rules of a client have changed.
+    fn look_at_will_again(&mut self, slot: u32) {
+        let Some(client) = self.sessions.get_mut(slot) else { return };
+        if client.will.is_some() && client.ask_about_known_will(&mut self.cx) {
+            self.durable.forget_will(&mut self.sessions, slot);
+        }
     }
 
     /// The service has answered [`crate::AccessQuestion`] `number` of a connection.
@@ -444,5 +456,8 @@ impl Shard {
     /// New rules; they hold for what comes from now on, also on sessions that are open.
     pub fn set_access(&mut self, rules: impl Into<Rules>) {
         self.sessions.set_rules(&mut self.cx, &mut self.groups, rules.into());
+        for slot in self.sessions.slots() {
+            self.look_at_will_again(slot);
+        }
     }
 }

@@ -28,6 +28,9 @@ impl Shard {
             Checked::Invalid(violation) => {
                 return self.sessions.refuse_topic(&mut self.cx, slot, publish, violation);
             }
+            Checked::Unknown(message) => {
+                return self.sessions.refuse_unknown(&mut self.cx, slot, publish, &message);
+            }
             Checked::Refuse(message) => {
                 let reason = Reason::QUOTA_EXCEEDED;
                 return self.sessions.refuse_publish(&mut self.cx, slot, publish, &message, reason);

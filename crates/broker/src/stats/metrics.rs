@@ -104,8 +104,10 @@ pub struct Description {
 }
 
 /// What metrics with labels have in common.
-const FAMILIES: [(&str, &str); 1] =
-    [("quelea_messages_dropped_total", "Messages and deliveries that were dropped, by reason.")];
+const FAMILIES: [(&str, &str); 2] = [
+    ("quelea_messages_dropped_total", "Messages and deliveries that were dropped, by reason."),
+    ("quelea_authorization_answers_total", "Answers of the authorization service."),
+];
 
 impl Description {
     /// What the name means, whatever the label.

@@ -1,11 +1,11 @@
 //! An authorization service: what waits for its answers, and for whom these are.
 
 use broker::{AccessQuestion, ConnectRequest, ServiceAnswer, ServiceSettings, Settings};
-use codec::{QoS, Reason};
-use policy::Access;
+use codec::{QoS, Reason, Version};
+use policy::{Access, Permission, Who};
 use session::Will;
 
-use crate::lab::{Conn, Got, Lab, persistent, request};
+use crate::lab::{Conn, Got, Lab, of_version, persistent, request, rule};
 use storage::testing::Crash;
 
 const SERVICE: ServiceSettings =
@@ -164,7 +164,7 @@ fn so_many_answers_are_remembered_for_so_long() {
 }
 
 #[test]
-fn a_failure_denies_and_is_asked_about_again_and_no_match_decides_what_is_ignored() {
+fn a_failure_refuses_and_is_asked_about_again_and_no_match_decides_what_is_ignored() {
     for no_match_allows in [false, true] {
         let mut lab = lab_with(ServiceSettings { no_match_allows, ..SERVICE });
         let conn = lab.open(request("c"));
@@ -172,7 +172,8 @@ fn a_failure_denies_and_is_asked_about_again_and_no_match_decides_what_is_ignore
             lab.publish(conn, "a", b"", 1, packet_id);
             let question = asked_one(&mut lab);
             answer(&mut lab, &question, ServiceAnswer::Failed);
-            assert_eq!(acks(&mut lab, conn), [denied(packet_id)]);
+            let refused = (packet_id, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
+            assert_eq!(acks(&mut lab, conn), [refused], "its client may send it again");
         }
         lab.publish(conn, "a", b"", 1, 3);
         let question = asked_one(&mut lab);
@@ -249,4 +250,95 @@ fn a_will_that_was_allowed_late_outlives_a_crash_and_one_that_was_not_does_not()
         lab.pass_secs(10);
         assert_eq!(lab.total(|m| &m.wills), published);
     }
+}
+
+#[test]
+fn a_publisher_of_3_1_1_is_cut_off_when_nobody_knows_so_that_it_sends_again() {
+    let mut lab = lab();
+    let conn = lab.open(of_version(Version::V311, "old"));
+    lab.publish(conn, "a", b"", 1, 1);
+    let question = asked_one(&mut lab);
+    answer(&mut lab, &question, ServiceAnswer::Failed);
+    assert!(lab.is_closed(conn) && lab.take_all(conn).is_empty(), "not acknowledged");
+}
+
+#[test]
+fn a_will_that_nobody_knew_about_is_asked_about_again() {
+    let mut lab = lab();
+    let conn = lab.open(ConnectRequest { will: Some(Box::new(will("w"))), ..request("dying") });
+    let question = asked_one(&mut lab);
+    answer(&mut lab, &question, ServiceAnswer::Failed);
+    assert!(asked(&mut lab).is_empty());
+    lab.pass_secs(6);
+    let question = asked_one(&mut lab);
+    answer(&mut lab, &question, ServiceAnswer::Allow);
+    lab.pass_secs(20);
+    assert!(asked(&mut lab).is_empty());
+    lab.cut(conn);
+    assert_eq!(lab.total(|m| &m.wills), 1);
+}
+
+#[test]
+fn a_will_that_a_rule_allowed_is_asked_about_when_the_rule_is_gone() {
+    let mut lab = lab();
+    let rules = Access::compile(&[rule(Who::Everyone, Permission::Write, "w")]).expect("sound");
+    lab.shards[0].set_access(rules.asking_service());
+    let conn = lab.open(ConnectRequest { will: Some(Box::new(will("w"))), ..request("dying") });
+    assert!(asked(&mut lab).is_empty(), "a rule allows it");
+    lab.shards[0].set_access(Access::open().asking_service());
+    lab.settle();
+    let question = asked_one(&mut lab);
+    answer(&mut lab, &question, ServiceAnswer::Deny);
+    lab.cut(conn);
+    assert_eq!(lab.total(|m| &m.wills), 0);
+}
+
+#[test]
+fn a_connection_that_is_gone_does_not_ask_for_ever() {
+    let mut lab = lab();
+    let conn = lab.open(request("gone"));
+    let packets = (1..=100).map(|number| format!("t/{number}"));
+    for topic in packets {
+        lab.publish(conn, &topic, b"", 0, 0);
+    }
+    let question = asked_one(&mut lab);
+    lab.cut(conn);
+    answer(&mut lab, &question, ServiceAnswer::Allow);
+    let mut count = 1;
+    while let Some(question) = asked(&mut lab).pop() {
+        answer(&mut lab, &question, ServiceAnswer::Allow);
+        count += 1;
+    }
+    assert_eq!(count, 17, "16 of them after its end");
+    assert!(lab.shards[0].connection_of(broker::Name::first("gone")).is_none());
+}
+
+#[test]
+fn a_grant_of_a_part_of_a_filter_does_not_open_the_rest() {
+    let mut lab = lab();
+    let rules = Access::compile(&[rule(Who::Everyone, Permission::Read, "public/#")]);
+    lab.shards[0].set_access(rules.expect("sound").asking_service());
+    let conn = lab.open(request("c"));
+    lab.subscribe_all(conn, &["#"], 0);
+    let question = asked_one(&mut lab);
+    assert_eq!(&*question.topic, "#");
+    answer(&mut lab, &question, ServiceAnswer::Deny);
+    assert_eq!(lab.take_all(conn), [Got::Suback(1, vec![0x87])]);
+    lab.subscribe_all(conn, &["public/a/#"], 0);
+    lab.settle();
+    assert_eq!(lab.take_all(conn), [Got::Suback(1, vec![0])]);
+}
+
+#[test]
+fn what_was_taken_already_is_not_asked_about() {
+    let mut lab = lab();
+    let conn = lab.open(request("c"));
+    lab.publish(conn, "a", b"", 2, 1);
+    let question = asked_one(&mut lab);
+    answer(&mut lab, &question, ServiceAnswer::Allow);
+    assert_eq!(acks(&mut lab, conn).len(), 1);
+    lab.shards[0].set_access(Access::open().asking_service());
+    lab.publish(conn, "a", b"", 2, 1);
+    assert!(asked(&mut lab).is_empty());
+    assert_eq!(acks(&mut lab, conn).len(), 1, "it is known");
 }

@@ -4,8 +4,8 @@
 //! The shard remembers its answers (`broker`, `clients/verdicts.rs`). Each question is answered
 //! once, whatever happens: what cannot be asked has failed, and that denies.
 
-use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -31,6 +31,8 @@ pub type VerdictTaker = Box<dyn FnOnce(ServiceAnswer) + Send>;
 /// Asks the authorization service. Dropping it ends its thread; what waits has failed.
 pub struct Authorizer {
     shared: Arc<Shared>,
+    /// Questions so far.
+    last: AtomicU64,
     _net: Net,
 }
 
@@ -39,8 +41,6 @@ struct Shared {
     client: Client,
     handle: Handle,
     queue: ServiceQueue<Waiting>,
-    /// Makes numbers of user names.
-    users: RandomState,
     /// Those who ask are paced by what they wait for, and never for failures.
     pace: Arc<Mutex<Pace>>,
 }
@@ -82,27 +82,25 @@ impl Drop for Taker {
 }
 
 impl Authorizer {
-    /// `queue_max`: questions that wait, of all clients.
-    ///
     /// # Errors
     ///
     /// Authorities that cannot be read, or no thread.
-    pub fn start(config: &AuthorizationConfig, queue_max: u32) -> Result<Self, AuthError> {
+    pub fn start(config: &AuthorizationConfig) -> Result<Self, AuthError> {
         let fail = |detail| AuthError::Provider { name: NAME.into(), detail };
         let net = Net::start().map_err(|error| fail(error.to_string()))?;
         let pace = Arc::new(Mutex::new(Pace::new(0)));
         let requests_max = config.service.requests_max as usize;
-        // Without a pace it does not matter which step it is.
-        let questions = FairQueue::new(Step::File, queue_max as usize, requests_max, &pace);
+        // Each connection waits for one at most, and none is asked for who is gone: so there are no
+        // more than connections. Without a pace it does not matter which step it is.
+        let questions = FairQueue::new(Step::File, usize::MAX, requests_max, &pace);
         let shared = Shared {
             requests: Requests::new(&config.service).map_err(fail)?,
             client: client(&config.service).map_err(fail)?,
             handle: net.handle().clone(),
             queue: ServiceQueue::new(NAME, questions),
-            users: RandomState::new(),
             pace,
         };
-        Ok(Self { shared: Arc::new(shared), _net: net })
+        Ok(Self { shared: Arc::new(shared), last: AtomicU64::new(0), _net: net })
     }
 
     /// Can it be asked? For the check of a configuration.
@@ -117,10 +115,31 @@ impl Authorizer {
 
     /// Asks whether a client may do something. `taker` is called once. Nothing is done here but to
     /// hand the question over: a worker asks.
-    pub fn ask(&self, question: AccessQuestion, namespace: String, taker: VerdictTaker) {
+    pub fn ask(&self, question: AccessQuestion, namespace: String, taker: VerdictTaker) -> Asked {
         let (shared, taker) = (self.shared.clone(), Taker(Some(taker)));
-        self.shared.handle.spawn(async move { shared.take(&question, &namespace, taker) });
+        let number = self.last.fetch_add(1, Ordering::Relaxed);
+        let origin = address_of(&question.peer).map_or(Origin::Local, Origin::of);
+        let asked = Asked { tenant: question.scope.number(), origin, number };
+        let take = async move { shared.take(&question, &namespace, (asked, taker)) };
+        self.shared.handle.spawn(take);
+        asked
     }
+
+    /// Who asked is gone: what waits is not asked.
+    pub fn forget(&self, asked: Asked) {
+        let shared = self.shared.clone();
+        let Asked { tenant, origin, number } = asked;
+        let forget = async move { drop(shared.queue.forget((tenant, origin), number)) };
+        self.shared.handle.spawn(forget);
+    }
+}
+
+/// A question, for [`Authorizer::forget`].
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    tenant: u16,
+    origin: Origin,
+    number: u64,
 }
 
 impl Drop for Authorizer {
@@ -130,9 +149,14 @@ impl Drop for Authorizer {
 }
 
 impl Shared {
-    fn take(self: &Arc<Self>, question: &AccessQuestion, namespace: &str, taker: Taker) {
-        let address = question.peer.parse().ok().map(|peer: SocketAddr| peer.ip());
-        let host = address.map(|ip| ip.to_canonical().to_string()).unwrap_or_default();
+    fn take(
+        self: &Arc<Self>,
+        question: &AccessQuestion,
+        namespace: &str,
+        (own, taker): (Asked, Taker),
+    ) {
+        let host =
+            address_of(&question.peer).map(|ip| ip.to_canonical().to_string()).unwrap_or_default();
         let value = |name: &str| value_of(question, namespace, &host, name);
         let asked = match self.requests.question(value) {
             Ok(asked) => asked,
@@ -143,15 +167,14 @@ impl Shared {
                 };
                 let client_id = base::shown(&question.client_id);
                 tracing::debug!(client_id = &*client_id, detail = why, "denied without a request");
-                return taker.answer(ServiceAnswer::Deny);
+                return taker.answer(ServiceAnswer::Failed);
             }
         };
-        let origin = address.map_or(Origin::Local, Origin::of);
-        let user = self.users.hash_one(&question.username);
-        let attempt = Attempt::new(&self.pace, origin, user);
-        let waiting = Waiting { asked, attempt, tenant: question.scope.number(), taker };
-        // What loses its place, or is not asked, has failed.
-        drop(self.queue.put(0, waiting));
+        // Users are told apart where log-ins fail, and none does here.
+        let attempt = Attempt::new(&self.pace, own.origin, 0);
+        let waiting = Waiting { asked, attempt, tenant: own.tenant, taker };
+        // What is not asked has failed.
+        drop(self.queue.put(own.number, waiting));
         self.pump();
     }
 
@@ -191,6 +214,10 @@ impl Shared {
         waiting.taker.answer(answer);
         self.pump();
     }
+}
+
+fn address_of(peer: &str) -> Option<IpAddr> {
+    peer.parse().ok().map(|peer: SocketAddr| peer.ip())
 }
 
 /// What stands for a name of [`config::template::ACTION_NAMES`], or for an attribute.

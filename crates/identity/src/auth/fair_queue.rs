@@ -24,18 +24,16 @@ pub(super) trait Asks {
 }
 
 /// Whose turn it is: an origin within a namespace.
-type Owner = (u16, Origin);
+pub(super) type Owner = (u16, Origin);
 
 /// The waiting checks of all origins.
 pub(super) struct FairQueue<T> {
     /// The provider that is asked.
     step: Step,
     queues: HashMap<Owner, OriginQueue<T>>,
-    /// Those with something in their queues, in the order of their turns.
-    order: VecDeque<Owner>,
-    /// Of each tenant that has any, how many wait.
-    of_tenant: HashMap<u16, usize>,
-    last_tenant: u16,
+    /// Tenants with something in their queues, in the order of their turns.
+    tenants: VecDeque<u16>,
+    of_tenant: HashMap<u16, Tenant>,
     len: usize,
     len_max: usize,
     /// So many are taken at a time, of all origins and of each.
@@ -43,6 +41,13 @@ pub(super) struct FairQueue<T> {
     under_way: usize,
     of_origin: HashMap<Origin, usize>,
     pace: Arc<Mutex<Pace>>,
+}
+
+/// The origins of a tenant with something in their queues, in the order of their turns.
+#[derive(Default)]
+struct Tenant {
+    order: VecDeque<Origin>,
+    len: usize,
 }
 
 /// The waiting checks of one origin, each with its ticket.
@@ -70,9 +75,8 @@ impl<T: Asks> FairQueue<T> {
         Self {
             step,
             queues: HashMap::new(),
-            order: VecDeque::new(),
+            tenants: VecDeque::new(),
             of_tenant: HashMap::new(),
-            last_tenant: 0,
             len: 0,
             len_max,
             under_way_max,
@@ -86,16 +90,21 @@ impl<T: Asks> FairQueue<T> {
     /// with its newest: the second is given back. That may be the one that comes.
     pub(super) fn put(&mut self, ticket: u64, item: T) -> Option<T> {
         let owner = (item.tenant(), item.attempt().origin);
+        let (number, origin) = owner;
         let queue = self.queues.entry(owner).or_default();
+        let tenant = self.of_tenant.entry(number).or_default();
+        if tenant.len == 0 {
+            self.tenants.push_back(number);
+        }
         if queue.is_empty() {
-            self.order.push_back(owner);
+            tenant.order.push_back(origin);
         }
         match item.attempt().has_begun() {
             true => queue.begun.push_back((ticket, item)),
             false => queue.waiting.push_back((ticket, item)),
         }
         self.len += 1;
-        *self.of_tenant.entry(owner.0).or_default() += 1;
+        tenant.len += 1;
         if self.len <= self.len_max {
             return None;
         }
@@ -105,8 +114,8 @@ impl<T: Asks> FairQueue<T> {
 
     /// As many as the most is not more: then it is the one that comes.
     fn who_makes_room(&self, (tenant, origin): Owner) -> Owner {
-        let of = |tenant: u16| self.of_tenant.get(&tenant).copied().unwrap_or(0);
-        let most = self.of_tenant.iter().max_by_key(|(_, count)| **count).map(|(most, _)| *most);
+        let of = |tenant: u16| self.of_tenant.get(&tenant).map_or(0, |own| own.len);
+        let most = self.of_tenant.iter().max_by_key(|(_, own)| own.len).map(|(most, _)| *most);
         let most = most.filter(|most| of(*most) > of(tenant)).unwrap_or(tenant);
         let own = match most == tenant {
             true => self.queues.get(&(tenant, origin)).map_or(0, OriginQueue::len),
@@ -118,38 +127,42 @@ impl<T: Asks> FairQueue<T> {
         longest.unwrap_or((tenant, origin))
     }
 
-    /// Another tenant than the last comes first.
-    fn rotate(&mut self) {
-        let is_other = |(tenant, _): &Owner| *tenant != self.last_tenant;
-        if let Some(place) = self.order.iter().position(is_other).filter(|place| *place > 0)
-            && let Some(owner) = self.order.remove(place)
-        {
-            self.order.push_front(owner);
-        }
-    }
-
     /// The next that may begin; [`FairQueue::end`] has to follow. Of an origin with many failed
     /// log-ins another user comes first than the last time, as most who guess go for one; else the
     /// newest, as who has waited for long behind those has likely given up.
     pub(super) fn take(&mut self, now: Instant) -> Next<T> {
         let mut soonest: Due = None;
-        if self.of_tenant.len() > 1 {
-            self.rotate();
+        if self.under_way >= self.under_way_max {
+            return Next::Later(None);
         }
-        for _ in 0..self.order.len() {
-            let Some(owner) = self.order.pop_front() else { break };
-            let (tenant, origin) = owner;
-            self.order.push_back(owner);
-            if !self.has_slot_for(origin) {
-                continue;
-            }
-            match self.take_of(owner, now) {
-                Ok(Some(item)) => {
-                    self.last_tenant = tenant;
+        for _ in 0..self.tenants.len() {
+            let Some(tenant) = self.tenants.pop_front() else { break };
+            self.tenants.push_back(tenant);
+            match self.take_of_tenant(tenant, now) {
+                Next::Item(item) => {
+                    let origin = item.attempt().origin;
                     self.under_way += 1;
                     *self.of_origin.entry(origin).or_default() += 1;
                     return Next::Item(item);
                 }
+                Next::Later(due) => soonest = soonest.into_iter().chain(due).min(),
+            }
+        }
+        Next::Later(soonest)
+    }
+
+    fn take_of_tenant(&mut self, tenant: u16, now: Instant) -> Next<T> {
+        let mut soonest: Due = None;
+        let count = self.of_tenant.get(&tenant).map_or(0, |own| own.order.len());
+        for _ in 0..count {
+            let Some(own) = self.of_tenant.get_mut(&tenant) else { break };
+            let Some(origin) = own.order.pop_front() else { break };
+            own.order.push_back(origin);
+            if !self.has_slot_for(origin) {
+                continue;
+            }
+            match self.take_of((tenant, origin), now) {
+                Ok(Some(item)) => return Next::Item(item),
                 Ok(None) => {}
                 Err(due) => soonest = soonest.into_iter().chain(due).min(),
             }
@@ -200,9 +213,7 @@ impl<T: Asks> FairQueue<T> {
     }
 
     /// Its client is gone. To be dropped without the lock of the queue: that ends its attempt.
-    pub(super) fn forget(&mut self, origin: Origin, ticket: u64) -> Option<T> {
-        // Who logs in has no namespace yet.
-        let owner = (0, origin);
+    pub(super) fn forget(&mut self, owner: Owner, ticket: u64) -> Option<T> {
         let find = |queue: &VecDeque<(u64, T)>| queue.iter().position(|(own, _)| *own == ticket);
         self.pop(owner, |queue| match find(&queue.begun) {
             Some(place) => queue.begun.remove(place),
@@ -211,7 +222,7 @@ impl<T: Asks> FairQueue<T> {
     }
 
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = T> + use<T> {
-        self.order.clear();
+        self.tenants.clear();
         self.of_tenant.clear();
         self.len = 0;
         let queues = std::mem::take(&mut self.queues).into_values();
@@ -226,14 +237,20 @@ impl<T: Asks> FairQueue<T> {
         let queue = self.queues.get_mut(&owner)?;
         let (_, item) = end(queue)?;
         self.len -= 1;
-        if queue.is_empty() {
+        let is_empty = queue.is_empty();
+        if is_empty {
             self.queues.remove(&owner);
-            self.order.retain(|waiting| *waiting != owner);
         }
-        if let Some(count) = self.of_tenant.get_mut(&owner.0) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_tenant.remove(&owner.0);
+        let (number, origin) = owner;
+        if let Some(tenant) = self.of_tenant.get_mut(&number) {
+            tenant.len -= 1;
+            // Whose turn it was is the last one now.
+            if is_empty && tenant.order.pop_back_if(|last| *last == origin).is_none() {
+                tenant.order.retain(|waiting| *waiting != origin);
+            }
+            if tenant.len == 0 {
+                self.of_tenant.remove(&number);
+                self.tenants.retain(|waiting| *waiting != number);
             }
         }
         Some(item)
@@ -327,7 +344,7 @@ mod tests {
         let order: Vec<u64> = (0..6).map(|_| taken(&mut fair, now).0).collect();
         assert_eq!(order, [0, 9, 1, 2, 3, 4], "behind one, not behind five");
         assert!(is_later(&mut fair, now));
-        assert!(fair.queues.is_empty() && fair.order.is_empty());
+        assert!(fair.queues.is_empty() && fair.tenants.is_empty());
     }
 
     #[test]
@@ -382,8 +399,8 @@ mod tests {
         }
         let now = Instant::now();
         let order: Vec<u64> = (0..8).map(|_| taken(&mut fair, now).0).collect();
-        let others = order.iter().filter(|ticket| **ticket >= 200).count();
-        assert_eq!(others, 4, "one of them in turn: {order:?}");
+        let of = |from: u64| order.iter().filter(|it| (from..from + 100).contains(*it)).count();
+        assert_eq!((of(0), of(200), of(300)), (4, 2, 2), "in turn: {order:?}");
     }
 
     #[test]
@@ -395,12 +412,12 @@ mod tests {
         let gone = put_of(&mut fair, 2, 1, 200).expect("there is no room");
         assert!(gone < 10, "one of the tenant that fills it: {gone}");
         assert!(put_of(&mut fair, 1, 77, 77).is_some_and(|gone| gone < 100), "its own");
-        assert_eq!((fair.len, fair.of_tenant[&1], fair.of_tenant[&2]), (10, 9, 1));
+        assert_eq!((fair.len, fair.of_tenant[&1].len, fair.of_tenant[&2].len), (10, 9, 1));
         let now = Instant::now();
         while let Next::Item(item) = fair.take(now) {
             fair.end(item.1.origin);
         }
-        assert!(fair.of_tenant.is_empty() && fair.order.is_empty());
+        assert!(fair.of_tenant.is_empty() && fair.tenants.is_empty());
     }
 
     #[test]
@@ -409,11 +426,11 @@ mod tests {
         for ticket in 0..3 {
             put(&mut fair, ONE, ticket);
         }
-        assert_eq!(fair.forget(ONE, 1).map(|item| item.0), Some(1));
-        assert!(fair.forget(ONE, 1).is_none() && fair.forget(OTHER, 0).is_none());
+        assert_eq!(fair.forget((0, ONE), 1).map(|item| item.0), Some(1));
+        assert!(fair.forget((0, ONE), 1).is_none() && fair.forget((0, OTHER), 0).is_none());
         let now = Instant::now();
         assert_eq!(taken(&mut fair, now).0, 0);
-        assert_eq!(fair.forget(ONE, 2).map(|item| item.0), Some(2));
+        assert_eq!(fair.forget((0, ONE), 2).map(|item| item.0), Some(2));
         assert!(is_later(&mut fair, now));
         assert_eq!(fair.len, 0);
     }

@@ -163,7 +163,7 @@ impl Passwords {
     }
 
     pub(super) fn forget(&self, origin: Origin, ticket: u64) {
-        let gone = lock(&self.shared.queue).questions.forget(origin, ticket);
+        let gone = lock(&self.shared.queue).questions.forget((0, origin), ticket);
         drop(gone);
     }
 

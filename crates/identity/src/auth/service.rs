@@ -113,7 +113,7 @@ impl Service {
     }
 
     pub(super) fn forget(&self, origin: Origin, ticket: u64) {
-        drop(self.shared.queue.forget(origin, ticket));
+        drop(self.shared.queue.forget((0, origin), ticket));
     }
 
     /// A log-in has ended: another may begin.

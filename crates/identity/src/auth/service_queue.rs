@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::breaker::Breaker;
-use super::fair_queue::{Asks, FairQueue, Next};
+use super::fair_queue::{Asks, FairQueue, Next, Owner};
 use super::lock;
 use driver::Origin;
 
@@ -103,8 +103,8 @@ impl<T: Asks> ServiceQueue<T> {
     }
 
     /// Its client is gone. To be dropped by the caller: that ends its attempt.
-    pub(super) fn forget(&self, origin: Origin, ticket: u64) -> Option<T> {
-        lock(&self.state).questions.forget(origin, ticket)
+    pub(super) fn forget(&self, owner: Owner, ticket: u64) -> Option<T> {
+        lock(&self.state).questions.forget(owner, ticket)
     }
 
     /// Nothing is asked any more. Returns what waits.

@@ -18,7 +18,7 @@ impl Import<'_> {
             return self.note(0, "authorization", Fate::Differs, detail);
         };
         let mut policy = PolicyText::default();
-        let (mut has_rules, mut has_service) = (false, false);
+        let (mut has_rules, mut service) = (false, None);
         for (index, source) in
             node.get("sources").map(Node::items).unwrap_or_default().iter().enumerate()
         {
@@ -28,19 +28,19 @@ impl Import<'_> {
             }
             match source.get("type").and_then(Node::text).unwrap_or_default() {
                 "file" => {
-                    if has_service {
+                    if service.is_some() {
                         let detail = "rules apply before the service is asked, in EMQX after it";
                         self.note(source.line, &option, Fate::Rights, detail);
                     }
                     has_rules |= self.rules_of_file(&option, source, &mut policy);
                 }
-                "http" if !has_service && self.service(&option, source, node) => {
-                    has_service = true;
+                "http" if service.is_none() && self.can_ask(&option, source) => {
+                    service = Some(self.service(&option, source, node));
                 }
                 other => {
                     has_rules = true;
                     let detail = match other {
-                        "http" if has_service => "one service is asked: this one is not",
+                        "http" if service.is_some() => "one service is asked: this one is not",
                         "http" => {
                             "it is not asked: return the rules with the login, as `acl` in the \
                              answer of [[authentication]]"
@@ -58,6 +58,7 @@ impl Import<'_> {
                 }
             }
         }
+        let has_service = service.is_some();
         self.other_keys(node, has_service);
         let no_match = node.get("no_match");
         let allows = no_match.and_then(Node::text).unwrap_or("allow") == "allow";
@@ -65,6 +66,11 @@ impl Import<'_> {
         let is_whole = !self.notes.iter().any(|note| {
             note.fate == Fate::Rights && note.option.starts_with("authorization.sources")
         });
+        if let Some(mut table) = service {
+            let no_match = if allows && is_whole { "allow" } else { "deny" };
+            table.set("no_match", no_match, &self.place(node.line));
+            self.document.push(table);
+        }
         if has_rules || (!allows && !has_service) {
             if allows && is_whole && !has_service {
                 policy.everything(true, &[]);
@@ -76,8 +82,8 @@ impl Import<'_> {
         }
     }
 
-    /// False: a rule of it cannot be kept.
-    fn service(&mut self, option: &str, source: &Node, node: &Node) -> bool {
+    /// False: what it is asked cannot be said here.
+    fn can_ask(&mut self, option: &str, source: &Node) -> bool {
         let url = source.get("url").and_then(Node::text).unwrap_or_default();
         let fields = ["body", "headers"].map(|key| source.get(key).map(Node::entries));
         let fields = fields.into_iter().flatten().flatten();
@@ -96,10 +102,18 @@ impl Import<'_> {
                 return false;
             }
         }
+        let path = url.split('?').next().unwrap_or_default();
+        if path.contains("${topic}") {
+            let detail = "a topic is several segments of a path: send it in the query or the body";
+            self.note(source.line, option, Fate::Rights, detail);
+            return false;
+        }
+        true
+    }
+
+    fn service(&mut self, option: &str, source: &Node, node: &Node) -> Table {
         let mut table = Table::new("[authorization]");
         let at = self.place(source.line);
-        let no_match = node.get("no_match").and_then(Node::text).unwrap_or("allow");
-        table.set("no_match", no_match, &at);
         self.request(option, source, &mut table);
         let cached = |key: &str| node.get(&format!("cache.{key}"));
         if cached("enable").and_then(Node::text) == Some("false") {
@@ -108,8 +122,7 @@ impl Import<'_> {
         self.note(source.line, option, Fate::Carried, "[authorization]");
         let detail = "a request that fails, or a status such as 403, denies; in EMQX it is ignored";
         self.note(source.line, option, Fate::Differs, detail);
-        self.document.push(table);
-        true
+        table
     }
 
     fn other_keys(&mut self, node: &Node, has_service: bool) {
@@ -119,12 +132,9 @@ impl Import<'_> {
                 "sources" => {}
                 "no_match" => match value.text() {
                     Some("allow" | "deny") => {
-                        self.note(
-                            value.line,
-                            &option,
-                            Fate::Carried,
-                            "the last rule of the policy",
-                        );
+                        let whole = "the last rule of the policy";
+                        let detail = if has_service { "authorization.no_match" } else { whole };
+                        self.note(value.line, &option, Fate::Carried, detail);
                     }
                     _ => self.note(value.line, &option, Fate::Error, "must be allow or deny"),
                 },

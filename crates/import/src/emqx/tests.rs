@@ -252,4 +252,13 @@ fn a_service_that_is_asked_for_each_action_is_asked_here_too() {
     assert!(imported.obstacles(false).count() > 0);
     let policy = imported.files.iter().find(|file| file.name == "policy.toml").unwrap();
     assert!(!policy.text.contains("[[rules]]"), "{}", policy.text);
+    // A source that is not asked may have denied what the service ignores.
+    let text = text.replace("${mountpoint}", "${username}");
+    let text = text.replace("sources = [", "sources = [{type = built_in_database}, ");
+    let imported = import_with(&text, &[]);
+    let written: toml::Table = imported.files[0].text.parse().unwrap();
+    assert_eq!(written["authorization"]["no_match"].as_str(), Some("deny"));
+    let text = text.replace("http://x/acl", "http://x/${topic}");
+    let imported = import_with(&text, &[]);
+    assert!(!imported.files[0].text.contains("[authorization]"));
 }

@@ -118,7 +118,7 @@ impl Grants {
     }
 
     /// In the order of what is stronger.
-    pub(super) fn decider(
+    fn decider(
         &self,
         identity: Identity<'_>,
         action: Action,
@@ -148,7 +148,9 @@ impl Grants {
         let rule = match action {
             Action::Publish => ordered::on_publish(rules, identity, topic, manner),
             Action::Receive => ordered::on_receive(rules, identity, topic),
-            Action::Subscribe => ordered::on_subscribe(rules, identity, topic, manner.qos),
+            Action::Subscribe => {
+                ordered::on_subscribe(rules, identity, topic, manner.qos, self.asks_service)
+            }
         };
         if let Some(rule) = rule {
             return Decider::Rule(rule.deciding(identity, action, topic));
@@ -158,8 +160,8 @@ impl Grants {
         }
         let right = if action == Action::Publish { WRITE } else { READ };
         let granted = self.grants_of(right).find(|pattern| match action {
-            Action::Subscribe => pattern.overlaps(identity, topic),
-            Action::Publish | Action::Receive => pattern.matches(identity, topic),
+            Action::Subscribe if !self.asks_service => pattern.overlaps(identity, topic),
+            _ => pattern.matches(identity, topic),
         });
         match granted {
             Some(pattern) => pattern.decider(true),
@@ -270,6 +272,7 @@ mod tests {
             ordered in proptest::collection::vec((any::<bool>(), 1..4_u8, 0..FILTERS.len()), 0..3),
             is_open: bool,
             accepts: bool,
+            asks: bool,
             topic in 0..FILTERS.len(),
             what in 0..3_usize,
         ) {
@@ -289,7 +292,9 @@ mod tests {
                 line: 1,
                 ..OrderedRule::default()
             }).collect();
-            let access = access.accepting_all_subscriptions(accepts).in_order(&ordered).unwrap();
+            let access = access.accepting_all_subscriptions(accepts && !asks);
+            let access = access.in_order(&ordered).unwrap();
+            let access = if asks { access.asking_service() } else { access };
             let grants = access.grants_of(ANNA, ClientLocation::default());
             let action = [Action::Publish, Action::Subscribe, Action::Receive][what];
             let topic = match action {
@@ -297,12 +302,50 @@ mod tests {
                 _ => FILTERS[topic].replace(['+', '#'], "x"),
             };
             let explained = grants.explain(ANNA, action, &topic, Manner::default());
-            prop_assert_eq!(explained.decider.allows(), explained.is_allowed);
+            let is_service = explained.decider == Decider::Service;
+            let may_receive = is_service && action == Action::Receive;
+            prop_assert_eq!(explained.decider.allows() || may_receive, explained.is_allowed);
+            prop_assert_eq!(
+                is_service,
+                grants.is_undecided(ANNA, action, &topic, Manner::default())
+            );
             prop_assert_eq!(
                 explained.is_allowed,
                 grants.allows_as(ANNA, action, &topic, Manner::default())
             );
         }
+    }
+
+    #[test]
+    fn a_grant_of_a_part_of_a_filter_leaves_the_whole_to_the_service() {
+        let rules = access(&[
+            (Who::Everyone, Permission::Read, "public/#"),
+            (Who::Everyone, Permission::Deny, "secret/#"),
+        ]);
+        let exact = OrderedRule {
+            allows: true,
+            subscribe: true,
+            exact_filters: vec!["+/x".into()],
+            filters: vec!["a/b".into()],
+            ..OrderedRule::default()
+        };
+        let asking = rules.in_order(&[exact]).unwrap().asking_service();
+        let grants = asking.grants_of(ANNA, ClientLocation::default());
+        let decided = |action, topic: &str| {
+            let undecided = grants.is_undecided(ANNA, action, topic, Manner::default());
+            (grants.allows(ANNA, action, topic), undecided)
+        };
+        for filter in ["#", "+/x/#", "a/+", "$share/g/#", "secret/+/#"] {
+            let expected =
+                if filter.starts_with("secret") { (false, false) } else { (false, true) };
+            assert_eq!(decided(Action::Subscribe, filter), expected, "{filter}");
+        }
+        for filter in ["public/a", "public/#", "a/b", "+/x"] {
+            assert_eq!(decided(Action::Subscribe, filter), (true, false), "{filter}");
+        }
+        assert_eq!(decided(Action::Receive, "secret/a"), (false, false));
+        assert_eq!(decided(Action::Receive, "other"), (true, true));
+        assert_eq!(decided(Action::Publish, "other"), (false, true));
     }
 
     const FILTERS: &[&str] = &[

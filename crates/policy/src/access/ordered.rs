@@ -341,19 +341,21 @@ pub(super) fn on_receive<'a>(
         .find(|rule| rule.decides_messages() && rule.matches(identity, topic))
 }
 
-/// The rule that decides a SUBSCRIBE: whether some topic of its filter may be received.
+/// The rule that decides a SUBSCRIBE: whether some topic of its filter may be received. If `is_whole`
+/// one that allows a part of the filter decides nothing.
 pub(super) fn on_subscribe<'a>(
     rules: &'a [Arc<Rule>],
     identity: Identity<'_>,
     filter: &str,
     qos: u8,
+    is_whole: bool,
 ) -> Option<&'a Rule> {
     let filter = without_share(filter);
     rules.iter().map(|rule| &**rule).find(|rule| {
         rule.subscribe
             && rule.is_about_qos(qos)
             && (rule.exact.iter().any(|own| **own == *filter)
-                || if rule.allows {
+                || if rule.allows && !is_whole {
                     rule.touches(identity, filter)
                 } else {
                     rule.matches(identity, filter)

@@ -95,8 +95,7 @@ impl Parts {
             Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?;
         authenticator.fit_into(config.limits.memory_bytes_max);
         let service = config.authorization.as_ref();
-        let authorizer =
-            service.map(|own| Authorizer::start(own, config.auth.queue_max)).transpose()?;
+        let authorizer = service.map(Authorizer::start).transpose()?;
         let shared = Shared::new(limits::of_broker(config), shards, u64::from_le_bytes(random()));
         let namespaces = Namespaces::open(directory, stamps, &shared, &config.namespaces)?;
         let limiter = Arc::new(open_limiter(config, stamps)?);

@@ -134,7 +134,7 @@ fn service(answers: usize) -> (String, std::thread::JoinHandle<()>) {
 fn each_question_is_answered_once_whatever_happens() {
     let (url, thread) = service(1);
     let text = format!("url = \"{url}\"");
-    let authorizer = Authorizer::start(&config(&text), 100).unwrap();
+    let authorizer = Authorizer::start(&config(&text)).unwrap();
     let (sender, answers) = channel();
     let ask = |topic: &str| {
         let sender = sender.clone();
@@ -155,22 +155,24 @@ fn each_question_is_answered_once_whatever_happens() {
 }
 
 #[test]
-fn who_loses_its_place_has_failed() {
+fn who_is_gone_is_not_asked_about() {
     // It takes connections and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let text = format!("url = \"http://{}/\"\nrequests_max = 1", silent.local_addr().unwrap());
-    let authorizer = Authorizer::start(&config(&text), 2).unwrap();
+    let authorizer = Authorizer::start(&config(&text)).unwrap();
     let (sender, answers) = channel();
-    for number in 0..5 {
+    let ask = |number: u32| {
         let sender = sender.clone();
         let taker = Box::new(move |answer| sender.send((number, answer)).unwrap());
-        authorizer.ask(question("a"), "red".into(), taker);
-    }
-    let failed: Vec<u32> = (0..2).map(|_| answers.recv().unwrap().0).collect();
-    assert_eq!(failed, [3, 4], "one is asked, two wait");
+        authorizer.ask(question("a"), "red".into(), taker)
+    };
+    let asked: Vec<_> = (0..4).map(ask).collect();
+    authorizer.forget(asked[2]);
+    assert_eq!(answers.recv(), Ok((2, ServiceAnswer::Failed)));
+    authorizer.forget(asked[2]);
     drop(authorizer);
     drop(sender);
     let mut rest: Vec<_> = answers.iter().collect();
     rest.sort_by_key(|(number, _)| *number);
-    assert_eq!(rest, [0, 1, 2].map(|number| (number, ServiceAnswer::Failed)));
+    assert_eq!(rest, [0, 1, 3].map(|number| (number, ServiceAnswer::Failed)));
 }

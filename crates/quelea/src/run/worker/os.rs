@@ -1,6 +1,7 @@
 //! What a driver stands on in this process: the sockets and clocks of the system, the threads of
 //! the logs, the authenticator, the log of lines.
 
+use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::run::timing::Timing;
 use base::Clock;
 use base::memory;
 use identity::auth::Authenticator;
-use identity::auth::authorizer::Authorizer;
+use identity::auth::authorizer::{Asked, Authorizer};
 use identity::auth::bans::{Lists, Visitor};
 
 /// What a worker's host needs to start.
@@ -60,6 +61,8 @@ pub(in crate::run) struct Os {
     parts: OsParts,
     /// As they were read again last.
     bans: Arc<Lists>,
+    /// What the authorization service is being asked, one for a connection at most.
+    asked: HashMap<(ShardId, (u32, u64)), Asked>,
 }
 
 /// What only this host understands.
@@ -105,7 +108,7 @@ pub(in crate::run) struct Line(pub(in crate::run) Stream);
 impl Os {
     pub(in crate::run) fn new(parts: OsParts) -> Self {
         let reauthentication = Reauthentication::new(parts.authenticator.clone());
-        Self { reauthentication, parts, bans: Arc::default() }
+        Self { reauthentication, parts, bans: Arc::default(), asked: HashMap::new() }
     }
 
     pub(in crate::run) const fn queue(&mut self) -> &mut Poll {
@@ -223,7 +226,8 @@ impl Host for Os {
         match &self.parts.authorizer {
             Some(authorizer) => {
                 let namespace = self.parts.life_cycle.namespace_of(question.scope);
-                authorizer.ask(question, namespace.to_string(), Box::new(put));
+                let asked = authorizer.ask(question, namespace.to_string(), Box::new(put));
+                self.asked.insert((shard, connection), asked);
             }
             None => put(ServiceAnswer::Failed),
         }
@@ -239,6 +243,11 @@ impl Host for Os {
 
     fn on_close(&mut self, shard: ShardId, close: &Close) {
         self.reauthentication.forget(shard, close.slot, close.connection);
+        if let Some(asked) = self.asked.remove(&(shard, (close.slot, close.connection)))
+            && let Some(authorizer) = &self.parts.authorizer
+        {
+            authorizer.forget(asked);
+        }
     }
 
     #[inline]
@@ -269,6 +278,7 @@ impl Host for Os {
                 shards.iter_mut().for_each(|shard| shard.set_traces(&filters))
             }
             Order::Verdict { shard, connection, number, answer } => {
+                self.asked.remove(&(shard, connection));
                 if let Some(shard) = shards.iter_mut().find(|own| own.id() == shard) {
                     shard.on_verdict(connection, number, answer, now_ms);
                 }
