@@ -46,6 +46,8 @@ pub(super) fn lower(
     // A provider of kind `http` has keys of the same names.
     let asked = RawProvider::lower(values(settings, RawProvider::SECTION, SECTION))?;
     let service = lowering.service(url, &asked, (Placeholders::Action, &FIELDS))?;
+    // Its key is another one of that name.
+    let service = HttpConfig { cache_secs: 0, ..service };
     if service.path.names("topic") {
         let detail = "a topic is several segments of a path: send it in the query or the body, as \
             in body = [\"topic=${topic}\"]";

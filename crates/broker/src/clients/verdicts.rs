@@ -73,8 +73,8 @@ pub enum ServiceAnswer {
     Deny,
     /// It does not know: `no_match` decides.
     Ignore,
-    /// It could not be asked, or gave no clear answer. That is not remembered: a publish is refused,
-    /// so that its client sends it again, and a subscription is denied.
+    /// It could not be asked, or gave no clear answer. That is not remembered. A publish is
+    /// refused, so that its client sends it again, and a subscription is denied.
     Failed,
 }
 

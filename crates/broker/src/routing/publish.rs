@@ -579,10 +579,8 @@ pub(crate) fn check(
     cx.flow.work.charge(client.grants.topic_units());
     check_offered(client, publish).map_err(Ended::Violation)?;
     let is_undone = publish.retain && client.has_undone(publish.packet_id);
-    let verdict = match client.grants.asks_service() {
-        true => client.verdict_of(publish, cx),
-        false => None,
-    };
+    let asks = client.grants.asks_service();
+    let verdict = if asks { client.verdict_of(publish, cx) } else { None };
     let Client { scope, id, key, username, principal, grants, limits, session, .. } = client;
     let inbound = session.on_publish(publish).map_err(Ended::Violation)?;
     let (publishing, is_repeat) = match inbound {
@@ -631,16 +629,27 @@ pub(crate) fn check(
         Some(memory) => Message::of_packet(&parts, memory),
         None => Message::new(&parts),
     };
+    Ok(outcome_of(client, cx, message, (verdict, is_repeat)))
+}
+
+/// What becomes of a message that nothing forbids.
+#[inline]
+fn outcome_of(
+    client: &Client,
+    cx: &mut Context,
+    message: Message,
+    (verdict, is_repeat): (Option<Verdict>, bool),
+) -> Checked {
     if verdict == Some(Verdict::Unknown) {
-        return Ok(Checked::Unknown(message));
+        return Checked::Unknown(message);
     }
     if is_repeat {
-        return Ok(Checked::Repeat(Some(message)));
+        return Checked::Repeat(Some(message));
     }
     let is_refused = cx.shared.memory_is_short()
         && !frees_room(&message)
         && client.lacks_memory(cx, message.heap_bytes());
-    Ok(if is_refused { Checked::Refuse(message) } else { Checked::Accept(message) })
+    if is_refused { Checked::Refuse(message) } else { Checked::Accept(message) }
 }
 
 fn check_offered(client: &Client, publish: &Publish<'_>) -> Result<(), Violation> {

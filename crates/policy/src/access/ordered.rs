@@ -341,8 +341,8 @@ pub(super) fn on_receive<'a>(
         .find(|rule| rule.decides_messages() && rule.matches(identity, topic))
 }
 
-/// The rule that decides a SUBSCRIBE: whether some topic of its filter may be received. If `is_whole`
-/// one that allows a part of the filter decides nothing.
+/// The rule that decides a SUBSCRIBE: whether some topic of its filter may be received. If
+/// `is_whole` one that allows a part of the filter decides nothing.
 pub(super) fn on_subscribe<'a>(
     rules: &'a [Arc<Rule>],
     identity: Identity<'_>,
