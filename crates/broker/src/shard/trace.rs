@@ -88,7 +88,7 @@ pub struct TracedDetails {
 }
 
 /// What a shard traces now.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Tracing {
     filters: Arc<[TraceFilter]>,
     /// Packets to clients that are not written whole yet.
@@ -127,24 +127,25 @@ pub(crate) struct TracedConnection {
 impl Shard {
     /// From now on these are traced.
     pub fn set_traces(&mut self, filters: &Arc<[TraceFilter]>) {
-        let spans = match &mut self.cx.tracing {
-            Some(tracing) if !filters.is_empty() && !tracing.filters.is_empty() => {
-                tracing.filters = filters.clone();
-                return;
-            }
-            before => before.take().and_then(|mut tracing| tracing.spans.take()),
-        };
+        let mut tracing = self.cx.tracing.take().unwrap_or_default();
         if filters.is_empty() {
+            let spans = tracing.spans.take();
             self.cx.tracing = spans.map(|spans| Box::new(Tracing::of_spans(spans)));
             return;
         }
         let slots = self.sessions.slots();
-        let clients = slots.into_iter().filter_map(|slot| self.sessions.get(slot));
-        let has_unwritten =
-            |client: &&Client| client.session.link().is_some_and(|link| !link.outbox.is_empty());
-        let unknown = clients.filter(has_unwritten).map(|client| client.connection).collect();
-        let (filters, partial) = (filters.clone(), BTreeMap::new());
-        self.cx.tracing = Some(Box::new(Tracing { filters, partial, unknown, lost: 0, spans }));
+        for client in slots.into_iter().filter_map(|slot| self.sessions.get(slot)) {
+            let Some(link) = client.session.link() else { continue };
+            // Of those that were traced until now it is known where their next packet begins.
+            if tracing.connection(client.name(), link).is_none() {
+                tracing.partial.remove(&client.connection);
+                if !link.outbox.is_empty() {
+                    tracing.unknown.insert(client.connection);
+                }
+            }
+        }
+        tracing.filters = filters.clone();
+        self.cx.tracing = Some(tracing);
     }
 
     /// What is about to be taken from a connection.

@@ -32,6 +32,7 @@ mod routing;
 mod service;
 mod spans;
 mod tenants;
+mod traces;
 mod turns;
 mod unreadable;
 mod wills;
