@@ -51,7 +51,10 @@ def test_a_queue_ends_by_either_spelling_and_stays_ended_after_a_crash(start):
         assert topics == {"b"}
 
 
-@pytest.mark.parametrize("form", ["$exclusive/a", "$delayed/60/a", "$share/g/$delayed/60/a"])
+@pytest.mark.parametrize(
+    "form",
+    ["$exclusive/a", "$delayed/60/a", "$share/g/$delayed/60/a", "$file/f1", "$file-async/#"],
+)
 def test_filters_that_have_no_meaning_here_are_refused(start, form):
     broker = start('[[listeners]]\nurl = "tcp://127.0.0.1:0"\n')
     for version, refusal in ((5, TOPIC_FILTER_INVALID), (4, 0x80)):
@@ -59,13 +62,13 @@ def test_filters_that_have_no_meaning_here_are_refused(start, form):
             peer.send(subscribe(form, 1, version=version))
             assert peer.expect(SUBACK)[-1] == refusal
             peer.subscribed("a")
-    prefix = "$delayed/" if "$delayed" in form else "$exclusive/"
+    prefix = form.removeprefix("$share/g/").split("/")[0] + "/"
     broker.wait_for_log(
         lambda event: event.get("topic") == form and f"({prefix})" in event.get("rule", "")
     )
 
 
-@pytest.mark.parametrize("prefix", ["$share/", "$queue/", "$exclusive/", "$delayed/"])
+@pytest.mark.parametrize("prefix", ["$share/", "$queue/", "$exclusive/", "$delayed/", "$file/"])
 def test_topics_that_nobody_can_receive_are_refused(start, prefix):
     broker = start('[[listeners]]\nurl = "tcp://127.0.0.1:0"\n')
     topic = prefix + "9/a"

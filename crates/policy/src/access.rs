@@ -582,6 +582,8 @@ fn why_reserved(prefix: &str) -> &'static str {
     match prefix {
         topic::EXCLUSIVE => "exclusive subscriptions ($exclusive/) are not supported",
         topic::DELAYED => "delayed publishing ($delayed/) is not supported",
+        topic::FILE => "file transfer ($file/) is not supported",
+        topic::FILE_ASYNC => "file transfer ($file-async/) is not supported",
         topic::QUEUE => "topics below $queue/ do not exist: $queue/ begins shared subscriptions",
         _ => "topics below $share/ do not exist: $share/ begins shared subscriptions",
     }
@@ -644,17 +646,20 @@ mod tests {
             rule(Who::Everyone, Permission::ReadWrite, "#"),
             rule(Who::Everyone, Permission::ReadWrite, "$delayed/#"),
             rule(Who::Everyone, Permission::ReadWrite, "$exclusive/#"),
+            rule(Who::Everyone, Permission::ReadWrite, "$file/#"),
         ]);
         for access in [Access::open(), everything.accepting_all_subscriptions(true)] {
             for who in [NOBODY, NOBODY.with(Some(&root))] {
                 let grants = access.grants_of(who, ClientLocation::default());
-                for name in ["$share/g/a", "$queue/a", "$exclusive/a", "$delayed/9/a"] {
+                let publishes = ["$share/g/a", "$queue/a", "$exclusive/a", "$delayed/9/a"];
+                for name in publishes.into_iter().chain(["$file/f1/init", "$file-async/f1/fin"]) {
                     assert!(!grants.allows(who, Action::Publish, name), "{name}");
                     let manner = Manner::default();
                     let why = grants.why_denied(who, Action::Publish, name, manner);
                     assert!(why.contains(&name[..name.find('/').unwrap()]), "{why}");
                 }
-                for filter in ["$exclusive/a", "$delayed/#", "$share/g/$exclusive/a", "$queue/"] {
+                let filters = ["$exclusive/a", "$delayed/#", "$share/g/$exclusive/a", "$queue/"];
+                for filter in filters.into_iter().chain(["$file/#", "$share/g/$file-async/#"]) {
                     assert!(!grants.allows(who, Action::Subscribe, filter), "{filter}");
                 }
                 assert!(grants.allows(who, Action::Subscribe, "$queue/a"));

@@ -163,7 +163,7 @@ pub fn reserved(name: &str) -> Option<&'static str> {
     if !name.starts_with('$') {
         return None;
     }
-    [SHARE, QUEUE, EXCLUSIVE, DELAYED].into_iter().find(|prefix| name.starts_with(prefix))
+    RESERVED.into_iter().find(|prefix| name.starts_with(prefix))
 }
 
 /// What stands behind `$queue/`, if there is anything.
@@ -240,6 +240,14 @@ pub const EXCLUSIVE: &str = "$exclusive/";
 /// In EMQX: a message that is published later, as in `$delayed/60/TOPIC`.
 pub const DELAYED: &str = "$delayed/";
 
+/// In EMQX: commands of a file transfer, which the server answers in the acknowledgement.
+pub const FILE: &str = "$file/";
+
+/// The same, answered on a topic of the client.
+pub const FILE_ASYNC: &str = "$file-async/";
+
+const RESERVED: [&str; 6] = [SHARE, QUEUE, EXCLUSIVE, DELAYED, FILE, FILE_ASYNC];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,6 +304,9 @@ mod tests {
             ("$share/g/$share/h/a", "$share/h/a", Some("$share/")),
             ("$share/g", "$share/g", Some("$share/")),
             ("$queue/", "$queue/", Some("$queue/")),
+            ("$file/f1/init", "$file/f1/init", Some("$file/")),
+            ("$share/g/$file-async/#", "$file-async/#", Some("$file-async/")),
+            ("$files/a", "$files/a", None),
             ("$SYS/a", "$SYS/a", None),
             ("$delayed", "$delayed", None),
             ("a/$delayed/9", "a/$delayed/9", None),
