@@ -371,7 +371,7 @@ impl ToolError {
     }
 
     pub fn refused(what: &str, reason: Reason) -> Self {
-        Self::Failed(format!("{what} was refused: {reason} (0x{:02x})", reason.0))
+        Self::Failed(format!("{what} was refused: {reason} (0x{:02X})", reason.0))
     }
 
     /// Standard output was closed by whoever read it, who has had enough.

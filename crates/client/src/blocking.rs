@@ -164,9 +164,9 @@ enum Ended {
 pub enum ClientError {
     #[error("cannot connect to {url}: {source}")]
     Connect { url: String, source: io::Error },
-    #[error("the server refused the connection: {reason} (0x{:02x}){}", reason.0, dashed(why))]
+    #[error("the server refused the connection: {reason} (0x{:02X}){}", reason.0, dashed(why))]
     Refused { reason: Reason, why: String },
-    #[error("the server ended the connection: {reason} (0x{:02x}){}", reason.0, dashed(why))]
+    #[error("the server ended the connection: {reason} (0x{:02X}){}", reason.0, dashed(why))]
     EndedByServer { reason: Reason, why: String },
     #[error("the server closed the connection")]
     Closed,

@@ -189,7 +189,7 @@ fn write_listeners(text: &mut String, limiter: &ConnectionLimiter) {
     for (listener, counts) in &listeners {
         for (reason, count) in counts.refused() {
             let (code, reason) = (reason.0, reason.word());
-            let labels = format!("{listener},code=\"0x{code:02x}\",reason=\"{reason}\"");
+            let labels = format!("{listener},code=\"0x{code:02X}\",reason=\"{reason}\"");
             let _ = writeln!(text, "{name}{{{labels}}} {count}");
         }
     }

@@ -417,7 +417,7 @@ impl Client {
     ) {
         if flight.is_answer() {
             if reason.is_error() {
-                let text = format!("refused: {reason} (0x{:02x})", reason.0);
+                let text = format!("refused: {reason} (0x{:02X})", reason.0);
                 ctx.tally.error("answer", &text, || self.id(&ctx.plan));
             }
             return;
@@ -427,7 +427,7 @@ impl Client {
             // What was refused may still have reached some subscribers, so that it stays owed: a
             // drain that waits too long does no harm, one that ends too early invents losses.
             ctx.give_up_on(flight.stream, flight.sequence, 0);
-            let text = format!("refused: {reason} (0x{:02x})", reason.0);
+            let text = format!("refused: {reason} (0x{:02X})", reason.0);
             ctx.tally.error("publish", &text, || self.id(&ctx.plan));
             return;
         }

@@ -70,8 +70,8 @@ struct Round {
 /// A reason code, and what the broker says to it.
 pub(super) fn described(reason: Reason, text: Option<&str>) -> String {
     match text {
-        Some(text) => format!("{reason} (0x{:02x}), {text}", reason.0),
-        None => format!("{reason} (0x{:02x})", reason.0),
+        Some(text) => format!("{reason} (0x{:02X}), {text}", reason.0),
+        None => format!("{reason} (0x{:02X})", reason.0),
     }
 }
 
@@ -481,7 +481,7 @@ impl Client {
         ctx.tally.totals.subscribes_failed += refused;
         ctx.tally.totals.subscribes_ok += reasons.len() as u64 - refused;
         if let Some(&reason) = reasons.iter().find(|&&reason| reason >= 0x80) {
-            let text = format!("refused: {} (0x{reason:02x})", Reason(reason));
+            let text = format!("refused: {} (0x{reason:02X})", Reason(reason));
             ctx.tally.error("subscribe", &text, || self.id(&ctx.plan));
         }
         self.note_grants(reasons, ctx);
@@ -550,7 +550,7 @@ impl Client {
         if let Some(&reason) = reasons.iter().find(|&&reason| is_wrong(Reason(reason))) {
             let failed = reasons.iter().filter(|&&reason| is_wrong(Reason(reason))).count();
             ctx.tally.totals.unsubscribes_failed += failed as u64;
-            let text = format!("refused: {} (0x{reason:02x})", Reason(reason));
+            let text = format!("refused: {} (0x{reason:02X})", Reason(reason));
             ctx.tally.error("unsubscribe", &text, || self.id(&ctx.plan));
         }
         ctx.tally.totals.unsubscribes_ok += 1;
