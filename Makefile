@@ -177,5 +177,6 @@ docs: ## write all generated documents: configuration, metrics, $SYS topics, con
 	$(CARGO) xtask docs
 
 .PHONY: docs-site
-docs-site: ## the documentation as a site with search, in target/docs-site/book; builds mdBook once
+docs-site: ## the documentation as a site with search, in target/docs-site/book
+	@tests/setup site
 	@python3 packaging/site/build.py

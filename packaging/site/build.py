@@ -4,6 +4,7 @@
 The pages stay where they are in the repository. This script copies them to target/docs-site/src,
 writes the SUMMARY.md of mdBook, runs mdBook, and checks every link of the result. Every page
 below docs is in the summary: a new page needs no entry. `--stage` only copies and writes.
+`tests/setup site` installs mdBook.
 """
 
 import html.parser
@@ -17,8 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "target/docs-site"
-MDBOOK = ROOT / "target/mdbook/bin/mdbook"
-VERSION = "0.5.4"
+MDBOOK = Path(__file__).with_name(".venv") / "bin/mdbook"
 
 # Title of a part, and its folder or pages. The order in a folder is that of docs/README.md.
 PARTS = [
@@ -178,27 +178,11 @@ def dead_links(book):
     return faults
 
 
-def mdbook():
-    """The program, built if there is none of this version."""
-    for program in (str(MDBOOK), shutil.which("mdbook")):
-        if program and Path(program).exists():
-            shown = subprocess.run([program, "--version"], capture_output=True, text=True)
-            if VERSION in shown.stdout:
-                return program
-    print(f"docs-site: cargo install mdbook {VERSION} into target/mdbook", flush=True)
-    command = ["cargo", "install", "mdbook", "--version", VERSION, "--locked", "--quiet"]
-    command += ["--no-default-features", "--features", "search", "--root", ROOT / "target/mdbook"]
-    environment = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "target/mdbook/build")}
-    subprocess.run(command, env=environment, check=True)
-    shutil.rmtree(ROOT / "target/mdbook/build")
-    return str(MDBOOK)
-
-
 def main():
     stage()
     if "--stage" in sys.argv[1:]:
         return 0
-    subprocess.run([mdbook(), "build", SITE], check=True)
+    subprocess.run([MDBOOK, "build", SITE], check=True)
     book = SITE / "book"
     faults = dead_links(book)
     if faults:
