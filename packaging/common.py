@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -69,6 +70,15 @@ def strip(binary, target):
     else:
         subprocess.run([tool, "--remove-section=.comment", "-o", target, binary], check=True)
     target.chmod(0o755)
+
+
+def pages():
+    """The pages for users by path, for packages. Links to what is not among them are plain text."""
+    sys.path.append(str(ROOT / "packaging/site"))
+    from build import staged
+
+    chosen = {str(page.relative_to(ROOT)) for page in (ROOT / "docs/use").glob("*.md")}
+    return {page: staged(page, chosen, chosen, set()) for page in sorted(chosen)}
 
 
 def metadata():

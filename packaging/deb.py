@@ -18,7 +18,7 @@ from pathlib import Path
 
 import licences
 from common import OUT, PROGRAMS, ROOT, epoch, is_static, machine, metadata, output
-from common import package_version, strip
+from common import package_version, pages, strip
 
 HERE = Path(__file__).resolve().parent / "deb"
 COMPLETIONS = {
@@ -175,10 +175,10 @@ def build(program, binaries, pages_from, version, data, out, compression=("-Zxz"
             shutil.copy2(pages_from / program, source)
         for shell, path in COMPLETIONS.items():
             package.put(path.format(name), output(source, "completions", shell))
-        with tempfile.TemporaryDirectory() as pages:
-            output(source, "man", pages)
+        with tempfile.TemporaryDirectory() as manual:
+            output(source, "man", manual)
             others = {f"{other}.1" for other in PROGRAMS.values()} - {f"{name}.1"}
-            for page in sorted(Path(pages).iterdir()):
+            for page in sorted(Path(manual).iterdir()):
                 if page.name in others:  # that package has the page
                     continue
                 package.put_zipped(f"usr/share/man/man1/{page.name}", page.read_text())
@@ -190,6 +190,8 @@ def build(program, binaries, pages_from, version, data, out, compression=("-Zxz"
                 package.put(f"DEBIAN/{script}", (HERE / f"quelea.{script}").read_bytes(), 0o755)
             keys = (ROOT / "docs/use/quelea.reference.toml").read_text()
             package.put(f"usr/share/doc/{name}/quelea.reference.toml", keys)
+            for page, text in pages().items():
+                package.put(f"usr/share/doc/{name}/{page}", text)
         overrides = HERE / f"{name}.lintian-overrides"
         if overrides.exists():
             package.put(f"usr/share/lintian/overrides/{name}", overrides.read_bytes())

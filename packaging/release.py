@@ -25,9 +25,11 @@ import licences
 import sbom
 import static
 from common import OUT, PROGRAMS, ROOT, SHELLS, epoch, is_static, machine, metadata, output
-from common import package_version, strip, version
+from common import package_version, pages, strip, version
 
 CHART = ROOT / "packaging/helm/quelea"
+# Where the page of operations names them.
+SERVICE_FILES = [f"packaging/deb/quelea.{end}" for end in ("service", "toml", "logrotate")]
 # The processor of the static programs that are packaged as well: this machine's are linked to glibc.
 FOREIGN = "aarch64-unknown-linux-musl"
 
@@ -68,6 +70,13 @@ def archive(program, programs, native, number, data, out):
         (folder / "THIRD-PARTY-LICENCES").write_text(licences.text(program, data))
         for file in ("LICENSE", "CHANGELOG.md", "README.md"):
             shutil.copyfile(ROOT / file, folder / file)
+        if program == "quelea":
+            (folder / "docs/use").mkdir(parents=True)
+            for page, text in pages().items():
+                (folder / page).write_text(text)
+            (folder / "packaging/deb").mkdir(parents=True)
+            for file in SERVICE_FILES:
+                shutil.copyfile(ROOT / file, folder / file)
         path = out / f"{name}.tar.gz"
         with tarfile.open(path, "w:gz") as tar:
             tar.add(folder, arcname=name, filter=without_builder)

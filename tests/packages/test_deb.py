@@ -166,5 +166,8 @@ def test_a_package_has_the_version_and_licences_of_its_programs(debs, clean_root
     assert stat.S_IMODE(program.stat().st_mode) == 0o755
     number = run(BINARIES / "quelea", "--version").split()[1]
     assert number in chroot(clean_root, "quelea", "--version")
+    pages = clean_root / "usr/share/doc/quelea/docs/use"
+    linked = re.findall(r"\]\(([^)#:]+)[#)]", (pages / "operations.md").read_text())
+    assert linked and all((pages / link).exists() for link in linked), linked
     texts = run("zcat", clean_root / "usr/share/doc/quelea/third-party-licences.txt.gz")
     assert "rustls 0." in texts and "Permission is hereby granted" in texts

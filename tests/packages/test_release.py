@@ -43,6 +43,10 @@ def test_an_archive_has_what_belongs_to_the_program(release):
     assert owners == {(0, "root")}
     wanted = {"quelea-flock", "LICENSE", "THIRD-PARTY-LICENCES", "man1/quelea-flock-run.1"}
     assert wanted | {"completions/quelea-flock.bash"} <= names
+    (path,) = release.glob("quelea-[0-9]*.tar.gz")
+    with tarfile.open(path) as tar:
+        names = {name.split("/", 1)[1] for name in tar.getnames() if "/" in name}
+    assert {"docs/use/configuration.md", "packaging/deb/quelea.service"} <= names
 
 
 @pytest.mark.parametrize("name", ["quelea-0", "quelea-flock-0"])

@@ -54,6 +54,17 @@ cp good.toml /etc/quelea/quelea.toml
 systemctl reset-failed quelea
 systemctl start quelea && say mended "$(systemctl is-active quelea)"
 
+log=/var/log/quelea/quelea.log
+printf '[log]\\ntarget = "%s"\\n' "$log" >> /etc/quelea/quelea.toml
+systemctl restart quelea
+[[ $(logrotate --debug /etc/logrotate.d/quelea 2>&1 | tee /dev/stderr) != *error* ]] && say rotation valid
+logrotate --force /etc/logrotate.d/quelea 2>&1 | tee /dev/stderr | grep -q . || say rotation_prints nothing
+# The broker makes the file when it gets the signal.
+until [[ -s $log ]]; do sleep 0.1; done
+quelea pub -h 127.0.0.1 -i after-rotation -t a -m x
+until grep -q after-rotation "$log"; do sleep 0.1; done
+say rotated "$(stat -c '%U %a' "$log") $(grep -c ' INFO ready' "$log.1")"
+
 mkdir -p /etc/systemd/system/quelea.service.d
 printf '[Service]\\nWatchdogSec=5\\nTimeoutAbortSec=1\\n' > /etc/systemd/system/quelea.service.d/short.conf
 systemctl daemon-reload
@@ -128,6 +139,10 @@ def test_the_service_lives_as_systemd_expects(report):
         "exit_code": "2",
         "restarts": "0",
         "mended": "active",
+        "rotation": "valid",
+        "rotation_prints": "nothing",
+        # Of the broker again, and the lines of its start are in the older file.
+        "rotated": "quelea 640 1",
         "stuck": "1",
         "recovered": "active",
         "removed": "inactive",

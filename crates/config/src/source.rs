@@ -414,7 +414,7 @@ fn unknown_key(general: &str) -> String {
     }
     match nearest(name, here.chain(tables)) {
         Some(known) => format!("unknown key; did you mean '{known}'?"),
-        None => "unknown key; docs/use/configuration.md lists all keys".into(),
+        None => "unknown key; `quelea serve --print-config` lists all keys".into(),
     }
 }
 
