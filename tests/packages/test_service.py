@@ -142,7 +142,7 @@ def test_the_service_lives_as_systemd_expects(report):
         "rotation": "valid",
         "rotation_prints": "nothing",
         # Of the broker again, and the lines of its start are in the older file.
-        "rotated": "quelea 640 1",
+        "rotated": "quelea 600 1",
         "stuck": "1",
         "recovered": "active",
         "removed": "inactive",
