@@ -286,3 +286,79 @@ def test_a_namespace_of_event_grid_is_imported(start, certs, tmp_path):
     source.write_text(json.dumps(resources))
     refused = run()
     assert refused.returncode == 1 and "nothing was written" in refused.stderr
+
+
+SELF_SIGNED = CONFIG.replace(
+    'url = "tls://127.0.0.1:0"\n',
+    'url = "tls://127.0.0.1:0"\nregistered_certificates = true\nallow_anonymous = true\n',
+).replace('password_file = "{dir}/passwords"\n', 'password_file = "{dir}/passwords"\nallow_anonymous = true\n')
+
+
+def self_signed(directory, name, days=2):
+    """As in the guide of Event Grid: openssl makes it an authority."""
+    command = [
+        "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
+        "-keyout", f"{name}.key", "-out", f"{name}.crt", "-days", str(days),
+    ]
+    subprocess.run(command, cwd=directory, check=True, capture_output=True)
+    return hashlib.sha256(der(directory / f"{name}.crt")).hexdigest()
+
+
+@pytest.mark.parametrize("authority", ["optional", "none"])
+def test_a_self_signed_certificate_counts_by_its_thumbprint_only(start, certs, passwords, tmp_path, authority):
+    thumbprints = {name: self_signed(tmp_path, name) for name in ("pump", "spare", "eve", "anna")}
+    own = [thumbprints["spare"].upper(), thumbprints["pump"]]
+    clients = [
+        registered("pump", "ThumbprintMatch", allowedThumbprints=own),
+        # Somebody has made a certificate with the name of another client.
+        registered("anna", "SubjectMatchesAuthenticationName"),
+        registered("other", "ThumbprintMatch", allowedThumbprints=[thumbprints["anna"]]),
+    ]
+    files = {"clients.json": json.dumps(clients), "policy": POLICY, "passwords": passwords}
+    config = SELF_SIGNED.replace("CERTS", str(certs))
+    if authority == "none":
+        config = config.replace(f'client_ca = "{certs}/ca.crt"\n', "").replace("optional", "require")
+    broker = start(config, files)
+
+    def shown(name):
+        context = ssl.create_default_context(cafile=certs / "ca.crt")
+        context.check_hostname = False
+        context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
+        stream = socket.create_connection(("127.0.0.1", broker.port("tls")), 20)
+        return Peer(context.wrap_socket(stream))
+
+    def answer(name, **options):
+        with shown(name) as one:
+            return one.connect(**options)[1]
+
+    for name in ("pump", "spare"):
+        with shown(name).accepted(user="pump") as one:
+            assert may_publish(one, "pump/pump/a") and not may_publish(one, "anna/pump/a")
+    # The handshake accepts it: nothing else is to let it in.
+    assert answer("anna", user="other") == 0
+    assert answer("anna", user="anna") == NOT_AUTHORIZED, "names in it are not verified"
+    assert answer("anna") == NOT_AUTHORIZED, "anonymous clients are admitted, but not with it"
+    assert answer("anna", user="anna", password="secret") == NOT_AUTHORIZED
+    assert answer("pump", user="other") == NOT_AUTHORIZED
+    with pytest.raises((OSError, AssertionError)):
+        answer("eve", user="pump")
+    broker.wait_for_log(lambda event: event["message"] == "handshake failed")
+    if authority == "optional":
+        assert reason(broker, certs, user="anna") == 0, "issued by the authority"
+        assert reason(broker, certs, None) == 0
+    # A foreign client, as users have them.
+    command = [
+        "mosquitto_pub", "-h", "127.0.0.1", "-p", str(broker.port("tls")), "-u", "pump", "-q", "1",
+        "-t", "pump/pump/a", "-m", "x", "--cafile", str(certs / "ca.crt"), "--insecure",
+        "--cert", str(tmp_path / "pump.crt"), "--key", str(tmp_path / "pump.key"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECS)
+    assert done.returncode == 0, done.stderr
+    # A thumbprint that is taken away ends the connection, and is refused by the next handshake.
+    one = shown("pump").accepted(user="pump")
+    clients[0] = registered("pump", "ThumbprintMatch", allowedThumbprints=own[:1])
+    (broker.directory / "clients.json").write_text(json.dumps(clients))
+    broker.reload()
+    one.expect_disconnect(NOT_AUTHORIZED)
+    with pytest.raises((OSError, AssertionError)):
+        answer("pump", user="pump")

@@ -164,6 +164,12 @@ pub(super) fn check_chains(
         let chain = &listener.authentication;
         let mut asked =
             providers.iter().filter(|own| chain.is_empty() || chain.contains(&own.name));
+        let takes_registered = listener.tls.as_ref().is_some_and(|tls| tls.own.takes_registered);
+        if takes_registered && !asked.clone().any(|own| matches!(own.method, Method::Registry(_))) {
+            let detail = "no provider of this listener is a registry, which has the thumbprints. \
+                          Add an [[authentication]] with kind = \"registry\"";
+            problem("registered_certificates", detail.into());
+        }
         if listener.placing.from.contains(&NamespaceSource::Attribute)
             && !asked.any(|own| own.gives_namespace() && own.can_be_asked(listener))
         {

@@ -279,6 +279,10 @@ settings! {
         /// (`dn`, as an RFC 4514 string). Needs `tls.client_auth`.
         identity_from_certificate: CertificateIdentity =
             ValueKind::OneOf(CertificateIdentity::WORDS), "none";
+        /// Accepts client certificates that `client_ca` has not issued, such as self-signed ones,
+        /// if a registry has their thumbprint (`docs/use/authentication.md`). Needs
+        /// `tls.client_auth`.
+        registered_certificates: bool = ValueKind::Flag, "false";
         /// The most connections of this listener at a time. Further ones are closed before the
         /// handshake.
         connections_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";

@@ -52,6 +52,7 @@ pub use net::Cidr as Network;
 pub use notes::notes;
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
 pub use telemetry::TelemetryConfig;
+use tls::OfListener;
 pub use tls::TlsConfig;
 
 use derived::Deriving;
@@ -303,7 +304,7 @@ impl Config {
 impl Listener {
     /// Does a certificate give its client a user name here?
     pub fn names_by_certificate(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.identity != CertificateIdentity::None)
+        self.tls.as_ref().is_some_and(|tls| tls.own.identity != CertificateIdentity::None)
     }
 }
 
@@ -662,6 +663,17 @@ impl Listeners<'_> {
             let detail = "needs tls.client_auth = \"optional\" or \"require\"".into();
             self.problem(&identity_key, detail);
         }
+        let takes_registered = raw.registered_certificates;
+        if takes_registered && (tls.client_auth == ClientAuth::None || takes_identity) {
+            let detail = match takes_identity {
+                true => {
+                    "contradicts identity_from_certificate: the names in such a certificate \
+                     are not verified. Leave one of them out"
+                }
+                false => "needs tls.client_auth = \"optional\" or \"require\"",
+            };
+            self.problem(&format!("{own}.registered_certificates"), detail.into());
+        }
         if !endpoint.transport.is_tls() {
             if self.settings.has_section(&section) {
                 let detail = format!("{endpoint} does not speak TLS; use tls:// or wss://");
@@ -670,8 +682,8 @@ impl Listeners<'_> {
             return None;
         }
         let what = endpoint.to_string();
-        let identity = raw.identity_from_certificate;
-        tls::lower(&section, &what, tls, identity, &mut |key, detail| self.problem(key, detail))
+        let own = OfListener { identity: raw.identity_from_certificate, takes_registered };
+        tls::lower(&section, &what, tls, own, &mut |key, detail| self.problem(key, detail))
     }
 
     fn lower_websocket(

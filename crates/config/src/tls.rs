@@ -17,7 +17,19 @@ pub struct TlsConfig {
     pub crl: Option<PathBuf>,
     pub min_version: TlsVersion,
     /// Of listeners only.
+    pub own: OfListener,
+}
+
+/// What only a listener does with certificates of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfListener {
     pub identity: CertificateIdentity,
+    /// It accepts those whose thumbprint is in a registry, whoever has issued them.
+    pub takes_registered: bool,
+}
+
+impl OfListener {
+    const NONE: Self = Self { identity: CertificateIdentity::None, takes_registered: false };
 }
 
 /// TLS of the server that a section such as `http.tls` describes; none if it has defaults only.
@@ -37,7 +49,7 @@ pub(super) fn of_section(
     let mut problem = |key: &str, detail: String| {
         problems.push(Problem { place: settings.place(key), key: key.into(), detail });
     };
-    let tls = lower(section, "it", raw, CertificateIdentity::None, &mut problem);
+    let tls = lower(section, "it", raw, OfListener::NONE, &mut problem);
     Some(tls)
 }
 
@@ -46,10 +58,10 @@ pub(super) fn lower(
     section: &str,
     what: &str,
     raw: RawTls,
-    identity: CertificateIdentity,
+    own: OfListener,
     problem: &mut dyn FnMut(&str, String),
 ) -> Option<TlsConfig> {
-    if raw.client_auth != ClientAuth::None && raw.client_ca.is_none() {
+    if raw.client_auth != ClientAuth::None && raw.client_ca.is_none() && !own.takes_registered {
         let detail = "needs client_ca, the authorities that sign client certificates".into();
         problem(&format!("{section}.client_auth"), detail);
     }
@@ -70,6 +82,6 @@ pub(super) fn lower(
         client_auth: raw.client_auth,
         crl: raw.crl,
         min_version: raw.min_version,
-        identity,
+        own,
     })
 }

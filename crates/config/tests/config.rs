@@ -442,6 +442,17 @@ fn contradictions_of_a_listener_are_reported() {
     assert!(listener(proxies).contains("must be a network"));
     let identity = "url = \"tcp://127.0.0.1\"\nidentity_from_certificate = \"cn\"";
     assert!(listener(identity).contains("client_auth"));
+    let tls = "url = \"tls://127.0.0.1\"\nregistered_certificates = true\n";
+    let files = "[listeners.tls]\ncertificate = \"c\"\nkey = \"k\"\n";
+    let asks = "client_auth = \"require\"\n";
+    let registry = "[[authentication]]\nname = \"r\"\nkind = \"registry\"\nregistry_file = \"f\"\n";
+    assert!(listener(&format!("{tls}{files}{registry}")).contains("tls.client_auth"));
+    assert!(listener(&format!("{tls}{files}{asks}")).contains("is a registry"));
+    let elsewhere = format!("{tls}authentication = [\"file\"]\n{files}{asks}{registry}");
+    assert!(listener(&elsewhere).contains("is a registry"));
+    let named = format!("{tls}identity_from_certificate = \"cn\"\n{files}{asks}{registry}");
+    assert!(listener(&named).contains("contradicts identity_from_certificate"));
+    config(&format!("[[listeners]]\n{tls}{files}{asks}{registry}"));
     let twice = "url = \"tcp://127.0.0.1\"\n[[listeners]]\nurl = \"tcp://127.0.0.1:1883\"";
     assert!(listener(twice).contains("already has this address"));
 }

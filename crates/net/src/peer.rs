@@ -59,6 +59,9 @@ pub struct CertificateInfo {
     pub fingerprint_sha256: String,
     /// The last second of validity, in seconds since 1970.
     pub not_after_secs: u64,
+    /// No authority that is known has issued it: it was accepted for its thumbprint
+    /// ([`crate::Thumbprints`]). All that it says of its owner, the owner may have made up.
+    pub is_unissued: bool,
 }
 
 impl PeerInfo {

@@ -58,6 +58,7 @@ pub use file_changes::ReplaceError;
 use files::Passwords;
 use jwks::Jwt;
 pub use jwt::written_attributes;
+use net::Thumbprints;
 use pace::{Attempt, Pace};
 use passwords::PasswordFileError;
 use registry::{DISABLED, Registry, User};
@@ -204,6 +205,11 @@ enum ProviderKind {
 }
 
 impl AuthRequest {
+    /// Was a certificate shown that no known authority has issued?
+    fn has_unissued_certificate(&self) -> bool {
+        self.certificate.as_ref().is_some_and(|certificate| certificate.is_unissued)
+    }
+
     /// Whom access rules are read for.
     fn subject<'a>(&'a self, username: Option<&'a str>) -> Subject<'a> {
         let common_name = self.certificate.as_ref().map(|own| own.common_name.as_str());
@@ -371,6 +377,12 @@ impl Authenticator {
     /// Asks who this is. `Some`: the verdict, at once. `None`: `answer` will be called with it,
     /// once.
     pub fn check(&self, mut request: AuthRequest, answer: Answer) -> Option<Verdict> {
+        if request.has_unissued_certificate() {
+            // Nobody has verified what it says, so that no other provider is to rely on it.
+            let asked = request.chain.as_ref().unwrap_or(&self.parts.whole);
+            request.chain = Some(self.registries_of(asked));
+            (request.certificate_identity, request.allow_anonymous) = (None, false);
+        }
         if let Some(identity) = request.certificate_identity.take() {
             return Some(Verdict::Admitted { username: Some(identity), principal: None });
         }
@@ -380,6 +392,24 @@ impl Authenticator {
         let attempt = Arc::new(Attempt::new(&parts.pace, request.origin, user));
         let answer = Mutex::new(Some(answer));
         Arc::new(Asking { request, chain, parts, attempt, answer }).go_on(0, Missed::default())
+    }
+
+    /// The thumbprints of all registries of a chain, as they are at any time.
+    pub fn thumbprints(&self, chain: &Chain) -> Vec<Thumbprints> {
+        let registries = chain.iter().filter_map(|step| self.registry_of(*step));
+        registries.map(Registry::thumbprints).collect()
+    }
+
+    fn registries_of(&self, chain: &Chain) -> Chain {
+        chain.iter().copied().filter(|step| self.registry_of(*step).is_some()).collect()
+    }
+
+    fn registry_of(&self, step: Step) -> Option<&Registry> {
+        let Step::Provider(place) = step else { return None };
+        match self.parts.providers.get(place) {
+            Some((_, ProviderKind::Registry(registry))) => Some(registry),
+            _ => None,
+        }
     }
 
     /// Those of a chain that take tokens, for [`TOKEN_METHOD`].

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use net::CertificateInfo;
+use net::{CertificateInfo, Thumbprints};
 use policy::{Attributes, Revocation};
 
 use super::{AuthRequest, Opinion, Proof, lock};
@@ -21,6 +21,8 @@ use config::{NameSource, RegistryConfig};
 pub(super) struct Registry {
     config: RegistryConfig,
     state: Mutex<State>,
+    /// Of all clients, for TLS.
+    thumbprints: Thumbprints,
 }
 
 /// Log-ins and changes take turns here: each log-in relies on what is in force, and each change
@@ -67,14 +69,21 @@ impl Registry {
     /// A file that cannot be used.
     pub(super) fn load(config: &RegistryConfig) -> Result<Self, String> {
         let clients = clients_of(&config.file)?;
+        let thumbprints = Thumbprints::default();
+        thumbprints.replace(thumbprints_of(&clients));
         let state = State { clients, relied: HashMap::new(), names_max: NAMES_MIN };
-        Ok(Self { config: config.clone(), state: Mutex::new(state) })
+        Ok(Self { config: config.clone(), state: Mutex::new(state), thumbprints })
+    }
+
+    pub(super) fn thumbprints(&self) -> Thumbprints {
+        self.thumbprints.clone()
     }
 
     /// Reads the file again. One that cannot be used changes nothing. Log-ins that have relied on
     /// what is not so any more are revoked: returns how many.
     pub(super) fn reload(&self) -> Result<usize, String> {
         let clients = clients_of(&self.config.file)?;
+        self.thumbprints.replace(thumbprints_of(&clients));
         let mut state = lock(&self.state);
         let State { clients: in_force, relied, .. } = &mut *state;
         let replaced = std::mem::replace(in_force, clients);
@@ -218,6 +227,15 @@ fn clients_of(path: &Path) -> Result<Clients, String> {
     Ok(clients.into_iter().map(named).collect())
 }
 
+/// Of disabled clients as well: the reason why they are refused is then logged.
+fn thumbprints_of(clients: &Clients) -> impl Iterator<Item = &str> {
+    let all = clients.values().filter_map(|client| match &client.scheme {
+        Some(Scheme::Thumbprints(allowed)) => Some(allowed),
+        _ => None,
+    });
+    all.flatten().map(String::as_str)
+}
+
 fn in_file(path: &Path, detail: &str) -> String {
     format!("{}: {detail}", path.display())
 }
@@ -247,6 +265,8 @@ fn alternatives<'a>(
 fn fits(scheme: &Scheme, name: &str, certificate: &CertificateInfo) -> bool {
     match scheme {
         Scheme::Thumbprints(allowed) => allowed.contains(&certificate.fingerprint_sha256),
+        // Its owner may have made up the names.
+        _ if certificate.is_unissued => false,
         Scheme::Subject => names_of(NameSource::Subject, certificate).contains(&name),
         Scheme::Dns => alternatives(certificate, "DNS:").any(|own| own.eq_ignore_ascii_case(name)),
         Scheme::Uri => alternatives(certificate, "URI:").any(|own| own == name),

@@ -40,7 +40,21 @@ pub fn parse(der: &[u8]) -> Option<CertificateInfo> {
             .unwrap_or_default(),
         fingerprint_sha256,
         not_after_secs: body.validity().not_after.to_unix_duration().as_secs(),
+        is_unissued: false,
     })
+}
+
+/// Does it name itself as its issuer?
+pub(super) fn is_self_issued(der: &[u8]) -> bool {
+    issuer_and_subject(der).is_some_and(|(issuer, subject)| issuer == subject)
+}
+
+/// Is it within the dates that it states?
+pub(super) fn is_valid_at(der: &[u8], secs: u64) -> bool {
+    let Ok(certificate) = Certificate::from_der(der) else { return false };
+    let validity = certificate.tbs_certificate().validity();
+    let (from, to) = (validity.not_before, validity.not_after);
+    (from.to_unix_duration().as_secs()..=to.to_unix_duration().as_secs()).contains(&secs)
 }
 
 /// Appends to a chain the issuers that it lacks, as far as they are among `others`; the one at the

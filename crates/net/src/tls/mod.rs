@@ -4,6 +4,7 @@
 mod certificate;
 mod client;
 mod files;
+mod registered;
 mod server;
 mod session;
 
@@ -11,5 +12,6 @@ pub use certificate::parse as certificate_info;
 pub(crate) use client::parse_server_name;
 pub use client::{TlsClientContext, TlsClientOptions, authorities};
 pub use files::TlsError;
+pub use registered::Thumbprints;
 pub use server::{ClientAuth, TlsContext, TlsOptions, TlsVersion};
 pub(crate) use session::{INPUT_BYTES_MAX, Plaintext, Session};

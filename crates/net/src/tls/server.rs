@@ -7,14 +7,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
-    ClientHello, ResolvesServerCert, ServerSessionMemoryCache, UnbufferedServerConnection,
-    WebPkiClientVerifier,
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerSessionMemoryCache,
+    UnbufferedServerConnection, WebPkiClientVerifier,
 };
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, ServerConfig, SupportedProtocolVersion};
 
 use super::certificate;
 use super::files::{self, TlsError};
+use super::registered::{RegisteredVerifier, Thumbprints};
 use super::session::Session;
 use crate::CertificateInfo;
 
@@ -30,6 +31,10 @@ pub struct TlsOptions {
     /// PEM: the CAs that may have issued client certificates.
     pub client_ca: Option<PathBuf>,
     pub client_auth: ClientAuth,
+    /// Certificates with these thumbprints are accepted as well, whoever has issued them. Such a
+    /// listener needs no `client_ca`, and resumes no sessions: each handshake checks the
+    /// thumbprint. None: only what `client_ca` has issued.
+    pub registered: Option<Vec<Thumbprints>>,
     /// PEM: lists of revoked client certificates. Each certificate's issuer must have one; a list
     /// past its date still counts.
     pub revocation_lists: Option<PathBuf>,
@@ -74,6 +79,7 @@ struct Loaded {
     config: Arc<ServerConfig>,
     /// Of the server.
     certificate: Arc<CertificateInfo>,
+    registered: Option<Arc<RegisteredVerifier>>,
     names: Vec<String>,
     chain_note: Option<String>,
 }
@@ -87,6 +93,7 @@ impl TlsOptions {
             key: key.into(),
             client_ca: None,
             client_auth: ClientAuth::None,
+            registered: None,
             revocation_lists: None,
             version_min: TlsVersion::V12,
             alpn: vec!["mqtt".to_owned(), "http/1.1".to_owned()],
@@ -141,7 +148,9 @@ impl TlsContext {
     }
 
     pub(crate) fn session(&self) -> Result<Session, rustls::Error> {
-        Ok(Session::server(UnbufferedServerConnection::new(self.config())?))
+        let loaded = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let connection = UnbufferedServerConnection::new(loaded.config)?;
+        Ok(Session::server(connection, loaded.registered))
     }
 }
 
@@ -167,25 +176,41 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
     let provider = Arc::new(provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions(options.version_min))?;
-    let builder = match client_verifier(options)? {
-        Some(verifier) => builder.with_client_cert_verifier(verifier),
-        None => builder.with_no_client_auth(),
+    let verifier = client_verifier(options)?;
+    let registered = options.registered.clone().filter(|_| options.client_auth != ClientAuth::None);
+    let registered = registered.map(|all| {
+        let is_mandatory = options.client_auth == ClientAuth::Require;
+        Arc::new(RegisteredVerifier::new(verifier.clone(), all, is_mandatory))
+    });
+    let builder = match (registered.clone(), verifier) {
+        (Some(registered), _) => builder.with_client_cert_verifier(registered),
+        (None, Some(verifier)) => builder.with_client_cert_verifier(verifier),
+        (None, None) => builder.with_no_client_auth(),
     };
     let certificate = CertifiedKey::from_der(chain, key, &provider)
         .map_err(|error| files::name_files(error, &options.certificate, &options.key))?;
     let mut config = builder.with_cert_resolver(Arc::new(OneCertificate(Arc::new(certificate))));
     config.alpn_protocols = options.alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     config.ignore_client_order = true;
-    config.ticketer = aws_lc_rs::Ticketer::new()?;
-    config.session_storage = ServerSessionMemoryCache::new(options.sessions_max);
-    // One is enough for a client that holds one connection, and each costs a signature-free but
-    // real record.
-    config.send_tls13_tickets = 1;
+    match &registered {
+        None => {
+            config.ticketer = aws_lc_rs::Ticketer::new()?;
+            config.session_storage = ServerSessionMemoryCache::new(options.sessions_max);
+            // One is enough for a client that holds one connection, and each costs a
+            // signature-free but real record.
+            config.send_tls13_tickets = 1;
+        }
+        Some(_) => {
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
+    }
     let bare = |name: &String| {
         name.strip_prefix("DNS:").or_else(|| name.strip_prefix("IP:")).map(str::to_owned)
     };
     let names = info.alternative_names.iter().filter_map(bare).collect();
-    Ok(Loaded { config: Arc::new(config), certificate: Arc::new(info), names, chain_note })
+    let certificate = Arc::new(info);
+    Ok(Loaded { config: Arc::new(config), certificate, registered, names, chain_note })
 }
 
 /// The suites with AES-128 and SHA-256 first. Clients put SHA-384 first, which few processors have
@@ -200,7 +225,10 @@ fn client_verifier(options: &TlsOptions) -> Result<Option<Arc<dyn ClientCertVeri
     if options.client_auth == ClientAuth::None {
         return Ok(None);
     }
-    let path = options.client_ca.as_deref().ok_or(TlsError::ClientCaMissing)?;
+    let path = match options.client_ca.as_deref() {
+        None if options.registered.is_some() => return Ok(None),
+        path => path.ok_or(TlsError::ClientCaMissing)?,
+    };
     let roots = Arc::new(files::roots(path)?);
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut builder = WebPkiClientVerifier::builder_with_provider(roots, provider);

@@ -1,14 +1,17 @@
 //! One TLS connection as a transformer of bytes, server or client, above no particular socket.
 
 use std::mem;
+use std::sync::Arc;
 
 use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use rustls::{CommonState, Error, HandshakeKind, ProtocolVersion};
 
+use super::registered::RegisteredVerifier;
 use super::{certificate, server};
-use crate::peer::TlsInfo;
+use crate::peer::{CertificateInfo, TlsInfo};
 
 pub(crate) struct Session {
     connection: Connection,
@@ -20,6 +23,8 @@ pub(crate) struct Session {
     /// rustls reported an error: it must not be called any more.
     is_failed: bool,
     server_name: Option<Box<str>>,
+    /// Of a server that accepts certificates whose thumbprints are registered.
+    registered: Option<Arc<RegisteredVerifier>>,
 }
 
 enum Connection {
@@ -48,8 +53,11 @@ enum Step {
 }
 
 impl Session {
-    pub(crate) fn server(connection: UnbufferedServerConnection) -> Self {
-        Self::new(Connection::Server(connection))
+    pub(crate) fn server(
+        connection: UnbufferedServerConnection,
+        registered: Option<Arc<RegisteredVerifier>>,
+    ) -> Self {
+        Self { registered, ..Self::new(Connection::Server(connection)) }
     }
 
     pub(crate) fn client(connection: UnbufferedClientConnection) -> Self {
@@ -63,6 +71,7 @@ impl Session {
             is_peer_closed: false,
             is_failed: false,
             server_name: None,
+            registered: None,
         }
     }
 
@@ -117,7 +126,13 @@ impl Session {
     /// What the handshake established; call it when that is over.
     pub(crate) fn info(&self) -> TlsInfo {
         let common = self.connection.common();
-        let peer = common.peer_certificates().and_then(|chain| chain.first());
+        let peer = common.peer_certificates().filter(|chain| !chain.is_empty());
+        let info_of = |chain: &[CertificateDer<'_>]| {
+            let is_issued = self.registered.as_ref().is_none_or(|own| own.is_issued(chain));
+            // One that cannot be read was shown all the same, and has no name.
+            let info = certificate::parse(&chain[0]).unwrap_or_default();
+            Box::new(CertificateInfo { is_unissued: !is_issued, ..info })
+        };
         TlsInfo {
             version: match common.protocol_version() {
                 Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
@@ -133,8 +148,7 @@ impl Session {
                 .alpn_protocol()
                 .map(|name| String::from_utf8_lossy(name).into_owned().into_boxed_str()),
             is_resumed: common.handshake_kind() == Some(HandshakeKind::Resumed),
-            // One that cannot be read was shown all the same, and has no name.
-            certificate: peer.map(|der| Box::new(certificate::parse(der).unwrap_or_default())),
+            certificate: peer.map(info_of),
         }
     }
 
@@ -369,7 +383,7 @@ mod tests {
         let server = UnbufferedServerConnection::new(Arc::clone(&configs.server));
         let name = ServerName::try_from("localhost").expect("name");
         let client = UnbufferedClientConnection::new(Arc::clone(&configs.client), name);
-        (Session::server(server.expect("server")), Session::client(client.expect("client")))
+        (Session::server(server.expect("server"), None), Session::client(client.expect("client")))
     }
 
     /// Hands `bytes` over in pieces, as a socket would, and collects plaintext and answers.

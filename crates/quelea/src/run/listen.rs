@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use net::{
-    ClientAuth, ListenOptions, ProxyOptions, Scheme, TlsContext, TlsOptions, TlsVersion,
-    WebSocketOptions,
+    ClientAuth, ListenOptions, ProxyOptions, Scheme, Thumbprints, TlsContext, TlsOptions,
+    TlsVersion, WebSocketOptions,
 };
 
 use super::acceptor::BoundListener;
@@ -35,7 +35,8 @@ pub(super) fn bind_all(
     let has_prefixes = config.listeners.iter().any(by_username);
     let mut all = Listeners { bound: Vec::new(), urls: Vec::new(), tls: Vec::new() };
     for listener in &config.listeners {
-        let tls = load_tls(listener)?;
+        let chain = authenticator.chain(&listener.authentication);
+        let tls = load_tls_with(listener, authenticator.thumbprints(&chain))?;
         if let Some(note) = tls.as_ref().and_then(|tls| tls.chain_note()) {
             tracing::info!(listener = listener.name, "{note}");
         }
@@ -52,11 +53,11 @@ pub(super) fn bind_all(
             name: listener.name.clone(),
             limits: limits::of_listener(config, listener),
             allow_anonymous: listener.allow_anonymous,
-            chain: authenticator.chain(&listener.authentication),
+            chain,
             identity: listener
                 .tls
                 .as_ref()
-                .map_or(config::CertificateIdentity::None, |tls| tls.identity),
+                .map_or(config::CertificateIdentity::None, |tls| tls.own.identity),
             belonging: Belonging { placing: listener.placing.clone(), has_prefixes },
             has_layers: listener.tls.is_some() || listener.websocket.is_some(),
             connections_max: listener.connections_max,
@@ -146,9 +147,18 @@ fn origins(websocket: &config::WebSocketConfig, listener: &config::Listener) -> 
     }
 }
 
+/// For checks: no certificate is registered.
 pub(super) fn load_tls(listener: &config::Listener) -> anyhow::Result<Option<Arc<TlsContext>>> {
+    load_tls_with(listener, Vec::new())
+}
+
+fn load_tls_with(
+    listener: &config::Listener,
+    registered: Vec<Thumbprints>,
+) -> anyhow::Result<Option<Arc<TlsContext>>> {
     let Some(tls) = &listener.tls else { return Ok(None) };
-    let context = TlsContext::load(tls_options(tls))
+    let registered = tls.own.takes_registered.then_some(registered);
+    let context = TlsContext::load(TlsOptions { registered, ..tls_options(tls) })
         .with_context(|| format!("TLS of listener '{}'", listener.name))?;
     Ok(Some(Arc::new(context)))
 }

@@ -2,7 +2,7 @@
 //! become a policy file.
 
 use identity::auth::policy_file;
-use identity::event_grid::{Resources, read};
+use identity::event_grid::{Client, Resources, Scheme, read};
 use import::{CONFIG_FILE, Fate, Imported, NewFile, Note, Place, Source};
 
 /// Translates the JSON of a namespace. What is not understood is an error.
@@ -36,7 +36,8 @@ pub(super) fn import(source: &Source<'_>) -> Imported {
         }
     }
     if !found.clients.is_empty() {
-        notes.push(note("clients", Fate::Differs, LISTENER_NOTE.into()));
+        let detail = if needs_authority(&found) { AUTHORITY_NOTE } else { LISTENER_NOTE };
+        notes.push(note("clients", Fate::Differs, detail.into()));
     }
     if found.bindings.iter().any(|binding| !binding.publishes) {
         notes.push(note("permissionBindings", Fate::Differs, SUBSCRIBE_NOTE.into()));
@@ -60,6 +61,9 @@ fn files(found: &Resources, policy: String) -> Vec<NewFile> {
     let has_policy = !policy.is_empty();
     if !found.clients.is_empty() {
         config += REGISTRY;
+        config += if has_thumbprints(found) { REGISTERED } else { "" };
+        config += TLS;
+        config += if needs_authority(found) { AUTHORITY } else { "" };
     }
     if has_policy {
         config += ACCESS;
@@ -72,6 +76,18 @@ fn files(found: &Resources, policy: String) -> Vec<NewFile> {
         add(POLICY_FILE, policy);
     }
     files
+}
+
+/// May any client show a certificate that nobody has issued?
+fn has_thumbprints(found: &Resources) -> bool {
+    found.clients.iter().any(|client| matches!(client.scheme, Some(Scheme::Thumbprints(_))))
+}
+
+/// Is there a client that goes by the names in its certificate, or an authority?
+fn needs_authority(found: &Resources) -> bool {
+    let goes_by_name = |client: &Client| !matches!(client.scheme, Some(Scheme::Thumbprints(_)));
+    found.clients.iter().any(goes_by_name)
+        || found.others.iter().any(|other| other.starts_with("caCertificates"))
 }
 
 const REGISTRY_FILE: &str = "clients.json";
@@ -87,18 +103,24 @@ registry_file = "clients.json"
 
 [[listeners]]
 url = "tls://*:8883"
-[listeners.tls]
+"#;
+
+const REGISTERED: &str = "registered_certificates = true\n";
+
+const TLS: &str = r#"[listeners.tls]
 certificate = "server.crt"
 key = "server.key"
-client_ca = "client-ca.crt"
 client_auth = "require"
 "#;
 
+const AUTHORITY: &str = "client_ca = \"client-ca.crt\"\n";
+
 const ACCESS: &str = "\n[access]\npolicy_file = \"policy.toml\"\n";
 
-const LISTENER_NOTE: &str = "the listener needs server.crt, server.key and client-ca.crt; the \
-                             authorities in client-ca.crt must have issued all certificates, also \
-                             those known by their thumbprint";
+const LISTENER_NOTE: &str = "the listener needs server.crt and server.key";
+
+const AUTHORITY_NOTE: &str = "the listener needs server.crt, server.key, and in client-ca.crt the \
+                              authorities that have issued certificates of clients";
 
 const SUBSCRIBE_NOTE: &str = "a subscription that is granted in part is accepted, and receives \
                               only what is granted";
@@ -130,6 +152,30 @@ mod tests {
         assert_eq!(fates.iter().filter(|fate| **fate == Fate::Differs).count(), 2);
         assert_eq!(fates.last(), Some(&Fate::Unsupported));
         assert!(imported.obstacles(false).next().is_none());
+    }
+
+    #[test]
+    fn thumbprints_need_no_authority() {
+        let client = |scheme: &str, more: &str| {
+            format!(
+                r#"{{ "authenticationName": "{scheme}", "clientCertificateAuthentication":
+                  {{ "validationScheme": "{scheme}" {more} }} }}"#
+            )
+        };
+        let thumbprint = format!(r#", "allowedThumbprints": ["{}"]"#, "ab".repeat(32));
+        let pinned = client("ThumbprintMatch", &thumbprint);
+        let named = client("SubjectMatchesAuthenticationName", "");
+        let authority = r#"{ "name": "ca", "encodedCertificate": "x" }"#;
+        for (text, takes_registered, has_authority) in [
+            (format!("[{pinned}]"), true, false),
+            (format!("[{named}]"), false, true),
+            (format!("[{pinned}, {named}]"), true, true),
+            (format!("[{pinned}, {authority}]"), true, true),
+        ] {
+            let config = &imported(&text).files[0].text;
+            assert_eq!(config.contains("registered_certificates = true"), takes_registered);
+            assert_eq!(config.contains("client_ca"), has_authority, "{text}");
+        }
     }
 
     #[test]

@@ -19,6 +19,10 @@ use identity::auth::{AuthRequest, TOKEN_METHOD};
 const NAMELESS_CERTIFICATE: &str =
     "the client certificate lacks the field of identity_from_certificate";
 
+/// It counts by its thumbprint, and for nothing else.
+const UNISSUED: &str = "no known authority has issued the client certificate, and an \
+                        authentication method was asked for";
+
 impl Acceptor {
     pub(super) fn on_handshake(&mut self, key: usize, mut handshake: Box<Handshake>) {
         match handshake.advance(&mut self.scratch) {
@@ -162,6 +166,11 @@ impl Acceptor {
         }
         if self.context.shared.memory_is_out() {
             return Some((Reason::SERVER_BUSY, "memory limit reached"));
+        }
+        let certificate = peer.tls.as_ref().and_then(|tls| tls.certificate.as_ref());
+        let is_unissued = certificate.is_some_and(|certificate| certificate.is_unissued);
+        if is_unissued && credentials.request.auth_method.is_some() {
+            return Some((Reason::NOT_AUTHORIZED, UNISSUED));
         }
         let visitor = Visitor {
             namespace: arrival.listener.belonging.only(),
