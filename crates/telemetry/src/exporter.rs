@@ -37,7 +37,7 @@ pub struct Resource {
 }
 
 /// The running threads. Dropping it ends them, once they have sent what they have, or after
-/// [`STOP_TIME_MAX`].
+/// `STOP_TIME_MAX`.
 pub struct Exporter {
     queue: Arc<SpanQueue>,
     /// It ends when all threads have.

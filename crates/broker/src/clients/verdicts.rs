@@ -44,7 +44,7 @@ pub struct ServiceSettings {
     pub no_match_allows: bool,
 }
 
-/// What a service is asked. Its answer goes to [`Shard::on_verdict`].
+/// What a service is asked. Its answer goes to [`crate::Shard::on_verdict`].
 #[derive(Clone, Debug)]
 pub struct AccessQuestion {
     pub slot: u32,
