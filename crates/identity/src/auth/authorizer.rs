@@ -178,23 +178,12 @@ impl Shared {
         self.pump();
     }
 
+    /// Asks what may be asked now. Nothing here waits for a pace, so each end of a question is the
+    /// next time to look.
     fn pump(self: &Arc<Self>) {
-        loop {
+        while let Ready::Ask(waiting) = self.queue.next() {
             let shared = self.clone();
-            match self.queue.next() {
-                Ready::Ask(waiting) => {
-                    self.handle.spawn(async move { shared.run(waiting).await });
-                }
-                Ready::LookAt(due) => {
-                    self.handle.spawn(async move {
-                        tokio::time::sleep_until(due.into()).await;
-                        shared.queue.note_look();
-                        shared.pump();
-                    });
-                    return;
-                }
-                Ready::Nothing => return,
-            }
+            self.handle.spawn(async move { shared.run(waiting).await });
         }
     }
 
