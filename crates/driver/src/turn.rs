@@ -612,7 +612,7 @@ impl<H: Host> Driver<H> {
             if !traced.is_empty() {
                 self.host.on_traced(traced);
             }
-            if !spans.is_empty() {
+            if !spans.is_empty() || lost > 0 {
                 self.host.on_spans(spans, lost);
             }
         }

@@ -177,7 +177,7 @@ impl Effects {
 
     /// Is there anything for those who look at messages?
     pub fn has_traced(&self) -> bool {
-        !self.traced.is_empty() || !self.spans.is_empty()
+        !self.traced.is_empty() || !self.spans.is_empty() || self.spans_lost > 0
     }
 
     /// Spans for the driver to hand on, and how many more there would have been.

@@ -39,8 +39,10 @@ fn publish_only(lab: &mut Lab, conn: Conn, qos: u8, payload: &[u8]) {
     lab.send_only(conn, &packet);
 }
 
+/// As the driver takes them.
 fn spans(lab: &mut Lab) -> (Vec<Span>, u64) {
-    lab.shards[0].effects_mut().take_spans()
+    let effects = lab.shards[0].effects_mut();
+    if effects.has_traced() { effects.take_spans() } else { (Vec::new(), 0) }
 }
 
 fn given() -> TraceContext {
@@ -120,6 +122,20 @@ fn a_publisher_gets_so_many_spans_in_a_second_and_its_messages_go_on() {
     }
     assert_eq!((received, lost), (RECEIVED_PER_CLIENT_MAX, 50));
     assert_eq!(lab.payloads(subscriber).len() as u32, all);
+}
+
+#[test]
+fn the_last_spans_that_are_lost_are_reported_without_a_further_one() {
+    let spans_of_all = Some(SpanSettings { sampled_per_million: 1_000_000 });
+    let settings = Settings { spans: spans_of_all, ..Settings::default() };
+    let mut lab = Lab::with(1, settings, Access::open());
+    let publisher = lab.open(request("p"));
+    let mut lost = 0;
+    for _ in 0..RECEIVED_PER_CLIENT_MAX + 50 {
+        lab.publish(publisher, "a/b", b"x", 0, 0);
+        lost += spans(&mut lab).1;
+    }
+    assert_eq!(lost, 50);
 }
 
 #[test]
