@@ -59,6 +59,7 @@ impl World {
             self.command(self.shard_of(&id), Command::Purge(id.as_str().into()))?;
         }
         self.let_move()?;
+        self.empty_namespace()?;
         for _ in 0..CLEAR_ROUNDS_MAX {
             if !self.clear_some_retained()? {
                 break;
@@ -119,18 +120,16 @@ impl World {
     /// False: there was nothing any more.
     fn clear_some_retained(&mut self) -> Result<bool, String> {
         let mut any = false;
-        let scopes = [Scope::FIRST, self.mob.scope];
-        let shards = 0..self.node.shard_count();
-        for (shard, scope) in shards.flat_map(|shard| scopes.map(|scope| (shard, scope))) {
+        for shard in 0..self.node.shard_count() {
             let page = Command::Retained { filter: "#".into(), after: None, max: 100 };
-            let answer = self.command_in(scope, shard, page)?;
+            let answer = self.command(shard, page)?;
             let Some(Answer::Retained { messages, .. }) = answer else {
                 return Err("a page of retained messages is not answered".into());
             };
             for message in messages {
                 any = true;
                 let clearing = Command::Publish(clearing(message.topic()));
-                self.command_in(scope, shard, clearing)?;
+                self.command(shard, clearing)?;
             }
         }
         Ok(any)

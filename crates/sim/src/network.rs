@@ -149,7 +149,8 @@ impl World {
     /// What has come of a turn. What a broker says that serves nobody any more counts for nothing.
     fn hear(&mut self, index: usize) -> Result<(), String> {
         let reports = std::mem::take(&mut *self.node.drivers[index].reports.borrow_mut());
-        let Reports { events, answers, commands, asks, questions } = reports;
+        let Reports { events, answers, commands, asks, questions, traced } = reports;
+        self.judge_traced(&traced)?;
         self.judge_asks(&asks)?;
         self.submit(commands);
         if self.is_current_valid() {

@@ -58,6 +58,8 @@ pub enum Sabotage {
     KeepBanned,
     /// An operator is told that a session is gone, and it is not.
     ForgetPurge,
+    /// An operator is told that many are ended, and nothing has happened.
+    IgnoreSweeps,
     /// What waits under the old options of a subscription is lost when they change.
     ForgetOldOptions,
     /// An operator is told that a publish is kept before it is.

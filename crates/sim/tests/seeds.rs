@@ -211,6 +211,19 @@ fn the_oracle_sees_who_is_banned_and_not_cut() {
 }
 
 #[test]
+fn the_oracle_sees_clients_that_are_there_after_many_were_ended() {
+    is_caught_by_rules(Sabotage::IgnoreSweeps);
+}
+
+#[test]
+fn the_oracle_sees_a_namespace_that_is_there_after_it_was_emptied() {
+    let sabotage = Some(Sabotage::IgnoreSweeps);
+    let options = Options { sabotage, hostile: true, ..Options::default() };
+    let is_seen = |seed| run(seed, options).is_err_and(|it| it.rule.starts_with("all is over"));
+    assert!((0..200).any(is_seen), "the oracle does not see {sabotage:?}");
+}
+
+#[test]
 fn the_oracle_sees_a_session_that_is_there_after_it_was_purged() {
     is_caught_by_rules(Sabotage::ForgetPurge);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use broker::{
     AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
-    Scope, Shard, ShardId,
+    Scope, Shard, ShardId, Traced,
 };
 use codec::Reason;
 
@@ -54,6 +54,7 @@ pub struct Reports {
     pub asks: Vec<(Box<str>, Box<str>)>,
     /// For the authorization service, each of a shard.
     pub questions: Vec<(ShardId, AccessQuestion)>,
+    pub traced: Vec<Traced>,
 }
 
 /// Answers those who authenticate anew.
@@ -202,6 +203,10 @@ impl Host for MemoryHost {
 
     fn authorize(&mut self, shard: ShardId, question: AccessQuestion) {
         self.reports.borrow_mut().questions.push((shard, question));
+    }
+
+    fn on_traced(&mut self, traced: Vec<Traced>) {
+        self.reports.borrow_mut().traced.extend(traced);
     }
 
     fn on_close(&mut self, _shard: ShardId, _close: &Close) {}

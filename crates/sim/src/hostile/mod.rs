@@ -181,6 +181,12 @@ impl Mob {
         }
     }
 
+    /// Of those that have a connection.
+    pub(crate) fn client_ids(&self) -> Vec<String> {
+        let wires = self.members.iter().filter_map(|member| member.wire.as_ref());
+        wires.map(|wire| wire.client_id.clone()).collect()
+    }
+
     pub(crate) fn is_tenant(&self) -> bool {
         !self.scope.is_first()
     }

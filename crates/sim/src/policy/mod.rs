@@ -5,6 +5,7 @@
 //! says of a client is not in the journal, so a new process knows it when the client is back.
 
 mod model;
+mod operators;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -153,7 +154,7 @@ impl World {
             return Ok(());
         }
         let who = self.steering.random.below(self.clients.len());
-        match self.steering.random.below(10) {
+        match self.steering.random.below(13) {
             0..=1 if self.steering.untold.is_empty() => {
                 let policy = Policy::choose(&mut self.steering.random);
                 self.change_policy(policy);
@@ -162,6 +163,9 @@ impl World {
             5 => self.kick(who)?,
             6 => self.ban_or_pardon(who)?,
             7 => self.purge(who)?,
+            8 => self.disconnect(who)?,
+            9 => self.cut_off()?,
+            10 => self.trace_anew(),
             _ => self.publish_as_operator()?,
         }
         Ok(())
@@ -278,7 +282,14 @@ impl World {
         self.note(|| format!("client {who} is banned"));
         self.steering.banned.insert(who);
         self.note_written(who);
-        self.oracle.on_banned(self.clients[who].number);
+        let number = self.clients[who].number;
+        if self.steering.random.chance(50) && self.node.sabotage != Some(Sabotage::KeepBanned) {
+            // What it has sent before is dealt with first.
+            self.end_banned(who)?;
+            self.oracle.on_banned(number);
+            return Ok(());
+        }
+        self.oracle.on_banned(number);
         let (shard, now_ms) = (self.shard_of_client(who), self.now_ms);
         if self.node.sabotage != Some(Sabotage::KeepBanned) {
             let id = self.clients[who].id.clone();
