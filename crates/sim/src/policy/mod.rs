@@ -284,8 +284,10 @@ impl World {
         self.note_written(who);
         let number = self.clients[who].number;
         if self.steering.random.chance(50) && self.node.sabotage != Some(Sabotage::KeepBanned) {
-            // What it has sent before is dealt with first.
+            // What was sent to the shard before the command is handled first, so its connection
+            // may get something by the old rules until then.
             self.end_banned(who)?;
+            self.note_written(who);
             self.oracle.on_banned(number);
             return Ok(());
         }
