@@ -124,7 +124,13 @@ def test_decisions_are_explained_with_file_and_line(start, passwords):
     assert {it["name"]: it["values"] for it in told["attributes"]} == {
         "type": ["car"], "vin": ["v6", "v7"]
     }
-    for wrong in ({"attributes": [1]}, {"address": "x"}, {"listener": "x"}, {"qos": 3},
+    acl = [{"permission": "deny", "action": "pub", "topic": "cars/+/${clientid}"},
+           {"permission": "allow", "action": "pub", "topic": "cars/#"}]  # fmt: skip
+    told = api("POST", "/permissions/explain", {**question, "acl": acl})
+    assert told["allowed"] and told["decided_by"] == "credential"
+    told = api("POST", "/permissions/explain", {**question, "acl": acl, "client_id": "speed"})
+    assert told["allowed"] is False and told["rule"] == "cars/+/%c"
+    for wrong in ({"acl": [{"permission": "allow"}]}, {"acl": "x"}, {"attributes": [1]}, {"address": "x"}, {"listener": "x"}, {"qos": 3},
                   {"action": "do"}, {"topic": "a/+"}, {"attributes": {"a": None}}):
         api("POST", "/permissions/explain", {**question, **wrong}, status=400)
     api("GET", "/clients/nobody/permissions", status=404, action="publish", topic="a")

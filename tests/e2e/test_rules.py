@@ -1,5 +1,6 @@
 """Rules in order of the policy file: by action, QoS, retain flag, topic, address, listener, group."""
 
+import json
 import subprocess
 
 import pytest
@@ -219,3 +220,55 @@ def test_a_rule_that_decides_is_explained(tmp_path):
     assert status == 0 and "line 28" in told
     assert test("subscribe", "fast/#", "-q", "2")[0] == 1
     assert test("subscribe", "fast/#", "-q", "1")[0] == 0
+
+
+TOKENS = """[[authentication]]
+name = "corp"
+kind = "jwt"
+secret_file = "secret"
+"""
+SERVICE = '[authorization]\nurl = "http://127.0.0.1:9/acl"\n'
+GRANT = '[[rules]]\neffect = "allow"\naction = "publish"\ntopics = ["free/#"]\n'
+
+
+def test_rules_of_a_token_are_tested_and_a_service_is_not_asked(tmp_path):
+    (tmp_path / "policy.toml").write_text(GRANT)
+    (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "plain.toml").write_text(TOKENS)
+    (tmp_path / "asking.toml").write_text(TOKENS + SERVICE)
+    acl = [{"permission": "deny", "action": "publish", "topic": "free/secret"},
+           {"permission": "allow", "action": "all", "topic": "${clientid}/#"}]  # fmt: skip
+    (tmp_path / "token").write_text(hs256(claims(acl=acl)) + "\n")
+    (tmp_path / "forged").write_text(hs256(claims(acl=acl), "x" * 40))
+    (tmp_path / "claims").write_text(json.dumps({"sub": "anna", "acl": {"pub": ["up"]}}))
+
+    def test(*arguments, config=None, token="token"):
+        command = [QUELEA, "policy", "test", "policy.toml", *arguments, "-i", "c1"]
+        command += ["--config", config] if config else []
+        command += ["--token", token] if token else []
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    status, told = test("publish", "c1/x", config="plain.toml")
+    assert status == 0 and "verified by provider 'corp', username 'anna'" in told
+    status, told = test("publish", "free/secret")
+    assert status == 1 and "NOT verified" in told and "the token denies it: 'free/secret'" in told
+    assert test("publish", "free/x")[0] == 0, "a list leaves the rest to the policy"
+    assert test("publish", "other")[0] == 1
+    status, told = test("publish", "free/x", token="claims")
+    assert status == 1 and "NOT verified" in told, "an object denies the rest"
+    # Whether the service would allow it is not known here; what rules decide is.
+    for action in ("publish", "subscribe", "receive"):
+        status, told = test(action, "other", config="asking.toml")
+        assert status == 6 and "undecided:" in told and "allowed:" not in told, action
+    assert test("publish", "other", config="asking.toml", token=None)[0] == 6
+    assert test("publish", "free/secret", config="asking.toml")[0] == 1
+    assert test("publish", "c1/x", config="asking.toml")[0] == 0
+    # A refused log-in is no verdict on rules.
+    for options in ({"token": "forged"}, {"token": "policy.toml"}, {"token": "claims"}):
+        status, told = test("publish", "c1/x", config="plain.toml", **options)
+        assert status == 2 and "refuses a login" in told and "allowed:" not in told, options
+    assert test("publish", "c1/x", "-a", "a=b")[0] == 2
+    assert test("publish", "c1/x", config="missing.toml")[0] == 2

@@ -17,4 +17,6 @@ pub use clock::{Clock, wall_ms};
 pub use process::{Process, resident_bytes};
 pub use random::{equal_in_constant_time, random};
 pub use shown::shown;
-pub use terminal::{EXIT_FAILURE, EXIT_OK, EXIT_OPEN, EXIT_TIMEOUT, EXIT_USAGE, complain, print};
+pub use terminal::{
+    EXIT_FAILURE, EXIT_OK, EXIT_OPEN, EXIT_TIMEOUT, EXIT_UNDECIDED, EXIT_USAGE, complain, print,
+};

@@ -21,5 +21,7 @@ pub const EXIT_FAILURE: u8 = 1;
 pub const EXIT_USAGE: u8 = 2;
 /// A configuration is valid, and something of it is open.
 pub const EXIT_OPEN: u8 = 3;
+/// Nobody here knows: a service that was not asked decides.
+pub const EXIT_UNDECIDED: u8 = 6;
 /// mosquitto's code for `-W` seconds that have passed.
 pub const EXIT_TIMEOUT: u8 = 27;

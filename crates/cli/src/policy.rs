@@ -1,7 +1,7 @@
 //! `quelea policy`: checks a policy file, and explains what it decides.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use policy::{
@@ -9,10 +9,12 @@ use policy::{
 };
 use policy::{Attribute, Attributes, Number, Origin, Principal, Source};
 
+use config::{Config, ConfigError, Machine, SourceFile, Sources};
 use identity::auth::acl_file::{self, AclFileError};
 use identity::auth::policy_file::{self, Policy, PolicyFileError};
+use identity::auth::{TokenCheck, TokenHolder, TokenLogin, read_token};
 
-use base::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
+use base::{EXIT_FAILURE, EXIT_OK, EXIT_UNDECIDED, EXIT_USAGE, complain, print, wall_ms};
 
 /// The arguments of `quelea policy`.
 #[derive(Clone, Debug, Args)]
@@ -33,8 +35,9 @@ enum PolicyCommand {
     },
     /// Check whether a client has a right, and print the group, binding and template that decide.
     ///
-    /// Exit code: 0 allowed, 1 denied, 2 invalid file or arguments.
-    Test(TestArgs),
+    /// Exit code: 0 allowed, 1 denied, 2 invalid file or arguments, or a refused login. Exit code
+    /// 6: undecided, because the authorization service decides. It is not asked.
+    Test(Box<TestArgs>),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -44,6 +47,14 @@ struct TestArgs {
     /// An access file that is in force together with the policy.
     #[arg(long, value_name = "FILE")]
     acl_file: Option<PathBuf>,
+    /// A file with the token of the client (JWT), or with its claims as a JSON object. It gives the
+    /// username, attributes and access rules. Without `--config` it is not verified.
+    #[arg(long, value_name = "FILE", conflicts_with = "attributes")]
+    token: Option<PathBuf>,
+    /// The configuration of the broker. Its providers verify the token. Its `[authorization]` makes
+    /// what no rule decides undecided. Its access file is used if `--acl-file` is not given.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// The action of the client.
     action: Wanted,
     /// The topic, or the topic filter for `subscribe`.
@@ -103,6 +114,12 @@ enum PolicyTestError {
     Policy(#[from] PolicyFileError),
     #[error(transparent)]
     Access(#[from] AclFileError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{path}: {source}", path = path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path}: the broker refuses a login with this token: {why}", path = path.display())]
+    Token { path: PathBuf, why: String },
 }
 
 fn summary(policy: &Policy) -> String {
@@ -118,7 +135,10 @@ fn summary(policy: &Policy) -> String {
 
 fn explain(test: &TestArgs) -> Result<u8, PolicyTestError> {
     let policy = policy_file::load(&test.file, None)?;
-    let mut rules = match &test.acl_file {
+    let config = test.config.as_deref().map(configuration).transpose()?;
+    let config = config.as_ref();
+    let listed = config.and_then(|config| config.access.acl_file.as_ref());
+    let mut rules = match test.acl_file.as_ref().or(listed) {
         Some(path) => acl_file::load(path, None)?,
         None => Vec::new(),
     };
@@ -126,29 +146,80 @@ fn explain(test: &TestArgs) -> Result<u8, PolicyTestError> {
     // Both files are known to be right.
     let access = Access::compile_from(&rules).unwrap_or_default();
     let access = access.in_order(&policy.ordered).unwrap_or_default();
-    let client = Client::new(test);
+    let access = access.accepting_all_subscriptions(
+        config.is_some_and(|config| config.access.accept_all_subscriptions),
+    );
+    let service = config.and_then(|config| config.authorization.as_ref());
+    let access = if service.is_some() { access.asking_service() } else { access };
+    let client = Client::new(test, config)?;
     let explanation = client.explain(&access);
-    let mut text = client.groups(&policy);
+    let mut text = client.shown_token();
+    text.push_str(&client.groups(&policy));
     text.push_str(&client.verdict(&policy, &explanation));
     print(text.as_bytes());
-    Ok(if explanation.is_allowed { EXIT_OK } else { EXIT_FAILURE })
+    Ok(match (&explanation.decider, explanation.is_allowed) {
+        (Decider::Service, _) => EXIT_UNDECIDED,
+        (_, true) => EXIT_OK,
+        (_, false) => EXIT_FAILURE,
+    })
+}
+
+fn configuration(path: &Path) -> Result<Config, PolicyTestError> {
+    let file = SourceFile { path: path.to_owned(), text: read(path)? };
+    let sources = Sources { file: Some(file), ..Sources::default() };
+    Ok(config::load(&sources, &Machine::here())?.config)
+}
+
+fn read(path: &Path) -> Result<String, PolicyTestError> {
+    let fail = |source| PolicyTestError::Read { path: path.to_owned(), source };
+    std::fs::read_to_string(path).map_err(fail)
 }
 
 /// Who asks, and for what.
 struct Client<'a> {
     test: &'a TestArgs,
+    username: Option<String>,
     principal: Principal,
+    /// None: it has no token.
+    token: Option<TokenCheck>,
 }
 
 impl<'a> Client<'a> {
-    fn new(test: &'a TestArgs) -> Self {
-        let attributes = Attributes::new(lists_of(&test.attributes));
-        Self { test, principal: Principal { attributes, ..Principal::default() } }
+    fn new(test: &'a TestArgs, config: Option<&Config>) -> Result<Self, PolicyTestError> {
+        let Some(path) = &test.token else {
+            let attributes = Attributes::new(lists_of(&test.attributes));
+            let principal = Principal { attributes, ..Principal::default() };
+            return Ok(Self { test, username: test.username.clone(), principal, token: None });
+        };
+        let login = TokenLogin {
+            client_id: &test.client_id,
+            username: test.username.as_deref(),
+            now_secs: wall_ms() / 1000,
+        };
+        let providers = config.map(|config| &*config.authentication);
+        let holder = read_token(&read(path)?, login, providers);
+        let holder = holder.map_err(|why| PolicyTestError::Token { path: path.clone(), why })?;
+        let TokenHolder { username, principal, check } = holder;
+        Ok(Self { test, username, principal, token: Some(check) })
+    }
+
+    /// Whether the token was verified, as everything after it depends on that.
+    fn shown_token(&self) -> String {
+        let username = self.username.as_deref().unwrap_or_default();
+        match &self.token {
+            None => String::new(),
+            Some(TokenCheck::Verified { provider }) => {
+                format!("token: verified by provider '{provider}', username '{username}'\n")
+            }
+            Some(TokenCheck::Unverified { why }) => {
+                format!("token: NOT verified ({why}), username '{username}'\n")
+            }
+        }
     }
 
     fn identity(&self) -> Identity<'_> {
         let principal = Some(&self.principal);
-        let (client_id, username) = (&*self.test.client_id, self.test.username.as_deref());
+        let (client_id, username) = (&*self.test.client_id, self.username.as_deref());
         Identity { client_id, username, principal }
     }
 
@@ -185,23 +256,42 @@ impl<'a> Client<'a> {
     }
 
     fn verdict(&self, policy: &Policy, explanation: &Explanation) -> String {
-        let word = if explanation.is_allowed { "allowed" } else { "denied" };
+        let word = match (&explanation.decider, explanation.is_allowed) {
+            (Decider::Service, _) => "undecided",
+            (_, true) => "allowed",
+            (_, false) => "denied",
+        };
         let why = match &explanation.decider {
             Decider::Rule(rule) => format!("\n  {}", in_words(policy, rule)),
             Decider::BrokerTopic => {
                 " the topic belongs to the broker, or begins a shared subscription".to_owned()
             }
-            _ => {
-                let rules = match policy.ordered.is_empty() {
-                    true => "",
-                    false => "no rule applies, and ",
-                };
-                let missing = self.missing(policy).into_iter().map(|it| format!("\n  {it}"));
-                let missing: String = missing.collect();
-                format!(" {rules}no binding of its groups grants it{missing}")
+            Decider::Service if self.action() == Action::Receive => {
+                " no rule denies it. The authorization service decides the subscription; this test \
+                 did not ask it"
+                    .to_owned()
             }
+            Decider::Service => {
+                " no rule decides it. In operation the authorization service does; this test did \
+                 not ask it"
+                    .to_owned()
+            }
+            Decider::AllSubscriptionsAccepted => {
+                " accept_all_subscriptions is set. Messages are checked when they are delivered"
+                    .to_owned()
+            }
+            _ => self.no_grant(policy),
         };
         format!("{word}:{why}\n")
+    }
+
+    fn no_grant(&self, policy: &Policy) -> String {
+        let rules = match policy.ordered.is_empty() && self.principal.rules.is_empty() {
+            true => "",
+            false => "no rule applies, and ",
+        };
+        let missing = self.missing(policy).into_iter().map(|it| format!("\n  {it}"));
+        format!(" {rules}no binding of its groups grants it{}", missing.collect::<String>())
     }
 
     const fn manner(&self) -> Manner {
@@ -249,6 +339,11 @@ fn in_words(policy: &Policy, rule: &DecidingRule) -> String {
     match (source, allows) {
         (Source::PolicyFile, true) => format!("the rule in line {line} allows it"),
         (Source::PolicyFile, false) => format!("the rule in line {line} denies it"),
+        (Source::Credential, _) => {
+            let verb = if *allows { "allows" } else { "denies" };
+            let about = if filter.is_empty() { "what it does not list" } else { filter };
+            format!("the token {verb} it: '{about}'")
+        }
         _ => rule.to_string(),
     }
 }
@@ -287,7 +382,8 @@ const EXAMPLES: &str = "\
 Examples:
   quelea policy check policy.toml
   quelea policy test policy.toml publish vehicles/v7/telemetry/x -i car7 -a vin=v7
-  quelea policy test policy.toml subscribe 'vehicles/#' -u anna -a role=fleet -a role=audit";
+  quelea policy test policy.toml subscribe 'vehicles/#' -u anna -a role=fleet -a role=audit
+  quelea policy test policy.toml publish up/c1 -i c1 --token token.jwt --config quelea.toml";
 
 #[cfg(test)]
 mod tests {
@@ -310,6 +406,8 @@ mod tests {
             let test = TestArgs {
                 file: PathBuf::new(),
                 acl_file: None,
+                token: None,
+                config: None,
                 action,
                 topic: topic.into(),
                 client_id: "c1".into(),
@@ -320,7 +418,7 @@ mod tests {
                 address: None,
                 listener: String::new(),
             };
-            let client = Client::new(&test);
+            let client = Client::new(&test, None).unwrap();
             let explanation = client.explain(&policy.access().unwrap());
             assert_eq!(explanation.is_allowed, expected, "{action:?} {topic}");
             let verdict = client.verdict(&policy, &explanation);

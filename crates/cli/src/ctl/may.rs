@@ -7,7 +7,7 @@ use web::percent_encoded;
 use super::table::plain;
 use super::within::Within;
 use super::{Ctl, Failure, query_of};
-use base::{EXIT_FAILURE, print};
+use base::{EXIT_FAILURE, EXIT_UNDECIDED, print};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct MayArgs {
@@ -77,10 +77,12 @@ impl Ctl {
             true => self.print_value(&decision)?,
             false => drop(print(line_of(&decision).as_bytes())),
         }
-        match decision["allowed"] == true {
-            true => Ok(()),
-            // The answer is printed already.
-            false => Err(Failure { code: EXIT_FAILURE, text: String::new() }),
+        // The answer is printed already.
+        let failed = |code| Err(Failure { code, text: String::new() });
+        match decision["allowed"].as_bool() {
+            Some(true) => Ok(()),
+            Some(false) => failed(EXIT_FAILURE),
+            None => failed(EXIT_UNDECIDED),
         }
     }
 }

@@ -25,12 +25,12 @@ const ATTRIBUTES_BYTES_MAX: usize = 16 * 1024;
 pub(super) const CLIENT_ATTRS: &str = "client_attrs";
 
 /// A token, taken apart and not checked yet.
-struct Token<'a> {
+pub(super) struct Token<'a> {
     algorithm: String,
     key_id: Option<String>,
     has_critical: bool,
     signed: &'a [u8],
-    claims: &'a str,
+    pub(super) claims: &'a str,
     signature: Vec<u8>,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn is_token(text: &str) -> bool {
 }
 
 /// None: this is no token.
-fn take_apart(bytes: &[u8]) -> Option<Token<'_>> {
+pub(super) fn take_apart(bytes: &[u8]) -> Option<Token<'_>> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (signed, signature) = text.rsplit_once('.')?;
     let (header, claims) = signed.split_once('.')?;
@@ -135,7 +135,7 @@ fn take_apart(bytes: &[u8]) -> Option<Token<'_>> {
     })
 }
 
-fn examine(
+pub(super) fn examine(
     demands: &Demands,
     request: &AuthRequest,
     claims: &Map<String, Value>,
@@ -180,7 +180,7 @@ fn examine(
     Ok(Proof { username, attributes, expires_at_secs, is_superuser: false, rules, revocations })
 }
 
-fn is_of_issuer(demands: &Demands, claims: &Map<String, Value>) -> bool {
+pub(super) fn is_of_issuer(demands: &Demands, claims: &Map<String, Value>) -> bool {
     let stated = claims.get("iss").and_then(Value::as_str);
     demands.issuer.is_none() || demands.issuer.as_deref() == stated
 }

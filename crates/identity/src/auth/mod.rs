@@ -38,6 +38,7 @@ pub mod secret;
 mod service;
 mod service_queue;
 mod template;
+mod token_test;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,6 +67,7 @@ use scram::{Exchange, ScramError, Success};
 use service::Service;
 pub use template::is_name;
 use template::value_of;
+pub use token_test::{TokenCheck, TokenHolder, TokenLogin, read_token, written_rules};
 
 /// A client that connects, and its credentials.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use broker::command::{Asker, Explained, Question};
 use broker::{Answer, Command, Name, Scope};
-use identity::auth::written_attributes;
+use identity::auth::{written_attributes, written_rules};
 use policy::{Action, Decider, Manner, Principal, Source};
 use serde_json::Value;
 
@@ -91,6 +91,9 @@ record! {
         username: Option<String>,
         /// An object with the attributes that its credential would state: texts, numbers or lists.
         attributes: Option<Value>,
+        /// The access rules that its credential would state, in EMQX's format: a list of rules, or
+        /// an object of pub, sub and all.
+        acl: Option<Value>,
         /// The address of the client. Without it, rules that ask for addresses allow nothing.
         address: Option<String>,
         /// The name of the listener. Without it, rules that ask for listeners allow nothing.
@@ -134,6 +137,7 @@ pub(crate) async fn explain(api: &Api, call: &Call) -> Outcome {
         client_id,
         username,
         attributes,
+        acl,
         address,
         listener,
         action,
@@ -144,8 +148,12 @@ pub(crate) async fn explain(api: &Api, call: &Call) -> Outcome {
     let bad = |field: &str, detail: String| Problem::bad(format!("body, {field}"), detail);
     let attributes = attributes.as_ref().map(written_attributes).transpose();
     let attributes = attributes.map_err(|detail| bad("attributes", detail))?;
-    let principal =
-        attributes.map(|attributes| Box::new(Principal { attributes, ..Principal::default() }));
+    let rules = acl.as_ref().map(|acl| written_rules(acl, &client_id, username.as_deref()));
+    let rules = rules.transpose().map_err(|detail| bad("acl", detail))?;
+    let principal = (attributes.is_some() || rules.is_some()).then(|| {
+        let (attributes, rules) = (attributes.unwrap_or_default(), rules.unwrap_or_default());
+        Box::new(Principal { attributes, rules, ..Principal::default() })
+    });
     let address = address.map(|text| {
         let address = text.parse::<IpAddr>();
         address.map_err(|_| bad("address", format!("must be an IP address, got '{text}'")))
