@@ -50,12 +50,12 @@ pub fn run(args: &BackupArgs) -> ExitCode {
 }
 
 /// One file of the backup.
-struct Piece {
-    shard: u16,
-    content: Content,
+pub(crate) struct Piece {
+    pub(crate) shard: u16,
+    pub(crate) content: Content,
 }
 
-enum Content {
+pub(crate) enum Content {
     /// `bytes` of the segment; the rest is not part of it.
     Segment {
         segment: u32,
@@ -67,14 +67,14 @@ enum Content {
 }
 
 /// What keeps the files in place while they are copied.
-enum Source {
+pub(crate) enum Source {
     /// Nobody else has the directory.
     Locked(DataDir),
     /// A broker pins its journals until it hears that we are done.
     Pinned { stream: UnixStream, lines: Lines<BufReader<UnixStream>> },
 }
 
-fn backup(dir: &Path, target: &Path) -> anyhow::Result<String> {
+pub(crate) fn backup(dir: &Path, target: &Path) -> anyhow::Result<String> {
     let began = Instant::now();
     std::fs::metadata(dir).with_context(|| dir.display().to_string())?;
     let partial = partial_of(target)?;
@@ -161,7 +161,7 @@ fn clear_journal(path: &Path) -> io::Result<()> {
     std::fs::remove_dir(path)
 }
 
-fn lock(data: DataDir) -> anyhow::Result<(Source, Vec<Piece>)> {
+pub(crate) fn lock(data: DataDir) -> anyhow::Result<(Source, Vec<Piece>)> {
     let mut pieces = Vec::new();
     for shard in data.shards()? {
         let files = data.journal_files(shard)?;
@@ -181,7 +181,7 @@ fn lock(data: DataDir) -> anyhow::Result<(Source, Vec<Piece>)> {
 }
 
 /// Finds the broker that has the directory.
-fn connect(dir: &Path) -> anyhow::Result<UnixStream> {
+pub(crate) fn connect(dir: &Path) -> anyhow::Result<UnixStream> {
     let path = dir.join(control::SOCKET);
     UnixStream::connect(&path).with_context(|| {
         format!(
@@ -193,7 +193,7 @@ fn connect(dir: &Path) -> anyhow::Result<UnixStream> {
 }
 
 /// Asks it to keep its files as they are.
-fn pin(stream: UnixStream) -> anyhow::Result<(Source, Vec<Piece>)> {
+pub(crate) fn pin(stream: UnixStream) -> anyhow::Result<(Source, Vec<Piece>)> {
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     writeln!(&stream, "{}", control::PIN)?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
@@ -226,7 +226,7 @@ fn pin(stream: UnixStream) -> anyhow::Result<(Source, Vec<Piece>)> {
 
 impl Source {
     /// Gives the files free, and makes sure that they were pinned until now.
-    fn unpin(self) -> anyhow::Result<()> {
+    pub(crate) fn unpin(self) -> anyhow::Result<()> {
         match self {
             Self::Locked(data) => drop(data),
             Self::Pinned { stream, mut lines } => {
@@ -289,7 +289,7 @@ fn copy_all(from: &Path, to: &DataDir, pieces: &[Piece]) -> anyhow::Result<u64> 
 /// What a broker on the copy has to know beside the journals: how the clock was set, who is banned,
 /// what namespaces are called, and its secrets. Copied behind the journals: none speaks of a
 /// namespace that has no name yet.
-fn small_files() -> impl Iterator<Item = String> {
+pub(crate) fn small_files() -> impl Iterator<Item = String> {
     let all = SMALL_FILES.into_iter().chain([NAMES_FILE, SECRET_FILE, TOKEN_FILE]);
     all.map(str::to_owned)
 }
@@ -306,7 +306,7 @@ fn copy_file(from: &Path, to: &Path, name: &str) -> anyhow::Result<()> {
     file.sync_all().and_then(|()| sync_entry(&target)).with_context(fail)
 }
 
-fn shards_in(dir: &Path) -> anyhow::Result<Vec<u16>> {
+pub(crate) fn shards_in(dir: &Path) -> anyhow::Result<Vec<u16>> {
     DataDir::shards_in(dir).with_context(|| dir.display().to_string())
 }
 
