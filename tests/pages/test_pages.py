@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import subprocess
+import tarfile
 import urllib.error
 import urllib.request
 
@@ -35,6 +36,7 @@ PAGES = [
     ("memory", "Memory and drops"),
     ("audit", "Audit"),
     ("logs", "Durable log"),
+    ("backup", "Backup"),
     ("settings", "Settings"),
 ]
 
@@ -407,6 +409,25 @@ def test_a_setting_changes_and_is_reset(empty, tab):
     row.get_by_role("button", name="Reset").click()
     dialog.get_by_role("button", name="Reset").click()
     expect(row).not_to_contain_text("set while running")
+
+
+def test_a_backup_is_downloaded(users, tab, tmp_path):
+    broker = Broker(CONFIG.replace('"memory"', '"disk"'), {"users": users})
+    try:
+        dashboard = tab(broker)
+        # The dialog for files is none of the page, and cannot be answered here.
+        dashboard.page.add_init_script("delete window.showSaveFilePicker")
+        dashboard.open("backup")
+        dashboard.log_in()
+        with dashboard.page.expect_download() as started:
+            dashboard.page.get_by_role("button", name="Download a backup").click()
+        expect(dashboard.page.get_by_role("status").filter(has_text="Whole")).to_contain_text(".tar")
+        with tarfile.open(started.value.path()) as archive:
+            archive.extractall(tmp_path)
+        checked = subprocess.run([QUELEA, "log", "check", tmp_path], capture_output=True, text=True)
+        assert checked.returncode == 0 and "shard 0: ok" in checked.stdout, checked.stdout
+    finally:
+        broker.stop()
 
 
 def test_a_bridge_and_why_it_is_not_connected(users, tab):

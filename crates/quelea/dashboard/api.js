@@ -184,3 +184,15 @@ export async function stream(path, params, onEvent, signal) {
     }
   }
 }
+
+// An answer that goes on, part by part. Fails unless the broker says that it has ended.
+export async function download(method, path, onPart, signal) {
+  const answer = await send(method, path, { signal });
+  if (!answer.ok) throw await problemOf(answer);
+  const reader = answer.body.getReader();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    await onPart(value);
+  }
+}

@@ -15,6 +15,7 @@ import { Client } from "./pages/client.js";
 import { Topics } from "./pages/topics.js";
 import { Groups, Group } from "./pages/groups.js";
 import { Namespaces } from "./pages/namespaces.js";
+import { Backup } from "./pages/backup.js";
 import { Bans } from "./pages/bans.js";
 import { Bridges } from "./pages/bridges.js";
 import { Listeners } from "./pages/listeners.js";
@@ -51,6 +52,7 @@ const PAGES = [
   { path: "memory", page: Memory, name: "Memory and drops", key: "m", route: "GET /memory" },
   { path: "limits", page: Limits, name: "Limits", key: "i", route: "GET /limits" },
   { path: "logs", page: Logs, name: "Durable log", key: "d" },
+  { path: "backup", page: Backup, name: "Backup", key: "v", role: "admin", route: "POST /backup" },
   { path: "cluster", page: Cluster, name: "Cluster", key: "k" },
   { path: "settings", page: Settings, name: "Settings", key: "s", role: "operator" },
   { path: "audit", page: Audit, name: "Audit", key: "j", role: "operator", route: "GET /audit" },

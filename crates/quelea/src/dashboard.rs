@@ -86,6 +86,7 @@ const FILES: &[File] = files! {
     "icon.svg",
     "live.js",
     "pages/audit.js",
+    "pages/backup.js",
     "pages/bans.js",
     "pages/bridges.js",
     "pages/client.js",

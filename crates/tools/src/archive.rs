@@ -40,27 +40,45 @@ impl PinnedData {
     pub fn write_archive(self, out: impl Write) -> anyhow::Result<u64> {
         let Self { dir, source, pieces } = self;
         let mtime = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let mut archive = Archive { tar: Builder::new(out), mtime, bytes: 0 };
+        let tar = Builder::new(Valve { out, is_shut: false });
+        let mut archive = Archive { tar, mtime, bytes: 0 };
+        let filled = archive.fill(&dir, &pieces).and_then(|()| source.unpin());
+        // A dropped builder writes the end mark.
+        archive.tar.get_mut().is_shut = filled.is_err();
+        filled?;
+        archive.tar.into_inner()?.out.flush()?;
+        Ok(archive.bytes)
+    }
+}
+
+struct Archive<W: Write> {
+    tar: Builder<Valve<W>>,
+    mtime: u64,
+    bytes: u64,
+}
+
+impl<W: Write> Archive<W> {
+    fn fill(&mut self, dir: &Path, pieces: &[Piece]) -> anyhow::Result<()> {
         // Also those of journals that have no file yet: their number is the number of shards.
-        for shard in shards_in(&dir)? {
-            archive.put_directory(&journal_name(shard))?;
+        for shard in shards_in(dir)? {
+            self.put_directory(&journal_name(shard))?;
         }
-        for Piece { shard, content } in &pieces {
+        for Piece { shard, content } in pieces {
             let journal = journal_name(*shard);
             match content {
                 Content::Segment { segment, bytes } => {
                     let name = format!("{journal}/{segment:010}.log");
                     let path = dir.join(&name);
-                    let put = archive.put_segment(&name, &path, *bytes);
+                    let put = self.put_segment(&name, &path, *bytes);
                     put.with_context(|| path.display().to_string())?;
                 }
                 Content::Manifest(content) => {
                     let mut content = content.clone();
                     content.resize(storage::MANIFEST_BYTES, 0);
-                    archive.put_file(&format!("{journal}/manifest"), &content)?;
+                    self.put_file(&format!("{journal}/manifest"), &content)?;
                 }
                 Content::Mark(content) => {
-                    archive.put_file(&format!("{journal}/{MARK_FILE}"), content)?;
+                    self.put_file(&format!("{journal}/{MARK_FILE}"), content)?;
                 }
             }
         }
@@ -72,23 +90,13 @@ impl PinnedData {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 read => {
                     let content = read.with_context(|| path.display().to_string())?;
-                    archive.put_file(&name, &content)?;
+                    self.put_file(&name, &content)?;
                 }
             }
         }
-        source.unpin()?;
-        archive.tar.into_inner()?.flush()?;
-        Ok(archive.bytes)
+        Ok(())
     }
-}
 
-struct Archive<W: Write> {
-    tar: Builder<W>,
-    mtime: u64,
-    bytes: u64,
-}
-
-impl<W: Write> Archive<W> {
     fn header(&self, name: &str, kind: EntryType, mode: u32, size: u64) -> io::Result<Header> {
         let mut header = Header::new_gnu();
         header.set_path(name)?;
@@ -140,6 +148,22 @@ impl<W: Write> Archive<W> {
     }
 }
 
+/// Nothing passes once it is shut.
+struct Valve<W> {
+    out: W,
+    is_shut: bool,
+}
+
+impl<W: Write> Write for Valve<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_shut { Err(io::ErrorKind::BrokenPipe.into()) } else { self.out.write(bytes) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
 /// So many bytes; it is an error if there are fewer.
 struct Exactly<R> {
     source: R,
@@ -174,8 +198,8 @@ mod tests {
     use crate::log_tool::tests::directory;
 
     /// The archive of a directory that nobody uses; of its first segment only so many bytes.
-    fn archive_of(dir: &Path, bytes: Option<u64>) -> anyhow::Result<Vec<u8>> {
-        let (source, mut pieces) = lock(DataDir::open(dir)?)?;
+    fn archive_of(dir: &Path, bytes: Option<u64>) -> Result<Vec<u8>, (anyhow::Error, Vec<u8>)> {
+        let (source, mut pieces) = lock(DataDir::open(dir).unwrap()).unwrap();
         let of_segment = pieces.iter_mut().find_map(|piece| match &mut piece.content {
             Content::Segment { bytes, .. } => Some(bytes),
             _ => None,
@@ -184,8 +208,11 @@ mod tests {
             *of_segment = bytes;
         }
         let mut out = Vec::new();
-        PinnedData { dir: dir.to_owned(), source, pieces }.write_archive(&mut out)?;
-        Ok(out)
+        let data = PinnedData { dir: dir.to_owned(), source, pieces };
+        match data.write_archive(&mut out) {
+            Ok(_) => Ok(out),
+            Err(error) => Err((error, out)),
+        }
     }
 
     fn segment(dir: &Path) -> PathBuf {
@@ -240,7 +267,10 @@ mod tests {
     fn a_file_that_became_shorter_ends_the_archive_without_an_end_mark() {
         let dir = directory();
         let size = std::fs::metadata(segment(dir.path())).unwrap().len();
-        let error = archive_of(dir.path(), Some(size + 1)).unwrap_err();
+        let (error, written) = archive_of(dir.path(), Some(size + 1)).unwrap_err();
         assert!(format!("{error:#}").contains("bytes are missing"), "{error:#}");
+        // The segment is what was written last, and no zeros follow it.
+        let segment = std::fs::read(segment(dir.path())).unwrap();
+        assert!(written.ends_with(&segment));
     }
 }

@@ -1,6 +1,7 @@
 //! Answers that go on: a stream of events, for as long as somebody takes them.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -24,7 +25,13 @@ pub fn stream(queue: mpsc::Receiver<Bytes>) -> Body {
     Body::new(Stream(queue))
 }
 
-struct Stream(mpsc::Receiver<Bytes>);
+/// The same for a body that has an end. An error breaks the answer off, so that nobody takes what
+/// came before it for all.
+pub fn stream_of_parts(queue: mpsc::Receiver<io::Result<Bytes>>) -> Body {
+    Body::new(Stream(queue))
+}
+
+struct Stream<T>(mpsc::Receiver<T>);
 
 /// Of a connection: the lasting answer that was given, if one was.
 #[derive(Clone, Default)]
@@ -62,7 +69,7 @@ impl Slot {
     }
 }
 
-impl hyper::body::Body for Stream {
+impl hyper::body::Body for Stream<Bytes> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -71,5 +78,17 @@ impl hyper::body::Body for Stream {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         self.0.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+impl hyper::body::Body for Stream<io::Result<Bytes>> {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.0.poll_recv(context).map(|part| part.map(|bytes| bytes.map(Frame::data)))
     }
 }

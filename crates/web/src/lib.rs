@@ -37,7 +37,7 @@ pub use body::{BodyError, read_body};
 pub use client::{ClientTls, agent, http_url, ureq};
 pub use escapes::{percent_decoded, percent_encoded};
 use lasting::Slot;
-pub use lasting::{Lasting, stream};
+pub use lasting::{Lasting, stream, stream_of_parts};
 use permits::ConnectionPermits;
 
 /// Who asks: in the extensions of each request.

@@ -1,6 +1,6 @@
 //! Calls of the management API.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead, BufReader, Read as _};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -105,17 +105,7 @@ impl Http {
         path: &str,
         mut line: impl FnMut(&str) -> bool,
     ) -> Result<(), Failure> {
-        let answer = self.open("GET", path, None)?;
-        let status = answer.status().as_u16();
-        // Each line has its own limit; all of them together have none.
-        let body = answer.into_body().into_with_config().limit(u64::MAX).reader();
-        let mut stream = BufReader::new(body);
-        if status != 200 {
-            let mut body = Vec::new();
-            let read = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut body);
-            read.map_err(|error| self.fault(&error))?;
-            return Err(failure(status, &serde_json::from_slice(&body).unwrap_or(Value::Null)));
-        }
+        let mut stream = self.read("GET", path)?;
         let mut text = String::new();
         loop {
             text.clear();
@@ -126,6 +116,21 @@ impl Http {
                 _ => return Ok(()),
             }
         }
+    }
+
+    /// The body of an answer that goes on. A part of it may take up to [`TIME_MAX`].
+    pub(super) fn read(&self, method: &str, path: &str) -> Result<impl BufRead + use<>, Failure> {
+        let answer = self.open(method, path, None)?;
+        let status = answer.status().as_u16();
+        let body = answer.into_body().into_with_config().limit(u64::MAX).reader();
+        let stream = BufReader::new(body);
+        if status != 200 {
+            let mut body = Vec::new();
+            let read = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut body);
+            read.map_err(|error| self.fault(&error))?;
+            return Err(failure(status, &serde_json::from_slice(&body).unwrap_or(Value::Null)));
+        }
+        Ok(stream)
     }
 
     fn open(

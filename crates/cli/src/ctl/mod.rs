@@ -3,6 +3,7 @@
 //! Exit codes beside those of all commands: 4, the broker did not let us; 5, there is none of that
 //! name.
 
+mod backup;
 mod ban;
 mod clients;
 mod events;
@@ -25,6 +26,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use web::{ClientTls, percent_encoded};
 
+use backup::BackupArgs;
 use ban::BanCommand;
 use base::{EXIT_FAILURE, EXIT_OK, complain, print};
 use clients::ClientsCommand;
@@ -109,6 +111,8 @@ enum CtlCommand {
     /// List, show, add, change or delete the clients of a registry.
     #[command(subcommand)]
     Registry(RegistryCommand),
+    /// Write a backup of the broker's data directory as a tar archive.
+    Backup(BackupArgs),
     /// Print life-cycle events until interrupted.
     Events(EventsArgs),
     /// Print the packets of a client until interrupted.
@@ -370,6 +374,7 @@ impl Ctl {
             CtlCommand::Ns(command) => self.ns(command),
             CtlCommand::Users(command) => self.users(command),
             CtlCommand::Registry(command) => self.registry(command),
+            CtlCommand::Backup(args) => self.backup(args),
             CtlCommand::Events(args) => self.events(args),
             CtlCommand::Trace(args) => self.trace(args),
             CtlCommand::Subs(args) => self.subs(args),
@@ -636,6 +641,7 @@ Examples:
   quelea ctl may dev-7 publish home/lamp          allowed or not, and the rule that decides
   quelea ctl retained list 'home/#'
   quelea ctl publish home/lamp -m on
+  quelea ctl backup monday.tar                    a backup, also from another machine
   quelea ctl --data /var/lib/quelea groups list
   quelea ctl --url http://127.0.0.1:9884 --user anna info
 The broker has to run with `listen` under [api]; the token is read from its data directory.

@@ -21,6 +21,7 @@ pub(super) const TAGS: &[(&str, &str, &str)] = &[
     ("limits", "broker", "State, configuration and logs of the broker."),
     ("memory", "broker", "State, configuration and logs of the broker."),
     ("drops", "broker", "State, configuration and logs of the broker."),
+    ("backup", "broker", "State, configuration and logs of the broker."),
     ("cluster", "cluster", "The cluster of this node."),
     ("listeners", "listeners", "Listeners, and their certificates."),
     ("clients", "clients", "Clients: their sessions and connections."),

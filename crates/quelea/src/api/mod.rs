@@ -6,6 +6,7 @@
 
 mod audit;
 mod authentication;
+mod backup;
 mod bans;
 mod broker;
 mod call;
@@ -87,6 +88,8 @@ pub(crate) struct Api {
     audit: Arc<AuditLog>,
     /// Held by a call that changes a file of users or clients.
     files: tokio::sync::Mutex<()>,
+    /// One backup at a time.
+    backup: Arc<Semaphore>,
     pub(crate) shards: Shards,
     pub(crate) facts: Facts,
 }
@@ -122,6 +125,7 @@ impl Api {
             calls,
             audit: Arc::default(),
             files: tokio::sync::Mutex::default(),
+            backup: Arc::new(Semaphore::new(1)),
             shards,
             facts,
         })
@@ -187,19 +191,20 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
         }
         false => Err(forbidden(route, identity.role)),
     };
-    if let (Some(stream), Ok(call)) = (route.stream, &asked) {
-        return stream(&api, call).unwrap_or_else(Problem::into_response);
-    }
     let namespace = asked.as_ref().map(|call| call.namespace(route)).unwrap_or_default();
     let target = uri.to_string();
     let log = (api.audit.clone(), api.facts.clock);
     let audit = Audit { log, route, name, target, namespace, subject: String::new() };
-    let outcome = match asked {
-        Ok(call) => run(api, route, call, request, audit).await,
-        Err(problem) => {
-            audit.note(&Err(problem.clone()));
-            Err(problem)
-        }
+    let outcome = match (asked, &route.stream) {
+        (Ok(call), None) => run(api, route, call, request, audit).await,
+        (Ok(call), Some(stream)) => match (stream.begin)(api, call).await {
+            Ok(response) => {
+                audit.note(&Ok(None));
+                return response;
+            }
+            Err(problem) => refused(&audit, problem),
+        },
+        (Err(problem), _) => refused(&audit, problem),
     };
     match outcome {
         Ok(Some(value)) => {
@@ -209,6 +214,12 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
         Ok(None) => route.status().into_response(),
         Err(problem) => problem.into_response(),
     }
+}
+
+fn refused(audit: &Audit, problem: Problem) -> Outcome {
+    let outcome = Err(problem);
+    audit.note(&outcome);
+    outcome
 }
 
 /// A change that has begun is carried out whole and noted, also when its caller goes away. A body
@@ -224,10 +235,7 @@ async fn run(
     if route.body.is_some() {
         match body_of(request).await {
             Ok(body) => call.put_body(body),
-            Err(problem) => {
-                audit.note(&Err(problem.clone()));
-                return Err(problem);
-            }
+            Err(problem) => return refused(&audit, problem),
         }
         audit.subject = call.subject();
         audit.namespace = call.namespace(route);

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::events::MEDIA_TYPE;
 use super::examples;
 use super::problem::ProblemDetails;
 use super::routes::{Method, Param, ParamKind, Role, Route, routes};
@@ -45,16 +44,16 @@ pub fn document() -> Value {
 
 fn operation(route: &Route, known: &mut Known) -> Value {
     let mut responses = Map::new();
-    let success = match route.answer {
-        _ if route.stream.is_some() => json!({
+    let success = match (&route.stream, route.answer) {
+        (Some(stream), _) => json!({
             "description": "The stream.",
-            "content": { MEDIA_TYPE: { "schema": { "type": "string" } } },
+            "content": { (stream.media_type): { "schema": { "type": "string" } } },
         }),
-        Some(schema) => json!({
+        (None, Some(schema)) => json!({
             "description": "Done.",
             "content": { "application/json": { "schema": schema(known) } },
         }),
-        None => json!({ "description": "Done." }),
+        (None, None) => json!({ "description": "Done." }),
     };
     responses.insert(route.status().as_str().into(), success);
     let too_long = "Path and query are too long. The answer has no body.";

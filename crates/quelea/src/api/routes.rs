@@ -33,8 +33,8 @@ use super::views::{
     Receiver, Retain, Retained, Subscription,
 };
 use super::{
-    Api, bans, broker, clients, cluster, events, history, logins, messages, namespaces, registry,
-    trace, users,
+    Api, backup, bans, broker, clients, cluster, events, history, logins, messages, namespaces,
+    registry, trace, users,
 };
 
 /// What is done for whom.
@@ -62,7 +62,14 @@ pub(crate) struct Route {
 
 pub(crate) type Run = fn(Arc<Api>, Call) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-pub(crate) type Stream = fn(&Api, &Call) -> Result<Response, Problem>;
+/// An answer that goes on.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) media_type: &'static str,
+    pub(crate) begin: Begin,
+}
+
+type Begin = fn(Arc<Api>, Call) -> Pin<Box<dyn Future<Output = Result<Response, Problem>> + Send>>;
 
 /// JSON, or nothing where nothing is to be said.
 pub(crate) type Outcome = Result<Option<Value>, Problem>;
@@ -351,6 +358,20 @@ const OWN: &[Route] = &[
     },
     Route {
         method: Method::Post,
+        path: "/backup",
+        role: Role::Admin,
+        about: "Answers a backup of the data directory as a tar archive. Unpacked, it is what \
+                `quelea backup` makes. Until the end of the answer the logs reclaim no space: a \
+                reader that takes nothing for 30 s is disconnected.",
+        stream: Some(Stream {
+            media_type: backup::MEDIA_TYPE,
+            begin: |api, call| Box::pin(backup::stream(api, call)),
+        }),
+        without_shards: true,
+        ..GET
+    },
+    Route {
+        method: Method::Post,
         path: "/reload",
         role: Role::Admin,
         about: "Reloads passwords, access rules, bans, namespaces and certificates, and reopens the \
@@ -514,7 +535,10 @@ const OWN: &[Route] = &[
             some_text("client_id", "Client ID."),
             some_text("namespace", "Events about this namespace."),
         ],
-        stream: Some(events::stream),
+        stream: Some(Stream {
+            media_type: events::MEDIA_TYPE,
+            begin: |api, call| Box::pin(async move { events::stream(&api, &call) }),
+        }),
         without_shards: true,
         ..GET
     },
@@ -534,7 +558,10 @@ const OWN: &[Route] = &[
                 ..text("payload_bytes", "Bytes of each payload to show, 0 to 1024. Default: 0.")
             },
         ],
-        stream: Some(trace::stream),
+        stream: Some(Stream {
+            media_type: events::MEDIA_TYPE,
+            begin: |api, call| Box::pin(async move { trace::stream(&api, &call) }),
+        }),
         ..GET
     },
     Route {
