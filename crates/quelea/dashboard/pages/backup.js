@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { download } from "../api.js";
 import { bytes } from "../format.js";
-import { Empty, Facts, Fault, Page, Section, html, useGet } from "../ui.js";
+import { Empty, Fault, Page, Section, html, useGet } from "../ui.js";
 
 const LIVE_MS = 5000;
 const SHOWN_MS = 250;
@@ -43,20 +43,18 @@ export function Backup() {
       <${Fault} problem=${problem || state.problem} />
       ${data && rows.length === 0 && html`<${Empty}>Nothing is stored: the durability level is memory.<//>`}
       ${rows.length > 0 && html`
-        <${Facts} rows=${[
-          ["In the logs", bytes(used)],
-          ["Included", "sessions, queued and retained messages, bans, names of namespaces"],
-          ["Secrets", "the API token and the secret of the password check: protect the file like the data directory"],
-          ["Not included", "the configuration and the files that it names"],
-        ]} />
-        <p>
-          ${isRunning
-            ? html`<button onClick=${() => running.current?.abort()}>Stop</button>
-              <span role="status">${bytes(state.total)} received. Stay on this page.</span>`
-            : html`<button class="primary" onClick=${start}>Download a backup</button>
-              ${state.done && html`<span role="status">Whole: ${state.done}</span>`}`}
-        </p>
-        <p class="dim">Until the download ends, the logs reclaim no space. From a shell: <code>quelea ctl backup monday.tar</code></p>
+        <${Section} title="Download">
+          <p>It has the sessions, queued and retained messages, bans and names of namespaces, and not the configuration and its files.</p>
+          <p>It also has the API token and the secret of the password check. Protect it like the data directory.</p>
+          <p class="filters">
+            ${isRunning
+              ? html`<button onClick=${() => running.current?.abort()}>Stop</button>
+                <span role="status">${bytes(state.total)} received. Stay on this page.</span>`
+              : html`<button class="primary" onClick=${start}>Download a backup</button>
+                ${state.done && html`<span role="status">Whole: ${state.done}</span>`}`}
+          </p>
+          <p class="dim">The logs have ${bytes(used)}; until the download ends they reclaim no space. From a shell: <code>quelea ctl backup monday.tar</code></p>
+        <//>
         <${Section} title="Restore">
           <pre>${RESTORE}</pre>
         <//>`}
