@@ -7,7 +7,7 @@ use base::{Clock, moment};
 
 use super::call::Call;
 use super::paging::bad_cursor;
-use super::routes::{Method, Outcome, Route};
+use super::route::{Method, Outcome, Route};
 use super::schema::{Rows, record};
 use super::{Api, json};
 

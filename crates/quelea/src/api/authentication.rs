@@ -17,7 +17,7 @@ use web::axum::http::{HeaderMap, HeaderName, StatusCode};
 
 use super::logins::{LogIns, Owner, Proof};
 use super::problem::Problem;
-use super::routes::Role;
+use super::route::Role;
 use super::token;
 use base::random;
 use config::{ApiConfig, CertificateRoles};

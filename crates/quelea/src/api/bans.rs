@@ -12,7 +12,7 @@ use web::axum::http::StatusCode;
 use super::call::Call;
 use super::paging::{bad_cursor, other_answer};
 use super::problem::Problem;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::Rows;
 use super::views::{Ban, NewBan};
 use super::{Api, json as answer, scopes};
@@ -61,7 +61,7 @@ fn rows<'a>(
 }
 
 /// One more than the most rows of an answer.
-const ROWS_MAX: usize = super::routes::LIMIT_MAX as usize + 1;
+const ROWS_MAX: usize = super::params::LIMIT_MAX as usize + 1;
 
 fn view(banned: &Banned, until: u64, is_own: bool) -> Ban {
     Ban {

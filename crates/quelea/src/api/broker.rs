@@ -6,7 +6,7 @@ use broker::{Figure as _, Metrics};
 
 use super::call::Call;
 use super::problem::Problem;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::Rows;
 use super::views::{Bridge, Broker, Figure, Listener, Log};
 use super::{Api, json};

@@ -5,8 +5,9 @@ use web::axum::http::StatusCode;
 use web::percent_decoded;
 
 use super::logins::Proof;
+use super::params::{Param, ParamKind, ParamLocation};
 use super::problem::Problem;
-use super::routes::{Param, ParamKind, ParamLocation, Route};
+use super::route::Route;
 use super::scopes;
 use super::views::Caller;
 use config::namespaces::DEFAULT;

@@ -10,7 +10,7 @@ use web::axum::http::StatusCode;
 use super::call::Call;
 use super::paging::{Spot, other_answer};
 use super::problem::Problem;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::Rows;
 use super::views::{
     CacheCleared, Client, Disconnected, Group, Home, Member, Receiver, Subscription,

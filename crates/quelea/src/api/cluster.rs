@@ -3,7 +3,7 @@
 use web::axum::http::StatusCode;
 
 use super::problem::Problem;
-use super::routes::{Outcome, Route};
+use super::route::{Outcome, Route};
 use super::views::{Cluster, ClusterNode, ClusterShard};
 use super::{Api, json};
 use crate::cluster::{Lag, NodeStatus, Status, boot_ms};

@@ -4,7 +4,7 @@ use broker::MetricType;
 
 use super::call::Call;
 use super::problem::Problem;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::record;
 use super::{Api, json};
 use crate::history::{INTERVAL_SECS, Series};

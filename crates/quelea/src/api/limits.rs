@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use broker::{Metrics, Quota};
 use session::MemoryKind;
 
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::{Rows, record};
 use super::{Api, json};
 use crate::run::FIGURES;

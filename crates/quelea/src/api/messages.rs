@@ -10,7 +10,7 @@ use super::call::{Call, too_much};
 use super::clients::{check_filter, check_topic};
 use super::paging::{TopicMark, other_answer};
 use super::problem::Problem;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::views::{Publish, PublishBatch, Published, PublishedBatch, Retain, Retained, qos_of};
 use super::{Api, json, of_base64, scopes};
 use crate::run::durability;

@@ -26,6 +26,7 @@ mod params;
 mod permissions;
 mod problem;
 mod registry;
+mod route;
 mod routes;
 mod schema;
 mod scopes;
@@ -58,7 +59,8 @@ use call::Call;
 pub(crate) use logins::Owner;
 use logins::Proof;
 use problem::Problem;
-use routes::{Method, Outcome, Role, Route, routes};
+use route::{Method, Outcome, Role, Route};
+use routes::routes;
 use views::Caller;
 
 use crate::cluster::Member;

@@ -11,7 +11,7 @@ use web::axum::http::StatusCode;
 use super::call::Call;
 use super::paging::{bad_cursor, other_answer};
 use super::problem::Problem;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::Rows;
 use super::views::{Namespace, NamespaceQuota};
 use super::{Api, json};

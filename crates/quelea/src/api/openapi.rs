@@ -3,8 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::examples;
+use super::params::{Param, ParamKind};
 use super::problem::ProblemDetails;
-use super::routes::{Method, Param, ParamKind, Role, Route, routes};
+use super::route::{Method, Role, Route};
+use super::routes::routes;
 use super::schema::{Described, Known};
 use super::scopes;
 use config::API_PREFIX;

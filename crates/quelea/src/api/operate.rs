@@ -8,7 +8,7 @@ use web::axum::http::StatusCode;
 
 use super::call::Call;
 use super::problem::Problem;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::record;
 use super::{Api, json};
 use crate::logging::{LEVELS, LevelChange, Logging};

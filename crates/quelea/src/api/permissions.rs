@@ -13,7 +13,7 @@ use super::call::Call;
 use super::clients::{check_filter, check_topic};
 use super::paging::other_answer;
 use super::problem::Problem;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::{Rows, record};
 use super::views::qos_of;
 use super::{Api, json, scopes};

@@ -18,7 +18,7 @@ use super::call::Call;
 use super::paging::bad_cursor;
 use super::params::{CURSOR, LIMIT, NAMED_CLIENT, REGISTRY, flag, some_text};
 use super::problem::Problem;
-use super::routes::{GET, Method as HttpMethod, Outcome, Role, Route};
+use super::route::{GET, Method as HttpMethod, Outcome, Role, Route};
 use super::schema::{Described, Known, Rows, of_field, of_record};
 use super::{Api, json, operate};
 use crate::run::REGISTRIES;

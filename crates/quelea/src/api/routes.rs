@@ -1,16 +1,6 @@
 //! Every route of the API: from this table come the router, the checks, and the OpenAPI document.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-
-use serde_json::Value;
-use web::axum::http::StatusCode;
-use web::axum::response::Response;
-use web::axum::routing::MethodFilter;
-
 use super::audit::{self, AuditEntry};
-use super::call::Call;
 use super::history::{Samples, Totals};
 use super::limits::{self, LimitUse};
 use super::logins::{LogIn, LogInLink};
@@ -19,10 +9,10 @@ use super::params::{
     BAN_SECS, CLIENT_ID, CURSOR, LIMIT, LISTENER, NAMESPACE, SETTING, TOPIC, USERNAME, WITHIN,
     WITHIN_ANY, flag, needed, number, some_text, text,
 };
-pub(crate) use super::params::{LIMIT_MAX, Param, ParamKind, ParamLocation};
+use super::params::{Param, ParamKind};
 use super::permissions::{self, Permission, PermissionQuestion, RuleFile};
-use super::problem::Problem;
-use super::schema::{Described, Known, Rows};
+use super::route::{GET, Method, Role, Route, Stream};
+use super::schema::{Described, Rows};
 use super::settings::{self, NewSetting, Setting};
 use super::topics::{self, ClientSubscription, Topic};
 use super::usage::{self, Drops, MemoryUsage};
@@ -33,115 +23,8 @@ use super::views::{
     Receiver, Retain, Retained, Subscription,
 };
 use super::{
-    Api, backup, bans, broker, clients, cluster, events, history, logins, messages, namespaces,
+    backup, bans, broker, clients, cluster, events, history, logins, messages, namespaces,
     registry, trace, users,
-};
-
-/// What is done for whom.
-#[derive(Debug)]
-pub(crate) struct Route {
-    pub(crate) method: Method,
-    /// Below `/api/v1`; `{name}` is a parameter.
-    pub(crate) path: &'static str,
-    /// The least that its caller has to be.
-    pub(crate) role: Role,
-    pub(crate) about: &'static str,
-    pub(crate) params: &'static [Param],
-    pub(crate) body: Option<fn(&mut Known) -> Value>,
-    /// None: nothing but the status is answered.
-    pub(crate) answer: Option<fn(&mut Known) -> Value>,
-    pub(crate) run: Run,
-    /// Instead of `run`: an answer that goes on.
-    pub(crate) stream: Option<Stream>,
-    /// A node of a cluster answers it also while it does not serve: it changes nothing, and asks
-    /// no shard.
-    pub(crate) without_shards: bool,
-    /// A log-in link is enough.
-    pub(crate) takes_link: bool,
-}
-
-pub(crate) type Run = fn(Arc<Api>, Call) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
-
-/// An answer that goes on.
-#[derive(Debug)]
-pub(crate) struct Stream {
-    pub(crate) media_type: &'static str,
-    pub(crate) begin: Begin,
-}
-
-type Begin = fn(Arc<Api>, Call) -> Pin<Box<dyn Future<Output = Result<Response, Problem>> + Send>>;
-
-/// JSON, or nothing where nothing is to be said.
-pub(crate) type Outcome = Result<Option<Value>, Problem>;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Method {
-    Get,
-    Post,
-    Put,
-    Delete,
-}
-
-/// Who may do what; each may do what those before it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
-    Viewer,
-    Operator,
-    Admin,
-}
-
-impl Route {
-    pub(crate) const fn status(&self) -> StatusCode {
-        if self.answer.is_some() || self.stream.is_some() {
-            StatusCode::OK
-        } else {
-            StatusCode::NO_CONTENT
-        }
-    }
-}
-
-impl Method {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Post => "POST",
-            Self::Put => "PUT",
-            Self::Delete => "DELETE",
-        }
-    }
-
-    pub(crate) const fn filter(self) -> MethodFilter {
-        match self {
-            Self::Get => MethodFilter::GET,
-            Self::Post => MethodFilter::POST,
-            Self::Put => MethodFilter::PUT,
-            Self::Delete => MethodFilter::DELETE,
-        }
-    }
-}
-
-impl Role {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Operator => "operator",
-            Self::Admin => "admin",
-        }
-    }
-}
-
-pub(super) const GET: Route = Route {
-    method: Method::Get,
-    path: "",
-    role: Role::Viewer,
-    about: "",
-    params: &[],
-    body: None,
-    answer: None,
-    run: |_, _| Box::pin(async { Ok(None) }),
-    stream: None,
-    without_shards: false,
-    takes_link: false,
 };
 
 /// All of them.

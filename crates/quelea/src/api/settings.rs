@@ -5,7 +5,7 @@ use web::axum::http::StatusCode;
 
 use super::call::Call;
 use super::problem::Problem;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::{Rows, record};
 use super::{Api, json};
 use crate::run::SetError;

@@ -10,7 +10,7 @@ use super::call::Call;
 use super::clients::{check_filter, check_topic};
 use super::paging::{Mark, TopicMark, bad_cursor, other_answer};
 use super::problem::Problem;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::{Rows, record};
 use super::{Api, json, scopes};
 

@@ -5,7 +5,7 @@ use broker::Metrics;
 use session::MemoryKind;
 
 use super::call::Call;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::{Rows, record};
 use super::{Api, json};
 

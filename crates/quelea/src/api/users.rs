@@ -12,7 +12,7 @@ use web::axum::http::StatusCode;
 use super::call::Call;
 use super::paging::bad_cursor;
 use super::problem::Problem;
-use super::routes::Outcome;
+use super::route::Outcome;
 use super::schema::{Rows, record};
 use super::{Api, json, operate, registry};
 
