@@ -1,7 +1,7 @@
 //! A backup as one stream: the data directory of a running broker as a tar archive.
 //!
-//! Unpacked, it is what `quelea backup` makes. The unused end of a segment is a hole of the archive
-//! (GNU tar's sparse files), so that an archive is as large as what was written.
+//! Unpacked, it is what `quelea backup` makes, without the token of the API. The unused end of a
+//! segment is a hole of the archive (GNU tar's sparse files): it is as large as what was written.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use config::TOKEN_FILE;
 use data::{DataDir, MARK_FILE, NAMES_FILE};
 use tar::{Builder, EntryType, Header};
 
@@ -84,7 +85,9 @@ impl<W: Write> Archive<W> {
         }
         // Behind the journals: none speaks of a namespace that has no name yet.
         let of_first = format!("{}/{NAMES_FILE}", journal_name(0));
-        for name in small_files().chain([of_first]) {
+        // Who gets the archive over the API would keep the rights of the token for good.
+        let others = small_files().filter(|name| name != TOKEN_FILE);
+        for name in others.chain([of_first]) {
             let path = dir.join(&name);
             match std::fs::read(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

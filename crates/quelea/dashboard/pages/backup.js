@@ -45,7 +45,7 @@ export function Backup() {
       ${rows.length > 0 && html`
         <${Section} title="Download">
           <p>It has the sessions, queued and retained messages, bans and names of namespaces, and not the configuration and its files.</p>
-          <p>It also has the API token and the secret of the password check. Protect it like the data directory.</p>
+          <p>It also has the secret of the password check. Protect it like the data directory.</p>
           <p class="filters">
             ${isRunning
               ? html`<button onClick=${() => running.current?.abort()}>Stop</button>

@@ -244,8 +244,8 @@ const OWN: &[Route] = &[
         path: "/backup",
         role: Role::Admin,
         about: "Answers a backup of the data directory as a tar archive. Unpacked, it is what \
-                `quelea backup` makes. Until the end of the answer the logs reclaim no space: a \
-                reader that takes nothing for 30 s is disconnected.",
+                `quelea backup` makes, without the API token. Until the end of the answer the \
+                logs reclaim no space: a reader that takes nothing for 30 s is disconnected.",
         stream: Some(Stream {
             media_type: backup::MEDIA_TYPE,
             begin: |api, call| Box::pin(backup::stream(api, call)),
