@@ -8,13 +8,11 @@ import socket
 import stat
 import subprocess
 import tarfile
-import threading
 import urllib.request
 
 from broker import PATIENCE_SECS, QUELEA
 from test_api import CONFIG, USERS, Api
-from test_durability import put, put_all, subscribed_and_gone, waiting
-from wire import Peer
+from test_durability import BEFORE, flow, is_whole_in, put_all, subscribed_and_gone, waiting, with_messages
 
 # An answer that the buffers of two sockets do not hold.
 PAYLOAD = "x" * 60_000
@@ -67,30 +65,13 @@ def message(text):
 
 def test_a_backup_over_the_api_is_made_while_messages_flow(start):
     broker = start(CONFIG)
-    own = subscribed_and_gone(broker, "a")
-    put_all(broker, "kept", ["retained"], retain=True)
-    before = [str(number) for number in range(200)]
-    put_all(broker, "a", before)
-    is_over = threading.Event()
-    sent = []
-
-    def publish_on():
-        with Peer(broker.port()) as peer:
-            peer.accepted()
-            while not is_over.is_set():
-                payload = f"during {len(sent)}"
-                assert put(peer, "a", payload, len(sent) % 60_000 + 1) == 0
-                sent.append(payload)
-
-    thread = threading.Thread(target=publish_on, daemon=True)
-    thread.start()
-    content = archive(broker)
-    is_over.set()
-    thread.join(PATIENCE_SECS)
+    own = with_messages(broker)
+    with flow(broker, "a") as sent:
+        content = archive(broker)
     # What a segment has not used is no part of the archive.
     assert len(content) < 10_000_000
     broker.wait_for_log(message("backup done"))
-    assert waiting(broker, own) == (True, before + sent)
+    assert waiting(broker, own) == (True, BEFORE + sent)
 
     copy = unpacked(broker, content)
     names = ["bans", "clock", "auth.secret", "namespaces", "shard-000/namespaces"]
@@ -102,17 +83,7 @@ def test_a_backup_over_the_api_is_made_while_messages_flow(start):
     assert not (copy / "api.token").exists()
     checked = subprocess.run([QUELEA, "log", "check", copy], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
-    restored = start(CONFIG, data=copy)
-    present, got = waiting(restored, own)
-    assert present and got[: len(before)] == before
-    assert got[len(before) :] == sent[: len(got) - len(before)]
-    with Peer(restored.port()) as peer:
-        peer.accepted().subscribed("kept", 1)
-        assert peer.message() == ("kept", b"retained", 1, 1)
-    # The copy is a broker's own: it goes on, and is found again.
-    put_all(restored, "a", ["news"])
-    restored.restart()
-    assert waiting(restored, own) == (True, ["news"])
+    is_whole_in(start(CONFIG, data=copy), own, sent)
 
 
 def test_only_admins_get_a_backup_and_it_is_noted(start, passwords):

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -695,12 +696,9 @@ def test_a_dump_says_what_the_records_say(start):
 # Backups.
 
 
-def test_a_backup_is_made_while_messages_flow(start):
-    broker = start()
-    own = subscribed_and_gone(broker, "a")
-    put_all(broker, "kept", ["retained"], retain=True)
-    before = [str(number) for number in range(200)]
-    put_all(broker, "a", before)
+@contextmanager
+def flow(broker, topic):
+    """Messages that are published until the block ends; yields the list of the acknowledged ones."""
     is_over = threading.Event()
     sent = []
 
@@ -709,25 +707,35 @@ def test_a_backup_is_made_while_messages_flow(start):
             peer.accepted()
             while not is_over.is_set():
                 payload = f"during {len(sent)}"
-                assert put(peer, "a", payload, len(sent) % 60_000 + 1) == 0
+                assert put(peer, topic, payload, len(sent) % 60_000 + 1) == 0
                 sent.append(payload)
 
     thread = threading.Thread(target=publish_on, daemon=True)
     thread.start()
-    copy = broker.directory / "copy"
-    ran = run("backup", broker.data, copy)
-    is_over.set()
-    thread.join(PATIENCE_SECS)
-    assert ran.returncode == 0, ran.stderr
-    assert "ok" in ran.stdout
-    broker.wait_for_log(lambda event: event["message"] == "backup done")
-    assert waiting(broker, own) == (True, before + sent)
+    try:
+        yield sent
+    finally:
+        is_over.set()
+        thread.join(PATIENCE_SECS)
 
-    restored = start(data=copy)
+
+BEFORE = [str(number) for number in range(200)]
+
+
+def with_messages(broker):
+    """A session for which `BEFORE` waits, and a retained message."""
+    own = subscribed_and_gone(broker, "a")
+    put_all(broker, "kept", ["retained"], retain=True)
+    put_all(broker, "a", BEFORE)
+    return own
+
+
+def is_whole_in(restored, own, sent):
+    """A broker on a backup that was made while `sent` came."""
     present, got = waiting(restored, own)
-    assert present and got[: len(before)] == before
+    assert present and got[: len(BEFORE)] == BEFORE
     # The first of what came during the backup may be in it, in order.
-    assert got[len(before) :] == sent[: len(got) - len(before)]
+    assert got[len(BEFORE) :] == sent[: len(got) - len(BEFORE)]
     with Peer(restored.port()) as peer:
         peer.accepted().subscribed("kept", 1)
         assert peer.message() == ("kept", b"retained", 1, 1)
@@ -735,6 +743,19 @@ def test_a_backup_is_made_while_messages_flow(start):
     put_all(restored, "a", ["news"])
     restored.restart()
     assert waiting(restored, own) == (True, ["news"])
+
+
+def test_a_backup_is_made_while_messages_flow(start):
+    broker = start()
+    own = with_messages(broker)
+    copy = broker.directory / "copy"
+    with flow(broker, "a") as sent:
+        ran = run("backup", broker.data, copy)
+    assert ran.returncode == 0, ran.stderr
+    assert "ok" in ran.stdout
+    broker.wait_for_log(lambda event: event["message"] == "backup done")
+    assert waiting(broker, own) == (True, BEFORE + sent)
+    is_whole_in(start(data=copy), own, sent)
 
 
 def test_space_comes_back_after_a_backup(start):
