@@ -28,8 +28,7 @@ def archive(broker):
         return answer.read()
 
 
-def unpacked(broker, content):
-    target = broker.directory / "restored"
+def unpacked(content, target):
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         tar.extractall(target)
     return target
@@ -73,7 +72,7 @@ def test_a_backup_over_the_api_is_made_while_messages_flow(start):
     broker.wait_for_log(message("backup done"))
     assert waiting(broker, own) == (True, BEFORE + sent)
 
-    copy = unpacked(broker, content)
+    copy = unpacked(content, broker.directory / "restored")
     names = ["bans", "clock", "auth.secret", "namespaces", "shard-000/namespaces"]
     for name in [*names, "shard-000/manifest"]:
         assert stat.S_IMODE((copy / name).stat().st_mode) == 0o600, name
@@ -109,7 +108,7 @@ def test_a_caller_that_goes_lets_the_logs_go(start):
     reader.close()
     broker.wait_for_log(message("backup aborted"))
     broker.wait_for_log(message("backup over the API failed"))
-    copy = unpacked(broker, archive(broker))
+    copy = unpacked(archive(broker), broker.directory / "restored")
     assert waiting(start(CONFIG, data=copy), own) == (True, [PAYLOAD] * PAYLOADS)
 
 
@@ -141,5 +140,5 @@ def test_a_backup_by_ctl(start):
     again = ctl_backup(broker, file)
     assert "exists" in again.communicate(timeout=PATIENCE_SECS)[1] and again.returncode == 1
     assert not file.with_name("monday.tar.partial").exists()
-    copy = unpacked(broker, file.read_bytes())
+    copy = unpacked(file.read_bytes(), broker.directory / "restored")
     assert waiting(start(CONFIG, data=copy), own) == (True, [PAYLOAD] * PAYLOADS)

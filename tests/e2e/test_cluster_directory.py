@@ -10,6 +10,7 @@ import pytest
 
 from broker import PATIENCE_SECS, QUELEA, ROOT, Broker, eventually
 from test_api import Api
+from test_backup import archive, unpacked
 from wire import PUBACK, PUBCOMP, PUBREC, PUBREL, Peer, ack, publish
 
 EXPIRY = b"\x11\xff\xff\xff\xff"
@@ -194,7 +195,16 @@ def test_a_token_file_of_an_operator_stays_and_others_are_replaced(nats, start, 
     assert Api(third)("GET", "/caller")["role"] == "admin"
 
 
-def test_a_standby_is_backed_up_and_restored(nats, start, tmp_path):
+def by_command(standby, copy):
+    done(subprocess.run([QUELEA, "backup", standby.data, copy], capture_output=True, text=True))
+
+
+def by_api(standby, copy):
+    unpacked(archive(standby), copy)
+
+
+@pytest.mark.parametrize("back_up", [by_command, by_api])
+def test_a_standby_is_backed_up_and_restored(nats, start, tmp_path, back_up):
     config = tmp_path / "n1.toml"
     config.write_text(with_cluster(nats, "n1"))
     done(cluster(config, "init", "--allow-unreplicated", "--allow-unsynced"))
@@ -206,7 +216,7 @@ def test_a_standby_is_backed_up_and_restored(nats, start, tmp_path):
         eventually(lambda: has_read(config, "n2", list(last.values())), "the standby's catching up")
         done(cluster(config, "status"))
         copy = tmp_path / "copy"
-        done(subprocess.run([QUELEA, "backup", standby.data, copy], capture_output=True, text=True))
+        back_up(standby, copy)
     finally:
         standby.stop()
     node = shutil.copytree(copy, tmp_path / "node")
@@ -230,7 +240,10 @@ class Standby(Broker):
     """A node that is ready for a backup when it listens as a standby."""
 
     def _wait_until_ready(self):
-        self.wait_for_log(lambda event: event["message"] == "listening as a standby")
+        def is_http(event):
+            return event["message"] == "listening as a standby" and event["url"].startswith("http")
+
+        self.urls.append(self.wait_for_log(is_http)["url"])
 
 
 def shown(config):
