@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-import struct
 import subprocess
 import threading
 import time
@@ -11,7 +10,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from bridges import LISTENER, bridge_to, free_port, is_connected, mosquitto
+from bridges import (
+    FIXED, LISTENER, MORE_QUEUE, PERSISTENT, Publisher, any_remote, bridge_to, bridging, drained,
+    free_port, is_connected, lag, listening, mosquitto, relayed, remote_of,
+)
 from broker import PATIENCE_SECS, QUELEA, eventually, sum_of
 from wire import (
     CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, ack, connect, fresh, packet, publish,
@@ -72,39 +74,6 @@ def test_a_bridge_of_mosquitto_gets_no_echo_and_keeps_retain_flags(start, tmp_pa
 
 # --- quelea as a bridge ---
 
-FIXED = '[[listeners]]\nurl = "tcp://127.0.0.1:{}"\nallow_anonymous = true\n'
-PERSISTENT = b"\x11\xff\xff\xff\xff"
-
-
-def remote_of(start, more=""):
-    """A second quelea on a port that it keeps over restarts."""
-    port = free_port()
-    return start(FIXED.format(port) + more), port
-
-
-def bridging(start, port, topics, more="", **keys):
-    """A quelea with a bridge to this port, connected."""
-    own = FIXED.format(free_port())
-    broker = start(own + bridge_to(port, topics, **keys) + more)
-    eventually(lambda: is_connected(broker), "the bridge")
-    return broker
-
-
-def listening(port, *filters):
-    peer = Peer(port, 4).accepted(client_id=fresh("listener"))
-    for topic_filter in filters:
-        peer.subscribed(topic_filter, 2)
-    return peer
-
-
-@contextmanager
-def any_remote(kind, start, directory):
-    if kind == "mosquitto":
-        with mosquitto(directory) as remote:
-            yield remote.port
-    else:
-        yield remote_of(start)[1]
-
 
 @pytest.mark.parametrize("protocol", ["3.1.1", "5"])
 @pytest.mark.parametrize("remote", ["quelea", "mosquitto"])
@@ -143,56 +112,6 @@ def test_messages_cross_a_bridge_once_with_their_qos_and_retain_flag(
         assert (sent, received) == (5, 2)
         for peer in (here, there, late):
             peer.close()
-
-
-class Publisher:
-    """Publishes each payload once, and notes those that were acknowledged."""
-
-    def __init__(self, port, topic, qos):
-        self.port, self.topic, self.qos = port, topic, qos
-        self.acknowledged = []
-        self.peer = None
-
-    def publish(self, payload):
-        try:
-            if self.peer is None:
-                self.peer = Peer(self.port, 4).accepted(client_id=fresh("publisher"))
-            self.peer.send(publish(self.topic, payload, self.qos, 7, version=4))
-            self.peer.expect(PUBACK if self.qos == 1 else PUBREC)
-            self.acknowledged.append(payload.encode())
-            if self.qos == 2:
-                self.peer.send(ack(PUBREL, 7))
-                self.peer.expect(PUBCOMP)
-        except (AssertionError, OSError):
-            self.peer = None
-
-
-def drained(port, client_id, until):
-    """Payloads that wait for a session, up to this one."""
-    payloads = []
-    with Peer(port, 5) as peer:
-        peer.accepted(client_id=client_id, clean=False, properties=PERSISTENT)
-        while True:
-            first, body = peer.recv()
-            if first & 0xF0 == PUBLISH:
-                qos, length = first >> 1 & 3, struct.unpack(">H", body[:2])[0]
-                at = 2 + length
-                packet_id = struct.unpack(">H", body[at : at + 2])[0]
-                peer.send(ack(PUBACK if qos == 1 else PUBREC, packet_id))
-                payloads.append(body.rsplit(b":", 1)[1])
-                if payloads[-1] == until and qos == 1:
-                    return payloads
-            elif first == PUBREL:
-                peer.send(ack(PUBCOMP, struct.unpack(">H", body[:2])[0]))
-                if payloads[-1] == until:
-                    return payloads
-
-
-MORE_QUEUE = "\n[limits]\nqueued_messages_max = 100000\n"
-
-
-def lag(broker):
-    return broker.metrics()['quelea_bridge_lag_messages{bridge="cloud"}']
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -561,10 +480,6 @@ def test_kills_during_load_in_both_directions_lose_and_double_nothing(start, vic
         wanted = {p.split(b":")[1] for publisher in own for p in publisher.acknowledged}
         assert wanted <= set(payloads), sorted(wanted - set(payloads))
         assert len(payloads) == len(set(payloads)), "doubled"
-
-
-def relayed(broker):
-    return sum_of(broker, "quelea_bridge_messages_total")
 
 
 MEMORY = '\n[durability]\nlevel = "memory"\n'

@@ -58,8 +58,9 @@ settings! {
         keep_alive_secs: u16 = secs(5, 65_535), "60";
         /// The namespace of the topics in this broker. Not set: `default`.
         namespace: Option<String> = ValueKind::Text("a name of [[namespaces]]"), "";
-        /// The most unacknowledged messages in each direction. An MQTT 5 remote may allow fewer.
-        in_flight_max: u16 = count(1, 65_535), "100";
+        /// The most unacknowledged messages in each direction. An MQTT 5 remote may allow fewer. Not
+        /// set: 100 with MQTT 5, 20 with MQTT 3.1.1. More than a 3.1.1 remote accepts are lost there.
+        in_flight_max: Option<u16> = count(1, 65_535), "";
         /// Announces a bridge to an MQTT 3.1.1 remote, so that it sends no messages back. A remote
         /// that refuses this is connected to without it.
         announce: bool = ValueKind::Flag, "true";
@@ -217,7 +218,10 @@ impl Lowering<'_> {
             clean_session: raw.clean_session,
             keep_alive_secs: raw.keep_alive_secs,
             namespace: raw.namespace,
-            in_flight_max: raw.in_flight_max,
+            in_flight_max: raw.in_flight_max.unwrap_or(match raw.protocol {
+                BridgeProtocol::V311 => IN_FLIGHT_V311,
+                BridgeProtocol::V5 => IN_FLIGHT_V5,
+            }),
             is_announced: raw.announce,
             has_notifications: raw.notifications,
             hops_max: raw.hops_max,
@@ -349,6 +353,11 @@ const ADDRESSES_MAX: usize = 16;
 /// Each is a subscription.
 const TOPICS_MAX: usize = 500;
 
+/// A remote of MQTT 3.1.1 cannot tell how many it accepts. Mosquitto accepts so many by default
+/// (`max_inflight_messages`). It acknowledges further ones, drops them, and closes the connection.
+const IN_FLIGHT_V311: u16 = 20;
+const IN_FLIGHT_V5: u16 = 100;
+
 #[cfg(test)]
 mod tests {
     use crate::{BridgeDirection, BridgeProtocol, Machine, SourceFile, Sources, load};
@@ -374,6 +383,7 @@ mod tests {
         let bridges = read(&format!("{text}{}", HEAD.to_owned() + MAP)).unwrap();
         let [cloud, second] = &bridges[..] else { panic!("{bridges:?}") };
         assert_eq!((&*cloud.client_id, cloud.protocol), ("cloud", BridgeProtocol::V311));
+        assert_eq!((cloud.in_flight_max, second.in_flight_max), (20, 100));
         assert_eq!(cloud.tls.ca.as_deref(), Some(std::path::Path::new("/etc/ca.pem")));
         assert_eq!(cloud.addresses.len(), 2);
         assert_eq!(cloud.topics[0].filters(), ["l/#", "r/#"]);
