@@ -15,6 +15,8 @@ from bridges import (
     free_port, is_connected, lag, listening, mosquitto, relayed, remote_of,
 )
 from broker import PATIENCE_SECS, QUELEA, eventually, sum_of
+from test_api import Api
+from test_events import Stream
 from wire import (
     CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, ack, connect, fresh, packet, publish,
     subscribe,
@@ -538,3 +540,43 @@ def test_a_remote_that_hangs_is_left_and_comes_back(start):
         one.send(publish("t", b"again", 1, 1))
         assert there.message()[1] == b"again"
     there.close()
+
+
+def test_a_bridge_reports_its_connections_as_events(start, passwords):
+    remote_port = free_port()
+    users = {"passwords": passwords}
+    auth = '[auth]\npassword_file = "{dir}/passwords"\n'
+    remote = start(FIXED.format(remote_port) + auth, files=users)
+    keys = {"username": "anna", "password_file": "secret"}
+    own = bridge_to(remote_port, ["t out 1"], **keys) + '[api]\nlisten = "http"\n'
+    broker = start(FIXED.format(free_port()) + own, files={"secret": "secret\n"})
+    eventually(lambda: is_connected(broker), "the bridge")
+    stream = Stream(Api(broker), "?type=quelea.bridge.")
+    names = {"bridge": "cloud", "address": f"tcp://127.0.0.1:{remote_port}"}
+
+    def told(kind, reason, part_of_detail):
+        data = stream.until(kind)
+        assert part_of_detail in data.pop("detail")
+        assert data == {**names, "reason": reason}
+
+    remote.kill()
+    told("bridge.disconnected", "connection_lost", "remote broker")
+    told("bridge.connect_failed", "connect_failed", "refused")
+    remote._launch()
+    assert stream.until("bridge.connected") == names
+    # The remote is asked again with another password.
+    (broker.directory / "secret").write_text("wrong\n")
+    remote.restart("terminate")
+    told("bridge.disconnected", "server_shutting_down", "the remote broker disconnected")
+    reasons = set()
+    while "not_authorized" not in reasons:
+        reasons.add(stream.until("bridge.connect_failed")["reason"])
+    (broker.directory / "secret").write_text("secret\n")
+    assert stream.until("bridge.connected") == names
+    broker.terminate()
+    told("bridge.disconnected", "server_shutting_down", "this broker is stopping")
+    broker.wait()
+    lines = [event for event in broker.log if event["message"].startswith("bridge")]
+    first, second = lines[:2]
+    assert (first["message"], first["address"]) == ("bridge connected", names["address"])
+    assert (second["message"], second["reason"]) == ("bridge disconnected", "connection_lost")

@@ -73,6 +73,8 @@ const ROLE: &str = "node, role, before, epoch, active, secs";
 const ROLE_WHEN: &str = "The role of this node in its [cluster](cluster.md) has changed: \
     `standby`, `claiming`, `active`, `suspended`, `released`. `active` is the node with the lease, \
     `secs` the time in the role before.";
+const BRIDGE: &str = "bridge, address, reason, detail";
+const BRIDGE_TEXT: &str = "bridge disconnected";
 const CERTIFICATE: &str = "listener, expires_at, days_left";
 const CERTIFICATE_WHEN: &str = "The certificate of a listener expires within 14 days, or has \
     expired (`days_left` is null). Reported once a day.";
@@ -193,6 +195,27 @@ kinds! {
     .logged(Level::INFO, "ban added");
     BAN_REMOVED = EventKind::new("ban.removed", "kind, who, namespace, by", "A ban was removed.")
         .logged(Level::INFO, "ban removed");
+    BRIDGE_CONNECTED = EventKind::new(
+        "bridge.connected",
+        "bridge, address",
+        "A [bridge](bridges.md) has connected to its remote, and has subscribed at both brokers.",
+    )
+    .logged(Level::INFO, "bridge connected");
+    BRIDGE_DISCONNECTED = EventKind::new(
+        "bridge.disconnected",
+        BRIDGE,
+        "The connection of a bridge has ended. The bridge connects again, unless `reason` is \
+         `server_shutting_down` and this broker is stopping.",
+    )
+    .logged(Level::WARN, BRIDGE_TEXT);
+    BRIDGE_STOPPED = EventKind::new("bridge.disconnected", BRIDGE, "").logged(Level::INFO, BRIDGE_TEXT);
+    BRIDGE_CONNECT_FAILED = EventKind::new(
+        "bridge.connect_failed",
+        BRIDGE,
+        "An attempt of a bridge to connect has failed. `reason` is `connect_failed`, `timeout`, or \
+         the reason of the remote, such as `not_authorized`.",
+    )
+    .logged(Level::WARN, "bridge cannot connect");
     CERTIFICATE_EXPIRING = EventKind::new("certificate.expiring", CERTIFICATE, CERTIFICATE_WHEN)
         .logged(Level::WARN, "TLS certificate expires soon: replace the file and send SIGHUP");
     CERTIFICATE_EXPIRED = EventKind::new("certificate.expiring", CERTIFICATE, "")

@@ -108,6 +108,11 @@ impl Figures {
         &self.name
     }
 
+    /// The address that was tried last.
+    pub(super) fn address(&self) -> String {
+        lock(&self.texts).address.clone()
+    }
+
     /// An attempt to connect begins.
     pub(super) fn begin(&self, address: String) {
         self.attempts.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! One connection of a bridge to its remote, with the connection to its session here.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -7,13 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bridge::{Action, Down, Login, Relay, Settings, Side};
+use codec::Reason;
 use mio::{Events, Interest, Poll, Token};
 use net::{Handshake, Progress, Read, Stream};
+use serde_json::json;
 
 use super::board::Figures;
 use super::filters::Filters;
 use super::local::LocalSession;
 use super::{Shown, refused_text};
+use crate::life_cycle::table;
 
 /// The token of the waker of a bridge; those of the sides are below.
 pub(super) const WAKER: Token = Token(2);
@@ -27,6 +31,10 @@ const OPENING_MAX: Duration = Duration::from_secs(30);
 /// How long the last packets of a bridge may take.
 const FAREWELL_MAX: Duration = Duration::from_millis(500);
 
+/// No connection came about, or a connection has ended without a packet that says why.
+pub(super) const CONNECT_FAILED: &str = "connect_failed";
+const CONNECTION_LOST: &str = "connection_lost";
+
 const SCRATCH_BYTES: usize = 64 * 1024;
 
 /// Why a connection has ended.
@@ -35,7 +43,11 @@ pub(super) enum Ended {
     Stopped,
     /// The remote does not know the announcement of bridges.
     Unannounced,
-    Because(String),
+    Because {
+        /// One word.
+        reason: Cow<'static, str>,
+        detail: String,
+    },
 }
 
 /// Both connections of a bridge.
@@ -113,7 +125,9 @@ impl<'a> Connection<'a> {
             match self.go_on(poll) {
                 Ok(()) => {}
                 Err(Fault::Relay(Down::Unannounced)) => break Ended::Unannounced,
-                Err(fault) => break Ended::Because(fault.to_string()),
+                Err(fault) => {
+                    break Ended::Because { reason: fault.reason(), detail: fault.to_string() };
+                }
             }
             match poll.poll(&mut events, Some(TICK)) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
@@ -149,7 +163,7 @@ impl<'a> Connection<'a> {
                 }
                 Err(error) => {
                     let hint = error.client_hint();
-                    return Err(Fault::Io(format!("{error}{hint}")));
+                    return Err(Fault::Io(CONNECT_FAILED, format!("{error}{hint}")));
                 }
             }
         }
@@ -172,7 +186,8 @@ impl<'a> Connection<'a> {
     fn check_time(&mut self) -> Result<(), Fault> {
         if !self.is_opened && self.began.elapsed() > OPENING_MAX {
             let waited = OPENING_MAX.as_secs();
-            return Err(Fault::Io(format!("not confirmed by both brokers within {waited} s")));
+            let detail = format!("not confirmed by both brokers within {waited} s");
+            return Err(Fault::Io("timeout", detail));
         }
         let is_read = self.relay.takes(Side::Remote);
         let now_ms = self.now_ms();
@@ -213,7 +228,7 @@ impl<'a> Connection<'a> {
             if !line.is_readable {
                 if line.is_closed {
                     let closed = format!("the {} broker closed the connection", side.as_str());
-                    return Err(Fault::Io(closed));
+                    return Err(Fault::Io(CONNECTION_LOST, closed));
                 }
                 return Ok(has_moved);
             }
@@ -233,7 +248,8 @@ impl<'a> Connection<'a> {
             match action {
                 Action::OpenLocal { receive_max } => {
                     let stream = self.local.connect(receive_max);
-                    let mut stream = stream.map_err(|error| Fault::Io(error.to_string()))?;
+                    let mut stream =
+                        stream.map_err(|error| Fault::Io(CONNECT_FAILED, error.to_string()))?;
                     let interests = Interest::READABLE | Interest::WRITABLE;
                     let token = Token(Side::Local as usize);
                     let registered = poll.registry().register(&mut stream, token, interests);
@@ -264,7 +280,8 @@ impl<'a> Connection<'a> {
                     self.was_up = true;
                     self.figures.set_connected();
                     self.local.publish_state(true);
-                    tracing::info!(bridge = name, "bridge connected");
+                    let data = json!({ "bridge": name, "address": self.figures.address() });
+                    self.local.report(&table::BRIDGE_CONNECTED, data);
                 }
             }
         }
@@ -318,14 +335,33 @@ impl Line {
 
 /// Why the work of a connection stops.
 enum Fault {
-    Io(String),
+    /// With its reason in one word.
+    Io(&'static str, String),
     Relay(Down),
+}
+
+impl Fault {
+    /// In one word, as events of clients have it.
+    fn reason(&self) -> Cow<'static, str> {
+        let down = match self {
+            Self::Io(reason, _) => return (*reason).into(),
+            Self::Relay(down) => down,
+        };
+        let reason = match down {
+            Down::ConnectRefused { reason, .. } | Down::Disconnected { reason, .. } => *reason,
+            Down::Unannounced => Reason::UNSUPPORTED_PROTOCOL_VERSION,
+            Down::Violation { violation, .. } => violation.reason,
+            Down::Unexpected { .. } => Reason::PROTOCOL_ERROR,
+            Down::Silent => Reason::KEEP_ALIVE_TIMEOUT,
+        };
+        reason.word().into()
+    }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let down = match self {
-            Self::Io(detail) => return f.write_str(detail),
+            Self::Io(_, detail) => return f.write_str(detail),
             Self::Relay(down) => down,
         };
         match down {
@@ -349,7 +385,7 @@ impl fmt::Display for Fault {
 }
 
 fn lost(side: Side, error: &io::Error) -> Fault {
-    Fault::Io(format!("connection to the {} broker: {error}", side.as_str()))
+    Fault::Io(CONNECTION_LOST, format!("connection to the {} broker: {error}", side.as_str()))
 }
 
 /// A session that one side has lost, and what follows from that.

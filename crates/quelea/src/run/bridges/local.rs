@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::board::Figures;
 use super::connection::TICK;
+use crate::life_cycle::{EventKind, Happened, LifeCycle};
 use crate::run::limiter::Listener;
 use crate::run::limits;
 use crate::run::mailbox::{Asked, Handover, Item, Mailbox};
@@ -36,6 +37,7 @@ pub(super) struct LocalSession {
     namespaces: Arc<Namespaces>,
     mailboxes: Arc<[Arc<Mailbox>]>,
     allowance: Arc<Allowance<Origin>>,
+    life_cycle: Arc<LifeCycle>,
     asked: Mutex<Asking>,
 }
 
@@ -64,6 +66,7 @@ impl LocalSession {
             namespaces: parts.namespaces.clone(),
             mailboxes: mailboxes.clone(),
             allowance: Arc::new(Allowance::new(u64::MAX, u64::MAX)),
+            life_cycle: parts.life_cycle.clone(),
             asked: Mutex::default(),
         }
     }
@@ -112,6 +115,15 @@ impl LocalSession {
         if let Some(topic) = &self.state_topic {
             let payload: &[u8] = if is_up { b"1" } else { b"0" };
             let message = sys::message(topic, payload, true);
+            self.mailbox(0).put(Item::Publish(0, message));
+        }
+    }
+
+    /// Something has happened to the bridge: logged, and reported as an event.
+    pub(super) fn report(&self, kind: &'static EventKind, data: serde_json::Value) {
+        let happened = Happened::of_broker(kind, data);
+        happened.log();
+        if let Some(message) = self.life_cycle.on_other(&happened) {
             self.mailbox(0).put(Item::Publish(0, message));
         }
     }

@@ -19,10 +19,12 @@ use codec::{QoS, Reason, Version};
 use config::{BridgeConfig, BridgeDirection, BridgeProtocol, Config};
 use mio::{Events, Poll, Waker};
 use net::{Connect, ConnectOptions, Connector, TlsClientContext, TlsClientOptions};
+use serde_json::json;
 use topic::TopicLimits;
 
 use super::mailbox::Mailbox;
 use super::parts::Parts;
+use crate::life_cycle::{EventKind, table};
 use base::random;
 pub use board::BridgeBoard;
 use board::Figures;
@@ -163,6 +165,10 @@ impl Keeper {
             self.local.publish_state(false);
         }
         match ended {
+            Ended::Stopped if was_up => {
+                let reason = Reason::SERVER_SHUTTING_DOWN.word();
+                self.report(&table::BRIDGE_STOPPED, address, &reason, "this broker is stopping");
+            }
             Ended::Stopped => {}
             Ended::Unannounced => {
                 tracing::info!(
@@ -172,15 +178,14 @@ impl Keeper {
                 );
                 self.is_announced = false;
             }
-            Ended::Because(detail) => {
-                let name = &self.config.name;
+            Ended::Because { reason, detail } => {
                 self.figures.set_error(&detail);
-                match was_up {
-                    true => tracing::warn!(bridge = name, %address, detail, "bridge disconnected"),
-                    false => {
-                        tracing::warn!(bridge = name, %address, detail, "bridge cannot connect");
-                    }
-                }
+                let kind = if was_up {
+                    &table::BRIDGE_DISCONNECTED
+                } else {
+                    &table::BRIDGE_CONNECT_FAILED
+                };
+                self.report(kind, address, &reason, &detail);
             }
         }
         Ok(was_up)
@@ -189,7 +194,14 @@ impl Keeper {
     fn note_failure(&self, address: &net::Address, error: &io::Error) {
         let detail = error.to_string();
         self.figures.set_error(&detail);
-        tracing::warn!(bridge = self.config.name, %address, detail, "bridge cannot connect");
+        self.report(&table::BRIDGE_CONNECT_FAILED, address, connection::CONNECT_FAILED, &detail);
+    }
+
+    fn report(&self, kind: &'static EventKind, address: &net::Address, reason: &str, detail: &str) {
+        let (bridge, address) = (&self.config.name, address.to_string());
+        let data =
+            json!({ "bridge": bridge, "address": address, "reason": reason, "detail": detail });
+        self.local.report(kind, data);
     }
 
     /// Resolves the host, and reads the files of TLS.
