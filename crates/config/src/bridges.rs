@@ -58,8 +58,9 @@ settings! {
         keep_alive_secs: u16 = secs(5, 65_535), "60";
         /// The namespace of the topics in this broker. Not set: `default`.
         namespace: Option<String> = ValueKind::Text("a name of [[namespaces]]"), "";
-        /// The most unacknowledged messages in each direction. An MQTT 5 remote may allow fewer. Not
-        /// set: 100 with MQTT 5, 20 with MQTT 3.1.1. More than a 3.1.1 remote accepts are lost there.
+        /// The most unacknowledged messages in each direction. An MQTT 5 remote may allow fewer.
+        /// Not set: 100 with MQTT 5, 20 with MQTT 3.1.1. More than a 3.1.1 remote accepts are lost
+        /// there.
         in_flight_max: Option<u16> = count(1, 65_535), "";
         /// Announces a bridge to an MQTT 3.1.1 remote, so that it sends no messages back. A remote
         /// that refuses this is connected to without it.
