@@ -392,6 +392,26 @@ def test_the_log_level_changes_and_comes_back(managed):
         api("PUT", "/log-level", wrong, status=400)
 
 
+def test_the_last_lines_of_the_log(start, passwords):
+    broker = start(SERVED, files={"users": passwords, "acl": ACL})
+    api = Api(broker)
+    Peer(broker.port()).accepted(client_id="heard", user="anna", password="secret").close()
+    (broker.directory / "acl").write_text("no such word\n")
+    api("POST", "/reload")
+    lines = api.all("/log-lines", limit=2)
+    assert lines == api("GET", "/log-lines")["items"]
+    times = [line["time"] for line in lines]
+    assert times == sorted(times, reverse=True)
+    assert any(line["text"].startswith("client connected client_id=heard ") for line in lines)
+    assert lines[-1]["level"] == "info"
+    severe = api.all("/log-lines", level="warn")
+    assert {line["level"] for line in severe} <= {"warn", "error"}
+    assert any("acl:1" in line["text"] for line in severe)
+    assert "acl:1" in ctl(broker, "log-lines", "--level", "warn", "--limit", "5")
+    assert "loud" in api("GET", "/log-lines", status=400, level="loud")["detail"]
+    api("GET", "/log-lines", status=400, cursor="x")
+
+
 TENANTS = """
 [[listeners]]
 url = "tcp://127.0.0.1:0"

@@ -35,6 +35,7 @@ PAGES = [
     ("limits", "Limits"),
     ("memory", "Memory and drops"),
     ("audit", "Audit"),
+    ("log", "Log"),
     ("logs", "Durable log"),
     ("backup", "Backup"),
     ("settings", "Settings"),

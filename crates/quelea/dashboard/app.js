@@ -18,6 +18,7 @@ import { Namespaces } from "./pages/namespaces.js";
 import { Backup } from "./pages/backup.js";
 import { Bans } from "./pages/bans.js";
 import { Bridges } from "./pages/bridges.js";
+import { LogLines } from "./pages/loglines.js";
 import { Listeners } from "./pages/listeners.js";
 import { Logs } from "./pages/logs.js";
 import { Cluster } from "./pages/cluster.js";
@@ -51,6 +52,7 @@ const PAGES = [
   { path: "bridges", page: Bridges, name: "Bridges", key: "x", route: "GET /bridges" },
   { path: "memory", page: Memory, name: "Memory and drops", key: "m", route: "GET /memory" },
   { path: "limits", page: Limits, name: "Limits", key: "i", route: "GET /limits" },
+  { path: "log", page: LogLines, name: "Log", key: "f", role: "operator", route: "GET /log-lines" },
   { path: "logs", page: Logs, name: "Durable log", key: "d" },
   { path: "backup", page: Backup, name: "Backup", key: "v", role: "admin", route: "POST /backup" },
   { path: "cluster", page: Cluster, name: "Cluster", key: "k" },

@@ -120,7 +120,7 @@ export function Facts({ rows }) {
   </dl>`;
 }
 
-// `columns`: { title, cell(row), num, wide }. The box scrolls sideways on narrow screens. `fixed`:
+// `columns`: { title, cell(row), num, wide }; wide "rest": it gets the space that is left. The box scrolls sideways on narrow screens. `fixed`:
 // tables below each other have the same columns.
 export function Table({ columns, rows, label, keyOf, fixed }) {
   return html`
@@ -130,7 +130,7 @@ export function Table({ columns, rows, label, keyOf, fixed }) {
           <th scope="col" class=${column.num ? "num" : ""}>${column.title}</th>`)}</tr></thead>
         <tbody>${rows.map((row, place) => html`
           <tr key=${keyOf ? keyOf(row) : place}>${columns.map((column) => html`
-            <td class=${[column.num && "num", column.wide && "wide"].filter(Boolean).join(" ")}>
+            <td class=${[column.num && "num", column.wide && "wide", column.wide === "rest" && "rest"].filter(Boolean).join(" ")}>
               ${column.cell(row)}</td>`)}</tr>`)}</tbody>
       </table>
     </div>`;

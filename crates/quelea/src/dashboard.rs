@@ -97,6 +97,7 @@ const FILES: &[File] = files! {
     "pages/limits.js",
     "pages/listeners.js",
     "pages/login.js",
+    "pages/loglines.js",
     "pages/logs.js",
     "pages/memory.js",
     "pages/messages.js",

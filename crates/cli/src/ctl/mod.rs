@@ -34,7 +34,7 @@ use events::EventsArgs;
 use http::{Credentials, Http};
 use may::MayArgs;
 use ns::NsCommand;
-use operate::LogLevelArgs;
+use operate::{LogLevelArgs, LogLinesArgs};
 use registry::RegistryCommand;
 use table::Column;
 use top::TopArgs;
@@ -159,6 +159,8 @@ enum CtlCommand {
     },
     /// Reload passwords, access rules, bans, namespaces and certificates, as SIGHUP does.
     Reload,
+    /// List the last lines of the log, the newest first.
+    LogLines(LogLinesArgs),
     /// Show or set the log level.
     LogLevel(LogLevelArgs),
 }
@@ -401,6 +403,7 @@ impl Ctl {
             CtlCommand::Drops => self.list("/drops", &[], 0, operate::DROPS),
             CtlCommand::Reload => self.reload(),
             CtlCommand::LogLevel(args) => self.log_level(args),
+            CtlCommand::LogLines(args) => self.log_lines(args),
             CtlCommand::Settings { command } => self.settings(command.as_ref()),
         }
     }

@@ -59,6 +59,25 @@ impl Ctl {
     }
 }
 
+#[derive(Clone, Debug, Args)]
+pub(super) struct LogLinesArgs {
+    /// The least severe level: error, warn, info, debug or trace.
+    #[arg(long, default_value = "info")]
+    level: String,
+    /// The number of lines.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+}
+
+impl Ctl {
+    pub(super) fn log_lines(&self, args: &LogLinesArgs) -> Result<(), Failure> {
+        self.list("/log-lines", &[("level", &args.level)], args.limit, LOG_LINES)
+    }
+}
+
+const LOG_LINES: &[Column] =
+    &[Column("TIME", "time"), Column("LEVEL", "level"), Column("LINE", "text")];
+
 const PARTS: &[Column] =
     &[Column("PART", "name"), Column("RELOADED", "reloaded"), Column("ERROR", "error")];
 

@@ -16,6 +16,7 @@ mod events;
 mod examples;
 mod history;
 mod limits;
+mod log_lines;
 mod logins;
 mod messages;
 mod namespaces;

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use base::moment;
-use config::LogLevel;
 use web::axum::http::StatusCode;
 
 use super::call::Call;
+use super::log_lines::level_of;
 use super::problem::Problem;
 use super::route::Outcome;
 use super::schema::record;
 use super::{Api, json};
-use crate::logging::{LEVELS, LevelChange, Logging};
+use crate::logging::{LevelChange, Logging};
 use crate::run::Reloaded;
 
 record! {
@@ -128,10 +128,7 @@ pub(crate) fn log_level(api: &Api) -> Outcome {
 
 pub(crate) fn set_log_level(api: &Api, call: &Call) -> Outcome {
     let NewLogLevel { level, for_secs } = call.body()?;
-    let level = LEVELS.into_iter().find(|known| known.as_str() == level).ok_or_else(|| {
-        let detail = format!("must be one of {}, got '{level}'", LogLevel::WORDS.join(", "));
-        Problem::bad("body, level", detail)
-    })?;
+    let level = level_of(&level).map_err(|detail| Problem::bad("body, level", detail))?;
     if for_secs.is_some_and(|secs| !(1..=LEVEL_SECS_MAX).contains(&secs)) {
         let detail = format!("must be between 1 and {LEVEL_SECS_MAX}");
         return Err(Problem::bad("body, for_secs", detail));

@@ -3,6 +3,7 @@
 use super::audit::{self, AuditEntry};
 use super::history::{Samples, Totals};
 use super::limits::{self, LimitUse};
+use super::log_lines::{self, LogLine};
 use super::logins::{LogIn, LogInLink};
 use super::operate::{self, LogLevelState, NewLogLevel, ReloadResult};
 use super::params::{
@@ -261,6 +262,24 @@ const OWN: &[Route] = &[
                 log file, as SIGHUP does. A part that cannot be used stays as it was.",
         answer: Some(ReloadResult::schema),
         run: |api, _| Box::pin(async move { operate::reload(&api).await }),
+        ..GET
+    },
+    Route {
+        path: "/log-lines",
+        role: Role::Operator,
+        about: "Lists the last lines of the log, the newest first: 500 warnings and errors, and \
+                500 other lines.",
+        params: &[
+            some_text(
+                "level",
+                "The least severe level: error, warn, info, debug or trace. Default: info.",
+            ),
+            LIMIT,
+            CURSOR,
+        ],
+        answer: Some(Rows::<LogLine>::schema),
+        run: |_, call| Box::pin(async move { log_lines::list(&call) }),
+        without_shards: true,
         ..GET
     },
     Route {

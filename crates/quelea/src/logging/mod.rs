@@ -4,6 +4,7 @@
 mod fields;
 mod file;
 mod queue;
+mod recent;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,13 +14,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tracing::Level;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{EnvFilter, reload};
 
 use config::{LogConfig, LogFormat, LogLevel, LogTarget};
 use fields::QuotedFields;
 use queue::{Producer, Queue, Sink};
+pub(crate) use recent::LogLine;
+use recent::{RECENT, RecentLayer};
 
 /// How long a process that ends waits for its last lines to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
@@ -135,6 +140,13 @@ impl Logging {
         INSTALLED.get().map_or(0, |logging| logging.queue.lost())
     }
 
+    /// The last lines before this number, the newest first, of this level and more severe ones; and
+    /// whether there are more.
+    pub(crate) fn lines(least: LogLevel, before: u64, max: usize) -> (Vec<LogLine>, bool) {
+        let least = level_filter(least).into_level().unwrap_or(Level::ERROR);
+        RECENT.page(least, before, max)
+    }
+
     /// Why the broker ends. Where there is no file, standard error will say it.
     pub fn log_error(&self, error: &anyhow::Error) {
         if self.file.is_some() {
@@ -236,13 +248,13 @@ fn install(
             let text = base.fmt_fields(QuotedFields).with_ansi(has_colours);
             let text = text.with_filter_reloading();
             let handle = text.reload_handle();
-            text.finish().try_init()?;
+            text.finish().with(RecentLayer).try_init()?;
             Ok(Box::new(move |level| handle.reload(filter(level))))
         }
         LogFormat::Json => {
             let json = base.json().flatten_event(true).with_filter_reloading();
             let handle = json.reload_handle();
-            json.finish().try_init()?;
+            json.finish().with(RecentLayer).try_init()?;
             Ok(Box::new(move |level| handle.reload(filter(level))))
         }
     }
