@@ -337,6 +337,36 @@ def test_overlapping_maps_relay_a_message_of_mosquitto_once(start, tmp_path, pro
 
 @pytest.mark.parametrize("direction", ["out", "in"])
 @pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+@pytest.mark.parametrize("remote", ["quelea", "mosquitto"])
+def test_maps_that_overlap_in_part_relay_a_message_once(
+    start, tmp_path, remote, protocol, direction
+):
+    with any_remote(remote, start, tmp_path) as port:
+        topics = [f"a/+ {direction} 2", f"+/b {direction} 2"]
+        broker = bridging(start, port, topics, protocol=protocol)
+        source, target = (broker.port(), port) if direction == "out" else (port, broker.port())
+        with Peer(target).accepted(
+            client_id="ledger", clean=False, properties=PERSISTENT
+        ) as peer:
+            peer.subscribed("#", 2)
+        publisher = Publisher(source, "a/b", 2)
+        for number in range(10):
+            publisher.publish(f"m:{number}")
+        if direction == "in":
+            # Copies that were queued meanwhile are copies, too.
+            broker.kill()
+            publisher.publish("m:queued")
+            broker._launch()
+        publisher.publish("m:end")
+        payloads = drained(target, "ledger", b"end")
+        assert len(payloads) == len(set(payloads)) == (12 if direction == "in" else 11), payloads
+        copies = 'quelea_bridge_refused_total{bridge="cloud",direction="in",reason="copy"}'
+        are_sent = (remote, protocol, direction) == ("mosquitto", "5", "in")
+        assert (broker.metrics()[copies] > 0) == are_sent
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
 def test_a_kill_beside_mosquitto_loses_nothing_and_doubles_nothing(
     start, tmp_path, direction, protocol
 ):

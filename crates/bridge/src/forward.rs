@@ -22,10 +22,13 @@ pub enum Refusal {
     Size,
     /// Its QoS is above the highest one of the remote.
     Qos,
+    /// The remote has sent another copy of it, for another subscription.
+    Copy,
 }
 
 impl Refusal {
-    pub const ALL: [Self; 5] = [Self::Unmapped, Self::Topic, Self::Hops, Self::Size, Self::Qos];
+    pub const ALL: [Self; 6] =
+        [Self::Unmapped, Self::Topic, Self::Hops, Self::Size, Self::Qos, Self::Copy];
 
     /// For labels and logs.
     pub const fn as_str(self) -> &'static str {
@@ -35,6 +38,7 @@ impl Refusal {
             Self::Hops => "hops",
             Self::Size => "size",
             Self::Qos => "qos",
+            Self::Copy => "copy",
         }
     }
 }

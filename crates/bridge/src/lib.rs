@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod copies;
 mod forward;
 mod oversize;
 mod relay;

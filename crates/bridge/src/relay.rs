@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use codec::{
-    Ack, AckKind, Connack, FilterBuf, Packet, Properties, Publish, QoS, Reason, RetainHandling,
-    Sender, Suback, Subscribe, SubscribeOptions, TopicBuf, Unsubscribe, Version, Violation,
+    Ack, AckKind, Connack, FilterBuf, Packet, Properties, Property, PropertyBuf, Publish, QoS,
+    Reason, RetainHandling, Sender, Suback, Subscribe, SubscribeOptions, TopicBuf, Unsubscribe,
+    Version, Violation,
 };
 
+use crate::copies::{self, Copies};
 use crate::forward::{Refusal, forward};
 use crate::oversize::{self, Front};
 use crate::remote::{self, Login, RemoteLimits};
@@ -97,6 +99,7 @@ pub struct Relay {
     state_topic: Option<String>,
     phase: Phase,
     remote: RemoteLimits,
+    copies: Copies,
     sides: [Peer; 2],
     actions: VecDeque<Action>,
     counts: Counts,
@@ -172,8 +175,10 @@ impl Relay {
                 packet_bytes_max: u32::MAX,
                 qos_max: QoS::ExactlyOnce,
                 retain_available: true,
+                has_subscription_ids: false,
                 keep_alive_secs: settings.keep_alive_secs,
             },
+            copies: Copies::default(),
             sides,
             actions: VecDeque::new(),
             counts: Counts::default(),
@@ -400,6 +405,9 @@ impl Relay {
     }
 
     fn on_publish(&mut self, from: Side, publish: &Publish<'_>) {
+        if from == Side::Remote && self.copies.is_surplus(publish.topic, publish.properties) {
+            return self.refuse(from, publish, Refusal::Copy);
+        }
         let Self { settings, ways, remote, sides, .. } = self;
         let out = &mut sides[from.other() as usize].out;
         match (forward(settings, ways, remote, from, publish, out), from) {
@@ -412,7 +420,8 @@ impl Relay {
     fn refuse(&mut self, from: Side, publish: &Publish<'_>, refusal: Refusal) {
         self.counts.refused[from as usize][refusal as usize] += 1;
         let is_reported = &mut self.reported[from as usize][refusal as usize];
-        if !std::mem::replace(is_reported, true) {
+        // A surplus copy is nothing that an operator could mend.
+        if refusal != Refusal::Copy && !std::mem::replace(is_reported, true) {
             let topic = publish.topic.to_owned();
             self.actions.push_back(Action::Dropped { from, refusal, topic });
         }
@@ -457,6 +466,7 @@ impl Relay {
         let reason = suback.reasons.first().map_or(Reason::SUCCESS, |code| Reason(*code));
         if reason.is_error() {
             self.peer(side).refused.push(filter.clone());
+            self.copies.remove(&filter);
             self.actions.push_back(Action::Refused(Refused { side, filter, reason }));
             if side == Side::Remote {
                 self.subscribe_at_remote();
@@ -495,6 +505,12 @@ impl Relay {
             }
         }
         self.subscribe_at_remote();
+        let remote = &self.sides[Side::Remote as usize];
+        let is_known = |filter| remote.earlier.contains(filter);
+        if !remote.earlier.is_empty() && !remote.subscribed.iter().all(is_known) {
+            // Queued copies may lack that of a new subscription.
+            self.copies.relay_all();
+        }
         for side in Side::ALL {
             for filter in std::mem::take(&mut self.peer(side).earlier) {
                 self.unsubscribe_at(side, filter);
@@ -531,6 +547,12 @@ impl Relay {
         if peer.subscribed.contains(&filter) {
             return;
         }
+        let mut properties = PropertyBuf::new();
+        if side == Side::Remote && self.remote.has_subscription_ids {
+            properties.push(Property::SubscriptionId(copies::id_of(&filter)));
+            self.copies.add(&filter, qos);
+        }
+        let peer = &mut self.sides[side as usize];
         let packet_id = peer.take_id();
         let options = SubscribeOptions {
             qos,
@@ -540,7 +562,7 @@ impl Relay {
         };
         let mut filters = FilterBuf::new();
         filters.push(&filter, options);
-        let (properties, filters) = (Properties::EMPTY, filters.as_filters());
+        let (properties, filters) = (properties.as_properties(), filters.as_filters());
         let packet = Packet::Subscribe(Subscribe { packet_id, properties, filters });
         packet.encode(version, &mut peer.out);
         peer.subscribed.insert(filter.clone());
@@ -612,8 +634,6 @@ const NOT_RELAYED: Reason = Reason::IMPLEMENTATION_SPECIFIC_ERROR;
 
 #[cfg(test)]
 mod tests {
-    use codec::{Property, PropertyBuf};
-
     use super::*;
     use crate::HOPS_PROPERTY;
     use crate::settings::tests::settings;

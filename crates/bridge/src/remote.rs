@@ -24,6 +24,8 @@ pub struct RemoteLimits {
     pub packet_bytes_max: u32,
     pub qos_max: QoS,
     pub retain_available: bool,
+    /// False with MQTT 3.1.1.
+    pub has_subscription_ids: bool,
     /// 0: none.
     pub keep_alive_secs: u16,
 }
@@ -70,6 +72,7 @@ impl RemoteLimits {
             packet_bytes_max: u32::MAX,
             qos_max: QoS::ExactlyOnce,
             retain_available: true,
+            has_subscription_ids: settings.version >= Version::V5,
             keep_alive_secs: settings.keep_alive_secs,
         };
         for property in connack.properties.iter() {
@@ -80,6 +83,9 @@ impl RemoteLimits {
                     limits.qos_max = QoS::from_bits(max).unwrap_or(QoS::AtMostOnce);
                 }
                 Property::RetainAvailable(is_available) => limits.retain_available = is_available,
+                Property::SubscriptionIdAvailable(is_available) => {
+                    limits.has_subscription_ids = is_available;
+                }
                 Property::ServerKeepAliveSecs(secs) => limits.keep_alive_secs = secs,
                 _ => {}
             }

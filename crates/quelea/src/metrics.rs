@@ -369,8 +369,9 @@ fn write_bridges(text: &mut String, bridges: &[BridgeFigures]) {
 }
 
 const BRIDGE_REFUSED_HELP: &str = "Messages that a bridge has not relayed. Reasons: no topic map \
-     (unmapped), an invalid topic (topic), hops_max (hops). The receiver accepts no packet of this \
-     size (size), or no such QoS (qos), or has answered with an error code (rejected).";
+     (unmapped), an invalid topic (topic), hops_max (hops), another copy was relayed \
+     (copy). The receiver accepts no packet of this size (size), or no such QoS (qos), or has \
+     answered with an error code (rejected).";
 
 fn write_bans(text: &mut String, limiter: &ConnectionLimiter) {
     let name = "quelea_bans_enforced_total";
