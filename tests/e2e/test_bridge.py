@@ -393,21 +393,24 @@ def test_a_kill_beside_mosquitto_loses_nothing_and_doubles_nothing(
         assert len(payloads) == len(set(payloads)), payloads
 
 
-def test_a_ring_of_three_brokers_does_not_relay_for_ever(start):
+def ring_of_three(start, topics_of, **keys):
+    """Three brokers, each with a bridge to the next one."""
     ports = [free_port() for _ in range(3)]
-    keys = {"hops_max": 5}
     ring = [
         start(
             FIXED.format(port)
-            + bridge_to(ports[(index + 1) % 3], ["t both 1"], name=f"b{index}", **keys)
+            + bridge_to(ports[(index + 1) % 3], topics_of(index), name=f"b{index}", **keys)
         )
         for index, port in enumerate(ports)
     ]
     for index, broker in enumerate(ring):
         eventually(lambda: is_connected(broker, f"b{index}"), "the bridge")
-    with Peer(ports[0]).accepted(client_id="one") as one:
-        one.send(publish("t", b"round", 1, 1))
-        one.expect(PUBACK)
+    return ring
+
+
+def test_a_ring_of_three_brokers_does_not_relay_for_ever(start):
+    ring = ring_of_three(start, lambda _: ["t both 1"], hops_max=5)
+    Publisher(ring[0].port(), "t", 1).publish("round")
 
     def dropped():
         counts = [broker.metrics() for broker in ring]
@@ -415,6 +418,30 @@ def test_a_ring_of_three_brokers_does_not_relay_for_ever(start):
 
     # One copy in each direction.
     assert eventually(lambda: dropped() == 2, "the end of the copies")
+
+
+def test_a_ring_of_three_brokers_over_3_1_1_relays_without_end(start):
+    """No property counts bridges there. The documentation warns of it."""
+    ring = ring_of_three(start, lambda _: ["t both 1"], protocol="3.1.1", hops_max=5)
+    Publisher(ring[0].port(), "t", 1).publish("round")
+    eventually(lambda: all(relayed(broker) > 100 for broker in ring), "many rounds")
+
+
+def test_a_ring_over_3_1_1_in_which_each_bridge_relays_topics_of_its_ends_has_no_loop(start):
+    def topics_of(index):
+        return [f"site{index}/# out 1", f"site{(index + 1) % 3}/# in 1"]
+
+    ring = ring_of_three(start, topics_of, protocol="3.1.1")
+    listeners = [listening(broker.port(), "#") for broker in ring]
+    for payload in ("one", "two"):
+        for site, broker in enumerate(ring):
+            Publisher(broker.port(), f"site{site}/a", 1).publish(payload)
+            for listener in listeners:
+                assert listener.message()[:2] == (f"site{site}/a", payload.encode())
+    # Each message has crossed two bridges.
+    eventually(lambda: sum(relayed(broker) for broker in ring) == 12, "the counts")
+    for listener in listeners:
+        listener.close()
 
 
 def test_a_bridge_uses_the_next_address_a_password_and_a_namespace(start, passwords):
