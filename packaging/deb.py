@@ -87,7 +87,7 @@ class Package:
         )
         self.put_zipped(f"{folder}/changelog.Debian", entry)
 
-    def finish(self, binary, out, compression):
+    def finish(self, binary, out, quick):
         """Writes the control files, and the package; its path."""
         control = self.tree / "DEBIAN"
         control.mkdir(exist_ok=True)
@@ -108,6 +108,7 @@ class Package:
                 path.chmod(0o755)
             os.utime(path, (epoch(), epoch()))
         package = out / f"{self.name}_{self.version}_{machine(binary)[1]}.deb"
+        compression = ("-Zxz", "-z0") if quick else ("-Zxz",)
         subprocess.run(
             ["dpkg-deb", "--root-owner-group", *compression, "--build", str(self.tree), str(package)],
             env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch())},
@@ -158,7 +159,7 @@ def libraries(binary):
     return found.strip().removeprefix("shlibs:Depends=").split(", ")
 
 
-def build(program, binaries, pages_from, version, data, out, compression=("-Zxz",)):
+def build(program, binaries, pages_from, version, data, out, quick=False):
     """Builds the package of a program; its path."""
     name = PROGRAMS[program]
     binary = binaries / program
@@ -195,7 +196,7 @@ def build(program, binaries, pages_from, version, data, out, compression=("-Zxz"
         overrides = HERE / f"{name}.lintian-overrides"
         if overrides.exists():
             package.put(f"usr/share/lintian/overrides/{name}", overrides.read_bytes())
-        return package.finish(target, out, compression)
+        return package.finish(target, out, quick)
 
 
 def main():
@@ -207,14 +208,13 @@ def main():
     parser.add_argument("--only", choices=list(PROGRAMS), help="build one package only")
     parser.add_argument("--quick", action="store_true", help="compress little, for tests")
     args = parser.parse_args()
-    compression = ("-Zxz", "-z0") if args.quick else ("-Zxz",)
     args.out.mkdir(parents=True, exist_ok=True)
     data = metadata()
     version = args.version or f"{package_version()}-1"
     for program in [args.only] if args.only else PROGRAMS:
         pages = args.pages_from or args.binaries
         folders = (args.binaries.resolve(), pages.resolve())
-        print(build(program, *folders, version, data, args.out, compression))
+        print(build(program, *folders, version, data, args.out, args.quick))
 
 
 if __name__ == "__main__":

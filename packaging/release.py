@@ -4,8 +4,8 @@ bills of materials, and checksums of all.
 
 `packaging/release.py` refuses a changed work tree and a version without a heading in CHANGELOG.md.
 `--draft` allows both, to try it. `--native` leaves out the static programs, and with them all of
-arm64. `--programs FOLDER` takes programs that are built already, and implies `--native`. At the end
-it prints the command that sets the tag.
+arm64. `--programs FOLDER` takes programs that are built already, and implies `--native`. `--quick`
+compresses little. At the end it prints the command that sets the tag.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def faults(number):
         yield f"CHANGELOG.md: the heading `## {number}` has no date (YYYY-MM-DD)"
 
 
-def archive(program, programs, native, number, data, out):
+def archive(program, programs, native, number, data, out, quick):
     """Packs a program with what belongs to it; the path of the archive."""
     binary = programs / program
     installed = PROGRAMS[program]
@@ -78,7 +78,7 @@ def archive(program, programs, native, number, data, out):
             for file in SERVICE_FILES:
                 shutil.copyfile(ROOT / file, folder / file)
         path = out / f"{name}.tar.gz"
-        with tarfile.open(path, "w:gz") as tar:
+        with tarfile.open(path, "w:gz", compresslevel=1 if quick else 9) as tar:
             tar.add(folder, arcname=name, filter=without_builder)
     return path
 
@@ -105,15 +105,15 @@ def chart(number, out):
     return [out / f"quelea-{number}.tgz"]
 
 
-def artefacts(native, others, out):
+def artefacts(native, others, out, quick):
     """Writes all artefacts of the programs in these folders; their paths."""
     number, data = package_version(), metadata()
     for programs in [native, *others]:
         for program in PROGRAMS:
-            yield archive(program, programs, native, number, data, out)
+            yield archive(program, programs, native, number, data, out, quick)
     for programs in [native, *(folder for folder in others if FOREIGN in folder.parts)]:
         for program in PROGRAMS:
-            yield deb.build(program, programs, native, f"{number}-1", data, out)
+            yield deb.build(program, programs, native, f"{number}-1", data, out, quick)
         yield image.write(programs / "quelea", number, out)
     for program, installed in PROGRAMS.items():
         path = out / f"{installed}-{number}.cdx.json"
@@ -127,6 +127,7 @@ def main():
     parser.add_argument("--draft", action="store_true", help="of an unfinished version")
     parser.add_argument("--native", action="store_true", help="without static programs")
     parser.add_argument("--programs", type=Path, help="folder of programs that are built already")
+    parser.add_argument("--quick", action="store_true", help="compress little, for tests")
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     number = version()
@@ -144,7 +145,7 @@ def main():
         if not args.native:
             others = [static.build(target, "release") for target in static.TARGETS]
     args.out.mkdir(parents=True, exist_ok=True)
-    paths = list(artefacts(native.resolve(), others, args.out))
+    paths = list(artefacts(native.resolve(), others, args.out, args.quick))
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in paths]
     (args.out / "SHA256SUMS").write_text("".join(sums))
     for path in paths:

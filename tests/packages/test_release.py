@@ -15,7 +15,7 @@ from conftest import BINARIES, ROOT, run, script
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
     out = tmp_path_factory.mktemp("release")
-    script("release.py", "--draft", "--programs", BINARIES, "--out", out)
+    script("release.py", "--draft", "--quick", "--programs", BINARIES, "--out", out)
     return out
 
 
