@@ -125,11 +125,11 @@ class Broker:
             time.sleep(0.01)
         raise AssertionError("no such event in the log:\n" + self.log_text())
 
-    def reload(self):
-        """SIGHUP; returns when the broker begins to say that it has read its files again."""
+    def reload(self, what="reloaded"):
+        """SIGHUP; returns when the broker has logged that it reloaded its files, or these."""
         seen = len(self.log)
         self.process.send_signal(signal.SIGHUP)
-        self.wait_for_log(lambda event: "reloaded" in event["message"], seen)
+        self.wait_for_log(lambda event: what in event["message"], seen)
 
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)

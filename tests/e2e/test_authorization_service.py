@@ -145,7 +145,7 @@ def test_answers_are_remembered_until_a_reload_or_the_api_clears_them(broker, ru
     assert rules.asked() == [("publish", "a")] and sum_of(broker, HITS) == 2
     rules.allowed.clear()
     assert published(peer, "a", 4) == 0x10, "as it was"
-    broker.reload()
+    broker.reload("access rules reloaded")
     assert published(peer, "a", 5) == NOT_AUTHORIZED
     rules.allowed.add(("publish", "a"))
     assert published(peer, "a", 6) == NOT_AUTHORIZED, "a denial is remembered, too"
