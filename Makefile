@@ -40,8 +40,8 @@ check: ## three minutes: clippy, unit tests of all crates, a few simulated world
 		$(CARGO) run -q -p quelea-sim -- 0 200 $$kind --all || exit 1; done
 
 .PHONY: test
-test: setup ## everything that must pass (SUITES="unit e2e": only these; tests/run.py --list names them)
-	@python3 tests/run.py $(SUITES)
+test: ## everything that must pass (SUITES="unit e2e": only these; tests/run.py --list names them)
+	@python3 tests/run.py --setup $(SUITES)
 
 .PHONY: e2e
 e2e: ## only the end-to-end tests with foreign clients

@@ -2,6 +2,7 @@
 """Runs the test suites one after another and ends with one line: `N passed, N failed`.
 
 `tests/run.py` runs all of them; `tests/run.py SUITE...` only those named. `--list` names them.
+`--setup` installs what they need (`tests/setup`) while the first suite compiles.
 Every suite is a command with its own runner; this file only counts what they report, and a suite
 that ends with an error without having counted a failure counts as one failure itself.
 """
@@ -21,8 +22,10 @@ VENV = ROOT / "tests/e2e/.venv/bin"
 QUELEA = ROOT / "target/debug/quelea"
 PAGES = ROOT / "tests/pages/.venv/bin/python"
 PYTEST = [str(VENV / "python"), "-m", "pytest", "-q"]
-# End-to-end tests wait most of the time: three files at once keep two cores busy.
-PROCESSES = ["-n", "3", "--dist", "loadfile"]
+# End-to-end tests wait most of the time: four files at once use a third of a core, a siege uses one.
+WAITING = ["-n", "5", "--dist", "loadfile"]
+# Packages are compressed.
+BUSY = ["-n", "3", "--dist", "loadfile"]
 
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed")
 PYTEST_RESULT = re.compile(r"(\d+) (passed|failed|errors?)\b")
@@ -73,14 +76,15 @@ def count_nothing(_line):
 # in one go: another selection of packages or targets would have other features, and compile again.
 SUITES = [
     ("build", ["cargo", "test", "--workspace", "--no-run"], count_nothing),
-    ("unit", ["python3", "tests/units.py"], count_cargo),
-    # With a server that others wrote. All crates are named, so that nothing is built again.
+    # With a server that others wrote. All crates are named, so that nothing is built again. Later it
+    # would wait for the lock of the cargo that lints beside.
     (
         "foreign",
         ["cargo", "test", "--workspace", "--test", "blocking", "--", "--ignored"],
         count_cargo,
     ),
-    ("e2e", [*PYTEST, *PROCESSES, "--durations=10", "tests/e2e"], count_pytest),
+    ("unit", ["python3", "tests/units.py"], count_cargo),
+    ("e2e", [*PYTEST, *WAITING, "--durations=10", "tests/e2e"], count_pytest),
     (
         "e2e-js",
         ["node", "--test", "--test-reporter=tap", "tests/e2e/mqttjs.test.js"],
@@ -91,7 +95,7 @@ SUITES = [
     ("tools", [*PYTEST, "tests/tools"], count_pytest),
     ("tutorials", ["python3", "tests/tutorials/run.py"], count_guard),
     # Installs packages of the debug build in a root directory of its own: needs root.
-    ("packages", [*PYTEST, *PROCESSES, "tests/packages"], count_pytest),
+    ("packages", [*PYTEST, *BUSY, "tests/packages"], count_pytest),
     # Three brokers on three NATS servers; `make cluster-test` is the long form.
     ("cluster", ["python3", "tests/cluster/rounds.py", "--short"], count_cluster),
     # The hot path in instructions, against the committed baseline: see its own help.
@@ -103,9 +107,13 @@ SUITES = [
 # two at a time would leave both idle.
 TEST_THREADS_MIN = 4
 
-# These work with low priority while tests wait for real time: suite, and what is begun with it.
+# Suites that begin with another one, if that is wanted, as tests wait for real time: which, and how
+# nice they are. They are reported in their own turn. The tutorials have a network of their own.
+BESIDE = {"lint": ("unit", 19), "tutorials": ("e2e", 0)}
 # Suites that need it find it done, or do the rest.
 BUILD_OF_GUARD = ["python3", "tests/instructions.py", "--build"]
+# The suite `unit` runs them as well.
+LINT_WITHOUT_UNITS = ["formatting", "spelling", "clippy", "documentation", "dependencies"]
 # Suites that use nothing that `build` makes.
 WITHOUT_BUILD = {"lint"}
 
@@ -126,10 +134,11 @@ def begin(command, output, nice=0):
 
 def begin_beside(name, wanted, beside):
     """Starts what can be done while the suite `name` runs."""
-    if name == "unit" and "lint" in wanted:
-        log = tempfile.TemporaryFile("w+", errors="replace")
-        command = next(command for suite, command, _ in SUITES if suite == "lint")
-        beside["lint"] = (begin(command, log, nice=19), log)
+    for suite, command, _ in SUITES:
+        if suite in wanted and BESIDE.get(suite, (None,))[0] == name:
+            log = tempfile.TemporaryFile("w+", errors="replace")
+            more = LINT_WITHOUT_UNITS if suite == "lint" else []
+            beside[suite] = (begin([*command, *more], log, BESIDE[suite][1]), log)
     if name == "e2e" and "instructions" in wanted:
         beside["build of the guard"] = (begin(BUILD_OF_GUARD, subprocess.DEVNULL, nice=19), None)
 
@@ -172,8 +181,25 @@ def run_suite(name, command, count, beside):
     return (passed, failed, took)
 
 
+class Setup:
+    """`tests/setup` at work, if it is wanted: what it prints comes when it has ended."""
+
+    def __init__(self, is_wanted, names):
+        self.log = tempfile.TemporaryFile("w+", errors="replace")
+        self.child = begin(["tests/setup", *names], self.log) if is_wanted else None
+
+    def wait(self):
+        """Whether all is there."""
+        if self.child is None:
+            return True
+        code, self.child = self.child.wait(), None
+        self.log.seek(0)
+        print(self.log.read(), end="", flush=True)
+        return code == 0
+
+
 def main():
-    names = sys.argv[1:]
+    names = [name for name in sys.argv[1:] if name != "--setup"]
     if names == ["--list"]:
         print("\n".join(name for name, _, _ in SUITES))
         return 0
@@ -185,11 +211,15 @@ def main():
     wanted = set(names) or known
     if wanted - WITHOUT_BUILD:
         wanted |= {"build"}
+    setup = Setup("--setup" in sys.argv, names)
     results, beside = {}, {}
     with defaults_taken():
         for name, command, count in SUITES:
             if name not in wanted:
                 continue
+            if name != "build" and not setup.wait():
+                print("setup failed", file=sys.stderr)
+                return 1
             begin_beside(name, wanted, beside)
             results[name] = run_suite(name, command, count, beside)
             if name == "build" and results[name][1]:
