@@ -1,0 +1,289 @@
+//! A relay between brokers that are packets.
+
+use codec::{
+    Ack, AckKind, Connack, Packet, Properties, Property, PropertyBuf, Publish, QoS, Reason, Sender,
+    Suback, Version,
+};
+
+use super::messages::NOT_RELAYED;
+use super::*;
+use crate::HOPS_PROPERTY;
+use crate::settings::tests::settings;
+
+/// A relay whose brokers have answered with these CONNACKs.
+fn opened(settings: Settings, local_present: bool, remote: &Connack<'_>) -> Relay {
+    let version = settings.version;
+    let mut relay = Relay::new(Arc::new(settings), &Login::default(), 0);
+    take(&mut relay, Side::Remote);
+    give(&mut relay, Side::Remote, version, &Packet::Connack(*remote)).unwrap();
+    let local = connack(local_present, Properties::EMPTY);
+    give(&mut relay, Side::Local, Version::V5, &Packet::Connack(local)).unwrap();
+    relay
+}
+
+fn connack(session_present: bool, properties: Properties<'_>) -> Connack<'_> {
+    Connack { session_present, reason: Reason::SUCCESS, properties }
+}
+
+fn up(version: Version, lines: &[&str], properties: Properties<'_>) -> Relay {
+    let mut relay = opened(settings(version, lines), false, &connack(false, properties));
+    for side in Side::ALL {
+        let version = relay.version_of(side);
+        for id in relay.peer(side).asked.clone().into_keys() {
+            let suback = Suback { packet_id: id, properties: Properties::EMPTY, reasons: &[1] };
+            give(&mut relay, side, version, &Packet::Suback(suback)).unwrap();
+        }
+        take(&mut relay, side);
+    }
+    assert!(relay.is_up());
+    while relay.next_action().is_some() {}
+    relay
+}
+
+fn give(
+    relay: &mut Relay,
+    side: Side,
+    version: Version,
+    packet: &Packet<'_>,
+) -> Result<usize, Down> {
+    let mut bytes = Vec::new();
+    packet.encode(version, &mut bytes);
+    relay.on_bytes(side, &bytes, 0)
+}
+
+/// What is to be written to a side.
+fn take(relay: &mut Relay, side: Side) -> Vec<u8> {
+    let bytes = relay.unwritten(side).to_vec();
+    relay.on_written(side, bytes.len(), 0);
+    bytes
+}
+
+fn message<'a>(topic: &'a str, qos: QoS, properties: Properties<'a>) -> Publish<'a> {
+    let packet_id = if qos == QoS::AtMostOnce { 0 } else { 7 };
+    let (dup, retain, payload) = (false, true, &b"payload"[..]);
+    Publish { dup, qos, retain, topic, packet_id, properties, payload }
+}
+
+fn ack_bytes(version: Version, kind: AckKind, reason: Reason) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Packet::Ack(Ack::new(kind, 7, reason)).encode(version, &mut bytes);
+    bytes
+}
+
+const NONE: Properties<'static> = Properties::EMPTY;
+
+#[test]
+fn a_message_keeps_its_identifier_and_its_own_properties() {
+    let mut relay = up(Version::V5, &["# both 2 here/ there/"], NONE);
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::SubscriptionId(3)).push(Property::MessageExpirySecs(9));
+    properties.push(Property::User(HOPS_PROPERTY, "2"));
+    let publish = message("here/a", QoS::ExactlyOnce, properties.as_properties());
+    give(&mut relay, Side::Local, Version::V5, &Packet::Publish(publish)).unwrap();
+    let bytes = take(&mut relay, Side::Remote);
+    let decoded = codec::decode(&bytes, Version::V5, Sender::Client, 1_000).unwrap();
+    let Some((Packet::Publish(got), _)) = decoded else { panic!("{decoded:?}") };
+    assert_eq!((got.topic, got.packet_id, got.qos), ("there/a", 7, QoS::ExactlyOnce));
+    assert!(got.retain);
+    let properties: Vec<_> = got.properties.iter().collect();
+    let hops = Property::User(HOPS_PROPERTY, "3");
+    assert_eq!(properties, [Property::MessageExpirySecs(9), hops]);
+    assert_eq!(relay.counts().sent, 1);
+}
+
+#[test]
+fn acknowledgements_are_passed_on_with_their_reasons() {
+    let mut relay = up(Version::V5, &["# both 2 here/ there/"], NONE);
+    let refused = Ack::new(AckKind::Puback, 7, Reason::QUOTA_EXCEEDED);
+    give(&mut relay, Side::Remote, Version::V5, &Packet::Ack(refused)).unwrap();
+    let passed = ack_bytes(Version::V5, AckKind::Puback, Reason::QUOTA_EXCEEDED);
+    assert_eq!(take(&mut relay, Side::Local), passed);
+    assert_eq!(relay.counts().rejected, [1, 0]);
+    let mut old = up(Version::V311, &["# both 2 here/ there/"], NONE);
+    give(&mut old, Side::Local, Version::V5, &Packet::Ack(refused)).unwrap();
+    let passed = ack_bytes(Version::V311, AckKind::Puback, Reason::SUCCESS);
+    assert_eq!(take(&mut old, Side::Remote), passed);
+    assert_eq!(old.counts().rejected, [0, 1]);
+}
+
+#[test]
+fn a_message_that_is_not_relayed_is_answered_and_reported_once() {
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::PacketBytesMax(60)).push(Property::QosMax(1));
+    let mut relay = up(Version::V5, &["a/# out 2  "], properties.as_properties());
+    let mut hops = PropertyBuf::new();
+    hops.push(Property::User(HOPS_PROPERTY, "4"));
+    let mut strange = PropertyBuf::new();
+    strange.push(Property::User(HOPS_PROPERTY, "many"));
+    let long = format!("a/{}", "x".repeat(60));
+    let cases = [
+        (message("b", QoS::AtLeastOnce, NONE), Refusal::Unmapped),
+        (message("a/b", QoS::AtLeastOnce, hops.as_properties()), Refusal::Hops),
+        (message("a/b", QoS::AtLeastOnce, strange.as_properties()), Refusal::Hops),
+        (message(&long, QoS::AtLeastOnce, NONE), Refusal::Size),
+        (message("a/b", QoS::ExactlyOnce, NONE), Refusal::Qos),
+    ];
+    let mut reported = Vec::new();
+    for (publish, refusal) in cases {
+        let before = relay.counts().refused[0][refusal as usize];
+        give(&mut relay, Side::Local, Version::V5, &Packet::Publish(publish)).unwrap();
+        let kind = if publish.qos == QoS::ExactlyOnce { AckKind::Pubrec } else { AckKind::Puback };
+        let expected = ack_bytes(Version::V5, kind, NOT_RELAYED);
+        assert_eq!(take(&mut relay, Side::Local), expected, "{refusal:?}");
+        assert_eq!(take(&mut relay, Side::Remote), [], "{refusal:?}");
+        assert_eq!(relay.counts().refused[0][refusal as usize], before + 1);
+        while let Some(Action::Dropped { refusal, .. }) = relay.next_action() {
+            reported.push(refusal);
+        }
+    }
+    assert_eq!(reported, [Refusal::Unmapped, Refusal::Hops, Refusal::Size, Refusal::Qos]);
+}
+
+/// The remote may have accepted it before it became too large, and know its identifier.
+#[test]
+fn a_repetition_is_refused_once_the_other_side_has_released_it() {
+    let mut relay = up(Version::V311, &["a out 2  "], NONE);
+    let publish = Publish { dup: true, ..message("b", QoS::ExactlyOnce, NONE) };
+    give(&mut relay, Side::Local, Version::V5, &Packet::Publish(publish)).unwrap();
+    assert_eq!(take(&mut relay, Side::Local), []);
+    let pubrel = ack_bytes(Version::V311, AckKind::Pubrel, Reason::SUCCESS);
+    assert_eq!(take(&mut relay, Side::Remote), pubrel);
+    let pubcomp = Ack::new(AckKind::Pubcomp, 7, Reason::SUCCESS);
+    give(&mut relay, Side::Remote, Version::V311, &Packet::Ack(pubcomp)).unwrap();
+    let refused = ack_bytes(Version::V5, AckKind::Pubrec, NOT_RELAYED);
+    assert_eq!(take(&mut relay, Side::Local), refused);
+}
+
+#[test]
+fn a_remote_without_retained_messages_gets_an_ordinary_one() {
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::RetainAvailable(false));
+    let mut relay = up(Version::V5, &["a out 1  "], properties.as_properties());
+    let publish = message("a", QoS::AtMostOnce, NONE);
+    give(&mut relay, Side::Local, Version::V5, &Packet::Publish(publish)).unwrap();
+    assert_eq!(take(&mut relay, Side::Remote)[0], 0x30);
+}
+
+#[test]
+fn the_window_is_the_smaller_of_both() {
+    for (remote, expected) in [(None, 10), (Some(3), 3), (Some(99), 10)] {
+        let mut properties = PropertyBuf::new();
+        if let Some(max) = remote {
+            properties.push(Property::ReceiveMax(max));
+        }
+        let mut relay = opened(
+            settings(Version::V5, &["a out 1  "]),
+            false,
+            &connack(false, properties.as_properties()),
+        );
+        let action = relay.next_action();
+        assert_eq!(action, Some(Action::OpenLocal { receive_max: expected }));
+    }
+}
+
+#[test]
+fn a_side_that_does_not_read_stops_the_other() {
+    let mut relay = up(Version::V311, &["a both 1  "], NONE);
+    let mut bytes = Vec::new();
+    message("a", QoS::AtMostOnce, NONE).encode(Version::V5, &mut bytes);
+    let packet_len = bytes.len();
+    let many = bytes.repeat(OUT_BYTES_MAX / 5);
+    let taken = relay.on_bytes(Side::Local, &many, 0).unwrap();
+    assert!(taken < many.len() && taken.is_multiple_of(packet_len));
+    let waiting = relay.unwritten(Side::Remote).len();
+    assert!((OUT_BYTES_MAX..OUT_BYTES_MAX + packet_len).contains(&waiting), "{waiting}");
+    assert!(!relay.takes(Side::Local) && relay.takes(Side::Remote));
+    // It goes on where it has stopped.
+    relay.on_written(Side::Remote, waiting, 0);
+    assert!(relay.on_bytes(Side::Local, &many[taken..], 0).unwrap() > 0);
+}
+
+#[test]
+fn a_refused_subscription_is_reported_and_the_bridge_is_up() {
+    let mut relay = opened(settings(Version::V311, &["a in 1  "]), false, &connack(false, NONE));
+    let suback = Suback { packet_id: u16::MAX, properties: NONE, reasons: &[0x80] };
+    give(&mut relay, Side::Remote, Version::V311, &Packet::Suback(suback)).unwrap();
+    let (side, filter, reason) = (Side::Remote, "a".to_owned(), Reason::UNSPECIFIED_ERROR);
+    let actions: Vec<_> = std::iter::from_fn(|| relay.next_action()).collect();
+    let refused = Action::Refused(Refused { side, filter, reason });
+    assert_eq!(actions[2..], [refused, Action::Up]);
+}
+
+#[test]
+fn a_remote_that_does_not_answer_a_ping_is_left() {
+    let mut relay = up(Version::V311, &["a out 1  "], NONE);
+    relay.on_tick(44_999, true).unwrap();
+    assert_eq!(take(&mut relay, Side::Remote), []);
+    relay.on_tick(45_000, true).unwrap();
+    assert_eq!(take(&mut relay, Side::Remote), [0xC0, 0]);
+    // While its bytes are not read, an answer may wait among them.
+    relay.on_tick(105_000, false).unwrap();
+    relay.on_tick(104_999, true).unwrap();
+    assert_eq!(relay.on_tick(105_000, true), Err(Down::Silent));
+    give(&mut relay, Side::Remote, Version::V311, &Packet::Pingresp).unwrap();
+    relay.on_tick(105_000, true).unwrap();
+}
+
+#[test]
+fn a_remote_that_does_not_know_bridges_is_told_apart_from_a_refusal() {
+    let refused = Connack { reason: Reason::UNSUPPORTED_PROTOCOL_VERSION, ..connack(false, NONE) };
+    let packet = Packet::Connack(refused);
+    let begun = |is_announced| {
+        let own = Settings { is_announced, ..settings(Version::V311, &["a out 1  "]) };
+        let mut relay = Relay::new(Arc::new(own), &Login::default(), 0);
+        give(&mut relay, Side::Remote, Version::V311, &packet).unwrap_err()
+    };
+    assert_eq!(begun(true), Down::Unannounced);
+    assert!(matches!(begun(false), Down::ConnectRefused { side: Side::Remote, .. }));
+}
+
+#[test]
+fn a_message_of_an_old_remote_that_is_too_large_is_answered_and_skipped() {
+    let mut relay = up(Version::V311, &["a in 1  "], NONE);
+    let large = Publish { payload: &[0x30; 2_000], ..message("a", QoS::AtLeastOnce, NONE) };
+    let mut bytes = Vec::new();
+    large.encode(Version::V311, &mut bytes);
+    message("a", QoS::AtMostOnce, NONE).encode(Version::V311, &mut bytes);
+    // In pieces, as they come.
+    let mut waiting = Vec::new();
+    for piece in bytes.chunks(5) {
+        waiting.extend_from_slice(piece);
+        let taken = relay.on_bytes(Side::Remote, &waiting, 0).unwrap();
+        waiting.drain(..taken);
+    }
+    assert_eq!(waiting, []);
+    assert_eq!(relay.counts().refused[1][Refusal::Size as usize], 1);
+    assert_eq!(relay.counts().received, 1);
+    let puback = ack_bytes(Version::V311, AckKind::Puback, Reason::SUCCESS);
+    assert_eq!(take(&mut relay, Side::Remote), puback);
+}
+
+#[test]
+fn subscriptions_that_are_gone_are_removed() {
+    let own = Arc::new(settings(Version::V311, &["a in 1  "]));
+    let mut relay = Relay::new(own, &Login::default(), 0);
+    relay.set_earlier(Side::Remote, vec!["old/#".into()]);
+    take(&mut relay, Side::Remote);
+    let connack = Packet::Connack(connack(false, NONE));
+    give(&mut relay, Side::Remote, Version::V311, &connack).unwrap();
+    give(&mut relay, Side::Local, Version::V5, &connack).unwrap();
+    let bytes = take(&mut relay, Side::Remote);
+    let unsuback = [0xB0, 2, 0xFF, 0xFE];
+    assert!(!relay.is_up());
+    let wanted = b"\xA2\x09\xFF\xFE\x00\x05old/#";
+    assert!(bytes.ends_with(wanted), "{bytes:?}");
+    relay.on_bytes(Side::Remote, &[0x90, 3, 0xFF, 0xFF, 1], 0).unwrap();
+    assert!(!relay.is_up());
+    relay.on_bytes(Side::Remote, &unsuback, 0).unwrap();
+    assert!(relay.is_up());
+}
+
+#[test]
+fn a_covered_filter_is_subscribed_to_once_the_wider_one_is_refused() {
+    let lines = ["a/# in 1  ", "a/b in 1  ", "a/c in 2  "];
+    let mut relay = opened(settings(Version::V311, &lines), false, &connack(false, NONE));
+    let asked = |relay: &Relay| relay.sides[1].asked.values().cloned().collect::<Vec<_>>();
+    assert_eq!(asked(&relay), ["a/c", "a/#"]);
+    relay.on_bytes(Side::Remote, &[0x90, 3, 0xFF, 0xFF, 0x80], 0).unwrap();
+    assert_eq!(asked(&relay), ["a/b", "a/c"]);
+}
