@@ -1,5 +1,6 @@
 //! The relay of one bridge, from its CONNECT at the remote to the end of either connection.
 
+mod keep_alive;
 mod messages;
 mod report;
 mod side;
@@ -18,6 +19,7 @@ use crate::oversize::{self, Front};
 use crate::remote::{self, Login, RemoteLimits};
 use crate::settings::{Settings, Ways};
 use crate::stale::Release;
+use keep_alive::{Due, KeepAlive};
 pub use report::{Action, Counts, Down, Refused};
 use side::Peer;
 pub use side::Side;
@@ -39,10 +41,7 @@ pub struct Relay {
     counts: Counts,
     /// Reasons of which a first message was reported, by sender.
     reported: [[bool; Refusal::ALL.len()]; 2],
-    sent_ms: u64,
-    heard_ms: u64,
-    /// When the PINGREQ without an answer was sent.
-    pinged_ms: Option<u64>,
+    keep_alive: KeepAlive,
     /// Bytes to come of a message that is too large.
     skipped: usize,
 }
@@ -80,9 +79,7 @@ impl Relay {
             actions: VecDeque::new(),
             counts: Counts::default(),
             reported: Default::default(),
-            sent_ms: now_ms,
-            heard_ms: now_ms,
-            pinged_ms: None,
+            keep_alive: KeepAlive::new(now_ms),
             skipped: 0,
             settings,
         }
@@ -102,7 +99,7 @@ impl Relay {
     /// Why both connections are to be closed.
     pub fn on_bytes(&mut self, side: Side, bytes: &[u8], now_ms: u64) -> Result<usize, Down> {
         if side == Side::Remote {
-            (self.heard_ms, self.pinged_ms) = (now_ms, None);
+            self.keep_alive.on_heard(now_ms);
         }
         let (version, bytes_max) = match side {
             Side::Local => (Version::V5, u32::MAX),
@@ -158,7 +155,7 @@ impl Relay {
     /// So many of them are written.
     pub fn on_written(&mut self, side: Side, bytes: usize, now_ms: u64) {
         if side == Side::Remote && bytes > 0 {
-            self.sent_ms = now_ms;
+            self.keep_alive.on_sent(now_ms);
         }
         let peer = self.peer(side);
         peer.written += bytes;
@@ -191,21 +188,12 @@ impl Relay {
     ///
     /// When the remote does not answer.
     pub fn on_tick(&mut self, now_ms: u64, is_read: bool) -> Result<(), Down> {
-        let keep_alive_ms = u64::from(self.remote.keep_alive_secs) * 1000;
-        if keep_alive_ms == 0 || self.phase < Phase::Releases {
-            return Ok(());
-        }
-        match self.pinged_ms {
-            Some(since_ms) if is_read && now_ms >= since_ms + keep_alive_ms => {
-                return Err(Down::Silent);
-            }
-            Some(_) => {}
-            // A remote may be gone though the bridge sends.
-            None if now_ms >= self.sent_ms.min(self.heard_ms) + keep_alive_ms * 3 / 4 => {
+        match self.keep_alive.tick(now_ms, is_read) {
+            Due::Nothing => {}
+            Due::Ping => {
                 Packet::Pingreq.encode(self.settings.version, &mut self.peer(Side::Remote).out);
-                self.pinged_ms = Some(now_ms);
             }
-            None => {}
+            Due::Silent => return Err(Down::Silent),
         }
         Ok(())
     }
@@ -287,6 +275,7 @@ impl Relay {
             let (side, reason) = (Side::Local, connack.reason);
             return Err(Down::ConnectRefused { side, reason });
         }
+        self.keep_alive.start(self.remote.keep_alive_secs);
         let local_present = connack.session_present;
         let remote_present = self.remote.session_present;
         self.actions.push_back(Action::Opened { local_present, remote_present });
