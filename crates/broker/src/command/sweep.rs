@@ -44,14 +44,14 @@ impl Sessions {
 }
 
 impl Retained {
-    /// A page of those that have their home here. What finds no room in the journal to say so is
-    /// found again.
+    /// A page of those that have their home here: how many there were, and how many are cleared.
+    /// The others stay, as the journal cannot be told now; they are found again.
     pub(crate) fn clear_some_retained(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
         scope: Scope,
-    ) -> u32 {
+    ) -> (u32, u32) {
         let mut messages = Vec::new();
         for filter in scope.filters() {
             let rest = (PAGE_ROWS as usize).saturating_sub(messages.len());
@@ -59,6 +59,7 @@ impl Retained {
                 messages.extend(self.page_of_key(&filter, rest));
             }
         }
+        let mut cleared = 0;
         for message in &messages {
             // Its level says whether it is in the journal.
             let nothing = Message::new(&MessageParts {
@@ -72,8 +73,8 @@ impl Retained {
                 level: message.level(),
                 scope: scope.number(),
             });
-            let _ = self.keep_retained(cx, durable, &nothing, None, None);
+            cleared += u32::from(self.keep_retained(cx, durable, &nothing, None, None).is_ok());
         }
-        messages.len() as u32
+        (messages.len() as u32, cleared)
     }
 }

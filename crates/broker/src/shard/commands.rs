@@ -235,9 +235,11 @@ impl Shard {
             self.delete_session(slot);
         }
         if swept.next.is_none() {
-            let cleared = self.retained.clear_some_retained(&mut self.cx, &mut self.durable, scope);
-            swept.found += cleared;
-            // There may be more: the places of sessions are all looked at by now.
+            let (found, cleared) =
+                self.retained.clear_some_retained(&mut self.cx, &mut self.durable, scope);
+            swept.found += found;
+            // There may be more: the places of sessions are all looked at by now. What could not be
+            // cleared is no reason to go on at once.
             swept.next = (cleared > 0).then(|| self.sessions.slots_end());
         }
         swept

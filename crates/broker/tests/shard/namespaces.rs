@@ -9,6 +9,7 @@ use broker::{Answer, Command, ConnectRequest, Name, Quota, Scope};
 use codec::{AckKind, Reason, Version};
 use proptest::prelude::*;
 use session::Will;
+use storage::Status;
 use storage::testing::Crash;
 
 const FIRST: Scope = Scope::FIRST;
@@ -321,6 +322,24 @@ fn a_namespace_is_emptied_part_by_part_and_stays_so() {
             assert_eq!(read_on(&mut lab, reader), if is_gone { 0 } else { 150 });
         }
     }
+}
+
+/// What a journal that is out of service cannot be told stays, and the sweep ends.
+#[test]
+fn a_sweep_ends_where_a_journal_is_out_of_service() {
+    let mut lab = Lab::durable(1);
+    let conn = lab.open(of(SCOPES[0], request("publisher")));
+    for number in 0..3 {
+        lab.send(conn, &retained(&format!("kept/{number}"), b"x", 1, 1 + number));
+    }
+    lab.disks[0].faults.fail_next_sync = true;
+    lab.send(conn, &retained("kept/3", b"x", 1, 9));
+    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Poisoned(_))));
+    let (parts, found) = sweep(&mut lab, SCOPES[0], |from| Command::Empty { from });
+    assert!(parts <= 2, "{parts}");
+    assert!(found >= 3, "{found}");
+    let (_, again) = sweep(&mut lab, SCOPES[0], |from| Command::Empty { from });
+    assert!(again >= 3, "they are found again: {again}");
 }
 
 /// How many messages come, page by page.
