@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, VecDeque};
 use codec::{Properties, Property, PropertyBuf, Publish, Reason, Version, varint};
 use session::{Link, Message};
 
-use crate::clients::client::Client;
 use crate::shard::context::Context;
 use crate::shard::trace::{Partial, cut};
 use crate::{Name, Scope, SessionKey};
@@ -321,14 +320,20 @@ impl Context {
         }
     }
 
-    /// The driver has written `count` bytes of the outbox.
-    pub(super) fn note_spans_sent(&mut self, client: &Client, link: &Link, count: usize) {
+    /// The driver has written `count` bytes of the outbox, or will as the connection ends.
+    pub(super) fn note_spans_sent(
+        &mut self,
+        client: Name<'_>,
+        link: &Link,
+        connection: u64,
+        count: usize,
+    ) {
         // Older versions have no user properties.
         if link.version() < Version::V5 {
             return;
         }
         let Some(mut spans) = self.tracing.as_mut().and_then(|it| it.spans.take()) else { return };
-        let mut partial = spans.partial.remove(&client.connection).unwrap_or_default();
+        let mut partial = spans.partial.remove(&connection).unwrap_or_default();
         let mut left = count;
         for slice in link.outbox.slices() {
             let slice = &slice[..slice.len().min(left)];
@@ -341,7 +346,7 @@ impl Context {
             }
         }
         if !partial.is_empty() {
-            spans.partial.insert(client.connection, partial);
+            spans.partial.insert(connection, partial);
         }
         if let Some(tracing) = &mut self.tracing {
             tracing.spans = Some(spans);
@@ -351,7 +356,7 @@ impl Context {
     fn note_sent_span(
         &mut self,
         spans: &mut Spans,
-        client: &Client,
+        client: Name<'_>,
         link: &Link,
         (head, len): (&[u8], usize),
     ) {
@@ -374,8 +379,8 @@ impl Context {
             parent: Some(parent.span_id),
             trace_state: trace_state(front.properties),
             at_ms: self.now_ms,
-            scope: client.scope,
-            client_id: cut(&client.id),
+            scope: client.scope(),
+            client_id: cut(client.text()),
             topic: cut(&String::from_utf8_lossy(topic)),
             qos: head[0] >> 1 & 3,
             retain: head[0] & 1 != 0,

@@ -231,7 +231,7 @@ impl Context {
     #[cold]
     pub(crate) fn trace_written(&mut self, client: &Client, count: usize) {
         let Some(link) = client.session.link() else { return };
-        self.note_spans_sent(client, link, count);
+        self.note_spans_sent(client.name(), link, client.connection, count);
         let is_all = count >= link.outbox.len();
         self.trace_sent(client.name(), link, client.connection, count);
         if let Some(tracing) = self.tracing.as_mut().filter(|_| is_all) {
@@ -239,7 +239,8 @@ impl Context {
         }
     }
 
-    /// A connection ends. All that is left for it is taken as sent.
+    /// A connection ends. All that is left for it is taken as sent; by spans only if there is a
+    /// network connection.
     #[cold]
     pub(crate) fn trace_end(
         &mut self,
@@ -248,6 +249,9 @@ impl Context {
         connection: u64,
         ended: &Ended,
     ) {
+        if !link.is_lost {
+            self.note_spans_sent(client, link, connection, link.outbox.len());
+        }
         self.trace_sent(client, link, connection, link.outbox.len());
         let Some(tracing) = &mut self.tracing else { return };
         tracing.spans.iter_mut().for_each(|spans| spans.forget(connection));

@@ -1,6 +1,6 @@
 //! Spans of messages: their parents, and what is no part of a trace.
 
-use broker::{Span, SpanKind, SpanSettings, TraceContext, TraceFilter};
+use broker::{Name, Span, SpanKind, SpanSettings, TraceContext, TraceFilter};
 use codec::{Packet, Property, PropertyBuf, Publish, Reason, Version};
 use session::Overflow;
 
@@ -77,6 +77,31 @@ fn a_packet_has_its_span_when_it_is_written_whole() {
         assert_eq!((sent[0].payload_bytes, &*sent[0].topic), (payload.len(), "a/b"));
         assert_eq!((&*sent[0].client_id, &*own.client_id), ("s", "p"));
         lab.settle();
+    }
+}
+
+/// An operator disconnects it: what it still gets has spans. A network connection that is gone
+/// takes nothing any more.
+#[test]
+fn the_last_packets_of_a_connection_have_spans_if_they_are_sent() {
+    for is_gone in [false, true] {
+        let mut lab = lab();
+        let subscriber = lab.open(request("s"));
+        lab.subscribe(subscriber, "a/#", 0);
+        let publisher = lab.open(request("p"));
+        lab.flush();
+        publish_only(&mut lab, publisher, 0, b"x");
+        assert_eq!(spans(&mut lab).0.len(), 1, "only that of the receipt");
+        let (shard, slot) = lab.place(subscriber);
+        let now_ms = lab.now_ms;
+        match is_gone {
+            true => lab.shards[shard].on_closed(slot, subscriber, now_ms),
+            false => assert!(lab.shards[shard].on_kick(Name::first("s"), now_ms)),
+        }
+        let (sent, lost) = spans(&mut lab);
+        let kinds: Vec<SpanKind> = sent.iter().map(|span| span.kind).collect();
+        let expected = if is_gone { vec![] } else { vec![SpanKind::Send] };
+        assert_eq!((kinds, lost), (expected, 0));
     }
 }
 
