@@ -117,6 +117,7 @@ impl World {
             wire.to_client.extend(line.pipe.take(arrived));
         }
         self.clients[who].read(&mut self.oracle)?;
+        self.judge_shown(who)?;
         self.lose(who);
         Ok(())
     }
@@ -206,6 +207,7 @@ impl World {
         }
         let began_anew = self.clients[who].fate.begins_anew;
         self.clients[who].read(&mut self.oracle)?;
+        self.judge_shown(who)?;
         if is_over {
             self.note(|| format!("client {who} sees the end of its connection"));
             if let Some(line) = self.lose(who) {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use broker::{Ended, Event, Mail, ShardId};
+use broker::{Ended, Event, Mail, ShardId, Span};
 use codec::{QoS, Reason};
 use driver::Item;
 use driver::testing::{PipeEnd, Reports};
@@ -149,8 +149,9 @@ impl World {
     /// What has come of a turn. What a broker says that serves nobody any more counts for nothing.
     fn hear(&mut self, index: usize) -> Result<(), String> {
         let reports = std::mem::take(&mut *self.node.drivers[index].reports.borrow_mut());
-        let Reports { events, answers, commands, asks, questions, traced } = reports;
-        self.judge_traced(&traced)?;
+        let Reports { events, answers, commands, asks, questions, .. } = reports;
+        self.judge_traced(&reports.traced)?;
+        self.hear_spans(&reports.spans, reports.spans_lost);
         self.judge_asks(&asks)?;
         self.submit(commands);
         if self.is_current_valid() {
@@ -169,6 +170,17 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn hear_spans(&mut self, spans: &[Span], lost: u64) {
+        self.oracle.spans.on_lost(lost);
+        for span in spans {
+            let hides = self.node.sabotage == Some(Sabotage::LoseSpans) && self.random.chance(5);
+            let client = self.clients.iter().find(|client| *client.id == *span.client_id);
+            if !hides {
+                self.oracle.spans.on_span(span, client.map(|client| client.number));
+            }
+        }
     }
 
     fn hear_of_connections(&mut self, index: usize, events: &[(u64, Event)]) -> Result<(), String> {

@@ -60,6 +60,10 @@ pub enum Sabotage {
     ForgetPurge,
     /// An operator is told that many are ended, and nothing has happened.
     IgnoreSweeps,
+    /// Operators who trace packets are not shown some of them.
+    HideTraced,
+    /// Some spans are neither reported nor counted as lost.
+    LoseSpans,
     /// What waits under the old options of a subscription is lost when they change.
     ForgetOldOptions,
     /// An operator is told that a publish is kept before it is.

@@ -42,6 +42,9 @@ const TURNS_PER_LOOK: usize = 8;
 /// A driver that runs looks at the time as often.
 const PIECE_MS: u64 = 1000;
 
+/// More time at once than a driver takes for its own: the process stood still.
+const STANDSTILL_MS: u64 = PIECE_MS + PIECE_MS / 4;
+
 /// Shards look through their groups and what is retained as often.
 const SWEEP_MS: u64 = 1000;
 
@@ -309,6 +312,7 @@ impl World {
 
     fn live(&mut self) -> Result<(), String> {
         self.note_kind();
+        self.oracle.spans.watch(self.options.spans && !self.options.cluster);
         if self.steering.is_on() {
             self.set_first_policy();
         }
@@ -319,6 +323,7 @@ impl World {
             self.set_memory_left();
             self.step_hostile()?;
             self.steer()?;
+            self.keep_namespace()?;
             self.serve()?;
             self.crowd_in()?;
             self.roam()?;
@@ -486,6 +491,9 @@ impl World {
     /// said meanwhile comes first.
     pub(crate) fn tick(&mut self) -> Result<(), String> {
         self.oracle.now_ms = self.now_ms;
+        if self.now_ms > self.looked_ms + STANDSTILL_MS {
+            self.steering.calm_since_ms = self.now_ms;
+        }
         self.looked_ms = self.now_ms;
         if self.cluster.is_some() {
             return self.tick_cluster();

@@ -216,11 +216,25 @@ fn the_oracle_sees_clients_that_are_there_after_many_were_ended() {
 }
 
 #[test]
-fn the_oracle_sees_a_namespace_that_is_there_after_it_was_emptied() {
+fn the_oracle_sees_a_namespace_that_is_there_after_it_was_closed_or_emptied() {
     let sabotage = Some(Sabotage::IgnoreSweeps);
     let options = Options { sabotage, hostile: true, ..Options::default() };
-    let is_seen = |seed| run(seed, options).is_err_and(|it| it.rule.starts_with("all is over"));
-    assert!((0..200).any(is_seen), "the oracle does not see {sabotage:?}");
+    for rule in ["is connected after an operator", "is empty, and has something"] {
+        let is_seen = |seed| run(seed, options).is_err_and(|it| it.rule.contains(rule));
+        assert!((0..200).any(is_seen), "the oracle does not see {sabotage:?}: {rule}");
+    }
+}
+
+#[test]
+fn the_oracle_sees_packets_that_operators_are_not_shown() {
+    is_caught_by_rules(Sabotage::HideTraced);
+}
+
+#[test]
+fn the_oracle_sees_spans_that_nobody_counts() {
+    let options =
+        Options { sabotage: Some(Sabotage::LoseSpans), spans: true, ..Options::default() };
+    assert!((0..200).any(|seed| run(seed, options).is_err()));
 }
 
 #[test]

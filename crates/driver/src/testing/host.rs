@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use broker::{
     AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
-    Scope, Shard, ShardId, Traced,
+    Scope, Shard, ShardId, Span, Traced,
 };
 use codec::Reason;
 
@@ -55,6 +55,9 @@ pub struct Reports {
     /// For the authorization service, each of a shard.
     pub questions: Vec<(ShardId, AccessQuestion)>,
     pub traced: Vec<Traced>,
+    pub spans: Vec<Span>,
+    /// Spans that were only counted.
+    pub spans_lost: u64,
 }
 
 /// Answers those who authenticate anew.
@@ -207,6 +210,12 @@ impl Host for MemoryHost {
 
     fn on_traced(&mut self, traced: Vec<Traced>) {
         self.reports.borrow_mut().traced.extend(traced);
+    }
+
+    fn on_spans(&mut self, spans: Vec<Span>, lost: u64) {
+        let mut reports = self.reports.borrow_mut();
+        reports.spans.extend(spans);
+        reports.spans_lost += lost;
     }
 
     fn on_close(&mut self, _shard: ShardId, _close: &Close) {}

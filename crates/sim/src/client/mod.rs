@@ -366,6 +366,7 @@ impl ModelClient {
             aliases.topic_of(publish, self.alias_max).map_err(|rule| format!("{}: {rule}", self.id))
         })?;
         let publish = &Publish { topic: &topic, ..*publish };
+        oracle.spans.on_read(self.number, publish.properties)?;
         let payload = Payload::from_bytes(publish.payload);
         if payload.is_none() && !publish.payload.is_empty() {
             return Err(format!("{}: a payload that nobody sent", self.id));

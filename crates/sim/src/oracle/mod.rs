@@ -4,6 +4,7 @@ mod payload;
 mod retained;
 mod rights;
 mod session;
+mod spans;
 mod wills;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ pub use payload::Payload;
 use retained::Retained;
 pub(crate) use rights::Rights;
 use session::Session;
+use spans::Spans;
 pub use wills::Offer;
 use wills::Wills;
 
@@ -86,6 +88,7 @@ pub struct Oracle {
     retained: Retained,
     wills: Wills,
     pub(crate) rights: Rights,
+    pub(crate) spans: Spans,
     /// Where what is being read stands among the bytes of its connection.
     pub reading_at: u64,
     /// Deliveries that the broker has said it dropped.
@@ -352,9 +355,7 @@ impl Oracle {
         // A publish that came before the subscription may rightly be repeated after newer ones.
         let may_be_first_repeat = publish.qos == QoS::AtMostOnce && message.qos > publish.qos;
         let is_owed = message.owed.get(&session) == Some(&publish.qos);
-        // So may one whose first copy was discarded because it was too old.
-        let is_excused = message.may_repeat || message.may_be_discarded(self.now_ms);
-        if may_be_first_repeat || self.terms.is_lossy || is_excused || !is_owed {
+        if may_be_first_repeat || self.terms.is_lossy || message.may_lag(self.now_ms) || !is_owed {
             return Ok(());
         }
         let by_qos = message.may_be_late;
@@ -426,6 +427,12 @@ impl Oracle {
 impl Message {
     fn is_promised(&self, now_ms: u64) -> bool {
         self.acknowledged_ms.is_some() && !self.was_forbidden && !self.may_be_discarded(now_ms)
+    }
+
+    /// It may come after later ones: its first copy was discarded because it was too old, or was
+    /// refused for want of a right that its publisher has by now.
+    fn may_lag(&self, now_ms: u64) -> bool {
+        self.may_repeat || self.may_be_discarded(now_ms) || self.was_forbidden
     }
 
     /// It may be older than its publisher wanted it to become.
