@@ -121,6 +121,11 @@ bench-durable: ## durable sessions at each level and in other brokers, into lab/
 bench-tails: ## p99.9 during connect storms, with stopped subscribers and while the log is reclaimed, into lab/results (ROUNDS=3)
 	@python3 lab/tails.py --rounds $(or $(ROUNDS),3)
 
+.PHONY: bench-bridge
+bench-bridge: ## rate and CPU per message of a bridge, compared with mosquitto's, into lab/results (ROUNDS=3)
+	$(CARGO) build --release -p quelea --bin quelea
+	@python3 lab/bridge.py --rounds $(or $(ROUNDS),3) --results
+
 .PHONY: bench-dashboard
 bench-dashboard: ## p99.9 with and without an open dashboard over 100,000 sessions, into lab/results (ROUNDS=5)
 	@cargo build -q --profile quick -p quelea -p flock --bins
