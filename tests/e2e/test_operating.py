@@ -466,3 +466,39 @@ def test_calls_memory_and_drops_are_shown(managed):
     drops = api("GET", "/drops")["items"]
     assert {"queue_full", "expired"} <= {row["reason"] for row in drops}
     assert "queue_full" in ctl(broker, "drops")
+
+
+def test_clients_that_lose_messages_are_listed_with_their_reasons(managed):
+    broker, api = managed
+    assert api("GET", "/drops/clients")["items"] == []
+    small = b"\x27\x00\x00\x00\x40"
+    clients = [
+        Peer(broker.port()).accepted(client_id=name, properties=small).subscribed("big/#")
+        for name in ("less", "more")
+    ]
+    publisher = Peer(broker.port()).accepted(client_id="publisher")
+
+    def send():
+        publisher.send(publish("big/x", b"x" * 100, qos=1, packet_id=7))
+        publisher.expect(PUBACK)
+
+    def rows(**query):
+        return [
+            (row["client_id"], row["messages"], row["reason"])
+            for row in api("GET", "/drops/clients", **query)["items"]
+        ]
+
+    send()
+    eventually(lambda: rows() == [("less", 1, "too_large"), ("more", 1, "too_large")])
+    clients[0].close()
+    eventually(lambda: len(api.all("/clients")) == 2)
+    send()
+    send()
+    eventually(lambda: rows() == [("more", 3, "too_large"), ("less", 1, "too_large")])
+    assert rows(limit=1) == [("more", 3, "too_large")] and rows(namespace="default") == rows()
+    api("GET", "/drops/clients", status=404, namespace="nowhere")
+    row = api("GET", "/drops/clients")["items"][0]
+    assert row["reasons"] == [{"reason": "too_large", "messages": 3}]
+    assert row["last_drop_secs"] <= row["first_drop_secs"]
+    told = ctl(broker, "drops", "clients").splitlines()
+    assert "more" in told[1] and "too_large" in told[1] and "less" in told[2]

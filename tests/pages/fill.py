@@ -23,9 +23,9 @@ def packet(kind, body):
             return bytes([kind]) + bytes(length) + body
 
 
-def connect(client_id, expiry_secs=86_400, keep_alive=0):
+def connect(client_id, expiry_secs=86_400, keep_alive=0, more=b""):
     """A CONNECT of MQTT 5 for a session that outlives its connection."""
-    properties = bytes([5, 0x11]) + struct.pack(">I", expiry_secs)
+    properties = bytes([5 + len(more), 0x11]) + struct.pack(">I", expiry_secs) + more
     head = text("MQTT") + bytes([5, 0]) + struct.pack(">H", keep_alive) + properties
     return packet(0x10, head + text(client_id))
 

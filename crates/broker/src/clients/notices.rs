@@ -73,9 +73,9 @@ impl ClientNotices {
     }
 
     /// Counts what is known to have happened already. False: it is new.
-    fn count(&mut self, kind: NoticeKind) -> bool {
+    fn count(&mut self, kind: NoticeKind, count: u64) -> bool {
         let known = self.items.iter_mut().find(|item| item.kind == kind);
-        known.map(|item| item.count += 1).is_some()
+        known.map(|item| item.count += count).is_some()
     }
 }
 
@@ -99,10 +99,23 @@ impl Client {
         topic: &str,
         manner: Manner,
     ) {
-        if !self.extras().notices.count(kind) {
+        if !self.extras().notices.count(kind, 1) {
             let (topic, rule) = (topic.into(), rule_of(self, kind, topic, manner));
             self.extras().notices.items.push(ClientItem { kind, count: 1, topic, rule });
         }
+        self.report_when_due(cx);
+    }
+
+    pub(crate) fn note_dropped_of(&mut self, cx: &mut Context, reason: Dropped, count: u64) {
+        let kind = NoticeKind::Dropped(reason);
+        if !self.extras().notices.count(kind, count) {
+            let (topic, rule) = Default::default();
+            self.extras().notices.items.push(ClientItem { kind, count, topic, rule });
+        }
+        self.report_when_due(cx);
+    }
+
+    fn report_when_due(&mut self, cx: &mut Context) {
         if self.extras().notices.due_ms() <= cx.now_ms {
             self.report_notices(cx);
         } else {
@@ -125,7 +138,10 @@ impl Client {
         for ClientItem { kind, count, topic, rule } in items {
             let (client_id, username, peer) = (client_id.clone(), username.clone(), peer.clone());
             let event = match kind {
-                NoticeKind::Dropped(reason) => Event::Dropped { client_id, reason, count },
+                NoticeKind::Dropped(reason) => {
+                    cx.droppers.count((scope, &client_id), reason, count, cx.now_ms);
+                    Event::Dropped { client_id, reason, count }
+                }
                 NoticeKind::Refused => Event::Refused { client_id, username, peer, topic, count },
                 NoticeKind::TooMany => {
                     Event::TooManySubscriptions { client_id, username, peer, filter: topic, count }

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use codec::{Reason, Version};
 use core::net::IpAddr;
 use policy::{Action, Attributes, Explanation, Manner, Principal};
-use session::Message;
+use session::{Dropped, Message};
 use topic::{Child, Cursor};
 
 use crate::{Scope, SessionKey};
@@ -51,6 +51,8 @@ pub enum Command {
     Groups { within: Option<Scope>, from: u32, max: u32 },
     /// The members of one, as any shard knows them.
     Members { share: Box<str>, filter: Box<str>, from: u32, max: u32 },
+    /// The clients here that lose messages; without a scope those of all.
+    Droppers { within: Option<Scope> },
     /// The client ids of sessions of this shard.
     Names(Vec<SessionKey>),
     /// Retained messages that have their home here.
@@ -189,6 +191,7 @@ pub enum Answer {
     Groups(Page<GroupView>),
     /// None: there is no such group.
     Members(Option<Page<MemberView>>),
+    Droppers(Vec<DropsView>),
     /// In the order of the question; none for a session that has ended.
     Names(Vec<Option<Box<str>>>),
     /// Each with whether the client is connected.
@@ -221,6 +224,18 @@ pub struct Page<T, P = u32> {
     pub rows: Vec<T>,
     /// None: these were the last.
     pub next: Option<P>,
+}
+
+/// A client that loses messages.
+#[derive(Clone, Debug)]
+pub struct DropsView {
+    pub scope: Scope,
+    pub client_id: Box<str>,
+    /// Of each reason.
+    pub messages: Vec<(Dropped, u64)>,
+    /// When they were reported, in broker time.
+    pub first_ms: u64,
+    pub last_ms: u64,
 }
 
 /// A session as operators see it.

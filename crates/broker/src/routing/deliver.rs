@@ -10,7 +10,6 @@ use topic::Subscription;
 
 use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
-use crate::clients::notices::NoticeKind;
 use crate::durable::Durable;
 use crate::expected::Expected;
 use crate::journal::Origin;
@@ -535,17 +534,20 @@ impl Client {
 
     /// Counts a dropped delivery; the event that names the client comes at most once a second.
     pub(crate) fn note_dropped(&mut self, cx: &mut Context, reason: Dropped) {
-        count_dropped(&cx.metrics, reason, 1);
-        // QoS 0 to somebody who is away is the normal case, not a loss to report.
-        if reason != Dropped::Offline {
-            self.note(cx, NoticeKind::Dropped(reason), "");
-        }
+        self.note_several_dropped(cx, reason, 1);
     }
 
     pub(crate) fn note_expired(&mut self, cx: &mut Context, count: u32) {
         if count > 0 {
-            count_dropped(&cx.metrics, Dropped::Expired, u64::from(count) - 1);
-            self.note_dropped(cx, Dropped::Expired);
+            self.note_several_dropped(cx, Dropped::Expired, count.into());
+        }
+    }
+
+    fn note_several_dropped(&mut self, cx: &mut Context, reason: Dropped, count: u64) {
+        count_dropped(&cx.metrics, reason, count);
+        // QoS 0 to somebody who is away is the normal case, not a loss to report.
+        if reason != Dropped::Offline {
+            self.note_dropped_of(cx, reason, count);
         }
     }
 }

@@ -101,6 +101,9 @@ impl Shard {
                 let group = GroupText::new(scope, share, filter);
                 Answer::Members(self.groups.look_at_members(group, *from, rows_of(*max)))
             }
+            Command::Droppers { within } => {
+                Answer::Droppers(self.cx.droppers.look(*within, self.cx.now_ms))
+            }
             Command::Names(keys) => self.sessions.look_at_names(scope, keys),
             Command::Homes { client_id, scopes } => {
                 Answer::Homes(self.sessions.look_at_homes(client_id, scopes))
@@ -235,6 +238,7 @@ impl Shard {
             self.delete_session(slot);
         }
         if swept.next.is_none() {
+            self.cx.droppers.forget(scope);
             let (found, cleared) =
                 self.retained.clear_some_retained(&mut self.cx, &mut self.durable, scope);
             swept.found += found;

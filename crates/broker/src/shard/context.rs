@@ -15,6 +15,7 @@ use crate::shard::buffers::Buffers;
 use crate::shard::effects::Effects;
 use crate::shard::timers::Timers;
 use crate::shard::trace::Tracing;
+use crate::stats::droppers::Droppers;
 use crate::{Confirm, Ended, Event, Mail, Metrics, Quota, Scope, ShardId, Shared, Space};
 
 /// Which shard this is, what shards share, how much work is left of the present turn, and the
@@ -30,6 +31,7 @@ pub(crate) struct Context {
     pub(crate) random: u64,
     pub(crate) effects: Effects,
     pub(crate) notices: ShardNotices,
+    pub(crate) droppers: Droppers,
     pub(crate) flow: Flow,
     /// Of operators: publishes that wait for their shards.
     pub(crate) publications: Publications,
@@ -53,6 +55,7 @@ impl Context {
             random: seed | 1,
             effects: Effects::new(id, &shared),
             notices: ShardNotices::default(),
+            droppers: Droppers::default(),
             flow: Flow::new(&shared),
             publications: Publications::default(),
             dirty: Dirty::default(),

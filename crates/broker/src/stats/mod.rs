@@ -1,4 +1,5 @@
-//! Metrics and `$SYS` topics of a shard.
+//! Metrics and `$SYS` topics of a shard, and the clients that lose messages.
 
+pub(crate) mod droppers;
 pub(crate) mod metrics;
 pub mod sys;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::lab::{Got, Lab, persistent, request, retained, rule};
 use broker::command::{
-    Answer, Asker, Command, PAGE_LOOKS, PAGE_ROWS, Publication, Question, ReceiverView,
+    Answer, Asker, Command, DropsView, PAGE_LOOKS, PAGE_ROWS, Publication, Question, ReceiverView,
     SessionView, SubscriptionPlace, Wanted, WantedSubscriptions, Whom,
 };
 use broker::{Durability, Event, Mail, Memory, Name, Scope, Settings};
@@ -46,6 +46,15 @@ impl Lab {
             Answer::Session(found) => found.map(|view| *view),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Messages that shard 0 knows to be lost to clients.
+    pub(crate) fn lost(&mut self) -> Vec<(String, u64)> {
+        let Answer::Droppers(rows) = self.ask(0, &Command::Droppers { within: None }) else {
+            panic!("droppers")
+        };
+        let total = |row: &DropsView| row.messages.iter().map(|(_, count)| count).sum();
+        rows.iter().map(|row| (row.client_id.to_string(), total(row))).collect()
     }
 
     fn receivers(&mut self, shard: usize, topic: &str) -> Vec<ReceiverView> {

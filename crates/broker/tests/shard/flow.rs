@@ -246,6 +246,10 @@ fn a_slow_reader_of_qos_0_loses_messages_and_nobody_else_does() {
     assert_eq!(lab.received(slow).len(), 2);
     assert_eq!(lab.received(fast).len(), 10);
     assert_eq!(lab.total(|m| &m.dropped_slow), 8);
+    // Reports come at most once a second.
+    lab.now_ms += 1000;
+    lab.shards[0].on_tick(lab.now_ms);
+    assert_eq!(lab.lost(), [("slow".to_owned(), 8)]);
 }
 
 #[test]

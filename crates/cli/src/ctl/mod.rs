@@ -150,19 +150,32 @@ enum CtlCommand {
     Audit,
     /// Show the memory of the broker, and the users and addresses that use most.
     Memory,
-    /// Count dropped messages by reason.
-    Drops,
+    /// Count dropped messages by reason, or list the clients that lost messages.
+    Drops {
+        #[command(subcommand)]
+        command: Option<DropsCommand>,
+    },
     /// Show the configuration in force, or change it while the broker runs.
     Settings {
         #[command(subcommand)]
         command: Option<SettingsCommand>,
     },
-    /// Reload passwords, access rules, bans, namespaces and certificates, as SIGHUP does.
+    /// Reload passwords, registries, access rules, bans, namespaces, certificates, and settings that
+    /// change while the broker runs. SIGHUP does the same.
     Reload,
     /// List the last lines of the log, the newest first.
     LogLines(LogLinesArgs),
     /// Show or set the log level.
     LogLevel(LogLevelArgs),
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum DropsCommand {
+    /// List the clients that lost messages in the last hour, most messages first.
+    Clients {
+        #[command(flatten)]
+        within: Within,
+    },
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -400,7 +413,10 @@ impl Ctl {
             CtlCommand::Logs => self.logs(),
             CtlCommand::Audit => self.list("/audit", &[], 100, operate::AUDIT),
             CtlCommand::Memory => self.memory(),
-            CtlCommand::Drops => self.list("/drops", &[], 0, operate::DROPS),
+            CtlCommand::Drops { command: None } => self.list("/drops", &[], 0, operate::DROPS),
+            CtlCommand::Drops { command: Some(DropsCommand::Clients { within }) } => {
+                self.list("/drops/clients", &within.and(&[]), 0, operate::CLIENT_DROPS)
+            }
             CtlCommand::Reload => self.reload(),
             CtlCommand::LogLevel(args) => self.log_level(args),
             CtlCommand::LogLines(args) => self.log_lines(args),

@@ -99,5 +99,14 @@ pub(super) const AUDIT: &[Column] = &[
     Column("CALL", "call"),
 ];
 
+pub(super) const CLIENT_DROPS: &[Column] = &[
+    Column("NAMESPACE", "namespace"),
+    Column("CLIENT", "client_id"),
+    Column("MESSAGES", "messages"),
+    Column("MOST BY", "reason"),
+    Column("SINCE (S)", "first_drop_secs"),
+    Column("LAST (S)", "last_drop_secs"),
+];
+
 pub(super) const DROPS: &[Column] =
     &[Column("REASON", "reason"), Column("MESSAGES", "messages"), Column("MEANING", "meaning")];

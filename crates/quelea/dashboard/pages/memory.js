@@ -1,14 +1,16 @@
-// Who uses memory, and why messages were dropped.
+// Who uses memory, why messages were dropped, and which clients lost them.
 
 import { has } from "../api.js";
-import { bytes, number } from "../format.js";
+import { bytes, duration, number } from "../format.js";
 import { Empty, Facts, Fault, Page, Section, Table, html, useGet } from "../ui.js";
+import { clientHref } from "./clients.js";
 
 const LIVE_MS = 5000;
 
 export function Memory() {
   const { data, problem } = useGet("/memory", { limit: 50 }, LIVE_MS);
   const drops = useGet(has("GET /drops") ? "/drops" : null, undefined, LIVE_MS).data?.items;
+  const losers = useGet(has("GET /drops/clients") ? "/drops/clients" : null, { limit: 50 }, LIVE_MS);
   return html`
     <${Page} title="Memory and drops">
       <${Fault} problem=${problem} />
@@ -27,6 +29,14 @@ export function Memory() {
         <${Section} title="Dropped messages" note="since the start">
           <${Table} label="Drops" rows=${drops} keyOf=${(row) => row.reason} columns=${DROPS} />
         <//>`}
+      ${losers.problem && html`<${Fault} problem=${losers.problem} />`}
+      ${losers.data && html`
+        <${Section} title="Clients that lost messages" note="in the last hour; QoS 0 for offline clients is not counted">
+          ${losers.data.items.length === 0
+            ? html`<${Empty}>No client has lost a message.<//>`
+            : html`<${Table} label="Clients that lost messages" rows=${losers.data.items}
+                keyOf=${(row) => `${row.namespace} ${row.client_id}`} columns=${LOSERS} />`}
+        <//>`}
     <//>`;
 }
 
@@ -36,6 +46,17 @@ const OWNERS = [
   { title: "User or address", wide: true, cell: (row) => html`<span class="mono">${row.owner}</span>` },
   amount("Queued", "queued_bytes"), amount("Sessions", "session_bytes"), amount("Retained", "retained_bytes"),
   amount("Unsent", "unsent_bytes"), amount("In the log", "logged_bytes"),
+];
+
+const why = ({ reason, messages }) => `${reason.replaceAll("_", " ")} ${number(messages)}`;
+
+const LOSERS = [
+  { title: "Client ID", wide: true, cell: (row) => html`<a class="mono" href=${clientHref(row.namespace, row.client_id)}>${row.client_id || "(empty)"}</a>` },
+  { title: "Namespace", cell: (row) => row.namespace },
+  { title: "Messages", num: true, cell: (row) => html`<strong>${number(row.messages)}</strong>` },
+  { title: "Reasons", cell: (row) => row.reasons.map(why).join(", ") },
+  { title: "Since", num: true, cell: (row) => duration(row.first_drop_secs) },
+  { title: "Last", num: true, cell: (row) => `${duration(row.last_drop_secs)} ago` },
 ];
 
 const DROPS = [

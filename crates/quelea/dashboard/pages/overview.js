@@ -51,7 +51,7 @@ function Numbers({ broker, data }) {
       ${tile("Connections", number(broker.connections), `${number(broker.sessions)} sessions`, "#/clients?connected=true")}
       ${tile("Messages in", `${perSecond("quelea_publishes_received_total")}/s`, `${short(broker.messages_received)} in total`)}
       ${tile("Messages out", `${perSecond("quelea_publishes_sent_total")}/s`, `${short(broker.messages_sent)} in total`)}
-      ${tile("Dropped", number(broker.messages_dropped), `${number(broker.publishes_refused)} publishes refused`)}
+      ${tile("Dropped", number(broker.messages_dropped), `${number(broker.publishes_refused)} publishes refused`, "#/memory")}
       ${tile("Queued", number(data && last(data, "quelea_queued_messages")), `${number(data && last(data, "quelea_in_flight_messages"))} in flight`, "#/clients?queued_min=1")}
       ${tile("Subscriptions", number(broker.subscriptions), `${number(broker.retained_messages)} retained`, "#/topics")}
       ${tile("Memory", bytes(broker.resident_bytes), `up ${duration(broker.uptime_secs)}`)}

@@ -16,7 +16,7 @@ use super::route::{GET, Method, Role, Route, Stream};
 use super::schema::{Described, Rows};
 use super::settings::{self, NewSetting, Setting};
 use super::topics::{self, ClientSubscription, Topic};
-use super::usage::{self, Drops, MemoryUsage};
+use super::usage::{self, ClientDrops, Drops, MemoryUsage};
 use super::users::{NewPassword, User};
 use super::views::{
     Ban, Bridge, Broker, CacheCleared, Caller, Client, Cluster, Disconnected, Group, Home,
@@ -210,6 +210,15 @@ const OWN: &[Route] = &[
         ..GET
     },
     Route {
+        path: "/drops/clients",
+        about: "Lists clients that lost messages in the last hour, most messages first. Each shard \
+                remembers 64 of them. QoS 0 for a client that is offline is not counted.",
+        params: &[LIMIT, WITHIN_ANY],
+        answer: Some(Rows::<ClientDrops>::schema),
+        run: |api, call| Box::pin(async move { usage::client_drops(&api, &call).await }),
+        ..GET
+    },
+    Route {
         path: "/settings",
         role: Role::Operator,
         about: "Shows the configuration in force on this node except listeners, each value with its source.",
@@ -258,8 +267,9 @@ const OWN: &[Route] = &[
         method: Method::Post,
         path: "/reload",
         role: Role::Admin,
-        about: "Reloads passwords, access rules, bans, namespaces and certificates, and reopens the \
-                log file, as SIGHUP does. A part that cannot be used stays as it was.",
+        about: "Reloads passwords, registries, access rules, bans, namespaces, certificates and \
+                settings that change while running. Reopens the log file. SIGHUP does the same. \
+                A part that cannot be used stays as it was.",
         answer: Some(ReloadResult::schema),
         run: |api, _| Box::pin(async move { operate::reload(&api).await }),
         ..GET

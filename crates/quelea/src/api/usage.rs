@@ -1,13 +1,15 @@
-//! What the broker uses and loses: memory by owner, dropped messages by reason.
+//! What the broker uses and loses: memory by owner, dropped messages by reason and by client.
 
 use base::resident_bytes;
-use broker::Metrics;
+use broker::command::DropsView;
+use broker::{Answer, Command, Metrics, Scope};
 use session::MemoryKind;
 
 use super::call::Call;
+use super::paging::other_answer;
 use super::route::Outcome;
 use super::schema::{Rows, record};
-use super::{Api, json};
+use super::{Api, json, scopes};
 
 record! {
     /// The memory of the broker.
@@ -54,6 +56,36 @@ record! {
     }
 }
 
+record! {
+    /// A client that has lost messages.
+    ClientDrops {
+        /// The namespace of the client.
+        namespace: String,
+        /// The client ID.
+        client_id: String,
+        /// Messages that were dropped for it.
+        messages: u64,
+        /// The reason of most of them, as in metrics and events.
+        reason: String,
+        /// All reasons, the most frequent first.
+        reasons: Vec<DropReason>,
+        /// Seconds since its first drop was reported.
+        first_drop_secs: u64,
+        /// Seconds since its last drop was reported.
+        last_drop_secs: u64,
+    }
+}
+
+record! {
+    /// Messages that were dropped for one client and reason.
+    DropReason {
+        /// The reason, as in metrics and events.
+        reason: String,
+        /// Number of messages.
+        messages: u64,
+    }
+}
+
 pub(crate) fn memory(api: &Api, call: &Call) -> Outcome {
     let shared = &api.shards.shared;
     let owners = shared.ledger.largest(call.limit()).into_iter().map(|consumer| {
@@ -94,6 +126,46 @@ pub(crate) fn drops(api: &Api) -> Outcome {
         }
     }
     json(&Rows { items, cursor: None })
+}
+
+pub(crate) async fn client_drops(api: &Api, call: &Call) -> Outcome {
+    let within = scopes::of_list(api, call)?;
+    let mut found = Vec::new();
+    for shard in 0..api.shards.count() {
+        match api.shards.ask(shard, Scope::FIRST, Command::Droppers { within }).await? {
+            Answer::Droppers(own) => found.extend(own),
+            _ => return Err(other_answer()),
+        }
+    }
+    let now_ms = api.facts.clock.now_ms();
+    let mut items: Vec<_> =
+        found.into_iter().map(|view| ClientDrops::of(api, view, now_ms)).collect();
+    items.sort_by(|one, other| {
+        let name = |it: &ClientDrops| (it.namespace.clone(), it.client_id.clone());
+        other.messages.cmp(&one.messages).then_with(|| name(one).cmp(&name(other)))
+    });
+    items.truncate(call.limit());
+    json(&Rows { items, cursor: None })
+}
+
+impl ClientDrops {
+    fn of(api: &Api, view: DropsView, now_ms: u64) -> Self {
+        let counted = view.messages.into_iter().filter(|(_, messages)| *messages > 0);
+        let mut reasons: Vec<_> = counted
+            .map(|(reason, messages)| DropReason { reason: reason.word().to_owned(), messages })
+            .collect();
+        reasons.sort_by_key(|it| std::cmp::Reverse(it.messages));
+        let secs_since = |ms: u64| now_ms.saturating_sub(ms) / 1000;
+        Self {
+            namespace: scopes::name(api, view.scope),
+            client_id: view.client_id.into(),
+            messages: reasons.iter().map(|it| it.messages).sum(),
+            reason: reasons.first().map(|it| it.reason.clone()).unwrap_or_default(),
+            reasons,
+            first_drop_secs: secs_since(view.first_ms),
+            last_drop_secs: secs_since(view.last_ms),
+        }
+    }
 }
 
 /// `reason="expired"` is `expired`.
