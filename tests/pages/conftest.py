@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
+import certificates
 from broker import QUELEA, Broker
 
 CONFIG = """
@@ -83,6 +84,11 @@ def empty(users):
 
 
 @pytest.fixture(scope="session")
+def certs(tmp_path_factory):
+    return certificates.make(tmp_path_factory.mktemp("certs"))
+
+
+@pytest.fixture(scope="session")
 def chromium():
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     assert path, "chromium is missing: tests/setup pages"
@@ -96,9 +102,9 @@ def chromium():
 class Dashboard:
     """A tab, and what went wrong in it."""
 
-    def __init__(self, context, broker):
+    def __init__(self, context, broker, scheme):
         self.broker, self.context = broker, context
-        self.origin = f"http://127.0.0.1:{broker.port('http')}"
+        self.origin = f"{scheme}://127.0.0.1:{broker.port(scheme)}"
         self.faults, self.failed = [], []
         self.page = context.new_page()
         self.page.set_default_timeout(15_000)
@@ -150,9 +156,9 @@ def tab(chromium):
     """Opens tabs: `tab(broker)`. Each is checked at the end of the test."""
     opened = []
 
-    def make(broker, may_fail=False, **options):
+    def make(broker, may_fail=False, scheme="http", **options):
         options = {"viewport": {"width": 1400, "height": 900}, **options}
-        dashboard = Dashboard(chromium.new_context(**options), broker)
+        dashboard = Dashboard(chromium.new_context(**options), broker, scheme)
         opened.append((dashboard, may_fail))
         return dashboard
 

@@ -45,9 +45,9 @@ PAGES = [
 class Client:
     """An MQTT client that stays connected; it sends and does not look at answers but the first."""
 
-    def __init__(self, broker, client_id):
+    def __init__(self, broker, client_id, **options):
         self.socket = socket.create_connection(("127.0.0.1", broker.port()))
-        self.socket.sendall(connect(client_id))
+        self.socket.sendall(connect(client_id, **options))
         assert self.socket.recv(4)[:1] == b"\x20"
 
     def send(self, data):
@@ -123,6 +123,96 @@ def test_a_removed_user_has_no_session(empty, tab, users):
     (empty.directory / "users").write_text("\n".join(lines) + "\n")
     empty.reload()
     expect(dashboard.page.get_by_text("The session has ended")).to_be_visible()
+
+
+HTTPS = """
+[http.tls]
+certificate = "{certs}/server.crt"
+key = "{certs}/server.key"
+client_ca = "{certs}/ca.crt"
+client_auth = "optional"
+[api]
+certificate_operators = ["anna"]
+"""
+
+
+@pytest.fixture
+def encrypted(users, certs):
+    """A broker that serves HTTPS; the certificate `client` is an operator's."""
+    text = CONFIG.replace("[api]\n", HTTPS.replace("{certs}", str(certs)))
+    broker = Broker(text, {"users": users})
+    yield broker
+    broker.stop()
+
+
+def shown(broker, certs, name):
+    """Options of a browser that shows this client certificate."""
+    origin = f"https://127.0.0.1:{broker.port('https')}"
+    paths = {"certPath": certs / f"{name}.crt", "keyPath": certs / f"{name}.key"}
+    certificate = {"origin": origin, **paths}
+    return {"scheme": "https", "ignore_https_errors": True, "client_certificates": [certificate]}
+
+
+def test_a_client_certificate_logs_in_without_a_form(encrypted, certs, tab):
+    dashboard = tab(encrypted, may_fail=True, **shown(encrypted, certs, "client"))
+    page = dashboard.page
+    dashboard.open("messages")
+    dashboard.heading("Publish & subscribe")
+    expect(page.get_by_text("certificate:anna")).to_be_visible()
+    assert page.evaluate("sessionStorage.getItem('quelea.session')") is None, "there is no secret"
+    # It has the rights of an operator, and streams work.
+    page.get_by_label("Topic", exact=True).fill("a")
+    page.get_by_role("button", name="Publish").click()
+    expect(page.get_by_text("Published: no matching subscribers.")).to_be_visible()
+    with page.expect_response(lambda answer: "/events" in answer.url and answer.status == 200):
+        dashboard.open("events")
+    Client(encrypted, "seen").socket.close()
+    expect(page.get_by_role("link", name="seen").first).to_be_visible()
+    expect(page.get_by_role("link", name="Users")).to_have_count(0)
+    # Who logs out stays out, until it asks for the certificate.
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("button", name="Log in")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("button", name="Log in")).to_be_visible()
+    dashboard.log_in("vera")
+    dashboard.heading("Events")
+    expect(page.get_by_text("certificate:anna")).to_have_count(0)
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_role("button", name="Use the client certificate").click()
+    expect(page.get_by_text("certificate:anna")).to_be_visible()
+
+
+@pytest.mark.parametrize("name", [None, "nameless"])
+def test_a_browser_without_a_certificate_that_counts_gets_the_form(encrypted, certs, tab, name):
+    options = shown(encrypted, certs, name or "client")
+    if name is None:
+        del options["client_certificates"]
+    dashboard = tab(encrypted, may_fail=True, **options)
+    page = dashboard.page
+    dashboard.open()
+    page.get_by_role("button", name="Use the client certificate").click()
+    expect(page.get_by_text("no client certificate that gives a role")).to_be_visible()
+    dashboard.log_in("otto")
+    dashboard.heading("Overview")
+
+
+def test_settings_fit_a_narrow_page(empty, tab):
+    dashboard = tab(empty, viewport={"width": 400, "height": 850})
+    page = dashboard.page
+    dashboard.open("settings")
+    dashboard.log_in()
+    page.get_by_label("Show").select_option("live")
+    row = page.locator("tbody tr").filter(has_text="client_lines_per_second_max")
+    row.get_by_role("button", name="Set").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Value").fill("77")
+    dialog.get_by_role("button", name="Set").click()
+    button = row.get_by_role("button", name="Reset")
+    button.scroll_into_view_if_needed()
+    box = button.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 400, box
+    region = "element => element.closest('.scroll').scrollWidth - element.closest('.scroll').clientWidth"
+    assert button.evaluate(region) == 0, "nothing is cut off"
 
 
 @pytest.mark.parametrize("width", [1400, 420])
@@ -498,6 +588,24 @@ def test_a_limit_that_is_nearly_used_up_is_marked(users, tab):
         client.socket.close()
     finally:
         broker.stop()
+
+
+def test_clients_that_lost_messages_are_listed(empty, tab):
+    dashboard = tab(empty, may_fail=True)
+    page = dashboard.page
+    dashboard.open("memory")
+    dashboard.log_in("vera")
+    expect(page.get_by_text("No client has lost a message.")).to_be_visible()
+    # A maximum packet size of 64 bytes.
+    reader = Client(empty, "<b>lossy</b>", more=b"\x27\x00\x00\x00\x40").send(subscribe(["big"], 0))
+    assert reader.socket.recv(64), "it is subscribed"
+    Client(empty, "publisher").send(publish("big", b"x" * 100))
+    row = page.get_by_role("region", name="Clients that lost messages").locator("tbody tr")
+    # The page looks every five seconds.
+    expect(row).to_contain_text(["<b>lossy</b>"], timeout=15_000)
+    expect(row).to_contain_text(["too large 1"])
+    row.get_by_role("link").click()
+    dashboard.heading("<b>lossy</b>")
 
 
 def test_events_as_they_happen(empty, tab):

@@ -2,6 +2,8 @@
 
 const BASE = "api/v1";
 const KEPT = "quelea.session";
+// Set in a tab that has logged out: a certificate logs it in again only when it is asked to.
+const LEFT = "quelea.left";
 // The least time between two attempts while the broker does not answer.
 const RETRY_MS = 2000;
 // A broker that has not answered by then is taken for away. It gives up a call after ten seconds.
@@ -47,7 +49,8 @@ function read() {
 function keep(session, reason = null) {
   state.session = session;
   state.reason = reason;
-  if (session) sessionStorage.setItem(KEPT, JSON.stringify(session));
+  // Whether there is a certificate is found out anew by each page.
+  if (session?.token) sessionStorage.setItem(KEPT, JSON.stringify(session));
   else sessionStorage.removeItem(KEPT);
   announce();
 }
@@ -81,7 +84,10 @@ export function query(params = {}) {
 
 async function send(method, path, { params, body, authorization, signal } = {}) {
   signal ??= AbortSignal.timeout(ANSWER_MS);
-  const headers = { Authorization: authorization || `Bearer ${state.session?.token}` };
+  const secret = authorization ?? (state.session?.token && `Bearer ${state.session.token}`);
+  // Without a secret the client certificate of the connection decides. Browsers show one only with
+  // credentials; the broker sets no cookies.
+  const headers = secret ? { Authorization: secret } : {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   try {
     return await fetch(BASE + path + query(params), {
@@ -89,7 +95,7 @@ async function send(method, path, { params, body, authorization, signal } = {}) 
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
       cache: "no-store",
-      credentials: "omit",
+      credentials: secret ? "omit" : "same-origin",
       redirect: "error",
       referrerPolicy: "no-referrer",
       signal,
@@ -119,8 +125,9 @@ export async function request(method, path, options = {}) {
   setAway(false);
   if (answer.ok) return answer.status === 204 ? null : answer.json();
   const problem = await problemOf(answer);
-  if (answer.status === 401 && !options.authorization && asked === state.session) {
-    keep(null, "The session has ended. Log in again.");
+  if (answer.status === 401 && options.authorization === undefined && asked === state.session) {
+    const what = asked?.certificate ? "The client certificate is not accepted any more." : "The session has ended.";
+    keep(null, `${what} Log in again.`);
   }
   throw problem;
 }
@@ -144,9 +151,21 @@ export async function logIn({ name, password, token }) {
   keep(await request("POST", "/sessions", { authorization }));
 }
 
+// Logs in by the client certificate of the connection, which needs no secret. A tab that has logged
+// out `asks` for it first. Without a certificate that gives a role there is no session.
+export async function logInByCertificate(asks) {
+  if (location.protocol !== "https:" || (sessionStorage.getItem(LEFT) && !asks)) return false;
+  const { name, role } = await request("GET", "/caller", { authorization: "" });
+  sessionStorage.removeItem(LEFT);
+  keep({ name, role, certificate: true });
+  return true;
+}
+
 export async function logOut() {
+  const { certificate } = state.session;
+  if (location.protocol === "https:") sessionStorage.setItem(LEFT, "1");
   try {
-    await request("DELETE", "/sessions");
+    if (!certificate) await request("DELETE", "/sessions");
   } catch {
     // It ends by itself if the broker is away.
   }

@@ -196,7 +196,7 @@ function Frame() {
 function App() {
   const { session, away, routes } = useApiState();
   const [fault, setFault] = useState(null);
-  const token = session?.token;
+  const token = session && (session.token ?? session.name);
   const learn = () => learnRoutes().then(() => setFault(null), setFault);
   useEffect(() => { if (token) learn(); }, [token, away]);
   const isReady = session && routes.size > 0;

@@ -1,7 +1,8 @@
-// Log-in by a user of the API, by the token, or by a link that the broker has printed.
+// Log-in by a user of the API, by the token, by a link that the broker has printed, or by the client
+// certificate that the browser has shown.
 
 import { useEffect, useState } from "../vendor/hooks.js";
-import { logIn, state } from "../api.js";
+import { logIn, logInByCertificate, state } from "../api.js";
 import { Fault, Field, html } from "../ui.js";
 
 // The secret of a link is taken out of the address at once: it must not be kept or passed on.
@@ -12,12 +13,23 @@ function takeCode() {
 }
 const code = takeCode();
 let isUsed = false;
+const isEncrypted = location.protocol === "https:";
 
 export function LogIn() {
   const [by, setBy] = useState("token");
   const [values, setValues] = useState({ name: "", password: "", token: "" });
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
+  // The form stays away until it is known that no certificate stands for it.
+  const [looking, setLooking] = useState(isEncrypted && !code && !state.reason);
+  const byCertificate = async () => {
+    setProblem(null);
+    try {
+      await logInByCertificate(true);
+    } catch (error) {
+      setProblem(error.status === 401 ? { detail: "the browser has shown no client certificate that gives a role" } : error);
+    }
+  };
   const run = async (secret) => {
     setBusy(true);
     setProblem(null);
@@ -33,6 +45,8 @@ export function LogIn() {
     if (code && !isUsed) {
       isUsed = true;
       run({ token: code });
+    } else if (looking) {
+      logInByCertificate().catch(() => false).then((is) => is || setLooking(false));
     }
   }, []);
   const input = (name, type) => html`
@@ -41,6 +55,7 @@ export function LogIn() {
       onInput=${(event) => setValues({ ...values, [name]: event.target.value })} />`;
   const tab = (name, text) => html`
     <button type="button" aria-pressed=${by === name} onClick=${() => setBy(name)}>${text}</button>`;
+  if (looking) return html`<p class="wait">Loading</p>`;
   return html`
     <main class="login">
       <form onSubmit=${(event) => {
@@ -56,6 +71,7 @@ export function LogIn() {
               <${Field} label="Password">${input("password", "password")}<//>`}
         <${Fault} problem=${problem && (problem.status === 401 ? { detail: wrong(by) } : problem)} />
         <button class="primary" disabled=${busy}>Log in</button>
+        ${isEncrypted && html`<button type="button" onClick=${byCertificate}>Use the client certificate</button>`}
       </form>
     </main>`;
 }
