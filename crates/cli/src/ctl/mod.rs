@@ -160,8 +160,8 @@ enum CtlCommand {
         #[command(subcommand)]
         command: Option<SettingsCommand>,
     },
-    /// Reload passwords, registries, access rules, bans, namespaces, certificates, and settings that
-    /// change while the broker runs. SIGHUP does the same.
+    /// Reload passwords, registries, access rules, bans, namespaces, certificates, and settings
+    /// that change while the broker runs. SIGHUP does the same.
     Reload,
     /// List the last lines of the log, the newest first.
     LogLines(LogLinesArgs),
