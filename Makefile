@@ -177,6 +177,13 @@ image: ## a container image of the broker as a file for `docker load`, in target
 	$(CARGO) build --release --locked -p quelea --bins
 	@python3 packaging/image.py
 
+.PHONY: chart
+chart: ## install the Helm chart on the control plane of a real Kubernetes, built from Go modules (ten minutes)
+	@tests/setup lint
+	@tests/helm >/dev/null
+	@tests/kubernetes >/dev/null
+	@tests/e2e/.venv/bin/python -m pytest -q tests/packages/test_kubernetes.py
+
 .PHONY: docs
 docs: ## write all generated documents: configuration, metrics, $SYS topics, conformance, performance
 	$(CARGO) xtask docs
