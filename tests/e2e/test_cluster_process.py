@@ -231,6 +231,22 @@ def test_a_log_in_that_nats_refuses_is_fatal(nats, early):
     assert "NATS refuses the login of this node" in node.log_text()
 
 
+def test_commands_take_the_login_from_the_environment(nats, tmp_path, monkeypatch):
+    with nats.config.open("a") as config:
+        config.write("authorization { user: quelea, password: secret }\n")
+    nats.start()
+    password, config = tmp_path / "password", tmp_path / "quelea.toml"
+    password.write_text("secret\n")
+    password.chmod(0o600)
+    config.write_text(configured(nats, "n1") + f'password_file = "{password}"\n')
+    refused = cluster(config, "init", "--allow-unreplicated", "--allow-unsynced")
+    assert refused.returncode == 2 and "needs username" in refused.stderr, refused.stderr
+    monkeypatch.setenv("QUELEA_cluster__username", "quelea")
+    make = lambda: cluster(config, "init", "--allow-unreplicated", "--allow-unsynced")  # noqa: E731
+    done(eventually(lambda: (ran := make()).returncode == 0 and ran, "the start of NATS"))
+    done(cluster(config, "status"))
+
+
 @pytest.fixture
 def managers():
     """The service managers of two nodes, with a watchdog."""

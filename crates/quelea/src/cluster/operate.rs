@@ -18,7 +18,7 @@ use super::talk::{ASK_TOPIC, NodeStatus, Question, SwitchoverAnswer};
 use super::{connect, export, import};
 use crate::commands::serve::ServeArgs;
 use base::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
-use config::{ClusterConfig, Config, Machine};
+use config::{ClusterConfig, Config};
 
 /// The flags of `quelea cluster`.
 #[derive(Clone, Debug, Args)]
@@ -137,7 +137,7 @@ pub fn run(args: &ClusterArgs) -> u8 {
 
 fn configured(common: &Common) -> anyhow::Result<(Config, ClusterConfig)> {
     let serve = ServeArgs { config: Some(common.config.clone()), ..ServeArgs::default() };
-    let loaded = serve.load(Vec::new(), &Machine::here())?;
+    let loaded = serve.reread()?;
     let cluster = loaded.config.cluster.clone();
     let missing = || format!("{} has no section [cluster]", common.config.display());
     Ok((loaded.config, cluster.with_context(missing)?))

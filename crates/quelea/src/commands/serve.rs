@@ -156,7 +156,7 @@ impl ServeArgs {
         load(&sources, machine)
     }
 
-    /// The configuration as it is now, for what may change while the broker runs.
+    /// The configuration as it is now: the file, with environment and flags over it.
     ///
     /// # Errors
     ///
