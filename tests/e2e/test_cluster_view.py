@@ -138,13 +138,21 @@ def test_a_standby_is_only_read_and_names_the_active_node(lab):
         ("DELETE", "/clients/nobody", None),
         ("POST", "/bans", {"kind": "client", "who": "x"}),
         ("POST", "/listeners/pause?name=x", None),
+        ("PUT", "/settings/sys.interval_secs", {"value": "7"}),
+        ("DELETE", "/settings/sys.interval_secs", None),
+        ("POST", "/reload", None),
     ]
+    settings = lab.ask(standby, "GET", "/settings")
     for method, path, body in refused:
         problem = lab.ask(standby, method, path, status=503, body=body)
         assert f"'node{active + 1}'" in problem["detail"], problem
         assert str(lab.mqtt_ports[active]) in problem["detail"], problem
-    for path in ("/broker", "/listeners", "/logs", "/settings", "/caller"):
+    for path in ("/broker", "/listeners", "/logs", "/caller"):
         lab.ask(standby, "GET", path)
+    assert lab.ask(standby, "GET", "/settings") == settings, "a refused change changes nothing"
+    lab.ask(active, "PUT", "/settings/sys.interval_secs", body={"value": "7"})
+    assert lab.ask(standby, "GET", "/settings") == settings, "settings are of one node"
+    lab.ask(active, "DELETE", "/settings/sys.interval_secs")
     assert lab.ask(active, "GET", "/clients")["items"] == []
     broker = lab.ask(standby, "GET", "/broker")
     assert broker["state"] == "standby" and f"'node{active + 1}'" in broker["detail"]
