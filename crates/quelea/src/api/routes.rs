@@ -718,9 +718,10 @@ mod tests {
     #[test]
     fn what_a_standby_answers_changes_nothing() {
         let answered: Vec<&Route> = routes().filter(|route| route.without_shards).collect();
-        // Log-in sessions are of the node.
-        let is_log_in = |route: &Route| route.path.starts_with("/sessions");
-        assert!(answered.iter().all(|route| route.method == Method::Get || is_log_in(route)));
+        // Log-in sessions are of the node, and a backup is a copy of what it has.
+        let is_of_node =
+            |route: &Route| route.path.starts_with("/sessions") || route.path == "/backup";
+        assert!(answered.iter().all(|route| route.method == Method::Get || is_of_node(route)));
         assert!(answered.iter().any(|route| route.path == "/cluster"));
         let refused = |path| routes().any(|it| it.path == path && !it.without_shards);
         assert!(["/clients", "/bans", "/retained", "/publish"].into_iter().all(refused));
