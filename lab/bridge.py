@@ -3,9 +3,9 @@
 
 A publisher sends messages to a local broker, whose bridge relays them to a mosquitto without
 persistence. A subscriber there counts them. At most WINDOW messages are on their way, so that no
-queue overflows, and with QoS 2 at most `--in-flight`. The figures are messages per second at the subscriber, and the CPU time of the
-local broker per message: it routes and relays. Both bridges have the same window of unacknowledged
-messages (`--in-flight`) and the same version of MQTT.
+queue overflows, and with QoS 2 at most `--in-flight`. The figures are messages per second at the
+subscriber, and the CPU time of the local broker per message: it routes and relays. Both bridges
+have the same window of unacknowledged messages (`--in-flight`) and the same version of MQTT.
 
 Brokers take turns in each round. With --results the record is written to lab/results/bridge.json.
 Run it on a quiet machine.
