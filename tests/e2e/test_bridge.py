@@ -581,6 +581,42 @@ def test_after_one_broker_has_lost_its_session_later_messages_arrive_once(
         assert [payload for payload in got if b"late" in payload] == wanted
 
 
+def test_a_remote_that_forgot_its_latest_messages_uses_their_identifiers_again(start):
+    """A remote of MQTT 3.1.1 that comes back with an earlier state of the session."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE_SECS)
+        port = server.getsockname()[1]
+        broker = start(
+            FIXED.format(free_port())
+            + bridge_to(port, ["t in 2"], protocol="3.1.1", notifications=False)
+        )
+        here = listening(broker.port(), "t")
+
+        def connected(session_present):
+            remote = Peer(server.accept()[0], 4)
+            assert remote.recv()[0] == 0x10
+            remote.send(packet(CONNACK, bytes([session_present, 0])))
+            while (got := remote.recv())[0] != 0x82:
+                # Identifiers that this broker might know from before.
+                assert got[0] == PUBREL
+                remote.send(packet(PUBCOMP, got[1]))
+            remote.send(packet(0x90, got[1][:2] + b"\2"))
+            return remote
+
+        with connected(0) as remote:
+            remote.send(publish("t", b"first", 2, 7, version=4))
+            remote.expect(PUBREC)
+            assert here.message()[1] == b"first"
+        with connected(1) as remote:
+            remote.send(publish("t", b"second", 2, 7, version=4))
+            remote.expect(PUBREC)
+            remote.send(ack(PUBREL, 7))
+            remote.expect(PUBCOMP)
+            first, body = here.recv()
+            assert first & 0xF0 == PUBLISH and body.endswith(b"second")
+        here.close()
+
+
 def test_a_remote_that_hangs_is_left_and_comes_back(start):
     remote, port = remote_of(start)
     broker = bridging(start, port, ["t out 1"], keep_alive_secs=5)

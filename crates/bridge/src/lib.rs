@@ -24,8 +24,10 @@ mod relay;
 mod remote;
 mod settings;
 mod stale;
+mod unreleased;
 
 pub use forward::{HOPS_PROPERTY, Refusal};
 pub use relay::{Action, Counts, Down, OUT_BYTES_MAX, Refused, Relay, Side};
 pub use remote::{Login, RemoteLimits};
 pub use settings::{Direction, Settings, TopicMap};
+pub use unreleased::Unreleased;

@@ -19,6 +19,7 @@ use crate::oversize::{self, Front};
 use crate::remote::{self, Login, RemoteLimits};
 use crate::settings::{Settings, Ways};
 use crate::stale::Release;
+use crate::unreleased::Unreleased;
 use keep_alive::{Due, KeepAlive};
 pub use report::{Action, Counts, Down, Refused};
 use side::Peer;
@@ -36,6 +37,9 @@ pub struct Relay {
     phase: Phase,
     remote: RemoteLimits,
     copies: Copies,
+    unreleased: Unreleased,
+    /// The identifier that this broker releases, before anything more is taken from the remote.
+    releasing: Option<u16>,
     sides: [Peer; 2],
     actions: VecDeque<Action>,
     counts: Counts,
@@ -75,6 +79,8 @@ impl Relay {
                 keep_alive_secs: settings.keep_alive_secs,
             },
             copies: Copies::default(),
+            unreleased: Unreleased::default(),
+            releasing: None,
             sides,
             actions: VecDeque::new(),
             counts: Counts::default(),
@@ -89,6 +95,16 @@ impl Relay {
     /// to now are removed.
     pub fn set_earlier(&mut self, side: Side, filters: Vec<String>) {
         self.peer(side).earlier = filters;
+    }
+
+    /// What an earlier connection has left.
+    pub fn set_unreleased(&mut self, unreleased: Unreleased) {
+        self.unreleased = unreleased;
+    }
+
+    /// For the next connection.
+    pub fn take_unreleased(&mut self) -> Unreleased {
+        std::mem::take(&mut self.unreleased)
     }
 
     /// Takes whole packets of one side; says how many bytes. The others are to be given again,
@@ -124,6 +140,9 @@ impl Relay {
             let decoded = codec::decode(&bytes[taken..], version, Sender::Server, bytes_max);
             let decoded = decoded.map_err(|violation| Down::Violation { side, violation })?;
             let Some((packet, len)) = decoded else { break };
+            if self.must_release(side, &packet) {
+                break;
+            }
             self.on_packet(side, &packet)?;
             taken += len;
         }
@@ -137,7 +156,9 @@ impl Relay {
             // The local session may know identifiers that the remote uses for other messages.
             Side::Remote => {
                 self.phase == Phase::AwaitsRemote
-                    || self.phase >= Phase::Releases && self.sides[0].release.is_none()
+                    || self.phase >= Phase::Releases
+                        && self.sides[0].release.is_none()
+                        && self.releasing.is_none()
             }
         };
         let own = self.unwritten(side).len();

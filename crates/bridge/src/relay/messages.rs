@@ -14,9 +14,27 @@ impl Relay {
         let out = &mut sides[from.other() as usize].out;
         match (forward(settings, ways, remote, from, publish, out), from) {
             (Ok(()), Side::Local) => self.counts.sent += 1,
-            (Ok(()), Side::Remote) => self.counts.received += 1,
+            (Ok(()), Side::Remote) => {
+                self.counts.received += 1;
+                if publish.qos == QoS::ExactlyOnce {
+                    self.unreleased.insert(publish);
+                }
+            }
             (Err(refusal), _) => self.refuse(from, publish, refusal),
         }
+    }
+
+    /// If this broker may know the identifier of a message from another one, it is released first.
+    /// The message is to be given again then.
+    pub(super) fn must_release(&mut self, from: Side, packet: &Packet<'_>) -> bool {
+        let Packet::Publish(publish) = packet else { return false };
+        let is_exactly_once = from == Side::Remote && publish.qos == QoS::ExactlyOnce;
+        if !is_exactly_once || !self.unreleased.is_reused(publish) {
+            return false;
+        }
+        self.releasing = Some(publish.packet_id);
+        self.ack(Side::Local, AckKind::Pubrel, publish.packet_id, Reason::SUCCESS);
+        true
     }
 
     pub(super) fn refuse(&mut self, from: Side, publish: &Publish<'_>, refusal: Refusal) {
@@ -47,9 +65,17 @@ impl Relay {
                 release.on_pubcomp();
                 return self.advance();
             }
+            if from == Side::Local && self.releasing == Some(ack.packet_id) {
+                self.releasing = None;
+                return self.unreleased.remove(ack.packet_id);
+            }
             if self.peer(from).refusing.remove(&ack.packet_id) {
                 return self.ack(from.other(), AckKind::Pubrec, ack.packet_id, NOT_RELAYED);
             }
+        }
+        let is_refused = ack.kind == AckKind::Pubrec && ack.reason.is_error();
+        if from == Side::Local && (is_refused || ack.kind == AckKind::Pubcomp) {
+            self.unreleased.remove(ack.packet_id);
         }
         if matches!(ack.kind, AckKind::Puback | AckKind::Pubrec) && ack.reason.is_error() {
             self.counts.rejected[from.other() as usize] += 1;

@@ -154,6 +154,40 @@ fn a_repetition_is_refused_once_the_other_side_has_released_it() {
     assert_eq!(take(&mut relay, Side::Local), refused);
 }
 
+/// A remote that has lost its latest changes in a crash uses it for another message.
+#[test]
+fn an_identifier_that_the_remote_uses_again_is_released_first() {
+    let first = message("a", QoS::ExactlyOnce, NONE);
+    let other = Publish { payload: b"other", ..first };
+    let mut before = up(Version::V311, &["a in 2  "], NONE);
+    give(&mut before, Side::Remote, Version::V311, &Packet::Publish(first)).unwrap();
+    let mut relay = up(Version::V311, &["a in 2  "], NONE);
+    relay.set_unreleased(before.take_unreleased());
+    let version = Version::V311;
+    let again = Packet::Publish(Publish { dup: true, ..first });
+    give(&mut relay, Side::Remote, version, &again).unwrap();
+    assert_eq!(take(&mut relay, Side::Local)[0], 0x3D);
+    // It waits until the identifier is free here, and nothing is taken meanwhile.
+    let other = Packet::Publish(other);
+    assert_eq!(give(&mut relay, Side::Remote, version, &other), Ok(0));
+    let pubrel = ack_bytes(Version::V5, AckKind::Pubrel, Reason::SUCCESS);
+    assert_eq!(take(&mut relay, Side::Local), pubrel);
+    assert_eq!(give(&mut relay, Side::Remote, version, &other), Ok(0));
+    assert_eq!(take(&mut relay, Side::Local), []);
+    // This answer is not for the remote.
+    let pubcomp = Packet::Ack(Ack::new(AckKind::Pubcomp, 7, Reason::SUCCESS));
+    give(&mut relay, Side::Local, Version::V5, &pubcomp).unwrap();
+    assert_eq!(take(&mut relay, Side::Remote), []);
+    assert!(give(&mut relay, Side::Remote, version, &other).unwrap() > 0);
+    assert_eq!(take(&mut relay, Side::Local)[0], 0x35);
+    give(&mut relay, Side::Local, Version::V5, &pubcomp).unwrap();
+    let passed = ack_bytes(version, AckKind::Pubcomp, Reason::SUCCESS);
+    assert_eq!(take(&mut relay, Side::Remote), passed);
+    // Now it is free.
+    give(&mut relay, Side::Remote, version, &Packet::Publish(first)).unwrap();
+    assert_eq!(take(&mut relay, Side::Local)[0], 0x35);
+}
+
 #[test]
 fn a_remote_without_retained_messages_gets_an_ordinary_one() {
     let mut properties = PropertyBuf::new();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bridge::{Action, Down, Login, Relay, Settings, Side};
+use bridge::{Action, Down, Login, Relay, Settings, Side, Unreleased};
 use codec::Reason;
 use mio::{Events, Interest, Poll, Token};
 use net::{Handshake, Progress, Read, Stream};
@@ -99,6 +99,16 @@ impl<'a> Connection<'a> {
         for side in Side::ALL {
             self.relay.set_earlier(side, earlier.of_side(side));
         }
+    }
+
+    /// What an earlier connection has left.
+    pub(super) fn set_unreleased(&mut self, unreleased: Unreleased) {
+        self.relay.set_unreleased(unreleased);
+    }
+
+    /// For the next connection.
+    pub(super) fn take_unreleased(&mut self) -> Unreleased {
+        self.relay.take_unreleased()
     }
 
     /// Whether all subscriptions were answered.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bridge::{Direction, Login, Refused, Settings, TopicMap};
+use bridge::{Direction, Login, Refused, Settings, TopicMap, Unreleased};
 use codec::{QoS, Reason, Version};
 use config::{BridgeConfig, BridgeDirection, BridgeProtocol, Config};
 use mio::{Events, Poll, Waker};
@@ -57,6 +57,7 @@ impl Bridges {
                 poll,
                 is_stopping: bridges.is_stopping.clone(),
                 is_announced: config.is_announced,
+                unreleased: Unreleased::default(),
                 backoff: BACKOFF_MIN,
             };
             bridges.wakers.push(waker);
@@ -89,6 +90,7 @@ struct Keeper {
     is_stopping: Arc<AtomicBool>,
     /// False once the remote has refused the announcement of a bridge.
     is_announced: bool,
+    unreleased: Unreleased,
     backoff: Duration,
 }
 
@@ -157,7 +159,10 @@ impl Keeper {
             Connection::new(Arc::new(settings), &login, handshake, &self.local, &self.figures);
         let own = Filters::of(&self.settings.maps);
         connection.set_earlier(&self.filters.begin(&own)?);
-        let ended = connection.run(&mut self.poll, &self.is_stopping)?;
+        connection.set_unreleased(std::mem::take(&mut self.unreleased));
+        let ended = connection.run(&mut self.poll, &self.is_stopping);
+        self.unreleased = connection.take_unreleased();
+        let ended = ended?;
         let was_up = connection.was_up();
         drop(connection);
         if was_up {
