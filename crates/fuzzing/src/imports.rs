@@ -1,9 +1,11 @@
 //! Configurations of mosquitto and EMQX: an input is the text of one. Files that it names have the
-//! same text. What comes of it is TOML, or an error says why not.
+//! same text. What comes of it is TOML, or an error says why not. Resources of Event Grid: what is
+//! read is the same after it was written and read again.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+use identity::event_grid;
 use import::{Files, Imported, Source, emqx, mosquitto};
 
 pub fn import_mosquitto(input: &[u8]) {
@@ -21,6 +23,18 @@ pub fn import_mosquitto(input: &[u8]) {
 pub fn import_emqx(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     check(&emqx::import(&source(text), &Same(text)));
+}
+
+pub fn import_event_grid(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let Ok(found) = event_grid::read(text) else { return };
+    let registry = found.registry();
+    match event_grid::read(&registry) {
+        Ok(again) => assert_eq!(again.clients, found.clients, "{registry}"),
+        Err(error) => panic!("{error}: {registry}"),
+    }
+    let policy = found.policy();
+    assert!(policy.parse::<toml::Table>().is_ok(), "{policy}");
 }
 
 fn check(imported: &Imported) {
@@ -78,6 +92,23 @@ pub fn emqx_seeds() -> Vec<Vec<u8>> {
          {allow, {'and', [{user, \"a\"}, {ipaddr, \"::1\"}]}, {publish, [{qos, 1}]}, \
          [{eq, \"#\"}, \"${clientid}\"]}.\n~\"\"\"}] } # c\n",
         "log.file { enable = true, level = debug, path = \"/l\" }\nnode.data_dir = \"d\" // c\n",
+    ];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+pub fn event_grid_seeds() -> Vec<Vec<u8>> {
+    let texts = [
+        r#"{"name":"c","authenticationName":"Pump-1","state":"Disabled","attributes":{"floor":-3.5e2,
+        "sensors":["motion","é"],"kind":"pump"},"clientCertificateAuthentication":{
+        "validationScheme":"DnsMatchesAuthenticationName"}}"#,
+        r#"[{"name":"g","query":"attributes.kind IN ['pump'] AND attributes.floor > 2"},
+        {"name":"s","topicTemplates":["a/${client.authenticationName}/#","b/+"]},
+        {"name":"b","clientGroupName":"g","topicSpaceName":"s","permission":"Publisher"}]"#,
+        r#"{"resources":[{"type":"Microsoft.EventGrid/namespaces","name":"n","properties":{},
+        "resources":[{"type":"clients","name":"p","properties":{"clientCertificateAuthentication":{
+        "validationScheme":"ThumbprintMatch","allowedThumbprints":
+        ["ABABABABABABABABABABABABABABABABABABABABABABABABABABABABABABABAB"]}}}]}]}"#,
+        r#"{"value":[{"name":"x","properties":{"query":"true"},"type":"clientGroups"}]}"#,
     ];
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
