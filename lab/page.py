@@ -39,7 +39,7 @@ MAKE = {
     "dashboard": "bench-dashboard",
     "durable-levels": "bench-durable", "scaling": "scaling",
     "cluster-cost": "cluster-bench", "takeover": "cluster-bench",
-    "cluster-faults": "cluster-test RESULTS=1", "siege": "siege", "bridge": "bench-bridge",
+    "cluster-faults": "cluster-test RESULTS=1", "siege": "siege",
 }  # fmt: skip
 # What the page shows of faults.
 GAP_SECS_MIN = 5
