@@ -39,7 +39,7 @@ MAKE = {
     "dashboard": "bench-dashboard",
     "durable-levels": "bench-durable", "scaling": "scaling",
     "cluster-cost": "cluster-bench", "takeover": "cluster-bench",
-    "cluster-faults": "cluster-test RESULTS=1", "siege": "siege",
+    "cluster-faults": "cluster-test RESULTS=1", "siege": "siege", "bridge": "bench-bridge",
 }  # fmt: skip
 # What the page shows of faults.
 GAP_SECS_MIN = 5
@@ -193,6 +193,17 @@ def dashboard():
     return [f"{text} {spread(ratio)} times that without.", *caption("dashboard")]
 
 
+def bridge():
+    record = read("bridge")
+    rows = []
+    for qos in values(record, "qos"):
+        for broker in values(record, "broker"):
+            cells = find(record, qos=qos, broker=broker)["cells"]
+            rows.append([str(qos), broker, *(spread(cells[name]) for name in ("rate", "cpu"))])
+    heads = ["QoS", "local broker", "messages/s", "CPU us"]
+    return [*table(heads, rows), *caption("bridge")]
+
+
 def durable():
     record = read("durable-levels")
     rows = []
@@ -259,7 +270,10 @@ def siege():
     return [*lines, *caption("siege")]
 
 
-PARTS = (peers, ahead, connections, memory, tails, dashboard, durable, scaling, cluster, faults, siege)
+PARTS = (
+    peers, ahead, connections, memory, tails, dashboard, durable, bridge, scaling, cluster, faults,
+    siege,
+)  # fmt: skip
 
 
 # --- Charts
