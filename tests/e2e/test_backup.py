@@ -142,3 +142,12 @@ def test_a_backup_by_ctl(start):
     assert not file.with_name("monday.tar.partial").exists()
     copy = unpacked(file.read_bytes(), broker.directory / "restored")
     assert waiting(start(CONFIG, data=copy), own) == (True, [PAYLOAD] * PAYLOADS)
+
+
+def test_a_broker_stops_in_order_while_a_backup_is_read(start):
+    broker, _ = filled(start)
+    reader = unread(broker)
+    broker.terminate()
+    assert broker.process.wait(PATIENCE_SECS) == 0
+    assert not any(event["level"] == "ERROR" for event in broker.log), broker.log_text()
+    reader.close()
