@@ -12,8 +12,9 @@ use session::Dropped;
 use crate::Scope;
 use crate::command::DropsView;
 
-/// Clients that are remembered. Another one takes the row of the client with the fewest drops. With
-/// a client ID of 23 bytes a row has 135 bytes, so all of them less than 9 KiB a shard.
+/// Clients that are remembered. Another one takes the row of the client with the fewest drops. A
+/// row has 112 bytes and the client ID: with IDs of 256 bytes, the default of
+/// `limits.client_id_bytes_max`, all of them have 23 KiB a shard.
 const DROPPERS_MAX: usize = 64;
 
 /// A client without a drop for so long is forgotten.

@@ -197,7 +197,7 @@ mod tests {
             buffer: Vec::new(),
             chunk_time_max: Duration::from_millis(10),
             caller,
-            board: Arc::new(JournalBoard::new(0, Health::new())),
+            board: Arc::new(JournalBoard::new(1, Health::new())),
             board_was_full: false,
         };
         (chunks, body)
@@ -233,5 +233,19 @@ mod tests {
         let error = out.write_all(&[0; CHUNK_BYTES]).unwrap_err();
         assert!(error.to_string().contains("not accepted"), "{error}");
         assert!(body.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_log_that_becomes_full_ends_a_backup_and_one_that_was_full_does_not() {
+        for (board_was_full, is_cut) in [(false, true), (true, false)] {
+            let (mut out, _body) = chunks(runtime(), caller(Arc::new(true.into())));
+            out.board_was_full = board_was_full;
+            out.write_all(&[0; CHUNK_BYTES]).unwrap();
+            out.board.show(0, JournalState::Full, &storage::Stats::default());
+            let cut = out
+                .write_all(&[0; CHUNK_BYTES])
+                .is_err_and(|error| error.to_string().contains("became full"));
+            assert_eq!(cut, is_cut);
+        }
     }
 }

@@ -421,7 +421,7 @@ impl JournalBoard {
         })
     }
 
-    fn show(&self, shard: ShardId, state: JournalState, stats: &Stats) {
+    pub(crate) fn show(&self, shard: ShardId, state: JournalState, stats: &Stats) {
         let Some(journal) = self.journals.get(usize::from(shard)) else { return };
         journal.state.store(state as u8, Ordering::Relaxed);
         for (cell, figure) in journal.figures.iter().zip(FIGURES) {
