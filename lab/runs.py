@@ -53,8 +53,10 @@ def rate(name):
 
 
 def busy(results, name):
+    """Of the seconds in which messages were due, too: a broker that is gone delivers none."""
+    of_load = ("published", "received", "scheduled")
     seconds = results["series"]
-    return [second[name] for second in seconds if second["published"] + second["received"] > 0]
+    return [second[name] for second in seconds if any(second[what] for what in of_load)]
 
 
 def connect_rate(results):

@@ -6,11 +6,11 @@ use crate::{HostLoad, LatencyKind, Outcome, RateSearch, Results, Second, Totals}
 /// Headline figures of a run. `None` where the run has no such thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Averages over the seconds in which messages were published, without the first and last one:
-    /// those of the measured stages, if they publish.
+    /// Averages over the seconds in which messages were published or due, without the first and
+    /// last one: those of the measured stages, if they publish.
     pub published_per_sec: Option<f64>,
-    /// Over the same seconds, or those of receiving where nothing came while messages were
-    /// published (they were queued, say).
+    /// Over the same seconds, or later ones where nothing came while messages were published (they
+    /// were queued, say).
     pub received_per_sec: Option<f64>,
     pub average_us: Option<f64>,
     pub p50_us: Option<f64>,
@@ -79,18 +79,19 @@ impl Figures {
             reordered: integrity.reordered,
             ..Self::default()
         };
-        let sends = |second: &Second| second.published + second.scheduled;
+        let sends = |second: &Second| second.published + second.scheduled + second.publishing;
         let measured = measured_seconds(results);
         let whole = busy(&measured, sends, 0);
         let publishing = match whole.is_empty() {
             true => busy(&results.series, sends, 1),
             false => whole,
         };
-        if !publishing.is_empty() {
-            let receiving = match publishing.iter().all(|second| second.received == 0) {
-                true => busy(&results.series, |second| second.received, 1),
-                false => publishing,
-            };
+        if let Some(last) = publishing.last() {
+            // What came before the figures were taken is none of theirs.
+            let from = results.series.partition_point(|second| second.at_secs <= last.at_secs);
+            let later = busy(&results.series[from..], |second| second.received, 1);
+            let is_queued = publishing.iter().all(|second| second.received == 0);
+            let receiving = if is_queued && !later.is_empty() { later } else { publishing };
             figures.published_per_sec = Some(average(publishing, |second| second.published));
             let rate = average(receiving, |second| second.received);
             figures.received_per_sec = (!has_no_subscriber(results)).then_some(rate);

@@ -9,6 +9,7 @@
 pub mod figures;
 pub mod heat;
 pub mod histogram;
+mod host;
 pub mod ledger;
 pub mod results;
 #[cfg(any(test, feature = "sample"))]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::heat::Heat;
 pub use super::histogram::LatencySummary;
 use super::histogram::{LatencyHistogram, LatencyKind};
+pub use super::host::{Contention, HostLoad, HostSample, Validity};
 
 /// The version of the JSON form, as `docs/flock/results.schema.json` describes it. It rises when a
 /// field changes its meaning, comes that a reader cannot do without, or goes. 1 was the form before
@@ -370,6 +371,9 @@ pub struct Second {
     pub subscribes: u64,
     /// What the open-loop schedule asked for.
     pub scheduled: u64,
+    /// Publishers that had more to send at its end, whether or not they were connected.
+    #[serde(default)]
+    pub publishing: u64,
     pub published: u64,
     pub acknowledged: u64,
     pub received: u64,
@@ -614,94 +618,6 @@ pub struct IntegritySample {
     pub reordered: u64,
     /// The first missing sequence numbers as ranges, inclusive, at most 16.
     pub missing: Vec<(u32, u32)>,
-}
-
-/// CPU and memory of one process tree (the broker's, or the tool's own).
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HostLoad {
-    pub samples: Vec<HostSample>,
-    /// In hundredths of one core: 250 is two and a half cores.
-    pub cpu_percent_average: f64,
-    pub cpu_percent_max: f64,
-    pub memory_bytes_average: f64,
-    pub memory_bytes_max: u64,
-    /// Least-squares slope over the hold.
-    pub memory_slope_bytes_per_sec: f64,
-    /// The same over the second half of the hold, when all has grown that only warms up.
-    #[serde(default)]
-    pub memory_slope_late_bytes_per_sec: f64,
-    /// How long the hold was.
-    #[serde(default)]
-    pub memory_slope_secs: f64,
-    /// User + system CPU per message received by subscribers while publishing.
-    pub cpu_us_per_message: Option<f64>,
-    /// User + system CPU per accepted connection during the connect phase.
-    pub cpu_us_per_connect: Option<f64>,
-    /// Growth of resident memory over the connect phase, per connection.
-    pub memory_bytes_per_connection: Option<f64>,
-    /// The clock that CPU was read from goes in steps of this; 0 where CPU is not known. What is no
-    /// more than a few of them is no figure.
-    #[serde(default)]
-    pub cpu_resolution_us: f64,
-    /// While the load was measured, how long threads were ready and had to wait for a core, for
-    /// each second that they had one.
-    #[serde(default)]
-    pub cpu_wait_ratio: Option<f64>,
-    /// Where the samples came from: `pid 1234`, `http://host/metrics`.
-    pub source: String,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HostSample {
-    pub at_secs: f64,
-    /// What is absent is not known: a page of metrics need not have it.
-    pub cpu_percent: Option<f64>,
-    /// User and system.
-    #[serde(default)]
-    pub cpu_secs: Option<f64>,
-    pub memory_bytes: Option<u64>,
-    pub threads: u32,
-    pub descriptors: u64,
-}
-
-/// May the figures be believed?
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Validity {
-    pub valid: bool,
-    /// Why not: the tool was late, out of CPU, an agent died...
-    pub reasons: Vec<String>,
-    /// Worth knowing, but no reason to distrust the figures.
-    pub notes: Vec<String>,
-    /// What else the machine did while the load was measured.
-    #[serde(default)]
-    pub contention: Contention,
-    pub lateness: LatencySummary,
-    /// How long messages may have waited for the tool to read them: as long as its threads were
-    /// busy with others. It is part of every end-to-end latency.
-    #[serde(default)]
-    pub receive_lag: LatencySummary,
-    /// Busiest load thread, in per cent of one core.
-    pub thread_cpu_percent_max: f64,
-}
-
-/// Of all the cores' time, in per cent; what the system does not tell is absent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Contention {
-    /// Taken by other machines of the host.
-    pub steal_percent: Option<f64>,
-    /// Spent by programs other than the broker and the lab; known where the broker's pid is.
-    pub others_percent: Option<f64>,
-    /// Some thread of the machine was ready and had to wait for a core (PSI).
-    pub pressure_percent: Option<f64>,
-    /// All that ran on the machine, broker and lab with it.
-    #[serde(default)]
-    pub busy_percent: Option<f64>,
-    /// Of the measured time: the lab's container had used up its share of the cores.
-    #[serde(default)]
-    pub throttled_percent: Option<f64>,
-    /// How often a core was slowed down because it was hot.
-    #[serde(default)]
-    pub heat_events: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -536,6 +536,7 @@ impl<'a> Conductor<'a> {
             disconnects: totals.disconnects + totals.connections_lost,
             subscribes: totals.subscribes_ok,
             scheduled: tick.scheduled.round() as u64,
+            publishing: tick.publishing,
             published: totals.published_all(),
             acknowledged: totals.acknowledged,
             received: totals.received_all(),
@@ -652,6 +653,7 @@ impl Gathered {
         sum.lost += tick.lost;
         sum.duplicated += tick.duplicated;
         sum.scheduled += tick.scheduled;
+        sum.publishing += tick.publishing;
         sum.end_to_end.merge(&tick.end_to_end);
         sum.publish_ack.merge(&tick.publish_ack);
         sum.connect.merge(&tick.connect);

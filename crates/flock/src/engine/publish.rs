@@ -83,7 +83,7 @@ enum Pumped {
 impl Client {
     pub(super) fn begin_publishing(&mut self, command: u16, ctx: &mut Context) {
         let publishing = self.publishing_of(command, ctx);
-        ctx.tally.wanted_per_sec += publishing.rate.map_or(0.0, Rate::per_sec);
+        ctx.tally.begin_publisher(publishing.per_sec());
         self.publishing = Some(Box::new(publishing));
         self.task.wait = Wait::Publishing;
     }
@@ -133,7 +133,7 @@ impl Client {
         match outcome {
             Pumped::Done => {
                 let last_ns = publishing.due_ns(publishing.next.saturating_sub(1));
-                ctx.tally.wanted_per_sec -= publishing.rate.map_or(0.0, Rate::per_sec);
+                ctx.tally.end_publisher(publishing.per_sec());
                 publishing.active = false;
                 let now = ctx.now_ns();
                 self.task.ready(last_ns.unwrap_or(now).max(self.task.logical_ns()));
@@ -538,26 +538,26 @@ impl Client {
             publishing.active = false;
         }
         let until_ns = ctx.now_ns().min(ctx.stage_end_ns.unwrap_or(u64::MAX));
-        self.end_publishing(until_ns, ctx);
+        let Some(publishing) = &mut self.publishing else { return };
+        if std::mem::take(&mut publishing.active) {
+            ctx.tally.end_publisher(publishing.per_sec());
+            skip(publishing, until_ns, ctx);
+        }
     }
 
     /// Stops for good, and counts all that the stage had still planned as skipped.
     pub(super) fn abandon_publishing(&mut self, ctx: &mut Context) {
-        self.end_publishing(ctx.planned_end_ns(), ctx);
-    }
-
-    fn end_publishing(&mut self, until_ns: u64, ctx: &mut Context) {
         let Some(publishing) = &mut self.publishing else { return };
         if std::mem::take(&mut publishing.active) {
-            ctx.tally.wanted_per_sec -= publishing.rate.map_or(0.0, Rate::per_sec);
-            skip(publishing, until_ns, ctx);
+            cut_off(publishing, ctx);
         }
     }
 
     /// A publish command that will not be begun in this stage.
     pub(super) fn skip_publishing(&mut self, command: u16, ctx: &mut Context) {
         let publishing = self.publishing_of(command, ctx);
-        skip(&publishing, ctx.planned_end_ns(), ctx);
+        ctx.tally.begin_publisher(publishing.per_sec());
+        cut_off(&publishing, ctx);
     }
 
     /// Messages without an acknowledgement at the end of the run. Those of which only the last word
@@ -619,6 +619,17 @@ pub(super) fn correlation(stream: StreamId, sequence: u32) -> u64 {
     u64::from(stream) << 32 | u64::from(sequence)
 }
 
+/// All that was still planned will not be sent, and stays due.
+fn cut_off(publishing: &Publishing, ctx: &mut Context) {
+    let end_ns = ctx.planned_end_ns();
+    let until_ns = publishing.last_due_ns().map_or(end_ns, |last_ns| end_ns.min(last_ns));
+    match until_ns > ctx.now_ns() && until_ns < u64::MAX && !publishing.own.is_empty() {
+        true => ctx.tally.cut_publisher_off(publishing.per_sec(), until_ns),
+        false => ctx.tally.end_publisher(publishing.per_sec()),
+    }
+    skip(publishing, end_ns, ctx);
+}
+
 /// Counts what was due by `until_ns` and was never sent. Its latency is what it has waited, or will
 /// have by then, at least.
 fn skip(publishing: &Publishing, until_ns: u64, ctx: &mut Context) {
@@ -662,6 +673,16 @@ fn skip(publishing: &Publishing, until_ns: u64, ctx: &mut Context) {
 impl Publishing {
     pub(super) fn is_active(&self) -> bool {
         self.active
+    }
+
+    /// Of its schedule; 0 in a closed loop.
+    fn per_sec(&self) -> f64 {
+        self.rate.map_or(0.0, Rate::per_sec)
+    }
+
+    /// When the last of a known number of messages is due.
+    fn last_due_ns(&self) -> Option<u64> {
+        if self.count == u64::MAX { None } else { self.due_ns(self.count.saturating_sub(1)) }
     }
 
     /// How many messages are due before this time; all, where a closed loop decides.

@@ -26,8 +26,8 @@ pub struct Tally {
     errors: HashMap<(&'static str, String), (u64, String)>,
     lost_reported: i64,
     duplicated_reported: u64,
-    /// Messages per second that open-loop publishers want to send at the moment.
-    pub wanted_per_sec: f64,
+    demand: Demand,
+    cut_off: Vec<CutOff>,
     /// Whether latencies count for the report at the moment.
     measured: bool,
     /// From the first measured stage to the end of the last.
@@ -40,6 +40,21 @@ pub struct Tally {
     unfinished: Vec<u64>,
     /// When acknowledgements came since the last tick, by second.
     served: Vec<(u32, Bins)>,
+}
+
+/// What publishers want to send at the moment, whether or not they can.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Demand {
+    publishers: u64,
+    /// Of those in an open loop.
+    per_sec: f64,
+}
+
+/// A publisher that cannot go on, and until when its messages stay due.
+#[derive(Clone, Copy, Debug)]
+struct CutOff {
+    until_ns: u64,
+    per_sec: f64,
 }
 
 /// Latencies of one kind and QoS.
@@ -62,6 +77,9 @@ pub struct Tick {
     pub lost: i64,
     pub duplicated: u64,
     pub scheduled: f64,
+    /// Publishers that wanted to send at its end.
+    #[serde(default)]
+    pub publishing: u64,
     pub end_to_end: LatencyHistogram,
     pub publish_ack: LatencyHistogram,
     pub connect: LatencyHistogram,
@@ -93,7 +111,8 @@ impl Tally {
             errors: HashMap::new(),
             lost_reported: 0,
             duplicated_reported: 0,
-            wanted_per_sec: 0.0,
+            demand: Demand::default(),
+            cut_off: Vec::new(),
             measured: false,
             measured_ns: (u64::MAX, 0),
             warming_ns: (0, 0),
@@ -101,6 +120,41 @@ impl Tally {
             unfinished: vec![0; LatencyKind::ALL.len() * 3],
             served: Vec::new(),
         }
+    }
+
+    /// A publisher begins; `per_sec` is 0 in a closed loop.
+    pub fn begin_publisher(&mut self, per_sec: f64) {
+        self.demand.publishers += 1;
+        self.demand.per_sec += per_sec;
+    }
+
+    /// It has sent all that it was to send.
+    pub fn end_publisher(&mut self, per_sec: f64) {
+        self.demand.publishers -= 1;
+        self.demand.per_sec -= per_sec;
+    }
+
+    /// It cannot go on. What it was to send until then stays due: a broker that is gone is not
+    /// measured by the time that it was there.
+    pub fn cut_publisher_off(&mut self, per_sec: f64, until_ns: u64) {
+        self.cut_off.push(CutOff { until_ns, per_sec });
+    }
+
+    /// Ends those that were cut off and have nothing due after `now_ns`.
+    pub fn end_cut_off(&mut self, now_ns: u64) {
+        for at in (0..self.cut_off.len()).rev() {
+            if self.cut_off[at].until_ns <= now_ns {
+                let CutOff { per_sec, .. } = self.cut_off.swap_remove(at);
+                self.end_publisher(per_sec);
+            }
+        }
+    }
+
+    /// Until when messages of publishers that were cut off are due. Nothing is, where nobody was
+    /// ever connected: such a run has no rates.
+    pub fn cut_off_until_ns(&self) -> Option<u64> {
+        let last_ns = self.cut_off.iter().map(|one| one.until_ns).max();
+        last_ns.filter(|_| self.totals.connects_ok > 0)
     }
 
     /// A message was acknowledged.
@@ -214,7 +268,8 @@ impl Tally {
             owed: self.owed - self.owed_reported,
             lost: lost - self.lost_reported,
             duplicated: duplicated - self.duplicated_reported,
-            scheduled: self.wanted_per_sec * seconds,
+            scheduled: self.demand.per_sec * seconds,
+            publishing: self.demand.publishers,
             end_to_end,
             publish_ack,
             connect,

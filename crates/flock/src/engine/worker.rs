@@ -241,6 +241,7 @@ impl Worker {
                     self.ctx.stage_end_ns = end_ns;
                     self.ctx.pace = pace;
                     self.stage_open = true;
+                    self.ctx.tally.end_cut_off(u64::MAX);
                     for client in &mut self.clients {
                         client.begin(&mut self.ctx);
                     }
@@ -249,6 +250,7 @@ impl Worker {
                     for client in &mut self.clients {
                         client.end_stage(&mut self.ctx);
                     }
+                    self.ctx.tally.end_cut_off(u64::MAX);
                 }
                 Ok(Order::Cut { group, share }) => self.cut(group, share),
                 Ok(Order::Probe) => {
@@ -311,6 +313,7 @@ impl Worker {
         tick.cpu_ns = cpu_ns - self.cpu_ns;
         tick.wall_ns = (seconds * SECOND_NS as f64) as u64;
         self.cpu_ns = cpu_ns;
+        self.ctx.tally.end_cut_off(now);
         tick.in_flight = self.in_flight();
         // Nobody listens any more when the run is being torn down.
         let _ = self.news.send(News::Tick(Box::new(tick)));
@@ -334,8 +337,18 @@ impl Worker {
         }
     }
 
+    /// A stage whose clients cannot go on lasts as long as planned, so that its rates are of all of
+    /// its time. A step of a search has failed by then, and its time is not waited for.
+    fn open_until_ns(&self) -> Option<u64> {
+        let due_ns = self.ctx.tally.cut_off_until_ns();
+        due_ns.filter(|_| self.stage_open && self.ctx.pace == StagePace::Own)
+    }
+
     fn report_stage(&mut self) {
-        if self.stage_open && self.ctx.active == 0 {
+        if !self.stage_open || self.ctx.active > 0 {
+            return;
+        }
+        if self.open_until_ns().is_none_or(|until_ns| until_ns <= self.ctx.now_ns()) {
             self.stage_open = false;
             let _ = self.news.send(News::StageDone(self.ctx.stage));
         }
@@ -343,7 +356,8 @@ impl Worker {
 
     fn wait(&mut self) -> io::Result<()> {
         let tick_ns = u64::from(self.next_tick_secs) * SECOND_NS;
-        let next_ns = self.ctx.timers.next_ns().map_or(tick_ns, |next_ns| next_ns.min(tick_ns));
+        let others_ns = [self.ctx.timers.next_ns(), self.open_until_ns()];
+        let next_ns = others_ns.into_iter().flatten().fold(tick_ns, u64::min);
         let busy = !self.ctx.again.is_empty() || next_ns <= self.ctx.now_ns();
         if !busy && next_ns != self.timer_set_ns {
             let at = self.ctx.clock.to_monotonic(next_ns);

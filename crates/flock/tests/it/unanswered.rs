@@ -7,7 +7,9 @@ use crate::common;
 use common::{Draft, V5, run_on};
 use flock::engine::BrokerAccess;
 use flock::standin::{Mischief, StandIn};
-use flock_measure::{LatencyKind, Outcome, Results};
+use flock_measure::figures::Figures;
+use flock_measure::threshold::Threshold;
+use flock_measure::{LatencyKind, Outcome, Results, Second};
 
 fn run_with(mischief: Mischief, text: &str) -> Results {
     let broker = StandIn::start(mischief).unwrap();
@@ -144,4 +146,56 @@ fn a_rate_at_which_nothing_is_acknowledged_does_not_hold() {
     let found = results.rate_search.unwrap();
     assert_eq!(found.rate_held, 0.0, "{found:#?}");
     assert!(found.steps.iter().all(|step| step.why.contains("not acknowledged")), "{found:#?}");
+}
+
+/// Two pairs whose publishers go on for `time`, and a broker that is gone after 100 messages.
+fn with_a_broker_that_dies(how: &str, time: &str) -> Results {
+    let publish = format!("payload = 16, {how}");
+    let text = Draft::new(V5, 2).drain("300ms").connected("pairs", 0).publishing(&publish).text();
+    let text = lasting(&text, "publish", time).replace("duration", "measured = true\nduration");
+    run_with(Mischief { die_after: 100, ..Mischief::default() }, &text)
+}
+
+#[test]
+fn a_broker_that_dies_is_measured_by_all_of_the_planned_time() {
+    // Dead after one second of four.
+    let results = with_a_broker_that_dies("qos = 0, rate = \"50/s\"", "4s");
+    let figures = Figures::of(&results);
+    let (sent, came) = (figures.published_per_sec.unwrap(), figures.received_per_sec.unwrap());
+    assert!(came > 0.0 && came <= 100.0 / 3.0 && sent < 60.0, "{sent} and {came} per second");
+    let met = Threshold::parse("received_per_sec >= 40").unwrap().unmet(&results);
+    assert!(met.is_some_and(|words| words.contains("expected")));
+    // What was due stays due.
+    let phase = results.phases.iter().find(|phase| phase.measured).unwrap();
+    assert!(phase.to_secs - phase.from_secs >= 3.9, "{phase:?}");
+    let is_whole = |second: &&Second| {
+        let to = f64::from(second.at_secs);
+        phase.from_secs <= to - 1.0 && to <= phase.to_secs
+    };
+    let due: Vec<u64> = results.series.iter().filter(is_whole).map(|one| one.scheduled).collect();
+    assert!(due.len() >= 2 && due.iter().all(|due| (90..=110).contains(due)), "{due:?}");
+    assert!((290..=310).contains(&results.totals.publishes_skipped), "{:?}", results.totals);
+}
+
+#[test]
+fn a_closed_loop_is_measured_by_all_of_the_planned_time_as_well() {
+    let results = with_a_broker_that_dies("qos = 1, in_flight = 1", "3s");
+    let figures = Figures::of(&results);
+    let came = figures.received_per_sec.unwrap();
+    let most = results.totals.received_all() as f64 / 2.0;
+    // Of whole seconds in it, there are two at least.
+    assert!(most > 0.0 && came <= most, "{came} of {most} per second: {:?}", results.series);
+}
+
+#[test]
+fn publishers_that_never_got_in_have_messages_due() {
+    let text = Draft::new(&format!("{V5}\ntimeout = \"300ms\""), 2)
+        .stage("arrive", &[("pub", "{ connect = {} }")])
+        .publishing("qos = 0, payload = 16, rate = \"50/s\"")
+        .text();
+    let text = lasting(&text, "publish", "3s").replace("duration", "measured = true\nduration");
+    // One of the two is not let in.
+    let results = run_with(Mischief { ignore_connects: 1, ..Mischief::default() }, &text);
+    let most = results.series.iter().map(|second| second.scheduled).max().unwrap();
+    assert!((90..=110).contains(&most), "{:?}", results.series);
 }
