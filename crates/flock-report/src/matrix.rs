@@ -8,7 +8,7 @@ use crate::disclosure;
 use crate::page::{self as parts, details, note, pairs};
 use flock_measure::Results;
 use flock_measure::figures::{Figures, Verdict};
-use flock_measure::stats::{RUNS_MIN, Spread, median_interval};
+use flock_measure::stats::{Spread, median_interval};
 use flock_measure::text::{self, seconds};
 use flock_model::matrix::{Axis, Cell, Matrix};
 use flock_model::scenario::Published;
@@ -106,7 +106,7 @@ fn curves(matrix: &Matrix, across: &Axis, all: &[Done]) -> Markup {
         h2 { "Over " (across.name) }
         p {
             "Curves show medians of the valid runs."
-            @if has_intervals(all) { (BARS_NOTE) }
+            @if has_bars(all) { (BARS_NOTE) }
         }
         (parts::charts(FIGURES.iter().map(|figure| curve_chart(figure, matrix, across, all))))
         @if all.iter().any(|done| !done.published.is_empty()) {
@@ -133,7 +133,7 @@ fn curve_chart(figure: &Figure, matrix: &Matrix, across: &Axis, all: &[Done]) ->
         let name = if curve.is_empty() { "measured" } else { &curve };
         // A cell without a valid run is a gap in its curve.
         let median = done.median(figure).unwrap_or(f64::NAN);
-        add(name, at(done), median, median_interval(&done.values(figure)));
+        add(name, at(done), median, bar(&done.values(figure)));
     }
     for done in all {
         for published in &done.published {
@@ -155,9 +155,15 @@ fn curve_chart(figure: &Figure, matrix: &Matrix, across: &Axis, all: &[Done]) ->
     chart.without_zeros().figure()
 }
 
-/// Whether some combination was run often enough.
-fn has_intervals(all: &[Done]) -> bool {
-    all.iter().any(|done| done.valid().count() >= RUNS_MIN)
+/// Whether some combination was run more than once.
+fn has_bars(all: &[Done]) -> bool {
+    all.iter().any(|done| done.valid().count() > 1)
+}
+
+/// The interval of the median, or of few runs the least and the most.
+fn bar(values: &[f64]) -> Option<(f64, f64)> {
+    let range = || Spread::of(values).map(|spread| (spread.least, spread.most));
+    median_interval(values).or_else(range).filter(|_| values.len() > 1)
 }
 
 fn run_rows(matrix: &Matrix, all: &[Done]) -> Markup {
@@ -209,9 +215,9 @@ fn rows_of(done: &Done) -> Markup {
 
 fn row(done: &Done, name: &Markup, values: [Option<f64>; FIGURES.len()], remarks: &str) -> Markup {
     let is_median = name.0 == MEDIAN;
-    let interval = |figure: &Figure| {
-        let interval = is_median.then(|| median_interval(&done.values(figure))).flatten();
-        interval.filter(|(low, high)| low < high)
+    let around = |figure: &Figure| {
+        let around = is_median.then(|| bar(&done.values(figure))).flatten();
+        around.filter(|(low, high)| low < high)
     };
     html! {
         tr class=[is_median.then_some("ours")] {
@@ -220,7 +226,7 @@ fn row(done: &Done, name: &Markup, values: [Option<f64>; FIGURES.len()], remarks
             @for (figure, value) in FIGURES.iter().zip(values) {
                 td {
                     @if let Some(value) = value { (figure.unit.show(value)) } @else { "–" }
-                    @if let Some((low, high)) = interval(figure) {
+                    @if let Some((low, high)) = around(figure) {
                         br; small { (figure.unit.show(low)) " to " (figure.unit.show(high)) }
                     }
                 }
@@ -291,7 +297,8 @@ pub fn csv(matrix: &Matrix, all: &[Done]) -> String {
 }
 
 const MEDIAN: &str = "median";
-const BARS_NOTE: &str = " Bars are 95 % confidence intervals of the medians (bootstrap).";
+const BARS_NOTE: &str = " Bars show minimum and maximum. From five valid runs they contain the \
+     true median with 94 % confidence. From nine, bars are 95 % confidence intervals.";
 
 const ONLY_OF_A_RUN: [&str; 6] =
     ["command", "scenario", "options", "clients", "payload", "publish rate"];
@@ -416,7 +423,7 @@ mod tests {
             "payload: 16B, &lt;8K&gt;; qos: 0, 1",
             "72.4 us",
             "class=\"c0 bar\"",
-            "95 % confidence",
+            "minimum and maximum",
             "<small>36.2 us to 109 us</small>",
             "listener 1883",
         ] {

@@ -37,7 +37,7 @@ pub(super) fn carry_out_all(
     }
     out(format_args!("{}", series.words()));
     if (runs as usize) < stats::RUNS_MIN {
-        say!("two runs show little of the noise: use --runs 5");
+        say!("fewer than {} runs show little of the noise: use --runs 5", stats::RUNS_MIN);
     }
     Ok(ExitCode::from(series.code()))
 }

@@ -29,8 +29,8 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(missing.is_empty(), "not started: {}", missing.join("; "));
     if (args.rounds as usize) < stats::RUNS_MIN && !args.quiet {
         note!(
-            "{} of each: this does not show the noise, use --rounds 5",
-            if args.rounds == 1 { "one round" } else { "two rounds" }
+            "fewer than {} rounds: whether a difference is noise stays unknown, use --rounds 5",
+            stats::RUNS_MIN
         );
     }
     if !args.quiet {
