@@ -5,10 +5,11 @@
 //! stream, for its subscribers a [`Track`] per stream. At the end all that was sent comes together
 //! in a [`SentTable`], and every track is judged against it with [`judge`].
 //!
-//! A track is 56 bytes while nothing is amiss. Members of a shared group divide a stream among
+//! A track is 48 bytes while nothing is amiss. Members of a shared group divide a stream among
 //! them, so there the whole group has one bitmap per stream ([`SharedTrack`]), merged over threads
 //! and agents. What is left of order there is that of each member's part of a stream.
 
+mod repeats;
 mod sent;
 mod shared;
 mod track;
@@ -18,9 +19,10 @@ mod wills;
 use codec::AckKind;
 use hashbrown::HashMap;
 
-pub use sent::{Sent, SentTable, Unpromised};
+pub use repeats::{Slot, slot};
+pub use sent::{Published, Sent, SentTable, Unpromised};
 pub use shared::{ShareKey, SharedTrack};
-pub use track::{Receipt, Track};
+pub use track::{Receipt, Session, Track};
 pub use verdict::{Heard, Verdict, judge, judge_shared, judge_stored};
 pub use wills::{Wills, judge_wills};
 
@@ -118,6 +120,8 @@ pub struct Ledger {
     pub damaged: u64,
     /// Came to a member of a shared group after a later message of the same stream.
     pub reordered_in_groups: u64,
+    /// When connections of members of shared groups ended, by local client.
+    pub ends: Vec<(u32, Slot)>,
 }
 
 #[derive(Debug)]
@@ -126,6 +130,8 @@ struct Entry {
     /// Of a member of a shared group only `next` is kept.
     track: Track,
 }
+
+const _: () = assert!(size_of::<Entry>() <= 48);
 
 /// A received message, as far as integrity goes.
 #[derive(Clone, Copy, Debug)]
@@ -137,9 +143,10 @@ pub struct Received {
     /// An earlier connection of the session may have had it.
     pub may_be_dup: bool,
     pub qos: u8,
-    /// The client's count of breaks over which QoS 0 may be missed, and of those over which
-    /// everything may.
-    pub generations: (u16, u16),
+    /// When it was due, and when it came.
+    pub times_ns: (u64, u64),
+    /// The client's session, for messages that come at QoS 0 and for the others.
+    pub sessions: (Session, Session),
 }
 
 impl Ledger {
@@ -155,16 +162,17 @@ impl Ledger {
         }
         let receipt = match entry.path {
             Path::Plain { qos, .. } => {
-                let (fleeting, kept) = message.generations;
-                let generation = if qos.high == 0 { fleeting } else { kept };
-                let receipt = entry.track.receive(message.sequence, message.dup, generation);
+                let (fleeting, kept) = message.sessions;
+                let session = if qos.high == 0 { fleeting } else { kept };
+                let receipt = entry.track.receive(message.sequence, message.dup, session);
                 let is_first = !message.may_be_dup && receipt != Receipt::Duplicate;
                 self.wrong_dup += u64::from(message.dup && is_first);
                 receipt
             }
             Path::Shared { key, .. } => {
                 let track = self.shared.entry((key, message.stream)).or_default();
-                let receipt = track.receive(message.sequence, message.dup);
+                let slots = (slot(message.times_ns.0), slot(message.times_ns.1));
+                let receipt = track.receive(message.sequence, message.dup, slots);
                 // A repeat, and what another member gave back, come when they may.
                 let is_new = receipt != Receipt::Duplicate && !message.dup;
                 let is_late = message.sequence < entry.track.next;
@@ -204,8 +212,8 @@ impl Ledger {
         sequence: u32,
         may_repeat: bool,
     ) {
-        let receipt = self.stored.entry(client).or_default().receive(stream, false);
-        self.repeated_stored += u64::from(receipt == Receipt::Duplicate && !may_repeat);
+        let is_new = self.stored.entry(client).or_default().add(stream);
+        self.repeated_stored += u64::from(!is_new && !may_repeat);
         if sequence > 0 {
             let latest = self.stored_numbers.entry((client, stream)).or_default();
             *latest = sequence.max(*latest);
@@ -217,6 +225,14 @@ impl Ledger {
         let has_come = self.stored.get(&client).is_some_and(|streams| streams.has(stream));
         let number = || self.stored_numbers.get(&(client, stream)).copied().unwrap_or(0);
         has_come.then(number)
+    }
+
+    /// The connection of a member of a shared group ended: others may get what was under way.
+    pub fn note_end(&mut self, client: u32, now_ns: u64) {
+        let end = (client, slot(now_ns));
+        if self.ends.last() != Some(&end) {
+            self.ends.push(end);
+        }
     }
 
     pub fn track(&self, client: u32, stream: StreamId) -> Option<&Track> {

@@ -541,8 +541,9 @@ impl Integrity {
     }
 
     /// What no broker may ever do, in words, and how often it was done.
-    pub fn wrongs(&self) -> [(&'static str, u64); 22] {
+    pub fn wrongs(&self) -> [(&'static str, u64); 23] {
         [
+            ("duplicated without cause", self.total().duplicated_without_cause()),
             ("damaged", self.damaged),
             ("with a wrong topic", self.wrong_topic),
             ("with a wrong QoS", self.wrong_qos),
@@ -581,6 +582,11 @@ pub struct IntegrityCount {
     pub duplicated: u64,
     /// Of those: marked DUP by the broker, as it must after a reconnect.
     pub duplicated_marked: u64,
+    /// Of those: copies that may come again, because the subscriber's session was resumed on
+    /// another connection in between, a member of the shared group lost its connection, or the
+    /// publisher sent the message again.
+    #[serde(default)]
+    pub duplicated_explained: u64,
     /// Arrived after a later message of the same publisher and topic.
     pub reordered: u64,
     /// Arrived although the publisher had no acknowledgement for it (allowed).
@@ -592,12 +598,18 @@ pub struct IntegrityCount {
 }
 
 impl IntegrityCount {
+    /// Second copies that nothing explains: no broker may send them.
+    pub fn duplicated_without_cause(&self) -> u64 {
+        self.duplicated.saturating_sub(self.duplicated_explained)
+    }
+
     pub fn add(&mut self, other: &Self) {
         self.expected += other.expected;
         self.received += other.received;
         self.lost += other.lost;
         self.duplicated += other.duplicated;
         self.duplicated_marked += other.duplicated_marked;
+        self.duplicated_explained += other.duplicated_explained;
         self.reordered += other.reordered;
         self.unacknowledged_received += other.unacknowledged_received;
         self.unjudged += other.unjudged;

@@ -7,9 +7,11 @@ use flock_model::Expect;
 /// What was expected and did not come true, in words; empty if all did.
 pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
     let integrity = results.integrity.total();
+    // Those without a cause are among the wrongs, which nothing allows.
+    let explained = integrity.duplicated - integrity.duplicated_without_cause();
     let limits = [
         ("lost", integrity.lost - results.lost_beyond(), Some(expect.lost_max)),
-        ("duplicated", integrity.duplicated, expect.duplicated_max),
+        ("duplicated", explained, expect.duplicated_max),
         ("out of order", integrity.reordered, expect.reordered_max),
         ("requests without an answer", results.totals.requests_unanswered, Some(expect.lost_max)),
         (

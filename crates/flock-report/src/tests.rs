@@ -208,13 +208,16 @@ fn nothing_excuses_a_publisher_that_is_heard_or_did_not_send_all() {
 }
 
 #[test]
-fn repeats_at_qos_1_are_a_fault_only_while_connections_hold() {
+fn repeats_at_qos_1_are_a_fault_unless_something_explains_them() {
     let mut results = sample::results(1.0);
     let count = &mut results.integrity.by_qos[0];
     (count.lost, count.duplicated) = (0, 3);
     let words = |results: &Results| verdicts(results).remove(1);
-    assert_eq!(words(&results), (Verdict::Bad, "3 duplicated in 55,000 deliveries".to_owned()));
+    let without_cause = "3 duplicated without cause in 55,000 deliveries".to_owned();
+    assert_eq!(words(&results), (Verdict::Bad, without_cause.clone()));
     results.totals.connections_lost = 1;
+    assert_eq!(words(&results), (Verdict::Bad, without_cause), "a broken connection alone is none");
+    results.integrity.by_qos[0].duplicated_explained = 3;
     let (is, text) = words(&results);
     assert_eq!(is, Verdict::Good);
     assert!(

@@ -31,6 +31,8 @@ pub struct Case {
 struct Load {
     qos: u8,
     is_shared: bool,
+    /// Whether a tenth of the subscribers are cut ahead of what is published, and come back.
+    is_cut: bool,
     /// Whether subscribers come when all is published.
     is_late: bool,
     /// How publishers leave that have a will, on their own topics, if they do.
@@ -187,12 +189,10 @@ steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = {} }} }}]"#
             Some(rate) => (format!("[search]\nrate_min = {rate}\n{SEARCH}"), "500ms"),
             None => (String::new(), "2s"),
         };
-        let subscription = match self.is_shared {
-            true => "filter = \"$share/g/pairs/{i}\"\ncount = 10\nassign = \"all\"",
-            false => "topics = \"pairs\"",
-        };
+        let subscription = if self.is_shared { SHARED } else { "topics = \"pairs\"" };
         let leave = "steps = [{ disconnect = {} }]";
         let (before, mut after) = self.subscribing();
+        let (cut, reconnect) = if self.is_cut { (CUT, "reconnect = true") } else { ("", "") };
         let mut connect = String::new();
         if let Some(how) = self.wills {
             connect = format!("will = {{ topics = \"pairs\", qos = {qos}, payload = 16 }}");
@@ -205,6 +205,7 @@ title = "the stand-in's repertoire"
 drain = "{drain}"
 [connect]
 version = "5"
+{reconnect}
 [clients.sub]
 count = 10
 [clients.pub]
@@ -218,7 +219,7 @@ count = 10
 name = "connect"
 [[stage.do]]
 clients = "pub"
-steps = [{{ connect = {{ {connect} }} }}]
+steps = [{{ connect = {{ {connect} }} }}]{cut}
 [[stage]]
 name = "publish"
 measured = true
@@ -266,6 +267,7 @@ const fn pairs(qos: u8) -> Load {
     Load {
         qos,
         is_shared: false,
+        is_cut: false,
         is_late: false,
         wills: None,
         publish: TWENTY,
@@ -358,6 +360,8 @@ fn damages() -> Vec<Case> {
 
 fn strays() -> Vec<Case> {
     let twice = Mischief { duplicate_every: 20, ..Mischief::default() };
+    let shared_out = Mischief { share_twice_every: 2, ..Mischief::default() };
+    let doubled = Sign::Words("10 duplicated without cause");
     let again = Mischief { repeat_every: 20, ..Mischief::default() };
     let marked = Mischief { mark_dup_every: 20, ..Mischief::default() };
     let twice_told = |kind| Mischief {
@@ -372,8 +376,20 @@ fn strays() -> Vec<Case> {
     let aside = Mischief { misroute: true, ..Mischief::default() };
     let instead = Mischief { misdirect: true, ..Mischief::default() };
     vec![
-        in_short(case("delivers twice", twice, pairs(1), Sign::Words("10 duplicated"))),
-        case("sends QoS 2 again at once", again, pairs(2), Sign::Words("10 duplicated")),
+        in_short(case("delivers twice", twice, pairs(1), doubled)),
+        in_short(case(
+            "delivers twice after a cut elsewhere",
+            twice,
+            Load { is_cut: true, ..pairs(1) },
+            doubled,
+        )),
+        case(
+            "delivers to two group members",
+            shared_out,
+            Load { is_cut: true, ..shared(1) },
+            Sign::Words("100 duplicated without cause"),
+        ),
+        case("sends QoS 2 again at once", again, pairs(2), doubled),
         in_short(case("marks new messages DUP", marked, pairs(1), Sign::Words("10 marked DUP"))),
         in_short(case("sends PUBACK twice", twice_told(AckKind::Puback), pairs(1), pubacks)),
         case("sends PUBREC twice", twice_told(AckKind::Pubrec), pairs(2), pubrecs),
@@ -513,6 +529,13 @@ fn in_short(case: Case) -> Case {
     Case { is_short: true, ..case }
 }
 
+const SHARED: &str = "filter = \"$share/g/pairs/{i}\"\ncount = 10\nassign = \"all\"";
+/// A fault, and the time to come back.
+const CUT: &str = r#"
+[[stage]]
+name = "cut"
+[[stage.do]]
+steps = [{ fault = { cut = { clients = "sub", share = 0.1 } } }, { delay = "1s" }]"#;
 const TWENTY: &str = "rate = \"200/s\", count = 20, payload = 16";
 const TWENTY_RETAINED: &str = "rate = \"200/s\", count = 20, payload = 16, retain = true";
 const TWENTY_WITH_PROPERTIES: &str = "rate = \"200/s\", count = 20, payload = 16, \

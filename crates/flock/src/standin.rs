@@ -27,6 +27,8 @@ pub struct Mischief {
     /// Delivers so many, and no more.
     pub lose_after: u64,
     pub duplicate_every: u64,
+    /// Sends a message for a shared group to a second member of it.
+    pub share_twice_every: u64,
     /// Writes a delivery twice under one number.
     pub repeat_every: u64,
     /// Marks a delivery as one that was sent before.
@@ -332,6 +334,10 @@ impl Broker {
     /// A connection is over, and what is left of its will is sent.
     fn part(&mut self, at: usize) {
         let Some(peer) = self.peers.remove(&at) else { return };
+        let shared = self.shared.values_mut().map(|(members, _)| members);
+        for members in self.plain.values_mut().chain(shared) {
+            members.retain(|member| member.at != at);
+        }
         let Some(will) = peer.will else { return };
         let decoded = codec::decode(&will, Version::V5, Sender::Client, 1 << 28);
         let Ok(Some((Packet::Publish(publish), _))) = decoded else { return };
@@ -575,6 +581,10 @@ impl Broker {
         {
             *turn += 1;
             targets.push(members[*turn % members.len()]);
+            let every = self.mischief.share_twice_every;
+            if every > 0 && turn.is_multiple_of(every as usize) {
+                targets.push(members[(*turn + 1) % members.len()]);
+            }
         }
         if (self.mischief.misroute || self.mischief.misdirect)
             && let Some(other) = self.plain.values().flatten().find(|o| !targets.contains(o))

@@ -24,12 +24,24 @@ pub struct SentTable {
     pub streams: BTreeMap<StreamId, Sent>,
     /// QoS 1 and 2 messages that were never acknowledged, or refused: nobody promised them.
     pub unpromised: BTreeMap<StreamId, Vec<Unpromised>>,
+    /// QoS 1 and 2 messages that their publisher sent again, once for each time.
+    #[serde(default)]
+    pub resent: BTreeMap<StreamId, Vec<u32>>,
     /// Messages that were acknowledged with "no matching subscribers", by number.
     #[serde(default)]
     pub unheard: BTreeMap<StreamId, Vec<u32>>,
     /// Wills, by the number of their client.
     #[serde(default)]
     pub wills: BTreeMap<u32, Wills>,
+}
+
+/// What was sent on one stream, with what became of it at its publisher.
+#[derive(Clone, Copy, Debug)]
+pub struct Published<'a> {
+    pub sent: &'a Sent,
+    pub unpromised: &'a [Unpromised],
+    /// In rising order.
+    pub resent: &'a [u32],
 }
 
 /// A message that its publisher has no promise for.
@@ -48,6 +60,9 @@ impl SentTable {
         for (stream, sequences) in other.unpromised {
             self.unpromised.entry(stream).or_default().extend(sequences);
         }
+        for (stream, sequences) in other.resent {
+            self.resent.entry(stream).or_default().extend(sequences);
+        }
         for (stream, sequences) in other.unheard {
             self.unheard.entry(stream).or_default().extend(sequences);
         }
@@ -60,10 +75,16 @@ impl SentTable {
             sequences.sort_unstable();
             sequences.dedup_by_key(|unpromised| unpromised.sequence);
         }
+        self.resent.values_mut().for_each(|sequences| sequences.sort_unstable());
     }
 
-    pub fn unpromised_of(&self, stream: StreamId) -> &[Unpromised] {
-        self.unpromised.get(&stream).map_or(&[], Vec::as_slice)
+    /// All streams, by number.
+    pub fn published(&self) -> impl Iterator<Item = (StreamId, Published<'_>)> {
+        self.streams.iter().map(|(&stream, sent)| {
+            let unpromised = self.unpromised.get(&stream).map_or(&[][..], Vec::as_slice);
+            let resent = self.resent.get(&stream).map_or(&[][..], Vec::as_slice);
+            (stream, Published { sent, unpromised, resent })
+        })
     }
 
     pub fn unpromised_count(&self) -> u64 {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::repeats::{GroupRepeat, GroupRepeats, Slot};
 use super::track::Receipt;
 
 /// What a shared group received of one stream: a bit per message, in pages, so that a number out of
@@ -14,30 +15,50 @@ pub struct SharedTrack {
     pub(super) pages: BTreeMap<u32, Vec<u64>>,
     pub(super) duplicated: u32,
     pub(super) duplicated_marked: u32,
+    pub(super) repeats: GroupRepeats,
+    /// When the last one came.
+    last: Slot,
 }
 
 impl SharedTrack {
-    pub fn receive(&mut self, sequence: u32, dup: bool) -> Receipt {
+    /// Takes note of a message that was due in one slot of the run and came in another.
+    pub fn receive(&mut self, sequence: u32, dup: bool, (due, now): (Slot, Slot)) -> Receipt {
+        self.last = self.last.max(now);
+        if self.add(sequence) {
+            return Receipt::InOrder;
+        }
+        self.duplicated += 1;
+        self.duplicated_marked += u32::from(dup);
+        self.repeats.add(GroupRepeat { sequence, from: due, to: now });
+        Receipt::Duplicate
+    }
+
+    /// Sets the bit of a number; `false` if it was set.
+    pub(super) fn add(&mut self, sequence: u32) -> bool {
         let (page, word, bit) = place(sequence);
         let words = self.pages.entry(page).or_insert_with(|| vec![0; PAGE_WORDS]);
-        if words[word] & bit != 0 {
-            self.duplicated += 1;
-            self.duplicated_marked += u32::from(dup);
-            return Receipt::Duplicate;
-        }
+        let is_new = words[word] & bit == 0;
         words[word] |= bit;
-        Receipt::InOrder
+        is_new
     }
 
     /// Joins what another thread saw of the same group and stream.
     pub fn merge(&mut self, other: &Self) {
         self.duplicated += other.duplicated;
         self.duplicated_marked += other.duplicated_marked;
+        self.repeats.merge(&other.repeats);
+        self.last = self.last.max(other.last);
         for (&page, theirs) in &other.pages {
             let words = self.pages.entry(page).or_insert_with(|| vec![0; PAGE_WORDS]);
-            for (mine, theirs) in words.iter_mut().zip(theirs) {
-                self.duplicated += (*mine & theirs).count_ones();
+            for (at, (mine, theirs)) in words.iter_mut().zip(theirs).enumerate() {
+                let both = *mine & theirs;
                 *mine |= theirs;
+                self.duplicated += both.count_ones();
+                // When either came is not known; certainly by now.
+                for bit in (0..64_u32).filter(|bit| both >> bit & 1 == 1) {
+                    let sequence = page * PAGE_NUMBERS + at as u32 * 64 + bit;
+                    self.repeats.add(GroupRepeat { sequence, from: 0, to: self.last });
+                }
             }
         }
     }

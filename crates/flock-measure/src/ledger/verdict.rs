@@ -1,10 +1,13 @@
 //! What was received, held against what was sent.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
-use super::sent::{Sent, Unpromised};
+use super::repeats::{Slot, slot};
+use super::sent::{Published, Sent, Unpromised};
 use super::shared::SharedTrack;
-use super::track::Track;
+use super::track::{Amiss, Track};
 use crate::IntegrityCount;
 
 /// When a subscriber listened, and how strictly it is judged.
@@ -83,8 +86,7 @@ impl Verdict {
 /// before it subscribed, after it left, or while it was away. Where that cannot be told from loss,
 /// it is counted as not judged. That it left when all was sent excuses nothing.
 pub fn judge(
-    sent: &Sent,
-    unpromised: &[Unpromised],
+    Published { sent, unpromised, resent }: Published<'_>,
     track: Option<&Track>,
     heard: Heard,
     qos: u8,
@@ -114,20 +116,23 @@ pub fn judge(
     if track.is_some() && first > from {
         missing.push((from, first - 1));
     }
-    if let Some(ranges) = &seen.missing {
-        let within = ranges.ranges.iter().filter(|range| range.0 < sent.count);
-        missing.extend(within.map(|&(a, b)| (a, b.min(sent.count - 1))));
-        verdict.count.lost += ranges.overflowed.min(u64::from(sent.count));
-    }
+    let none = Amiss::default();
+    let amiss = seen.amiss.as_deref().unwrap_or(&none);
+    let ranges = &amiss.missing;
+    let within = ranges.ranges.iter().filter(|range| range.0 < sent.count);
+    missing.extend(within.map(|&(a, b)| (a, b.min(sent.count - 1))));
+    verdict.count.lost += ranges.overflowed.min(u64::from(sent.count));
     if next < to {
         missing.push((next, to - 1));
     }
     let count = &mut verdict.count;
     count.received = u64::from(seen.received) - verdict.invented;
-    count.reordered = u64::from(seen.reordered);
+    count.reordered = u64::from(amiss.reordered);
     if !heard.copies_may_repeat {
-        count.duplicated = u64::from(seen.duplicated);
-        count.duplicated_marked = u64::from(seen.duplicated_marked);
+        count.duplicated = u64::from(amiss.duplicated);
+        count.duplicated_marked = u64::from(amiss.duplicated_marked);
+        let without_cause = amiss.repeats.without_cause(resent);
+        count.duplicated_explained = u64::from(amiss.duplicated.saturating_sub(without_cause));
     }
     let here = from..to;
     let came = unpromised.iter().filter(|excused| here.contains(&excused.sequence)).count();
@@ -139,8 +144,7 @@ pub fn judge(
 /// retained: the latest that was promised, or a later one. `stored` is the number of what came.
 /// Whoever did not stay for long enough (`has_stayed`) may have left before it.
 pub fn judge_stored(
-    sent: &Sent,
-    unpromised: &[Unpromised],
+    Published { sent, unpromised, .. }: Published<'_>,
     stored: Option<u32>,
     has_stayed: bool,
     qos: u8,
@@ -166,11 +170,11 @@ pub fn judge_stored(
 }
 
 /// Judges a shared group, by its bitmap. As long as one member is there, the group is owed all.
+/// `ends`: when connections of its members ended.
 pub fn judge_shared(
-    sent: &Sent,
-    unpromised: &[Unpromised],
+    Published { sent, unpromised, resent }: Published<'_>,
     track: Option<&SharedTrack>,
-    heard: Heard,
+    (heard, ends): (Heard, &BTreeSet<Slot>),
     qos: u8,
 ) -> Verdict {
     let mut verdict = Verdict::new(sent, heard, qos);
@@ -193,6 +197,12 @@ pub fn judge_shared(
     count.unjudged = u64::from(from) + u64::from(sent.count - to);
     count.duplicated = u64::from(seen.duplicated);
     count.duplicated_marked = u64::from(seen.duplicated_marked);
+    // Whatever may take a message back: at QoS 0 nothing is under way when a connection ends.
+    let nobody = BTreeSet::new();
+    let ends = if qos == 0 { &nobody } else { ends };
+    let sent_from = |_| slot(sent.first_ns);
+    let without_cause = seen.repeats.without_cause(sent_from, ends, resent);
+    count.duplicated_explained = u64::from(seen.duplicated.saturating_sub(without_cause));
     let mut missing: Vec<(u32, u32)> = Vec::new();
     for sequence in (from..to).filter(|&sequence| !seen.has(sequence)) {
         match missing.last_mut() {
@@ -217,8 +227,29 @@ const MISSING_SAMPLE_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::super::track::RANGES_MAX;
+    use super::super::track::{RANGES_MAX, Session};
     use super::*;
+
+    fn judge(
+        sent: &Sent,
+        unpromised: &[Unpromised],
+        track: Option<&Track>,
+        heard: Heard,
+        qos: u8,
+    ) -> Verdict {
+        super::judge(Published { sent, unpromised, resent: &[] }, track, heard, qos)
+    }
+
+    fn judge_shared(
+        sent: &Sent,
+        unpromised: &[Unpromised],
+        track: Option<&SharedTrack>,
+        heard: Heard,
+        qos: u8,
+    ) -> Verdict {
+        let published = Published { sent, unpromised, resent: &[] };
+        super::judge_shared(published, track, (heard, &BTreeSet::new()), qos)
+    }
 
     const THERE: Heard =
         Heard { since_ns: 0, until_ns: u64::MAX, generation: 0, copies_may_repeat: false };
@@ -230,7 +261,7 @@ mod tests {
     fn track_of(sequences: &[u32]) -> Track {
         let mut track = Track::default();
         for &sequence in sequences {
-            track.receive(sequence, false, 0);
+            track.receive(sequence, false, Session::default());
         }
         track
     }
@@ -274,6 +305,11 @@ mod tests {
     fn a_second_copy_is_a_duplicate() {
         let count = verdict(3, &[], &[0, 1, 1, 2, 0]);
         assert_eq!((count.lost, count.duplicated, count.received), (0, 2, 3));
+        assert_eq!(count.duplicated_without_cause(), 2);
+        let (sent, track) = (sent(3), track_of(&[0, 1, 1, 2, 0]));
+        let published = Published { sent: &sent, unpromised: &[], resent: &[1, 2] };
+        let count = super::judge(published, Some(&track), THERE, 1).count;
+        assert_eq!((count.duplicated, count.duplicated_without_cause()), (2, 1));
     }
 
     #[test]
@@ -313,7 +349,7 @@ mod tests {
             assert_eq!((verdict.count.lost, verdict.count.unjudged), (7, 0));
             assert_eq!(judge(&sent(9), &[], None, left, qos).count.lost, 9);
             let mut track = SharedTrack::default();
-            track.receive(0, false);
+            track.receive(0, false, (0, 0));
             let left = Heard { generation: 3, ..left };
             let shared = judge_shared(&sent(9), &[], Some(&track), left, qos);
             assert_eq!((shared.count.lost, shared.count.unjudged), (8, 0));
@@ -323,14 +359,14 @@ mod tests {
     #[test]
     fn a_number_that_nobody_sent_costs_a_page_and_makes_no_losses() {
         let mut track = track_of(&[0, 1]);
-        track.receive(u32::MAX - 5, false, 0);
-        track.receive(2, false, 0);
+        track.receive(u32::MAX - 5, false, Session::default());
+        track.receive(2, false, Session::default());
         let verdict = judge(&sent(3), &[], Some(&track), THERE, 0);
         assert_eq!((verdict.count.lost, verdict.invented), (0, 1));
         assert_eq!((verdict.count.received, verdict.count.expected), (3, 3));
         let mut shared = SharedTrack::default();
         for sequence in [0, u32::MAX, 1, 2] {
-            shared.receive(sequence, false);
+            shared.receive(sequence, false, (0, 0));
         }
         assert_eq!(shared.pages.len(), 2);
         let verdict = judge_shared(&sent(3), &[], Some(&shared), THERE, 0);
@@ -349,8 +385,9 @@ mod tests {
     #[test]
     fn a_break_excuses_the_messages_of_the_break_only() {
         let mut track = track_of(&[0, 2]);
-        track.receive(7, false, 1);
-        track.receive(9, false, 1);
+        for sequence in [7, 9] {
+            track.receive(sequence, false, Session { generation: 1, ..Session::default() });
+        }
         let heard = Heard { generation: 1, ..THERE };
         let verdict = judge(&sent(10), &[], Some(&track), heard, 0);
         assert!(verdict.interrupted);
@@ -362,7 +399,12 @@ mod tests {
         let sent = Sent { count: 5, qos: 1, first_ns: 1, last_ns: 2 };
         let open = |sequence| Unpromised { sequence, waited_ns: 0 };
         let judge = |unpromised: &[Unpromised], stored, has_stayed| {
-            let verdict = judge_stored(&sent, unpromised, stored, has_stayed, 1);
+            let verdict = judge_stored(
+                Published { sent: &sent, unpromised, resent: &[] },
+                stored,
+                has_stayed,
+                1,
+            );
             let IntegrityCount { expected, received, lost, unjudged, .. } = verdict.count;
             (expected, received, lost, unjudged, verdict.is_stale, verdict.invented)
         };
@@ -383,9 +425,9 @@ mod tests {
             if sequence == 77 {
                 continue;
             }
-            if sequence % 2 == 0 { &mut left } else { &mut right }.receive(sequence, false);
+            if sequence % 2 == 0 { &mut left } else { &mut right }.receive(sequence, false, (0, 0));
         }
-        right.receive(100, true);
+        right.receive(100, true, (0, 0));
         left.merge(&right);
         let verdict = judge_shared(&sent(200), &[], Some(&left), THERE, 1);
         assert_eq!((verdict.count.lost, verdict.count.duplicated), (1, 1));
@@ -399,7 +441,7 @@ mod tests {
         let mut track = Track::default();
         let holes = RANGES_MAX as u32 + 10;
         for sequence in 0..=holes {
-            track.receive(sequence * 2, false, 0);
+            track.receive(sequence * 2, false, Session::default());
         }
         let verdict = judge(&sent(holes * 2 + 1), &[], Some(&track), THERE, 1);
         assert_eq!(verdict.count.lost, u64::from(holes));

@@ -19,6 +19,7 @@ use super::request::Dialogue;
 use super::task::{Task, Wait, described, wire_version};
 use super::wills::Ending;
 use flock_measure::LatencyKind;
+use flock_measure::ledger::Session;
 use flock_model::{Connect, GroupId, SubscriptionId, Version};
 
 pub(super) struct Client {
@@ -51,6 +52,8 @@ pub(super) struct Client {
     /// missed by right.
     generation: u16,
     returns: u16,
+    /// Connections that went on with the session of the one before.
+    resumptions: u16,
     /// Number of the connection.
     pub(super) link_generation: u16,
     /// When the broker last granted a subscription.
@@ -141,6 +144,7 @@ impl Client {
             calls: 0,
             generation: 0,
             returns: 0,
+            resumptions: 0,
             link_generation: 0,
             subscribed_ns: 0,
             up_ns: 0,
@@ -173,9 +177,11 @@ impl Client {
     }
 
     /// How the client is to be judged over breaks from which it came back: QoS 0 may be missed in
-    /// any, the rest only in one that lost the session. A break that lasts excuses nothing.
-    pub(super) fn generations(&self) -> (u16, u16) {
-        (self.returns, self.generation)
+    /// any and never comes again, the rest may be missed only in one that lost the session. A break
+    /// that lasts excuses nothing.
+    pub(super) fn sessions(&self) -> (Session, Session) {
+        let fleeting = Session { generation: self.returns, resumptions: 0 };
+        (fleeting, Session { generation: self.generation, resumptions: self.resumptions })
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -340,6 +346,10 @@ impl Client {
         ctx.tally.connections -= 1;
         self.link = Link::Down;
         self.down_ns = ctx.now_ns();
+        let is_shared = |hearing: &Hearing| ctx.plan.is_shared(hearing.subscription);
+        if self.hearing.iter().any(is_shared) {
+            ctx.ledger.note_end(self.at, self.down_ns);
+        }
         self.link_generation = self.link_generation.wrapping_add(1);
         self.machine.on_closed();
     }
@@ -388,6 +398,8 @@ impl Client {
         // What MQTT 3.1 kept, its CONNACK does not tell.
         let is_told = ctx.plan.scenario.group(self.group).version != Version::V31;
         self.is_fresh = !session_present && (is_told || self.asks_for_a_clean_start(ctx));
+        let is_resumed = self.link_generation > 0 && !self.is_fresh;
+        self.resumptions = self.resumptions.wrapping_add(u16::from(is_resumed));
         let again = self.was_up;
         ctx.tally.totals.reconnects += u64::from(again);
         if session_present {

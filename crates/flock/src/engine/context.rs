@@ -33,6 +33,8 @@ pub(super) struct Context {
     /// By family, then by slot of the client x stride + topic.
     pub(super) sent: Vec<Vec<Sent>>,
     pub(super) unpromised: Vec<(StreamId, Unpromised)>,
+    /// Messages that their publisher sent again.
+    pub(super) resent: Vec<(StreamId, u32)>,
     /// Messages of which the broker said that nobody had subscribed to them (0x10).
     pub(super) unheard: Vec<(StreamId, u32)>,
     /// By the number of their client.
@@ -76,6 +78,7 @@ impl Context {
             timers: Timers::default(),
             ledger: Ledger::default(),
             unpromised: Vec::new(),
+            resent: Vec::new(),
             unheard: Vec::new(),
             wills: HashMap::new(),
             stage: 0,

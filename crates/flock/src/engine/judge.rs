@@ -12,8 +12,8 @@ use super::plan::{Plan, Subscriber};
 use super::tally::Measured;
 use super::worker::{Harvest, HeardEntry};
 use flock_measure::ledger::{
-    Heard, Ledger, Sent, SentTable, ShareKey, SharedTrack, StreamId, Track, Unpromised, Verdict,
-    judge, judge_shared, judge_stored,
+    Heard, Ledger, Published, Sent, SentTable, ShareKey, SharedTrack, Slot, StreamId, Track,
+    Verdict, judge, judge_shared, judge_stored,
 };
 use flock_measure::{
     Contention, ErrorCount, Integrity, IntegrityCount, IntegritySample, LatencyHistogram,
@@ -26,7 +26,7 @@ use flock_model::{GroupId, SubscriptionId};
 pub struct Part {
     pub integrity: Integrity,
     pub shared: Vec<(ShareKey, StreamId, SharedTrack)>,
-    pub shared_heard: Vec<(ShareKey, Heard)>,
+    pub shared_heard: Vec<(ShareKey, GroupHeard)>,
     /// Messages that came though their publisher was told that nobody hears them.
     #[serde(default)]
     pub denied: BTreeSet<(StreamId, u32)>,
@@ -39,6 +39,15 @@ pub struct Part {
     pub contention: Contention,
 }
 
+/// When a shared group was there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GroupHeard {
+    pub heard: Heard,
+    /// When connections of its members ended.
+    #[serde(default)]
+    pub ends: BTreeSet<Slot>,
+}
+
 impl Part {
     pub fn merge(&mut self, other: Self) {
         merge_integrity(&mut self.integrity, other.integrity);
@@ -49,8 +58,11 @@ impl Part {
         }
         self.shared =
             shared.into_iter().map(|((key, stream), track)| (key, stream, track)).collect();
-        for (key, heard) in other.shared_heard {
-            add_heard(&mut self.shared_heard, key, heard);
+        for (key, group) in other.shared_heard {
+            match self.shared_heard.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, mine)) => mine.merge(group),
+                None => self.shared_heard.push((key, group)),
+            }
         }
         for measured in &other.latencies {
             add_latency(&mut self.latencies, measured);
@@ -67,14 +79,13 @@ impl Part {
     }
 }
 
-fn add_heard(all: &mut Vec<(ShareKey, Heard)>, key: ShareKey, heard: Heard) {
-    match all.iter_mut().find(|(known, _)| *known == key) {
-        Some((_, mine)) => {
-            mine.since_ns = mine.since_ns.min(heard.since_ns);
-            mine.until_ns = mine.until_ns.max(heard.until_ns);
-            mine.generation = mine.generation.max(heard.generation);
-        }
-        None => all.push((key, heard)),
+impl GroupHeard {
+    fn merge(&mut self, other: Self) {
+        let (mine, heard) = (&mut self.heard, other.heard);
+        mine.since_ns = mine.since_ns.min(heard.since_ns);
+        mine.until_ns = mine.until_ns.max(heard.until_ns);
+        mine.generation = mine.generation.max(heard.generation);
+        self.ends.extend(other.ends);
     }
 }
 
@@ -141,8 +152,8 @@ fn keep_worst(worst: &mut Vec<IntegritySample>) {
 pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) -> Part {
     let judge = PartJudge::new(plan, harvests);
     let mut part = Part::default();
-    for (&stream, entry) in &sent.streams {
-        judge.judge_stream(stream, entry, sent, &mut part);
+    for (stream, published) in sent.published() {
+        judge.judge_stream(stream, published, sent, &mut part);
     }
     judge.judge_wills(sent, &mut part.integrity);
     keep_worst(&mut part.integrity.worst);
@@ -196,8 +207,12 @@ fn book_ledger(ledger: &Ledger, all: &mut Integrity) {
 
 fn gather_shared(plan: &Plan, harvests: &[Harvest], part: &mut Part) {
     let mut shared: BTreeMap<(ShareKey, StreamId), SharedTrack> = BTreeMap::new();
-    let mut heard: BTreeMap<ShareKey, Heard> = BTreeMap::new();
+    let mut heard: BTreeMap<ShareKey, GroupHeard> = BTreeMap::new();
     for harvest in harvests {
+        let mut ends: HashMap<u32, BTreeSet<Slot>> = HashMap::new();
+        for &(client, end) in &harvest.ledger.ends {
+            ends.entry(client).or_default().insert(end);
+        }
         for (key, track) in &harvest.ledger.shared {
             shared.entry(*key).or_default().merge(track);
         }
@@ -213,10 +228,12 @@ fn gather_shared(plan: &Plan, harvests: &[Harvest], part: &mut Part) {
                     continue;
                 }
                 let key = ShareKey { subscription: entry.subscription.0, filter: filter as u32 };
-                let mine = heard.entry(key).or_insert_with(|| entry.strictness(0));
-                mine.since_ns = mine.since_ns.min(entry.since_ns);
-                mine.until_ns = mine.until_ns.max(entry.until_ns);
-                mine.generation = mine.generation.max(entry.returns);
+                let ends = ends.get(&entry.client).cloned().unwrap_or_default();
+                let member = GroupHeard { heard: entry.strictness(0), ends };
+                match heard.get_mut(&key) {
+                    Some(group) => group.merge(member),
+                    None => drop(heard.insert(key, member)),
+                }
             }
         }
     }
@@ -250,8 +267,13 @@ impl<'a> PartJudge<'a> {
         Self { plan, harvests, heard }
     }
 
-    fn judge_stream(&self, stream: StreamId, entry: &Sent, table: &SentTable, part: &mut Part) {
-        let sent = (entry, table.unpromised_of(stream));
+    fn judge_stream(
+        &self,
+        stream: StreamId,
+        sent: Published<'_>,
+        table: &SentTable,
+        part: &mut Part,
+    ) {
         let unheard = table.unheard.get(&stream).map_or(&[][..], Vec::as_slice);
         let Some((topics, index)) = self.plan.topic_of(stream) else { return };
         let mut plain: Vec<(&Subscriber, u64)> = Vec::new();
@@ -292,7 +314,7 @@ impl<'a> PartJudge<'a> {
     fn judge_pair(
         &self,
         stream: StreamId,
-        (sent, unpromised): SentOn<'_>,
+        published: Published<'_>,
         (subscriber, client, repeats): (&Subscriber, u64, bool),
         part: &mut Part,
     ) {
@@ -304,6 +326,7 @@ impl<'a> PartJudge<'a> {
             // Never granted: nothing is owed, and the failed subscribe is counted elsewhere.
             return;
         }
+        let sent = published.sent;
         let qos = sent.qos.min(subscriber.qos as u8);
         let track = self.harvests[thread].ledger.track(at, stream);
         let heard = Heard { copies_may_repeat: repeats, ..entry.strictness(qos) };
@@ -312,9 +335,9 @@ impl<'a> PartJudge<'a> {
             true => {
                 let stored = self.harvests[thread].ledger.stored(at, stream);
                 let has_stayed = entry.stayed_ns >= self.plan.scenario.drain_us * 1_000;
-                judge_stored(sent, unpromised, stored, entry.takes_stored && has_stayed, qos)
+                judge_stored(published, stored, entry.takes_stored && has_stayed, qos)
             }
-            false => judge(sent, unpromised, track, heard, qos),
+            false => judge(published, track, heard, qos),
         };
         if let Some(track) = track
             && *times == 1
@@ -387,9 +410,10 @@ impl<'a> PartJudge<'a> {
 pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
     let tracks: HashMap<(ShareKey, StreamId), &SharedTrack> =
         part.shared.iter().map(|(key, stream, track)| ((*key, *stream), track)).collect();
-    let heard: HashMap<ShareKey, Heard> = part.shared_heard.iter().copied().collect();
+    let heard: HashMap<ShareKey, &GroupHeard> =
+        part.shared_heard.iter().map(|(key, group)| (*key, group)).collect();
     let mut denied: Vec<(StreamId, u32)> = Vec::new();
-    for (&stream, entry) in &sent.streams {
+    for (stream, published) in sent.published() {
         let Some((topics, index)) = plan.topic_of(stream) else { continue };
         let mut judged: Vec<ShareKey> = Vec::new();
         for subscriber in plan.listeners() {
@@ -397,25 +421,25 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
             plan.each_match(subscription, topics, index, &mut |filter, shared| {
                 let key =
                     ShareKey { subscription: subscriber.subscription.0, filter: filter as u32 };
-                let Some(heard) = heard.get(&key) else { return };
+                let Some(group) = heard.get(&key) else { return };
                 if !shared || judged.contains(&key) {
                     return;
                 }
                 judged.push(key);
-                let qos = entry.qos.min(subscriber.qos as u8);
+                let qos = published.sent.qos.min(subscriber.qos as u8);
                 let track = tracks.get(&(key, stream)).copied();
                 let unheard = sent.unheard.get(&stream).into_iter().flatten();
                 let came = unheard.filter(|sequence| track.is_some_and(|one| one.has(**sequence)));
                 denied.extend(came.map(|&sequence| (stream, sequence)));
-                let unpromised = sent.unpromised_of(stream);
-                let verdict = judge_shared(entry, unpromised, track, *heard, qos);
-                let group = || {
+                let heard = (group.heard, &group.ends);
+                let verdict = judge_shared(published, track, heard, qos);
+                let name = || {
                     let mut text = String::new();
                     plan.write_filter(subscription, filter, &mut text);
                     text
                 };
                 add_waits(&mut part.latencies, &verdict, subscription.routed);
-                book(plan, stream, &verdict, group, &mut part.integrity);
+                book(plan, stream, &verdict, name, &mut part.integrity);
             });
         }
     }
@@ -427,9 +451,6 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
 
 /// What was handed to the kernel so long before has reached its broker.
 const UNDER_WAY_NS_MAX: u64 = 1_000_000_000;
-
-/// What was sent on a stream, and what of it nobody promised.
-type SentOn<'a> = (&'a Sent, &'a [Unpromised]);
 
 /// What never came has waited at least until the end.
 fn add_waits(all: &mut Vec<Measured>, verdict: &Verdict, routed: bool) {

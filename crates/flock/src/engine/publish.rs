@@ -449,6 +449,7 @@ impl Client {
                 Unacknowledged::Publish { token, .. } if token.is_answer() => {}
                 Unacknowledged::Publish { packet_id, token, .. } => {
                     ctx.tally.totals.publishes_repeated += 1;
+                    ctx.resent.push((token.stream, token.sequence));
                     self.encode_again(token, (true, packet_id), &plan, ctx.stamps, &mut outbox);
                 }
                 Unacknowledged::Pubrel { packet_id, .. } => {
@@ -467,6 +468,7 @@ impl Client {
             match self.machine.begin_publish(qos, flight, u16::MAX) {
                 Ok(packet_id) => {
                     ctx.tally.totals.publishes_repeated += 1;
+                    ctx.resent.push((flight.stream, flight.sequence));
                     let mut outbox = std::mem::take(&mut self.outbox);
                     self.encode_again(&flight, (false, packet_id), &plan, ctx.stamps, &mut outbox);
                     self.outbox = outbox;

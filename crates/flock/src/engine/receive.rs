@@ -58,7 +58,8 @@ impl Client {
             may_be_dup: !self.is_fresh
                 && stamp.due_ns <= self.up_ns.saturating_add(CLOCKS_APART_NS_MAX),
             qos,
-            generations: self.generations(),
+            times_ns: (stamp.due_ns, now_ns),
+            sessions: self.sessions(),
         };
         let (plan, group, index) = (&ctx.plan, self.group, self.index);
         let find = || plan.path(group, index, stamp.stream).granted(self.granted);

@@ -415,8 +415,8 @@ impl Worker {
                     subscription: hearing.subscription,
                     since_ns: hearing.since_ns,
                     until_ns: hearing.until_ns,
-                    generation: client.generations().1,
-                    returns: client.generations().0,
+                    generation: client.sessions().1.generation,
+                    returns: client.sessions().0.generation,
                 });
             }
         }
@@ -449,6 +449,9 @@ impl Worker {
         }
         for (stream, unpromised) in self.ctx.unpromised.drain(..) {
             table.unpromised.entry(stream).or_default().push(unpromised);
+        }
+        for (stream, sequence) in self.ctx.resent.drain(..) {
+            table.resent.entry(stream).or_default().push(sequence);
         }
         for (stream, sequence) in self.ctx.unheard.drain(..) {
             table.unheard.entry(stream).or_default().push(sequence);

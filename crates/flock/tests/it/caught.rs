@@ -252,7 +252,7 @@ fn a_message_of_qos_2_that_is_sent_again_on_its_connection_is_a_duplicate() {
     let results = run_with(mischief, &pairs(10, 20, 2, 500));
     assert_eq!((total(&results).duplicated, total(&results).lost), (10, 0));
     let expected = unmet(&Expect::default(), &results);
-    assert_eq!(expected, ["10 duplicated, 0 allowed"]);
+    assert_eq!(expected, ["10 duplicated without cause, 0 allowed"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Runs of the lab against brokers, and against a stand-in that breaks the rules on purpose. One
 //! program: each file is a module.
 
+mod accounts;
 mod agents;
 mod caught;
 mod cli;

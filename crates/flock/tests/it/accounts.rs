@@ -1,0 +1,123 @@
+//! What a fault excuses, and what it does not: second copies, and losses around the moment at which
+//! a subscriber comes, leaves or comes back.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use crate::common;
+
+use common::{Draft, LASTING, Mosquitto, V5, run_on, total};
+use flock::engine::BrokerAccess;
+use flock::standin::{Mischief, StandIn};
+use flock_measure::figures::{Verdict, verdicts};
+use flock_measure::{Outcome, Results};
+use flock_model::Expect;
+use flock_report::expect::unmet;
+
+fn run_with(mischief: Mischief, text: &str) -> Results {
+    let broker = StandIn::start(mischief).unwrap();
+    let results = run_on(text, &broker.address, BrokerAccess::None);
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    results
+}
+
+/// What is not met though any number of duplicates is allowed.
+fn unmet_by_any(results: &Results) -> Vec<String> {
+    unmet(&Expect { duplicated_max: None, ..Expect::default() }, results)
+}
+
+/// Ten subscribers, of which one is cut and comes back, and messages before and after it.
+fn one_cut(qos: u8, shares: bool) -> String {
+    let how = format!("qos = {qos}, rate = \"200/s\", count = 10, payload = 16");
+    let cut = "{ fault = { cut = { clients = \"sub\", share = 0.1 } } }, { delay = \"1s\" }";
+    let text = Draft::new(&format!("{V5}\nreconnect = true"), 10)
+        .drain("2s")
+        .connected("pairs", qos)
+        .publishing(&how)
+        .hold("200ms")
+        .stage("cut", &[("", cut)])
+        .publishing(&how)
+        .leaving()
+        .text();
+    let shared = "[subscriptions.pairs]\nfilter = \"$share/g/pairs/{i}\"\ncount = 10\n\
+                  assign = \"all\"";
+    match shares {
+        true => text.replace("[subscriptions.pairs]\ntopics = \"pairs\"", shared),
+        false => text,
+    }
+}
+
+#[test]
+fn one_connection_that_was_cut_excuses_no_second_copy_on_the_others() {
+    for qos in 0..2 {
+        let text = one_cut(qos, false);
+        let results = run_with(Mischief { duplicate_every: 10, ..Mischief::default() }, &text);
+        assert_eq!(results.totals.connections_cut, 1);
+        let found = total(&results);
+        assert_eq!((found.duplicated, found.duplicated_without_cause()), (20, 20), "QoS {qos}");
+        assert_eq!(unmet_by_any(&results), ["20 duplicated without cause, 0 allowed"]);
+        let told = verdicts(&results);
+        let line = told.iter().find(|(_, words)| words.contains("20 duplicated without cause"));
+        assert!(line.is_some_and(|(is, _)| *is == Verdict::Bad), "{told:?}");
+        let honest = run_with(Mischief::default(), &text);
+        assert_eq!((total(&honest).duplicated, unmet_by_any(&honest)), (0, Vec::new()));
+    }
+}
+
+#[test]
+fn one_member_that_was_cut_excuses_no_second_copy_in_its_group_at_another_time() {
+    let text = one_cut(1, true);
+    let honest = run_with(Mischief::default(), &text);
+    assert_eq!((total(&honest).duplicated, unmet_by_any(&honest)), (0, Vec::new()));
+    // To the same member, and to another, which another thread may run.
+    for (mischief, copies) in [
+        (Mischief { duplicate_every: 10, ..Mischief::default() }, 20),
+        // When copies at members on different threads came is known less well.
+        (Mischief { share_twice_every: 2, ..Mischief::default() }, 80),
+    ] {
+        let found = total(&run_with(mischief, &text));
+        assert!(found.duplicated_without_cause() >= copies, "{found:?}");
+    }
+}
+
+/// Two subscribers that acknowledge late and lose their connection meanwhile.
+fn unacknowledged(connect: &str) -> String {
+    let subscribe = "subscribe = { to = \"pairs\", qos = 1, ack_delay = \"2s\" }";
+    let cut = "{ fault = { cut = { clients = \"sub\", share = 1.0 } } }, { delay = \"1s\" }";
+    Draft::new(connect, 2)
+        .drain("3s")
+        .stage(
+            "connect",
+            &[
+                ("sub", &format!("{{ connect = {{}} }}, {{ {subscribe} }}")),
+                ("pub", "{ connect = {} }"),
+            ],
+        )
+        .publishing("qos = 1, rate = \"100/s\", count = 5, payload = 16")
+        .hold("500ms")
+        .stage("cut", &[("", cut)])
+        .leaving()
+        .text()
+}
+
+#[test]
+fn what_a_resumed_session_brings_again_has_its_cause() {
+    let broker = Mosquitto::start();
+    let results = run_on(&unacknowledged(LASTING), &broker.address, BrokerAccess::None);
+    let found = total(&results);
+    assert_eq!((found.duplicated, found.duplicated_without_cause()), (10, 0), "{found:?}");
+    assert_eq!(unmet_by_any(&results), Vec::<String>::new());
+    assert_eq!(unmet(&Expect::default(), &results), ["10 duplicated, 0 allowed"]);
+}
+
+#[test]
+fn what_a_member_that_is_lost_had_not_acknowledged_may_go_to_another() {
+    let text = unacknowledged(V5).replace(
+        "[subscriptions.pairs]\ntopics = \"pairs\"",
+        "[subscriptions.pairs]\nfilter = \"$share/g/pairs/{i}\"\ncount = 2\nassign = \"all\"",
+    );
+    // Only the first member is cut; its messages go to the other.
+    let text = text.replace("share = 1.0", "share = 0.5");
+    let broker = Mosquitto::start();
+    let results = run_on(&text, &broker.address, BrokerAccess::None);
+    assert_eq!(total(&results).duplicated_without_cause(), 0, "{:?}", total(&results));
+}
