@@ -207,6 +207,8 @@ pub fn verdicts(results: &Results) -> Vec<(Verdict, String)> {
     let mut all: Vec<_> = told.map(|(good, words)| (Verdict::of(good), words)).collect();
     if has_no_subscriber(results) {
         all.push((Verdict::Unknown, NO_SUBSCRIBER.to_owned()));
+    } else if is_without_latency(results) && results.totals.published_all() == 0 {
+        all.push((Verdict::Unknown, NO_LATENCY.to_owned()));
     }
     all
 }
@@ -222,6 +224,8 @@ pub fn has_no_subscriber(results: &Results) -> bool {
 
 const NO_SUBSCRIBER: &str =
     "delivery: this run has no subscribers (use `flock sub` in another terminal)";
+
+const NO_LATENCY: &str = "latency: no message has a stamp of flock in its first 16 bytes";
 
 fn told_verdicts(results: &Results) -> Vec<(bool, String)> {
     let mut all = Vec::new();
@@ -383,17 +387,25 @@ fn sent_words(results: &Results) -> String {
     format!("all {sent} due messages were sent, 99 % of them at most {late} late")
 }
 
+/// Messages came or went, and there is no latency of any.
+fn is_without_latency(results: &Results) -> bool {
+    let kinds = [
+        LatencyKind::EndToEnd,
+        LatencyKind::Routed,
+        LatencyKind::PublishAck,
+        LatencyKind::RoundTrip,
+    ];
+    let has_messages = results.totals.published_all() + results.totals.received_all() > 0;
+    has_messages && kinds.iter().all(|kind| results.latency_merged(*kind).is_empty())
+}
+
 /// The figures are the broker's, as far as can be told.
 fn valid_verdict(results: &Results) -> (bool, String) {
-    let kinds = [LatencyKind::EndToEnd, LatencyKind::Routed, LatencyKind::PublishAck];
-    let has_messages = results.totals.published_all() + results.totals.received_all() > 0;
-    let has_sample = kinds.iter().any(|kind| !results.latency_merged(*kind).is_empty());
-    if has_messages && !has_sample && has_no_subscriber(results) {
+    if is_without_latency(results) && has_no_subscriber(results) {
         return (true, sent_words(results));
     }
-    if has_messages && !has_sample {
-        let words = "no message latency was measured";
-        return (false, words.to_owned());
+    if is_without_latency(results) && results.totals.published_all() > 0 {
+        return (false, "no message latency was measured".to_owned());
     }
     if results.scenario.closed_loop {
         let words = format!(

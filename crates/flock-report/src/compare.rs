@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use maud::{Markup, html as markup};
 
+use crate::alike::{differences, unlike};
 use crate::chart::{Chart, Line, Unit};
 use crate::drawing::{self, COLOURS};
 use crate::page::{self as parts, note, table};
 use crate::percentile_points;
-use flock_measure::figures::verdicts;
-use flock_measure::figures::{Figures, headline};
+use flock_measure::figures::{Figures, Verdict, headline, verdicts};
 use flock_measure::text::{self, bytes, count, micros, number};
 use flock_measure::{HostSample, LatencyKind, LatencySummary, Results};
 
@@ -117,41 +117,6 @@ fn faults_of(results: &Results) -> Vec<(String, u64)> {
     all
 }
 
-/// Why the runs are not alike in more than the broker.
-pub fn differences(runs: &[Run]) -> Vec<String> {
-    type Read = fn(&Results) -> String;
-    let what: [(&str, Read); 13] = [
-        ("scenarios", |r| r.scenario.id.clone()),
-        ("scales", |r| number(r.scenario.scale)),
-        ("parameters, such as rate or duration", |r| format!("{:?}", r.scenario.parameters)),
-        ("closed and open loops", |r| r.scenario.closed_loop.to_string()),
-        ("machines", |r| format!("{} {}", r.machine.cpu, r.machine.cores)),
-        ("cores for the broker", |r| r.broker.cpus.clone().unwrap_or_default()),
-        ("lengths of the measurement", measured_words),
-        ("numbers of clients", |r| r.scenario.clients.to_string()),
-        ("versions or builds of flock", |r| r.tool.words()),
-        ("agents", |r| r.run.agents.len().to_string()),
-        ("governors, virtual machines or limits", |r| format!("{:?}", r.machine.surroundings)),
-        ("kernels", |r| r.machine.kernel.clone()),
-        ("kinds of latency", |r| headline(r).title().to_owned()),
-    ];
-    let differs = |of: &Read| {
-        let mut all = runs.iter().map(|run| of(&run.results));
-        let first = all.next();
-        all.any(|other| Some(other) != first)
-    };
-    let found = what.iter().filter(|(_, of)| differs(of));
-    found.map(|(what, _)| format!("the runs differ in {what}")).collect()
-}
-
-/// How long figures were taken, without the seconds by which runs differ anyway.
-fn measured_words(results: &Results) -> String {
-    let phases = results.phases.iter().filter(|phase| phase.measured);
-    let secs: f64 = phases.map(|phase| phase.to_secs - phase.from_secs).sum();
-    // A fifth apart is another length.
-    if secs > 0.0 { format!("{:.0}", secs.ln() / 1.2_f64.ln()) } else { String::new() }
-}
-
 /// A figure of each run.
 pub struct Measure {
     pub name: String,
@@ -161,14 +126,33 @@ pub struct Measure {
     pub has_ratio: bool,
 }
 
+/// Why single runs, or all of them, have no ratio to the first.
+fn obstacles(runs: &[Run]) -> Vec<String> {
+    let all: Vec<&Results> = runs.iter().map(|run| &run.results).collect();
+    let alike = unlike(&all).into_iter().map(|words| format!("no ratios: {words}"));
+    let invalid = runs.iter().filter(|run| !run.results.validity.valid);
+    let told = invalid.map(|run| {
+        let why = run.results.validity.reasons.first().map_or("", String::as_str);
+        format!("no ratio of {}, which is not valid: {why}", run.name)
+    });
+    alike.chain(told).collect()
+}
+
+/// Whether a run is to have ratios to the first.
+fn may_be_divided(runs: &[Run]) -> Vec<bool> {
+    let all: Vec<&Results> = runs.iter().map(|run| &run.results).collect();
+    let is_valid = |results: &Results| results.validity.valid;
+    let any = unlike(&all).is_empty() && all.first().is_some_and(|first| is_valid(first));
+    all.iter().map(|results| any && is_valid(results)).collect()
+}
+
 /// Head and rows; ratios are to the first run.
 fn cells(runs: &[Run]) -> (Vec<String>, Vec<Vec<String>>) {
+    let divided = may_be_divided(runs);
     let mut head = vec![String::new()];
     head.extend(runs.iter().map(|run| run.name.clone()));
-    let mut rows: Vec<Vec<String>> = measures(runs)
-        .iter()
-        .map(|Measure { name, values, show, has_ratio }| row(name, values, *show, *has_ratio))
-        .collect();
+    let mut rows: Vec<Vec<String>> =
+        measures(runs).iter().map(|measure| row(measure, &divided)).collect();
     let mut valid = vec!["valid".to_owned()];
     valid.extend(
         runs.iter().map(|run| if run.results.validity.valid { "yes" } else { "NO" }.to_owned()),
@@ -228,18 +212,15 @@ fn latency_values(runs: &[Run]) -> Vec<(String, Vec<Option<f64>>)> {
     all
 }
 
-fn row(
-    name: &str,
-    values: &[Option<f64>],
-    show: fn(f64) -> String,
-    has_ratio: bool,
-) -> Vec<String> {
+fn row(measure: &Measure, divided: &[bool]) -> Vec<String> {
+    let Measure { name, values, show, has_ratio } = measure;
     let first = values.first().copied().flatten().filter(|first| *first > 0.0);
-    let mut line = vec![name.to_owned()];
+    let mut line = vec![name.clone()];
     for (n, value) in values.iter().enumerate() {
+        let is_divided = n > 0 && *has_ratio && divided.get(n) == Some(&true);
         line.push(match (value, first) {
             (None, _) => "–".to_owned(),
-            (Some(value), Some(first)) if n > 0 && has_ratio => {
+            (Some(value), Some(first)) if is_divided => {
                 format!("{} ({}x)", show(*value), ratio(value / first))
             }
             (Some(value), _) => show(*value),
@@ -257,7 +238,11 @@ pub fn plain(runs: &[Run]) -> String {
     let (head, rows) = cells(runs);
     let mut all = vec![head];
     all.extend(rows);
-    let mut out = aligned(&all);
+    let mut out = String::new();
+    for line in obstacles(runs) {
+        let _ = writeln!(out, "NOT OK  {line}");
+    }
+    out.push_str(&aligned(&all));
     for line in notes(runs) {
         let _ = writeln!(out, "NOTE  {line}");
     }
@@ -267,7 +252,8 @@ pub fn plain(runs: &[Run]) -> String {
 /// What has to be said with the table.
 fn notes(runs: &[Run]) -> Vec<String> {
     let anecdote = (runs.len() > 1).then(|| ANECDOTE.to_owned());
-    differences(runs).into_iter().chain(anecdote).collect()
+    let all: Vec<&Results> = runs.iter().map(|run| &run.results).collect();
+    differences(&all).into_iter().chain(anecdote).collect()
 }
 
 /// Columns as wide as they need to be: the first to the left, the others to the right.
@@ -306,12 +292,23 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
 
 pub fn markdown(runs: &[Run]) -> String {
     let (head, rows) = cells(runs);
-    markdown_table(&head, &rows, &notes(runs))
+    markdown_table(&obstacles(runs), &head, &rows, &notes(runs))
 }
 
-/// A table and what has to be said with it.
-pub fn markdown_table(head: &[String], rows: &[Vec<String>], notes: &[String]) -> String {
-    let mut out = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
+/// A table, and what has to be said before it and with it.
+pub fn markdown_table(
+    obstacles: &[String],
+    head: &[String],
+    rows: &[Vec<String>],
+    notes: &[String],
+) -> String {
+    let mut out = String::new();
+    for words in obstacles {
+        let _ = writeln!(out, "- **NOT OK:** {}", text::markdown(words));
+    }
+    let between = if obstacles.is_empty() { "" } else { "\n" };
+    let line = "---|".repeat(head.len());
+    let _ = writeln!(out, "{between}| {} |\n|{line}", head.join(" | "));
     for row in rows {
         let row: Vec<String> = row.iter().map(|cell| text::markdown(cell)).collect();
         let _ = writeln!(out, "| {} |", row.join(" | "));
@@ -334,12 +331,18 @@ pub fn html(runs: &[Run]) -> String {
     let names = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(" · ");
     let (head, rows) = cells(runs);
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    let obstacles: Vec<_> =
+        obstacles(runs).into_iter().map(|words| (Verdict::Bad, words)).collect();
     let body = markup! {
         (parts::header("flock · comparison", &title, &names))
+        (parts::verdict_list(&obstacles))
         h2 { "Figures" }
         (table(&head, &rows))
-        (note("In brackets: the ratio to the first run."))
-        (parts::charts(bars(runs)))
+        @if may_be_divided(runs).iter().filter(|divided| **divided).count() > 1 {
+            (note("In brackets: the ratio to the first run."))
+        }
+        // Bars beside each other are a ratio, too.
+        @if obstacles.is_empty() { (parts::charts(bars(runs))) }
         h2 { "Over time" }
         (parts::charts(charts(runs).iter().map(Chart::figure)))
         h2 { "Verdicts" }
@@ -449,6 +452,40 @@ mod tests {
         assert!(line.contains("36.2") && line.contains("(2.00x)"), "{line}");
         let lost = text.lines().find(|line| line.starts_with("lost")).unwrap();
         assert!(!lost.contains('x'), "a ratio of losses says nothing: {lost}");
+    }
+
+    #[test]
+    fn runs_that_are_not_valid_or_not_alike_have_no_ratio_and_it_is_said_first() {
+        type Change = fn(&mut [Run]);
+        let changes: [(&str, Change); 4] = [
+            ("no ratio of slow 1.0, which is not valid: 7 lost", |runs| {
+                runs[1].results.validity.valid = false;
+                runs[1].results.validity.reasons = vec!["7 lost".into()];
+            }),
+            ("no ratio of sample 1.0, which is not valid", |runs| {
+                runs[0].results.validity.valid = false;
+            }),
+            ("no ratios: the runs differ in scales", |runs| runs[1].results.scenario.scale = 0.5),
+            ("no ratios: the runs differ in machines", |runs| {
+                runs[1].results.machine.cpu = "another".into();
+            }),
+        ];
+        for (what, change) in changes {
+            let mut runs = runs();
+            change(&mut runs);
+            for text in [plain(&runs), markdown(&runs), html(&runs)] {
+                let (said, table) = (text.find(what), text.find("CPU us per message"));
+                assert!(said.is_some() && said < table, "{what}: {text}");
+                assert!(!text.contains("0x)") && !text.contains("the ratio to"), "{text}");
+            }
+            assert!(!html(&runs).contains("div.bar") && !html(&runs).contains("class=\"fill"));
+        }
+        // A third run that is not valid takes nothing from the others.
+        let mut runs = runs();
+        runs.push(Run { name: "third".into(), ..runs[1].clone() });
+        runs[2].results.validity.valid = false;
+        assert_eq!(may_be_divided(&runs), [true, true, false]);
+        assert!(plain(&runs).contains("(2.00x)"));
     }
 
     #[test]

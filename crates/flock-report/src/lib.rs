@@ -5,6 +5,7 @@
 //! up in the catalogue by its id. `flock_measure::figures` computes the headline once for all
 //! formats, [`chart`] draws.
 
+mod alike;
 pub mod chart;
 pub mod compare;
 mod csv;

@@ -4,7 +4,8 @@
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::compare::{Measure, Run, aligned, differences, markdown_table, measures};
+use crate::alike::{differences, unlike};
+use crate::compare::{Measure, Run, aligned, markdown_table, measures};
 use flock_measure::Results;
 use flock_measure::stats::{Noise, Ratio, Spread};
 
@@ -54,8 +55,9 @@ fn cells(sides: &[Side]) -> (Vec<String>, Vec<Vec<String>>) {
     let mut head = vec![String::new()];
     head.extend(sides.iter().map(|side| format!("{}, {}", side.name, runs_words(side.runs.len()))));
     let runs: Vec<Run> = sides.iter().flat_map(|side| side.runs.clone()).collect();
+    let is_alike = unlike(&valid(sides)).is_empty();
     let mut rows: Vec<Vec<String>> =
-        measures(&runs).iter().filter_map(|measure| row(sides, measure)).collect();
+        measures(&runs).iter().filter_map(|measure| row(sides, measure, is_alike)).collect();
     let mut valid = vec!["valid".to_owned()];
     valid.extend(sides.iter().map(|side| {
         let valid = side.runs.iter().filter(|run| is_valid(run)).count();
@@ -73,8 +75,29 @@ fn is_valid(run: &Run) -> bool {
     run.results.validity.valid
 }
 
+/// Of which there are figures.
+fn valid(sides: &[Side]) -> Vec<&Results> {
+    let all = sides.iter().flat_map(|side| &side.runs).filter(|run| is_valid(run));
+    all.map(|run| &run.results).collect()
+}
+
+/// Why sides have no figures or no ratios.
+fn obstacles(sides: &[Side]) -> Vec<String> {
+    let unlike = unlike(&valid(sides)).into_iter().map(|words| match sides.len() {
+        1 => words,
+        _ => format!("no ratios: {words}"),
+    });
+    let none_valid = sides.iter().filter(|side| !side.runs.iter().any(is_valid));
+    let without = none_valid.map(|side| {
+        let reasons = side.runs.iter().find_map(|run| run.results.validity.reasons.first());
+        let why = reasons.map_or(String::new(), |why| format!(": {why}"));
+        format!("no run of {} was valid, so it has no figures{why}", side.name)
+    });
+    unlike.chain(without).collect()
+}
+
 /// What goes wrong is shown of every run, valid or not; of what is measured, the valid ones.
-fn row(sides: &[Side], measure: &Measure) -> Option<Vec<String>> {
+fn row(sides: &[Side], measure: &Measure, is_alike: bool) -> Option<Vec<String>> {
     let mut from = 0;
     let values = sides.iter().map(|side| {
         let of_side = &measure.values[from..from + side.runs.len()];
@@ -95,7 +118,7 @@ fn row(sides: &[Side], measure: &Measure) -> Option<Vec<String>> {
         };
         let mut words = spread_words(&spread, measure.show);
         if n > 0
-            && measure.has_ratio
+            && (measure.has_ratio && is_alike)
             && let Some(ratio) = Ratio::of(&values[0], own)
         {
             let _ = write!(words, "; {}", ratio_words(&ratio));
@@ -127,15 +150,9 @@ pub fn ratio_words(ratio: &Ratio) -> String {
 
 /// What has to be said with the table.
 fn notes(sides: &[Side]) -> Vec<String> {
-    let runs: Vec<Run> = sides.iter().flat_map(|side| side.runs.clone()).collect();
+    let runs: Vec<&Results> =
+        sides.iter().flat_map(|side| &side.runs).map(|run| &run.results).collect();
     let mut notes = differences(&runs);
-    let none_valid = |side: &&Side| !side.runs.iter().any(is_valid);
-    notes.extend(
-        sides
-            .iter()
-            .filter(none_valid)
-            .map(|side| format!("no run of {} was valid, so it has no figures", side.name)),
-    );
     if sides.len() > 1 {
         notes.push(
             "medians of the valid runs (minimum to maximum); ratios with their 95 % confidence \
@@ -152,7 +169,11 @@ pub fn plain(sides: &[Side]) -> String {
     let (head, rows) = cells(sides);
     let mut all = vec![head];
     all.extend(rows);
-    let mut out = aligned(&all);
+    let mut out = String::new();
+    for words in obstacles(sides) {
+        let _ = writeln!(out, "NOT OK  {words}");
+    }
+    out.push_str(&aligned(&all));
     for note in notes(sides) {
         let _ = writeln!(out, "NOTE  {note}");
     }
@@ -161,7 +182,7 @@ pub fn plain(sides: &[Side]) -> String {
 
 pub fn markdown(sides: &[Side]) -> String {
     let (head, rows) = cells(sides);
-    markdown_table(&head, &rows, &notes(sides))
+    markdown_table(&obstacles(sides), &head, &rows, &notes(sides))
 }
 
 #[cfg(test)]
@@ -223,6 +244,22 @@ mod tests {
         none.iter_mut().for_each(|results| results.validity.valid = false);
         let text = plain(&Side::each(in_sets(none)));
         assert!(text.contains("no figures") && !text.contains("CPU us"), "{text}");
+    }
+
+    #[test]
+    fn sets_that_are_not_alike_have_no_ratio_and_it_is_said_first() {
+        let mut all = runs("one", &[10.0; 5]);
+        all.extend(runs("other", &[30.0; 6]));
+        all[7].scenario.overrides.insert("ramp".into(), "1s".into());
+        let sides = Side::each(in_sets(all.clone()));
+        for text in [plain(&sides), markdown(&sides)] {
+            let said = text.find("no ratios: the runs differ in options");
+            assert!(said.is_some() && said < text.find("CPU us per message"), "{text}");
+            assert!(!text.contains("x ("), "{text}");
+        }
+        // What is not valid stands in no ratio, and so in the way of none.
+        all[7].validity.valid = false;
+        assert!(plain(&Side::each(in_sets(all))).contains("3.00x ("));
     }
 
     #[test]

@@ -5,7 +5,8 @@ use maud::{Markup, html};
 
 use super::strip::{Row, Strip};
 use super::table::{
-    COLUMNS, Column, RATIOS_NOTE, is_valid, names, ratio_of, ratio_parts, remarks, valid_values,
+    COLUMNS, Column, RATIOS_NOTE, is_valid, names, obstacles, ratio_of, ratio_parts, remarks,
+    valid_values,
 };
 use super::{Cell, Conduct};
 use crate::chart::{Chart, Line};
@@ -68,6 +69,7 @@ fn header(scenario: &str, all: &Rounds<'_>, any: Option<&Results>, conduct: &Con
     if conduct.rounds < 2 {
         verdicts.push((Verdict::Bad, ANECDOTE.to_owned()));
     }
+    verdicts.extend(obstacles(all).into_iter().map(|words| (Verdict::Bad, words)));
     for (broker, rounds) in all {
         let (valid, words) = valid_words(rounds);
         verdicts.push((Verdict::of(valid), format!("{broker}: {words}")));

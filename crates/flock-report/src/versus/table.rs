@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use super::Cell;
+use crate::alike::unlike;
 use flock_measure::Results;
 use flock_measure::figures::{Figures, headline};
 use flock_measure::stats::{Noise, Ratio, Spread};
@@ -16,15 +17,18 @@ pub fn table(cells: &[Cell]) -> String {
         let of_scenario = || cells.iter().filter(|cell| cell.scenario == scenario);
         // Writing to a String cannot fail.
         let _ = writeln!(text, "### {scenario}\n");
+        let rounds = |broker| of_scenario().filter(|cell| cell.broker == broker).collect();
+        let brokers = names(of_scenario(), |cell| &cell.broker).into_iter();
+        let all: Vec<(&str, Vec<&Cell>)> = brokers.map(|broker| (broker, rounds(broker))).collect();
+        for words in obstacles(&all) {
+            let _ = writeln!(text, "{words}\n");
+        }
         text.push_str(&head());
-        let mut all: Vec<(&str, Vec<&Cell>)> = Vec::new();
-        for broker in names(of_scenario(), |cell| &cell.broker) {
-            let rounds: Vec<&Cell> = of_scenario().filter(|cell| cell.broker == broker).collect();
-            for cell in &rounds {
+        for (broker, rounds) in &all {
+            for cell in rounds {
                 text.push_str(&round(cell));
             }
-            text.push_str(&median(broker, &rounds));
-            all.push((broker, rounds));
+            text.push_str(&median(broker, rounds));
         }
         text.push_str(&ratios(&all));
         text.push('\n');
@@ -50,9 +54,27 @@ fn ratios(all: &[(&str, Vec<&Cell>)]) -> String {
     text
 }
 
+fn valid<'a>(cell: &&'a Cell) -> Option<&'a Results> {
+    cell.results.as_deref().ok().filter(|results| results.validity.valid)
+}
+
+/// Why brokers have no ratios.
+pub(super) fn obstacles(all: &[(&str, Vec<&Cell>)]) -> Vec<String> {
+    let rounds = || all.iter().flat_map(|(_, rounds)| rounds);
+    let valid: Vec<&Results> = rounds().filter_map(valid).collect();
+    let unlike = unlike(&valid).into_iter().map(|words| format!("No ratios: {words}."));
+    let none = all.iter().filter(|(_, rounds)| !rounds.iter().any(|cell| is_valid(cell)));
+    let invalid = none.map(|(broker, _)| format!("No ratio of {broker}: no round is valid."));
+    unlike.chain(invalid).collect()
+}
+
 /// Of the medians of the valid rounds, with its interval. A ratio of losses says nothing.
 pub(super) fn ratio_of(column: &Column, base: &[&Cell], other: &[&Cell]) -> Option<Ratio> {
-    if column.name == LOST {
+    let all: Vec<&Results> = [base, other].into_iter().flatten().filter_map(valid).collect();
+    // Their connects are not to be divided by others' messages.
+    let is_latency = column.name.starts_with('p') && column.name.ends_with(" ms");
+    let is_of_one_kind = all.windows(2).all(|pair| headline(pair[0]) == headline(pair[1]));
+    if column.name == LOST || !unlike(&all).is_empty() || (is_latency && !is_of_one_kind) {
         return None;
     }
     Ratio::of(&valid_values(column, base), &valid_values(column, other))
@@ -278,6 +300,16 @@ mod tests {
         assert!(line("| dear / b ").contains("**3.10x** (2."), "{text}");
         assert!(line("| like / b ").contains("| 1.04x (0."), "{text}");
         assert!(text.contains("larger than the noise") && !line("| dear / b ").contains("99"));
+        // Nor is there a ratio of what is not alike.
+        if let Ok(results) = &mut cells[1].results {
+            results.scenario.scale = 0.5;
+        }
+        let text = table(&cells);
+        assert!(text.find("No ratios: the runs differ in scales.") < text.find("| broker"));
+        assert!(!text.contains("x (") && text.contains("| dear / b | - |"), "{text}");
+        if let Ok(results) = &mut cells[1].results {
+            results.scenario.scale = 1.0;
+        }
         // Of four rounds there is no interval.
         cells.retain(|cell| cell.round < 4);
         assert!(table(&cells).contains("x, noise unknown"));

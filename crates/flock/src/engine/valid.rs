@@ -13,6 +13,7 @@ use flock_measure::{
 pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     let mut reasons = shortfalls(conductor);
     reasons.extend(conductor.reasons.iter().cloned());
+    reasons.extend(no_latency_reason(conductor, part));
     let mut lateness = LatencyHistogram::new();
     for one in part.latencies.iter().filter(|one| one.kind == LatencyKind::Lateness) {
         lateness.merge(&one.histogram);
@@ -49,6 +50,26 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
         receive_lag: part.receive_lag.summary(),
         thread_cpu_percent_max: busy.last().copied().unwrap_or(0.0),
     }
+}
+
+/// A run that publishes to subscribers is made for their latencies.
+fn no_latency_reason(conductor: &Conductor<'_>, part: &Part) -> Option<String> {
+    let totals = &conductor.totals;
+    let is_heard = conductor.plan.scenario.estimate().subscribers > 0;
+    let is_of_messages = |kind| {
+        use LatencyKind::{EndToEnd, PublishAck, RoundTrip, Routed};
+        matches!(kind, EndToEnd | Routed | PublishAck | RoundTrip)
+    };
+    let mut of_messages = part.latencies.iter().filter(|one| is_of_messages(one.kind));
+    if totals.published_all() == 0 || !is_heard || of_messages.any(|one| !one.histogram.is_empty())
+    {
+        return None;
+    }
+    let why = match conductor.plan.all_stamped {
+        true => "no message arrived or was acknowledged",
+        false => "payloads below 16 B have no stamp",
+    };
+    Some(format!("no message latency was measured: {why}"))
 }
 
 /// Whether the tool came so late to what had arrived that a good part of the latencies is its own.

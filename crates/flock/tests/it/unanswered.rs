@@ -199,3 +199,20 @@ fn publishers_that_never_got_in_have_messages_due() {
     let most = results.series.iter().map(|second| second.scheduled).max().unwrap();
     assert!((90..=110).contains(&most), "{:?}", results.series);
 }
+
+#[test]
+fn a_run_without_one_latency_is_not_valid() {
+    let told = |payload: u64, mischief: Mischief| {
+        let how = format!("qos = 0, rate = \"100/s\", count = 5, payload = {payload}");
+        let text = Draft::new(V5, 1).drain("300ms").connected("pairs", 0).publishing(&how);
+        run_with(mischief, &text.leaving().text()).validity.reasons
+    };
+    let is_told = |reasons: &[String], why: &str| {
+        let words = format!("no message latency was measured: {why}");
+        reasons.iter().any(|reason| reason.contains(&words))
+    };
+    assert!(is_told(&told(8, Mischief::default()), "payloads below 16 B have no stamp"));
+    let none = Mischief { lose_every: 1, ..Mischief::default() };
+    assert!(is_told(&told(16, none), "no message arrived or was acknowledged"));
+    assert!(!is_told(&told(16, Mischief::default()), ""));
+}
