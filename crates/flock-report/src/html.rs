@@ -343,6 +343,7 @@ fn beside(results: &Results) -> Markup {
         @if !figures.is_empty() {
             h2 { "Published results for reference" }
             p { (HARDWARE_DIFFERS) }
+            @if !beside.difference.is_empty() { p { (beside.difference) } }
             (table_with(Some("notes"), &beside.head, &beside.rows, true))
         }
     }

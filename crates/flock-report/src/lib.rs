@@ -7,12 +7,14 @@
 
 mod alike;
 pub mod chart;
+mod columns;
 pub mod compare;
 mod csv;
 mod drawing;
 pub mod expect;
 mod heat;
 mod html;
+mod likeness;
 mod markdown;
 pub mod matrix;
 pub mod noise;

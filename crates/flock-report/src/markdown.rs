@@ -40,6 +40,9 @@ pub fn markdown(results: &Results) -> String {
     if !figures.is_empty() {
         let _ = writeln!(out, "## Published results for reference\n\n{HARDWARE_DIFFERS}\n");
         let beside = Beside::of(results, &figures);
+        if !beside.difference.is_empty() {
+            let _ = writeln!(out, "{}\n", beside.difference);
+        }
         table(&mut out, &beside.head, &beside.rows);
     }
     out.push_str("## Environment\n\n");

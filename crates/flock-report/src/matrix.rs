@@ -3,11 +3,13 @@
 use maud::{Markup, html};
 
 use crate::chart::{Axis as Across, Chart, Line, Unit};
+use crate::columns::{self, Column, own_cores};
 use crate::compare::aligned;
 use crate::disclosure;
+use crate::likeness::Likeness;
 use crate::page::{self as parts, details, note, pairs};
 use flock_measure::Results;
-use flock_measure::figures::{Figures, Verdict};
+use flock_measure::figures::Verdict;
 use flock_measure::stats::{Spread, median_interval};
 use flock_measure::text::{self, seconds};
 use flock_model::matrix::{Axis, Cell, Matrix};
@@ -29,13 +31,19 @@ impl Done {
         results.map(|(results, _)| &**results).filter(|results| results.validity.valid)
     }
 
+    /// To the published runs; `None` without a run.
+    fn likeness(&self) -> Option<Likeness> {
+        let results = self.runs.iter().find_map(|run| run.as_ref().ok());
+        results.map(|(results, _)| Likeness::of(results))
+    }
+
     /// Of the valid runs.
-    fn values(&self, figure: &Figure) -> Vec<f64> {
+    fn values(&self, figure: &Column) -> Vec<f64> {
         self.valid().filter_map(figure.ours).collect()
     }
 
     /// Of the valid runs; `None` without one.
-    fn median(&self, figure: &Figure) -> Option<f64> {
+    fn median(&self, figure: &Column) -> Option<f64> {
         Spread::of(&self.values(figure)).map(|spread| spread.median)
     }
 
@@ -44,17 +52,6 @@ impl Done {
         let others = axes.iter().zip(&self.cell.values).skip(1);
         others.map(|(axis, value)| format!("{} {value}", axis.name)).collect::<Vec<_>>().join(", ")
     }
-}
-
-/// A figure that is drawn.
-struct Figure {
-    /// In the CSV file.
-    key: &'static str,
-    title: &'static str,
-    column: &'static str,
-    unit: Unit,
-    ours: fn(&Results) -> Option<f64>,
-    theirs: fn(&Published) -> Option<f64>,
 }
 
 /// The page of a matrix.
@@ -111,11 +108,25 @@ fn curves(matrix: &Matrix, across: &Axis, all: &[Done]) -> Markup {
         (parts::charts(FIGURES.iter().map(|figure| curve_chart(figure, matrix, across, all))))
         @if all.iter().any(|done| !done.published.is_empty()) {
             (note(crate::HARDWARE_DIFFERS))
+            @for words in differences(all) { (note(&words)) }
         }
     }
 }
 
-fn curve_chart(figure: &Figure, matrix: &Matrix, across: &Axis, all: &[Done]) -> Markup {
+/// How runs differ from the published ones, each sentence once.
+fn differences(all: &[Done]) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let with_theirs = all.iter().filter(|done| !done.published.is_empty());
+    for likeness in with_theirs.filter_map(Done::likeness) {
+        let sentence = likeness.words();
+        if !sentence.is_empty() && !words.contains(&sentence) {
+            words.push(sentence);
+        }
+    }
+    words
+}
+
+fn curve_chart(figure: &Column, matrix: &Matrix, across: &Axis, all: &[Done]) -> Markup {
     let at = |done: &Done| {
         across.values.iter().position(|value| *value == done.cell.values[0]).unwrap_or(0) as f64
     };
@@ -136,11 +147,13 @@ fn curve_chart(figure: &Figure, matrix: &Matrix, across: &Axis, all: &[Done]) ->
         add(name, at(done), median, bar(&done.values(figure)));
     }
     for done in all {
+        let Some(likeness) = done.likeness() else { continue };
         for published in &done.published {
-            let Some(value) = (figure.theirs)(published) else { continue };
+            let Some(value) = figure.drawn(published, &likeness) else { continue };
             let curve = done.curve(&matrix.axes);
             let between = if curve.is_empty() { "" } else { ", " };
-            let name = format!("{curve}{between}{} (published)", published.system);
+            let kind = if likeness.is_full_scale() { "published" } else { "published, scaled" };
+            let name = format!("{curve}{between}{} ({kind})", published.system);
             add(&name, at(done), value, None);
         }
     }
@@ -174,7 +187,7 @@ fn run_rows(matrix: &Matrix, all: &[Done]) -> Markup {
                     tr {
                         @for axis in &matrix.axes { th.text { (axis.name) } }
                         th.text { "Run" }
-                        @for figure in &FIGURES { th { (figure.column) } }
+                        @for figure in &FIGURES { th { (figure.name) } }
                         th.text { "Remarks" }
                     }
                 }
@@ -186,8 +199,8 @@ fn run_rows(matrix: &Matrix, all: &[Done]) -> Markup {
 
 /// The runs of a combination, their median, and what was published for it.
 fn rows_of(done: &Done) -> Markup {
-    let medians = FIGURES.each_ref().map(|figure| done.median(figure));
     let valid = format!("{} of {} runs valid", done.valid().count(), done.runs.len());
+    let likeness = done.likeness().unwrap_or_default();
     html! {
         @for (n, run) in done.runs.iter().enumerate() {
             @let name = html! { (n + 1) };
@@ -195,42 +208,50 @@ fn rows_of(done: &Done) -> Markup {
                 Ok((results, link)) => (row(
                     done,
                     &html! { a href=(link) { (name) } },
-                    FIGURES.each_ref().map(|figure| (figure.ours)(results)),
+                    |figure| html! { (figure.show_ours(results).as_deref().unwrap_or(NONE)) },
                     &crate::versus::remarks(results),
                 )),
-                Err(why) => (row(done, &name, [None; FIGURES.len()], why)),
+                Err(why) => (row(done, &name, |_| html! { (NONE) }, why)),
             }
         }
-        @if done.runs.len() > 1 { (row(done, &html! { (MEDIAN) }, medians, &valid)) }
+        @if done.runs.len() > 1 {
+            (row(done, &html! { (MEDIAN) }, |figure| median_cell(done, figure), &valid))
+        }
         @for published in &done.published {
             (row(
                 done,
                 &html! { "published" },
-                FIGURES.each_ref().map(|figure| (figure.theirs)(published)),
+                |figure| {
+                    let theirs = figure.show_theirs(published, &likeness);
+                    html! { (theirs.as_deref().unwrap_or(NONE)) }
+                },
                 &format!("{}, {}", published.system, published.hardware),
             ))
         }
     }
 }
 
-fn row(done: &Done, name: &Markup, values: [Option<f64>; FIGURES.len()], remarks: &str) -> Markup {
+fn median_cell(done: &Done, figure: &Column) -> Markup {
+    let cores = done.valid().find_map(own_cores);
+    let interval = bar(&done.values(figure)).filter(|(low, high)| low < high);
+    html! {
+        @match done.median(figure) {
+            Some(value) => (figure.show(value, cores)),
+            None => (NONE),
+        }
+        @if let Some((low, high)) = interval {
+            br; small { (figure.unit.show(low)) " to " (figure.unit.show(high)) }
+        }
+    }
+}
+
+fn row(done: &Done, name: &Markup, cell: impl Fn(&Column) -> Markup, remarks: &str) -> Markup {
     let is_median = name.0 == MEDIAN;
-    let around = |figure: &Figure| {
-        let around = is_median.then(|| bar(&done.values(figure))).flatten();
-        around.filter(|(low, high)| low < high)
-    };
     html! {
         tr class=[is_median.then_some("ours")] {
             @for value in &done.cell.values { td.text { (value) } }
             td.text { (name) }
-            @for (figure, value) in FIGURES.iter().zip(values) {
-                td {
-                    @if let Some(value) = value { (figure.unit.show(value)) } @else { "–" }
-                    @if let Some((low, high)) = around(figure) {
-                        br; small { (figure.unit.show(low)) " to " (figure.unit.show(high)) }
-                    }
-                }
-            }
+            @for figure in FIGURES { td { (cell(figure)) } }
             td.text { (remarks) }
         }
     }
@@ -261,7 +282,7 @@ fn facts<'a>(
 pub fn table(matrix: &Matrix, all: &[Done]) -> String {
     let mut rows: Vec<Vec<String>> =
         vec![matrix.axes.iter().map(|axis| axis.name.clone()).collect()];
-    rows[0].extend(FIGURES.iter().map(|figure| figure.column.to_owned()));
+    rows[0].extend(FIGURES.iter().map(|figure| figure.name.to_owned()));
     rows[0].push("valid".to_owned());
     for done in all {
         let mut row = done.cell.values.clone();
@@ -297,77 +318,23 @@ pub fn csv(matrix: &Matrix, all: &[Done]) -> String {
 }
 
 const MEDIAN: &str = "median";
+const NONE: &str = "–";
 const BARS_NOTE: &str = " Bars show minimum and maximum. From five valid runs they contain the \
      true median with 94 % confidence. From nine, bars are 95 % confidence intervals.";
 
 const ONLY_OF_A_RUN: [&str; 6] =
     ["command", "scenario", "options", "clients", "payload", "publish rate"];
 
-const fn figure(
-    [key, title, column]: [&'static str; 3],
-    unit: Unit,
-    ours: fn(&Results) -> Option<f64>,
-    theirs: fn(&Published) -> Option<f64>,
-) -> Figure {
-    Figure { key, title, column, unit, ours, theirs }
-}
-
-const FIGURES: [Figure; 9] = [
-    figure(
-        ["published_per_sec", "Published per second", "Published"],
-        Unit::PerSecond,
-        |r| Figures::of(r).published_per_sec,
-        |p| p.published_per_sec,
-    ),
-    figure(
-        ["received_per_sec", "Received per second", "Received"],
-        Unit::PerSecond,
-        |r| Figures::of(r).received_per_sec,
-        |p| p.received_per_sec,
-    ),
-    figure(
-        ["latency_average_us", "Latency, average", "Average"],
-        Unit::Micros,
-        |r| Figures::of(r).average_us,
-        |p| p.average_ms.map(|ms| ms * 1e3),
-    ),
-    figure(
-        ["latency_p50_us", "Latency, p50", "p50"],
-        Unit::Micros,
-        |r| Figures::of(r).p50_us,
-        |p| p.p50_ms.map(|ms| ms * 1e3),
-    ),
-    figure(
-        ["latency_p99_us", "Latency, p99", "p99"],
-        Unit::Micros,
-        |r| Figures::of(r).p99_us,
-        |p| p.p99_ms.map(|ms| ms * 1e3),
-    ),
-    figure(
-        ["broker_cpu_percent", "Broker CPU (100 % is one core)", "CPU"],
-        Unit::Percent,
-        |r| Figures::of(r).cpu_average_percent,
-        |p| p.cpu_average_percent.zip(p.vcpus).map(|(percent, vcpus)| percent * vcpus),
-    ),
-    figure(
-        ["broker_cpu_us_per_message", "Broker CPU per message", "CPU per message"],
-        Unit::Cost,
-        |r| Figures::of(r).cpu_us_per_message,
-        |_| None,
-    ),
-    figure(
-        ["broker_memory_bytes_max", "Broker memory, at most", "Memory"],
-        Unit::Bytes,
-        |r| Figures::of(r).memory_max_bytes,
-        |p| p.memory_max_mb.or(p.memory_average_mb).map(|mb| mb * 1e6),
-    ),
-    figure(
-        ["lost", "Lost", "Lost"],
-        Unit::Count,
-        // What carries no stamp cannot be missed.
-        |r| (r.integrity.total().expected > 0).then(|| r.integrity.total().lost as f64),
-        |_| None,
-    ),
+const FIGURES: [&Column; 9] = [
+    &columns::PUBLISHED,
+    &columns::RECEIVED,
+    &columns::AVERAGE,
+    &columns::P50,
+    &columns::P99,
+    &columns::CPU_AVERAGE,
+    &columns::CPU_COST,
+    &columns::MEMORY_MAX,
+    &columns::LOST,
 ];
 
 #[cfg(test)]
@@ -435,5 +402,27 @@ mod tests {
         assert_eq!(text.lines().count(), 6);
         let widths: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();
         assert!(widths.iter().all(|width| *width == widths[0]), "{text}");
+    }
+
+    #[test]
+    fn figures_of_the_full_scale_are_drawn_scaled_or_not_at_all() {
+        let mut small = done(["16B", "0"], &[1.0], true);
+        let Ok((results, _)) = &mut small.runs[0] else { panic!("it ran") };
+        results.scenario.id = "MB-E1".into();
+        results.scenario.scale = 0.1;
+        results.scenario.overrides = [("scale".to_owned(), "0.1".to_owned())].into();
+        small.published = crate::published(results);
+        let all = [small];
+        let across = &matrix().axes[0];
+        let of = |figure: &Column| curve_chart(figure, &matrix(), across, &all).into_string();
+        let rates = of(&columns::RECEIVED);
+        assert!(rates.contains("EMQX 5.0.21 (published, scaled)"), "{rates}");
+        assert!(rates.contains("5,000/s") && !rates.contains("50,000/s"), "{rates}");
+        for figure in [&columns::P50, &columns::CPU_AVERAGE, &columns::MEMORY_MAX] {
+            assert!(!of(figure).contains("(published"), "{}", figure.title);
+        }
+        let html = page(&matrix(), &[], &all);
+        assert!(html.contains("5,000/s (scaled from 50,000/s)"));
+        assert!(html.contains("This run differs from the published one: scale 0.10."));
     }
 }

@@ -1,8 +1,9 @@
 //! The figures published for a scenario, beside ours.
 
-use flock_measure::figures::Figures;
-use flock_measure::text::{bytes, micros, number};
-use flock_measure::{LatencyKind, Results};
+use crate::columns::{self, Column};
+use crate::likeness::Likeness;
+use flock_measure::Results;
+use flock_measure::text::number;
 use flock_model::catalogue;
 use flock_model::scenario::{Choice, Published};
 
@@ -22,36 +23,53 @@ pub const HARDWARE_DIFFERS: &str = "Published results come from other hardware, 
 pub(super) struct Beside {
     pub head: Vec<&'static str>,
     pub rows: Vec<Vec<String>>,
+    /// How the run differs from the published ones; empty where it does not.
+    pub difference: String,
 }
 
 impl Beside {
     pub(super) fn of(results: &Results, all: &[Published]) -> Self {
-        let ours = Measured::of(results);
-        let is_shown = |(_, always, _, theirs): &&Column| {
-            *always || all.iter().any(|figure| theirs(figure).is_some())
-        };
-        let columns: Vec<&Column> = COLUMNS.iter().filter(is_shown).collect();
-        let row = |name: String, cells: Vec<Option<String>>, words: String| {
-            let mut row = vec![name];
-            row.extend(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "–".to_owned())));
-            row.push(words);
-            row
-        };
-        let mut head = vec!["System"];
-        head.extend(columns.iter().map(|column| column.0));
-        head.push("Hardware and notes");
-        let cells = columns.iter().map(|column| column.2(&ours)).collect();
-        let mut rows = vec![row(own_name(results), cells, own_hardware(results))];
-        for figure in all {
-            let cells = columns.iter().map(|column| column.3(figure)).collect();
-            let words: Vec<&str> = [figure.hardware.as_str(), figure.note.as_str()]
-                .into_iter()
-                .filter(|w| !w.is_empty())
-                .collect();
-            rows.push(row(figure.system.clone(), cells, words.join("; ")));
-        }
-        Self { head, rows }
+        let likeness = Likeness::of(results);
+        let own = |column: &Column| column.show_ours(results);
+        let rows = vec![row(&own_name(results), COLUMNS.map(own), own_hardware(results))];
+        Self::with(rows, all, &likeness)
     }
+
+    /// Theirs below `rows`, which have a cell for each of [`COLUMNS`].
+    fn with(mut rows: Vec<Vec<String>>, all: &[Published], likeness: &Likeness) -> Self {
+        for figure in all {
+            let cells = COLUMNS.map(|column| column.show_theirs(figure, likeness));
+            rows.push(row(&figure.system, cells, hardware_words(figure)));
+        }
+        let is_shown = |column: &&Column| {
+            ALWAYS.contains(&column.key) || all.iter().any(|figure| column.was_published(figure))
+        };
+        let shown = COLUMNS.map(|column| is_shown(&column));
+        let mut head = vec!["System"];
+        head.extend(COLUMNS.iter().filter(|c| is_shown(c)).map(|column| column.name));
+        head.push("Hardware and notes");
+        for row in &mut rows {
+            let mut at = 0;
+            row.retain(|_| {
+                at += 1;
+                // The name is ahead of the columns, the words are behind them.
+                at < 2 || shown.get(at - 2).copied().unwrap_or(true)
+            });
+        }
+        Self { head, rows, difference: likeness.words() }
+    }
+}
+
+fn row<const N: usize>(name: &str, cells: [Option<String>; N], words: String) -> Vec<String> {
+    let mut row = vec![name.to_owned()];
+    row.extend(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "–".to_owned())));
+    row.push(words);
+    row
+}
+
+pub(super) fn hardware_words(figure: &Published) -> String {
+    let words = [figure.hardware.as_str(), figure.note.as_str()];
+    words.into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 fn own_name(results: &Results) -> String {
@@ -69,96 +87,40 @@ fn own_hardware(results: &Results) -> String {
     format!("{}, {} cores{scale}", results.machine.cpu, results.machine.cores)
 }
 
-/// What there is of a run to stand beside what was published.
-struct Measured {
-    figures: Figures,
-    ack_average_us: Option<f64>,
-    ack_p95_us: Option<f64>,
-}
-
-impl Measured {
-    fn of(results: &Results) -> Self {
-        let ack = results.latency_merged(LatencyKind::PublishAck);
-        let summary = (!ack.is_empty()).then(|| ack.summary());
-        Self {
-            figures: Figures::of(results),
-            ack_average_us: summary.map(|summary| summary.average_us),
-            ack_p95_us: summary.map(|summary| summary.p95_us as f64),
-        }
-    }
-}
-
-/// Its name, whether it is there when nobody published such a figure, ours and theirs.
-type Column =
-    (&'static str, bool, fn(&Measured) -> Option<String>, fn(&Published) -> Option<String>);
-
-fn ms(value: Option<f64>) -> Option<String> {
-    value.map(|ms| micros(ms * 1000.0))
-}
-
-fn megabytes(value: Option<f64>) -> Option<String> {
-    value.map(|mb| bytes(mb * 1e6))
-}
-
-/// Cores, where it is known how many there were; per cent of the machine otherwise.
-fn cpu(figure: &Published, percent: Option<f64>) -> Option<String> {
-    percent.map(|percent| match figure.vcpus {
-        Some(vcpus) => cores(percent * vcpus),
-        None => format!("{} %", number(percent)),
-    })
-}
-
-fn cores(percent: f64) -> String {
-    format!("{} cores", number(percent / 100.0))
-}
-
-const COLUMNS: [Column; 15] = [
-    (
-        "Published/s",
-        true,
-        |o| o.figures.published_per_sec.map(number),
-        |p| p.published_per_sec.map(number),
-    ),
-    (
-        "Received/s",
-        true,
-        |o| o.figures.received_per_sec.map(number),
-        |p| p.received_per_sec.map(number),
-    ),
-    ("Average", true, |o| o.figures.average_us.map(micros), |p| ms(p.average_ms)),
-    ("p50", true, |o| o.figures.p50_us.map(micros), |p| ms(p.p50_ms)),
-    ("p75", false, |o| o.figures.p75_us.map(micros), |p| ms(p.p75_ms)),
-    ("p90", false, |o| o.figures.p90_us.map(micros), |p| ms(p.p90_ms)),
-    ("p95", false, |o| o.figures.p95_us.map(micros), |p| ms(p.p95_ms)),
-    ("p99", true, |o| o.figures.p99_us.map(micros), |p| ms(p.p99_ms)),
-    ("Maximum", false, |o| o.figures.max_us.map(micros), |p| ms(p.max_ms)),
-    ("Acknowledged, average", false, |o| o.ack_average_us.map(micros), |p| ms(p.ack_average_ms)),
-    ("Acknowledged, p95", false, |o| o.ack_p95_us.map(micros), |p| ms(p.ack_p95_ms)),
-    ("CPU", true, |o| o.figures.cpu_average_percent.map(cores), |p| cpu(p, p.cpu_average_percent)),
-    (
-        "CPU, maximum",
-        false,
-        |o| o.figures.cpu_max_percent.map(cores),
-        |p| cpu(p, p.cpu_max_percent),
-    ),
-    (
-        "Memory",
-        true,
-        |o| o.figures.memory_average_bytes.map(bytes),
-        |p| megabytes(p.memory_average_mb),
-    ),
-    (
-        "Memory, maximum",
-        false,
-        |o| o.figures.memory_max_bytes.map(bytes),
-        |p| megabytes(p.memory_max_mb),
-    ),
+const COLUMNS: [&Column; 16] = [
+    &columns::PUBLISHED,
+    &columns::RECEIVED,
+    &columns::CONNECTS,
+    &columns::AVERAGE,
+    &columns::P50,
+    &columns::P75,
+    &columns::P90,
+    &columns::P95,
+    &columns::P99,
+    &columns::MAX,
+    &columns::ACK_AVERAGE,
+    &columns::ACK_P95,
+    &columns::CPU_AVERAGE,
+    &columns::CPU_MAX,
+    &columns::MEMORY_AVERAGE,
+    &columns::MEMORY_MAX,
+];
+/// Columns also where nobody published such a figure.
+const ALWAYS: [&str; 7] = [
+    columns::PUBLISHED.key,
+    columns::RECEIVED.key,
+    columns::AVERAGE.key,
+    columns::P50.key,
+    columns::P99.key,
+    columns::CPU_AVERAGE.key,
+    columns::MEMORY_AVERAGE.key,
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use flock_measure::sample;
+    use flock_measure::text::{bytes, micros};
 
     #[test]
     fn every_figure_that_was_published_is_in_the_table() {
@@ -175,12 +137,34 @@ mod tests {
                         Some("sec") => number(value),
                         Some("ms") => micros(value * 1000.0),
                         Some("mb") => bytes(value * 1e6),
-                        Some("percent") => cpu(figure, Some(value)).unwrap(),
+                        Some("percent") => format!("{} %", number(value)),
                         unit => panic!("{name} has the unit {unit:?}, which nobody shows"),
                     };
                     assert!(words.contains(&shown), "{}: {name} {shown}: {words}", entry.id);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn figures_of_the_full_scale_are_marked_beside_a_run_of_another() {
+        let mut results = sample::results(1.0);
+        results.scenario.id = "MB-E1".into();
+        results.scenario.scale = 0.02;
+        results.scenario.overrides.insert("scale".into(), "0.02".into());
+        let beside = Beside::of(&results, &published(&results));
+        let words = beside.rows[1].join(" | ");
+        for part in [
+            "1,000/s (scaled from 50,000/s)",
+            "1.58 ms (full scale)",
+            "80 % (12.8 cores) (full scale)",
+            "5.02 GB (full scale)",
+        ] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+        assert!(beside.difference.contains("scale 0.02, 55 s instead of 30 min"));
+        for text in [crate::html(&results), crate::markdown(&results)] {
+            assert!(text.contains("scale 0.02, 55 s instead of 30 min"));
         }
     }
 

@@ -106,6 +106,7 @@ pub struct Published {
     pub vcpus: Option<f64>,
     pub published_per_sec: Option<f64>,
     pub received_per_sec: Option<f64>,
+    pub connects_per_sec: Option<f64>,
     pub average_ms: Option<f64>,
     pub p50_ms: Option<f64>,
     pub p75_ms: Option<f64>,

@@ -229,7 +229,12 @@ fn figures(out: &mut String, figure: &Published) {
             .filter_map(|(name, value, unit)| Some(format!("{name} {}{unit}", exact((*value)?))));
         known.collect::<Vec<_>>().join(", ")
     };
-    let Published { vcpus, published_per_sec, received_per_sec, average_ms, .. } = *figure;
+    let Published { vcpus, average_ms, .. } = *figure;
+    let rates = [
+        ("in", figure.published_per_sec, "/s"),
+        ("out", figure.received_per_sec, "/s"),
+        ("connects", figure.connects_per_sec, "/s"),
+    ];
     let hardware = match vcpus {
         Some(vcpus) if !figure.hardware.contains("vCPU") && !figure.hardware.contains("cores") => {
             format!("{} ({} vCPU)", figure.hardware, exact(vcpus))
@@ -238,7 +243,7 @@ fn figures(out: &mut String, figure: &Published) {
     };
     let lines = [
         ("on", hardware),
-        ("rate", list(&[("in", published_per_sec, "/s"), ("out", received_per_sec, "/s")])),
+        ("rate", list(&rates)),
         (
             "latency",
             list(&[

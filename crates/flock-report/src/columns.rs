@@ -1,0 +1,209 @@
+//! The figures that tables and curves show, ours and those that were published for the same
+//! scenario: each is defined once for all pages.
+
+use crate::chart::Unit;
+use crate::likeness::{Likeness, Scales, Theirs};
+use flock_measure::figures::{Figures, headline};
+use flock_measure::text::number;
+use flock_measure::{LatencyKind, LatencySummary, Results};
+use flock_model::scenario::Published;
+
+/// One figure.
+pub(crate) struct Column {
+    /// In CSV files.
+    pub key: &'static str,
+    /// Of a chart.
+    pub title: &'static str,
+    /// At the head of a column.
+    pub name: &'static str,
+    pub unit: Unit,
+    pub scales: Scales,
+    pub ours: fn(&Results) -> Option<f64>,
+    theirs: fn(&Published) -> Option<f64>,
+}
+
+impl Column {
+    /// As people read it. CPU is per cent of all `cores` of the machine, and how many those are.
+    pub(crate) fn show(&self, value: f64, cores: Option<f64>) -> String {
+        match (self.unit, cores) {
+            (Unit::Percent, Some(cores)) => {
+                format!("{} % ({} cores)", number(value / cores), number(value / 100.0))
+            }
+            (unit, _) => unit.show(value),
+        }
+    }
+
+    pub(crate) fn show_ours(&self, results: &Results) -> Option<String> {
+        Some(self.show((self.ours)(results)?, own_cores(results)))
+    }
+
+    pub(crate) fn was_published(&self, published: &Published) -> bool {
+        (self.theirs)(published).is_some()
+    }
+
+    /// With what has to be said of its scale.
+    pub(crate) fn show_theirs(&self, published: &Published, likeness: &Likeness) -> Option<String> {
+        let theirs = self.beside(published, likeness)?;
+        Some(theirs.words(|value| self.show(value, published.vcpus)))
+    }
+
+    /// On the axis of our runs; `None` where it is of another scale, or of unknown cores.
+    pub(crate) fn drawn(&self, published: &Published, likeness: &Likeness) -> Option<f64> {
+        if self.unit == Unit::Percent && published.vcpus.is_none() {
+            return None;
+        }
+        self.beside(published, likeness)?.drawn()
+    }
+
+    fn beside(&self, published: &Published, likeness: &Likeness) -> Option<Theirs> {
+        Some(likeness.theirs(self.scales, (self.theirs)(published)?))
+    }
+}
+
+pub(crate) fn own_cores(results: &Results) -> Option<f64> {
+    (results.machine.cores > 0).then(|| f64::from(results.machine.cores))
+}
+
+const fn column(
+    [key, title, name]: [&'static str; 3],
+    unit: Unit,
+    scales: Scales,
+    ours: fn(&Results) -> Option<f64>,
+    theirs: fn(&Published) -> Option<f64>,
+) -> Column {
+    Column { key, title, name, unit, scales, ours, theirs }
+}
+
+/// A latency: published in milliseconds, never scaled.
+const fn latency(
+    names: [&'static str; 3],
+    ours: fn(&Results) -> Option<f64>,
+    theirs: fn(&Published) -> Option<f64>,
+) -> Column {
+    column(names, Unit::Micros, Scales::Never, ours, theirs)
+}
+
+fn us(ms: Option<f64>) -> Option<f64> {
+    ms.map(|ms| ms * 1e3)
+}
+
+/// Per cent of one core, where it is known how many cores there were; else of the machine.
+fn cpu(published: &Published, percent: Option<f64>) -> Option<f64> {
+    percent.map(|percent| percent * published.vcpus.unwrap_or(1.0))
+}
+
+fn acknowledged(results: &Results) -> Option<LatencySummary> {
+    let all = results.latency_merged(LatencyKind::PublishAck);
+    (!all.is_empty()).then(|| all.summary())
+}
+
+/// From the first to the last second with connects; of a run that measures connects.
+fn connects_per_sec(results: &Results) -> Option<f64> {
+    if headline(results) != LatencyKind::Connect {
+        return None;
+    }
+    let mut busy = results.series.iter().filter(|second| second.connects > 0);
+    let first = busy.next()?;
+    let last = busy.next_back().unwrap_or(first);
+    let connects: u64 = results.series.iter().map(|second| second.connects).sum();
+    Some(connects as f64 / f64::from(last.at_secs - first.at_secs + 1))
+}
+
+pub(crate) const PUBLISHED: Column = column(
+    ["published_per_sec", "Published per second", "Published"],
+    Unit::PerSecond,
+    Scales::Published,
+    |r| Figures::of(r).published_per_sec,
+    |p| p.published_per_sec,
+);
+pub(crate) const RECEIVED: Column = column(
+    ["received_per_sec", "Received per second", "Received"],
+    Unit::PerSecond,
+    Scales::Received,
+    |r| Figures::of(r).received_per_sec,
+    |p| p.received_per_sec,
+);
+pub(crate) const CONNECTS: Column = column(
+    ["connects_per_sec", "Connects per second", "Connects"],
+    Unit::PerSecond,
+    Scales::Never,
+    connects_per_sec,
+    |p| p.connects_per_sec,
+);
+pub(crate) const AVERAGE: Column = latency(
+    ["latency_average_us", "Latency, average", "Average"],
+    |r| Figures::of(r).average_us,
+    |p| us(p.average_ms),
+);
+pub(crate) const P50: Column =
+    latency(["latency_p50_us", "Latency, p50", "p50"], |r| Figures::of(r).p50_us, |p| us(p.p50_ms));
+pub(crate) const P75: Column =
+    latency(["latency_p75_us", "Latency, p75", "p75"], |r| Figures::of(r).p75_us, |p| us(p.p75_ms));
+pub(crate) const P90: Column =
+    latency(["latency_p90_us", "Latency, p90", "p90"], |r| Figures::of(r).p90_us, |p| us(p.p90_ms));
+pub(crate) const P95: Column =
+    latency(["latency_p95_us", "Latency, p95", "p95"], |r| Figures::of(r).p95_us, |p| us(p.p95_ms));
+pub(crate) const P99: Column =
+    latency(["latency_p99_us", "Latency, p99", "p99"], |r| Figures::of(r).p99_us, |p| us(p.p99_ms));
+pub(crate) const MAX: Column = latency(
+    ["latency_max_us", "Latency, maximum", "Maximum"],
+    |r| Figures::of(r).max_us,
+    |p| us(p.max_ms),
+);
+pub(crate) const ACK_AVERAGE: Column = latency(
+    ["ack_average_us", "Acknowledged, average", "Acknowledged, average"],
+    |r| acknowledged(r).map(|summary| summary.average_us),
+    |p| us(p.ack_average_ms),
+);
+pub(crate) const ACK_P95: Column = latency(
+    ["ack_p95_us", "Acknowledged, p95", "Acknowledged, p95"],
+    |r| acknowledged(r).map(|summary| summary.p95_us as f64),
+    |p| us(p.ack_p95_ms),
+);
+pub(crate) const CPU_AVERAGE: Column = column(
+    ["broker_cpu_percent", "Broker CPU, average", "CPU, average"],
+    Unit::Percent,
+    Scales::Never,
+    |r| Figures::of(r).cpu_average_percent,
+    |p| cpu(p, p.cpu_average_percent),
+);
+pub(crate) const CPU_MAX: Column = column(
+    ["broker_cpu_percent_max", "Broker CPU, maximum", "CPU, maximum"],
+    Unit::Percent,
+    Scales::Never,
+    |r| Figures::of(r).cpu_max_percent,
+    |p| cpu(p, p.cpu_max_percent),
+);
+/// Per connect where there are no messages.
+pub(crate) const CPU_COST: Column = column(
+    ["broker_cpu_us_per_message", "Broker CPU per message", "CPU per message"],
+    Unit::Cost,
+    Scales::Never,
+    |r| {
+        let load = r.broker_load.as_ref()?;
+        load.cpu_us_per_message.or(load.cpu_us_per_connect)
+    },
+    |_| None,
+);
+pub(crate) const MEMORY_AVERAGE: Column = column(
+    ["broker_memory_bytes_average", "Broker memory, average", "Memory, average"],
+    Unit::Bytes,
+    Scales::Never,
+    |r| Figures::of(r).memory_average_bytes,
+    |p| p.memory_average_mb.map(|mb| mb * 1e6),
+);
+pub(crate) const MEMORY_MAX: Column = column(
+    ["broker_memory_bytes_max", "Broker memory, maximum", "Memory, maximum"],
+    Unit::Bytes,
+    Scales::Never,
+    |r| Figures::of(r).memory_max_bytes,
+    |p| p.memory_max_mb.map(|mb| mb * 1e6),
+);
+pub(crate) const LOST: Column = column(
+    ["lost", "Lost", "Lost"],
+    Unit::Count,
+    Scales::Never,
+    // What carries no stamp cannot be missed.
+    |r| (r.integrity.total().expected > 0).then(|| r.integrity.total().lost as f64),
+    |_| None,
+);
