@@ -115,7 +115,8 @@ def main():
         }
         rows.append(records.row({"dashboard": name}, cells, said))
     pairs = zip(found["open"], found["closed"], strict=True)
-    ratios = [latency("p999_us")(one) / latency("p999_us")(two) for one, two in pairs]
+    tails = [(latency("p999_us")(one), latency("p999_us")(two)) for one, two in pairs]
+    ratios = [one / two for one, two in tails if one and two]
     rows.append(records.row({"dashboard": "ratio"}, {"p99_9": records.cell(ratios, "")}))
     command = f"python3 lab/dashboard.py --rounds {options.rounds} --seconds {options.seconds}"
     record = records.record("dashboard", command, options.rounds, rows)

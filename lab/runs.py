@@ -67,11 +67,21 @@ def connect_rate(results):
 
 def latency(percentile, kind="end_to_end"):
     def of(results):
-        kinds = [one["summary"] for one in results["latencies"] if one["kind"] == kind]
-        most = max(kinds, key=lambda summary: summary["count"], default=None)
-        return most and most[percentile] / 1000
+        kinds = [one for one in results["latencies"] if one["kind"] == kind]
+        most = max(kinds, key=lambda one: one["summary"]["count"], default=None)
+        if not most or is_unknown(most, percentile):
+            return None
+        return most["summary"][percentile] / 1000
 
     return of
+
+
+def is_unknown(latency, percentile):
+    """More never came than this percentile leaves out."""
+    digits = percentile.removeprefix("p").removesuffix("_us")
+    missing = latency.get("missing", 0)
+    total = latency["summary"]["count"] + missing
+    return digits.isdigit() and missing > total * (1 - float(f"0.{digits}"))
 
 
 def load(name, unit=1):

@@ -1,7 +1,7 @@
 //! The few figures that everybody looks for, computed once for all formats.
 
 use super::text;
-use crate::{HostLoad, LatencyKind, Outcome, RateSearch, Results, Second, Totals};
+use crate::{Due, HostLoad, Latency, LatencyKind, Outcome, RateSearch, Results, Second, Totals};
 
 /// Headline figures of a run. `None` where the run has no such thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -12,14 +12,19 @@ pub struct Figures {
     /// Over the same seconds, or later ones where nothing came while messages were published (they
     /// were queued, say).
     pub received_per_sec: Option<f64>,
+    /// Of what came.
     pub average_us: Option<f64>,
+    /// Of all that was due: absent where so much never came that nobody knows.
     pub p50_us: Option<f64>,
     pub p75_us: Option<f64>,
     pub p90_us: Option<f64>,
     pub p95_us: Option<f64>,
     pub p99_us: Option<f64>,
     pub p999_us: Option<f64>,
+    /// Of what came.
     pub max_us: Option<f64>,
+    /// Of what was due: without latency, as it never came.
+    pub latency_missing: u64,
     /// In per cent of one core.
     pub cpu_average_percent: Option<f64>,
     pub cpu_max_percent: Option<f64>,
@@ -118,18 +123,20 @@ impl Figures {
 
     /// That of the kind that stands for the run.
     fn add_latency(&mut self, results: &Results) {
-        let histogram = results.latency_merged(headline(results));
-        if histogram.is_empty() {
+        let due = Due::of(results, headline(results));
+        let at = |percentile| due.micros_at(percentile).map(|us| us as f64);
+        self.latency_missing = due.missing;
+        self.p50_us = at(50.0);
+        self.p75_us = at(75.0);
+        self.p90_us = at(90.0);
+        self.p95_us = at(95.0);
+        self.p99_us = at(99.0);
+        self.p999_us = at(99.9);
+        if due.histogram.is_empty() {
             return;
         }
-        let summary = histogram.summary();
+        let summary = due.histogram.summary();
         self.average_us = Some(summary.average_us);
-        self.p50_us = Some(summary.p50_us as f64);
-        self.p75_us = Some(summary.p75_us as f64);
-        self.p90_us = Some(summary.p90_us as f64);
-        self.p95_us = Some(summary.p95_us as f64);
-        self.p99_us = Some(summary.p99_us as f64);
-        self.p999_us = Some(summary.p999_us as f64);
         self.max_us = Some(summary.max_us as f64);
     }
 }
@@ -137,7 +144,8 @@ impl Figures {
 /// Which latency stands for the run.
 pub fn headline(results: &Results) -> LatencyKind {
     let has = |kind| {
-        results.latencies.iter().any(|latency| latency.kind == kind && latency.summary.count > 0)
+        let is_due = |latency: &Latency| latency.summary.count + latency.missing > 0;
+        results.latencies.iter().any(|latency| latency.kind == kind && is_due(latency))
     };
     [LatencyKind::RoundTrip, LatencyKind::EndToEnd, LatencyKind::Routed, LatencyKind::PublishAck]
         .into_iter()
@@ -210,7 +218,19 @@ pub fn verdicts(results: &Results) -> Vec<(Verdict, String)> {
     } else if is_without_latency(results) && results.totals.published_all() == 0 {
         all.push((Verdict::Unknown, NO_LATENCY.to_owned()));
     }
+    all.extend(missing_words(results).map(|words| (Verdict::Unknown, words)));
     all
+}
+
+/// What the percentiles make of what never came.
+fn missing_words(results: &Results) -> Option<String> {
+    let kind = headline(results);
+    let share = Due::of(results, kind).missing_words()?;
+    Some(format!(
+        "latency, {}: {share} never came to an end. Percentiles count them as the slowest; average \
+             and maximum leave them out",
+        kind.title()
+    ))
 }
 
 /// Whether it publishes and has nobody who could hear that, as `flock pub` by itself.

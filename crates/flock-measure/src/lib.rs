@@ -6,6 +6,7 @@
 //! the run itself. Start reading at [`results::Results`]; [`histogram::LatencyHistogram`] is what
 //! the load threads record into.
 
+mod due;
 pub mod figures;
 pub mod heat;
 pub mod histogram;
@@ -19,6 +20,7 @@ pub mod stats;
 pub mod text;
 pub mod threshold;
 
+pub use due::Due;
 pub use heat::{Heat, HeatSecond, STEPS_PER_DECADE, step_from_us};
 pub use histogram::{LatencyHistogram, LatencyKind};
 pub use results::*;

@@ -430,6 +430,9 @@ pub struct Latency {
     /// over. They count with what they had waited until then, which is less than the truth.
     #[serde(default)]
     pub unfinished: u64,
+    /// Due, and not in it: messages that were lost or refused, connects that failed.
+    #[serde(default)]
+    pub missing: u64,
 }
 
 /// Was anything lost, doubled or disordered? Counted in deliveries: one message to one subscriber
@@ -646,6 +649,9 @@ pub struct Phase {
 pub struct Timer {
     pub name: String,
     pub summary: LatencySummary,
+    /// Of those in it: started, and never stopped. They count with their time until the end.
+    #[serde(default)]
+    pub unfinished: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -740,6 +746,7 @@ mod tests {
                 summary: histogram.summary(),
                 histogram,
                 unfinished: 0,
+                missing: 0,
             }],
             run: RunInfo { outcome: Outcome::Failed("broker gone".into()), ..RunInfo::default() },
             series: vec![Second { at_secs: 3, backlog: -4, ..Second::default() }],

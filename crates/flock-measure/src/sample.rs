@@ -111,7 +111,7 @@ fn second_of(at_secs: u32, shift: f64) -> LatencyHistogram {
 }
 
 fn latency(kind: LatencyKind, qos: Option<u8>, histogram: LatencyHistogram) -> Latency {
-    Latency { kind, qos, summary: histogram.summary(), histogram, unfinished: 0 }
+    Latency { kind, qos, summary: histogram.summary(), histogram, unfinished: 0, missing: 0 }
 }
 
 fn run_info() -> RunInfo {

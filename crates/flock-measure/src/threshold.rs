@@ -5,9 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::figures::Figures;
+use crate::figures::{Figures, headline};
 use crate::text::{bytes, micros, number};
-use crate::{HostLoad, LatencyKind, LatencySummary, RateSearch, Results};
+use crate::{Due, HostLoad, LatencyKind, LatencySummary, RateSearch, Results};
 
 /// One limit, such as `received_per_sec >= 40000`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,7 +90,18 @@ impl Threshold {
     /// What is wrong, in words; `None` if the limit holds.
     pub fn unmet(&self, results: &Results) -> Option<String> {
         let Self { metric, comparison, limit } = self;
-        let Some(found) = found(metric, results) else {
+        let is_limit_above = matches!(comparison, Comparison::AtMost | Comparison::Below);
+        let found = found(metric, results);
+        let is_within = found.is_none_or(|found| comparison.holds(found, *limit));
+        if let Some(share) = open_words(metric, results)
+            && (found.is_none() || (is_limit_above && is_within))
+        {
+            return Some(format!(
+                "{metric} is unknown, {comparison} {} expected: {share} never came to an end",
+                self.shown(*limit)
+            ));
+        }
+        let Some(found) = found else {
             return Some(format!(
                 "{metric} was not measured, {comparison} {} expected",
                 self.shown(*limit)
@@ -179,18 +190,41 @@ fn found(metric: &str, results: &Results) -> Option<f64> {
             (timer.summary.count > 0).then(|| statistic(&timer.summary, last))?
         }
         Some((kind, last)) if kind_of(kind).is_some() => {
-            let histogram = results.latency_merged(kind_of(kind)?);
-            if histogram.is_empty() {
+            let due = Due::of(results, kind_of(kind)?);
+            if due.histogram.is_empty() {
                 return None;
             }
             let exact = last.strip_prefix('p').and_then(percentile);
             match exact {
-                Some(at) => Some(histogram.micros_at(at) as f64),
-                None => statistic(&histogram.summary(), last),
+                Some(at) => due.micros_at(at).map(|us| us as f64),
+                None => statistic(&due.histogram.summary(), last),
             }
         }
         _ => at_path(&serde_json::to_value(results).ok()?, metric)?.as_f64(),
     }
+}
+
+/// How much has no end, if the value of a latency may be that of it.
+fn open_words(metric: &str, results: &Results) -> Option<String> {
+    let (due, last) = match metric.split_once('.') {
+        Some(("timer", rest)) => {
+            let (name, last) = rest.rsplit_once('.')?;
+            let timer = results.timers.iter().find(|timer| timer.name == name)?;
+            let mut due = Due { unfinished: timer.unfinished, ..Due::default() };
+            due.histogram.record_micros_n(timer.summary.max_us, timer.summary.count);
+            (due, last)
+        }
+        Some((kind, last)) if kind_of(kind).is_some() => (Due::of(results, kind_of(kind)?), last),
+        _ => (Due::of(results, headline(results)), metric),
+    };
+    let last = last.strip_suffix("_us").unwrap_or(last);
+    let percentile = match last {
+        // One without an end moves them.
+        "average" | "max" => 100.0,
+        "p999" => 99.9,
+        last => last.strip_prefix('p').and_then(percentile)?,
+    };
+    if due.is_open_at(percentile) { due.open_words() } else { None }
 }
 
 fn percentile(text: &str) -> Option<f64> {
@@ -246,7 +280,7 @@ const FIGURES: &str = "one of published_per_sec, received_per_sec, average, p50,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample;
+    use crate::{Timer, sample};
 
     fn unmet(text: &str) -> Option<String> {
         Threshold::parse(text).unwrap().unmet(&sample::results(1.0))
@@ -288,6 +322,33 @@ mod tests {
             let said = Threshold::parse(text).unwrap().unmet(&empty).unwrap();
             assert!(said.contains("was not measured"), "{said}");
         }
+    }
+
+    #[test]
+    fn a_percentile_of_what_never_came_meets_no_limit() {
+        let mut results = sample::results(1.0);
+        let said = |results: &Results, text: &str| Threshold::parse(text).unwrap().unmet(results);
+        // 550 of 55,000 is a hundredth.
+        results.latencies[1].missing = 540;
+        assert_eq!(said(&results, "p99 <= 60m"), None);
+        assert_eq!(said(&results, "end_to_end.p99 <= 60m"), None);
+        results.latencies[1].missing = 700;
+        for metric in ["p99", "p99.9", "max", "average", "end_to_end.p99", "end_to_end.p999_us"] {
+            let words = said(&results, &format!("{metric} <= 60m")).unwrap();
+            let is_told = words.contains("is unknown, <= 3,600 s expected: 700 of 55,700 (1.26 %)");
+            assert!(is_told, "{words}");
+        }
+        assert_eq!(said(&results, "p95 <= 60m"), None);
+        assert!(said(&results, "p95 < 1us").unwrap().starts_with("p95 is "));
+        // What has waited for too long is no less for it.
+        results.latencies[1].missing = 0;
+        results.latencies[1].unfinished = 700;
+        assert!(said(&results, "p99 <= 60m").unwrap().contains("unknown"));
+        assert_eq!(said(&results, "p99 >= 1us"), None);
+        results.timers = vec![Timer { name: "t".into(), ..Timer::default() }];
+        (results.timers[0].summary.count, results.timers[0].unfinished) = (10, 1);
+        assert!(said(&results, "timer.t.max <= 60m").unwrap().contains("1 of 10"));
+        assert_eq!(said(&results, "timer.t.p50 <= 60m"), None);
     }
 
     #[test]

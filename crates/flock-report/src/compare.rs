@@ -11,7 +11,7 @@ use crate::page::{self as parts, note, table};
 use crate::percentile_points;
 use flock_measure::figures::{Figures, Verdict, headline, verdicts};
 use flock_measure::text::{self, bytes, count, micros, number};
-use flock_measure::{HostSample, LatencyKind, LatencySummary, Results};
+use flock_measure::{Due, HostSample, LatencyKind, Results};
 
 /// A run and what it is called in the comparison.
 #[derive(Clone, Debug)]
@@ -68,17 +68,34 @@ const ROWS: [Row; 10] = [
     ("out of order", |f| Some(f.reordered as f64), number, false),
 ];
 
-type OfSummary = fn(&LatencySummary) -> f64;
+/// What is told of each kind of latency: a percentile of all that was due, or what only those have
+/// that came.
+enum OfLatency {
+    At(f64),
+    Average,
+    Maximum,
+}
 
-/// What is told of each kind of latency.
-const LATENCY_ROWS: [(&str, OfSummary); 7] = [
-    ("average", |s| s.average_us),
-    ("p50", |s| s.p50_us as f64),
-    ("p75", |s| s.p75_us as f64),
-    ("p90", |s| s.p90_us as f64),
-    ("p95", |s| s.p95_us as f64),
-    ("p99", |s| s.p99_us as f64),
-    ("maximum", |s| s.max_us as f64),
+impl OfLatency {
+    fn of(&self, due: &Due) -> Option<f64> {
+        let summary = || due.histogram.summary();
+        let came = !due.histogram.is_empty();
+        match self {
+            Self::At(percentile) => due.micros_at(*percentile).map(|us| us as f64),
+            Self::Average => came.then(|| summary().average_us),
+            Self::Maximum => came.then(|| summary().max_us as f64),
+        }
+    }
+}
+
+const LATENCY_ROWS: [(&str, OfLatency); 7] = [
+    ("average", OfLatency::Average),
+    ("p50", OfLatency::At(50.0)),
+    ("p75", OfLatency::At(75.0)),
+    ("p90", OfLatency::At(90.0)),
+    ("p95", OfLatency::At(95.0)),
+    ("p99", OfLatency::At(99.0)),
+    ("maximum", OfLatency::Maximum),
 ];
 
 /// The kinds of latency that stand for one of the runs. A connect is not to be divided by an
@@ -111,6 +128,7 @@ fn faults_of(results: &Results) -> Vec<(String, u64)> {
         ("not judged", total.unjudged),
         ("due and not sent", results.totals.publishes_skipped),
         ("unfinished latencies (lower bounds)", unfinished),
+        ("without latency", Due::of(results, headline(results)).missing),
         ("not acknowledged", results.integrity.unacknowledged),
     ];
     all.extend(others.map(|(what, count)| (what.to_owned(), count)));
@@ -172,8 +190,8 @@ pub fn measures(runs: &[Run]) -> Vec<Measure> {
     };
     for (n, (name, of, show, has_ratio)) in ROWS.into_iter().enumerate() {
         if n == RATE_ROWS {
-            for (name, values) in latency_values(runs) {
-                add(&name, &values, micros, true);
+            for (name, values, has_ratio) in latency_values(runs) {
+                add(&name, &values, micros, has_ratio);
             }
         }
         let values: Vec<Option<f64>> = figures.iter().map(of).collect();
@@ -196,17 +214,17 @@ const ANECDOTE: &str = "one run of each: the noise is unknown (use flock run --r
 /// Rows of [`ROWS`] before those of latency.
 const RATE_ROWS: usize = 2;
 
-/// Every row of latency, by name.
-fn latency_values(runs: &[Run]) -> Vec<(String, Vec<Option<f64>>)> {
+/// Every row of latency: its name, its values, and whether they have a ratio.
+fn latency_values(runs: &[Run]) -> Vec<(String, Vec<Option<f64>>, bool)> {
     let kinds = kinds(runs);
     let mut all = Vec::new();
     for kind in &kinds {
-        let summaries: Vec<LatencySummary> =
-            runs.iter().map(|run| run.results.latency_merged(*kind).summary()).collect();
-        for (what, of) in LATENCY_ROWS {
-            let known = |summary: &LatencySummary| (summary.count > 0).then(|| of(summary));
+        let due: Vec<Due> = runs.iter().map(|run| Due::of(&run.results, *kind)).collect();
+        let is_whole = due.iter().all(|due| due.missing == 0);
+        for (what, of) in &LATENCY_ROWS {
             let name = format!("{}, {what}", latency_title(*kind, &kinds));
-            all.push((name, summaries.iter().map(known).collect()));
+            let has_ratio = is_whole || matches!(of, OfLatency::At(_));
+            all.push((name, due.iter().map(|due| of.of(due)).collect(), has_ratio));
         }
     }
     all
@@ -416,7 +434,7 @@ fn charts(runs: &[Run]) -> Vec<Chart> {
             1 => "Latency by percentile".to_owned(),
             _ => format!("Latency by percentile, {}", kind.title()),
         };
-        let points = |results: &Results| percentile_points(&results.latency_merged(*kind));
+        let points = |results: &Results| percentile_points(&Due::of(results, *kind));
         all.push(Chart::by_percentile(title, lines(&points), ""));
     }
     let memory = load(|s| s.memory_bytes.map(|bytes| bytes as f64));

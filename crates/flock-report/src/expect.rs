@@ -1,7 +1,7 @@
 //! Did the run show what its scenario expects?
 
 use flock_measure::text::{count, micros};
-use flock_measure::{LatencyKind, Outcome, Results};
+use flock_measure::{Due, LatencyKind, Outcome, Results};
 use flock_model::Expect;
 
 /// What was expected and did not come true, in words; empty if all did.
@@ -36,19 +36,24 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
     }
     let wrongs = results.integrity.wrongs().into_iter().filter(|(_, count_of)| *count_of > 0);
     unmet.extend(wrongs.map(|(what, count_of)| format!("{} {what}, 0 allowed", count(count_of))));
-    let latency = results.latency_merged(LatencyKind::EndToEnd);
+    let due = Due::of(results, LatencyKind::EndToEnd);
     for (percentile, max_us) in &expect.latency_max_us {
         // The names were checked when the scenario was read.
         let Ok(at) = percentile.parse::<f64>() else { continue };
-        let found = latency.micros_at(at);
-        if latency.is_empty() {
-            unmet.push(format!("no latency was measured, but p{percentile} has a limit"));
-        } else if found > *max_us {
-            unmet.push(format!(
-                "p{percentile} of the latency is {}, {} allowed",
-                micros(found as f64),
-                micros(*max_us as f64)
-            ));
+        let (found, allowed) = (due.micros_at(at), micros(*max_us as f64));
+        match found.filter(|found| found > max_us) {
+            Some(found) => unmet.push(format!(
+                "p{percentile} of the latency is {}, {allowed} allowed",
+                micros(found as f64)
+            )),
+            None if due.is_open_at(at) => unmet.push(format!(
+                "p{percentile} of the latency is unknown, {allowed} allowed: {} never came to an end",
+                due.open_words().unwrap_or_default()
+            )),
+            None if found.is_none() => {
+                unmet.push(format!("no latency was measured, but p{percentile} has a limit"));
+            }
+            None => {}
         }
     }
     unmet.extend(expect.metrics.iter().filter_map(|threshold| threshold.unmet(results)));
@@ -69,5 +74,15 @@ mod tests {
         lenient.latency_max_us.insert("99.9".into(), 1_000);
         let found = unmet(&lenient, &results);
         assert!(found[0].starts_with("p99.9 of the latency is 8"), "{found:?}");
+        // A limit that what came keeps, and what did not come does not.
+        lenient.latency_max_us = [("99".to_owned(), 60_000_000)].into();
+        assert_eq!(unmet(&lenient, &results), Vec::<String>::new());
+        let mut shedding = results.clone();
+        shedding.latencies[1].missing = 600;
+        let found = unmet(&lenient, &shedding);
+        assert!(
+            found[0].contains("p99 of the latency is unknown, 60 s allowed: 600 of"),
+            "{found:?}"
+        );
     }
 }

@@ -12,7 +12,7 @@ use super::page::{self, details, note, page, pairs, rows_of, table, table_with};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
 use flock_measure::figures::{Figures, has_no_subscriber, headline, search_words, verdicts};
 use flock_measure::text::{self, count, micros, number, seconds};
-use flock_measure::{HostSample, LatencyHistogram, LatencyKind, LatencyPoint, Results, Second};
+use flock_measure::{Due, HostSample, LatencyKind, LatencyPoint, Results, Second};
 
 pub fn html(results: &Results) -> String {
     let distribution = distribution(results);
@@ -218,28 +218,34 @@ fn distribution(results: &Results) -> Chart {
     let lines = known.map(|latency| {
         let qos = latency.qos.map_or(String::new(), |qos| format!(", QoS {qos}"));
         let name = format!("{}{qos}", latency.kind.title());
-        Line::new(&name, percentile_points(&latency.histogram))
+        let due = Due {
+            histogram: latency.histogram.clone(),
+            missing: latency.missing,
+            unfinished: latency.unfinished,
+        };
+        Line::new(&name, percentile_points(&due))
     });
     Chart::by_percentile("Latency by percentile".to_owned(), lines.collect(), PERCENTILE_NOTE)
 }
 
-/// Percentile and latency, as far right as the number of samples supports.
-pub fn percentile_points(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
-    if histogram.is_empty() {
+/// Percentile of all that was due, and latency, as far right as something came and the number of
+/// samples supports.
+pub fn percentile_points(due: &Due) -> Vec<(f64, f64)> {
+    if due.histogram.is_empty() {
         return Vec::new();
     }
-    let last = 100.0 - 100.0 / histogram.count() as f64;
+    let last = (due.histogram.count() - 1) as f64 * 100.0 / due.total() as f64;
     let steps = PERCENTILE_STEPS
         .iter()
         .flat_map(|(from, to)| (0..10).map(move |n| from + (to - from) * f64::from(n) / 10.0));
     let all = steps.filter(|at| *at <= last).chain([last.max(0.0)]);
-    all.map(|at| (at, histogram.micros_at(at) as f64)).collect()
+    all.filter_map(|at| Some((at, due.micros_at(at)? as f64))).collect()
 }
 
 /// How much of all samples lies below each latency: the same data read the other way.
 fn below_each_latency(results: &Results) -> Chart {
-    let histogram = results.latency_merged(headline(results));
-    let total = histogram.count().max(1) as f64;
+    let due = Due::of(results, headline(results));
+    let (histogram, total) = (&due.histogram, due.total().max(1) as f64);
     let mut below = 0;
     let mut percent = |(us, n): (u64, u64)| {
         below += n;

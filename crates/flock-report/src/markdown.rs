@@ -84,7 +84,10 @@ fn table(out: &mut String, head: &[&str], rows: &[Vec<String>]) {
 /// The headline figures that the run has.
 pub(super) fn headline_rows(figures: &Figures) -> Vec<Vec<String>> {
     let rate = |value: Option<f64>| value.map(|value| format!("{}/s", number(value)));
-    let us = |value: Option<f64>| value.map(micros);
+    let us = |value: Option<f64>| match value {
+        None if figures.latency_missing > 0 => Some("unknown".to_owned()),
+        value => value.map(micros),
+    };
     let rows = [
         ("published", rate(figures.published_per_sec)),
         ("received", rate(figures.received_per_sec)),
@@ -96,6 +99,10 @@ pub(super) fn headline_rows(figures: &Figures) -> Vec<Vec<String>> {
         ("latency, p99", us(figures.p99_us)),
         ("latency, p99.9", us(figures.p999_us)),
         ("latency, maximum", us(figures.max_us)),
+        (
+            "without latency: lost, refused or failed",
+            (figures.latency_missing > 0).then(|| count(figures.latency_missing)),
+        ),
         ("connections, at most", Some(count(figures.connections_max))),
         (
             "broker CPU, average",
@@ -124,21 +131,30 @@ pub(super) fn latency_rows(results: &Results) -> Vec<Vec<String>> {
         row
     };
     let mut rows = Vec::new();
-    for Latency { kind, qos, summary, unfinished, .. } in &results.latencies {
-        let samples = match *unfinished {
-            0 => count(summary.count),
-            open => format!("{}, {} of them unfinished", count(summary.count), count(open)),
+    for Latency { kind, qos, summary, unfinished, missing, .. } in &results.latencies {
+        let missing = match *missing {
+            0 => String::new(),
+            missing => format!(", and {} without latency", count(missing)),
         };
+        let samples = unfinished_words(summary.count, *unfinished) + &missing;
         rows.push(row(kind.title().to_owned(), *qos, samples, summary));
     }
     let lag = &results.validity.receive_lag;
     if lag.count > 0 {
         rows.push(row(READ_LATE.to_owned(), None, count(lag.count), lag));
     }
-    for Timer { name, summary, .. } in &results.timers {
-        rows.push(row(format!("timer {name}"), None, count(summary.count), summary));
+    for Timer { name, summary, unfinished } in &results.timers {
+        let samples = unfinished_words(summary.count, *unfinished);
+        rows.push(row(format!("timer {name}"), None, samples, summary));
     }
     rows
+}
+
+fn unfinished_words(all: u64, unfinished: u64) -> String {
+    match unfinished {
+        0 => count(all),
+        open => format!("{}, {} of them unfinished", count(all), count(open)),
+    }
 }
 
 /// How long messages may have waited for the tool to read them.

@@ -32,17 +32,17 @@ pub fn summary(results: &Results) -> String {
         let all = count(results.totals.received_all());
         line("received", format!("{all} messages, {}/s", number(received)));
     }
-    let known = [
-        figures.average_us,
-        figures.p50_us,
-        figures.p75_us,
-        figures.p95_us,
-        figures.p99_us,
-        figures.max_us,
-    ];
-    if let [Some(average), Some(p50), Some(p75), Some(p95), Some(p99), Some(max)] = known {
+    if figures.average_us.is_some() || figures.latency_missing > 0 {
         let name = format!("latency, {}", headline(results).title());
-        let [average, p50, p75, p95, p99, max] = [average, p50, p75, p95, p99, max].map(micros);
+        let [average, p50, p75, p95, p99, max] = [
+            figures.average_us,
+            figures.p50_us,
+            figures.p75_us,
+            figures.p95_us,
+            figures.p99_us,
+            figures.max_us,
+        ]
+        .map(|us| us.map_or("unknown".to_owned(), micros));
         let value =
             format!("average {average}, p50 {p50}, p75 {p75}, p95 {p95}, p99 {p99}, max {max}");
         line(&name, value);

@@ -8,6 +8,7 @@ use codec::AckKind;
 use crate::engine::{Options, RunError, run};
 use crate::standin::{Damage, Mischief, RetainedMischief, StandIn, WillMischief};
 use flock_measure::figures::{Verdict, search_words, verdicts};
+use flock_measure::threshold::Threshold;
 use flock_measure::{LatencyKind, Outcome, RateSearch, Results};
 use flock_model::Scenario;
 use flock_model::scenario::{Choice, parse};
@@ -54,6 +55,8 @@ enum Sign {
     Words(&'static str),
     /// Some latency is as long as that.
     Waited(Duration),
+    /// A limit is not met, and these words say why.
+    NotMet(&'static str, &'static str),
     /// The highest rate that holds is found to be about so many messages per second.
     Holds(u64),
 }
@@ -136,6 +139,11 @@ impl Sign {
                 let max_us = results.latency_merged(LatencyKind::EndToEnd).summary().max_us;
                 let told = format!("latency of {} ms at most", max_us / 1_000);
                 (u128::from(max_us) >= at_least.as_micros(), told)
+            }
+            Self::NotMet(limit, words) => {
+                let limit = Threshold::parse(limit).map(|limit| limit.unmet(results));
+                let told = limit.unwrap_or_else(Some).unwrap_or_else(|| "the limit is met".into());
+                (told.contains(words), told)
             }
             Self::Holds(per_sec) => {
                 let Some(found) = &results.rate_search else {
@@ -330,11 +338,13 @@ fn losses() -> Vec<Case> {
     let end = Mischief { lose_after: 50, ..Mischief::default() };
     let all = Mischief { lose_every: 1, ..Mischief::default() };
     let ten = Sign::Words("10 lost in 200 deliveries");
+    let unknown = Sign::NotMet("p99 <= 60s", "p99 is unknown");
     let most = Sign::Words("150 lost in 200 deliveries");
     vec![
         case("loses one in twenty, QoS 0", every, pairs(0), ten),
         in_short(case("loses one in twenty, QoS 1", every, pairs(1), ten)),
         case("loses one in twenty, QoS 2", every, pairs(2), ten),
+        in_short(case("loses one in twenty: p99", every, pairs(0), unknown)),
         in_short(case("loses the last three quarters, QoS 0", end, pairs(0), most)),
         case("loses the last three quarters, QoS 1", end, pairs(1), most),
         case("loses the last three quarters, shared", end, shared(0), most),
@@ -497,9 +507,12 @@ fn breakdowns() -> Vec<Case> {
     let claims = Mischief { claims_sessions: true, ..Mischief::default() };
     let alien = Mischief { answer_garbage: true, ..Mischief::default() };
     let lost = Sign::Words("connections lost without a fault");
+    // A quarter of the stage, in which 1,000/s were due.
+    let slow = Sign::NotMet("received_per_sec >= 400", "expected");
     let none = Sign::Words("no client could connect");
     vec![
         in_short(case("crashes", dead, going_on, lost)),
+        case("crashes: rate", dead, going_on, slow),
         case("closes one connection", curt, pairs(0), lost),
         case("refuses all clients", shut, pairs(1), none),
         case(

@@ -15,7 +15,7 @@ use crate::{clients_words, machine_words, overrides_words, percentile_points, su
 use flock_measure::figures::{Verdict, headline};
 use flock_measure::stats::Spread;
 use flock_measure::text::{self, number, seconds};
-use flock_measure::{LatencyHistogram, Results};
+use flock_measure::{Due, Results};
 
 /// The runs of one scenario, by broker in the order of their first appearance.
 type Rounds<'a> = Vec<(&'a str, Vec<&'a Cell>)>;
@@ -112,10 +112,10 @@ fn percentiles(all: &Rounds<'_>) -> Markup {
     }
     let chart = |kind| {
         let line = |(broker, rounds): &(&str, Vec<&Cell>)| {
-            let mut merged = LatencyHistogram::new();
+            let mut merged = Due::default();
             let valid = rounds.iter().filter(|cell| is_valid(cell));
             for results in valid.filter_map(|cell| cell.results.as_ref().ok()) {
-                merged.merge(&results.latency_merged(kind));
+                merged.merge(&Due::of(results, kind));
             }
             Line::new(broker, percentile_points(&merged))
         };

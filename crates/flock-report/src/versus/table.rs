@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use super::Cell;
 use crate::alike::unlike;
-use flock_measure::Results;
 use flock_measure::figures::{Figures, headline};
 use flock_measure::stats::{Noise, Ratio, Spread};
+use flock_measure::{Due, Results};
 
 /// A Markdown table per scenario. What is not valid is shown and stands in no median; a broker
 /// without a valid round has no figure.
@@ -227,6 +227,8 @@ pub(crate) fn remarks(results: &Results) -> String {
         // The slowest client's: that of all of them.
         words.push(format!("{} {:.0} ms", timer.name, timer.summary.max_us as f64 / 1e3));
     }
+    let missing = Due::of(results, headline(results)).missing_words();
+    words.extend(missing.map(|share| format!("{share} without latency")));
     let total = results.integrity.total();
     let counts = [("repeated", total.duplicated), ("out of order", total.reordered)];
     let wrong = counts.into_iter().chain(results.integrity.wrongs()).filter(|(_, n)| *n > 0);

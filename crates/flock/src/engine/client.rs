@@ -276,8 +276,9 @@ impl Client {
             }
             None => {
                 ctx.tally.totals.connects_failed += 1;
-                if reason == TIMED_OUT {
-                    self.unconnected(ctx);
+                match reason {
+                    TIMED_OUT => self.unconnected(ctx),
+                    _ => ctx.tally.missing(LatencyKind::Connect, 0),
                 }
                 self.on_link_hopeless(ctx);
             }
@@ -291,7 +292,7 @@ impl Client {
         }
     }
 
-    /// A connect that had no answer has waited so long at least. (A refusal is an answer.)
+    /// A connect that had no answer has waited so long at least.
     fn unconnected(&self, ctx: &mut Context) {
         let waited_ns = ctx.now_ns().saturating_sub(self.link_since_ns);
         ctx.tally.unfinished(LatencyKind::Connect, 0, waited_ns, 1);

@@ -32,6 +32,9 @@ pub struct Part {
     pub denied: BTreeSet<(StreamId, u32)>,
     pub latencies: Vec<Measured>,
     pub timers: Vec<LatencyHistogram>,
+    /// Of them, by timer: started, and never stopped.
+    #[serde(default)]
+    pub timers_unfinished: Vec<u64>,
     /// How long messages may have waited for the tool to look.
     pub receive_lag: LatencyHistogram,
     pub errors: Vec<ErrorCount>,
@@ -73,6 +76,7 @@ impl Part {
                 None => self.timers.push(timer),
             }
         }
+        add_each(&mut self.timers_unfinished, &other.timers_unfinished);
         self.receive_lag.merge(&other.receive_lag);
         self.errors.extend(other.errors);
         self.denied.extend(other.denied);
@@ -94,8 +98,16 @@ fn add_latency(all: &mut Vec<Measured>, other: &Measured) {
         Some(known) => {
             known.histogram.merge(&other.histogram);
             known.unfinished += other.unfinished;
+            known.missing += other.missing;
         }
         None => all.push(other.clone()),
+    }
+}
+
+fn add_each(mine: &mut Vec<u64>, other: &[u64]) {
+    mine.resize(mine.len().max(other.len()), 0);
+    for (mine, other) in mine.iter_mut().zip(other) {
+        *mine += other;
     }
 }
 
@@ -169,6 +181,7 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
                 None => part.timers.push(timer.clone()),
             }
         }
+        add_each(&mut part.timers_unfinished, &harvest.timers_unfinished);
         part.errors.extend(harvest.errors.iter().cloned());
     }
     part.errors = super::tally::merge_errors(part.errors.into_iter());
@@ -452,18 +465,19 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
 /// What was handed to the kernel so long before has reached its broker.
 const UNDER_WAY_NS_MAX: u64 = 1_000_000_000;
 
-/// What never came has waited at least until the end.
+/// What nobody promised has waited at least until the end. What was lost has no latency.
 fn add_waits(all: &mut Vec<Measured>, verdict: &Verdict, routed: bool) {
     let kind = if routed { LatencyKind::Routed } else { LatencyKind::EndToEnd };
     let mut histogram = LatencyHistogram::new();
-    if verdict.waited_ns.is_empty() {
+    let missing = verdict.count.lost;
+    if verdict.waited_ns.is_empty() && missing == 0 {
         return;
     }
     for &waited_ns in &verdict.waited_ns {
         histogram.record_nanos(waited_ns);
     }
     let unfinished = verdict.waited_ns.len() as u64;
-    add_latency(all, &Measured { kind, qos: verdict.count.qos, histogram, unfinished });
+    add_latency(all, &Measured { kind, qos: verdict.count.qos, histogram, unfinished, missing });
 }
 
 fn book(

@@ -424,6 +424,9 @@ impl Client {
         }
         if reason.is_error() {
             ctx.tally.totals.publishes_refused += 1;
+            if ctx.tally.was_measured(flight.due_ns) {
+                ctx.tally.missing(LatencyKind::PublishAck, qos as u8);
+            }
             // What was refused may still have reached some subscribers, so that it stays owed: a
             // drain that waits too long does no harm, one that ends too early invents losses.
             ctx.give_up_on(flight.stream, flight.sequence, 0);

@@ -221,11 +221,13 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
     }
     let validity = validity(&conductor, &part);
     let latencies = latencies(&part);
-    let timers = plan
-        .timers
-        .iter()
-        .zip(&part.timers)
-        .map(|(name, histogram)| Timer { name: name.clone(), summary: histogram.summary() });
+    let timers = plan.timers.iter().zip(part.timers.iter().zip(&part.timers_unfinished)).map(
+        |(name, (histogram, unfinished))| Timer {
+            name: name.clone(),
+            summary: histogram.summary(),
+            unfinished: *unfinished,
+        },
+    );
     let mut results = Results {
         format: RESULTS_FORMAT,
         tool: ToolInfo::here(),
@@ -336,7 +338,7 @@ fn is_figure(spent_secs: f64, load: &HostLoad) -> bool {
 fn latencies(part: &Part) -> Vec<Latency> {
     part.latencies
         .iter()
-        .filter(|one| !one.histogram.is_empty())
+        .filter(|one| !one.histogram.is_empty() || one.missing > 0)
         .map(|one| {
             let has_qos = matches!(
                 one.kind,
@@ -351,6 +353,7 @@ fn latencies(part: &Part) -> Vec<Latency> {
                 summary: one.histogram.summary(),
                 histogram: one.histogram.clone(),
                 unfinished: one.unfinished,
+                missing: one.missing,
             }
         })
         .collect()

@@ -38,6 +38,10 @@ pub struct Tally {
     pub receive_lag: LatencyHistogram,
     /// Samples of `whole` that are lower bounds.
     unfinished: Vec<u64>,
+    /// What is not in `whole` and was due, by the same index.
+    missing: Vec<u64>,
+    /// Of the timers' samples: started, and never stopped.
+    pub timers_unfinished: Vec<u64>,
     /// When acknowledgements came since the last tick, by second.
     served: Vec<(u32, Bins)>,
 }
@@ -65,6 +69,9 @@ pub struct Measured {
     pub histogram: LatencyHistogram,
     /// Of them: lower bounds, of what had not come to its end.
     pub unfinished: u64,
+    /// Due, and not among them: lost, refused, or not let in.
+    #[serde(default)]
+    pub missing: u64,
 }
 
 /// One second of one thread: differences to the second before.
@@ -118,6 +125,8 @@ impl Tally {
             warming_ns: (0, 0),
             receive_lag: LatencyHistogram::new(),
             unfinished: vec![0; LatencyKind::ALL.len() * 3],
+            missing: vec![0; LatencyKind::ALL.len() * 3],
+            timers_unfinished: vec![0; timers],
             served: Vec::new(),
         }
     }
@@ -238,6 +247,17 @@ impl Tally {
         self.unfinished[at] += count;
     }
 
+    /// Something that was due ended, and not as it should: it has no latency.
+    pub fn missing(&mut self, kind: LatencyKind, qos: u8) {
+        self.missing[kind as usize * 3 + usize::from(qos)] += 1;
+    }
+
+    /// A timer that was never stopped.
+    pub fn unstopped(&mut self, timer: u16, waited_ns: u64) {
+        self.timers[usize::from(timer)].record_nanos(waited_ns);
+        self.timers_unfinished[usize::from(timer)] += 1;
+    }
+
     /// Counts a failure. At most `REASONS_MAX` different reasons are told apart.
     pub fn error(&mut self, what: &'static str, reason: &str, client: impl FnOnce() -> String) {
         let full = self.errors.len() >= REASONS_MAX;
@@ -294,9 +314,11 @@ impl Tally {
         for kind in LatencyKind::ALL {
             for qos in 0..3 {
                 let at = kind as usize * 3 + usize::from(qos);
-                if let Some(histogram) = &self.whole[at] {
-                    let (histogram, unfinished) = ((**histogram).clone(), self.unfinished[at]);
-                    all.push(Measured { kind, qos, histogram, unfinished });
+                let (unfinished, missing) = (self.unfinished[at], self.missing[at]);
+                let histogram = self.whole[at].as_deref().cloned();
+                if histogram.is_some() || missing > 0 {
+                    let histogram = histogram.unwrap_or_default();
+                    all.push(Measured { kind, qos, histogram, unfinished, missing });
                 }
             }
         }

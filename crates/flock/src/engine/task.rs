@@ -145,11 +145,16 @@ impl Client {
         ctx.tally.error("program", why, || self.id(&ctx.plan));
         ctx.tally.totals.programs_cut_short += 1;
         let from = self.task.pc as usize;
+        let plan = std::sync::Arc::clone(&ctx.plan);
+        let ops = plan.program(ctx.stage, self.group.index());
+        let asked = ops.get(from.wrapping_sub(1));
+        if let (Wait::Answers(_), Some(Op::Subscribe(_))) = (self.task.wait, asked) {
+            let waited_ns = ctx.now_ns().saturating_sub(self.task.asked_ns);
+            ctx.tally.unfinished(LatencyKind::Subscribe, 0, waited_ns, 1);
+        }
         if self.publishing.as_ref().is_some_and(|publishing| publishing.is_active()) {
             self.abandon_publishing(ctx);
         }
-        let plan = std::sync::Arc::clone(&ctx.plan);
-        let ops = plan.program(ctx.stage, self.group.index());
         for op in ops.iter().skip(from) {
             if let Op::Publish(command) = op {
                 self.skip_publishing(*command, ctx);
@@ -315,6 +320,14 @@ impl Client {
         if let Some(rate) = round.rate {
             let due_ns = round.started_ns + rate.due_us(round.done) * 1_000;
             self.wait_until(due_ns, ctx);
+        }
+    }
+
+    /// The run is over: what still runs has run for so long at least.
+    pub(super) fn stop_timers(&mut self, ctx: &mut Context) {
+        let now_ns = ctx.clock.now_ns();
+        for (timer, started_ns) in self.extra.iter_mut().flat_map(|it| it.stopwatches.drain(..)) {
+            ctx.tally.unstopped(timer, now_ns - started_ns);
         }
     }
 

@@ -231,7 +231,7 @@ mod tests {
             let mut histogram = LatencyHistogram::new();
             histogram.record_micros_n(latency_us, 1_000);
             let kind = LatencyKind::EndToEnd;
-            part.latencies.push(Measured { kind, qos: 1, histogram, unfinished: 0 });
+            part.latencies.push(Measured { kind, qos: 1, histogram, unfinished: 0, missing: 0 });
             receiving_reason(&part)
         };
         assert!(part(5_000, 8_000).is_some_and(|words| words.contains("ms")));

@@ -80,6 +80,7 @@ pub(super) struct Harvest {
     pub(super) bases: Vec<u32>,
     pub(super) latencies: Vec<Measured>,
     pub(super) timers: Vec<LatencyHistogram>,
+    pub(super) timers_unfinished: Vec<u64>,
     pub(super) receive_lag: LatencyHistogram,
     pub(super) errors: Vec<ErrorCount>,
 }
@@ -395,6 +396,7 @@ impl Worker {
             client.unacknowledged(&mut self.ctx);
             client.end_opening(&mut self.ctx);
             client.unanswered(&mut self.ctx);
+            client.stop_timers(&mut self.ctx);
         }
         let now = self.ctx.now_ns();
         self.tick(self.next_tick_secs, now);
@@ -428,6 +430,7 @@ impl Worker {
             latencies: self.ctx.tally.latencies(),
             errors: self.ctx.tally.errors(),
             timers: self.ctx.tally.timers,
+            timers_unfinished: self.ctx.tally.timers_unfinished,
             receive_lag: self.ctx.tally.receive_lag,
         }
     }

@@ -216,3 +216,74 @@ fn a_run_without_one_latency_is_not_valid() {
     assert!(is_told(&told(16, none), "no message arrived or was acknowledged"));
     assert!(!is_told(&told(16, Mischief::default()), ""));
 }
+
+/// What a limit says of the run; empty if it is met.
+fn said(results: &Results, limit: &str) -> String {
+    Threshold::parse(limit).unwrap().unmet(results).unwrap_or_default()
+}
+
+#[test]
+fn a_broker_that_drops_messages_is_not_faster_for_it() {
+    let how = "rate = \"100/s\", count = 50, payload = 16";
+    for qos in [0, 1] {
+        let text = Draft::new(V5, 2).drain("1s").connected("pairs", qos);
+        let text = text.publishing(&format!("qos = {qos}, {how}")).leaving().text();
+        let results = run_with(Mischief { lose_every: 20, ..Mischief::default() }, &text);
+        let figures = Figures::of(&results);
+        assert_eq!((figures.latency_missing, figures.p99_us), (5, None), "QoS {qos}");
+        assert!(figures.p90_us.is_some() && figures.max_us.is_some());
+        for limit in ["p99 <= 60s", "max <= 60s", "end_to_end.p99 <= 60s"] {
+            let told = said(&results, limit);
+            assert!(told.contains("is unknown") && told.contains("5 of 100 (5 %)"), "{told}");
+        }
+        assert_eq!(said(&results, "p90 <= 60m"), "");
+        let forms = [
+            flock_report::summary(&results),
+            flock_report::html(&results),
+            flock_report::markdown(&results),
+        ];
+        for text in forms {
+            assert!(text.contains("latency, end to end: 5 of 100 (5 %) never came"), "{text}");
+            assert!(text.contains("unknown"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn where_nothing_arrives_the_latency_is_not_that_of_acknowledgements() {
+    let text = Draft::new(V5, 1).drain("300ms").connected("pairs", 1).publishing(FIVE).leaving();
+    let results = run_with(Mischief { lose_every: 1, ..Mischief::default() }, &text.text());
+    let figures = Figures::of(&results);
+    assert_eq!((figures.p50_us, figures.max_us, figures.latency_missing), (None, None, 5));
+    assert!(flock_report::summary(&results).contains("latency, end to end   average unknown"));
+}
+
+#[test]
+fn connects_and_publishes_that_are_refused_have_no_latency_and_count() {
+    let text = Draft::new(V5, 2).connected("pairs", 1).text();
+    let results = run_with(Mischief { refuse: true, ..Mischief::default() }, &text);
+    assert_eq!(results.latency(LatencyKind::Connect, None).unwrap().missing, 4);
+    assert!(said(&results, "connect.p50 <= 60s").contains("4 of 4 (100 %) never came"));
+
+    let text = Draft::new(V5, 1).drain("300ms").connected("pairs", 1).publishing(FIVE).leaving();
+    let results = run_with(Mischief { refuse_every: 5, ..Mischief::default() }, &text.text());
+    assert_eq!(results.latency(LatencyKind::PublishAck, Some(1)).unwrap().missing, 1);
+    assert!(said(&results, "publish_ack.p99 <= 60s").contains("1 of 5 (20 %) never came"));
+}
+
+#[test]
+fn subscribes_and_timers_that_never_end_are_lower_bounds() {
+    let subscribe = "{ start_timer = \"t\" }, { connect = {} }, \
+                     { subscribe = { to = \"pairs\", qos = 1 } }, { stop_timer = \"t\" }";
+    let text = Draft::new(&format!("{V5}\ntimeout = \"300ms\""), 2)
+        .stage("connect", &[("sub", subscribe)])
+        .text();
+    let mischief = Mischief { ignore_subscribes: true, ..Mischief::default() };
+    let results = run_with(mischief, &text);
+    let subscribes = results.latency(LatencyKind::Subscribe, None).unwrap();
+    assert_eq!((subscribes.summary.count, subscribes.unfinished), (2, 2));
+    assert_eq!((results.timers[0].summary.count, results.timers[0].unfinished), (2, 2));
+    for limit in ["subscribe.p50 <= 60s", "timer.t.p50 <= 60s"] {
+        assert!(said(&results, limit).contains("2 of 2 (100 %)"), "{}", said(&results, limit));
+    }
+}
