@@ -342,8 +342,8 @@ fn integrity_verdict(results: &Results) -> (bool, String) {
     let unjudged = match integrity.unjudged {
         0 => String::new(),
         n => format!(
-            "; {} others were not judged: their subscribers were away, subscribed late, left \
-                 early, or left ahead of retained messages",
+            "; {} others were not judged: their subscribers were away, came less than 1 s \
+                 earlier, were leaving, or left ahead of retained messages",
             text::count(n)
         ),
     };

@@ -9,6 +9,7 @@
 //! them, so there the whole group has one bitmap per stream ([`SharedTrack`]), merged over threads
 //! and agents. What is left of order there is that of each member's part of a stream.
 
+mod marks;
 mod repeats;
 mod sent;
 mod shared;
@@ -23,7 +24,7 @@ pub use repeats::{Slot, slot};
 pub use sent::{Published, Sent, SentTable, Unpromised};
 pub use shared::{ShareKey, SharedTrack};
 pub use track::{Receipt, Session, Track};
-pub use verdict::{Heard, Verdict, judge, judge_shared, judge_stored};
+pub use verdict::{Heard, SETTLED_NS, Verdict, Window, judge, judge_shared, judge_stored};
 pub use wills::{Wills, judge_wills};
 
 /// Number of a stream, unique in a run: the plan of the engine gives it out.

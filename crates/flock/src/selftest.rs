@@ -34,6 +34,8 @@ struct Load {
     is_shared: bool,
     /// Whether a tenth of the subscribers are cut ahead of what is published, and come back.
     is_cut: bool,
+    /// Whether subscribers come while others publish.
+    is_amid: bool,
     /// Whether subscribers come when all is published.
     is_late: bool,
     /// How publishers leave that have a will, on their own topics, if they do.
@@ -170,15 +172,20 @@ fn is_around(found: &RateSearch, scenario: &Scenario, per_sec: u64) -> bool {
 impl Load {
     /// The stages in which subscribers come, before and after what is published.
     fn subscribing(self) -> (String, String) {
+        let subscribe = format!("{{ subscribe = {{ to = \"pairs\", qos = {} }} }}", self.qos);
         let subscribers = format!(
             r#"
 [[stage]]
 name = "subscribe"
 [[stage.do]]
 clients = "sub"
-steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = {} }} }}]"#,
-            self.qos
+steps = [{{ connect = {{}} }}, {subscribe}]"#
         );
+        if self.is_amid {
+            let steps = "steps = [{ delay = \"500ms\" }, { connect = {} }, ";
+            let amid = format!("\n[[stage.do]]\nclients = \"sub\"\n{steps}{subscribe}]");
+            return (String::new(), amid);
+        }
         let hold = "\n[[stage]]\nname = \"hold\"\nduration = \"1100ms\"";
         match self.is_late {
             true => (String::new(), format!("{hold}{subscribers}")),
@@ -276,6 +283,7 @@ const fn pairs(qos: u8) -> Load {
         qos,
         is_shared: false,
         is_cut: false,
+        is_amid: false,
         is_late: false,
         wills: None,
         publish: TWENTY,
@@ -340,6 +348,8 @@ fn losses() -> Vec<Case> {
     let ten = Sign::Words("10 lost in 200 deliveries");
     let unknown = Sign::NotMet("p99 <= 60s", "p99 is unknown");
     let most = Sign::Words("150 lost in 200 deliveries");
+    let deaf = Mischief { forgets_newcomers: true, ..Mischief::default() };
+    let amid = Load { is_amid: true, publish: THREE_SECONDS, ..pairs(1) };
     vec![
         case("loses one in twenty, QoS 0", every, pairs(0), ten),
         in_short(case("loses one in twenty, QoS 1", every, pairs(1), ten)),
@@ -348,6 +358,7 @@ fn losses() -> Vec<Case> {
         in_short(case("loses the last three quarters, QoS 0", end, pairs(0), most)),
         case("loses the last three quarters, QoS 1", end, pairs(1), most),
         case("loses the last three quarters, shared", end, shared(0), most),
+        in_short(case("forgets late subscribers", deaf, amid, Sign::Words(" lost in "))),
         case("delivers nothing, QoS 0", all, pairs(0), Sign::Words("200 lost in 200 deliveries")),
     ]
 }
@@ -550,6 +561,7 @@ name = "cut"
 [[stage.do]]
 steps = [{ fault = { cut = { clients = "sub", share = 0.1 } } }, { delay = "1s" }]"#;
 const TWENTY: &str = "rate = \"200/s\", count = 20, payload = 16";
+const THREE_SECONDS: &str = "rate = \"50/s\", count = 150, payload = 16";
 const TWENTY_RETAINED: &str = "rate = \"200/s\", count = 20, payload = 16, retain = true";
 const TWENTY_WITH_PROPERTIES: &str = "rate = \"200/s\", count = 20, payload = 16, \
      expiry = \"1h\", content_type = \"a/b\", user_properties = { one = \"1\", two = \"2\" }";

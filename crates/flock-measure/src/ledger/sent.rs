@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{StreamId, Wills};
+use super::marks::Marks;
+use super::{Slot, StreamId, Wills, slot};
 
 /// What was sent on one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +17,56 @@ pub struct Sent {
     /// clock.
     pub first_ns: u64,
     pub last_ns: u64,
+    /// Of what is sent over a longer time.
+    #[serde(default)]
+    marks: Option<Box<Marks>>,
 }
+
+impl Sent {
+    pub fn new(count: u32, qos: u8, first_ns: u64, last_ns: u64) -> Self {
+        Self { count, qos, first_ns, last_ns, marks: None }
+    }
+
+    /// Counts a message that is handed to the kernel now. `marks_max` bounds what is remembered of
+    /// the times.
+    #[inline]
+    pub fn note(&mut self, qos: u8, now_ns: u64, marks_max: usize) {
+        if self.count == 0 {
+            self.first_ns = now_ns;
+        } else if now_ns >= self.first_ns.saturating_add(MARKED_NS_MIN) {
+            self.marks.get_or_insert_default().note(self.count, now_ns, marks_max);
+        }
+        self.qos = qos;
+        self.last_ns = now_ns;
+        self.count += 1;
+    }
+
+    /// The messages that were certainly sent between two times, as far as it is known which: from
+    /// the first number to one before the second.
+    pub(super) fn between(&self, from_ns: u64, to_ns: u64) -> (u32, u32) {
+        let marks = self.marks.as_deref();
+        let from = match () {
+            () if from_ns <= self.first_ns => 0,
+            () if from_ns > self.last_ns => self.count,
+            () => marks.and_then(|marks| marks.after(from_ns)).unwrap_or(self.count - 1),
+        };
+        let to = match () {
+            () if to_ns >= self.last_ns => self.count,
+            () if to_ns < self.first_ns => 0,
+            () => marks.and_then(|marks| marks.before(to_ns)).map_or(1, |last| last + 1),
+        };
+        (from, to)
+    }
+
+    /// When it was sent, or before.
+    pub(super) fn not_before(&self, sequence: u32) -> Slot {
+        let marked = self.marks.as_ref().map_or(0, |marks| marks.not_before(sequence));
+        marked.max(slot(self.first_ns))
+    }
+}
+
+/// What is sent within so long of the first message has the first one's time.
+const MARKED_NS_MIN: u64 = 100_000_000;
 
 /// Everything that was sent in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ pub struct Track {
     /// The first one received, below which nothing is judged when the subscriber came late.
     pub(super) first: u32,
     pub(super) received: u32,
-    /// Some messages were skipped over a break in which they may rightly have passed it by.
+    /// So many were skipped over breaks in which they may rightly have passed it by.
     pub(super) skipped: u32,
     /// What came below this came before the session was last resumed on another connection.
     pub(super) resumed_at: u32,
@@ -23,6 +23,8 @@ pub struct Track {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Amiss {
     pub(super) missing: Ranges,
+    /// Which ones were skipped.
+    pub(super) skipped: Ranges,
     pub(super) duplicated: u32,
     pub(super) duplicated_marked: u32,
     pub(super) reordered: u32,
@@ -86,6 +88,8 @@ impl Track {
                 self.amiss().missing.add(from, sequence - 1);
             } else {
                 self.skipped += gap;
+                let from = self.next;
+                self.amiss().skipped.add(from, sequence - 1);
                 self.generation = session.generation;
             }
             self.next = sequence.saturating_add(1);
@@ -112,10 +116,12 @@ impl Track {
         let is_from_before = sequence < self.resumed_at;
         let first = self.first;
         let amiss = self.amiss();
-        let was_missing = amiss.missing.remove(sequence);
+        let was_skipped = amiss.skipped.remove(sequence);
+        let was_missing = was_skipped || amiss.missing.remove(sequence);
         let is_again = is_from_before && !amiss.comes_again(sequence);
         if was_missing || sequence < first {
             amiss.reordered += 1;
+            self.skipped -= u32::from(was_skipped);
             self.first = first.min(sequence);
             if !was_missing {
                 self.fill_before(sequence);
@@ -148,8 +154,9 @@ impl Track {
 
     /// Whether this one came for certain.
     pub fn has(&self, sequence: u32) -> bool {
-        let is_missing = self.amiss.as_ref().is_some_and(|amiss| amiss.missing.has(sequence));
-        self.skipped == 0 && (self.first..self.next).contains(&sequence) && !is_missing
+        let is_absent = |amiss: &Amiss| amiss.missing.has(sequence) || amiss.skipped.has(sequence);
+        let is_within = (self.first..self.next).contains(&sequence);
+        is_within && !self.amiss.as_deref().is_some_and(is_absent)
     }
 
     fn missing_count(&self) -> u32 {
@@ -234,9 +241,11 @@ mod tests {
         }
         let came: Vec<u32> = (0..8).filter(|&sequence| track.has(sequence)).collect();
         assert_eq!(came, [1, 2, 5]);
-        // Over a break it is not known which were skipped.
+        // Over a break as well.
         track.receive(9, false, Session { generation: 1, ..Session::default() });
-        assert!(!track.has(2) && !track.has(7));
+        assert!(track.has(2) && !track.has(7) && track.has(9));
+        assert_eq!(track.receive(7, false, Session::default()), Receipt::Late);
+        assert_eq!((track.has(7), track.skipped), (true, 2));
     }
 
     fn receive_all(track: &mut Track, resumptions: u16, sequences: &[u32]) {

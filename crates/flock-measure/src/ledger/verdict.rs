@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::repeats::{Slot, slot};
+use super::repeats::Slot;
 use super::sent::{Published, Sent, Unpromised};
 use super::shared::SharedTrack;
 use super::track::{Amiss, Track};
@@ -21,7 +21,19 @@ pub struct Heard {
     pub generation: u16,
     /// Several filters of the client match, so that a broker may send several copies.
     pub copies_may_repeat: bool,
+    /// It left and came back by its own doing: of all that is missing the windows decide.
+    pub is_patchy: bool,
+    /// A message may be under way for so long: what was sent later ahead of the subscriber's
+    /// leaving need not have come.
+    pub patience_ns: u64,
 }
+
+/// A time in which a subscriber was there: from the acknowledgement of its subscription, or its
+/// return, to the end of its connection or its leaving.
+pub type Window = (u64, u64);
+
+/// Numbers of a stream, from one to another.
+type Range = (u32, u32);
 
 /// The judgement on one subscriber (or shared group) and one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,20 +58,24 @@ impl Verdict {
         Self { count, joined_late: heard.since_ns > sent.first_ns, ..Self::default() }
     }
 
-    /// Books what is missing in the part of the stream that is owed. `here` is how many of the
-    /// unpromised it holds.
-    fn settle(&mut self, missing: &[(u32, u32)], unpromised: &[Unpromised], here: u64) {
-        let all_missing: u64 = missing.iter().map(|&(a, b)| u64::from(b - a) + 1).sum();
+    /// Books what is missing, but for what nobody promised. What is not judged may have come.
+    fn settle(&mut self, missing: &[Range], unpromised: &[Unpromised], unjudged: &[Range]) {
         let forgiven = self.forgive(missing, unpromised);
+        let of = |&(from, to): &Range| {
+            let low = unpromised.partition_point(|excused| excused.sequence < from);
+            let high = unpromised.partition_point(|excused| excused.sequence <= to);
+            (high - low) as u64
+        };
+        let aside: u64 = unjudged.iter().map(of).sum();
         let count = &mut self.count;
-        count.lost += all_missing - forgiven;
-        count.unacknowledged_received = here.saturating_sub(forgiven);
+        count.lost += length(missing) - forgiven;
+        count.unacknowledged_received = (unpromised.len() as u64).saturating_sub(aside + forgiven);
         count.expected =
             (count.received + count.lost).saturating_sub(count.unacknowledged_received);
     }
 
     /// Counts the missing messages that nobody promised, and keeps a sample of the others.
-    fn forgive(&mut self, missing: &[(u32, u32)], unpromised: &[Unpromised]) -> u64 {
+    fn forgive(&mut self, missing: &[Range], unpromised: &[Unpromised]) -> u64 {
         let mut forgiven = 0;
         for &(from, to) in missing {
             let low = unpromised.partition_point(|excused| excused.sequence < from);
@@ -83,49 +99,33 @@ impl Verdict {
 /// Judges a track; `None` stands for "nothing was received".
 ///
 /// A subscriber is owed all that was sent, but for what it may rightly have missed: what came
-/// before it subscribed, after it left, or while it was away. Where that cannot be told from loss,
-/// it is counted as not judged. That it left when all was sent excuses nothing.
+/// before it subscribed, after it left, or while it was away. What was sent [`SETTLED_NS`] after it
+/// came, and long enough before it left, it was owed for certain; where that cannot be told from
+/// the rest, it is counted as not judged. That it left when all was sent excuses nothing.
 pub fn judge(
     Published { sent, unpromised, resent }: Published<'_>,
     track: Option<&Track>,
-    heard: Heard,
+    (heard, windows): (Heard, &[Window]),
     qos: u8,
 ) -> Verdict {
     let mut verdict = Verdict::new(sent, heard, qos);
-    let left_early = heard.until_ns < sent.last_ns;
-    let empty = Track { generation: heard.generation, ..Track::default() };
-    let seen = track.unwrap_or(&empty);
-    let broken_tail = seen.generation != heard.generation;
-    verdict.interrupted = broken_tail || seen.skipped > 0;
-    if track.is_none() && (verdict.joined_late || left_early || heard.generation > 0) {
-        verdict.interrupted |= heard.generation > 0;
+    if track.is_none() && heard.since_ns > sent.last_ns {
         // Who came when all was sent is owed nothing.
-        let came_after = heard.since_ns > sent.last_ns;
-        verdict.count.unjudged = if came_after { 0 } else { u64::from(sent.count) };
         return verdict;
     }
-    // Beyond what was sent there is nothing to be missed.
-    let next = seen.next.min(sent.count);
-    let first = seen.first.min(sent.count);
-    verdict.invented = u64::from(seen.next > sent.count);
-    let from = if verdict.joined_late { first } else { 0 };
-    let to = if left_early || broken_tail { next } else { sent.count };
-    verdict.count.unjudged =
-        u64::from(from) + u64::from(sent.count - to) + u64::from(seen.skipped.min(sent.count));
-    let mut missing = Vec::new();
-    if track.is_some() && first > from {
-        missing.push((from, first - 1));
-    }
-    let none = Amiss::default();
+    let empty = Track { generation: heard.generation, ..Track::default() };
+    let (seen, none) = (track.unwrap_or(&empty), Amiss::default());
     let amiss = seen.amiss.as_deref().unwrap_or(&none);
-    let ranges = &amiss.missing;
-    let within = ranges.ranges.iter().filter(|range| range.0 < sent.count);
-    missing.extend(within.map(|&(a, b)| (a, b.min(sent.count - 1))));
-    verdict.count.lost += ranges.overflowed.min(u64::from(sent.count));
-    if next < to {
-        missing.push((next, to - 1));
-    }
+    let broken_tail = seen.generation != heard.generation;
+    verdict.interrupted = broken_tail || seen.skipped > 0 || heard.is_patchy;
+    verdict.interrupted |= track.is_none() && heard.generation > 0;
+    verdict.invented = u64::from(seen.next > sent.count);
+    let holes = Holes::of(sent, track, (heard, windows), broken_tail);
+    let (missing, unjudged) = holes.settle(&owed(sent, windows, heard.patience_ns));
+    let overflowed = amiss.missing.overflowed.min(u64::from(sent.count));
     let count = &mut verdict.count;
+    (count.lost, count.unjudged) = if heard.is_patchy { (0, overflowed) } else { (overflowed, 0) };
+    count.unjudged += length(&unjudged) + amiss.skipped.overflowed.min(u64::from(sent.count));
     count.received = u64::from(seen.received) - verdict.invented;
     count.reordered = u64::from(amiss.reordered);
     if !heard.copies_may_repeat {
@@ -134,11 +134,107 @@ pub fn judge(
         let without_cause = amiss.repeats.without_cause(resent);
         count.duplicated_explained = u64::from(amiss.duplicated.saturating_sub(without_cause));
     }
-    let here = from..to;
-    let came = unpromised.iter().filter(|excused| here.contains(&excused.sequence)).count();
-    verdict.settle(&missing, unpromised, came as u64);
+    verdict.settle(&missing, unpromised, &unjudged);
     verdict
 }
+
+/// Numbers of a stream that did not come, as inclusive ranges in rising order.
+#[derive(Default)]
+struct Holes {
+    /// They are owed.
+    certain: Vec<Range>,
+    /// They are, if they were sent while the subscriber was there for certain.
+    doubtful: Vec<Range>,
+}
+
+impl Holes {
+    fn of(
+        sent: &Sent,
+        track: Option<&Track>,
+        (heard, windows): (Heard, &[Window]),
+        broken_tail: bool,
+    ) -> Self {
+        let mut holes = Self::default();
+        let Some(track) = track else {
+            let all = [(0, sent.count)];
+            let is_sure = windows.len() == 1 && !heard.is_patchy;
+            let is_whole = heard.since_ns <= sent.first_ns && heard.until_ns >= sent.last_ns;
+            holes.add(is_sure && is_whole, &all);
+            return holes;
+        };
+        // Beyond what was sent there is nothing to be missed.
+        let (first, next) = (track.first.min(sent.count), track.next.min(sent.count));
+        let within = |ranges: &[Range]| -> Vec<Range> {
+            let open = |&(from, to): &Range| (from, to.saturating_add(1).min(sent.count));
+            ranges.iter().map(open).collect()
+        };
+        holes.add(false, &[(0, first)]);
+        if let Some(amiss) = &track.amiss {
+            holes.add(!heard.is_patchy, &within(&amiss.missing.ranges));
+            holes.add(false, &within(&amiss.skipped.ranges));
+        }
+        let is_there = !broken_tail && !heard.is_patchy && heard.until_ns >= sent.last_ns;
+        holes.add(is_there, &[(next, sent.count)]);
+        holes
+    }
+
+    /// Adds half-open ranges.
+    fn add(&mut self, is_certain: bool, ranges: &[Range]) {
+        let list = if is_certain { &mut self.certain } else { &mut self.doubtful };
+        list.extend(ranges.iter().filter(|(from, to)| from < to).map(|&(from, to)| (from, to - 1)));
+    }
+
+    /// What is lost, and what is not judged, by the half-open ranges that are owed for certain.
+    fn settle(self, owed: &[Range]) -> (Vec<Range>, Vec<Range>) {
+        let (mut missing, mut unjudged) = (self.certain, Vec::new());
+        for (mut from, to) in self.doubtful {
+            let low = from;
+            for &(start, end) in owed.iter().filter(|range| range.1 > low && range.0 <= to) {
+                if start > from {
+                    unjudged.push((from, start - 1));
+                }
+                missing.push((start.max(from), to.min(end - 1)));
+                from = end;
+            }
+            if from <= to {
+                unjudged.push((from, to));
+            }
+        }
+        missing.sort_unstable();
+        unjudged.sort_unstable();
+        (missing, unjudged)
+    }
+}
+
+/// What was sent while the subscriber was there for certain: half-open ranges, rising and apart.
+fn owed(sent: &Sent, windows: &[Window], patience_ns: u64) -> Vec<Range> {
+    let mut all: Vec<Range> = Vec::new();
+    for &(since_ns, until_ns) in windows {
+        // What comes to an end after the last message ends for none of them.
+        let until_ns = if until_ns < sent.last_ns { until_ns } else { u64::MAX };
+        let since_ns = if since_ns > sent.first_ns { since_ns } else { 0 };
+        let settled_ns = if since_ns > 0 { since_ns.saturating_add(SETTLED_NS) } else { 0 };
+        let leaving_ns = match until_ns {
+            u64::MAX => u64::MAX,
+            _ => until_ns.saturating_sub(patience_ns),
+        };
+        let (from, to) = sent.between(settled_ns, leaving_ns);
+        let from = from.max(all.last().map_or(0, |last| last.1));
+        if from < to {
+            all.push((from, to));
+        }
+    }
+    all
+}
+
+/// Of inclusive ranges.
+fn length(ranges: &[Range]) -> u64 {
+    ranges.iter().map(|&(from, to)| u64::from(to - from) + 1).sum()
+}
+
+/// So long after the acknowledgement of a subscription its broker delivers all that is published:
+/// one of several nodes may not have told the others before.
+pub const SETTLED_NS: u64 = 1_000_000_000;
 
 /// Judges a subscriber that came when all was sent, and is owed the one message that the broker
 /// retained: the latest that was promised, or a later one. `stored` is the number of what came.
@@ -179,44 +275,48 @@ pub fn judge_shared(
 ) -> Verdict {
     let mut verdict = Verdict::new(sent, heard, qos);
     verdict.interrupted = heard.generation > 0;
-    let left_early = heard.until_ns < sent.last_ns;
     let empty = SharedTrack::default();
     let seen = track.unwrap_or(&empty);
+    let owed = owed(sent, &[(heard.since_ns, heard.until_ns)], heard.patience_ns);
+    let (lowest, highest) = owed.first().map_or((sent.count, 0), |range| *range);
     let from = match verdict.joined_late {
-        true => seen.first().unwrap_or(sent.count).min(sent.count),
+        true => seen.first().unwrap_or(sent.count).min(lowest),
         false => 0,
     };
-    let to = match left_early {
-        true => seen.last_below(sent.count).map_or(from, |last| last + 1),
+    let to = match heard.until_ns < sent.last_ns {
+        true => seen.last_below(sent.count).map_or(from, |last| last + 1).max(highest),
         false => sent.count,
     };
     let all = seen.numbers().count() as u64;
     verdict.invented = seen.numbers().filter(|&number| number >= sent.count).count() as u64;
+    let unjudged: Vec<Range> = [(0, from), (to, sent.count)]
+        .into_iter()
+        .filter(|(from, to)| from < to)
+        .map(|(from, to)| (from, to - 1))
+        .collect();
     let count = &mut verdict.count;
     count.received = all - verdict.invented;
-    count.unjudged = u64::from(from) + u64::from(sent.count - to);
+    count.unjudged = length(&unjudged);
     count.duplicated = u64::from(seen.duplicated);
     count.duplicated_marked = u64::from(seen.duplicated_marked);
     // Whatever may take a message back: at QoS 0 nothing is under way when a connection ends.
     let nobody = BTreeSet::new();
     let ends = if qos == 0 { &nobody } else { ends };
-    let sent_from = |_| slot(sent.first_ns);
-    let without_cause = seen.repeats.without_cause(sent_from, ends, resent);
+    let without_cause =
+        seen.repeats.without_cause(|sequence| sent.not_before(sequence), ends, resent);
     count.duplicated_explained = u64::from(seen.duplicated.saturating_sub(without_cause));
-    let mut missing: Vec<(u32, u32)> = Vec::new();
+    let mut missing: Vec<Range> = Vec::new();
     for sequence in (from..to).filter(|&sequence| !seen.has(sequence)) {
         match missing.last_mut() {
             Some(range) if range.1 + 1 == sequence => range.1 = sequence,
             _ => missing.push((sequence, sequence)),
         }
     }
-    let here = from..to;
-    let came = unpromised.iter().filter(|excused| here.contains(&excused.sequence)).count();
-    verdict.settle(&missing, unpromised, came as u64);
+    verdict.settle(&missing, unpromised, &unjudged);
     verdict
 }
 
-fn keep(sample: &mut Vec<(u32, u32)>, from: u32, to: u32, some: bool) {
+fn keep(sample: &mut Vec<Range>, from: u32, to: u32, some: bool) {
     if some && sample.len() < MISSING_SAMPLE_MAX {
         sample.push((from, to));
     }
@@ -237,7 +337,8 @@ mod tests {
         heard: Heard,
         qos: u8,
     ) -> Verdict {
-        super::judge(Published { sent, unpromised, resent: &[] }, track, heard, qos)
+        let windows = [(heard.since_ns, heard.until_ns)];
+        super::judge(Published { sent, unpromised, resent: &[] }, track, (heard, &windows), qos)
     }
 
     fn judge_shared(
@@ -251,11 +352,18 @@ mod tests {
         super::judge_shared(published, track, (heard, &BTreeSet::new()), qos)
     }
 
-    const THERE: Heard =
-        Heard { since_ns: 0, until_ns: u64::MAX, generation: 0, copies_may_repeat: false };
+    const THERE: Heard = Heard {
+        since_ns: 0,
+        until_ns: u64::MAX,
+        generation: 0,
+        copies_may_repeat: false,
+        is_patchy: false,
+        patience_ns: SECOND_NS,
+    };
+    const SECOND_NS: u64 = 1_000_000_000;
 
     fn sent(count: u32) -> Sent {
-        Sent { count, qos: 1, first_ns: 10, last_ns: 100 }
+        Sent::new(count, 1, 10, 100)
     }
 
     fn track_of(sequences: &[u32]) -> Track {
@@ -308,7 +416,7 @@ mod tests {
         assert_eq!(count.duplicated_without_cause(), 2);
         let (sent, track) = (sent(3), track_of(&[0, 1, 1, 2, 0]));
         let published = Published { sent: &sent, unpromised: &[], resent: &[1, 2] };
-        let count = super::judge(published, Some(&track), THERE, 1).count;
+        let count = super::judge(published, Some(&track), (THERE, &[(0, u64::MAX)]), 1).count;
         assert_eq!((count.duplicated, count.duplicated_without_cause()), (2, 1));
     }
 
@@ -391,12 +499,86 @@ mod tests {
         let heard = Heard { generation: 1, ..THERE };
         let verdict = judge(&sent(10), &[], Some(&track), heard, 0);
         assert!(verdict.interrupted);
+        // One window is none with a break: all is owed.
+        assert_eq!(verdict.count.lost, 6);
+        let windows = [(0, 20), (50, u64::MAX)];
+        let sent = sent(10);
+        let published = Published { sent: &sent, unpromised: &[], resent: &[] };
+        let verdict = super::judge(published, Some(&track), (heard, &windows), 0);
         assert_eq!((verdict.count.lost, verdict.missing), (2, vec![(1, 1), (8, 8)]));
+        assert_eq!((verdict.count.expected, verdict.count.unjudged), (6, 4));
+    }
+
+    /// A message each second from the first on.
+    fn slow(count: u32) -> Sent {
+        let mut sent = Sent::default();
+        (1..=u64::from(count)).for_each(|at| sent.note(1, at * SECOND_NS, 64));
+        sent
+    }
+
+    fn lost(sent: &Sent, track: Option<&Track>, heard: Heard, windows: &[Window]) -> (u64, u64) {
+        let published = Published { sent, unpromised: &[], resent: &[] };
+        let count = super::judge(published, track, (heard, windows), 1).count;
+        assert_eq!(count.expected, count.received + count.lost);
+        (count.lost, count.unjudged)
+    }
+
+    #[test]
+    fn what_is_sent_a_second_after_a_subscriber_came_is_owed() {
+        let sent = slow(20);
+        let since_ns = 5 * SECOND_NS + 1;
+        let late = Heard { since_ns, ..THERE };
+        let all = [(since_ns, u64::MAX)];
+        // Those of the 7th second on, the first ones of which came a moment too early.
+        assert_eq!(lost(&sent, None, late, &all), (14, 6));
+        assert_eq!(lost(&sent, Some(&track_of(&[9])), late, &all), (13, 6));
+        // What comes earlier shows that it was there.
+        assert_eq!(lost(&sent, Some(&track_of(&[5, 9])), late, &all), (13, 5));
+    }
+
+    #[test]
+    fn what_is_sent_long_before_a_subscriber_left_is_owed() {
+        let sent = slow(20);
+        let left = Heard { until_ns: 10 * SECOND_NS, patience_ns: 3 * SECOND_NS, ..THERE };
+        let windows = [(0, left.until_ns)];
+        assert_eq!(lost(&sent, None, left, &windows), (6, 14));
+        assert_eq!(lost(&sent, Some(&track_of(&[0, 3])), left, &windows), (4, 14));
+        assert_eq!(lost(&sent, Some(&track_of(&[0, 8])), left, &windows), (7, 11));
+    }
+
+    #[test]
+    fn a_break_excuses_what_was_sent_around_it() {
+        let sent = slow(30);
+        let heard = Heard { generation: 1, patience_ns: 2 * SECOND_NS, ..THERE };
+        let windows = [(0, 10 * SECOND_NS), (15 * SECOND_NS + 1, u64::MAX)];
+        // Up to the 7th second, and from the 17th on.
+        assert_eq!(lost(&sent, None, heard, &windows), (7 + 14, 9));
+        assert_eq!(lost(&sent, Some(&track_of(&[0, 1])), heard, &windows), (5 + 14, 9));
+        let patchy = Heard { is_patchy: true, generation: 0, ..heard };
+        assert_eq!(lost(&sent, Some(&track_of(&[1, 29])), patchy, &windows), (6 + 13, 9));
+    }
+
+    #[test]
+    fn a_group_is_owed_what_is_sent_while_a_member_is_there_for_certain() {
+        let sent = slow(20);
+        let heard = Heard {
+            since_ns: 5 * SECOND_NS + 1,
+            until_ns: 15 * SECOND_NS,
+            patience_ns: 2 * SECOND_NS,
+            ..THERE
+        };
+        let count = judge_shared(&sent, &[], None, heard, 1).count;
+        assert_eq!((count.lost, count.unjudged), (6, 14));
+        let mut track = SharedTrack::default();
+        track.receive(5, false, (0, 0));
+        track.receive(14, false, (0, 0));
+        let count = judge_shared(&sent, &[], Some(&track), heard, 1).count;
+        assert_eq!((count.lost, count.unjudged), (8, 10));
     }
 
     #[test]
     fn a_retained_message_is_owed_if_any_was_promised_and_is_the_latest_of_those() {
-        let sent = Sent { count: 5, qos: 1, first_ns: 1, last_ns: 2 };
+        let sent = Sent::new(5, 1, 1, 2);
         let open = |sequence| Unpromised { sequence, waited_ns: 0 };
         let judge = |unpromised: &[Unpromised], stored, has_stayed| {
             let verdict = judge_stored(

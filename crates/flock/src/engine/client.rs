@@ -16,6 +16,7 @@ use super::failover::{Failure, Way};
 use super::plan::Plan;
 use super::publish::{Flight, Publishing};
 use super::request::Dialogue;
+use super::stay::{Break, Breaks};
 use super::task::{Task, Wait, described, wire_version};
 use super::wills::Ending;
 use flock_measure::LatencyKind;
@@ -114,6 +115,7 @@ pub(super) struct Extra {
     pub(super) dialogue: Option<Dialogue>,
     /// A server that the broker named, and that is none of the addresses given.
     pub(super) elsewhere: Option<client::Route>,
+    pub(super) breaks: Breaks,
 }
 
 impl Client {
@@ -395,6 +397,9 @@ impl Client {
         self.set_keep_alive(ctx);
         if self.is_subscribed() {
             self.returns = self.returns.wrapping_add(1);
+            let to_ns = if session_present { now_ns } else { u64::MAX };
+            let breaks = &mut self.extra.get_or_insert_default().breaks;
+            breaks.note(Break { from_ns: self.down_ns, to_ns, is_lossy: false });
         }
         // What MQTT 3.1 kept, its CONNACK does not tell.
         let is_told = ctx.plan.scenario.group(self.group).version != Version::V31;
@@ -444,6 +449,13 @@ impl Client {
             );
         } else {
             self.generation = self.generation.wrapping_add(1);
+            self.last_break(|last| last.is_lossy = true);
+        }
+    }
+
+    pub(super) fn last_break(&mut self, change: impl FnOnce(&mut Break)) {
+        if let Some(last) = self.extra.as_mut().and_then(|extra| extra.breaks.last()) {
+            change(last);
         }
     }
 

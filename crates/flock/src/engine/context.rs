@@ -32,6 +32,8 @@ pub(super) struct Context {
     pub(super) ledger: Ledger,
     /// By family, then by slot of the client x stride + topic.
     pub(super) sent: Vec<Vec<Sent>>,
+    /// Times that are remembered of each stream.
+    pub(super) marks_max: usize,
     pub(super) unpromised: Vec<(StreamId, Unpromised)>,
     /// Messages that their publisher sent again.
     pub(super) resent: Vec<(StreamId, u32)>,
@@ -68,6 +70,7 @@ impl Context {
             tally: Tally::new(setting.plan.timers.len()),
             random: Random::new(setting.plan.scenario.seed ^ (thread << 32)),
             stamps: Stamps::new(setting.tag, setting.clock, setting.plan.streams()),
+            marks_max: marks_max(setting.plan.streams()),
             sent: setting.plan.families.iter().map(|_| Vec::new()).collect(),
             plan: setting.plan,
             clock: setting.clock,
@@ -189,6 +192,14 @@ impl Timers {
     }
 }
 
+/// All streams of a run share a bound. One that is sent for long, and has few, is judged less
+/// closely around the moments at which its subscribers come and go.
+fn marks_max(streams: u64) -> usize {
+    (MARKS_MAX / streams.max(1)).clamp(16, 1_024) as usize
+}
+
+/// Eight bytes each.
+const MARKS_MAX: u64 = 1 << 20;
 /// Messages without a subscriber that are looked for at the subscribers, for each thread.
 const UNHEARD_MAX: usize = 1 << 20;
 const BUFFER_BYTES: usize = 2 * 1024;

@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, Subscriber};
+use super::stay::Stay;
 use super::tally::Measured;
 use super::worker::{Harvest, HeardEntry};
 use flock_measure::ledger::{
@@ -257,23 +258,25 @@ fn gather_shared(plan: &Plan, harvests: &[Harvest], part: &mut Part) {
 pub(super) struct PartJudge<'a> {
     pub(super) plan: &'a Plan,
     pub(super) harvests: &'a [Harvest],
-    /// By thread: client and subscription to how it listened, and how often it began to.
-    pub(super) heard: Vec<HashMap<(u32, SubscriptionId), (HeardEntry, u32)>>,
+    /// By thread, client and subscription.
+    pub(super) heard: Vec<HashMap<(u32, SubscriptionId), Stay>>,
 }
 
 impl<'a> PartJudge<'a> {
     fn new(plan: &'a Plan, harvests: &'a [Harvest]) -> Self {
         let mut heard = Vec::new();
         for harvest in harvests {
-            let mut of_thread: HashMap<(u32, SubscriptionId), (HeardEntry, u32)> = HashMap::new();
+            let mut of_thread: HashMap<(u32, SubscriptionId), Stay> = HashMap::new();
             for entry in &harvest.heard {
                 of_thread
                     .entry((entry.client, entry.subscription))
-                    .and_modify(|(known, times)| {
-                        known.until_ns = entry.until_ns;
-                        *times += 1;
-                    })
-                    .or_insert((*entry, 1));
+                    .and_modify(|stay| stay.add(entry))
+                    .or_insert_with(|| Stay::new(*entry));
+            }
+            for ((client, _), stay) in &mut of_thread {
+                if let Some(breaks) = harvest.breaks.get(client) {
+                    stay.leave_out(breaks);
+                }
             }
             heard.push(of_thread);
         }
@@ -332,9 +335,8 @@ impl<'a> PartJudge<'a> {
         part: &mut Part,
     ) {
         let Some((thread, at)) = self.find(subscriber.group, client) else { return };
-        let Some((entry, times)) = self.heard[thread].get(&(at, subscriber.subscription)) else {
-            return;
-        };
+        let Some(stay) = self.heard[thread].get(&(at, subscriber.subscription)) else { return };
+        let entry = &stay.entry;
         if entry.since_ns == u64::MAX {
             // Never granted: nothing is owed, and the failed subscribe is counted elsewhere.
             return;
@@ -342,27 +344,22 @@ impl<'a> PartJudge<'a> {
         let sent = published.sent;
         let qos = sent.qos.min(subscriber.qos as u8);
         let track = self.harvests[thread].ledger.track(at, stream);
-        let heard = Heard { copies_may_repeat: repeats, ..entry.strictness(qos) };
+        let is_patchy = stay.times > 1;
+        let heard = Heard { copies_may_repeat: repeats, is_patchy, ..entry.strictness(qos) };
         let is_owed_the_stored = entry.since_ns > sent.last_ns && self.plan.retains_one(stream);
-        let mut verdict = match is_owed_the_stored && track.is_none() {
+        let verdict = match is_owed_the_stored && track.is_none() {
             true => {
                 let stored = self.harvests[thread].ledger.stored(at, stream);
                 let has_stayed = entry.stayed_ns >= self.plan.scenario.drain_us * 1_000;
                 judge_stored(published, stored, entry.takes_stored && has_stayed, qos)
             }
-            false => judge(published, track, heard, qos),
+            false => judge(published, track, (heard, stay.windows(qos)), qos),
         };
         if let Some(track) = track
-            && *times == 1
+            && !is_patchy
             && !repeats
         {
             self.book_late(stream, (sent, entry, track), &mut part.integrity);
-        }
-        if *times > 1 {
-            // It left and came back, perhaps often: what it missed in between is not known.
-            verdict.interrupted = true;
-            verdict.count.expected -= verdict.count.lost.min(verdict.count.expected);
-            verdict.count.unjudged += std::mem::take(&mut verdict.count.lost);
         }
         let routed = self.plan.scenario.subscription(subscriber.subscription).routed;
         add_waits(&mut part.latencies, &verdict, routed);

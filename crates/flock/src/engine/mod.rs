@@ -27,6 +27,7 @@ pub mod run;
 mod script;
 mod search;
 mod stamp;
+mod stay;
 pub mod surroundings;
 pub mod tally;
 mod task;

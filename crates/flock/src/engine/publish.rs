@@ -308,12 +308,7 @@ impl Client {
                 ctx.tally.error("publish", told, || self.id(&ctx.plan));
                 return None;
             }
-            if sequence == 0 {
-                entry.first_ns = now_ns;
-            }
-            entry.qos = qos;
-            entry.last_ns = now_ns;
-            entry.count += 1;
+            entry.note(qos, now_ns, ctx.marks_max);
         }
         let tally = &mut ctx.tally;
         tally.totals.publishes_scheduled += 1;

@@ -497,6 +497,7 @@ impl Client {
             let text = format!("refused: {} (0x{reason:02X})", Reason(reason));
             ctx.tally.error("subscribe", &text, || self.id(&ctx.plan));
         }
+        self.last_break(|last| last.to_ns = last.to_ns.min(now_ns));
         self.note_grants(reasons, ctx);
         for hearing in &mut self.hearing {
             // A subscription that is renewed after a break keeps its beginning.

@@ -153,9 +153,8 @@ impl PartJudge<'_> {
         all: &mut Integrity,
     ) {
         let Some((thread, at)) = self.find(subscriber.group, client) else { return };
-        let Some((entry, times)) = self.heard[thread].get(&(at, subscriber.subscription)) else {
-            return;
-        };
+        let Some(stay) = self.heard[thread].get(&(at, subscriber.subscription)) else { return };
+        let entry = &stay.entry;
         // Copies that keep their flag cannot be told from those that were in store.
         if entry.since_ns == u64::MAX || (wills.retain && entry.as_published) || subscriber.no_local
         {
@@ -164,7 +163,7 @@ impl PartJudge<'_> {
         let wait_ns = self.plan.scenario.drain_us * 1_000;
         let end_ns = entry.since_ns.saturating_add(entry.stayed_ns);
         let qos = wills.qos.min(subscriber.qos as u8);
-        let is_whole = *times == 1
+        let is_whole = stay.times == 1
             && entry.strictness(qos).generation == 0
             && entry.since_ns < wills.first_ns
             && end_ns >= wills.last_ns.saturating_add(wait_ns);

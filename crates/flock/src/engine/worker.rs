@@ -16,7 +16,9 @@ use rustix::time::{
 use super::client::Client;
 use super::context::{Context, Setting};
 use super::pool::{Counting, StagePace};
+use super::stay::Breaks;
 use super::tally::{Measured, Tick};
+use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use flock_measure::ledger::{Heard, Ledger, SentTable};
@@ -76,6 +78,8 @@ pub(super) struct Harvest {
     pub(super) sent: SentTable,
     /// Subscriptions as they were taken: client, and how it is to be judged.
     pub(super) heard: Vec<HeardEntry>,
+    /// By client.
+    pub(super) breaks: HashMap<u32, Breaks>,
     /// Position in the thread's list by group and slot.
     pub(super) bases: Vec<u32>,
     pub(super) latencies: Vec<Measured>,
@@ -101,6 +105,8 @@ pub(super) struct HeardEntry {
     pub(super) returns: u16,
     /// How long it stayed.
     pub(super) stayed_ns: u64,
+    /// How long a message may be under way.
+    pub(super) patience_ns: u64,
     /// Whether it asked for what the broker has in store, and to be told so.
     pub(super) takes_stored: bool,
     pub(super) as_published: bool,
@@ -116,6 +122,8 @@ impl HeardEntry {
             until_ns: self.until_ns,
             generation: if qos == 0 { self.returns } else { self.generation },
             copies_may_repeat: false,
+            is_patchy: false,
+            patience_ns: self.patience_ns,
         }
     }
 }
@@ -401,12 +409,17 @@ impl Worker {
         let now = self.ctx.now_ns();
         self.tick(self.next_tick_secs, now);
         let sent = self.sent_table();
-        let mut heard = Vec::new();
-        for client in &self.clients {
+        let patience_ns = self.ctx.plan.scenario.drain_us * 1_000;
+        let (mut heard, mut breaks) = (Vec::new(), HashMap::new());
+        for client in &mut self.clients {
+            if let Some(extra) = &mut client.extra {
+                breaks.insert(client.at, std::mem::take(&mut extra.breaks));
+            }
             for hearing in &client.hearing {
                 let subscribe = &self.ctx.plan.subscribes[usize::from(hearing.command)];
                 let end_ns = hearing.until_ns.min(now);
                 heard.push(HeardEntry {
+                    patience_ns,
                     stayed_ns: end_ns.saturating_sub(hearing.since_ns),
                     takes_stored: subscribe.retain_handling == 0,
                     as_published: subscribe.retain_as_published,
@@ -426,6 +439,7 @@ impl Worker {
             ledger: self.ctx.ledger,
             sent,
             heard,
+            breaks,
             bases: self.bases,
             latencies: self.ctx.tally.latencies(),
             errors: self.ctx.tally.errors(),
