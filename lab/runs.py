@@ -56,12 +56,18 @@ def busy(results, name):
     """Of the seconds in which messages were due, too: a broker that is gone delivers none."""
     of_load = ("published", "received", "scheduled")
     seconds = results["series"]
-    return [second[name] for second in seconds if any(second[what] for what in of_load)]
+    loaded = [second for second in seconds if any(second[what] for what in of_load)]
+    return [second[name] / secs(second) for second in loaded]
+
+
+def secs(second):
+    """How long an entry of the series is: more than a second in runs of hours."""
+    return second.get("spread", {}).get("secs", 1)
 
 
 def connect_rate(results):
     """The first and the last second are partial, but for the median that is all the same."""
-    rates = [second["connects"] for second in results["series"] if second["connects"]]
+    rates = [second["connects"] / secs(second) for second in results["series"] if second["connects"]]
     return statistics.median(rates or [0])
 
 

@@ -238,7 +238,9 @@ def rate(series, key):
     seconds = busy(series, "published") or busy(series, "received")
     if not any(second[key] for second in seconds):
         seconds = busy(series, key)
-    return sum(second[key] for second in seconds) / len(seconds) if seconds else None
+    # In runs of hours an entry is a step of several seconds.
+    secs = sum(second.get("spread", {}).get("secs", 1) for second in seconds)
+    return sum(second[key] for second in seconds) / secs if seconds else None
 
 
 def reasons(results):

@@ -159,7 +159,8 @@ fn measured_seconds(results: &Results) -> Vec<Second> {
         // What is told of second `n` happened between `n - 1` and `n`.
         let to = f64::from(second.at_secs);
         let mut measured = results.phases.iter().filter(|phase| phase.measured);
-        measured.any(|phase| phase.from_secs <= to - 1.0 && to <= phase.to_secs)
+        let from = to - f64::from(second.secs());
+        measured.any(|phase| phase.from_secs <= from && to <= phase.to_secs)
     };
     results.series.iter().filter(is_within).copied().collect()
 }
@@ -173,7 +174,8 @@ fn busy(series: &[Second], of: impl Fn(&Second) -> u64, cut: usize) -> &[Second]
 }
 
 fn average(seconds: &[Second], of: fn(&Second) -> u64) -> f64 {
-    seconds.iter().map(of).sum::<u64>() as f64 / seconds.len().max(1) as f64
+    let secs: u32 = seconds.iter().map(Second::secs).sum();
+    seconds.iter().map(of).sum::<u64>() as f64 / f64::from(secs.max(1))
 }
 
 /// What a line says of a run.

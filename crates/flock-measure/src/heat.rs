@@ -12,8 +12,23 @@ use super::histogram::{LatencyHistogram, LatencyKind};
 #[serde(deny_unknown_fields)]
 pub struct Heat {
     pub kind: LatencyKind,
-    /// Only seconds with a latency are here.
+    /// Only seconds with a latency are here; in a long run steps, as in the series.
     pub seconds: Vec<HeatSecond>,
+}
+
+impl Heat {
+    /// Joins neighbours that get the same name.
+    pub fn merge(&mut self, name: impl Fn(u32) -> u32) {
+        let mut merged: Vec<HeatSecond> = Vec::new();
+        for second in std::mem::take(&mut self.seconds) {
+            let at_secs = name(second.at_secs);
+            match merged.last_mut().filter(|last| last.at_secs == at_secs) {
+                Some(last) => last.add(&second.steps),
+                None => merged.push(HeatSecond { at_secs, ..second }),
+            }
+        }
+        self.seconds = merged;
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +50,15 @@ impl HeatSecond {
             }
         }
         Self { at_secs, steps }
+    }
+
+    fn add(&mut self, steps: &[(u8, u64)]) {
+        for (step, count) in steps {
+            match self.steps.binary_search_by_key(step, |(own, _)| *own) {
+                Ok(at) => self.steps[at].1 += count,
+                Err(at) => self.steps.insert(at, (*step, *count)),
+            }
+        }
     }
 }
 

@@ -74,11 +74,17 @@ impl LatencyHistogram {
     }
 
     pub fn merge(&mut self, other: &Self) {
+        if other.is_empty() {
+            return;
+        }
         // Both sides have the same bounds, so that adding cannot fail.
         let _ = self.inner.add(&other.inner);
     }
 
     pub fn clear(&mut self) {
+        if self.is_empty() {
+            return;
+        }
         self.inner.reset();
     }
 

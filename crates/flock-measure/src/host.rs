@@ -51,6 +51,30 @@ pub struct HostSample {
     pub memory_bytes: Option<u64>,
     pub threads: u32,
     pub descriptors: u64,
+    /// The most of one second, where a sample stands for a step of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_percent_max: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes_max: Option<u64>,
+}
+
+impl HostSample {
+    /// One sample for each step of `secs`: the last of them, with the average of CPU.
+    pub fn merged(samples: &[Self], secs: u32) -> Vec<Self> {
+        let index = |sample: &Self| (sample.at_secs / f64::from(secs)).ceil() as u64;
+        let tenth = |value: f64| (value * 10.0).round() / 10.0;
+        let merge = |step: &[Self]| {
+            let cpu: Vec<f64> = step.iter().filter_map(|sample| sample.cpu_percent).collect();
+            let average = cpu.iter().sum::<f64>() / cpu.len() as f64;
+            Self {
+                cpu_percent: (!cpu.is_empty()).then(|| tenth(average)),
+                cpu_percent_max: cpu.iter().copied().reduce(f64::max).map(tenth),
+                memory_bytes_max: step.iter().filter_map(|sample| sample.memory_bytes).max(),
+                ..step.last().copied().unwrap_or_default()
+            }
+        };
+        samples.chunk_by(|a, b| index(a) == index(b)).map(merge).collect()
+    }
 }
 
 /// May the figures be believed?

@@ -15,6 +15,7 @@ pub mod ledger;
 pub mod results;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
+pub mod series;
 pub mod service;
 pub mod stats;
 pub mod text;

@@ -11,6 +11,7 @@ use super::heat::Heat;
 pub use super::histogram::LatencySummary;
 use super::histogram::{LatencyHistogram, LatencyKind};
 pub use super::host::{Contention, HostLoad, HostSample, Validity};
+pub use super::series::{LatencyPoint, QosSecond, QosSeries, Second, StepSpread};
 
 /// The version of the JSON form, as `docs/flock/results.schema.json` describes it. It rises when a
 /// field changes its meaning, comes that a reader cannot do without, or goes. 1 was the form before
@@ -28,8 +29,11 @@ pub struct Results {
     /// The machine that the load came from (the commander's, when there were agents).
     pub machine: MachineInfo,
     pub totals: Totals,
-    /// One entry per second of the run, no gaps.
+    /// One entry per second of the run, or per step of several in a long run, no gaps.
     pub series: Vec<Second>,
+    /// The same by QoS, where the run used more than one.
+    #[serde(default)]
+    pub qos_series: Vec<QosSeries>,
     /// How the latencies lay second by second: one entry per kind that occurred, of end to end,
     /// publish acknowledged and connect.
     pub heat: Vec<Heat>,
@@ -92,6 +96,11 @@ impl Results {
         let missing = self.rate_search.as_ref().map_or(0, |search| search.missing_beyond);
         let lost = self.integrity.by_qos.iter().find(|count| count.qos == 0);
         missing.min(lost.map_or(0, |count| count.lost))
+    }
+
+    /// How long the steps of the series are, in seconds.
+    pub fn step_secs(&self) -> u32 {
+        self.series.iter().map(Second::secs).max().unwrap_or(1)
     }
 
     /// CPU of the broker per message received by subscribers, over the publishing phase.
@@ -311,6 +320,9 @@ pub struct Totals {
     pub publishes_repeated: u64,
     /// PUBACK, or PUBCOMP, with success.
     pub acknowledged: u64,
+    /// PUBACKs that clients sent, and that they received.
+    pub pubacks_sent: u64,
+    pub pubacks_received: u64,
     /// Acknowledged with reason 0x10, no matching subscribers.
     pub acknowledged_no_subscribers: u64,
     /// Acknowledged with an error code.
@@ -356,66 +368,6 @@ impl Totals {
 
     pub fn received_all(&self) -> u64 {
         self.received.iter().sum()
-    }
-}
-
-/// One second of the run. Counters are of this second; `connections` and `backlog` are as they
-/// stood at its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Second {
-    pub at_secs: u32,
-    pub connections: u64,
-    pub connects: u64,
-    pub connect_failures: u64,
-    pub disconnects: u64,
-    pub subscribes: u64,
-    /// What the open-loop schedule asked for.
-    pub scheduled: u64,
-    /// Publishers that had more to send at its end, whether or not they were connected.
-    #[serde(default)]
-    pub publishing: u64,
-    pub published: u64,
-    pub acknowledged: u64,
-    pub received: u64,
-    pub bytes_in: u64,
-    pub bytes_out: u64,
-    /// Published and, at the known fan-out, not received yet.
-    pub backlog: i64,
-    /// Gaps in what was received. Those of clients that were away count until the end, when it is
-    /// known what they were owed.
-    pub lost_so_far: u64,
-    pub duplicated_so_far: u64,
-    /// Latency of the messages that arrived in this second.
-    pub end_to_end: LatencyPoint,
-    pub publish_ack: LatencyPoint,
-    pub connect: LatencyPoint,
-    /// From requests to their answers.
-    #[serde(default)]
-    pub round_trip: LatencyPoint,
-    pub lateness_p99_us: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LatencyPoint {
-    pub count: u64,
-    pub average_us: f64,
-    pub p50_us: u64,
-    pub p90_us: u64,
-    pub p99_us: u64,
-    pub max_us: u64,
-}
-
-impl LatencyPoint {
-    pub fn of(histogram: &LatencyHistogram) -> Self {
-        let summary = histogram.summary();
-        Self {
-            count: summary.count,
-            average_us: summary.average_us,
-            p50_us: summary.p50_us,
-            p90_us: summary.p90_us,
-            p99_us: summary.p99_us,
-            max_us: summary.max_us,
-        }
     }
 }
 

@@ -1,5 +1,8 @@
 //! A made-up run with everything in it, for tests of reports.
 
+use std::sync::OnceLock;
+
+use crate::series::{LEVELS, SecondLatencies, StepLatencies, Steps};
 use crate::*;
 
 /// 60 seconds of 1,000 messages per second with a stall at 30 s; everything follows from `shift`.
@@ -48,6 +51,114 @@ pub fn results(shift: f64) -> Results {
             Phase { name: "publish".into(), from_secs: 5.0, to_secs: 60.0, measured: true },
         ],
         ..Results::default()
+    }
+}
+
+/// A day of 20 messages per second, half of them at QoS 1, in which the broker stops four times for
+/// [`STALL_SECS`]: a third of a step that is a long one.
+pub fn day() -> Results {
+    static DAY: OnceLock<Results> = OnceLock::new();
+    DAY.get_or_init(made_day).clone()
+}
+
+fn made_day() -> Results {
+    let mut results = results(1.0);
+    let (mut steps, mut levels) = (Steps::default(), <[Vec<QosSecond>; LEVELS]>::default());
+    results.series.clear();
+    results.heat = vec![Heat { kind: LatencyKind::EndToEnd, seconds: Vec::new() }];
+    results.totals = Totals { connections_max: 40, ..Totals::default() };
+    let busy = SecondOfDay::of(10, 0);
+    let after = SecondOfDay::of(10 + 10 * u64::from(STALL_SECS), 10_000_000);
+    for at_secs in 1..=DAY_SECS {
+        let since = at_secs % (DAY_SECS / 4);
+        let is_stalled = (1_000..1_000 + STALL_SECS).contains(&since);
+        let kind = if since == 1_000 + STALL_SECS { &after } else { &busy };
+        let second = kind.second(at_secs, is_stalled);
+        results.totals.published[0] += 10;
+        results.totals.published[1] += 10;
+        results.series.push(second);
+        let received = second.received / 2;
+        for (qos, level) in levels.iter_mut().take(2).enumerate() {
+            let point = if is_stalled { LatencyPoint::default() } else { kind.level };
+            results.totals.received[qos] += received;
+            level.push(QosSecond {
+                at_secs,
+                published: 10,
+                acknowledged: if qos == 1 { received } else { 0 },
+                received,
+                end_to_end: point,
+                publish_ack: if qos == 1 { point } else { LatencyPoint::default() },
+            });
+        }
+        if !is_stalled {
+            results.heat[0].seconds.push(HeatSecond { at_secs, ..kind.heat.clone() });
+            steps.add_second(at_secs, &kind.latencies);
+        }
+    }
+    results.qos_series = QosSeries::of(levels);
+    results.run.duration_secs = f64::from(DAY_SECS);
+    results.phases = vec![Phase {
+        name: "publish".into(),
+        from_secs: 0.0,
+        to_secs: f64::from(DAY_SECS),
+        measured: true,
+    }];
+    if let Some(load) = &mut results.broker_load {
+        load.samples = (0..DAY_SECS).map(|at| load_sample(at % 60, at)).collect();
+        results.tool_load.samples.clone_from(&load.samples);
+    }
+    steps.compact(&mut results);
+    results
+}
+
+/// What a second of the day has.
+struct SecondOfDay {
+    received: u64,
+    all: LatencyPoint,
+    level: LatencyPoint,
+    heat: HeatSecond,
+    latencies: StepLatencies,
+}
+
+impl SecondOfDay {
+    /// So many messages at each QoS, which took `us` and a little more.
+    fn of(messages: u64, us: u64) -> Self {
+        let mut second = SecondLatencies::default();
+        for n in 0..messages {
+            let us = us + 300 + n * n % 2_000;
+            second.end_to_end[0].record_micros_n(us, 1);
+            second.end_to_end[1].record_micros_n(us + 150, 1);
+            second.publish_ack[1].record_micros_n(us, 1);
+        }
+        second.lateness.record_micros_n(70, 2 * messages);
+        let all = second.all_end_to_end();
+        Self {
+            received: 2 * messages,
+            all: LatencyPoint::of(&all),
+            level: LatencyPoint::of(&second.end_to_end[1]),
+            heat: HeatSecond::of(0, &all),
+            latencies: StepLatencies::of(&second),
+        }
+    }
+
+    fn second(&self, at_secs: u32, is_stalled: bool) -> Second {
+        let received = if is_stalled { 0 } else { self.received };
+        Second {
+            at_secs,
+            connections: 40,
+            scheduled: 20,
+            published: 20,
+            acknowledged: received / 2,
+            received,
+            pubacks_sent: received / 2,
+            pubacks_received: received / 2,
+            bytes_in: received * 30,
+            bytes_out: 600,
+            end_to_end: if is_stalled { LatencyPoint::default() } else { self.all },
+            publish_ack: if is_stalled { LatencyPoint::default() } else { self.level },
+            lateness_p99_us: 70,
+            ..Second::default()
+        }
     }
 }
 
@@ -185,15 +296,19 @@ fn integrity() -> Integrity {
     }
 }
 
-fn broker_load(shift: f64) -> HostLoad {
-    let sample = |at: u32| HostSample {
-        at_secs: f64::from(at),
+/// The load at `at` seconds, as of the time `at_secs`.
+fn load_sample(at: u32, at_secs: u32) -> HostSample {
+    HostSample {
+        at_secs: f64::from(at_secs),
         cpu_percent: Some(if at < 5 { 12.0 } else { 34.0 + f64::from(at % 5) }),
         memory_bytes: Some(8_000_000 + u64::from(at.min(5)) * 900_000),
         ..HostSample::default()
-    };
+    }
+}
+
+fn broker_load(shift: f64) -> HostLoad {
     HostLoad {
-        samples: (0..60).map(sample).collect(),
+        samples: (0..60).map(|at| load_sample(at, at)).collect(),
         cpu_percent_average: 36.0,
         cpu_percent_max: 38.0,
         memory_bytes_average: 12_500_000.0,
@@ -206,3 +321,6 @@ fn broker_load(shift: f64) -> HostLoad {
 }
 
 const STALL_AT_SECS: u32 = 30;
+const DAY_SECS: u32 = 86_400;
+/// How long the broker of [`day`] stops.
+pub const STALL_SECS: u32 = 11;

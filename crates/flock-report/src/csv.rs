@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use flock_measure::Results;
 use flock_measure::text;
 
-/// One row per second; latencies in microseconds, broker load as sampled nearest before the
-/// second's end.
+/// One row per second, or per step of `secs` in a long run; latencies in microseconds, broker load
+/// as sampled nearest before its end.
 pub fn csv(results: &Results) -> String {
     let mut out = String::from(
-        "scenario,at_secs,connections,connects,connect_failures,disconnects,subscribes,scheduled,published,acknowledged,received,bytes_in,bytes_out,backlog,lost_so_far,duplicated_so_far,e2e_average_us,e2e_p50_us,e2e_p90_us,e2e_p99_us,e2e_max_us,ack_p50_us,ack_p99_us,connect_p50_us,connect_p99_us,lateness_p99_us,broker_cpu_percent,broker_memory_bytes\n",
+        "scenario,at_secs,secs,connections,connects,connect_failures,disconnects,subscribes,scheduled,published,acknowledged,received,pubacks_sent,pubacks_received,bytes_in,bytes_out,backlog,lost_so_far,duplicated_so_far,e2e_average_us,e2e_p50_us,e2e_p75_us,e2e_p90_us,e2e_p95_us,e2e_p99_us,e2e_max_us,ack_p50_us,ack_p99_us,connect_p50_us,connect_p99_us,lateness_p99_us,broker_cpu_percent,broker_memory_bytes\n",
     );
     let scenario = text::csv(&results.scenario.id);
     for second in &results.series {
@@ -25,8 +25,9 @@ pub fn csv(results: &Results) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "{scenario},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{:.1},{},{},{},{},{},{},{},{},{},{cpu},{memory}",
+            "{scenario},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{:.1},{},{},{},{},{},{},{},{},{},{},{},{cpu},{memory}",
             second.at_secs,
+            second.secs(),
             second.connections,
             second.connects,
             second.connect_failures,
@@ -36,6 +37,8 @@ pub fn csv(results: &Results) -> String {
             second.published,
             second.acknowledged,
             second.received,
+            second.pubacks_sent,
+            second.pubacks_received,
             second.bytes_in,
             second.bytes_out,
             second.backlog,
@@ -43,7 +46,9 @@ pub fn csv(results: &Results) -> String {
             second.duplicated_so_far,
             second.end_to_end.average_us,
             second.end_to_end.p50_us,
+            second.end_to_end.p75_us,
             second.end_to_end.p90_us,
+            second.end_to_end.p95_us,
             second.end_to_end.p99_us,
             second.end_to_end.max_us,
             second.publish_ack.p50_us,

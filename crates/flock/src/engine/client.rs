@@ -742,6 +742,7 @@ impl Client {
                 return;
             }
             extra.held_acks.pop_front();
+            ctx.tally.totals.pubacks_sent += u64::from(qos == QoS::AtLeastOnce);
             self.machine.acknowledge(packet_id, qos, &mut self.outbox);
         }
     }

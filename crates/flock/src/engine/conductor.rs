@@ -14,9 +14,10 @@ use super::script::{self, Action};
 use super::tally::{Tick, add_totals};
 use super::worker::Standing;
 use crate::faults::{BrokerProcess, Ensemble, FaultError};
+use flock_measure::series::{LEVELS, Steps};
 use flock_measure::{
     AgentInfo, FaultRecord, Heat, HeatSecond, LatencyHistogram, LatencyKind, LatencyPoint, Outcome,
-    Phase, Second, Service, Totals,
+    Phase, QosSecond, Second, Service, Totals,
 };
 use flock_model::{FOR_EVER_US, Fault, Length, Party};
 
@@ -60,6 +61,9 @@ pub struct Conductor<'a> {
     running: Running,
     pub(super) series: Vec<Second>,
     pub(super) heat: Vec<Heat>,
+    pub(super) steps: Steps,
+    /// By QoS.
+    pub(super) levels: [Vec<QosSecond>; LEVELS],
     pub(super) totals: Totals,
     pub(super) phases: Vec<Phase>,
     pub(super) faults: Vec<FaultRecord>,
@@ -165,6 +169,8 @@ impl<'a> Conductor<'a> {
             running: Running::default(),
             series: Vec::new(),
             heat: Vec::new(),
+            steps: Steps::default(),
+            levels: Default::default(),
             totals: Totals::default(),
             phases: Vec::new(),
             faults: Vec::new(),
@@ -481,8 +487,12 @@ impl<'a> Conductor<'a> {
     pub(super) fn on_tick(&mut self, tick: &Tick) {
         add_totals(&mut self.totals, &tick.totals);
         let asks = self.plan.any_asks;
-        self.recent.merge(if asks { &tick.round_trip } else { &tick.end_to_end });
-        self.recent_lateness.merge(&tick.lateness);
+        if asks {
+            self.recent.merge(&tick.latencies.round_trip);
+        } else {
+            tick.latencies.end_to_end.iter().for_each(|level| self.recent.merge(level));
+        }
+        self.recent_lateness.merge(&tick.latencies.lateness);
         for (second, bins) in &tick.served {
             self.service.note(*second, *bins);
         }
@@ -528,6 +538,9 @@ impl<'a> Conductor<'a> {
         let aside = totals.received_retained + totals.wills_received + totals.received_foreign;
         running.backlog +=
             tick.owed as i64 - totals.received_all() as i64 + aside as i64 + tick.duplicated as i64;
+        let latencies = &tick.latencies;
+        let end_to_end = latencies.all_end_to_end();
+        let publish_ack = latencies.all_publish_ack();
         let second = Second {
             at_secs,
             connections: running.connections.max(0) as u64,
@@ -540,16 +553,19 @@ impl<'a> Conductor<'a> {
             published: totals.published_all(),
             acknowledged: totals.acknowledged,
             received: totals.received_all(),
+            pubacks_sent: totals.pubacks_sent,
+            pubacks_received: totals.pubacks_received,
             bytes_in: totals.bytes_in,
             bytes_out: totals.bytes_out,
             backlog: running.backlog,
             lost_so_far: running.lost.max(0) as u64,
             duplicated_so_far: running.duplicated,
-            end_to_end: LatencyPoint::of(&tick.end_to_end),
-            publish_ack: LatencyPoint::of(&tick.publish_ack),
-            connect: LatencyPoint::of(&tick.connect),
-            round_trip: LatencyPoint::of(&tick.round_trip),
-            lateness_p99_us: tick.lateness.micros_at(99.0),
+            end_to_end: LatencyPoint::of(&end_to_end),
+            publish_ack: LatencyPoint::of(&publish_ack),
+            connect: LatencyPoint::of(&latencies.connect),
+            round_trip: LatencyPoint::of(&latencies.round_trip),
+            lateness_p99_us: latencies.lateness.micros_at(99.0),
+            spread: None,
         };
         self.totals.connections_max = self.totals.connections_max.max(second.connections);
         let unplanned = totals.connections_lost - totals.connections_cut;
@@ -560,7 +576,12 @@ impl<'a> Conductor<'a> {
             self.thread_cpu.push(gathered.thread_cpu_max);
         }
         self.series.push(second);
-        self.add_heat(at_secs, tick);
+        self.steps.add(at_secs, latencies);
+        self.add_levels(at_secs, tick);
+        self.add_heat(at_secs, LatencyKind::EndToEnd, &end_to_end);
+        self.add_heat(at_secs, LatencyKind::PublishAck, &publish_ack);
+        self.add_heat(at_secs, LatencyKind::Connect, &latencies.connect);
+        self.add_heat(at_secs, LatencyKind::RoundTrip, &latencies.round_trip);
         let broker = self.broker_load.as_ref().and_then(Sampler::last);
         let agents = self.pool.agents();
         (self.on_progress)(&Progress {
@@ -575,21 +596,31 @@ impl<'a> Conductor<'a> {
         });
     }
 
-    fn add_heat(&mut self, at_secs: u32, tick: &Tick) {
-        for (kind, histogram) in [
-            (LatencyKind::EndToEnd, &tick.end_to_end),
-            (LatencyKind::PublishAck, &tick.publish_ack),
-            (LatencyKind::Connect, &tick.connect),
-            (LatencyKind::RoundTrip, &tick.round_trip),
-        ] {
-            if histogram.is_empty() {
-                continue;
+    /// What happened at each QoS.
+    fn add_levels(&mut self, at_secs: u32, tick: &Tick) {
+        for (qos, level) in self.levels.iter_mut().enumerate() {
+            let second = QosSecond {
+                at_secs,
+                published: tick.totals.published[qos],
+                acknowledged: tick.latencies.publish_ack[qos].count(),
+                received: tick.totals.received[qos],
+                end_to_end: LatencyPoint::of(&tick.latencies.end_to_end[qos]),
+                publish_ack: LatencyPoint::of(&tick.latencies.publish_ack[qos]),
+            };
+            if !second.is_empty() {
+                level.push(second);
             }
-            let second = HeatSecond::of(at_secs, histogram);
-            match self.heat.iter_mut().find(|heat| heat.kind == kind) {
-                Some(heat) => heat.seconds.push(second),
-                None => self.heat.push(Heat { kind, seconds: vec![second] }),
-            }
+        }
+    }
+
+    fn add_heat(&mut self, at_secs: u32, kind: LatencyKind, histogram: &LatencyHistogram) {
+        if histogram.is_empty() {
+            return;
+        }
+        let second = HeatSecond::of(at_secs, histogram);
+        match self.heat.iter_mut().find(|heat| heat.kind == kind) {
+            Some(heat) => heat.seconds.push(second),
+            None => self.heat.push(Heat { kind, seconds: vec![second] }),
         }
     }
 
@@ -654,11 +685,7 @@ impl Gathered {
         sum.duplicated += tick.duplicated;
         sum.scheduled += tick.scheduled;
         sum.publishing += tick.publishing;
-        sum.end_to_end.merge(&tick.end_to_end);
-        sum.publish_ack.merge(&tick.publish_ack);
-        sum.connect.merge(&tick.connect);
-        sum.round_trip.merge(&tick.round_trip);
-        sum.lateness.merge(&tick.lateness);
+        sum.latencies.merge(&tick.latencies);
         if tick.wall_ns >= WALL_NS_MIN {
             let percent = tick.cpu_ns as f64 / tick.wall_ns as f64 * 100.0;
             self.thread_cpu_max = self.thread_cpu_max.max(percent);

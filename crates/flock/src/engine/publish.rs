@@ -410,6 +410,7 @@ impl Client {
         now_ns: u64,
         ctx: &mut Context,
     ) {
+        ctx.tally.totals.pubacks_received += u64::from(qos == QoS::AtLeastOnce);
         if flight.is_answer() {
             if reason.is_error() {
                 let text = format!("refused: {reason} (0x{:02X})", reason.0);

@@ -1,6 +1,6 @@
 //! What arrives at one client: what is counted of it, and held against what was sent.
 
-use codec::Publish;
+use codec::{Publish, QoS};
 
 use super::check::CLOCKS_APART_NS_MAX;
 use super::client::Client;
@@ -19,6 +19,8 @@ impl Client {
         self.claim(publish, ctx);
         if qos > 0 && self.machine.leaves_acks() {
             self.hold_ack(publish, now_ns, ctx);
+        } else {
+            ctx.tally.totals.pubacks_sent += u64::from(qos == 1);
         }
         if self.hear_answer(publish, now_ns, ctx) {
             return;
@@ -130,6 +132,7 @@ impl Client {
             .max()
             .unwrap_or(0);
         if delay_us == 0 {
+            ctx.tally.totals.pubacks_sent += u64::from(publish.qos == QoS::AtLeastOnce);
             self.machine.acknowledge(publish.packet_id, publish.qos, &mut self.outbox);
             return;
         }

@@ -20,8 +20,8 @@ use super::valid::validity;
 use crate::agent::{AgentError, RemotePool};
 use crate::faults::{BrokerProcess, Ensemble, EnsembleSpec, FaultError};
 use flock_measure::{
-    BrokerInfo, HostLoad, Latency, LatencyKind, Outcome, RESULTS_FORMAT, Results, RunInfo,
-    ScenarioInfo, Service, Timer, ToolInfo,
+    BrokerInfo, HostLoad, Latency, LatencyKind, Outcome, QosSeries, RESULTS_FORMAT, Results,
+    RunInfo, ScenarioInfo, Service, Timer, ToolInfo,
 };
 use flock_model::Scenario;
 use flock_model::scenario::words::words;
@@ -253,10 +253,12 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
     }
     results.series = std::mem::take(&mut conductor.series);
     results.heat = std::mem::take(&mut conductor.heat);
+    results.qos_series = QosSeries::of(std::mem::take(&mut conductor.levels));
     results.phases = std::mem::take(&mut conductor.phases);
     results.faults = std::mem::take(&mut conductor.faults);
     judge_faults(&mut results);
     judge_service(&mut results, &conductor.service);
+    conductor.steps.compact(&mut results);
     results
 }
 

@@ -6,6 +6,7 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::pool::Counting;
+use flock_measure::series::SecondLatencies;
 use flock_measure::service::{Bins, bin_of};
 use flock_measure::{ErrorCount, LatencyHistogram, LatencyKind, Totals};
 
@@ -21,7 +22,7 @@ pub struct Tally {
     owed_reported: u64,
     /// Per kind and QoS, over the whole run. Index: `kind * 3 + qos`.
     whole: Vec<Option<Box<LatencyHistogram>>>,
-    second: [LatencyHistogram; SECOND_KINDS.len()],
+    second: SecondLatencies,
     pub timers: Vec<LatencyHistogram>,
     errors: HashMap<(&'static str, String), (u64, String)>,
     lost_reported: i64,
@@ -87,12 +88,7 @@ pub struct Tick {
     /// Publishers that wanted to send at its end.
     #[serde(default)]
     pub publishing: u64,
-    pub end_to_end: LatencyHistogram,
-    pub publish_ack: LatencyHistogram,
-    pub connect: LatencyHistogram,
-    #[serde(default)]
-    pub round_trip: LatencyHistogram,
-    pub lateness: LatencyHistogram,
+    pub latencies: SecondLatencies,
     /// When acknowledgements came, by second.
     #[serde(default)]
     pub served: Vec<(u32, Bins)>,
@@ -113,7 +109,7 @@ impl Tally {
             owed: 0,
             owed_reported: 0,
             whole: (0..LatencyKind::ALL.len() * 3).map(|_| None).collect(),
-            second: std::array::from_fn(|_| LatencyHistogram::new()),
+            second: SecondLatencies::default(),
             timers: (0..timers).map(|_| LatencyHistogram::new()).collect(),
             errors: HashMap::new(),
             lost_reported: 0,
@@ -192,8 +188,8 @@ impl Tally {
                 .get_or_insert_with(Box::default)
                 .record_nanos(nanos);
         }
-        if let Some(at) = SECOND_KINDS.iter().position(|&wanted| wanted == kind) {
-            self.second[at].record_nanos(nanos);
+        if let Some(histogram) = self.second.of(kind, qos) {
+            histogram.record_nanos(nanos);
         }
     }
 
@@ -272,15 +268,6 @@ impl Tally {
 
     /// The second that ends now.
     pub fn tick(&mut self, at_secs: u32, seconds: f64, lost: i64, duplicated: u64) -> Tick {
-        let [end_to_end, publish_ack, connect, round_trip, lateness] = std::array::from_fn(|at| {
-            let taken = if self.second[at].is_empty() {
-                LatencyHistogram::new()
-            } else {
-                self.second[at].clone()
-            };
-            self.second[at].clear();
-            taken
-        });
         let tick = Tick {
             at_secs,
             totals: minus(&self.totals, &self.reported),
@@ -290,11 +277,7 @@ impl Tally {
             duplicated: duplicated - self.duplicated_reported,
             scheduled: self.demand.per_sec * seconds,
             publishing: self.demand.publishers,
-            end_to_end,
-            publish_ack,
-            connect,
-            round_trip,
-            lateness,
+            latencies: self.second.take(),
             served: std::mem::take(&mut self.served),
             in_flight: 0,
             cpu_ns: 0,
@@ -360,6 +343,7 @@ macro_rules! each_total {
             connections_lost, connections_cut, subscribes_ok, subscribes_failed, subscribes_lowered,
             unsubscribes_ok, unsubscribes_failed,
             publishes_scheduled, published_bytes, publishes_repeated, acknowledged,
+            pubacks_sent, pubacks_received,
             acknowledged_no_subscribers, publishes_refused, publishes_skipped, received_bytes,
             programs_cut_short, receives_failed, received_retained, received_foreign,
             received_foreign_live, received_early, wills_received, requests, answers_sent, answers,
@@ -394,13 +378,6 @@ pub fn add_totals(sum: &mut Totals, part: &Totals) {
     }
 }
 
-const SECOND_KINDS: [LatencyKind; 5] = [
-    LatencyKind::EndToEnd,
-    LatencyKind::PublishAck,
-    LatencyKind::Connect,
-    LatencyKind::RoundTrip,
-    LatencyKind::Lateness,
-];
 const REASONS_MAX: usize = 200;
 
 #[cfg(test)]

@@ -125,9 +125,29 @@ fn results_of_runs_are_as_the_schema_says() {
     let pid = broker.pid().to_string();
     let plain = run("MB-B1", &["--scale", "0.01", "--ramp", "100ms", "--duration", "2s"]);
     let watched = run("X-6", &["--scale", "0.01", "--speed", "10", "--pid", &pid]);
+    let mixed = ["--scale", "0.0002", "--ramp", "100ms", "--duration", "2s"];
+    let mixed = run("EG-1", &[&mixed[..], &["--warm-up", "0s"]].concat());
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!(all_breaches(&plain), [""; 0]);
+    assert_eq!(all_breaches(&mixed), [""; 0]);
     assert_eq!(all_breaches(&watched), [""; 0]);
+
+    // What happened at each QoS adds up to the whole; a run at one QoS does not say it twice.
+    assert_eq!(plain["qos_series"], json!([]));
+    let total = |value: &Value| value.as_u64().unwrap();
+    let levels = mixed["qos_series"].as_array().unwrap();
+    assert_eq!(levels.iter().map(|level| total(&level["qos"])).collect::<Vec<_>>(), [0, 1]);
+    for (qos, level) in levels.iter().enumerate() {
+        let seconds = level["seconds"].as_array().unwrap();
+        for count in ["published", "received"] {
+            let sum: u64 = seconds.iter().map(|second| total(&second[count])).sum();
+            assert_eq!(sum, total(&mixed["totals"][count][qos]), "{count} at QoS {qos}");
+            assert!(sum > 0, "{count} at QoS {qos}");
+        }
+    }
+    let totals = &mixed["totals"];
+    assert_eq!(totals["pubacks_sent"], totals["received"][1]);
+    assert_eq!(totals["pubacks_received"], totals["published"][1]);
 
     // The whole of the disclosure is there.
     assert_eq!(plain["scenario"]["overrides"]["duration"], "2s");
