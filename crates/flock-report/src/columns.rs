@@ -33,6 +33,14 @@ impl Column {
         }
     }
 
+    /// One end of a range beside such a figure.
+    pub(crate) fn show_end(&self, value: f64, cores: Option<f64>) -> String {
+        match (self.unit, cores) {
+            (Unit::Percent, Some(cores)) => self.unit.show(value / cores),
+            (unit, _) => unit.show(value),
+        }
+    }
+
     pub(crate) fn show_ours(&self, results: &Results) -> Option<String> {
         Some(self.show((self.ours)(results)?, own_cores(results)))
     }
@@ -106,7 +114,7 @@ fn connects_per_sec(results: &Results) -> Option<f64> {
     let first = busy.next()?;
     let last = busy.next_back().unwrap_or(first);
     let connects: u64 = results.series.iter().map(|second| second.connects).sum();
-    Some(connects as f64 / f64::from(last.at_secs - first.at_secs + 1))
+    Some(connects as f64 / f64::from(last.at_secs - first.at_secs + results.step_secs()))
 }
 
 pub(crate) const PUBLISHED: Column = column(

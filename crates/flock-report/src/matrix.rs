@@ -160,10 +160,12 @@ fn curve_chart(figure: &Column, matrix: &Matrix, across: &Axis, all: &[Done]) ->
     for line in &mut lines {
         line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
+    let of = if figure.unit == Unit::Percent { " (100 % is one core)" } else { "" };
+    let title = format!("{}{of}", figure.title);
     let chart = Chart {
         axis: Across::Labels(across.values.clone()),
         log: figure.unit == Unit::Micros,
-        ..Chart::over_time(figure.title, figure.unit, lines)
+        ..Chart::over_time(&title, figure.unit, lines)
     };
     chart.without_zeros().figure()
 }
@@ -240,7 +242,7 @@ fn median_cell(done: &Done, figure: &Column) -> Markup {
             None => (NONE),
         }
         @if let Some((low, high)) = interval {
-            br; small { (figure.unit.show(low)) " to " (figure.unit.show(high)) }
+            br; small { (figure.show_end(low, cores)) " to " (figure.show_end(high, cores)) }
         }
     }
 }

@@ -36,7 +36,7 @@ impl Beside {
     }
 
     /// Theirs below `rows`, which have a cell for each of [`COLUMNS`].
-    fn with(mut rows: Vec<Vec<String>>, all: &[Published], likeness: &Likeness) -> Self {
+    pub(super) fn with(mut rows: Vec<Vec<String>>, all: &[Published], likeness: &Likeness) -> Self {
         for figure in all {
             let cells = COLUMNS.map(|column| column.show_theirs(figure, likeness));
             rows.push(row(&figure.system, cells, hardware_words(figure)));

@@ -3,14 +3,18 @@
 
 use maud::{Markup, html};
 
+use super::bars::Bars;
 use super::strip::{Row, Strip};
 use super::table::{
-    COLUMNS, Column, RATIOS_NOTE, is_valid, names, obstacles, ratio_of, ratio_parts, remarks,
-    valid_values,
+    COLUMNS, RATIOS_NOTE, is_shown, is_valid, names, obstacles, ratio_of, ratio_parts, remarks,
+    valid_values, valid_words,
 };
 use super::{Cell, Conduct};
 use crate::chart::{Chart, Line};
+use crate::columns::{self, Column, own_cores};
+use crate::likeness::Likeness;
 use crate::page::{self as parts, details, note, pairs};
+use crate::published::{Beside, HARDWARE_DIFFERS, published};
 use crate::{clients_words, machine_words, overrides_words, percentile_points, surroundings_words};
 use flock_measure::figures::{Verdict, headline};
 use flock_measure::stats::Spread;
@@ -29,16 +33,25 @@ pub fn page(cells: &[&Cell], conduct: &Conduct, link: &dyn Fn(&Cell) -> String) 
     let all: Rounds<'_> = brokers.into_iter().map(|broker| (broker, of(broker))).collect();
     let body = html! {
         (header(scenario, &all, any, conduct))
+        h2 { "Results" }
+        p {
+            "Medians of the valid rounds, with minimum and maximum. CPU is per cent of all cores \
+                 of the machine."
+        }
+        (medians("", &RESULTS, &all))
+        (medians("Latency", &LATENCIES, &all))
+        h3 { "Charts" }
+        (parts::charts(result_charts(&all)))
+        (ratios(&all))
+        @if let Some(results) = any { (beside(results)) }
         h2 { "Every round" }
         p {
             "Each point is a round; hollow points are not valid and not part of any figure. The \
                  line is the median of the valid rounds, the bar their range."
         }
-        (parts::charts(COLUMNS.iter().map(|column| strip(column, &all))))
+        (parts::charts(STRIPS.iter().map(|column| strip(column, &all))))
         (percentiles(&all))
-        h2 { "Figures" }
-        (figures(&all, link))
-        (note(RATIOS_NOTE))
+        (rounds_table(&all, link))
         @if let Some(results) = any { (conditions(results, conduct)) }
         h2 { "Brokers" }
         @for (name, rounds) in &all { (broker(name, rounds)) }
@@ -71,8 +84,8 @@ fn header(scenario: &str, all: &Rounds<'_>, any: Option<&Results>, conduct: &Con
     }
     verdicts.extend(obstacles(all).into_iter().map(|words| (Verdict::Bad, words)));
     for (broker, rounds) in all {
-        let (valid, words) = valid_words(rounds);
-        verdicts.push((Verdict::of(valid), format!("{broker}: {words}")));
+        let is_valid = rounds.iter().all(|cell| is_valid(cell));
+        verdicts.push((Verdict::of(is_valid), format!("{broker}: {}", valid_words(rounds))));
     }
     html! {
         (parts::header(&kicker, &format!("{scenario}: {title}"), &lead))
@@ -80,24 +93,127 @@ fn header(scenario: &str, all: &Rounds<'_>, any: Option<&Results>, conduct: &Con
     }
 }
 
-/// Whether all are valid, and how many.
-fn valid_words(rounds: &[&Cell]) -> (bool, String) {
-    let valid = rounds.iter().filter(|cell| is_valid(cell)).count();
-    (valid == rounds.len(), format!("{valid} of {} rounds valid", rounds.len()))
+/// The medians in the form of the published tables: a row for each broker.
+fn medians(name: &str, columns: &[&Column], all: &Rounds<'_>) -> Markup {
+    let columns: Vec<&&Column> = columns.iter().filter(|column| is_shown(column, all)).collect();
+    html! {
+        @if !columns.is_empty() {
+            @if !name.is_empty() { h3 { (name) } }
+            div.scroll {
+                table.rounds {
+                    thead {
+                        tr {
+                            th { "Broker" }
+                            @for column in &columns { th { (column.name) } }
+                        }
+                    }
+                    tbody {
+                        @for (broker, rounds) in all {
+                            tr {
+                                td { (broker) br; small { (valid_words(rounds)) } }
+                                @for column in &columns { td { (median(column, rounds)) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn median(column: &Column, rounds: &[&Cell]) -> Markup {
+    let cores = rounds.iter().find_map(|cell| own_cores(cell.results.as_ref().ok()?));
+    html! {
+        @if let Some(spread) = Spread::of(&valid_values(column, rounds)) {
+            (column.show(spread.median, cores))
+            @if spread.least < spread.most {
+                br;
+                small {
+                    (column.show_end(spread.least, cores)) " to "
+                    (column.show_end(spread.most, cores))
+                }
+            }
+        } @else { "–" }
+    }
+}
+
+fn result_charts(all: &Rounds<'_>) -> impl Iterator<Item = Markup> {
+    let brokers: Vec<String> = all.iter().map(|(broker, _)| (*broker).to_owned()).collect();
+    let mut results = all.iter().flat_map(|(_, rounds)| rounds);
+    let cores = results.find_map(|cell| own_cores(cell.results.as_ref().ok()?));
+    let median = |column: &Column, rounds: &[&Cell]| {
+        Spread::of(&valid_values(column, rounds)).map(|spread| spread.median)
+    };
+    CHARTS.iter().map(move |(title, columns)| {
+        let of = |column: &'static Column| {
+            (column, all.iter().map(|(_, rounds)| median(column, rounds)).collect())
+        };
+        let groups = columns.iter().map(|column| of(column)).collect();
+        Bars { title, brokers: &brokers, groups, cores }.figure()
+    })
+}
+
+/// How the others stand to the first broker; nothing where no ratio can be told.
+fn ratios(all: &Rounds<'_>) -> Markup {
+    let Some(((base, of_base), others)) = all.split_first() else { return Markup::default() };
+    let has_ratio = |column: &&&Column| {
+        others.iter().any(|(_, rounds)| ratio_of(column, of_base, rounds).is_some())
+    };
+    let columns: Vec<&&Column> = COLUMNS.iter().filter(has_ratio).collect();
+    html! {
+        @if !columns.is_empty() {
+            h3 { "Ratios to " (base) }
+            div.scroll {
+                table.rounds {
+                    thead {
+                        tr {
+                            th { "Figure" }
+                            @for (broker, _) in others { th { (broker) " / " (base) } }
+                        }
+                    }
+                    tbody {
+                        @for column in columns {
+                            tr {
+                                td { (column.title) }
+                                @for (_, rounds) in others {
+                                    td { (ratio(column, of_base, rounds)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            (note(RATIOS_NOTE))
+        }
+    }
+}
+
+/// What was published for the scenario, apart from ours.
+fn beside(results: &Results) -> Markup {
+    let all = published(results);
+    let theirs = Beside::with(Vec::new(), &all, &Likeness::of(results));
+    html! {
+        @if !all.is_empty() {
+            h2 { "Published results for reference" }
+            p { (HARDWARE_DIFFERS) }
+            @if !theirs.difference.is_empty() { p { (theirs.difference) } }
+            (parts::table_with(Some("notes"), &theirs.head, &theirs.rows, false))
+        }
+    }
 }
 
 /// One figure, with every round as a point.
 fn strip(column: &Column, all: &Rounds<'_>) -> Markup {
     let point = |cell: &&Cell| {
         let results = cell.results.as_ref().ok()?;
-        Some(((column.of)(results)?, is_valid(cell)))
+        Some(((column.ours)(results)?, is_valid(cell)))
     };
     let row = |(broker, rounds): &(&str, Vec<&Cell>)| Row {
         name: (*broker).to_owned(),
         points: rounds.iter().filter_map(point).collect(),
     };
     let rows = all.iter().map(row).collect();
-    Strip { title: column.title, digits: column.digits, rows }.figure()
+    Strip { title: column.title, unit: column.unit, rows }.figure()
 }
 
 /// Latency against the percentile: all valid rounds of a broker together.
@@ -132,9 +248,9 @@ fn percentiles(all: &Rounds<'_>) -> Markup {
     html! { @for kind in kinds { (parts::charts([chart(kind).figure()])) } }
 }
 
-/// The table: every round with the way to its report, the medians, and how the others stand to the
-/// first broker.
-fn figures(all: &Rounds<'_>, link: &dyn Fn(&Cell) -> String) -> Markup {
+/// Every round, with the way to its report.
+fn rounds_table(all: &Rounds<'_>, link: &dyn Fn(&Cell) -> String) -> Markup {
+    let columns: Vec<&&Column> = STRIPS.iter().filter(|column| is_shown(column, all)).collect();
     html! {
         div.scroll {
             table.rounds {
@@ -142,24 +258,13 @@ fn figures(all: &Rounds<'_>, link: &dyn Fn(&Cell) -> String) -> Markup {
                     tr {
                         th { "Broker" }
                         th.text { "Round" }
-                        @for column in &COLUMNS { th { (column.name) } }
+                        @for column in &columns { th { (column.name) } }
                         th.text { "Remarks" }
                     }
                 }
                 tbody {
-                    @for (broker, rounds) in all {
-                        @for cell in rounds { (round(cell, link)) }
-                        (median(broker, rounds))
-                    }
-                    @if let Some(((base, of_base), others)) = all.split_first() {
-                        @for (broker, rounds) in others {
-                            tr {
-                                td { (broker) " / " (base) }
-                                td.text { "ratio" }
-                                @for column in &COLUMNS { td { (ratio(column, of_base, rounds)) } }
-                                td {}
-                            }
-                        }
+                    @for cell in all.iter().flat_map(|(_, rounds)| rounds) {
+                        (round(cell, &columns, link))
                     }
                 }
             }
@@ -167,41 +272,19 @@ fn figures(all: &Rounds<'_>, link: &dyn Fn(&Cell) -> String) -> Markup {
     }
 }
 
-fn round(cell: &Cell, link: &dyn Fn(&Cell) -> String) -> Markup {
+fn round(cell: &Cell, columns: &[&&Column], link: &dyn Fn(&Cell) -> String) -> Markup {
     let number = cell.round + 1;
-    let shown = |column: &Column| {
-        let value = (column.of)(cell.results.as_ref().ok()?)?;
-        Some(text::fixed(value, column.digits))
-    };
+    let shown = |column: &Column| column.show_ours(cell.results.as_ref().ok()?);
     html! {
         tr {
             td { (cell.broker) }
             td.text {
                 @if cell.results.is_ok() { a href=(link(cell)) { (number) } } @else { (number) }
             }
-            @for column in &COLUMNS { td { (shown(column).as_deref().unwrap_or("–")) } }
+            @for column in columns { td { (shown(column).as_deref().unwrap_or("–")) } }
             td.text {
                 @match &cell.results { Ok(results) => (remarks(results)), Err(why) => (why) }
             }
-        }
-    }
-}
-
-fn median(broker: &str, rounds: &[&Cell]) -> Markup {
-    html! {
-        tr.ours {
-            td { (broker) }
-            td.text { "median" }
-            @for column in &COLUMNS {
-                @let fixed = |value| text::fixed(value, column.digits);
-                td {
-                    @if let Some(spread) = Spread::of(&valid_values(column, rounds)) {
-                        (fixed(spread.median)) br;
-                        small { (fixed(spread.least)) " to " (fixed(spread.most)) }
-                    } @else { "–" }
-                }
-            }
-            td.text { (valid_words(rounds).1) }
         }
     }
 }
@@ -260,6 +343,50 @@ fn broker(name: &str, rounds: &[&Cell]) -> Markup {
     }
 }
 
+/// The table of the published comparison, and what it has no column for.
+const RESULTS: [&Column; 10] = [
+    &columns::PUBLISHED,
+    &columns::RECEIVED,
+    &columns::CONNECTS,
+    &columns::AVERAGE,
+    &columns::CPU_MAX,
+    &columns::CPU_AVERAGE,
+    &columns::CPU_COST,
+    &columns::MEMORY_MAX,
+    &columns::MEMORY_AVERAGE,
+    &columns::LOST,
+];
+const LATENCIES: [&Column; 5] =
+    [&columns::P50, &columns::P75, &columns::P90, &columns::P95, &columns::P99];
+const CHARTS: [(&str, &[&Column]); 4] = [
+    ("Rate", &[&columns::PUBLISHED, &columns::RECEIVED, &columns::CONNECTS]),
+    (
+        "Latency",
+        &[
+            &columns::AVERAGE,
+            &columns::P50,
+            &columns::P75,
+            &columns::P90,
+            &columns::P95,
+            &columns::P99,
+        ],
+    ),
+    ("Broker CPU", &[&columns::CPU_MAX, &columns::CPU_AVERAGE]),
+    ("Broker memory", &[&columns::MEMORY_MAX, &columns::MEMORY_AVERAGE]),
+];
+/// Figures of which every round is drawn and listed.
+const STRIPS: [&Column; 9] = [
+    &columns::PUBLISHED,
+    &columns::RECEIVED,
+    &columns::CONNECTS,
+    &columns::AVERAGE,
+    &columns::P50,
+    &columns::P99,
+    &columns::CPU_COST,
+    &columns::MEMORY_MAX,
+    &columns::LOST,
+];
+
 const ANECDOTE: &str = "one round does not show the noise";
 
 #[cfg(test)]
@@ -299,21 +426,22 @@ mod tests {
             "governor performance",
             "3 rounds of 60 s",
             "<a href=\"1-a&lt;b.html\">2</a>",
-            "a&lt;b: 2 of 3 rounds valid",
-            "other: 0 of 1 rounds valid",
+            "a&lt;b: 2 of 3 valid",
+            "other: 0 of 1 valid",
             "did not start",
             "a&lt;b writes nothing",
             "broker -c broker.conf",
             "listener 1883",
             "duration 55s",
             "55s, measured",
-            "38.01<br><small>36.20 to 39.82</small>",
+            "38.0 us<br><small>36.2 us to 39.8 us</small>",
             "NOT VALID",
             "All valid rounds of a&lt;b together",
         ] {
             assert!(html.contains(part), "{part} is missing");
         }
-        assert_eq!(html.matches("<circle class=\"k0 hollow\"").count(), COLUMNS.len());
+        let drawn = STRIPS.iter().filter(|column| column.key != "connects_per_sec").count();
+        assert_eq!(html.matches("<circle class=\"k0 hollow\"").count(), drawn);
         assert!(!html.contains("NaN") && !html.contains("a<b"));
         assert_eq!(html.matches("<table").count(), html.matches("</table>").count());
     }

@@ -3,14 +3,14 @@
 
 use maud::{Markup, html};
 
+use crate::chart::Unit;
 use crate::drawing::{self, COLOURS, Scale, WIDTH, px, upright};
 use flock_measure::stats::Spread;
-use flock_measure::text;
 
 /// One figure, of all brokers.
 pub(super) struct Strip<'a> {
     pub title: &'a str,
-    pub digits: usize,
+    pub unit: Unit,
     pub rows: Vec<Row>,
 }
 
@@ -30,15 +30,29 @@ impl Strip<'_> {
         }
         let scale = scale(all().filter(|value| *value > 0.0).fold(f64::MAX, f64::min), most);
         let floor = TOP + ROW * self.rows.len() as f64;
+        let ticks = scale.ticks(drawing::nice_step(scale.to));
+        let named = self.named(&ticks);
         let content = html! {
-            @for value in scale.ticks(drawing::nice_step(scale.to)) {
+            @for (n, value) in ticks.into_iter().enumerate() {
                 (upright("grid", x(&scale, value), (TOP, floor)))
-                text class="x" x=(px(x(&scale, value))) y=(floor + LABEL) { (text::number(value)) }
+                @if n % named == 0 {
+                    text class="x" x=(px(x(&scale, value))) y=(floor + LABEL) {
+                        (self.unit.show(value))
+                    }
+                }
             }
             @for (n, row) in self.rows.iter().enumerate() { (self.draw(n, row, &scale)) }
         };
         let drawing = drawing::svg(self.title, floor + BOTTOM, &content);
         drawing::figure("strip", self.title, &[], &drawing, "")
+    }
+
+    /// Every how many-th value can be written without touching its neighbours, also in the large
+    /// letters of a narrow page.
+    fn named(&self, ticks: &[f64]) -> usize {
+        let longest = ticks.iter().map(|value| self.unit.show(*value).len()).max().unwrap_or(0);
+        let step = (WIDTH - LEFT - RIGHT) / ticks.len().saturating_sub(1).max(1) as f64;
+        ((longest + 1) as f64 * LETTER / step).ceil().max(1.0) as usize
     }
 
     fn draw(&self, n: usize, row: &Row, scale: &Scale) -> Markup {
@@ -53,11 +67,11 @@ impl Strip<'_> {
                 rect class={ "k" (colour) " spread" } x=(px(x(least))) y=(px(y - SPREAD / 2.0))
                     width=(px(x(most) - x(least))) height=(SPREAD) {}
                 (upright(&format!("c{colour} median"), x(median), (y - SPREAD, y + SPREAD)))
-                text class="value" x=(WIDTH) y=(px(y + 4.0)) { (text::fixed(median, self.digits)) }
+                text class="value" x=(WIDTH) y=(px(y + 4.0)) { (self.unit.show(median)) }
             }
             @for (value, is_valid) in &row.points {
                 circle class={ "k" (colour) @if !is_valid { " hollow" } } cx=(px(x(*value)))
-                    cy=(px(y)) r="4" { title { (format_args!("{value:.*}", self.digits)) } }
+                    cy=(px(y)) r="4" { title { (self.unit.show(*value)) } }
             }
         }
     }
@@ -75,12 +89,14 @@ fn x(scale: &Scale, value: f64) -> f64 {
     LEFT + scale.part(value) * (WIDTH - LEFT - RIGHT)
 }
 
-const LEFT: f64 = 150.0;
-const RIGHT: f64 = 86.0;
+const LEFT: f64 = 164.0;
+const RIGHT: f64 = 104.0;
 const TOP: f64 = 6.0;
 const BOTTOM: f64 = 26.0;
 /// From the last row to the values below it.
 const LABEL: f64 = 18.0;
+/// The width of one on a narrow page.
+const LETTER: f64 = 9.5;
 const ROW: f64 = 30.0;
 const SPREAD: f64 = 10.0;
 /// Farther apart than this, the smaller ones would lie on one another.
@@ -92,7 +108,9 @@ mod tests {
 
     fn strip(rows: &[&[(f64, bool)]]) -> String {
         let row = |points: &&[(f64, bool)]| Row { name: "b".into(), points: points.to_vec() };
-        Strip { title: "t", digits: 1, rows: rows.iter().map(row).collect() }.figure().into_string()
+        Strip { title: "t", unit: Unit::Count, rows: rows.iter().map(row).collect() }
+            .figure()
+            .into_string()
     }
 
     #[test]
@@ -100,13 +118,21 @@ mod tests {
         let drawn = strip(&[&[(1.0, true), (9.0, false), (3.0, true), (2.0, true)]]);
         assert_eq!(drawn.matches("<circle").count(), 4);
         assert_eq!(drawn.matches("hollow").count(), 1);
-        assert!(drawn.contains(">2.0</text>"), "{drawn}");
+        assert!(drawn.contains(">2</text>"), "{drawn}");
     }
 
     #[test]
     fn without_a_valid_round_there_is_no_median_and_of_nothing_no_strip() {
         assert!(!strip(&[&[(1.0, false)]]).contains("median"));
         assert_eq!(strip(&[&[(0.0, true)], &[]]), "");
+    }
+
+    #[test]
+    fn values_below_a_strip_do_not_touch() {
+        let strip = Strip { title: "t", unit: Unit::PerSecond, rows: Vec::new() };
+        assert_eq!(strip.named(&[0.0, 5.0, 10.0]), 1);
+        let wide: Vec<f64> = (0..6).map(|n| f64::from(n) * 2_000_000.0).collect();
+        assert_eq!(strip.named(&wide), 2);
     }
 
     #[test]

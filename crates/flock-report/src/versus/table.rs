@@ -5,12 +5,14 @@ use std::fmt::Write as _;
 
 use super::Cell;
 use crate::alike::unlike;
-use flock_measure::figures::{Figures, headline};
+use crate::chart::Unit;
+use crate::columns::{self, Column, own_cores};
+use flock_measure::figures::headline;
 use flock_measure::stats::{Noise, Ratio, Spread};
 use flock_measure::{Due, Results};
 
-/// A Markdown table per scenario. What is not valid is shown and stands in no median; a broker
-/// without a valid round has no figure.
+/// Two Markdown tables per scenario: the figures of the brokers side by side, and every round. What
+/// is not valid is shown and stands in no median; a broker without a valid round has no figure.
 pub fn table(cells: &[Cell]) -> String {
     let mut text = String::new();
     for scenario in names(cells.iter(), |cell| &cell.scenario) {
@@ -23,35 +25,72 @@ pub fn table(cells: &[Cell]) -> String {
         for words in obstacles(&all) {
             let _ = writeln!(text, "{words}\n");
         }
-        text.push_str(&head());
-        for (broker, rounds) in &all {
-            for cell in rounds {
-                text.push_str(&round(cell));
-            }
-            text.push_str(&median(broker, rounds));
+        text.push_str(&medians(&all));
+        text.push('\n');
+        text.push_str(&row("round", ROUND_COLUMNS.iter().map(|column| column.name), "remarks"));
+        text.push_str(&rule(ROUND_COLUMNS.len() + 2));
+        for cell in all.iter().flat_map(|(_, rounds)| rounds) {
+            text.push_str(&round(cell));
         }
-        text.push_str(&ratios(&all));
         text.push('\n');
     }
     text
 }
 
-/// A row for each broker but the first, to which the ratios are.
-fn ratios(all: &[(&str, Vec<&Cell>)]) -> String {
+/// A column for each broker, and one for each ratio to the first of them.
+fn medians(all: &[(&str, Vec<&Cell>)]) -> String {
     let Some(((base, of_base), others)) = all.split_first() else { return String::new() };
-    let mut text = String::new();
-    for (broker, rounds) in others {
-        let each = COLUMNS.each_ref().map(|column| {
+    let mut head: Vec<String> = all.iter().map(|(broker, rounds)| named(broker, rounds)).collect();
+    head.extend(others.iter().map(|(broker, _)| format!("{broker} / {base}")));
+    let mut text = row("", head.iter().map(String::as_str), "");
+    text.push_str(&rule(head.len() + 1));
+    let counts = all.iter().map(|(_, rounds)| valid_words(rounds));
+    let counts: Vec<String> = counts.chain(others.iter().map(|_| String::new())).collect();
+    text.push_str(&row("rounds", counts.iter().map(String::as_str), ""));
+    for column in COLUMNS.iter().filter(|column| is_shown(column, all)) {
+        let medians = all.iter().map(|(_, rounds)| median(column, rounds));
+        let ratio = |rounds: &Vec<&Cell>| {
             let ratio = ratio_of(column, of_base, rounds);
             ratio.map_or_else(|| "-".to_owned(), |ratio| ratio_words(&ratio))
-        });
-        let _ = writeln!(text, "| {broker} / {base} | {} | |", each.join(" | "));
+        };
+        let cells: Vec<String> =
+            medians.chain(others.iter().map(|(_, rounds)| ratio(rounds))).collect();
+        text.push_str(&row(column.title, cells.iter().map(String::as_str), ""));
     }
-    let are_told = text.contains("x (");
-    if are_told {
+    if text.contains("x (") {
         let _ = write!(text, "\n{RATIOS_NOTE}\n");
     }
     text
+}
+
+/// A line of a Markdown table; `last` is left out where it is empty.
+fn row<'a>(first: &'a str, cells: impl Iterator<Item = &'a str>, last: &'a str) -> String {
+    let last = Some(last).filter(|last| !last.is_empty());
+    let cells: Vec<&str> = std::iter::once(first).chain(cells).chain(last).collect();
+    format!("| {} |\n", cells.join(" | "))
+}
+
+fn rule(columns: usize) -> String {
+    format!("|{}\n", "---|".repeat(columns))
+}
+
+/// `mosquitto 2.0.11`, as far as it ran.
+pub(super) fn named(broker: &str, rounds: &[&Cell]) -> String {
+    let version = rounds.iter().find_map(|cell| cell.results.as_ref().ok());
+    let version = version.map_or("", |results| results.broker.version.as_str());
+    format!("{broker} {version}").trim().to_owned()
+}
+
+/// `4 of 5 valid`.
+pub(super) fn valid_words(rounds: &[&Cell]) -> String {
+    let valid = rounds.iter().filter(|cell| is_valid(cell)).count();
+    format!("{valid} of {} valid", rounds.len())
+}
+
+/// Whether any round has such a figure.
+pub(super) fn is_shown(column: &Column, all: &[(&str, Vec<&Cell>)]) -> bool {
+    let rounds = || all.iter().flat_map(|(_, rounds)| rounds);
+    rounds().any(|cell| cell.results.as_ref().is_ok_and(|r| (column.ours)(r).is_some()))
 }
 
 fn valid<'a>(cell: &&'a Cell) -> Option<&'a Results> {
@@ -72,9 +111,12 @@ pub(super) fn obstacles(all: &[(&str, Vec<&Cell>)]) -> Vec<String> {
 pub(super) fn ratio_of(column: &Column, base: &[&Cell], other: &[&Cell]) -> Option<Ratio> {
     let all: Vec<&Results> = [base, other].into_iter().flatten().filter_map(valid).collect();
     // Their connects are not to be divided by others' messages.
-    let is_latency = column.name.starts_with('p') && column.name.ends_with(" ms");
+    let is_latency = column.unit == Unit::Micros;
     let is_of_one_kind = all.windows(2).all(|pair| headline(pair[0]) == headline(pair[1]));
-    if column.name == LOST || !unlike(&all).is_empty() || (is_latency && !is_of_one_kind) {
+    if column.key == columns::LOST.key
+        || !unlike(&all).is_empty()
+        || (is_latency && !is_of_one_kind)
+    {
         return None;
     }
     Ratio::of(&valid_values(column, base), &valid_values(column, other))
@@ -94,15 +136,6 @@ pub(super) fn ratio_parts(ratio: &Ratio) -> (String, bool, String) {
 fn ratio_words(ratio: &Ratio) -> String {
     let (words, is_beyond, rest) = ratio_parts(ratio);
     if is_beyond { format!("**{words}**{rest}") } else { words + &rest }
-}
-
-fn head() -> String {
-    let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
-    format!(
-        "| broker | {} | remarks |\n|---|{}---|\n",
-        names.join(" | "),
-        "---|".repeat(COLUMNS.len())
-    )
 }
 
 /// Whether each broker has a valid round of each scenario: otherwise there is nothing to compare.
@@ -133,83 +166,64 @@ pub(super) fn names<'a>(
     names
 }
 
-/// A column with a figure.
-pub(super) struct Column {
-    /// In the printed table, and on the page.
-    pub name: &'static str,
-    pub title: &'static str,
-    pub digits: usize,
-    pub of: fn(&Results) -> Option<f64>,
-}
-
-const fn column(
-    name: &'static str,
-    title: &'static str,
-    digits: usize,
-    of: fn(&Results) -> Option<f64>,
-) -> Column {
-    Column { name, title, digits, of }
-}
-
-pub(super) const COLUMNS: [Column; 8] = [
-    column("published/s", "Published per second", 0, |r| Figures::of(r).published_per_sec),
-    column("received/s", "Received per second", 0, |r| Figures::of(r).received_per_sec),
-    column("p50 ms", "Latency p50, ms", 2, |r| Figures::of(r).p50_us.map(|us| us / 1e3)),
-    column("p95 ms", "Latency p95, ms", 2, |r| Figures::of(r).p95_us.map(|us| us / 1e3)),
-    column("p99 ms", "Latency p99, ms", 2, |r| Figures::of(r).p99_us.map(|us| us / 1e3)),
-    column("CPU us per message", "CPU us per message", 2, cpu_us),
-    column("memory MB", "Memory, MB at most", 1, |r| {
-        Figures::of(r).memory_max_bytes.map(|bytes| bytes / 1e6)
-    }),
-    column(LOST, "Lost", 0, |r| Some(Figures::of(r).lost as f64)),
+/// All figures, in the order of the published tables.
+pub(super) const COLUMNS: [&Column; 15] = [
+    &columns::PUBLISHED,
+    &columns::RECEIVED,
+    &columns::CONNECTS,
+    &columns::AVERAGE,
+    &columns::P50,
+    &columns::P75,
+    &columns::P90,
+    &columns::P95,
+    &columns::P99,
+    &columns::CPU_MAX,
+    &columns::CPU_AVERAGE,
+    &columns::CPU_COST,
+    &columns::MEMORY_MAX,
+    &columns::MEMORY_AVERAGE,
+    &columns::LOST,
 ];
 
-/// Per connect where there are no messages.
-fn cpu_us(results: &Results) -> Option<f64> {
-    let load = results.broker_load.as_ref()?;
-    load.cpu_us_per_message.or(load.cpu_us_per_connect)
-}
+/// What is told of each round in the printed table; its own report has the rest.
+const ROUND_COLUMNS: [&Column; 6] = [
+    &columns::RECEIVED,
+    &columns::P50,
+    &columns::P99,
+    &columns::CPU_COST,
+    &columns::MEMORY_MAX,
+    &columns::LOST,
+];
 
 pub(super) fn valid_values(column: &Column, rounds: &[&Cell]) -> Vec<f64> {
-    let valid = rounds.iter().filter(|cell| is_valid(cell));
-    valid.filter_map(|cell| (column.of)(cell.results.as_ref().ok()?)).collect()
+    rounds.iter().filter_map(valid).filter_map(column.ours).collect()
 }
 
 fn round(cell: &Cell) -> String {
-    let number = cell.round + 1;
-    let results = match &cell.results {
-        Ok(results) => results,
-        Err(why) => {
-            let empty = " |".repeat(COLUMNS.len());
-            return format!("| {}, round {number} |{empty} {} |\n", cell.broker, one_line(why));
+    let first = format!("{} {}", cell.broker, cell.round + 1);
+    match &cell.results {
+        Ok(results) => {
+            let shown = |column: &&Column| column.show_ours(results).unwrap_or_else(|| "-".into());
+            let cells: Vec<String> = ROUND_COLUMNS.iter().map(shown).collect();
+            row(&first, cells.iter().map(String::as_str), &remarks(results))
         }
-    };
-    let all = COLUMNS.each_ref().map(|column| shown((column.of)(results), column.digits));
-    let (broker, version) = (&cell.broker, &results.broker.version);
-    format!(
-        "| {} , round {number} | {} | {} |\n",
-        format!("{broker} {version}").trim(),
-        all.join(" | "),
-        remarks(results)
-    )
-    .replacen(" ,", ",", 1)
+        Err(why) => row(&first, ROUND_COLUMNS.iter().map(|_| "-"), &one_line(why)),
+    }
 }
 
-fn median(broker: &str, rounds: &[&Cell]) -> String {
-    let each = COLUMNS.each_ref().map(|column| {
-        let digits = column.digits;
-        Spread::of(&valid_values(column, rounds)).map_or("-".to_owned(), |spread| {
-            let Spread { median, least, most, .. } = spread;
-            format!("**{median:.digits$}** ({least:.digits$} to {most:.digits$})")
-        })
-    });
-    let valid = rounds.iter().filter(|cell| is_valid(cell)).count();
-    let of = format!("{valid} of {} rounds valid", rounds.len());
-    format!("| **{broker}, median** | {} | {of} |\n", each.join(" | "))
-}
-
-fn shown(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+fn median(column: &Column, rounds: &[&Cell]) -> String {
+    Spread::of(&valid_values(column, rounds)).map_or("-".to_owned(), |spread| {
+        let cores = rounds.iter().filter_map(valid).find_map(own_cores);
+        let Spread { median, least, most, .. } = spread;
+        let shown = format!("**{}**", column.show(median, cores));
+        match least < most {
+            true => {
+                let [least, most] = [least, most].map(|end| column.show_end(end, cores));
+                format!("{shown} ({least} to {most})")
+            }
+            false => shown,
+        }
+    })
 }
 
 pub(crate) fn remarks(results: &Results) -> String {
@@ -246,7 +260,6 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '|'], " ")
 }
 
-const LOST: &str = "lost";
 pub(super) const RATIOS_NOTE: &str = "Ratios of medians, with 95 % confidence intervals \
      (rank test over five or more valid rounds each). Bold: larger than the noise. Of 20 ratios of \
      equal brokers, chance makes one bold at most, on average.";
@@ -254,7 +267,7 @@ pub(super) const RATIOS_NOTE: &str = "Ratios of medians, with 95 % confidence in
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flock_measure::sample;
+    use flock_measure::{LatencyKind, sample};
 
     /// Rounds with these costs per message, valid or not.
     fn rounds(costs: &[(f64, bool)]) -> Vec<Cell> {
@@ -275,16 +288,53 @@ mod tests {
         costs.iter().enumerate().map(cell).collect()
     }
 
+    /// The row of a table that begins so.
+    fn line<'a>(text: &'a str, start: &str) -> &'a str {
+        let start = format!("| {start} |");
+        text.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("{text}"))
+    }
+
     #[test]
     fn the_median_is_of_valid_rounds_and_all_are_shown() {
         let cells = rounds(&[(1.0, false), (30.0, true), (20.0, true), (50.0, true)]);
         let text = table(&cells);
-        assert_eq!(text.lines().filter(|line| line.contains(", round ")).count(), 4);
-        let first = text.lines().find(|line| line.contains("round 1")).unwrap();
-        assert!(first.contains("| 1.00 |") && first.contains("NOT VALID"), "{first}");
-        let median = text.lines().find(|line| line.contains("median")).unwrap();
-        assert!(median.contains("**30.00** (20.00 to 50.00)"), "{median}");
-        assert!(median.contains("3 of 4 rounds valid") && all_have_a_valid_round(&cells));
+        let first = line(&text, "b 1");
+        assert!(first.contains("| 1 us |") && first.contains("NOT VALID"), "{first}");
+        assert!([2, 3, 4].iter().all(|n| !line(&text, &format!("b {n}")).contains("NOT VALID")));
+        let median = line(&text, "Broker CPU per message");
+        assert!(median.contains("**30 us** (20 us to 50 us)"), "{median}");
+        assert!(line(&text, "rounds").contains("3 of 4 valid") && all_have_a_valid_round(&cells));
+    }
+
+    #[test]
+    fn every_figure_of_the_published_tables_is_a_row() {
+        let text = table(&rounds(&[(1.0, true)]));
+        for title in [
+            "Published per second",
+            "Received per second",
+            "Latency, average",
+            "Latency, p50",
+            "Latency, p75",
+            "Latency, p90",
+            "Latency, p95",
+            "Latency, p99",
+            "Broker memory, maximum",
+            "Broker memory, average",
+        ] {
+            assert!(line(&text, title).contains("**"), "{title}: {text}");
+        }
+        assert!(line(&text, columns::CPU_MAX.title).contains(" cores)"), "{text}");
+        assert!(!text.contains("Connects per second"), "it is no scenario of connections");
+    }
+
+    #[test]
+    fn a_scenario_of_connections_has_their_rate() {
+        let mut cells = rounds(&[(1.0, true)]);
+        if let Ok(results) = &mut cells[0].results {
+            results.latencies.retain(|latency| latency.kind == LatencyKind::Connect);
+        }
+        let text = table(&cells);
+        assert!(line(&text, "Connects per second").contains("**400/s**"), "{text}");
     }
 
     #[test]
@@ -298,17 +348,17 @@ mod tests {
             cells.extend(others);
         }
         let text = table(&cells);
-        let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
-        assert!(line("| dear / b ").contains("**3.10x** (2."), "{text}");
-        assert!(line("| like / b ").contains("| 1.04x (0."), "{text}");
-        assert!(text.contains("larger than the noise") && !line("| dear / b ").contains("99"));
+        assert!(text.contains("| dear / b | like / b |"), "{text}");
+        let cost = line(&text, "Broker CPU per message");
+        assert!(cost.contains("**3.10x** (2.") && cost.contains("| 1.04x (0."), "{text}");
+        assert!(text.contains("larger than the noise") && !cost.contains("99"));
         // Nor is there a ratio of what is not alike.
         if let Ok(results) = &mut cells[1].results {
             results.scenario.scale = 0.5;
         }
         let text = table(&cells);
-        assert!(text.find("No ratios: the runs differ in scales.") < text.find("| broker"));
-        assert!(!text.contains("x (") && text.contains("| dear / b | - |"), "{text}");
+        assert!(text.find("No ratios: the runs differ in scales.") < text.find("| rounds"));
+        assert!(!text.contains("x (") && !text.contains("larger than the noise"), "{text}");
         if let Ok(results) = &mut cells[1].results {
             results.scenario.scale = 1.0;
         }
@@ -322,9 +372,8 @@ mod tests {
         let mut cells = rounds(&[(1.0, false), (2.0, false)]);
         assert!(!all_have_a_valid_round(&cells));
         let text = table(&cells);
-        let median = text.lines().find(|line| line.contains("median")).unwrap();
-        assert!(!median.contains("**1") && !median.contains("**2"), "{median}");
-        assert_eq!(median.matches("| - ").count(), COLUMNS.len(), "{median}");
+        assert!(!text.contains("**"), "{text}");
+        assert!(line(&text, "rounds").contains("0 of 2 valid"), "{text}");
         cells[1].results = Err("did not start".into());
         assert!(table(&cells).contains("did not start"));
     }
