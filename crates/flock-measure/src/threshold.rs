@@ -72,11 +72,10 @@ impl Threshold {
                 timer.NAME.p99, or a path in the results such as totals.connections_lost"
             ));
         }
-        Ok(Self {
-            metric: metric.to_owned(),
-            comparison: *comparison,
-            limit: quantity(limit[sign.len()..].trim())?,
-        })
+        let limit = limit[sign.len()..].trim();
+        let dimension = Dimension::of(metric);
+        let limit = quantity(limit, dimension).map_err(|why| format!("`{metric}` {why}"))?;
+        Ok(Self { metric: metric.to_owned(), comparison: *comparison, limit })
     }
 
     /// Reads both in one, as `p99<=10ms`.
@@ -118,37 +117,81 @@ impl Threshold {
 
     /// A value in the metric's unit.
     fn shown(&self, value: f64) -> String {
-        let name = self.metric.as_str();
-        let behind = name.split_once('.').map_or(name, |(_, rest)| rest);
-        let last = behind.rsplit('.').next().unwrap_or(behind);
-        let is_time = |name: &str| name.ends_with("_us") || name != "count" && is_statistic(name);
-        match name {
-            _ if last.ends_with("bytes") || last.contains("_bytes_") => bytes(value),
-            _ if [name, behind, last].into_iter().any(is_time) => micros(value),
+        match Dimension::of(&self.metric) {
+            Dimension::Bytes => bytes(value),
+            Dimension::Time | Dimension::Micros => micros(value),
             _ => number(value),
         }
     }
 }
 
-/// A number, with a unit of time, of size, or none.
-fn quantity(text: &str) -> Result<f64, String> {
-    let wrong =
-        || format!("must be a quantity such as 40000, 10ms, 2.5s, 300MB or 75%, got `{text}`");
+/// What a metric counts in, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dimension {
+    /// A latency whose name has no unit, so that its limit needs one.
+    Time,
+    /// The name says microseconds.
+    Micros,
+    Seconds,
+    Bytes,
+    Percent,
+    PerSecond,
+    Number,
+}
+
+impl Dimension {
+    fn of(metric: &str) -> Self {
+        let behind = metric.split_once('.').map_or(metric, |(_, rest)| rest);
+        let last = behind.rsplit('.').next().unwrap_or(behind);
+        let is_statistic = |name: &&str| *name != "count" && is_statistic(name);
+        match last {
+            _ if last.ends_with("bytes") || last.contains("_bytes_") => Self::Bytes,
+            _ if last.ends_with("_us") || last.contains("_us_") => Self::Micros,
+            _ if last.ends_with("_secs") => Self::Seconds,
+            _ if last.contains("percent") => Self::Percent,
+            _ if last.ends_with("per_sec") || last.starts_with("rate_") => Self::PerSecond,
+            _ if [metric, behind, last].iter().any(is_statistic) => Self::Time,
+            _ => Self::Number,
+        }
+    }
+
+    /// What each unit that a limit may have stands for, and an example.
+    fn units(self) -> (&'static [(&'static str, f64)], &'static str) {
+        match self {
+            Self::Time => (&TIMES, "a time with its unit, such as 10ms"),
+            Self::Micros => (&MICROS, "microseconds, or a time such as 10ms"),
+            Self::Seconds => (&SECONDS, "seconds, or a time such as 10s"),
+            Self::Bytes => (&SIZES, "a size such as 300MB"),
+            Self::Percent => (&[("", 1.0), ("%", 1.0)], "a percentage such as 75%"),
+            Self::PerSecond => (&[("", 1.0), ("/s", 1.0)], "a rate such as 40000/s"),
+            Self::Number => (&[("", 1.0)], "a number such as 40000"),
+        }
+    }
+}
+
+const TIMES: [(&str, f64); 4] = [("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6)];
+const MICROS: [(&str, f64); 5] = [("", 1.0), ("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6)];
+const SECONDS: [(&str, f64); 5] = [("", 1.0), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0)];
+const SIZES: [(&str, f64); 8] = [
+    ("", 1.0),
+    ("B", 1.0),
+    ("KB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("KiB", 1024.0),
+    ("MiB", 1_048_576.0),
+    ("GiB", 1_073_741_824.0),
+];
+
+/// A number with a unit of its dimension.
+fn quantity(text: &str, dimension: Dimension) -> Result<f64, String> {
+    let (units, example) = dimension.units();
+    let wrong = || format!("must be {example}, got `{text}`");
     let split = text.find(|c: char| c.is_ascii_alphabetic() || c == '%' || c == '/');
     let (digits, unit) = text.split_at(split.unwrap_or(text.len()));
     let digits: String = digits.trim().chars().filter(|c| *c != '_' && *c != ',').collect();
     let value: f64 = digits.parse().map_err(|_| wrong())?;
-    let factor = match unit.trim() {
-        "" | "%" | "us" | "B" | "/s" => 1.0,
-        "ms" | "KB" => 1e3,
-        "s" | "MB" => 1e6,
-        "m" => 60e6,
-        "GB" => 1e9,
-        "KiB" => 1024.0,
-        "MiB" => 1_048_576.0,
-        "GiB" => 1_073_741_824.0,
-        _ => return Err(wrong()),
-    };
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(wrong)?;
     Ok(value * factor)
 }
 
@@ -352,11 +395,35 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_has_the_unit_of_its_metric() {
+        for (text, limit) in [
+            ("p99 <= 10ms", 10_000.0),
+            ("cpu_us_per_message <= 100", 100.0),
+            ("validity.lateness.p99_us <= 1ms", 1_000.0),
+            ("run.duration_secs >= 10s", 10.0),
+            ("run.duration_secs >= 10", 10.0),
+            ("memory_max_bytes <= 300MB", 300e6),
+            ("cpu_max_percent <= 75%", 75.0),
+            ("received_per_sec >= 40000/s", 40_000.0),
+            ("end_to_end.count >= 5", 5.0),
+        ] {
+            assert_eq!(Threshold::parse(text).map(|it| it.limit), Ok(limit), "{text}");
+        }
+    }
+
+    #[test]
     fn bad_limits_are_refused() {
         for (text, said) in [
             ("p99", "must be a limit"),
             ("p99 10ms", "must be a limit"),
-            ("p99 <= soon", "must be a quantity"),
+            ("p99 <= soon", "must be a time with its unit, such as 10ms, got `soon`"),
+            ("p99 < 10", "`p99` must be a time with its unit, such as 10ms, got `10`"),
+            ("end_to_end.p99.9 < 10", "must be a time"),
+            ("timer.login.average < 10", "must be a time"),
+            ("max <= 10MB", "must be a time"),
+            ("received_per_sec >= 10ms", "must be a rate"),
+            ("lost <= 5%", "must be a number"),
+            ("memory_max_bytes <= 10ms", "must be a size"),
             ("speed <= 3", "unknown metric `speed`"),
             ("totals.speed <= 3", "unknown metric"),
             ("end_to_end.p101 <= 3", "unknown metric"),

@@ -54,7 +54,7 @@ proptest! {
     /// Below the capacity no name comes twice.
     #[test]
     fn names_differ(digits in 1_u32..4, ranges in 1_u64..9) {
-        let pattern = Pattern::parse(&format!("a[xyz]{{{digits}}}/{{0..{ranges}}}"));
+        let pattern = Pattern::parse(&format!("a[xyz]{{{digits}}}/{{1..{ranges}}}"));
         let pattern = pattern.map_err(|error| TestCaseError::fail(error.to_string()))?;
         let capacity = pattern.capacity().unwrap_or(0);
         let names: BTreeSet<String> = (0..capacity).map(|n| pattern.name(n)).collect();

@@ -25,7 +25,9 @@ impl Entry {
     /// With these parameters instead of the entry's.
     pub fn load_with(&self, choice: &Choice) -> Result<Loaded, ScenarioError> {
         let choice = Choice { variant: Some(self.id.clone()), ..choice.clone() };
-        scenario::parse(self.file.name, self.file.text, &choice, &swarm_file)
+        let loaded = scenario::parse(self.file.name, self.file.text, &choice, &swarm_file)?;
+        // The addresses in it are examples.
+        Ok(Loaded { names_broker: false, ..loaded })
     }
 }
 

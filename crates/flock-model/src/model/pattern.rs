@@ -5,8 +5,8 @@
 //! - `c-[0-9]{9}`: classes with ranges, repeated so many times; `[ab]{1,2}` counts shorter ones
 //!   first; `\d` is `[0-9]`, `\w` is `[0-9A-Za-z_]`;
 //! - `(north|south)-[0-9]`: alternatives;
-//! - `{i}`: the number itself, without end; `{0..20}` a range (end excluded); `{00..20}` with
-//!   zeros;
+//! - `{i}`: the number itself, without end; `{1..20}` from 1 to 20, as in a shell; `{01..20}`
+//!   with zeros;
 //! - everything else stands for itself, `\` takes the meaning off the next character. A dot is a
 //!   dot.
 //!
@@ -382,20 +382,19 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         let Some((start, end)) = inner.split_once("..") else {
-            return Err(self.error("counters must be {i}, {from..to} or, with zeros, {00..20}"));
+            return Err(self.error("counters must be {i}, {from..to} or, with zeros, {01..20}"));
         };
         let width = if start.len() > 1 && start.starts_with('0') { start.len() } else { 0 };
         let start = self.number(start)?;
-        let count =
-            match end {
-                "" => None,
-                end => {
-                    let end: u64 = self.number(end)?;
-                    Some(end.checked_sub(start).filter(|count| *count > 0).ok_or_else(|| {
-                        self.error("the end of the range must be above its start")
-                    })?)
-                }
-            };
+        let count = match end {
+            "" => None,
+            end => {
+                let end: u64 = self.number(end)?;
+                let count = end.checked_sub(start).and_then(|steps| steps.checked_add(1));
+                let wrong = || self.error("the range must not end below its start");
+                Some(count.ok_or_else(wrong)?)
+            }
+        };
         self.parts.push(Part::Counter { start, count, width });
         Ok(())
     }
@@ -461,8 +460,8 @@ mod tests {
 
     #[test]
     fn counters_and_alternatives() {
-        assert_eq!(names("g{0..2}/p{0..3}", 6).join(" "), "g0/p0 g0/p1 g0/p2 g1/p0 g1/p1 g1/p2");
-        assert_eq!(names("{08..11}", 3), ["08", "09", "10"]);
+        assert_eq!(names("g{0..1}/p{0..2}", 6).join(" "), "g0/p0 g0/p1 g0/p2 g1/p0 g1/p1 g1/p2");
+        assert_eq!(names("{08..10}", 3), ["08", "09", "10"]);
         assert_eq!(names("t/{i}", 11)[10], "t/10");
         assert_eq!(names("t/{5..}", 2), ["t/5", "t/6"]);
         assert_eq!(names("(north|south)-[0-1]", 3), ["north-0", "north-1", "south-0"]);
@@ -502,7 +501,7 @@ mod tests {
             ("[0-9]{0}", "from 1 to 64"),
             ("[0-9]{3,2}", "m <= n"),
             ("{j}", "counters must be"),
-            ("{5..5}", "above its start"),
+            ("{5..4}", "below its start"),
             ("[0-9]x{i}", "never change"),
             ("a]", "backslash"),
             ("a\\", "backslash"),

@@ -34,6 +34,8 @@ pub struct Loaded {
     pub source: String,
     /// Its parameters, and the values they had.
     pub params: BTreeMap<String, String>,
+    /// Whether a file of the user's says where the broker is.
+    pub names_broker: bool,
 }
 
 /// Which of a file's variants to take, and which parameters to set.
@@ -84,7 +86,8 @@ pub fn parse_any(
     };
     let source = text.to_owned();
     let (published, params) = (Vec::new(), BTreeMap::new());
-    Ok(Loaded { scenario, about, published, laptop: None, source, params })
+    let names_broker = true;
+    Ok(Loaded { scenario, about, published, laptop: None, source, params, names_broker })
 }
 
 /// Parses the native form. `file` is for messages, `read` opens files that the text names.
@@ -105,6 +108,7 @@ pub fn parse(
         }
         None => lower::lower(file, &filled.text, &parsed, read)?,
     };
+    let names_broker = parsed.swarm.is_some() || !parsed.brokers.is_empty();
     let (mut published, mut laptop) = (parsed.published, parsed.laptop);
     if let Some(variant) = filled.variant {
         scenario.id = variant.id;
@@ -119,6 +123,7 @@ pub fn parse(
         laptop,
         source: filled.text,
         params: filled.params,
+        names_broker,
     })
 }
 

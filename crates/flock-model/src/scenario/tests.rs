@@ -202,7 +202,7 @@ tls = { insecure = true, cert_file = "c.pem", key_file = "k.pem" }
 count = 4
 id = "c-[0-9]{2}"
 [topics.t]
-names = "t/{0..4}"
+names = "t/{0..3}"
 count = 4
 [topics.wills]
 names = "w"

@@ -28,7 +28,9 @@ pub(super) struct Args {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// List the built-in scenarios.
-    #[command(after_help = "Examples:\n  $ flock list\n  $ flock list --family solace")]
+    #[command(
+        after_help = "Examples:\n  $ flock list\n  $ flock list verne\n  $ flock list fan-out\n  $ flock list --family solace"
+    )]
     List(List),
     /// Describe a scenario: its numbers, its source and published results.
     #[command(after_help = "Examples:\n  $ flock show MB-E1\n  $ flock show MB-E1 --source")]
@@ -105,6 +107,10 @@ pub(super) struct SelfTest {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct List {
+    /// List only scenarios with all these words in their ID, title, family, source or published
+    /// systems.
+    #[arg(value_name = "WORD")]
+    pub words: Vec<String>,
     /// List only families whose name contains this text.
     #[arg(long)]
     pub family: Option<String>,
@@ -130,7 +136,8 @@ pub(super) struct Run {
     /// A built-in ID, or a .toml or .xml file.
     pub scenario: String,
     /// Addresses of the broker, separated by commas: host:port, or URLs with mqtt://, mqtts://,
-    /// ws://, wss:// or unix://. Default: that of the scenario.
+    /// ws://, wss:// or unix://. Default: that of the scenario's file, or 127.0.0.1:1883 after a
+    /// question.
     #[arg(long, value_delimiter = ',', value_parser = Target::parse, value_name = "HOST:PORT")]
     pub broker: Vec<Target>,
     #[command(flatten)]
@@ -363,6 +370,9 @@ pub(super) struct Lab {
     /// Print no progress lines.
     #[arg(long)]
     pub quiet: bool,
+    /// Start the load without a question if no broker is named.
+    #[arg(long)]
+    pub yes: bool,
 }
 
 /// The flags that emqtt-bench's three commands share.
@@ -371,8 +381,8 @@ pub(super) struct Bench {
     /// Print help.
     #[arg(long, action = clap::ArgAction::HelpLong)]
     pub help: Option<bool>,
-    /// Hosts, separated by commas, used in turn.
-    #[arg(short = 'h', long, default_value = "127.0.0.1", value_delimiter = ',')]
+    /// Hosts, separated by commas, used in turn. Default: 127.0.0.1 after a question.
+    #[arg(short = 'h', long, value_delimiter = ',')]
     pub host: Vec<String>,
     /// Port. Default: 1883, with TLS 8883, with WebSocket 8083, with both 8084.
     #[arg(short, long)]

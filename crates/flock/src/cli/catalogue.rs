@@ -14,13 +14,16 @@ use flock_model::{Command, Estimate, Payload};
 use flock_report::compare::aligned;
 
 pub(super) fn list(args: &args::List) -> anyhow::Result<ExitCode> {
-    let wanted = args.family.as_deref().unwrap_or("").to_lowercase();
+    let family = args.family.as_deref().unwrap_or("").to_lowercase();
+    let words: Vec<String> = args.words.iter().map(|word| word.to_lowercase()).collect();
     let mut rows = vec![
         ["ID", "CLIENTS", "IN/S", "OUT/S", "PAYLOAD", "FAMILY", "WHAT"].map(str::to_owned).to_vec(),
     ];
     for entry in catalogue::entries() {
         let loaded = entry.load()?;
-        if !loaded.about.family.to_lowercase().contains(&wanted) {
+        let text = searched(&loaded);
+        let is_wanted = words.iter().all(|word| text.contains(word));
+        if !is_wanted || !loaded.about.family.to_lowercase().contains(&family) {
             continue;
         }
         let estimate = loaded.scenario.estimate();
@@ -44,12 +47,40 @@ pub(super) fn list(args: &args::List) -> anyhow::Result<ExitCode> {
             loaded.scenario.title,
         ]);
     }
+    if rows.len() == 1 {
+        anyhow::bail!("{}", no_match(args));
+    }
     print(&left_from(&rows, 5))?;
     print(
         "\nHM-R{n} and HM-R{n}-even are HM-200M with n clients. `flock show ID` describes a \
              scenario.\n",
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What `flock list WORD` looks through, in small letters.
+fn searched(loaded: &Loaded) -> String {
+    let Loaded { scenario, about, published, .. } = loaded;
+    let mut texts = vec![&scenario.id, &scenario.title, &about.family, &about.summary];
+    texts.push(&about.source);
+    texts.extend(published.iter().map(|figure| &figure.system));
+    texts.into_iter().map(|text| text.to_lowercase()).collect::<Vec<_>>().join("\n")
+}
+
+fn no_match(args: &args::List) -> String {
+    let mut asked = args.words.join(" ");
+    if let Some(family) = &args.family {
+        asked = format!("{asked} --family {family}").trim_start().to_owned();
+    }
+    let mut families: Vec<String> = Vec::new();
+    for family in
+        catalogue::entries().iter().filter_map(|entry| Some(entry.load().ok()?.about.family))
+    {
+        if !families.contains(&family) {
+            families.push(family);
+        }
+    }
+    format!("no built-in scenario matches `{asked}`; the families are: {}", families.join(", "))
 }
 
 /// Aligned, with the columns from `from` on to the left.
@@ -133,7 +164,7 @@ fn explain(loaded: &Loaded) -> String {
     if let Some(copies) = estimate.copies_per_message {
         facts.push(("copies per message", number(copies)));
         let rate = |rate: Option<f64>| {
-            rate.map_or("unthrottled".to_owned(), |rate| format!("{}/s", number(rate)))
+            rate.map_or("unthrottled".to_owned(), |rate| format!("{} msg/s", number(rate)))
         };
         facts.push(("published", rate(estimate.publishes_per_sec)));
         if let Some(answers) = estimate.answers_per_sec {
@@ -231,8 +262,8 @@ fn figures(out: &mut String, figure: &Published) {
     };
     let Published { vcpus, average_ms, .. } = *figure;
     let rates = [
-        ("in", figure.published_per_sec, "/s"),
-        ("out", figure.received_per_sec, "/s"),
+        ("in", figure.published_per_sec, " msg/s"),
+        ("out", figure.received_per_sec, " msg/s"),
         ("connects", figure.connects_per_sec, "/s"),
     ];
     let hardware = match vcpus {
@@ -248,20 +279,20 @@ fn figures(out: &mut String, figure: &Published) {
             "latency",
             list(&[
                 ("average", average_ms, " ms"),
-                ("p50", figure.p50_ms, ""),
-                ("p75", figure.p75_ms, ""),
-                ("p90", figure.p90_ms, ""),
-                ("p95", figure.p95_ms, ""),
-                ("p99", figure.p99_ms, ""),
-                ("max", figure.max_ms, ""),
+                ("p50", figure.p50_ms, " ms"),
+                ("p75", figure.p75_ms, " ms"),
+                ("p90", figure.p90_ms, " ms"),
+                ("p95", figure.p95_ms, " ms"),
+                ("p99", figure.p99_ms, " ms"),
+                ("max", figure.max_ms, " ms"),
             ]),
         ),
         (
             "acknowledged in",
-            list(&[("average", figure.ack_average_ms, " ms"), ("p95", figure.ack_p95_ms, "")]),
+            list(&[("average", figure.ack_average_ms, " ms"), ("p95", figure.ack_p95_ms, " ms")]),
         ),
         (
-            "CPU",
+            "CPU of all cores",
             list(&[
                 ("average", figure.cpu_average_percent, " %"),
                 ("max", figure.cpu_max_percent, " %"),
@@ -316,12 +347,13 @@ mod tests {
     fn the_explanation_has_the_choices_and_every_published_figure() {
         let text = explain(&catalogue::find("MB-E1", &Choice::default()).unwrap());
         for part in [
-            "50,000/s",
+            "50,000 msg/s",
             "Chosen by flock",
             "measured",
             "flock run MB-E1 --scale 0.08",
             "VerneMQ 1.12.6.2",
-            "average 2,136.62 ms, p50 467, p75 2,937, p90 6,551, p95 9,517, p99 16,500",
+            "average 2,136.62 ms, p50 467 ms, p75 2,937 ms, p90 6,551 ms, p95 9,517 ms, p99",
+            "CPU of all cores  average 80 %",
             "average 80 %, max 88 %",
             "average 6,020 MB, max 6,300 MB",
             "a single-threaded broker at its bound",
@@ -329,7 +361,7 @@ mod tests {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         let text = explain(&catalogue::find("RABBIT-Q1", &Choice::default()).unwrap());
-        for part in ["in 17,995.888/s", "average 2.88 ms, max 51.421", "average 5.55 ms"] {
+        for part in ["in 17,995.888 msg/s", "average 2.88 ms, max 51.421 ms", "average 5.55 ms"] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         // Whatever stands in a file is shown.

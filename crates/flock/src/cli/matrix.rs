@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 
+use super::consent;
 use super::progress::ProgressLine;
 use super::run::{
     access, broker_info, changed, deaf_words, ensemble, keep_all, lengths_words,
@@ -39,6 +40,10 @@ pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
             Ok((cell, loaded))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some((_, loaded)) = cells.first() {
+        let is_named = loaded.names_broker || !args.broker.is_empty();
+        consent::ask(&loaded.scenario, is_named, "--broker HOST:PORT", &args.lab)?;
+    }
     let deaf = cells.first().and_then(|(_, loaded)| deaf_words(&loaded.scenario, &args.lab));
     if let Some(words) = deaf {
         anyhow::bail!("not started: {words}");

@@ -3,11 +3,13 @@
 //! `args` says what can be asked for, `run` carries a scenario out, `repeat` does so several times,
 //! `quick` makes one of emqtt-bench's flags, `catalogue` lists and shows, `versus` sets brokers
 //! side by side, `matrix` runs one over the values of parameters, `commander` does what it is told
-//! over HTTP, `progress` draws the line while a run goes on.
+//! over HTTP, `consent` asks before load goes to a broker that nobody named, `progress` draws the
+//! line while a run goes on.
 
 mod args;
 mod catalogue;
 mod commander;
+mod consent;
 mod matrix;
 mod progress;
 mod quick;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::args::{Bench, Conn, Lab, Pub, Sub, Waits};
+use super::consent;
 use super::run::{Origin, carry_out, equip};
 use super::topics;
 use flock_model::scenario::check::check;
@@ -38,6 +39,7 @@ fn go(scenario: &Scenario, bench: &Bench) -> anyhow::Result<ExitCode> {
     if let Some(file) = &bench.credentials {
         equip(&mut scenario, file)?;
     }
+    consent::ask(&scenario, !bench.host.is_empty(), "-h HOST", &bench.lab)?;
     carry_out(&scenario, &Origin::default(), &lab(bench)?)
 }
 
@@ -241,8 +243,12 @@ fn base(what: &str, title: &str, bench: &Bench, then: Vec<Step>) -> anyhow::Resu
         Transport::Ws { .. } => 8083,
         Transport::Wss { .. } => 8084,
     });
-    let host = |host: &String| {
+    let host = |host: &str| {
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    };
+    let hosts = match bench.host.is_empty() {
+        true => vec![host("127.0.0.1")],
+        false => bench.host.iter().map(|it| host(it)).collect(),
     };
     let ramp_us = match bench.connrate {
         Some(rate) => Rate::per_second(rate).due_us(bench.count),
@@ -266,12 +272,7 @@ fn base(what: &str, title: &str, bench: &Bench, then: Vec<Step>) -> anyhow::Resu
         title: title.to_owned(),
         description: String::new(),
         seed: 1,
-        brokers: vec![Broker {
-            id: "main".to_owned(),
-            addresses: bench.host.iter().map(host).collect(),
-            transport,
-            tls,
-        }],
+        brokers: vec![Broker { id: "main".to_owned(), addresses: hosts, transport, tls }],
         brokers_distinct: false,
         source_addresses: Vec::new(),
         groups: vec![ClientGroup {
@@ -410,12 +411,12 @@ fn variables(
             .ok()
             .filter(|n| *n > 0)
             .ok_or_else(|| anyhow::anyhow!("`{text}`: N of %rand_N must be above 0"))?;
-        source = source.replacen(&format!("%rand_{digits}"), &format!("{{0..{n}}}"), 1);
+        source = source.replacen(&format!("%rand_{digits}"), &format!("{{0..{}}}", n - 1), 1);
         (fast, order) = (Some((at, n)), Order::Random);
     } else if let Some(at) = source.find("%s") {
         let n = messages
             .ok_or_else(|| anyhow::anyhow!("`{text}`: %s needs -L, the number of messages"))?;
-        source = source.replacen("%s", &format!("{{1..{}}}", n + 1), 1);
+        source = source.replacen("%s", &format!("{{1..{n}}}"), 1);
         fast = Some((at, n));
     }
     if let (Some(client), Some((at, _))) = (client_at, fast) {
@@ -427,7 +428,7 @@ fn variables(
     );
     // With something counting faster behind it, the client's number has to have an end.
     let first = bench.startnumber;
-    let client = format!("{{{first}..{}}}", first + bench.count);
+    let client = format!("{{{first}..{}}}", first + bench.count - 1);
     source =
         source.replace("%c", &id_source(what, bench).replace(&format!("{{{first}..}}"), &client));
     source = source.replace("%i", &client);

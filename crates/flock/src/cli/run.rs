@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context as _;
 
+use super::consent;
 use super::progress::ProgressLine;
 use super::repeat::carry_out_all;
 use super::say::{note, out, say};
@@ -39,6 +40,8 @@ pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let (set, payload) = (&args.changes.set, args.payload.as_ref());
     let loaded = super::catalogue::load_with(&args.scenario, set, payload)?;
     let scenario = prepared(loaded.scenario, args)?;
+    let is_named = loaded.names_broker || !args.broker.is_empty();
+    consent::ask(&scenario, is_named, "--broker HOST:PORT", &args.lab)?;
     let mut overrides = args.changes.overrides();
     overrides.extend(payload.map(|it| ("payload".to_owned(), payload_words(it))));
     let origin = Origin { source: &loaded.source, overrides };

@@ -59,6 +59,63 @@ fn the_list_has_every_family() {
 }
 
 #[test]
+fn the_list_is_searched_by_words() {
+    let ids = |words: &[&str]| {
+        let output = flock(&[&["list"], words].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        out(&output).lines().filter(|line| line.contains("-")).count()
+    };
+    let (all, verne, both) = (ids(&[]), ids(&["VERNE"]), ids(&["verne", "1,000 pairs"]));
+    assert!(all > verne && verne > both && both > 0, "{all} {verne} {both}");
+    let none = flock(&["list", "verne", "solace"]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(err(&none).contains("no built-in scenario matches `verne solace`"), "{}", err(&none));
+}
+
+const ONE_CONNECT: &str = r#"
+id = "ONE"
+title = "one client"
+[clients.one]
+count = 1
+[[stage]]
+name = "connect"
+[[stage.do]]
+clients = "one"
+steps = [{ connect = {} }]
+"#;
+
+#[test]
+fn no_load_goes_to_a_broker_that_nobody_named() {
+    let folder = Folder::new("unnamed");
+    let own = folder.write("unnamed.toml", ONE_CONNECT);
+    for (args, option) in [
+        (vec!["run", "MB-B1", "--scale", "0.01"], "--broker HOST:PORT"),
+        (vec!["run", "EG-2", "--scale", "0.001"], "--broker HOST:PORT"),
+        (vec!["run", &own], "--broker HOST:PORT"),
+        (vec!["matrix", "XR-LADDER", "--scale", "0.01"], "--broker HOST:PORT"),
+        (vec!["conn", "-c", "1"], "-h HOST"),
+        (vec!["pub", "-t", "t"], "-h HOST"),
+        (vec!["sub", "-t", "t"], "-h HOST"),
+    ] {
+        let output = flock(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", err(&output));
+        let words =
+            format!("not started: name the broker with {option}, or confirm 127.0.0.1:1883");
+        assert!(err(&output).contains(&words), "{args:?}: {}", err(&output));
+    }
+}
+
+#[test]
+fn a_broker_that_a_file_names_is_named() {
+    let broker = StandIn::start(Mischief::default()).unwrap();
+    let folder = Folder::new("named");
+    let text = format!("{ONE_CONNECT}[brokers.main]\naddresses = \"{}\"\n", broker.address);
+    let output = flock(&["run", &folder.write("named.toml", &text), "--out", &folder.path()]);
+    assert!(!err(&output).contains("not started"), "{}", err(&output));
+    assert!(out(&output).contains("connections"), "{}", out(&output));
+}
+
+#[test]
 fn show_prints_a_source_that_runs_as_a_file() {
     let folder = Folder::new("show");
     let source = out(&flock(&["show", "MB-B3", "--source"]));
