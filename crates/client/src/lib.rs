@@ -18,6 +18,6 @@ mod machine;
 mod options;
 mod wire;
 
-pub use machine::{Acks, Event, Machine, NotSent, Unacknowledged};
+pub use machine::{Acks, Event, Machine, NotSent, PeerTakes, Unacknowledged};
 pub use options::{ConnectOptions, WillOptions};
 pub use wire::{Endpoint, Read, Route, TlsOptions, TlsVersion, Wire};

@@ -3,11 +3,15 @@
 use std::collections::VecDeque;
 
 use codec::{
-    Ack, AckKind, Auth, Disconnect, Filters, Packet, Properties, Property, Publish, QoS, Reason,
-    Sender, Subscribe, Topics, Unsubscribe, Version, Violation,
+    Ack, AckKind, Auth, Disconnect, Filters, Packet, Properties, Publish, QoS, Reason, Sender,
+    Subscribe, Topics, Unsubscribe, Version, Violation,
 };
 
 use crate::ConnectOptions;
+
+mod limits;
+
+pub use limits::PeerTakes;
 
 /// The state of one client, from one connection to the next. `T` is what the owner wants back when
 /// a QoS 1 or 2 message is acknowledged, and what it needs to send that message again.
@@ -31,6 +35,9 @@ pub struct Machine<T> {
     peer_packet_bytes_max: u32,
     peer_qos_max: QoS,
     peer_retains: bool,
+    peer_takes: PeerTakes,
+    /// In seconds: ours, or the server's where it says one.
+    session_expiry_secs: u32,
     /// Topic aliases that the server may use.
     own_alias_max: u16,
     inbound: Inbound,
@@ -192,6 +199,8 @@ impl<T> Machine<T> {
             peer_packet_bytes_max: crate::options::PACKET_BYTES_MAX,
             peer_qos_max: QoS::ExactlyOnce,
             peer_retains: true,
+            peer_takes: PeerTakes::default(),
+            session_expiry_secs: 0,
             own_alias_max: 0,
             inbound: Inbound::default(),
             last_sent_ms: 0,
@@ -261,6 +270,8 @@ impl<T> Machine<T> {
         self.inbound = Inbound { max, ..Inbound::default() };
         self.peer_qos_max = QoS::ExactlyOnce;
         self.peer_retains = true;
+        self.peer_takes = PeerTakes::default();
+        self.session_expiry_secs = options.session_expiry_secs;
         self.ping_outstanding = false;
         self.last_sent_ms = now_ms;
         self.window_max = u16::MAX;
@@ -703,21 +714,6 @@ impl<T> Machine<T> {
         let at = self.position(packet_id)?;
         let is_request = matches!(self.open[at].stage, Stage::Suback(_) | Stage::Unsuback(_));
         is_request.then(|| self.remove(at)).flatten()
-    }
-
-    fn take_limits(&mut self, properties: Properties<'_>) {
-        for property in properties.iter() {
-            match property {
-                Property::ReceiveMax(max) => self.window_max = max,
-                Property::TopicAliasMax(max) => self.topic_alias_max = max,
-                Property::PacketBytesMax(max) => self.peer_packet_bytes_max = max,
-                Property::ServerKeepAliveSecs(secs) => self.keep_alive_secs = secs,
-                Property::QosMax(0) => self.peer_qos_max = QoS::AtMostOnce,
-                Property::QosMax(_) => self.peer_qos_max = QoS::AtLeastOnce,
-                Property::RetainAvailable(is_there) => self.peer_retains = is_there,
-                _ => {}
-            }
-        }
     }
 
     fn ack(&self, kind: AckKind, packet_id: u16, reason: Reason, out: &mut Vec<u8>) {

@@ -306,6 +306,12 @@ pub struct Totals {
     pub connections_max: u64,
     pub subscribes_ok: u64,
     pub subscribes_failed: u64,
+    /// First connections of a client that went on with a session from before the run.
+    #[serde(default)]
+    pub sessions_found: u64,
+    /// Connections whose session the broker keeps for a shorter time than was asked for.
+    #[serde(default)]
+    pub sessions_shortened: u64,
     /// Granted a lower QoS than was asked for.
     #[serde(default)]
     pub subscribes_lowered: u64,

@@ -6,7 +6,7 @@
 use codec::AckKind;
 
 use crate::engine::{Options, RunError, run};
-use crate::standin::{Damage, Mischief, RetainedMischief, StandIn, WillMischief};
+use crate::standin::{Damage, Mischief, RetainedMischief, StandIn, Unavailable, WillMischief};
 use flock_measure::figures::{Verdict, search_words, verdicts};
 use flock_measure::threshold::Threshold;
 use flock_measure::{LatencyKind, Outcome, RateSearch, Results};
@@ -34,6 +34,10 @@ struct Load {
     is_shared: bool,
     /// Whether a tenth of the subscribers are cut ahead of what is published, and come back.
     is_cut: bool,
+    /// Subscribers go and come back: the session that they ask for, and how long they are away.
+    comes_back: Option<(&'static str, &'static str)>,
+    /// Whether subscriptions have identifiers.
+    has_identifiers: bool,
     /// Whether subscribers come while others publish.
     is_amid: bool,
     /// Whether subscribers come when all is published.
@@ -172,7 +176,9 @@ fn is_around(found: &RateSearch, scenario: &Scenario, per_sec: u64) -> bool {
 impl Load {
     /// The stages in which subscribers come, before and after what is published.
     fn subscribing(self) -> (String, String) {
-        let subscribe = format!("{{ subscribe = {{ to = \"pairs\", qos = {} }} }}", self.qos);
+        let identifier = if self.has_identifiers { ", identifier = 7" } else { "" };
+        let subscribe =
+            format!("{{ subscribe = {{ to = \"pairs\", qos = {}{identifier} }} }}", self.qos);
         let subscribers = format!(
             r#"
 [[stage]]
@@ -193,6 +199,16 @@ steps = [{{ connect = {{}} }}, {subscribe}]"#
         }
     }
 
+    /// The stage in which subscribers go and come back.
+    fn coming_back(self) -> String {
+        let Some((_, away)) = self.comes_back else { return String::new() };
+        let away = format!("{{ disconnect = {{}} }}, {{ delay = \"{away}\" }}");
+        format!(
+            "\n[[stage]]\nname = \"return\"\n[[stage.do]]\nclients = \"sub\"\n\
+             steps = [{away}, {{ connect = {{}} }}]"
+        )
+    }
+
     fn scenario(self, address: &str) -> Result<Scenario, SelfTestError> {
         let Self { qos, publish, .. } = self;
         let duration = match self.duration {
@@ -207,7 +223,9 @@ steps = [{{ connect = {{}} }}, {subscribe}]"#
         let subscription = if self.is_shared { SHARED } else { "topics = \"pairs\"" };
         let leave = "steps = [{ disconnect = {} }]";
         let (before, mut after) = self.subscribing();
-        let (cut, reconnect) = if self.is_cut { (CUT, "reconnect = true") } else { ("", "") };
+        let (cut, session) = if self.is_cut { (CUT, "reconnect = true") } else { ("", "") };
+        let session = self.comes_back.map_or(session, |(session, _)| session);
+        after += &self.coming_back();
         let mut connect = String::new();
         if let Some(how) = self.wills {
             connect = format!("will = {{ topics = \"pairs\", qos = {qos}, payload = 16 }}");
@@ -220,7 +238,7 @@ title = "the stand-in's repertoire"
 drain = "{drain}"
 [connect]
 version = "5"
-{reconnect}
+{session}
 [clients.sub]
 count = 10
 [clients.pub]
@@ -283,6 +301,8 @@ const fn pairs(qos: u8) -> Load {
         qos,
         is_shared: false,
         is_cut: false,
+        comes_back: None,
+        has_identifiers: false,
         is_amid: false,
         is_late: false,
         wills: None,
@@ -381,6 +401,7 @@ fn damages() -> Vec<Case> {
 
 fn strays() -> Vec<Case> {
     let twice = Mischief { duplicate_every: 20, ..Mischief::default() };
+    let late = Mischief { duplicate_later: Some(Duration::from_millis(500)), ..twice };
     let shared_out = Mischief { share_twice_every: 2, ..Mischief::default() };
     let doubled = Sign::Words("10 duplicated without cause");
     let again = Mischief { repeat_every: 20, ..Mischief::default() };
@@ -398,6 +419,7 @@ fn strays() -> Vec<Case> {
     let instead = Mischief { misdirect: true, ..Mischief::default() };
     vec![
         in_short(case("delivers twice", twice, pairs(1), doubled)),
+        case("delivers twice, half a second later", late, pairs(1), doubled),
         in_short(case(
             "delivers twice after a cut elsewhere",
             twice,
@@ -431,6 +453,8 @@ fn lies() -> Vec<Case> {
     let described = Load { publish: TWENTY_WITH_PROPERTIES, ..pairs(1) };
     let wrong = "10 with wrong properties";
     let identifier = "10 with a wrong subscription identifier";
+    let named = Load { has_identifiers: true, ..pairs(1) };
+    let lacking = Mischief { claims_no: Some(Unavailable::Identifiers), ..Mischief::default() };
     let deny = Mischief { deny_every: 20, ..Mischief::default() };
     let denied = Sign::Words("10 delivered despite 0x10");
     let generous = Mischief { grants_more: true, ..Mischief::default() };
@@ -440,11 +464,14 @@ fn lies() -> Vec<Case> {
     let modest = Mischief { claims_qos_0: true, ..Mischief::default() };
     let narrow = Mischief { claims_packet_bytes_max: 25, ..Mischief::default() };
     let unsent = Sign::Words("200 of 200 messages were due and not sent");
+    let unfinished = Sign::Words("clients that could not finish their steps: 10");
     vec![
         in_short(damage("drops user properties", Damage::UserProperties, described, wrong)),
         damage("adds a content type", Damage::ContentType, pairs(0), wrong),
         damage("lengthens the expiry", Damage::Expiry, described, wrong),
+        damage("lengthens the expiry by 1 s", Damage::LongerExpiry, described, wrong),
         damage("makes up a subscription identifier", Damage::Identifier, pairs(1), identifier),
+        damage("repeats a subscription identifier", Damage::IdentifierTwice, named, identifier),
         damage("raises the QoS", Damage::HigherQos, pairs(1), "10 with a wrong QoS"),
         case("uses a topic alias above the maximum", damage_of(Damage::Alias), pairs(0), broken),
         in_short(case("acknowledges with 0x10, but delivers", deny, pairs(1), denied)),
@@ -453,6 +480,7 @@ fn lies() -> Vec<Case> {
         case("sends to the publishers", forcing, pairs(0), Sign::Words("misrouted")),
         case("announces maximum QoS 0", modest, pairs(1), unsent),
         case("announces a small packet size", narrow, pairs(1), unsent),
+        case("announces no subscription identifiers", lacking, named, unfinished),
     ]
 }
 
@@ -516,6 +544,9 @@ fn breakdowns() -> Vec<Case> {
     let shut = Mischief { refuse: true, ..Mischief::default() };
     let strict = Mischief { refuse_subscriptions: true, ..Mischief::default() };
     let claims = Mischief { claims_sessions: true, ..Mischief::default() };
+    let again = Mischief { claims_sessions_again: true, ..Mischief::default() };
+    let ended = Load { comes_back: Some(("clean_start = false", "6s")), ..pairs(1) };
+    let lasting = Load { comes_back: Some((AN_HOUR, "100ms")), ..pairs(1) };
     let alien = Mischief { answer_garbage: true, ..Mischief::default() };
     let lost = Sign::Words("connections lost without a fault");
     // A quarter of the stage, in which 1,000/s were due.
@@ -534,6 +565,13 @@ fn breakdowns() -> Vec<Case> {
         ),
         case("does not speak MQTT", alien, pairs(1), none),
         case("reports a session for all clients", claims, pairs(1), none),
+        case("reports a session that had ended", again, ended, Sign::Words("10 protocol errors")),
+        case(
+            "forgets sessions too early",
+            Mischief::default(),
+            lasting,
+            Sign::Words("10 persistent sessions lost"),
+        ),
     ]
 }
 
@@ -561,6 +599,7 @@ name = "cut"
 [[stage.do]]
 steps = [{ fault = { cut = { clients = "sub", share = 0.1 } } }, { delay = "1s" }]"#;
 const TWENTY: &str = "rate = \"200/s\", count = 20, payload = 16";
+const AN_HOUR: &str = "clean_start = false\nsession_expiry = \"1h\"";
 const THREE_SECONDS: &str = "rate = \"50/s\", count = 150, payload = 16";
 const TWENTY_RETAINED: &str = "rate = \"200/s\", count = 20, payload = 16, retain = true";
 const TWENTY_WITH_PROPERTIES: &str = "rate = \"200/s\", count = 20, payload = 16, \

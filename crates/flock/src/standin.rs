@@ -7,7 +7,7 @@
 mod mischief;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use codec::{
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 
-pub use mischief::{Damage, Dup, Mischief, RetainedMischief, WillMischief};
+pub use mischief::{Damage, Dup, Mischief, RetainedMischief, Unavailable, WillMischief};
 
 pub struct StandIn {
     pub address: String,
@@ -68,6 +68,8 @@ struct Broker {
     shared: HashMap<String, (Vec<Member>, usize)>,
     /// By topic: a PUBLISH of MQTT 5.
     retained: HashMap<String, Vec<u8>>,
+    /// Client ids that were here.
+    known: HashSet<String>,
     /// By client id: the last QoS 2 PUBLISH.
     last: HashMap<String, Vec<u8>>,
     deliveries: u64,
@@ -78,6 +80,8 @@ struct Broker {
     acknowledged: u64,
     answered: u64,
     room: Option<Room>,
+    /// Packets that go out later: when, and to whom.
+    later: VecDeque<(Instant, usize, Vec<u8>)>,
     /// PUBACKs that are held back: to whom, and for which packet.
     owed: Vec<(usize, u16)>,
 }
@@ -125,7 +129,9 @@ impl Broker {
     fn run(&mut self, mut poll: Poll, listener: TcpListener, stop: &AtomicBool) {
         let mut events = Events::with_capacity(1024);
         while !stop.load(Ordering::Relaxed) {
-            match poll.poll(&mut events, None) {
+            let now = Instant::now();
+            let wait = self.later.front().map(|next| next.0.saturating_duration_since(now));
+            match poll.poll(&mut events, wait) {
                 // The process was stopped and goes on.
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // Its clients see it dead.
@@ -143,9 +149,18 @@ impl Broker {
             for at in ready {
                 self.read(at);
             }
+            self.send_later();
             self.flush();
             if self.mischief.die_after > 0 && self.messages >= self.mischief.die_after {
                 return;
+            }
+        }
+    }
+
+    fn send_later(&mut self) {
+        while let Some((_, to, bytes)) = self.later.pop_front_if(|next| next.0 <= Instant::now()) {
+            if let Some(peer) = self.peers.get_mut(&to) {
+                peer.outbox.extend_from_slice(&bytes);
             }
         }
     }
@@ -248,9 +263,9 @@ impl Broker {
                     return true;
                 }
                 let reason = if mischief.refuse { Reason::NOT_AUTHORIZED } else { Reason::SUCCESS };
-                let session_present = mischief.claims_sessions;
-                let claims = mischief.claims();
-                Connack { session_present, reason, properties: claims.as_properties() }
+                let session_present =
+                    mischief.claims_session(self.known.contains(connect.client_id));
+                Connack { session_present, reason, properties: mischief.claims().as_properties() }
                     .encode(peer.version, &mut peer.outbox);
                 self.welcome(at, connect);
                 true
@@ -308,6 +323,7 @@ impl Broker {
     fn welcome(&mut self, at: usize, connect: &Connect<'_>) {
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.client_id = connect.client_id.to_owned();
+        self.known.insert(connect.client_id.to_owned());
         peer.will = connect.will.as_ref().map(|will| {
             // No packet id is 0, and this one is on no wire.
             let packet_id = u16::from(will.qos != QoS::AtMostOnce);
@@ -486,19 +502,20 @@ impl Broker {
         }
     }
 
+    /// A broker that hangs: the one place where waiting is the point.
+    fn hang(&self) {
+        let Some((after, pause)) = self.mischief.stall else { return };
+        let until = Instant::now() + pause;
+        while self.deliveries == after && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn deliver(&mut self, to: Member, publish: &Publish<'_>, retain: bool) {
         let qos = to.qos.min(publish.qos);
         self.deliveries += 1;
+        self.hang();
         let hits = |every: u64| every > 0 && self.deliveries.is_multiple_of(every);
-        if let Some((after, pause)) = self.mischief.stall
-            && self.deliveries == after
-        {
-            // A broker that hangs: the one place where waiting is the point.
-            let until = Instant::now() + pause;
-            while Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
         if self.mischief.deliver_per_sec > 0 {
             let per_sec = self.mischief.deliver_per_sec as f64;
             let full = || Room { left: per_sec * BURST_SECS, at: Instant::now() };
@@ -529,12 +546,16 @@ impl Broker {
         let properties = properties.as_properties();
         let retain = retain || damage == Some(Damage::RetainFlag);
         let dup = qos != QoS::AtMostOnce && hits(self.mischief.mark_dup_every);
-        for _ in 0..copies {
+        for number in 0..copies {
             peer.packet_id = peer.packet_id.checked_add(1).unwrap_or(1);
             let packet_id = if qos == QoS::AtMostOnce { 0 } else { peer.packet_id };
             let (topic, payload) = (&*topic, &*payload);
             let copy = Publish { qos, dup, packet_id, retain, topic, payload, properties };
-            if hold {
+            if let Some(wait) = self.mischief.duplicate_later.filter(|_| number > 0) {
+                let mut bytes = Vec::new();
+                copy.encode(peer.version, &mut bytes);
+                self.later.push_back((Instant::now() + wait, to.at, bytes));
+            } else if hold {
                 let mut held = Vec::new();
                 copy.encode(peer.version, &mut held);
                 peer.held = Some(held);
@@ -580,6 +601,9 @@ fn forwarded(sent: Properties<'_>, identifier: Option<u32>, damage: Option<Damag
             (Property::MessageExpirySecs(secs), Some(Damage::Expiry)) => {
                 all.push(Property::MessageExpirySecs(secs + 3_600));
             }
+            (Property::MessageExpirySecs(secs), Some(Damage::LongerExpiry)) => {
+                all.push(Property::MessageExpirySecs(secs + 1));
+            }
             (Property::CorrelationData(data), Some(Damage::Correlation)) => {
                 let other: Vec<u8> = data.iter().map(|byte| byte ^ 1).collect();
                 all.push(Property::CorrelationData(&other));
@@ -600,6 +624,9 @@ fn forwarded(sent: Properties<'_>, identifier: Option<u32>, damage: Option<Damag
     };
     if let Some(identifier) = identifier {
         all.push(Property::SubscriptionId(identifier));
+        if damage == Some(Damage::IdentifierTwice) {
+            all.push(Property::SubscriptionId(identifier));
+        }
     }
     all
 }

@@ -1,3 +1,5 @@
+use codec::Property;
+
 use codec::{Connack, FilterBuf, Suback, SubscribeOptions};
 
 use super::*;

@@ -51,7 +51,7 @@ pub(super) struct Client {
     calls: u32,
     /// Returns to a session that was lost, and returns of any kind: what came between may have been
     /// missed by right.
-    generation: u16,
+    pub(super) generation: u16,
     returns: u16,
     /// Connections that went on with the session of the one before.
     resumptions: u16,
@@ -71,8 +71,9 @@ pub(super) struct Client {
     stalled: bool,
     link_since_ns: u64,
     pub(super) link_at_ns: u64,
-    /// When the last connection ended.
-    down_ns: u64,
+    /// When the last connection ended, and when its session did or will; 0 ahead of the first.
+    pub(super) down_ns: u64,
+    pub(super) session_until_ns: u64,
     /// When the broker last said something.
     pub(super) heard_ns: u64,
     /// Messages received that no `receive` command has claimed.
@@ -158,6 +159,7 @@ impl Client {
             link_since_ns: 0,
             link_at_ns: 0,
             down_ns: 0,
+            session_until_ns: 0,
             heard_ns: 0,
             unclaimed: 0,
             extra: None,
@@ -349,6 +351,7 @@ impl Client {
         ctx.tally.connections -= 1;
         self.link = Link::Down;
         self.down_ns = ctx.now_ns();
+        self.session_until_ns = self.session_end_ns(ctx);
         let is_shared = |hearing: &Hearing| ctx.plan.is_shared(hearing.subscription);
         if self.hearing.iter().any(is_shared) {
             ctx.ledger.note_end(self.at, self.down_ns);
@@ -393,6 +396,7 @@ impl Client {
         ctx.tally.connections += 1;
         self.link = Link::Up;
         self.arrive();
+        self.note_session(session_present, ctx);
         self.up_ns = now_ns;
         self.set_keep_alive(ctx);
         if self.is_subscribed() {
@@ -422,63 +426,8 @@ impl Client {
         }
     }
 
-    fn asks_for_a_clean_start(&self, ctx: &Context) -> bool {
+    pub(super) fn asks_for_a_clean_start(&self, ctx: &Context) -> bool {
         self.connect_command(ctx).is_some_and(|command| command.clean_start)
-    }
-
-    /// A session that was meant to end with its connection excuses what was missed meanwhile. One
-    /// that was meant to last does not: its broker forgot it, and what was missed is lost.
-    fn on_session_gone(&mut self, ctx: &mut Context) {
-        if !self.is_subscribed() {
-            return;
-        }
-        // Whoever comes under a new name has no session to find.
-        let is_new = self.connect_command(ctx).is_some_and(|command| command.fresh_id);
-        let asked_to_last = self.is_lasting(ctx) && !self.asks_for_a_clean_start(ctx) && !is_new;
-        // What MQTT 3.1 kept, its CONNACK does not tell.
-        let is_told = ctx.plan.scenario.group(self.group).version != Version::V31;
-        if asked_to_last && !is_told {
-            return;
-        }
-        if asked_to_last && !self.has_expired(ctx) {
-            ctx.ledger.forgotten += 1;
-            ctx.tally.error(
-                "session",
-                "the broker had no session, although it has not expired",
-                || self.id(&ctx.plan),
-            );
-        } else {
-            self.generation = self.generation.wrapping_add(1);
-            self.last_break(|last| last.is_lossy = true);
-        }
-    }
-
-    pub(super) fn last_break(&mut self, change: impl FnOnce(&mut Break)) {
-        if let Some(last) = self.extra.as_mut().and_then(|extra| extra.breaks.last()) {
-            change(last);
-        }
-    }
-
-    /// Whether the session was without a connection for as long as it was to be kept.
-    fn has_expired(&self, ctx: &Context) -> bool {
-        let away_ns = ctx.now_ns().saturating_sub(self.down_ns);
-        let expiry_secs = self.connect_command(ctx).map(|command| command.session_expiry_secs);
-        ctx.plan.scenario.group(self.group).version == Version::V5
-            && expiry_secs.is_some_and(|secs| away_ns / 1_000_000_000 >= u64::from(secs))
-    }
-
-    /// Whether a subscription of an earlier connection is still to be heard.
-    pub(super) fn is_subscribed(&self) -> bool {
-        self.hearing.iter().any(|hearing| hearing.until_ns == u64::MAX)
-    }
-
-    /// Whether the session outlives its connection.
-    pub(super) fn is_lasting(&self, ctx: &Context) -> bool {
-        let version = ctx.plan.scenario.group(self.group).version;
-        self.connect_command(ctx).is_some_and(|command| match version {
-            Version::V5 => command.session_expiry_secs > 0,
-            Version::V31 | Version::V311 => !command.clean_start,
-        })
     }
 
     fn set_keep_alive(&mut self, ctx: &mut Context) {
@@ -628,8 +577,11 @@ impl Client {
                 self.on_published(&token, qos, reason, now_ns, ctx);
                 self.on_settled(now_ns, ctx);
             }
-            Event::Connected { session_present: true, .. } if self.asks_for_a_clean_start(ctx) => {
-                let told = "session present after a clean start (MQTT-3.2.2-2)";
+            Event::Connected { session_present: true, .. } if self.has_no_session(ctx) => {
+                let told = match self.asks_for_a_clean_start(ctx) {
+                    true => "session present after a clean start (MQTT-3.2.2-2)",
+                    false => "session present although the session had ended (MQTT-4.1.0-2)",
+                };
                 ctx.ledger.breaches += 1;
                 ctx.tally.error("protocol", told, || self.id(&ctx.plan));
                 self.link_failed(Failure::Client, "protocol error of the broker", ctx);

@@ -230,6 +230,9 @@ impl<'a> Conductor<'a> {
             if measured && self.counting == Counting::Yes {
                 self.marks.measured_to = Some(self.mark());
             }
+            if publishes {
+                self.listen_on();
+            }
             if std::mem::take(&mut settles) {
                 self.marks.settled = Some(self.mark());
             }
@@ -367,6 +370,19 @@ impl<'a> Conductor<'a> {
         }
         let (from_secs, to_secs) = (started as f64 / 1e9, self.clock.now_ns() as f64 / 1e9);
         self.phases.push(Phase { name: DRAIN.into(), from_secs, to_secs, measured: false });
+    }
+
+    /// What comes twice may come late, and is no reason to wait for: it is given this time ahead of
+    /// anybody's leaving.
+    fn listen_on(&mut self) {
+        let listen_ns = LISTEN_NS.min(self.plan.scenario.drain_us * 1_000);
+        let end_ns = self.clock.now_ns() + listen_ns;
+        while self.clock.now_ns() < end_ns && !self.is_over() {
+            self.follow(PROBE_PAUSE);
+        }
+        if let Some(drain) = self.phases.last_mut().filter(|phase| phase.name == DRAIN) {
+            drain.to_secs = self.clock.now_ns() as f64 / 1e9;
+        }
     }
 
     /// Whoever subscribed in this stage is given the time to get what the broker had retained: as
@@ -710,6 +726,8 @@ pub const DRAIN: &str = "drain";
 const LEAD_NS: u64 = 20_000_000;
 /// The longest wait without looking at the clock.
 const STEP: Duration = Duration::from_millis(50);
+/// After the last message that is owed.
+const LISTEN_NS: u64 = 1_000_000_000;
 const PROBE_PAUSE: Duration = Duration::from_millis(10);
 /// A thread that says nothing for so long is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(30);

@@ -66,6 +66,13 @@ impl Client {
         }
     }
 
+    /// Whether another broker than the last one may answer.
+    pub(super) fn has_choice(&self, ctx: &Context) -> bool {
+        let is_elsewhere = self.extra.as_ref().is_some_and(|extra| extra.elsewhere.is_some());
+        let command = self.connect_command(ctx);
+        is_elsewhere || command.is_some_and(|command| self.addresses(command, ctx) > 1)
+    }
+
     /// How long an attempt may take: one that comes back does not wait for an address that hangs
     /// while another may serve.
     pub(super) fn attempt_us(&self, command: &Connect, is_again: bool, ctx: &Context) -> u64 {

@@ -26,6 +26,7 @@ mod request;
 pub mod run;
 mod script;
 mod search;
+mod session;
 mod stamp;
 mod stay;
 pub mod surroundings;

@@ -338,13 +338,24 @@ impl Plan {
         subscription: SubscriptionId,
         stream: StreamId,
     ) -> bool {
-        let Some((topics, index)) = self.topic_of(stream) else { return false };
+        self.filters_heard((group, client), subscription, stream) > 0
+    }
+
+    /// By how many filters of the subscription a client hears a stream.
+    pub fn filters_heard(
+        &self,
+        (group, client): (GroupId, u64),
+        subscription: SubscriptionId,
+        stream: StreamId,
+    ) -> u64 {
+        let Some((topics, index)) = self.topic_of(stream) else { return 0 };
         let model = self.scenario.subscription(subscription);
-        let mut hears = false;
+        let mut heard = 0;
         self.each_match(model, topics, index, &mut |filter, _| {
-            hears |= self.clients_of(group, filter, model).position(client).is_some();
+            let clients = self.clients_of(group, filter, model);
+            heard += u64::from(clients.position(client).is_some());
         });
-        hears
+        heard
     }
 
     /// Whether filters of the subscription are those of shared groups.

@@ -340,7 +340,8 @@ macro_rules! each_total {
     ($apply:ident) => {
         $apply! {
             connects_started, connects_ok, connects_failed, reconnects, disconnects,
-            connections_lost, connections_cut, subscribes_ok, subscribes_failed, subscribes_lowered,
+            connections_lost, connections_cut, sessions_found, sessions_shortened,
+            subscribes_ok, subscribes_failed, subscribes_lowered,
             unsubscribes_ok, unsubscribes_failed,
             publishes_scheduled, published_bytes, publishes_repeated, acknowledged,
             pubacks_sent, pubacks_received,

@@ -6,7 +6,7 @@
 //! ends at 10.000 s makes the next step start at 10.000 s, even if the thread came to it a little
 //! later, so that ramps and schedules do not drift.
 
-use client::ConnectOptions;
+use client::{ConnectOptions, PeerTakes};
 use codec::{FilterBuf, Properties, Property, PropertyBuf, Publish, QoS, Reason, RetainHandling};
 use codec::{SubscribeOptions, TopicBuf};
 
@@ -251,6 +251,11 @@ impl Client {
             }
             Op::Disconnect(how) => self.settle_and_disconnect(*how, ctx),
             Op::Publish(command) => self.begin_publishing(*command, ctx),
+            Op::Subscribe(command) if self.unfit_subscription(*command, plan).is_some() => {
+                let why = self.unfit_subscription(*command, plan).unwrap_or_default();
+                self.task.pc -= 1;
+                self.give_up(why, ctx);
+            }
             Op::Subscribe(command) => {
                 self.task.asked_ns = ctx.now_ns();
                 let asked = self.subscribe(*command, plan, ctx);
@@ -397,6 +402,34 @@ impl Client {
     }
 
     // --- Subscribing
+
+    /// What a broker's CONNACK rules out is not asked for (MQTT-3.2.2-18 ff.).
+    fn unfit_subscription(&self, command: u16, plan: &Plan) -> Option<&'static str> {
+        let takes = self.machine.peer_takes();
+        if takes == PeerTakes::default() {
+            return None;
+        }
+        let subscribe = &plan.subscribes[usize::from(command)];
+        let has = |is: fn(&str) -> bool| {
+            subscribe.to.iter().any(|&subscription| {
+                let model = plan.scenario.subscription(subscription);
+                let mut text = String::new();
+                plan.filters_of(self.group, self.index, model).iter().any(|filter| {
+                    text.clear();
+                    plan.write_filter(model, filter, &mut text);
+                    is(&text)
+                })
+            })
+        };
+        match () {
+            () if !takes.identifiers && subscribe.identifier.is_some() => Some(NO_IDENTIFIERS),
+            () if !takes.shared && has(|filter| filter.starts_with("$share/")) => Some(NO_SHARED),
+            () if !takes.wildcards && has(|filter| filter.contains(['+', '#'])) => {
+                Some(NO_WILDCARDS)
+            }
+            () => None,
+        }
+    }
 
     /// Each may take as long as a CONNACK.
     fn await_answers(&mut self, asked: u32, ctx: &mut Context) {
@@ -698,6 +731,12 @@ pub(super) fn wire_qos(qos: flock_model::QoS) -> QoS {
     }
 }
 
+const NO_IDENTIFIERS: &str =
+    "not subscribed: the CONNACK says that subscription identifiers are not available";
+const NO_SHARED: &str =
+    "not subscribed: the CONNACK says that shared subscriptions are not available";
+const NO_WILDCARDS: &str =
+    "not subscribed: the CONNACK says that wildcard subscriptions are not available";
 const UNANSWERED: &str =
     "no answer to SUBSCRIBE or UNSUBSCRIBE within `timeout`, other steps were skipped";
 const UNCONNECTED: &str = "not connected, other steps were skipped";

@@ -43,8 +43,14 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     Validity {
         valid: reasons.is_empty(),
         reasons,
-        notes: [conductor.notes.clone(), contention::notes(&contention), clocks.1, elsewhere.1]
-            .concat(),
+        notes: [
+            conductor.notes.clone(),
+            sessions(&conductor.totals),
+            contention::notes(&contention),
+            clocks.1,
+            elsewhere.1,
+        ]
+        .concat(),
         contention,
         lateness: lateness.summary(),
         receive_lag: part.receive_lag.summary(),
@@ -70,6 +76,16 @@ fn no_latency_reason(conductor: &Conductor<'_>, part: &Part) -> Option<String> {
         false => "payloads below 16 B have no stamp",
     };
     Some(format!("no message latency was measured: {why}"))
+}
+
+/// What brokers said of sessions that is no fault of theirs.
+fn sessions(totals: &Totals) -> Vec<String> {
+    let counts = [
+        (totals.sessions_found, "connects found a session from before the run"),
+        (totals.sessions_shortened, "connects got a shorter session expiry than asked for"),
+    ];
+    let told = counts.into_iter().filter(|(times, _)| *times > 0);
+    told.map(|(times, what)| format!("{} {what}", count(times))).collect()
 }
 
 /// Whether the tool came so late to what had arrived that a good part of the latencies is its own.

@@ -11,6 +11,8 @@ pub struct Mischief {
     /// Delivers so many, and no more.
     pub lose_after: u64,
     pub duplicate_every: u64,
+    /// Sends the second copy so much later.
+    pub duplicate_later: Option<Duration>,
     /// Sends a message for a shared group to a second member of it.
     pub share_twice_every: u64,
     /// Delivers nothing to who subscribes after the first message.
@@ -35,8 +37,13 @@ pub struct Mischief {
     pub refuse: bool,
     /// So many CONNECTs get no answer, on a connection that stays open.
     pub ignore_connects: u64,
-    /// Says that it has a session for everybody.
+    /// Says that it has a session for everybody, or for who came before.
     pub claims_sessions: bool,
+    pub claims_sessions_again: bool,
+    /// Says in its CONNACK that it keeps sessions for so many seconds, or that it takes no such
+    /// subscriptions or messages; and then behaves as ever.
+    pub claims_expiry_secs: Option<u32>,
+    pub claims_no: Option<Unavailable>,
     /// Takes SUBSCRIBEs and does not answer them.
     pub ignore_subscribes: bool,
     /// Answers no PINGREQ, as if it stood still.
@@ -75,6 +82,15 @@ pub struct Mischief {
     pub claims_qos_0: bool,
     /// Says in its CONNACK that it takes no packets above so many bytes. 0: none.
     pub claims_packet_bytes_max: u32,
+}
+
+/// What a broker may say that it does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unavailable {
+    Retain,
+    Wildcards,
+    Shared,
+    Identifiers,
 }
 
 /// What becomes of messages that are to be retained.
@@ -135,10 +151,12 @@ pub enum Damage {
     ContentType,
     /// Another byte in the correlation data.
     Correlation,
-    /// An hour more than was sent.
+    /// An hour more than was sent, or a second.
     Expiry,
-    /// A subscription identifier that nobody gave.
+    LongerExpiry,
+    /// A subscription identifier that nobody gave, or the right one twice.
     Identifier,
+    IdentifierTwice,
     /// A topic alias that the client does not allow.
     Alias,
 }
@@ -173,6 +191,11 @@ impl Mischief {
         reason != Reason::DISCONNECT_WITH_WILL && self.will != WillMischief::Always
     }
 
+    /// Whether the CONNACK says that there is a session of a client that is known or not.
+    pub(super) fn claims_session(&self, is_known: bool) -> bool {
+        self.claims_sessions || (self.claims_sessions_again && is_known)
+    }
+
     /// What the CONNACK says.
     pub(super) fn claims(&self) -> PropertyBuf {
         let mut claims = PropertyBuf::new();
@@ -182,6 +205,16 @@ impl Mischief {
         if self.claims_packet_bytes_max > 0 {
             claims.push(Property::PacketBytesMax(self.claims_packet_bytes_max));
         }
+        if let Some(secs) = self.claims_expiry_secs {
+            claims.push(Property::SessionExpirySecs(secs));
+        }
+        match self.claims_no {
+            Some(Unavailable::Retain) => claims.push(Property::RetainAvailable(false)),
+            Some(Unavailable::Wildcards) => claims.push(Property::WildcardAvailable(false)),
+            Some(Unavailable::Shared) => claims.push(Property::SharedAvailable(false)),
+            Some(Unavailable::Identifiers) => claims.push(Property::SubscriptionIdAvailable(false)),
+            None => &mut claims,
+        };
         claims
     }
 }

@@ -101,6 +101,14 @@ fn duplicates_are_counted() {
 }
 
 #[test]
+fn what_comes_again_when_all_has_come_is_counted() {
+    let duplicate_later = Some(Duration::from_millis(500));
+    let mischief = Mischief { duplicate_every: 50, duplicate_later, ..Mischief::default() };
+    let results = run_with(mischief, &pairs(10, 50, 1, 500));
+    assert_eq!((total(&results).duplicated_without_cause(), total(&results).lost), (10, 0));
+}
+
+#[test]
 fn disorder_is_counted() {
     let mischief = Mischief { swap_every: 33, ..Mischief::default() };
     let results = run_with(mischief, &brief(pairs(10, 100, 1, 500)));

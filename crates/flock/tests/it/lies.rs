@@ -7,7 +7,7 @@ use crate::common;
 
 use common::{Draft, Mosquitto, V5, publish, run_on, total};
 use flock::engine::BrokerAccess;
-use flock::standin::{Damage, Dup, Mischief, RetainedMischief, StandIn, WillMischief};
+use flock::standin::{Damage, Dup, Mischief, RetainedMischief, StandIn, Unavailable, WillMischief};
 use flock_measure::{Outcome, Results};
 use flock_model::Expect;
 use flock_report::expect::unmet;
@@ -63,7 +63,7 @@ const PROPERTIES: &str = "qos = 1, expiry = \"60s\", content_type = \"a/b\", pay
 fn properties_that_are_not_those_of_the_message_are_told() {
     let text = pairs(PROPERTIES);
     is_clean(&text);
-    for damage in [Damage::UserProperties, Damage::Expiry] {
+    for damage in [Damage::UserProperties, Damage::Expiry, Damage::LongerExpiry] {
         is_told(damaging(damage), &text, "2 with wrong properties");
     }
     // Nor may any come where none was sent.
@@ -106,7 +106,9 @@ fn a_subscription_identifier_is_the_one_that_was_given() {
         .leaving()
         .text();
     is_clean(&text);
-    is_told(damaging(Damage::Identifier), &text, "2 with a wrong subscription identifier");
+    for damage in [Damage::Identifier, Damage::IdentifierTwice] {
+        is_told(damaging(damage), &text, "2 with a wrong subscription identifier");
+    }
     is_told(
         damaging(Damage::Identifier),
         &pairs("qos = 1"),
@@ -358,4 +360,96 @@ fn what_is_sent_again_says_so() {
     is_told(again(Dup::Unmarked), &text, "1 sent again without DUP");
     let told = against(&run_with(again(Dup::Marked), &text));
     assert!(!told.iter().any(|line| line.contains("DUP")), "{told:?}");
+}
+
+#[test]
+fn an_identifier_comes_once_for_each_filter_that_matches() {
+    let both =
+        "{ connect = {} }, { subscribe = { to = [\"all\", \"pairs\"], qos = 1, identifier = 7 } }";
+    let text = Draft::new(V5, 2)
+        .subscription("all", "pairs/#")
+        .drain("1s")
+        .stage("connect", &[("sub", both), ("pub", "{ connect = {} }")])
+        .publishing(&five("qos = 1"))
+        .leaving()
+        .text();
+    // mosquitto sends one copy for each, or one copy with both.
+    let broker = Mosquitto::start();
+    let results = run_on(&text, &broker.address, BrokerAccess::None);
+    assert_eq!(results.integrity.wrong_identifiers, 0, "{:?}", results.errors);
+}
+
+#[test]
+fn what_a_connack_says_is_not_available_is_not_used() {
+    let lacks = |what| Mischief { claims_no: Some(what), ..Mischief::default() };
+    let plain = pairs("qos = 1");
+    let filter = |filter: &str| {
+        let other = format!("[subscriptions.pairs]\nfilter = \"{filter}\"\ncount = 2");
+        plain.replace("[subscriptions.pairs]\ntopics = \"pairs\"", &other)
+    };
+    let identified =
+        plain.replace("to = \"pairs\", qos = 1 }", "to = \"pairs\", qos = 1, identifier = 7 }");
+    assert_ne!(identified, plain);
+    for (what, text, name) in [
+        (Unavailable::Wildcards, filter("+/{i}"), "wildcard subscriptions"),
+        (Unavailable::Shared, filter("$share/g/pairs/{i}"), "shared subscriptions"),
+        (Unavailable::Identifiers, identified, "subscription identifiers"),
+        (Unavailable::Retain, pairs("qos = 1, retain = true"), "retain"),
+    ] {
+        let results = run_with(lacks(what), &text);
+        let told = &results.errors[0];
+        assert!(told.reason.contains(&format!("{name} ")), "{told:?}");
+        assert_eq!((told.what.as_str(), told.count), ("program", 2));
+        let asked = results.totals.subscribes_ok;
+        assert_eq!(asked, if what == Unavailable::Retain { 2 } else { 0 }, "{what:?}");
+        assert!(!results.validity.valid);
+        assert_eq!(against(&run_with(lacks(what), &plain)), Vec::<String>::new(), "{what:?}");
+    }
+}
+
+/// Subscribers that come back after so long.
+fn coming_back(connect: &str, away: &str) -> String {
+    let connect = format!("version = \"5\"\nclean_start = false\n{connect}");
+    let back = format!("{{ disconnect = {{}} }}, {{ delay = \"{away}\" }}, {{ connect = {{}} }}");
+    Draft::new(&connect, 2)
+        .drain("1s")
+        .connected("pairs", 1)
+        .publishing(&five("qos = 1"))
+        .stage("return", &[("sub", &back)])
+        .leaving()
+        .text()
+}
+
+#[test]
+fn a_session_that_had_ended_is_not_there_again() {
+    let again = Mischief { claims_sessions_again: true, ..Mischief::default() };
+    let text = coming_back("", "6s");
+    is_told(again, &text, "2 protocol errors");
+    is_clean(&text);
+    // A broker may be a little late to see that a connection has ended.
+    assert_eq!(run_with(again, &coming_back("", "10ms")).integrity.breaches, 0);
+    let lasting = coming_back("session_expiry = \"1m\"", "6s");
+    assert_eq!(against(&run_with(again, &lasting)), Vec::<String>::new());
+}
+
+#[test]
+fn a_session_that_is_gone_early_is_told_and_one_that_expired_as_announced_is_not() {
+    let text = coming_back("session_expiry = \"1m\"", "2s");
+    is_told(Mischief::default(), &text, "2 persistent sessions lost");
+    let announced = Mischief { claims_expiry_secs: Some(1), ..Mischief::default() };
+    let results = run_with(announced, &text);
+    assert_eq!(against(&results), Vec::<String>::new());
+    // Publishers connect once.
+    let note = "6 connects got a shorter session expiry than asked for";
+    assert!(results.validity.notes.iter().any(|one| one == note), "{:?}", results.validity);
+    let longer = Mischief { claims_expiry_secs: Some(3), ..announced };
+    is_told(longer, &text, "2 persistent sessions lost");
+}
+
+#[test]
+fn a_session_from_before_the_run_is_noted() {
+    let found = Mischief { claims_sessions: true, ..Mischief::default() };
+    let results = run_with(found, &coming_back("session_expiry = \"1m\"", "10ms"));
+    let note = "4 connects found a session from before the run";
+    assert!(results.validity.notes.iter().any(|one| one == note), "{:?}", results.validity);
 }
