@@ -8,6 +8,42 @@ use flock_measure::text::number;
 use flock_measure::{LatencyKind, LatencySummary, Results};
 use flock_model::scenario::Published;
 
+/// Every figure, for tables that name theirs by key.
+const ALL: [&Column; 23] = [
+    &PUBLISHED,
+    &RECEIVED,
+    &MESSAGES,
+    &PAYLOAD,
+    &CONNECTS,
+    &CONNECTIONS,
+    &CONNECT_TIME,
+    &AVERAGE,
+    &P50,
+    &P75,
+    &P90,
+    &P95,
+    &P99,
+    &MAX,
+    &ACK_AVERAGE,
+    &ACK_P95,
+    &CPU_AVERAGE,
+    &CPU_MAX,
+    &CPU_COST,
+    &MEMORY_AVERAGE,
+    &MEMORY_MAX,
+    &MEMORY_OF_ONE,
+    &LOST,
+];
+
+/// By key; an error names the valid ones.
+pub(crate) fn find(key: &str) -> Result<&'static Column, String> {
+    let found = ALL.iter().find(|column| column.key == key).copied();
+    found.ok_or_else(|| {
+        let valid: Vec<&str> = ALL.iter().map(|column| column.key).collect();
+        format!("unknown column `{key}`; valid: {}", valid.join(", "))
+    })
+}
+
 /// One figure.
 pub(crate) struct Column {
     /// In CSV files.
@@ -105,16 +141,33 @@ fn acknowledged(results: &Results) -> Option<LatencySummary> {
     (!all.is_empty()).then(|| all.summary())
 }
 
-/// From the first to the last second with connects; of a run that measures connects.
-fn connects_per_sec(results: &Results) -> Option<f64> {
-    if headline(results) != LatencyKind::Connect {
-        return None;
-    }
+/// How many connected, and in how many seconds from the first to the last of them.
+fn connecting(results: &Results) -> Option<(u64, u32)> {
     let mut busy = results.series.iter().filter(|second| second.connects > 0);
     let first = busy.next()?;
     let last = busy.next_back().unwrap_or(first);
-    let connects: u64 = results.series.iter().map(|second| second.connects).sum();
-    Some(connects as f64 / f64::from(last.at_secs - first.at_secs + results.step_secs()))
+    let connects = results.series.iter().map(|second| second.connects).sum();
+    Some((connects, last.at_secs - first.at_secs + results.step_secs()))
+}
+
+/// Of a run that measures connects.
+fn connects_per_sec(results: &Results) -> Option<f64> {
+    let (connects, secs) = connecting(results)?;
+    (headline(results) == LatencyKind::Connect).then(|| connects as f64 / f64::from(secs))
+}
+
+/// Bytes of payload in a message, on average.
+fn message_bytes(results: &Results) -> Option<f64> {
+    let received = results.totals.received_all();
+    (received > 0).then(|| results.totals.received_bytes as f64 / received as f64)
+}
+
+fn both(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    Some(a? + b?)
+}
+
+fn times(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    Some(a? * b?)
 }
 
 pub(crate) const PUBLISHED: Column = column(
@@ -137,6 +190,36 @@ pub(crate) const CONNECTS: Column = column(
     Scales::Never,
     connects_per_sec,
     |p| p.connects_per_sec,
+);
+/// PUBLISH packets of both directions.
+pub(crate) const MESSAGES: Column = column(
+    ["messages_per_sec", "Published and received per second", "Published and received"],
+    Unit::PerSecond,
+    Scales::Received,
+    |r| both(Figures::of(r).published_per_sec, Figures::of(r).received_per_sec),
+    |p| both(p.published_per_sec, p.received_per_sec),
+);
+/// Rates times sizes, also where a source prints bytes: their units differ.
+pub(crate) const PAYLOAD: Column = column(
+    ["payload_bytes_per_sec", "Payload received per second", "Payload per second"],
+    Unit::Bytes,
+    Scales::Received,
+    |r| times(Figures::of(r).received_per_sec, message_bytes(r)),
+    |p| times(p.received_per_sec, p.payload_bytes),
+);
+pub(crate) const CONNECTIONS: Column = column(
+    ["connections", "Connections", "Connections"],
+    Unit::Count,
+    Scales::Clients,
+    |r| Some(r.totals.connections_max as f64),
+    |p| p.connections,
+);
+pub(crate) const CONNECT_TIME: Column = column(
+    ["connect_secs", "Time until all are connected", "All connected within"],
+    Unit::Micros,
+    Scales::Time,
+    |r| Some(f64::from(connecting(r)?.1) * 1e6),
+    |p| p.connect_secs.map(|secs| secs * 1e6),
 );
 pub(crate) const AVERAGE: Column = latency(
     ["latency_average_us", "Latency, average", "Average"],
@@ -206,6 +289,13 @@ pub(crate) const MEMORY_MAX: Column = column(
     Scales::Never,
     |r| Figures::of(r).memory_max_bytes,
     |p| p.memory_max_mb.map(|mb| mb * 1e6),
+);
+pub(crate) const MEMORY_OF_ONE: Column = column(
+    ["memory_bytes_per_connection", "Broker memory per connection", "Memory per connection"],
+    Unit::Bytes,
+    Scales::Never,
+    |r| Figures::of(r).memory_per_connection_bytes,
+    |p| p.memory_per_connection_kb.map(|kb| kb * 1e3),
 );
 pub(crate) const LOST: Column = column(
     ["lost", "Lost", "Lost"],

@@ -12,6 +12,7 @@ pub mod compare;
 mod csv;
 mod drawing;
 pub mod expect;
+pub mod form;
 mod heat;
 mod html;
 mod likeness;

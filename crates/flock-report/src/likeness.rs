@@ -15,6 +15,8 @@ pub(crate) struct Likeness {
     published: Option<f64>,
     /// The same of what subscribers receive.
     received: Option<f64>,
+    clients: Option<f64>,
+    time: Option<f64>,
     /// The run has the clients, rates and content of the published one.
     is_full_scale: bool,
     /// What differs, as `scale 0.02`.
@@ -26,6 +28,10 @@ pub(crate) struct Likeness {
 pub(crate) enum Scales {
     Published,
     Received,
+    /// The number of clients.
+    Clients,
+    /// What takes a time that the scenario sets.
+    Time,
     /// It stays what it was at the full scale.
     Never,
 }
@@ -65,6 +71,8 @@ impl Likeness {
         Self {
             published: factor(before.publishes_per_sec, after.publishes_per_sec),
             received: factor(before.deliveries_per_sec, after.deliveries_per_sec),
+            clients: (!is_other).then_some(results.scenario.scale),
+            time: (!is_other && !overrides.contains_key("ramp")).then_some(1.0 / speed),
             is_full_scale,
             differences: changes.into_iter().chain(lengths(results, &stated, speed)).collect(),
         }
@@ -78,6 +86,8 @@ impl Likeness {
         let factor = match scales {
             Scales::Published => self.published,
             Scales::Received => self.received,
+            Scales::Clients => self.clients,
+            Scales::Time => self.time,
             Scales::Never => self.is_full_scale.then_some(1.0),
         };
         match factor {
@@ -174,6 +184,9 @@ fn lengths(results: &Results, stated: &Scenario, speed: f64) -> Vec<String> {
     if speed != 1.0 {
         all.push(format!("speed {}", number(speed)));
     }
+    if let Some(ramp) = results.scenario.overrides.get("ramp") {
+        all.push(format!("ramps of {ramp}"));
+    }
     let given = results.scenario.overrides.get("duration");
     if let Some(ran_us) = given.and_then(|time| units::time(time).ok()) {
         let measured = stated.stages.iter().filter(|stage| stage.measured);
@@ -229,6 +242,11 @@ mod tests {
     fn speed_scales_rates_as_well() {
         let fast = ran("MB-E1", 0.1, &[("scale", "0.1"), ("speed", "2")]);
         assert_eq!(fast.theirs(Scales::Received, 50_000.0).drawn(), Some(10_000.0));
+        let connecting = fast.theirs(Scales::Time, 10.0);
+        assert_eq!(connecting, Theirs::Scaled(5.0, 10.0));
+        assert_eq!(fast.theirs(Scales::Clients, 100.0).drawn(), Some(10.0));
+        let ramped = ran("MB-E1", 1.0, &[("ramp", "1s")]);
+        assert_eq!(ramped.theirs(Scales::Time, 20.0).drawn(), None);
         let reduced = ran("HM-R2000-even", 0.000_01, &[("speed", "60")]);
         let rate = reduced.theirs(Scales::Published, 500_000.0).drawn().unwrap();
         assert!((rate - 300.0).abs() < 1.0, "{rate}");

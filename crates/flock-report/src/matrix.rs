@@ -6,6 +6,7 @@ use crate::chart::{Axis as Across, Chart, Line, Unit};
 use crate::columns::{self, Column, own_cores};
 use crate::compare::aligned;
 use crate::disclosure;
+use crate::form;
 use crate::likeness::Likeness;
 use crate::page::{self as parts, details, note, pairs};
 use flock_measure::Results;
@@ -31,10 +32,25 @@ impl Done {
         results.map(|(results, _)| &**results).filter(|results| results.validity.valid)
     }
 
+    /// Whether some run may be believed.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.valid().next().is_some()
+    }
+
+    /// What stands for all: the valid runs, or all where none is valid.
+    pub(crate) fn shown(&self) -> impl Iterator<Item = &Results> {
+        let runs = self.runs.iter().filter_map(|run| run.as_ref().ok());
+        let is_valid = self.is_valid();
+        runs.map(|(results, _)| &**results).filter(move |r| r.validity.valid || !is_valid)
+    }
+
+    pub(crate) fn any(&self) -> Option<&Results> {
+        self.shown().next()
+    }
+
     /// To the published runs; `None` without a run.
-    fn likeness(&self) -> Option<Likeness> {
-        let results = self.runs.iter().find_map(|run| run.as_ref().ok());
-        results.map(|(results, _)| Likeness::of(results))
+    pub(crate) fn likeness(&self) -> Option<Likeness> {
+        self.any().map(Likeness::of)
     }
 
     /// Of the valid runs.
@@ -48,7 +64,7 @@ impl Done {
     }
 
     /// The values beyond the first axis, `qos 1`: which curve it belongs to.
-    fn curve(&self, axes: &[Axis]) -> String {
+    pub(crate) fn curve(&self, axes: &[Axis]) -> String {
         let others = axes.iter().zip(&self.cell.values).skip(1);
         others.map(|(axis, value)| format!("{} {value}", axis.name)).collect::<Vec<_>>().join(", ")
     }
@@ -60,7 +76,14 @@ pub fn page(matrix: &Matrix, command: &[String], all: &[Done]) -> String {
     let any = any.map(|(results, _)| &**results);
     let body = html! {
         (header(matrix, any, all))
-        @if let Some(across) = matrix.axes.first() { (curves(matrix, across, all)) }
+        (form::tables(matrix, all))
+        @if all.iter().any(|done| !done.published.is_empty()) {
+            (note(crate::HARDWARE_DIFFERS))
+            @for words in differences(all) { (note(&words)) }
+        }
+        @if !matrix.is_list() && let Some(across) = matrix.axes.first() {
+            (curves(matrix, across, all))
+        }
         h2 { "Runs" }
         (run_rows(matrix, all))
         h2 { "Environment" }
@@ -106,10 +129,6 @@ fn curves(matrix: &Matrix, across: &Axis, all: &[Done]) -> Markup {
             @if has_bars(all) { (BARS_NOTE) }
         }
         (parts::charts(FIGURES.iter().map(|figure| curve_chart(figure, matrix, across, all))))
-        @if all.iter().any(|done| !done.published.is_empty()) {
-            (note(crate::HARDWARE_DIFFERS))
-            @for words in differences(all) { (note(&words)) }
-        }
     }
 }
 

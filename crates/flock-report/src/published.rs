@@ -87,10 +87,12 @@ fn own_hardware(results: &Results) -> String {
     format!("{}, {} cores{scale}", results.machine.cpu, results.machine.cores)
 }
 
-const COLUMNS: [&Column; 16] = [
+const COLUMNS: [&Column; 19] = [
     &columns::PUBLISHED,
     &columns::RECEIVED,
     &columns::CONNECTS,
+    &columns::CONNECTIONS,
+    &columns::CONNECT_TIME,
     &columns::AVERAGE,
     &columns::P50,
     &columns::P75,
@@ -104,6 +106,7 @@ const COLUMNS: [&Column; 16] = [
     &columns::CPU_MAX,
     &columns::MEMORY_AVERAGE,
     &columns::MEMORY_MAX,
+    &columns::MEMORY_OF_ONE,
 ];
 /// Columns also where nobody published such a figure.
 const ALWAYS: [&str; 7] = [
@@ -134,7 +137,9 @@ mod tests {
                 for (name, value) in stated.as_object().unwrap() {
                     let Some(value) = value.as_f64().filter(|_| name != "vcpus") else { continue };
                     let shown = match name.rsplit('_').next() {
-                        Some("sec") => number(value),
+                        Some("sec" | "connections") => number(value),
+                        Some("secs") => micros(value * 1e6),
+                        Some("kb") => bytes(value * 1e3),
                         Some("ms") => micros(value * 1000.0),
                         Some("mb") => bytes(value * 1e6),
                         Some("percent") => format!("{} %", number(value)),

@@ -31,6 +31,20 @@ pub struct Matrix {
     /// The first one lies along the curves, each combination of the others is a curve.
     #[serde(rename = "axis")]
     pub axes: Vec<Axis>,
+    /// Tables in the form of the source, ours beside what was published.
+    #[serde(default, rename = "table")]
+    pub tables: Vec<Table>,
+}
+
+/// A table of a published report.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    pub title: String,
+    /// Keys of figures, as in the CSV file.
+    pub columns: Vec<String>,
+    /// An axis whose values become groups of columns.
+    pub pivot: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -99,6 +113,7 @@ impl Matrix {
             notes: Vec::new(),
             scenario: scenario.to_owned(),
             axes,
+            tables: Vec::new(),
         };
         matrix.check()?;
         Ok(matrix)
@@ -128,6 +143,18 @@ impl Matrix {
                 return Err(format!("the axis `{}` is given twice", axis.name));
             }
         }
+        for table in &self.tables {
+            let Some(pivot) = &table.pivot else { continue };
+            let title = &table.title;
+            match self.axes.iter().map(|axis| &axis.name).collect::<Vec<_>>()[..] {
+                [only] if only == pivot => {}
+                _ => {
+                    return Err(format!(
+                        "table `{title}`: `pivot` must be the only axis, got `{pivot}`"
+                    ));
+                }
+            }
+        }
         let cells = self.axes.iter().map(|axis| axis.values.len()).product::<usize>();
         if cells > CELLS_MAX {
             return Err(format!(
@@ -135,6 +162,11 @@ impl Matrix {
             ));
         }
         Ok(())
+    }
+
+    /// Whether it is a list of scenarios, whose figures make no curve.
+    pub fn is_list(&self) -> bool {
+        matches!(&self.axes[..], [only] if self.scenario == format!("{{{}}}", only.name))
     }
 
     /// Every combination, the last axis changing fastest.
@@ -232,8 +264,12 @@ macro_rules! embed {
     };
 }
 
-const FILES: [(&str, &str); 6] = embed![
-    "aio-payloads.toml",
+const FILES: [(&str, &str); 10] = embed![
+    "eg-report.toml",
+    "aio-report.toml",
+    "hm-report.toml",
+    "sol-report.toml",
+    "mb-report.toml",
     "aio-rates.toml",
     "aio-clients.toml",
     "xr-ladder.toml",
@@ -271,7 +307,24 @@ mod tests {
             assert!(published > 0, "{}", matrix.id);
         }
         let cells = |id: &str| Matrix::find(id).unwrap().cells().len();
-        assert_eq!([cells("aio-payloads"), cells("XR-LADDER")], [12, 15]);
+        assert_eq!([cells("aio-report"), cells("XR-LADDER")], [12, 15]);
+    }
+
+    #[test]
+    fn a_table_can_only_be_turned_by_the_only_axis() {
+        let text = |pivot: &str| {
+            format!(
+                "id = 'M'\ntitle = 't'\nscenario = 'SOL-{{payload}}'\n[[axis]]\n\
+                 name = 'payload'\nvalues = ['1K']\n[[table]]\ntitle = 'rates'\n\
+                 columns = ['lost']\npivot = '{pivot}'\n"
+            )
+        };
+        let matrix = |pivot| Matrix::parse("m.toml", &text(pivot)).unwrap();
+        assert!(matrix("payload").is_ok());
+        let error = matrix("vm").unwrap_err();
+        assert!(error.contains("`rates`") && error.contains("`vm`"), "{error}");
+        let error = matrix("payload").unwrap().with(axes(&["qos=0,1"])).unwrap_err();
+        assert!(error.contains("only axis"), "{error}");
     }
 
     #[test]

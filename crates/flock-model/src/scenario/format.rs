@@ -107,6 +107,9 @@ pub struct Published {
     pub published_per_sec: Option<f64>,
     pub received_per_sec: Option<f64>,
     pub connects_per_sec: Option<f64>,
+    pub connections: Option<f64>,
+    /// From the first to the last client that connected.
+    pub connect_secs: Option<f64>,
     pub average_ms: Option<f64>,
     pub p50_ms: Option<f64>,
     pub p75_ms: Option<f64>,
@@ -123,7 +126,39 @@ pub struct Published {
     /// Decimal megabytes.
     pub memory_average_mb: Option<f64>,
     pub memory_max_mb: Option<f64>,
+    /// Decimal kilobytes.
+    pub memory_per_connection_kb: Option<f64>,
+    /// Which messages the figures are of; absent for all.
+    pub part: Option<Part>,
     pub note: String,
+    /// Of a message of the scenario, for rates in bytes.
+    #[serde(skip)]
+    pub payload_bytes: Option<f64>,
+}
+
+/// A part of the messages of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    #[serde(rename = "qos 0")]
+    Qos0,
+    #[serde(rename = "qos 1")]
+    Qos1,
+    #[serde(rename = "qos 2")]
+    Qos2,
+    #[serde(rename = "routed")]
+    Routed,
+}
+
+impl Part {
+    /// As in a file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Qos0 => "qos 0",
+            Self::Qos1 => "qos 1",
+            Self::Qos2 => "qos 2",
+            Self::Routed => "routed",
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use error::{Location, ScenarioError, did_you_mean};
-pub use format::{About, Published};
+pub use format::{About, Part, Published};
 
-use crate::model::{Payload, Scenario};
+use crate::model::{Command, Payload, Scenario};
 
 /// A scenario with what there is to tell about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,6 +116,8 @@ pub fn parse(
         published = variant.published;
         laptop = variant.laptop.or(laptop);
     }
+    let payload_bytes = payload_bytes(&scenario);
+    published.iter_mut().for_each(|figure| figure.payload_bytes = payload_bytes);
     Ok(Loaded {
         scenario,
         about: parsed.about,
@@ -125,6 +127,21 @@ pub fn parse(
         params: filled.params,
         names_broker,
     })
+}
+
+/// Of a message, where all have the same.
+fn payload_bytes(scenario: &Scenario) -> Option<f64> {
+    let mut sizes = Vec::new();
+    scenario.each_command(&mut |_, _, command| {
+        if let Command::Publish(publish) = command {
+            sizes.extend([publish.payload.bytes_min(), publish.payload.bytes_max()]);
+        }
+    });
+    sizes.dedup();
+    match sizes[..] {
+        [only] => Some(f64::from(only)),
+        _ => None,
+    }
 }
 
 /// The ids that a file can be loaded as: its own, if it has no variants, or theirs.

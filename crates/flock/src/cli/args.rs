@@ -47,7 +47,7 @@ pub(super) enum Command {
     Versus(Box<Versus>),
     /// Run a scenario with every combination of parameter values, and draw curves.
     #[command(
-        after_help = "Examples:\n  $ flock matrix\n  $ flock matrix AIO-PAYLOADS --broker 10.0.0.5:1883 --scale 0.1 --duration 20s\n  $ flock matrix XR-1-Q1 --axis total_rate=2000/s,5000/s,10000/s --axis qos=0,1,2 --rounds 5\n  $ flock matrix MB-B1 --axis payload=16,1K,8K --axis version=3.1.1,5 --broker-command 'mosquitto'\n\nExit code: 0 every combination has a valid run; 1 a run was not executed; 2 wrong input; 3 a combination has no valid run."
+        after_help = "Examples:\n  $ flock matrix\n  $ flock matrix AIO-REPORT --broker 10.0.0.5:1883 --scale 0.1 --duration 20s\n  $ flock matrix XR-1-Q1 --axis total_rate=2000/s,5000/s,10000/s --axis qos=0,1,2 --rounds 5\n  $ flock matrix MB-B1 --axis payload=16,1K,8K --axis version=3.1.1,5 --broker-command 'mosquitto'\n\nExit code: 0 every combination has a valid run; 1 a run was not executed; 2 wrong input; 3 a combination has no valid run."
     )]
     Matrix(Box<Matrix>),
     /// Connect clients and keep them connected (options of emqtt-bench).

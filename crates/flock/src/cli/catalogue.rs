@@ -266,6 +266,8 @@ fn figures(out: &mut String, figure: &Published) {
         ("out", figure.received_per_sec, " msg/s"),
         ("connects", figure.connects_per_sec, "/s"),
     ];
+    let clients =
+        [("all", figure.connections, ""), ("connected within", figure.connect_secs, " s")];
     let hardware = match vcpus {
         Some(vcpus) if !figure.hardware.contains("vCPU") && !figure.hardware.contains("cores") => {
             format!("{} ({} vCPU)", figure.hardware, exact(vcpus))
@@ -274,7 +276,9 @@ fn figures(out: &mut String, figure: &Published) {
     };
     let lines = [
         ("on", hardware),
+        ("messages", figure.part.map_or_else(String::new, |part| part.name().to_owned())),
         ("rate", list(&rates)),
+        ("clients", list(&clients)),
         (
             "latency",
             list(&[
@@ -302,7 +306,9 @@ fn figures(out: &mut String, figure: &Published) {
             "memory",
             list(&[
                 ("average", figure.memory_average_mb, " MB"),
+                ("of a connection", figure.memory_per_connection_kb, " KB"),
                 ("max", figure.memory_max_mb, " MB"),
+                ("per connection", figure.memory_per_connection_kb, " KB"),
             ]),
         ),
         ("note", figure.note.clone()),

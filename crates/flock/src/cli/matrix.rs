@@ -22,6 +22,7 @@ use flock_model::matrix::{self, Cell, Matrix};
 use flock_model::scenario::Loaded;
 use flock_model::scenario::check::check;
 use flock_model::scenario::words::parameters;
+use flock_report::form;
 use flock_report::matrix::{self as report, Done};
 
 pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
@@ -107,7 +108,9 @@ fn find(name: &str, args: &args::Matrix) -> anyhow::Result<Matrix> {
         Some(found) => found.and_then(|matrix| matrix.with(args.axis.clone())),
         None => Matrix::of(name, args.axis.clone()),
     };
-    matrix.map_err(anyhow::Error::msg)
+    let matrix = matrix.map_err(anyhow::Error::msg)?;
+    form::check(&matrix).map_err(anyhow::Error::msg)?;
+    Ok(matrix)
 }
 
 /// The scenario of a cell, with the changes of the options.
