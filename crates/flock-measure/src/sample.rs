@@ -76,6 +76,7 @@ fn made_day() -> Results {
         let second = kind.second(at_secs, is_stalled);
         results.totals.published[0] += 10;
         results.totals.published[1] += 10;
+        results.totals.pubacks_sent += second.pubacks_sent;
         results.series.push(second);
         let received = second.received / 2;
         for (qos, level) in levels.iter_mut().take(2).enumerate() {

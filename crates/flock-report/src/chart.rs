@@ -18,6 +18,8 @@ pub struct Chart {
     pub axis: Axis,
     pub log: bool,
     pub lines: Vec<Line>,
+    /// How far a time axis reaches at least, in seconds.
+    pub until: f64,
     pub(crate) events: Events,
     pub note: String,
 }
@@ -29,12 +31,27 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
     /// Where, and from what to what, a point may lie as well.
     pub bars: Vec<(f64, (f64, f64))>,
+    /// The least and the most of each point, in the same order; empty where points are single
+    /// values.
+    pub ranges: Vec<(f64, f64)>,
+    pub joined: Joined,
+}
+
+/// What stands for several neighbours, where there are more than can be drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Joined {
+    #[default]
+    Average,
+    /// Of percentiles there is no average.
+    Middle,
+    Highest,
 }
 
 /// How values are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
     PerSecond,
+    BytesPerSecond,
     Micros,
     /// Microseconds of CPU, of which parts matter.
     Cost,
@@ -61,7 +78,7 @@ pub enum Axis {
 impl Line {
     pub fn new(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let points = points.into_iter().collect();
-        Self { name: name.to_owned(), points, bars: Vec::new() }
+        Self { name: name.to_owned(), points, ..Self::default() }
     }
 }
 
@@ -69,6 +86,7 @@ impl Unit {
     pub fn show(self, value: f64) -> String {
         match self {
             Self::PerSecond => format!("{}/s", text::number(value)),
+            Self::BytesPerSecond => format!("{}/s", text::bytes(value)),
             Self::Micros => text::micros(value),
             Self::Cost => format!("{} us", text::number(value)),
             Self::Percent => format!("{} %", text::number(value)),
@@ -105,17 +123,51 @@ impl Chart {
         if self.is_empty() {
             return Markup::default();
         }
-        let name = |(n, line): (usize, &Line)| (format!("k{}", n % COLOURS), line.name.clone());
-        let legend: Vec<_> = match self.lines.len() {
+        let scales = Scales::of(self);
+        let lines: Vec<Drawn<'_>> = self.drawn(&scales);
+        let name =
+            |line: &Drawn<'_>| (format!("k{}{}", line.colour, line.dash()), line.line.name.clone());
+        let legend: Vec<_> = match lines.len() {
             1 => Vec::new(),
-            _ => self.lines.iter().enumerate().map(name).collect(),
+            _ => lines.iter().map(name).collect(),
         };
-        let drawing = drawing::svg(&self.title, HEIGHT, &self.draw());
-        drawing::figure("chart", &self.title, &legend, &drawing, &self.note)
+        let drawing = drawing::svg(&self.title, HEIGHT, &self.draw(&scales, &lines));
+        let words = [self.note.clone(), self.band_words(&lines)];
+        let note = words.into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>();
+        drawing::figure("chart", &self.title, &legend, &drawing, &note.join(" "))
     }
 
-    fn draw(&self) -> Markup {
-        let scales = Scales::of(self);
+    /// What the lines and the bands of a chart over a long time are.
+    fn band_words(&self, lines: &[Drawn<'_>]) -> String {
+        let has_band = |line: &Drawn<'_>| line.points.iter().any(Point::has_range);
+        if self.axis != Axis::Seconds || !lines.iter().any(has_band) {
+            return String::new();
+        }
+        let apart = lines.iter().flat_map(|line| line.points.windows(2));
+        let secs = apart.map(|pair| pair[1].at - pair[0].at).fold(0.0, f64::max);
+        let of = match lines.iter().any(|line| line.line.joined == Joined::Average) {
+            true => "the average",
+            false => "the median (of maxima: the highest)",
+        };
+        format!(
+            "Each point is {of} of {}. Bands reach from the lowest to the highest value in it.",
+            text::seconds(secs)
+        )
+    }
+
+    /// The lines as far as they can be drawn. One that lies on another is dashed.
+    fn drawn(&self, scales: &Scales) -> Vec<Drawn<'_>> {
+        let mut all: Vec<Drawn<'_>> = Vec::new();
+        for (n, line) in self.lines.iter().enumerate() {
+            let points = thinned(line, self.axis == Axis::Seconds);
+            let mut drawn = Drawn { line, points, colour: n % COLOURS, below: 0 };
+            drawn.below = all.iter().filter(|other| scales.hides(&drawn, other)).count();
+            all.push(drawn);
+        }
+        all
+    }
+
+    fn draw(&self, scales: &Scales, lines: &[Drawn<'_>]) -> Markup {
         let x = |at: f64| scales.x(at);
         let values = scales.y.ticks(step_of(scales.y.to, self.unit)).into_iter();
         let values = values.map(|value| (scales.y(value), self.unit.show(value)));
@@ -124,39 +176,39 @@ impl Chart {
             (self.events.shades(TOP, x))
             (drawing::grid(values, ticks))
             line class="axis" x1=(LEFT) x2=(WIDTH - RIGHT) y1=(FLOOR) y2=(FLOOR) {}
-            (self.events.lines((TOP, TOP + 9.0), x))
-            @for (n, line) in self.lines.iter().enumerate() { (self.draw_line(&scales, n, line)) }
+            (self.events.lines((TOP, TOP - 2.0), x))
+            @for line in lines { (band(scales, line)) }
+            @for (n, line) in lines.iter().enumerate() { (self.draw_line(scales, n, line)) }
             line class="probe" y1=(TOP) y2=(FLOOR) visibility="hidden" {}
         }
     }
 
-    fn draw_line(&self, scales: &Scales, n: usize, line: &Line) -> Markup {
-        let points = thinned(&line.points);
-        let (colour, shift) = (n % COLOURS, self.shift(n));
+    fn draw_line(&self, scales: &Scales, n: usize, drawn: &Drawn<'_>) -> Markup {
+        let (line, colour, shift) = (drawn.line, drawn.colour, self.shift(n));
         let x = |at: f64| scales.x(at) + shift;
         // What the script of the page shows of each point.
-        let shown = |(at, value): &(f64, f64)| {
-            let bar = line.bars.iter().find(|bar| bar.0 == *at);
-            let range = bar.map_or(String::new(), |(_, (low, high))| {
-                format!(" ({} to {})", self.unit.show(*low), self.unit.show(*high))
+        let shown = |point: &Point| {
+            let bar = line.bars.iter().find(|bar| bar.0 == point.at).map(|bar| bar.1);
+            let range = bar.or_else(|| point.has_range().then_some((point.low, point.high)));
+            let range = range.map_or(String::new(), |(low, high)| {
+                format!(" ({} to {})", self.unit.show(low), self.unit.show(high))
             });
-            let value = self.unit.show(*value);
-            format!("{:.1},{} · {value}{range};", scales.x(*at), scales.x_label(*at))
+            let value = self.unit.show(point.value);
+            format!("{:.1},{} · {value}{range};", scales.x(point.at), scales.x_label(point.at))
         };
-        let point = |(at, value): &(f64, f64)| format!("{:.1},{:.1} ", x(*at), scales.y(*value));
-        let runs = || points.split(|point| point.1.is_nan()).filter(|run| !run.is_empty());
+        let point = |point: &Point| format!("{:.1},{:.1} ", x(point.at), scales.y(point.value));
         // Points that are few are seen as such.
         let is_few = |run: &[_]| matches!(self.axis, Axis::Labels(_)) || run.len() == 1;
         html! {
-            @if !points.is_empty() {
+            @if !drawn.points.is_empty() {
                 g class="line" data-key={ "c" (colour) } data-name=(line.name)
-                    data-p=(runs().flatten().map(shown).collect::<String>()) {
-                    @for run in runs() {
-                        polyline class={ "c" (colour) }
+                    data-p=(drawn.runs().flatten().map(shown).collect::<String>()) {
+                    @for run in drawn.runs() {
+                        polyline class={ "c" (colour) (drawn.dash()) }
                             points=(run.iter().map(point).collect::<String>()) {}
-                        @for (at, value) in run.iter().filter(|_| is_few(run)) {
-                            circle class={ "k" (colour) } cx=(px(x(*at))) cy=(px(scales.y(*value)))
-                                r="3" {}
+                        @for point in run.iter().filter(|_| is_few(run)) {
+                            circle class={ "k" (colour) } cx=(px(x(point.at)))
+                                cy=(px(scales.y(point.value))) r="3" {}
                         }
                     }
                     @for (at, (low, high)) in &line.bars {
@@ -185,6 +237,57 @@ fn bar(x: f64, (low, high): (f64, f64)) -> String {
     format!("{}M{x:.1} {low:.1}V{high:.1}{}", end(low), end(high))
 }
 
+/// From the least to the most of each point of a line.
+fn band(scales: &Scales, drawn: &Drawn<'_>) -> Markup {
+    let runs = || drawn.runs().filter(|run| run.iter().any(Point::has_range));
+    let path = |run: &[Point]| {
+        let end =
+            |point: &Point, value| format!("{:.1} {:.1}", scales.x(point.at), scales.y(value));
+        let over = run.iter().map(|point| end(point, point.high));
+        let back = run.iter().rev().map(|point| end(point, point.low));
+        format!("M{}Z", over.chain(back).collect::<Vec<_>>().join("L"))
+    };
+    html! {
+        @for run in runs() { path class={ "k" (drawn.colour) " band" } d=(path(run)) {} }
+    }
+}
+
+/// A line as it is drawn.
+struct Drawn<'a> {
+    line: &'a Line,
+    points: Vec<Point>,
+    colour: usize,
+    /// How many lines before it lie at the same place.
+    below: usize,
+}
+
+impl Drawn<'_> {
+    /// From gap to gap.
+    fn runs(&self) -> impl Iterator<Item = &[Point]> {
+        self.points.split(|point| point.value.is_nan()).filter(|run| !run.is_empty())
+    }
+
+    /// The class of a line through which those below are seen.
+    fn dash(&self) -> &'static str {
+        [" ", " over", " over2"][self.below.min(2)].trim_end()
+    }
+}
+
+/// One or several points of a line.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    at: f64,
+    value: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Point {
+    fn has_range(&self) -> bool {
+        self.high > self.low
+    }
+}
+
 /// Where values land on the drawing.
 struct Scales {
     axis: Axis,
@@ -196,7 +299,10 @@ impl Scales {
     fn of(chart: &Chart) -> Self {
         let ends = |line: &Line| {
             let bars = line.bars.iter().flat_map(|(at, (low, high))| [(*at, *low), (*at, *high)]);
-            line.points.iter().copied().chain(bars).collect::<Vec<_>>()
+            let ranges = line.points.iter().zip(&line.ranges);
+            let ranges =
+                ranges.flat_map(|(point, (low, high))| [(point.0, *low), (point.0, *high)]);
+            line.points.iter().copied().chain(bars).chain(ranges).collect::<Vec<_>>()
         };
         let all: Vec<(f64, f64)> = chart.lines.iter().flat_map(ends).collect();
         let positions = || all.iter().map(|point| position(&chart.axis, point.0));
@@ -213,7 +319,7 @@ impl Scales {
             Scale::even(0.0, (y_max / step).ceil().max(1.0) * step)
         };
         let (from, to) = match &chart.axis {
-            Axis::Seconds => (0.0, x_max),
+            Axis::Seconds => (0.0, x_max.max(chart.until)),
             Axis::Percentile => (x_min, x_max),
             Axis::Micros => (x_min.floor(), x_max.ceil()),
             Axis::Labels(names) => (-LABEL_MARGIN, names.len() as f64 - 1.0 + LABEL_MARGIN),
@@ -227,6 +333,18 @@ impl Scales {
 
     fn y(&self, value: f64) -> f64 {
         FLOOR - self.y.part(value) * (FLOOR - TOP)
+    }
+
+    /// Most of a line lies where another one is. That both are nought is no matter.
+    fn hides(&self, line: &Drawn<'_>, other: &Drawn<'_>) -> bool {
+        let pairs = || {
+            let pairs = line.points.iter().zip(&other.points);
+            pairs.filter(|(a, b)| a.value != 0.0 || b.value != 0.0)
+        };
+        let is_near = |(a, b): &(&Point, &Point)| {
+            a.at == b.at && (self.y(a.value) - self.y(b.value)).abs() < HIDDEN_PX
+        };
+        pairs().filter(is_near).count() * 2 > pairs().count()
     }
 
     fn x_ticks(&self) -> Vec<(f64, String)> {
@@ -276,20 +394,44 @@ fn step_of(max: f64, unit: Unit) -> f64 {
     if unit == Unit::Count { step.max(1.0) } else { step }
 }
 
-/// At most [`POINTS_MAX`] points: of each run of neighbours the highest, which is what matters.
-fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let each = points.len().div_ceil(POINTS_MAX).max(1);
-    let highest = |run: &[(f64, f64)]| run.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
-    points.chunks(each).filter_map(highest).collect()
+/// At most [`POINTS_MAX`] points. Over time a point has the range of those that it stands for;
+/// elsewhere the highest is what matters. Only where there is no value at all, there is a gap.
+fn thinned(line: &Line, is_over_time: bool) -> Vec<Point> {
+    let each = line.points.len().div_ceil(POINTS_MAX).max(1);
+    let join = |(n, chunk): (usize, &[(f64, f64)])| {
+        let mut values: Vec<f64> =
+            chunk.iter().map(|point| point.1).filter(|value| !value.is_nan()).collect();
+        values.sort_by(f64::total_cmp);
+        let ranges = line.ranges.iter().skip(n * each).take(each).flat_map(|(a, b)| [*a, *b]);
+        let all = || values.iter().copied().chain(ranges.clone().filter(|value| !value.is_nan()));
+        let Some(highest) = values.last().copied() else {
+            return Point { at: chunk[chunk.len() / 2].0, value: f64::NAN, low: 0.0, high: 0.0 };
+        };
+        if !is_over_time {
+            let at = chunk.iter().find(|point| point.1 == highest).map_or(chunk[0].0, |one| one.0);
+            return Point { at, value: highest, low: highest, high: highest };
+        }
+        let value = match line.joined {
+            Joined::Average => values.iter().sum::<f64>() / values.len() as f64,
+            Joined::Middle => values[values.len() / 2],
+            Joined::Highest => highest,
+        };
+        let (low, high) = (all().fold(value, f64::min), all().fold(value, f64::max));
+        let low = if line.joined == Joined::Highest { high } else { low };
+        Point { at: chunk[chunk.len() / 2].0, value, low, high }
+    };
+    line.points.chunks(each).enumerate().map(join).collect()
 }
 
-const TOP: f64 = 12.0;
+const TOP: f64 = 18.0;
 /// On both sides of the values of [`Axis::Labels`], in steps between them.
 const LABEL_MARGIN: f64 = 0.35;
 /// Between the bars of two lines, and half as wide as their ends are.
 const BAR_GAP: f64 = 7.0;
 const BAR_CAP: f64 = 3.0;
-const POINTS_MAX: usize = 600;
+const POINTS_MAX: usize = 240;
+/// Lines that are nearer to each other look like one.
+const HIDDEN_PX: f64 = 1.5;
 const PERCENTILES: [f64; 9] = [0.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
 /// The maximum is drawn as far right as this distance from 100.
 const PERCENTILE_REST_MIN: f64 = 0.0005;
@@ -304,9 +446,9 @@ mod tests {
             unit: Unit::Micros,
             axis,
             log,
-            lines: vec![Line { name: "p99".into(), points: points.to_vec(), ..Line::default() }],
+            lines: vec![Line::new("p99", points.to_vec())],
             events: Events { marks: vec![(1.0, "kill".into())], outages: vec![(0.0, 2.0)] },
-            note: String::new(),
+            ..Chart::default()
         }
     }
 
@@ -363,12 +505,43 @@ mod tests {
     }
 
     #[test]
-    fn thinning_keeps_the_peaks() {
-        let mut points: Vec<(f64, f64)> = (0..5_000).map(|n| (f64::from(n), 1.0)).collect();
-        points[4_321].1 = 99.0;
-        let thin = thinned(&points);
-        assert!(thin.len() <= POINTS_MAX);
-        assert!(thin.iter().any(|point| point.1 == 99.0));
+    fn thinning_keeps_peaks_and_dips_and_draws_gaps_only_where_nothing_is() {
+        let mut points: Vec<(f64, f64)> = (0..5_000).map(|n| (f64::from(n), 10.0)).collect();
+        (points[4_321].1, points[77].1) = (99.0, 0.0);
+        points[1_000..1_100].iter_mut().for_each(|point| point.1 = f64::NAN);
+        let thin = |joined| thinned(&Line { joined, ..Line::new("a", points.clone()) }, true);
+        let average = thin(Joined::Average);
+        assert!(average.len() <= POINTS_MAX);
+        assert!(average.iter().any(|point| point.high == 99.0 && point.value < 99.0));
+        assert!(average.iter().any(|point| point.low == 0.0 && point.value > 0.0));
+        let gaps = average.iter().filter(|point| point.value.is_nan()).count();
+        assert!((3..=5).contains(&gaps), "{gaps} of about 21 seconds each");
+        assert!(thin(Joined::Highest).iter().any(|point| point.value == 99.0));
+        assert!(
+            thin(Joined::Middle).iter().all(|point| point.value.is_nan() || point.value == 10.0)
+        );
+    }
+
+    #[test]
+    fn a_day_with_a_stall_in_every_point_is_drawn_with_its_peaks() {
+        let stalls = |n: u32| if n.is_multiple_of(100) { f64::NAN } else { f64::from(n % 7 + 1) };
+        let points: Vec<(f64, f64)> = (1..=86_400).map(|n| (f64::from(n), stalls(n))).collect();
+        let svg = chart(true, Axis::Seconds, &points).figure().into_string();
+        assert_eq!(svg.matches("<polyline").count(), 1, "no point is without a value");
+        assert!(svg.contains("band") && svg.contains("(1 us to 7 us)"));
+        assert!(svg.contains(">6 h<") && svg.contains(">24 h<") && !svg.contains(">1440"), "hours");
+        assert!(svg.contains("Each point is the average of 6 min"), "{svg}");
+    }
+
+    #[test]
+    fn a_line_that_hides_another_is_dashed() {
+        let mut chart = chart(false, Axis::Seconds, &[(0.0, 5.0), (1.0, 6.0), (2.0, 5.0)]);
+        chart.lines.push(Line { name: "same".into(), ..chart.lines[0].clone() });
+        chart.lines.push(Line::new("other", [(0.0, 1.0), (1.0, 2.0), (2.0, 1.0)]));
+        let svg = chart.figure().into_string();
+        for class in ["\"c0\"", "\"c1 over\"", "\"c2\"", "\"k1 over\""] {
+            assert!(svg.contains(class), "{class}: {svg}");
+        }
     }
 
     #[test]

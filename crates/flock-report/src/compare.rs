@@ -411,7 +411,7 @@ fn charts(runs: &[Run]) -> Vec<Chart> {
         runs.iter().map(line).filter(|line| !line.points.is_empty()).collect()
     };
     let received = lines(&|results| {
-        results.series.iter().map(|s| (f64::from(s.at_secs), s.received as f64)).collect()
+        results.series.iter().map(|s| (f64::from(s.at_secs), s.per_sec(s.received))).collect()
     });
     let p99 = lines(&|results| {
         let seconds = results.series.iter().filter(|s| s.end_to_end.count > 0);

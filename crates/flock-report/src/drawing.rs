@@ -83,24 +83,32 @@ pub(crate) fn nice_step(max: f64) -> f64 {
 
 /// Where times are written below a drawing that reaches to `until` seconds, and what.
 pub(super) fn time_ticks(until: f64) -> Vec<(f64, String)> {
-    let step = time_step(until / 8.0);
+    let step = time_step(until / 6.0);
     let all = (0..=(until / step) as u32).map(|n| f64::from(n) * step);
     all.map(|at| (at, time_label(at, until))).collect()
 }
 
+/// `12 s`, `5 min`, `1:30 h`: in the unit that suits all times until `until`.
 pub(super) fn time_label(at: f64, until: f64) -> String {
-    if until >= 600.0 {
-        let secs = at.round() as u64;
-        return format!("{}:{:02}", secs / 60, secs % 60);
+    let (unit, part, name) = match until {
+        _ if until >= 7_200.0 => (3_600, 60, "h"),
+        _ if until >= 600.0 => (60, 1, "min"),
+        _ => return format!("{} s", text::number((at * 10.0).round() / 10.0)),
+    };
+    let secs = at.round() as u64;
+    match secs % unit / part {
+        0 => format!("{} {name}", secs / unit),
+        rest => format!("{}:{rest:02} {name}", secs / unit),
     }
-    format!("{} s", text::number((at * 10.0).round() / 10.0))
 }
 
 fn time_step(rough: f64) -> f64 {
-    [1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0]
+    const DAY: f64 = 86_400.0;
+    [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0]
         .into_iter()
+        .chain([10_800.0, 21_600.0, 43_200.0])
         .find(|step| *step >= rough)
-        .unwrap_or(rough.max(1.0))
+        .unwrap_or((rough / DAY).ceil().max(1.0) * DAY)
 }
 
 /// A coordinate with one digit behind the point.
@@ -126,7 +134,7 @@ pub(super) fn grid(
         }
         @for (x, label) in ticks {
             (upright("tick", x, (FLOOR, FLOOR + 4.0)))
-            text class="x" x=(px(x)) y=(FLOOR + 16.0) { (label) }
+            text class="x" x=(px(x)) y=(FLOOR + 22.0) { (label) }
         }
     }
 }
@@ -146,32 +154,49 @@ impl Events {
         html! {
             @for (from, to) in &self.outages {
                 rect class="outage" x=(px(x(*from))) y=(top)
-                    width=(px(x(*to) - x(*from))) height=(FLOOR - top) {}
+                    width=(px((x(*to) - x(*from)).max(OUTAGE_WIDTH_MIN))) height=(FLOOR - top) {}
             }
         }
     }
 
-    /// A vertical line from `top` down for each mark, with its name at the height `name_y`.
+    /// A vertical line from `top` down for each mark, with its name at the height `name_y` as far
+    /// as there is room beside the others.
     pub(super) fn lines(&self, (top, name_y): (f64, f64), x: impl Fn(f64) -> f64) -> Markup {
+        // Up to where names are.
+        let mut taken = f64::MIN;
+        let mut place = |at: f64, name: &str| {
+            let (x, width) = (x(at), name.chars().count() as f64 * CHAR_WIDTH);
+            // Near the right edge the name stands left of its line.
+            let is_near_end = x + 3.0 + width > WIDTH;
+            let (side, shift) = if is_near_end { ("end", -3.0) } else { ("start", 3.0) };
+            let from = if is_near_end { x - 3.0 - width } else { x };
+            let has_room = from >= taken;
+            if has_room {
+                taken = if is_near_end { x } else { x + 3.0 + width };
+            }
+            (x, has_room.then_some((side, shift)))
+        };
         html! {
             @for (at, name) in &self.marks {
-                @let x = x(*at);
-                // Near the right edge the name stands left of its line.
-                @let near_end = x > WIDTH - MARK_WIDTH;
-                @let (side, shift) = if near_end { ("end", -3.0) } else { ("start", 3.0) };
+                @let (x, named) = place(*at, name);
                 (upright("mark", x, (top, FLOOR)))
-                text class="mark" text-anchor=(side) x=(px(x + shift)) y=(name_y) { (name) }
+                @if let Some((side, shift)) = named {
+                    text class="mark" text-anchor=(side) x=(px(x + shift)) y=(name_y) { (name) }
+                }
             }
         }
     }
 }
 
 pub(crate) const WIDTH: f64 = 640.0;
-pub(super) const HEIGHT: f64 = 236.0;
-pub(super) const LEFT: f64 = 64.0;
+pub(super) const HEIGHT: f64 = 244.0;
+pub(super) const LEFT: f64 = 72.0;
 pub(super) const RIGHT: f64 = 12.0;
 /// Where the lower axis is.
-pub(super) const FLOOR: f64 = HEIGHT - 24.0;
-const MARK_WIDTH: f64 = 80.0;
+pub(super) const FLOOR: f64 = HEIGHT - 30.0;
+/// Of the names of marks, on a narrow page.
+const CHAR_WIDTH: f64 = 8.6;
+/// What is narrower is not seen.
+const OUTAGE_WIDTH_MIN: f64 = 2.0;
 /// Lines beyond this many reuse colours.
 pub(crate) const COLOURS: usize = 6;

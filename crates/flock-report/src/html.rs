@@ -3,19 +3,21 @@
 use maud::{Markup, html as markup};
 
 use super::chart::{Axis, Chart, Line, Unit};
-use super::drawing::Events;
-use super::heat;
 use super::markdown::{
     INTEGRITY_HEAD, LATENCY_HEAD, disclosure, headline_rows, integrity_rows, latency_rows, verbatim,
 };
+use super::over_time;
 use super::page::{self, details, note, page, pairs, rows_of, table, table_with};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
-use flock_measure::figures::{Figures, has_no_subscriber, headline, search_words, verdicts};
+use flock_measure::figures::{Figures, headline, search_words, verdicts};
 use flock_measure::text::{self, count, micros, number, seconds};
-use flock_measure::{Due, HostSample, LatencyKind, LatencyPoint, Results, Second};
+use flock_measure::{Due, Results};
 
 pub fn html(results: &Results) -> String {
-    let distribution = distribution(results);
+    let distributions = match distribution(results) {
+        none if none.is_empty() => Vec::new(),
+        distribution => vec![distribution.figure(), below_each_latency(results).figure()],
+    };
     let body = markup! {
         (header(results))
         section.tiles {
@@ -23,11 +25,9 @@ pub fn html(results: &Results) -> String {
                 div.tile { b { (row[1]) } span { (row[0]) } }
             }
         }
-        h2 { "Over time" }
-        (page::charts(over_time(results)))
-        @if !distribution.is_empty() {
-            h2 { "Latency distribution" }
-            (page::charts([distribution.figure(), below_each_latency(results).figure()]))
+        @for (title, figures) in over_time::sections(results, distributions) {
+            h2 { (title) }
+            (page::charts(figures))
         }
         (tables(results))
         (beside(results))
@@ -57,159 +57,6 @@ fn header(results: &Results) -> Markup {
         ))
         (page::verdict_list(&verdicts(results)))
     }
-}
-
-fn heat_map(results: &Results, events: &Events) -> Markup {
-    let kind = headline(results);
-    let Some(heat) = results.heat.iter().find(|heat| heat.kind == kind) else {
-        return Markup::default();
-    };
-    let title = format!("All latencies, {}", kind.title());
-    // As far as the lines beside it.
-    let until_secs = results.series.last().map_or(0, |second| second.at_secs);
-    heat::figure(heat, &title, until_secs, events)
-}
-
-/// The charts over time, and the map of latencies beside its lines.
-fn over_time(results: &Results) -> Vec<Markup> {
-    type OfSecond = fn(&Second) -> f64;
-    let line = |(name, of): (&str, OfSecond)| {
-        Line::new(name, results.series.iter().map(|second| (f64::from(second.at_secs), of(second))))
-    };
-    let chart = |title: &str, unit, lines: &[(&str, OfSecond)]| {
-        Chart::over_time(title, unit, lines.iter().copied().map(line).collect()).without_zeros()
-    };
-    let mut messages: Vec<(&str, OfSecond)> =
-        vec![("published", |s| s.published as f64), ("due", |s| s.scheduled as f64)];
-    // What nobody listened for did not come to nought.
-    if !has_no_subscriber(results) {
-        messages.insert(1, ("received", |s| s.received as f64));
-    }
-    let mut all = vec![
-        chart("Messages per second", Unit::PerSecond, &messages),
-        headline_latency(results),
-        chart("Connections", Unit::Count, &[("connections", |s| s.connections as f64)]),
-        chart(
-            "Connects per second",
-            Unit::PerSecond,
-            &[
-                ("connected", |s| s.connects as f64),
-                ("failed", |s| s.connect_failures as f64),
-                ("disconnected", |s| s.disconnects as f64),
-            ],
-        ),
-    ];
-    all.extend(broker_charts(results));
-    let title = "Backlog";
-    let mut backlog = chart(title, Unit::Count, &[("backlog", |s| s.backlog.max(0) as f64)]);
-    backlog.note = "Deliveries due and not yet received at the end of each second.".to_owned();
-    let title = "Lateness of flock";
-    let mut own = chart(title, Unit::Micros, &[("p99", |s| s.lateness_p99_us as f64)]);
-    own.log = true;
-    own.note = LATENESS_NOTE.to_owned();
-    all.extend([backlog, own]);
-    let events = Events { marks: marks(results), outages: outages(results) };
-    if !events.outages.is_empty() {
-        all[0].note = OUTAGE_NOTE.to_owned();
-    }
-    let figure = |chart: Chart| Chart { events: events.clone(), ..chart }.figure();
-    let mut all: Vec<Markup> = all.into_iter().map(figure).collect();
-    all.insert(LATENCY_CHART + 1, heat_map(results, &events));
-    all
-}
-
-/// From when to when messages were due, and none was acknowledged or arrived.
-fn outages(results: &Results) -> Vec<(f64, f64)> {
-    let is_answered = |second: &Second| second.received + second.acknowledged > 0;
-    if !results.series.iter().any(is_answered) {
-        // Nothing of it was for this run to see.
-        return Vec::new();
-    }
-    let mut all: Vec<(f64, f64)> = Vec::new();
-    for second in &results.series {
-        if second.scheduled < OUTAGE_DUE_MIN || is_answered(second) {
-            continue;
-        }
-        // A second is named after its end.
-        let to = f64::from(second.at_secs);
-        match all.last_mut().filter(|last| last.1 >= to - 1.0) {
-            Some(last) => last.1 = to,
-            None => all.push((to - 1.0, to)),
-        }
-    }
-    all
-}
-
-const LATENESS_NOTE: &str = "Time from the due time of a message until it was handed to the \
-     kernel. Latencies include it.";
-const OUTAGE_NOTE: &str = "Shaded: messages were due, but none arrived or was acknowledged.";
-/// Of fewer messages a second, none may arrive by chance.
-const OUTAGE_DUE_MIN: u64 = 10;
-
-fn broker_charts(results: &Results) -> Vec<Chart> {
-    let Some(load) = &results.broker_load else { return Vec::new() };
-    let sampled = |name: &str, of: &dyn Fn(&HostSample) -> Option<f64>| {
-        let mut points: Vec<(f64, f64)> = Vec::new();
-        for sample in &load.samples {
-            let Some(value) = of(sample) else { continue };
-            // A broker that is down has no samples.
-            if let Some(before) = points.last().map(|point| point.0)
-                && sample.at_secs - before > SAMPLE_GAP_SECS
-            {
-                points.push((before + SAMPLE_GAP_SECS / 2.0, f64::NAN));
-            }
-            points.push((sample.at_secs, value));
-        }
-        vec![Line::new(name, points)]
-    };
-    let cpu = sampled("CPU", &|s| s.cpu_percent);
-    let memory = sampled("resident", &|s| s.memory_bytes.map(|bytes| bytes as f64));
-    [
-        Chart::over_time("Broker CPU (100 % is one core)", Unit::Percent, cpu).without_zeros(),
-        Chart::over_time("Broker memory", Unit::Bytes, memory).without_zeros(),
-    ]
-    .into()
-}
-
-fn headline_latency(results: &Results) -> Chart {
-    type Of = fn(&Second) -> &LatencyPoint;
-    let (title, of): (&str, Of) = match headline(results) {
-        LatencyKind::EndToEnd => ("End-to-end latency", |s| &s.end_to_end),
-        LatencyKind::RoundTrip => ("Latency from request to answer", |s| &s.round_trip),
-        LatencyKind::PublishAck => ("Latency to acknowledgement", |s| &s.publish_ack),
-        _ => ("Connect latency", |s| &s.connect),
-    };
-    // As far as the charts beside it; a second in which nothing arrived, a stall, say, is a gap.
-    let known = |second: &Second| of(second).count > 0;
-    let seconds = match results.series.iter().any(known) {
-        true => results.series.as_slice(),
-        false => &[],
-    };
-    let line = |name: &str, value: fn(&LatencyPoint) -> u64| {
-        let point = |second: &Second| {
-            let value = if known(second) { value(of(second)) as f64 } else { f64::NAN };
-            (f64::from(second.at_secs), value)
-        };
-        Line::new(name, seconds.iter().map(point))
-    };
-    let lines =
-        vec![line("p50", |p| p.p50_us), line("p99", |p| p.p99_us), line("maximum", |p| p.max_us)];
-    Chart { log: true, ..Chart::over_time(title, Unit::Micros, lines) }
-}
-
-/// Faults, or where there are none the begin of each stage, as far as the names leave room.
-fn marks(results: &Results) -> Vec<(f64, String)> {
-    if !results.faults.is_empty() {
-        return results.faults.iter().map(|fault| (fault.at_secs, fault.what.clone())).collect();
-    }
-    let room = results.run.duration_secs / MARKS_MAX;
-    let mut marks: Vec<(f64, String)> = Vec::new();
-    for phase in &results.phases {
-        if marks.last().is_none_or(|last| phase.from_secs - last.0 >= room) {
-            marks.push((phase.from_secs, phase.name.clone()));
-        }
-    }
-    marks
 }
 
 /// One line per kind and QoS against the percentile.
@@ -383,11 +230,5 @@ fn conditions(results: &Results) -> Markup {
 }
 
 const PERCENTILE_NOTE: &str = "Each step to the right is ten times rarer.";
-/// Samples are taken once a second and at the edges of stages.
-const SAMPLE_GAP_SECS: f64 = 1.8;
-/// Its place among the charts over time.
-const LATENCY_CHART: usize = 1;
-/// More names than this would overlap.
-const MARKS_MAX: f64 = 14.0;
 const PERCENTILE_STEPS: [(f64, f64); 6] =
     [(0.0, 50.0), (50.0, 90.0), (90.0, 99.0), (99.0, 99.9), (99.9, 99.99), (99.99, 99.999)];

@@ -19,6 +19,7 @@ mod likeness;
 mod markdown;
 pub mod matrix;
 pub mod noise;
+mod over_time;
 mod page;
 mod published;
 mod summary;

@@ -30,3 +30,9 @@ document.querySelectorAll('figure.chart').forEach(function(figure){
     tip.style.left=Math.max(0,left)+'px';tip.style.top=(svg.offsetTop+16)+'px';
   });
 });
+var folded=[];
+addEventListener('beforeprint',function(){
+  folded=[].slice.call(document.querySelectorAll('details:not([open])'));
+  folded.forEach(function(one){one.open=true});
+});
+addEventListener('afterprint',function(){folded.forEach(function(one){one.open=false})});

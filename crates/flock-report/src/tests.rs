@@ -338,3 +338,41 @@ fn a_second_in_which_nothing_arrived_is_a_gap() {
     results.series[40].end_to_end = flock_measure::LatencyPoint::default();
     assert_eq!(lines(&results), whole + 1, "the maximum, in two parts");
 }
+
+#[test]
+fn a_day_fits_a_page_of_one_megabyte_and_its_stalls_are_seen() {
+    let day = sample::day();
+    let page = html(&day);
+    assert!(page.len() < 1_000_000, "{} bytes", page.len());
+    // Four stalls, in each chart over time. The page names the unit of its axis.
+    let messages = page.split("<figcaption>Messages per second").nth(1).unwrap();
+    let messages = messages.split("</figure>").next().unwrap();
+    assert_eq!(messages.matches("class=\"outage\"").count(), 4);
+    assert!(messages.contains(">6 h<") && messages.contains(">24 h<"), "{messages}");
+    // What was received reaches down to nothing, and what came after the stall is the maximum.
+    assert!(messages.contains("(0/s to "), "{messages}");
+    let latency = page.split("<figcaption>End-to-end latency").nth(1).unwrap();
+    assert!(latency.split("</figure>").next().unwrap().contains("· 10.0 s"), "{latency}");
+    assert!(page.contains("Each point is the average of 6.40 min"));
+    assert!(csv(&day).lines().count() < 4_000);
+}
+
+#[test]
+fn charts_by_qos_are_of_runs_that_use_several() {
+    let day = html(&sample::day());
+    let short = html(&sample::results(1.0));
+    for title in [
+        "Published per second by QoS",
+        "Received per second by QoS",
+        "End-to-end latency, QoS 0",
+        "End-to-end latency, QoS 1",
+        "Packets into and out of the broker",
+        "Bytes into and out of the broker",
+    ] {
+        assert!(day.contains(title), "{title}");
+        assert!(!short.contains(title), "{title} has nothing to show");
+    }
+    for line in ["average", "p50", "p75", "p90", "p95", "PUBACK in", "PUBACK out"] {
+        assert!(day.contains(&format!("data-name=\"{line}\"")), "{line}");
+    }
+}
