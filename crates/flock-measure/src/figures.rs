@@ -215,6 +215,9 @@ impl Verdict {
 pub fn verdicts(results: &Results) -> Vec<(Verdict, String)> {
     let told = told_verdicts(results).into_iter();
     let mut all: Vec<_> = told.map(|(good, words)| (Verdict::of(good), words)).collect();
+    if let Some(words) = others_unknown_words(results) {
+        all.insert(0, (Verdict::Unknown, words));
+    }
     if has_no_subscriber(results) {
         all.push((Verdict::Unknown, NO_SUBSCRIBER.to_owned()));
     } else if is_without_latency(results) && results.totals.published_all() == 0 {
@@ -222,6 +225,16 @@ pub fn verdicts(results: &Results) -> Vec<(Verdict, String)> {
     }
     all.extend(missing_words(results).map(|words| (Verdict::Unknown, words)));
     all
+}
+
+/// Where nobody knows what other programs did, that flock kept up says little of the broker.
+fn others_unknown_words(results: &Results) -> Option<String> {
+    let why = results.validity.others_unknown.as_ref()?;
+    let busy = results.validity.contention.busy_percent;
+    let busy = busy.map_or(String::new(), |busy| {
+        format!(". In all, the CPU of this machine was {busy:.0} % busy")
+    });
+    Some(format!("CPU of other programs: {why} (use --pid){busy}"))
 }
 
 /// What the percentiles make of what never came.
@@ -437,5 +450,9 @@ fn valid_verdict(results: &Results) -> (bool, String) {
         );
         return (true, words);
     }
-    (true, "valid: flock was not the bottleneck".to_owned())
+    let others = results.validity.contention.others_percent;
+    let others = others.map_or(String::new(), |percent| {
+        format!(", other programs used {percent:.0} % of the CPU")
+    });
+    (true, format!("valid: flock was not the bottleneck{others}"))
 }

@@ -88,6 +88,9 @@ pub struct Validity {
     /// What else the machine did while the load was measured.
     #[serde(default)]
     pub contention: Contention,
+    /// Why it is not known what other programs spent on this machine.
+    #[serde(default)]
+    pub others_unknown: Option<String>,
     pub lateness: LatencySummary,
     /// How long messages may have waited for the tool to read them: as long as its threads were
     /// busy with others. It is part of every end-to-end latency.
@@ -102,7 +105,8 @@ pub struct Validity {
 pub struct Contention {
     /// Taken by other machines of the host.
     pub steal_percent: Option<f64>,
-    /// Spent by programs other than the broker and the lab; known where the broker's pid is.
+    /// Spent by programs other than the broker and the lab, where the broker's process is known
+    /// or on another machine.
     pub others_percent: Option<f64>,
     /// Some thread of the machine was ready and had to wait for a core (PSI).
     pub pressure_percent: Option<f64>,

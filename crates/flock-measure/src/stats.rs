@@ -3,9 +3,8 @@
 //!
 //! The interval of a ratio is that of Hodges and Lehmann: of all ratios of a run of one side to a
 //! run of the other, so many of the least and of the greatest are left out as the rank test of Mann
-//! and Whitney allows. The test is exact, so that five runs are enough, where a bootstrap of the
-//! medians promises more than it holds. It supposes that both sides scatter alike but for a factor,
-//! and nothing of how.
+//! and Whitney allows. The test is exact for any number of runs. It supposes that both sides
+//! scatter alike but for a factor, and nothing of how.
 
 /// Values of repeated runs.
 #[derive(Clone, Copy, Debug, PartialEq)]

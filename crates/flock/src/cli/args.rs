@@ -315,7 +315,8 @@ pub(super) struct Lab {
     /// Default: as the scenario says.
     #[arg(long, value_enum)]
     pub failover: Option<Failover>,
-    /// Process ID of a broker on this machine, to measure its CPU and memory.
+    /// Process ID of a broker on this machine, to measure its CPU and memory. Default: the process
+    /// that listens on the broker's address.
     #[arg(long, conflicts_with_all = ["broker_command", "metrics"])]
     pub pid: Option<u32>,
     /// Command that starts the broker. flock measures the process and ends it after the run.

@@ -12,6 +12,7 @@ use super::plan::Plan;
 use super::pool::{Counting, Pool, PoolNews, PoolOrder, StagePace};
 use super::script::{self, Action};
 use super::tally::{Tick, add_totals};
+use super::watch::{Company, Watched};
 use super::worker::Standing;
 use crate::faults::{BrokerProcess, Ensemble, FaultError};
 use flock_measure::series::{LEVELS, Steps};
@@ -47,6 +48,9 @@ pub struct Conductor<'a> {
     pub(super) clock: Clock,
     pub(super) pool: &'a mut dyn Pool,
     pub(super) broker: Option<BrokerProcess>,
+    /// The broker's process, where its socket told it.
+    pub(super) found: Option<u32>,
+    pub(super) company: Company,
     pub(super) ensemble: Ensemble,
     pub(super) broker_load: Option<Sampler>,
     pub(super) own_load: Sampler,
@@ -133,6 +137,7 @@ pub(super) struct Mark {
     pub(super) broker_cpu_secs: Option<f64>,
     pub(super) broker_wait_secs: Option<f64>,
     pub(super) own_cpu_secs: Option<f64>,
+    pub(super) company_cpu_secs: f64,
     pub(super) machine: MachineTimes,
     pub(super) broker_memory_bytes: Option<u64>,
     pub(super) standing: Standing,
@@ -143,12 +148,12 @@ impl<'a> Conductor<'a> {
         plan: Arc<Plan>,
         clock: Clock,
         pool: &'a mut dyn Pool,
-        watch: (Option<BrokerProcess>, Option<Sampler>),
+        watched: Watched,
         stop: Arc<AtomicBool>,
         on_progress: OnProgress<'a>,
     ) -> Self {
         let mut own_load = Sampler::of_process(std::process::id());
-        if let Some(pid) = watch.0.as_ref().and_then(BrokerProcess::pid) {
+        if let Some(pid) = watched.broker.as_ref().and_then(BrokerProcess::pid).or(watched.found) {
             own_load.leave_out(pid);
         }
         Self {
@@ -156,9 +161,11 @@ impl<'a> Conductor<'a> {
             plan,
             clock,
             pool,
-            broker: watch.0,
+            broker: watched.broker,
+            found: watched.found,
+            company: watched.company,
             ensemble: Ensemble::default(),
-            broker_load: watch.1,
+            broker_load: watched.load,
             own_load,
             stop,
             on_progress,
@@ -448,6 +455,7 @@ impl<'a> Conductor<'a> {
             broker_cpu_secs: sample.and_then(|sample| sample.cpu_secs),
             broker_wait_secs: self.broker_load.as_ref().and_then(Sampler::wait_secs),
             own_cpu_secs: self.own_load.sample(at_secs).and_then(|sample| sample.cpu_secs),
+            company_cpu_secs: self.company.cpu_secs(at_secs),
             machine: MachineTimes::now(),
             broker_memory_bytes: sample.and_then(|sample| sample.memory_bytes),
             standing,
@@ -686,7 +694,11 @@ impl<'a> Conductor<'a> {
     ) -> Result<(), FaultError> {
         match who {
             Party::Broker(_) => act(self.broker.as_mut().ok_or(FaultError::NoProcess)?),
-            who => self.ensemble.on(who, act),
+            who => {
+                let words = "a fault changed the processes of the cluster";
+                self.company.unknown = Some(words.to_owned());
+                self.ensemble.on(who, act)
+            }
         }
     }
 }

@@ -15,6 +15,8 @@ pub(super) struct MachineTimes {
     /// Over all cores: busy or idle.
     all: Option<f64>,
     busy: f64,
+    /// Of it: packets, for whoever they were.
+    interrupts: f64,
     steal: f64,
     /// Time in which some thread waited for a core.
     pressure: Option<f64>,
@@ -50,6 +52,7 @@ impl MachineTimes {
         Self {
             all: Some(busy + idle + waiting + steal),
             busy,
+            interrupts: irq + softirq,
             steal,
             pressure: pressure.map(|us| us / 1e6),
             ..Self::default()
@@ -130,15 +133,29 @@ pub(super) fn of(conductor: &Conductor<'_>) -> Contention {
     let secs = to.at_secs - from.at_secs;
     let machine = between(&from.machine, &to.machine, secs);
     let spent = |from: Option<f64>, to: Option<f64>| Some(to? - from?);
-    let ours = spent(from.own_cpu_secs, to.own_cpu_secs);
-    let is_local = conductor.broker_load.as_ref().is_some_and(Sampler::is_local);
-    let brokers = spent(from.broker_cpu_secs, to.broker_cpu_secs).filter(|_| is_local);
-    let all = spent(from.machine.all, to.machine.all).filter(|_| machine.busy_percent.is_some());
-    let busy = to.machine.busy - from.machine.busy;
-    let others = |(all, (ours, brokers)): (f64, (f64, f64))| {
-        ((busy - ours - brokers) / all * 100.0).clamp(0.0, 100.0)
+    let load = conductor.broker_load.as_ref();
+    let brokers = match load.is_some_and(Sampler::is_local) {
+        true => spent(from.broker_cpu_secs, to.broker_cpu_secs),
+        false => Some(0.0),
     };
-    Contention { others_percent: all.zip(ours.zip(brokers)).map(others), ..machine }
+    let known = spent(from.own_cpu_secs, to.own_cpu_secs).zip(brokers);
+    let known = known.filter(|_| conductor.company.unknown.is_none());
+    let company = to.company_cpu_secs - from.company_cpu_secs;
+    let busy = to.machine.busy - from.machine.busy;
+    // Packets of another machine's broker are taken in by no process.
+    let packets = match conductor.company.is_local {
+        true => 0.0,
+        false => to.machine.interrupts - from.machine.interrupts,
+    };
+    let all = spent(from.machine.all, to.machine.all).filter(|_| machine.busy_percent.is_some());
+    let others =
+        |(all, (ours, brokers))| others_percent(all, busy - packets, &[ours, brokers, company]);
+    Contention { others_percent: all.zip(known).map(others), ..machine }
+}
+
+/// What is left of the busy time without those that take part in the run.
+fn others_percent(all: f64, busy: f64, known: &[f64]) -> f64 {
+    ((busy - known.iter().sum::<f64>()) / all * 100.0).clamp(0.0, 100.0)
 }
 
 /// For each second on a core, how long the broker's threads were ready and had none.
@@ -245,6 +262,10 @@ mod tests {
 
     #[test]
     fn a_machine_that_others_use_gives_no_valid_figures() {
+        // 97 % busy, of which load and broker took 8.
+        let others = others_percent(40.0, 38.8, &[2.0, 1.2, 0.0]);
+        assert!((others - 89.0).abs() < 1e-9, "{others}");
+        assert_eq!(others_percent(40.0, 3.0, &[2.0, 1.2, 0.5]), 0.0);
         let quiet = Contention {
             steal_percent: Some(0.4),
             others_percent: Some(3.0),

@@ -98,6 +98,8 @@ pub struct Sampler {
     tasks: Tasks,
     /// A descendant that is not counted: the broker that the lab started.
     except: Option<u32>,
+    /// How the process was found, in words.
+    found: &'static str,
 }
 
 #[derive(Debug)]
@@ -132,7 +134,13 @@ impl Sampler {
             before_secs: 0.0,
             tasks: Tasks::default(),
             except: None,
+            found: "",
         }
+    }
+
+    /// Says so where it says what was watched.
+    pub fn found_by_its_socket(self) -> Self {
+        Self { found: ", found by its socket", ..self }
     }
 
     /// The process to watch from now on (a broker that was restarted).
@@ -222,7 +230,7 @@ impl Sampler {
                 .zip(within.last())
                 .map_or(0.0, |(first, last)| last.at_secs - first.at_secs),
             source: match &self.source {
-                Source::Tree(pid) => format!("pid {pid}"),
+                Source::Tree(pid) => format!("pid {pid}{}", self.found),
                 Source::Page { url, .. } => url.clone(),
             },
             samples: self.samples.clone(),

@@ -17,6 +17,7 @@ pub mod host;
 mod hunt;
 pub mod judge;
 mod leave;
+pub mod owner;
 pub mod plan;
 pub mod pool;
 pub mod preflight;
@@ -33,6 +34,7 @@ pub mod surroundings;
 pub mod tally;
 mod task;
 mod valid;
+mod watch;
 mod wills;
 mod worker;
 

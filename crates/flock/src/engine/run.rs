@@ -10,13 +10,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::clock::Clock;
 use super::conductor::{Conductor, DRAIN, Mark, OnProgress};
 use super::contention;
-use super::host::{self, Sampler};
+use super::host;
 use super::judge::{Part, judge_shared_groups};
 use super::plan::{Plan, PlanError};
 use super::pool::{LocalPool, Pool};
 use super::preflight::{self, Refusal};
 use super::surroundings;
 use super::valid::validity;
+use super::watch::watch;
 use crate::agent::{AgentError, RemotePool};
 use crate::faults::{BrokerProcess, Ensemble, EnsembleSpec, FaultError};
 use flock_measure::{
@@ -83,6 +84,11 @@ pub enum RunError {
     Metrics(String, String),
     #[error("not started: {0} does not return metrics (--metrics)")]
     NoMetrics(String),
+    #[error(
+        "--pid {pid}: this process does not listen on {address}, but {owners} does: use its ID, \
+             or omit --pid"
+    )]
+    NotTheBroker { pid: u32, address: String, owners: String },
 }
 
 /// Runs a scenario to its end, or as far as it goes. Whatever was measured is in the results, with
@@ -94,7 +100,7 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
         preflight = preflight::check(scenario)?;
     }
     let ensemble = Ensemble::start(&options.ensemble)?;
-    let watch = watch(scenario, std::mem::take(&mut options.broker))?;
+    let watched = watch(scenario, std::mem::take(&mut options.broker), &ensemble, &options.agents)?;
     let address = first_address(scenario);
     let round_trip = surroundings::round_trip(address);
     let clock = Clock::start();
@@ -117,7 +123,7 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
     let stop = Arc::clone(&options.stop);
     let threads = pool.threads();
     let mut conductor =
-        Conductor::new(Arc::clone(&plan), clock, pool.as_mut(), watch, stop, on_progress);
+        Conductor::new(Arc::clone(&plan), clock, pool.as_mut(), watched, stop, on_progress);
     conductor.notes = preflight.notes;
     conductor.ensemble = ensemble;
     conductor.conduct();
@@ -141,7 +147,7 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
     Ok(results)
 }
 
-fn first_address(scenario: &Scenario) -> &str {
+pub(super) fn first_address(scenario: &Scenario) -> &str {
     let first = scenario.brokers.first().and_then(|broker| broker.addresses.first());
     first.map_or("", String::as_str)
 }
@@ -166,29 +172,6 @@ fn broker_info(mut said: BrokerInfo, found: BrokerInfo, address: &str) -> Broker
     said.limits = found.limits;
     said.command = surroundings::without_passwords(&said.command);
     said
-}
-
-fn watch(
-    scenario: &Scenario,
-    access: BrokerAccess,
-) -> Result<(Option<BrokerProcess>, Option<Sampler>), RunError> {
-    let address = first_address(scenario);
-    let process = match access {
-        BrokerAccess::None => return Ok((None, None)),
-        BrokerAccess::Metrics(url) => {
-            let sampler =
-                Sampler::of_page(&url).map_err(|why| RunError::Metrics(url.clone(), why))?;
-            if !sampler.is_there() {
-                return Err(RunError::NoMetrics(url));
-            }
-            return Ok((None, Some(sampler)));
-        }
-        BrokerAccess::Pid(pid) => BrokerProcess::of_pid(pid, address)?,
-        BrokerAccess::Command(command) => BrokerProcess::start(command, address)?,
-        BrokerAccess::Process(process) => process,
-    };
-    let sampler = process.pid().map(Sampler::of_process);
-    Ok((Some(process), sampler))
 }
 
 /// Stops the load, judges, and puts everything together.
@@ -249,7 +232,9 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
         ..Results::default()
     };
     if let Some(process) = &conductor.broker {
-        results.broker = process_info(process);
+        results.broker = process_info(process.pid(), process.command());
+    } else if conductor.found.is_some() {
+        results.broker = process_info(conductor.found, &[]);
     }
     results.series = std::mem::take(&mut conductor.series);
     results.heat = std::mem::take(&mut conductor.heat);
@@ -263,9 +248,8 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
 }
 
 /// What can be told of a broker's process.
-fn process_info(process: &BrokerProcess) -> BrokerInfo {
-    let pid = process.pid();
-    let mut command = process.command().to_vec();
+fn process_info(pid: Option<u32>, command: &[String]) -> BrokerInfo {
+    let mut command = command.to_vec();
     // One that was started here resolves its arguments as we do.
     let folder = if command.is_empty() { pid.and_then(surroundings::folder_of) } else { None };
     if command.is_empty() {

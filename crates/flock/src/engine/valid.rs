@@ -13,6 +13,9 @@ use flock_measure::{
 pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     let mut reasons = shortfalls(conductor);
     reasons.extend(conductor.reasons.iter().cloned());
+    // What may be the cause of the rest.
+    let contention = contention::of(conductor);
+    reasons.extend(contention::reasons(&contention));
     reasons.extend(no_latency_reason(conductor, part));
     let mut lateness = LatencyHistogram::new();
     for one in part.latencies.iter().filter(|one| one.kind == LatencyKind::Lateness) {
@@ -33,8 +36,6 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     if cpu > THREAD_CPU_MAX_PERCENT {
         reasons.push(format!("the busiest load thread used {cpu:.0} % of a core"));
     }
-    let contention = contention::of(conductor);
-    reasons.extend(contention::reasons(&contention));
     let agents = conductor.pool.agents();
     let clocks = clocks(&agents, &conductor.totals);
     reasons.extend(clocks.0);
@@ -52,6 +53,7 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
         ]
         .concat(),
         contention,
+        others_unknown: conductor.company.unknown.clone(),
         lateness: lateness.summary(),
         receive_lag: part.receive_lag.summary(),
         thread_cpu_percent_max: busy.last().copied().unwrap_or(0.0),

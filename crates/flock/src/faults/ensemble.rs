@@ -92,6 +92,11 @@ pub struct Ensemble {
 }
 
 impl Ensemble {
+    /// Processes that it has at the moment.
+    pub fn pids(&self) -> Vec<u32> {
+        self.nodes.iter().chain(&self.engines).filter_map(BrokerProcess::pid).collect()
+    }
+
     /// Links first, then engines, then nodes: each needs the one before.
     pub fn start(spec: &EnsembleSpec) -> Result<Self, FaultError> {
         let mut ensemble = Self::default();

@@ -6,7 +6,8 @@ use crate::common;
 
 use common::{Mosquitto, pairs, run_on, total};
 use flock::engine::BrokerAccess;
-use flock_measure::{LatencyKind, Outcome};
+use flock::standin::{Mischief, StandIn};
+use flock_measure::{LatencyKind, Outcome, Validity};
 
 #[test]
 fn pairs_at_every_qos_lose_nothing() {
@@ -88,4 +89,25 @@ steps = [{{ repeat = {{ times = 3, steps = [{{ connect = {{}} }}, {{ subscribe =
     };
     found(false);
     found(true);
+}
+
+#[test]
+fn a_broker_nobody_told_of_is_found_by_its_socket_and_others_are_told_from_it() {
+    let text = pairs(2, 1, 0, 20).replace("count = 1, ", "");
+    let text = text.replace("measured = true", "measured = true\nduration = \"2500ms\"");
+    let broker = Mosquitto::start();
+    let results = run_on(&text, &broker.address, BrokerAccess::None);
+    assert_eq!(results.broker.pid, Some(broker.pid()));
+    assert!(results.broker.command[0].ends_with("mosquitto"), "{:?}", results.broker);
+    let load = results.broker_load.unwrap();
+    assert_eq!(load.source, format!("pid {}, found by its socket", broker.pid()));
+    assert!(load.memory_bytes_max > 0);
+    let Validity { contention, others_unknown, .. } = results.validity;
+    assert!(contention.others_percent.is_some() && others_unknown.is_none(), "{contention:?}");
+
+    // One in this process is part of what flock spends.
+    let broker = StandIn::start(Mischief::default()).unwrap();
+    let results = run_on(&text, &broker.address, BrokerAccess::None);
+    assert!(results.validity.contention.others_percent.is_some(), "{:?}", results.validity);
+    assert!(results.broker_load.is_none() && results.broker.pid.is_none());
 }

@@ -93,6 +93,23 @@ fn a_pid_that_nobody_has_is_refused_before_anything_is_started() {
 }
 
 #[test]
+fn a_pid_that_is_not_the_brokers_is_refused_with_the_owners_name() {
+    let broker = Mosquitto::start();
+    let mut other = std::process::Command::new("cat");
+    let mut other = other.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let options = Options { broker: BrokerAccess::Pid(other.id()), ..Options::default() };
+    let model = common::scenario(&text("{ delay = \"1ms\" }"), &broker.address);
+    let refused = run(&model, options).map(|results| results.run).unwrap_err();
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    let told = refused.to_string();
+    let owner = format!("process {} (mosquitto)", broker.pid());
+    for words in [&format!("--pid {}", other.id()), &broker.address, &owner] {
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+#[test]
 fn a_broker_is_not_started_where_another_would_be_measured() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap().to_string();

@@ -155,7 +155,10 @@ fn results_of_runs_are_as_the_schema_says() {
     assert!(as_ran.contains("stage publish: 2s, measured") && as_ran.contains(": 10, MQTT"));
     assert!(plain["broker"]["round_trip"]["median_us"].as_f64().unwrap() > 0.0);
     assert_eq!(plain["tool"]["profile"], "debug");
-    assert!(plain["broker"]["command"].as_array().unwrap().is_empty(), "nobody told of it");
+    // Nobody told of it.
+    assert!(plain["broker"]["command"][0].as_str().unwrap().ends_with("mosquitto"));
+    let source = plain["broker_load"]["source"].as_str().unwrap();
+    assert_eq!(source, format!("pid {pid}, found by its socket"));
     let told = watched["broker"]["config"].as_str().unwrap();
     assert!(told.contains("allow_anonymous true"), "the file that its command names: {told}");
     assert!(watched["broker"]["command"][0].as_str().unwrap().ends_with("mosquitto"));
