@@ -362,7 +362,9 @@ impl<'a> PartJudge<'a> {
             self.book_late(stream, (sent, entry, track), &mut part.integrity);
         }
         let routed = self.plan.scenario.subscription(subscriber.subscription).routed;
-        add_waits(&mut part.latencies, &verdict, routed);
+        // What comes from a broker's store has no latency, come or not.
+        let missing = if is_owed_the_stored { 0 } else { verdict.count.lost };
+        add_waits(&mut part.latencies, &verdict, missing, routed);
         let name = || client_name(self.plan, subscriber.group, client);
         book(self.plan, stream, &verdict, name, &mut part.integrity);
     }
@@ -448,7 +450,8 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
                     plan.write_filter(subscription, filter, &mut text);
                     text
                 };
-                add_waits(&mut part.latencies, &verdict, subscription.routed);
+                let missing = verdict.count.lost;
+                add_waits(&mut part.latencies, &verdict, missing, subscription.routed);
                 book(plan, stream, &verdict, name, &mut part.integrity);
             });
         }
@@ -463,10 +466,9 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
 const UNDER_WAY_NS_MAX: u64 = 1_000_000_000;
 
 /// What nobody promised has waited at least until the end. What was lost has no latency.
-fn add_waits(all: &mut Vec<Measured>, verdict: &Verdict, routed: bool) {
+fn add_waits(all: &mut Vec<Measured>, verdict: &Verdict, missing: u64, routed: bool) {
     let kind = if routed { LatencyKind::Routed } else { LatencyKind::EndToEnd };
     let mut histogram = LatencyHistogram::new();
-    let missing = verdict.count.lost;
     if verdict.waited_ns.is_empty() && missing == 0 {
         return;
     }

@@ -60,16 +60,23 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     }
 }
 
-/// A run that publishes to subscribers is made for their latencies.
+/// A run that publishes to subscribers is made for their latencies. What only waits in the broker's
+/// store for those who come later has none.
 fn no_latency_reason(conductor: &Conductor<'_>, part: &Part) -> Option<String> {
     let totals = &conductor.totals;
-    let is_heard = conductor.plan.scenario.estimate().subscribers > 0;
+    let aside = totals.received_retained + totals.wills_received;
+    let live = totals.received_all().saturating_sub(aside);
+    let is_owed = live > 0 || part.integrity.total().expected > 0;
+    let is_stored = conductor.plan.publishes.iter().all(|planned| planned.command.retain);
     let is_of_messages = |kind| {
         use LatencyKind::{EndToEnd, PublishAck, RoundTrip, Routed};
         matches!(kind, EndToEnd | Routed | PublishAck | RoundTrip)
     };
     let mut of_messages = part.latencies.iter().filter(|one| is_of_messages(one.kind));
-    if totals.published_all() == 0 || !is_heard || of_messages.any(|one| !one.histogram.is_empty())
+    if totals.published_all() == 0
+        || !is_owed
+        || is_stored
+        || of_messages.any(|one| !one.histogram.is_empty())
     {
         return None;
     }

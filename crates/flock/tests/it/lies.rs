@@ -180,6 +180,9 @@ fn what_is_retained_is_owed_to_who_subscribes_later() {
     for keys in ["qos = 0", "qos = 1, expiry = \"1h\", content_type = \"a/b\""] {
         let text = retained(keys);
         is_clean(&text);
+        let forgetful = Mischief { retained: RetainedMischief::Forgotten, ..Mischief::default() };
+        let latencies = run_with(forgetful, &text).latencies;
+        assert!(latencies.iter().all(|latency| latency.missing == 0), "{latencies:?}");
         for (retained, words) in [
             (RetainedMischief::Forgotten, "2 lost"),
             (RetainedMischief::Stale, "2 outdated retained messages"),

@@ -165,6 +165,7 @@ fn a_broker_that_dies_is_measured_by_all_of_the_planned_time() {
     assert!(came > 0.0 && came <= 100.0 / 3.0 && sent < 60.0, "{sent} and {came} per second");
     let met = Threshold::parse("received_per_sec >= 40").unwrap().unmet(&results);
     assert!(met.is_some_and(|words| words.contains("expected")));
+    assert!(flock_report::html(&results).contains("Shaded: messages were due"));
     // What was due stays due.
     let phase = results.phases.iter().find(|phase| phase.measured).unwrap();
     assert!(phase.to_secs - phase.from_secs >= 3.9, "{phase:?}");
