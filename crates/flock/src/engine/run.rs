@@ -21,8 +21,8 @@ use super::watch::watch;
 use crate::agent::{AgentError, RemotePool};
 use crate::faults::{BrokerProcess, Ensemble, EnsembleSpec, FaultError};
 use flock_measure::{
-    BrokerInfo, HostLoad, Latency, LatencyKind, Outcome, QosSeries, RESULTS_FORMAT, Results,
-    RunInfo, ScenarioInfo, Service, Timer, ToolInfo,
+    BrokerInfo, HostLoad, Latency, LatencyHistogram, LatencyKind, Outcome, QosSeries,
+    RESULTS_FORMAT, Results, RunInfo, ScenarioInfo, Service, Timer, ToolInfo,
 };
 use flock_model::Scenario;
 use flock_model::scenario::words::words;
@@ -203,14 +203,6 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
         ));
     }
     let validity = validity(&conductor, &part);
-    let latencies = latencies(&part);
-    let timers = plan.timers.iter().zip(part.timers.iter().zip(&part.timers_unfinished)).map(
-        |(name, (histogram, unfinished))| Timer {
-            name: name.clone(),
-            summary: histogram.summary(),
-            unfinished: *unfinished,
-        },
-    );
     let mut results = Results {
         format: RESULTS_FORMAT,
         tool: ToolInfo::here(),
@@ -221,12 +213,12 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
         },
         machine: host::machine(),
         totals: conductor.totals,
-        latencies,
-        integrity: part.integrity,
+        latencies: latencies(&part),
         broker_load,
         tool_load: conductor.own_load.load(window.0, window.1),
         validity,
-        timers: timers.collect(),
+        timers: timers(plan, &part),
+        integrity: part.integrity,
         errors: super::tally::merge_errors(part.errors.into_iter()),
         rate_search: conductor.rate_search.take(),
         ..Results::default()
@@ -343,6 +335,16 @@ fn latencies(part: &Part) -> Vec<Latency> {
             }
         })
         .collect()
+}
+
+fn timers(plan: &Plan, part: &Part) -> Vec<Timer> {
+    let found = part.timers.iter().zip(&part.timers_unfinished);
+    let timer = |(name, (histogram, unfinished)): (&String, (&LatencyHistogram, &u64))| Timer {
+        name: name.clone(),
+        summary: histogram.summary(),
+        unfinished: *unfinished,
+    };
+    plan.timers.iter().zip(found).map(timer).collect()
 }
 
 /// What each fault led to, read off the series.
