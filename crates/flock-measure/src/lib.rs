@@ -6,6 +6,7 @@
 //! the run itself. Start reading at [`results::Results`]; [`histogram::LatencyHistogram`] is what
 //! the load threads record into.
 
+pub mod clients;
 mod due;
 pub mod figures;
 pub mod heat;
@@ -21,6 +22,7 @@ pub mod stats;
 pub mod text;
 pub mod threshold;
 
+pub use clients::{ClientLatency, ClientTally};
 pub use due::Due;
 pub use heat::{Heat, HeatSecond, STEPS_PER_DECADE, step_from_us};
 pub use histogram::{LatencyHistogram, LatencyKind};

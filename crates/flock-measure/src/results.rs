@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::clients::ClientLatency;
 use super::heat::Heat;
 pub use super::histogram::LatencySummary;
 use super::histogram::{LatencyHistogram, LatencyKind};
@@ -40,6 +41,10 @@ pub struct Results {
     /// One entry per kind and QoS that occurred.
     pub latencies: Vec<Latency>,
     pub integrity: Integrity,
+    /// Clients whose median latency stands out from that of all, the slowest first, at most
+    /// [`crate::clients::WORST_CLIENTS_MAX`].
+    #[serde(default)]
+    pub worst_clients: Vec<ClientLatency>,
     /// Absent when the broker's process was neither given nor scraped.
     pub broker_load: Option<HostLoad>,
     pub tool_load: HostLoad,

@@ -4,7 +4,8 @@ use maud::{Markup, html as markup};
 
 use super::chart::{Axis, Chart, Line, Unit};
 use super::markdown::{
-    INTEGRITY_HEAD, LATENCY_HEAD, disclosure, headline_rows, integrity_rows, latency_rows, verbatim,
+    INTEGRITY_HEAD, LATENCY_HEAD, WORST_CLIENTS_HEAD, WORST_CLIENTS_NOTE, disclosure,
+    headline_rows, integrity_rows, latency_rows, verbatim, worst_client_rows,
 };
 use super::over_time;
 use super::page::{self, details, note, page, pairs, rows_of, table, table_with};
@@ -119,6 +120,11 @@ fn tables(results: &Results) -> Markup {
     markup! {
         h2 { "Latency" }
         (table(&LATENCY_HEAD, &latency_rows(results)))
+        @if !results.worst_clients.is_empty() {
+            h3 { "Slowest clients" }
+            (note(WORST_CLIENTS_NOTE))
+            (table(&WORST_CLIENTS_HEAD, &worst_client_rows(results)))
+        }
         @if !results.integrity.by_qos.is_empty() {
             h2 { "Integrity" }
             (note("Counted in deliveries: one message to one subscriber or shared subscription. \

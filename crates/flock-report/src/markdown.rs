@@ -6,8 +6,8 @@ use super::published::{Beside, HARDWARE_DIFFERS, published};
 use flock_measure::figures::{Figures, Verdict, verdicts};
 use flock_measure::text::{self, bytes, count, micros, number, seconds};
 use flock_measure::{
-    BrokerInfo, Latency, LatencySummary, Limits, MachineInfo, Results, ScenarioInfo, Surroundings,
-    Timer,
+    BrokerInfo, ClientLatency, Latency, LatencySummary, Limits, MachineInfo, Results, ScenarioInfo,
+    Surroundings, Timer,
 };
 
 pub fn markdown(results: &Results) -> String {
@@ -35,6 +35,10 @@ pub fn markdown(results: &Results) -> String {
     if !results.integrity.by_qos.is_empty() {
         out.push_str("## Integrity\n\n");
         table(&mut out, &INTEGRITY_HEAD, &integrity_rows(results));
+    }
+    if !results.worst_clients.is_empty() {
+        let _ = writeln!(out, "## Slowest clients\n\n{WORST_CLIENTS_NOTE}\n");
+        table(&mut out, &WORST_CLIENTS_HEAD, &worst_client_rows(results));
     }
     let figures = published(results);
     if !figures.is_empty() {
@@ -160,13 +164,28 @@ fn unfinished_words(all: u64, unfinished: u64) -> String {
 /// How long messages may have waited for the tool to read them.
 const READ_LATE: &str = "time until read by flock";
 
-pub(super) const INTEGRITY_HEAD: [&str; 9] = [
+pub(super) const WORST_CLIENTS_NOTE: &str = "Clients whose median latency is at least twice that \
+     of all clients, at most ten. Medians and p99 are up to 25 % too high.";
+pub(super) const WORST_CLIENTS_HEAD: [&str; 6] =
+    ["Client", "Latency", "Count", "p50", "p99", "Maximum"];
+
+pub(super) fn worst_client_rows(results: &Results) -> Vec<Vec<String>> {
+    let row = |one: &ClientLatency| {
+        let mut row = vec![one.client.clone(), one.kind().title().to_owned(), count(one.count)];
+        row.extend([one.p50_us, one.p99_us, one.max_us].map(|us| micros(us as f64)));
+        row
+    };
+    results.worst_clients.iter().map(row).collect()
+}
+
+pub(super) const INTEGRITY_HEAD: [&str; 10] = [
     "QoS",
     "Expected",
     "Received",
     "Lost",
     "Duplicated",
     "Duplicated with DUP",
+    "Duplicated without cause",
     "Out of order",
     "Received unacknowledged",
     "Not judged",
@@ -181,6 +200,7 @@ pub(super) fn integrity_rows(results: &Results) -> Vec<Vec<String>> {
             c.lost,
             c.duplicated,
             c.duplicated_marked,
+            c.duplicated_without_cause(),
             c.reordered,
             c.unacknowledged_received,
             c.unjudged,

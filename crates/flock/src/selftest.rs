@@ -59,6 +59,8 @@ enum Sign {
     Clean,
     /// These words stand in what speaks against the run.
     Words(&'static str),
+    /// These words stand in a note.
+    Noted(&'static str),
     /// Some latency is as long as that.
     Waited(Duration),
     /// A limit is not met, and these words say why.
@@ -140,6 +142,11 @@ impl Sign {
             Self::Words(words) => {
                 let found = against.iter().find(|line| line.contains(words));
                 (found.is_some(), found.cloned().unwrap_or_else(|| against.join("; ")))
+            }
+            Self::Noted(words) => {
+                let notes = &results.validity.notes;
+                let found = notes.iter().find(|line| line.contains(words));
+                (found.is_some(), found.cloned().unwrap_or_else(|| notes.join("; ")))
             }
             Self::Waited(at_least) => {
                 let max_us = results.latency_merged(LatencyKind::EndToEnd).summary().max_us;
@@ -521,6 +528,7 @@ fn standstills() -> Vec<Case> {
     let short = Mischief { stall: Some((100, pause)), ..Mischief::default() };
     let over_the_end = Mischief { stall: Some((500, Duration::from_secs(4))), ..short };
     let windowed = Load { publish: ONE_AT_A_TIME, duration: "1s", ..pairs(1) };
+    let slow = Mischief { delays_first: Some(pause), ..Mischief::default() };
     let deaf = Mischief { acknowledge_after: u64::MAX, ..Mischief::default() };
     let endless = Mischief { uncompleted_every: 20, ..Mischief::default() };
     let choosy = Mischief { refuse_every: 20, ..Mischief::default() };
@@ -529,6 +537,7 @@ fn standstills() -> Vec<Case> {
     let silent = Sign::Words("200 messages were not acknowledged");
     let unsent = Sign::Words("of 1,000 messages were due and not sent");
     vec![
+        case("delays one subscriber", slow, pairs(1), Sign::Noted("times that of all clients")),
         case("pauses for 400 ms", short, pairs(0), Sign::Waited(pause * 9 / 10)),
         in_short(case("pauses at the end", over_the_end, windowed, unsent)),
         case("acknowledges nothing", deaf, pairs(1), silent),

@@ -80,6 +80,8 @@ struct Broker {
     acknowledged: u64,
     answered: u64,
     room: Option<Room>,
+    /// Who subscribed first.
+    first: Option<usize>,
     /// Packets that go out later: when, and to whom.
     later: VecDeque<(Instant, usize, Vec<u8>)>,
     /// PUBACKs that are held back: to whom, and for which packet.
@@ -344,6 +346,7 @@ impl Broker {
 
     fn on_subscribe(&mut self, at: usize, subscribe: &Subscribe<'_>) {
         let mischief = self.mischief;
+        self.first.get_or_insert(at);
         let (mut reasons, mut stored) = (Vec::new(), Vec::new());
         let identifier = subscribe.properties.subscription_ids().next();
         for (filter, options) in subscribe.filters.iter() {
@@ -512,6 +515,18 @@ impl Broker {
     }
 
     fn deliver(&mut self, to: Member, publish: &Publish<'_>, retain: bool) {
+        let pending =
+            |peers: &HashMap<usize, Peer>| peers.get(&to.at).map_or(0, |peer| peer.outbox.len());
+        let start = pending(&self.peers);
+        self.deliver_now(to, publish, retain);
+        let wait = self.mischief.delays_first.filter(|_| self.first == Some(to.at));
+        if let (Some(wait), Some(peer)) = (wait, self.peers.get_mut(&to.at)) {
+            let bytes = peer.outbox.split_off(start);
+            self.later.push_back((Instant::now() + wait, to.at, bytes));
+        }
+    }
+
+    fn deliver_now(&mut self, to: Member, publish: &Publish<'_>, retain: bool) {
         let qos = to.qos.min(publish.qos);
         self.deliveries += 1;
         self.hang();

@@ -12,13 +12,14 @@ use super::plan::{Plan, Subscriber};
 use super::stay::Stay;
 use super::tally::Measured;
 use super::worker::{Harvest, HeardEntry};
+use flock_measure::clients::keep_worst_clients;
 use flock_measure::ledger::{
     Heard, Ledger, Published, Sent, SentTable, ShareKey, SharedTrack, Slot, StreamId, Track,
     Verdict, judge, judge_shared, judge_stored,
 };
 use flock_measure::{
-    Contention, ErrorCount, Integrity, IntegrityCount, IntegritySample, LatencyHistogram,
-    LatencyKind, WORST_MAX,
+    ClientLatency, Contention, ErrorCount, Integrity, IntegrityCount, IntegritySample,
+    LatencyHistogram, LatencyKind, WORST_MAX,
 };
 use flock_model::{GroupId, SubscriptionId};
 
@@ -38,6 +39,9 @@ pub struct Part {
     pub timers_unfinished: Vec<u64>,
     /// How long messages may have waited for the tool to look.
     pub receive_lag: LatencyHistogram,
+    /// The slowest clients, whether they stand out or not.
+    #[serde(default)]
+    pub worst_clients: Vec<ClientLatency>,
     pub errors: Vec<ErrorCount>,
     /// What else the machine did, if it is an agent's.
     pub contention: Contention,
@@ -79,6 +83,8 @@ impl Part {
         }
         add_each(&mut self.timers_unfinished, &other.timers_unfinished);
         self.receive_lag.merge(&other.receive_lag);
+        self.worst_clients.extend(other.worst_clients);
+        keep_worst_clients(&mut self.worst_clients);
         self.errors.extend(other.errors);
         self.denied.extend(other.denied);
     }
@@ -184,7 +190,9 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
         }
         add_each(&mut part.timers_unfinished, &harvest.timers_unfinished);
         part.errors.extend(harvest.errors.iter().cloned());
+        part.worst_clients.extend(harvest.worst_clients.iter().cloned());
     }
+    keep_worst_clients(&mut part.worst_clients);
     part.errors = super::tally::merge_errors(part.errors.into_iter());
     gather_shared(plan, harvests, &mut part);
     part

@@ -75,6 +75,8 @@ impl Client {
             Path::Misrouted => return,
         };
         ctx.tally.message_latency(kind, qos, stamp.due_ns, now_ns);
+        let is_routed = kind == LatencyKind::Routed;
+        ctx.tally.client_latency(self.at, is_routed, stamp.due_ns, now_ns);
     }
 
     /// Whether the broker sent it because it had it in store. Counts a retain flag that is wrong.

@@ -219,6 +219,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
         validity,
         timers: timers(plan, &part),
         integrity: part.integrity,
+        worst_clients: part.worst_clients,
         errors: super::tally::merge_errors(part.errors.into_iter()),
         rate_search: conductor.rate_search.take(),
         ..Results::default()
@@ -228,6 +229,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
     } else if conductor.found.is_some() {
         results.broker = process_info(conductor.found, &[]);
     }
+    keep_those_apart(&mut results);
     results.series = std::mem::take(&mut conductor.series);
     results.heat = std::mem::take(&mut conductor.heat);
     results.qos_series = QosSeries::of(std::mem::take(&mut conductor.levels));
@@ -237,6 +239,12 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
     judge_service(&mut results, &conductor.service);
     conductor.steps.compact(&mut results);
     results
+}
+
+/// Of the slowest clients only those are named that stand out.
+fn keep_those_apart(results: &mut Results) {
+    let all = [LatencyKind::EndToEnd, LatencyKind::Routed].map(|kind| results.latency_merged(kind));
+    results.worst_clients.retain(|one| one.is_apart(&all[usize::from(one.routed)]));
 }
 
 /// What can be told of a broker's process.

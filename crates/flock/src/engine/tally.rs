@@ -6,9 +6,12 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::pool::Counting;
+use flock_measure::clients::WORST_CLIENTS_MAX;
 use flock_measure::series::SecondLatencies;
 use flock_measure::service::{Bins, bin_of};
-use flock_measure::{ErrorCount, LatencyHistogram, LatencyKind, Totals};
+use flock_measure::{
+    ClientLatency, ClientTally, ErrorCount, LatencyHistogram, LatencyKind, Totals,
+};
 
 /// Counters and histograms of one thread.
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub struct Tally {
     missing: Vec<u64>,
     /// Of the timers' samples: started, and never stopped.
     pub timers_unfinished: Vec<u64>,
+    /// By client: what those have received that have received something.
+    clients: Vec<Option<(bool, Box<ClientTally>)>>,
     /// When acknowledgements came since the last tick, by second.
     served: Vec<(u32, Bins)>,
 }
@@ -123,8 +128,34 @@ impl Tally {
             unfinished: vec![0; LatencyKind::ALL.len() * 3],
             missing: vec![0; LatencyKind::ALL.len() * 3],
             timers_unfinished: vec![0; timers],
+            clients: Vec::new(),
             served: Vec::new(),
         }
+    }
+
+    /// The latency of a message by its receiver, where it counts for the report.
+    #[inline]
+    pub fn client_latency(&mut self, client: u32, routed: bool, due_ns: u64, now_ns: u64) {
+        if !self.was_measured(due_ns) {
+            return;
+        }
+        let at = client as usize;
+        if at >= self.clients.len() {
+            self.clients.resize_with(at + 1, || None);
+        }
+        let (_, tally) = self.clients[at].get_or_insert_with(|| (routed, Box::default()));
+        tally.record_nanos(now_ns.saturating_sub(due_ns));
+    }
+
+    /// The slowest clients, named by `name`.
+    pub fn worst_clients(&self, name: impl Fn(u32) -> String) -> Vec<ClientLatency> {
+        let known = self.clients.iter().enumerate();
+        let mut all: Vec<_> = known
+            .filter_map(|(at, one)| one.as_ref().map(|(routed, tally)| (at, *routed, tally)))
+            .collect();
+        all.sort_by_cached_key(|(_, _, tally)| std::cmp::Reverse(tally.rank()));
+        all.truncate(WORST_CLIENTS_MAX);
+        all.into_iter().map(|(at, routed, tally)| tally.summary(name(at as u32), routed)).collect()
     }
 
     /// A publisher begins; `per_sec` is 0 in a closed loop.

@@ -5,7 +5,7 @@ use super::contention;
 use super::judge::Part;
 use flock_measure::text::{count, micros};
 use flock_measure::{
-    AgentInfo, FaultRecord, LatencyHistogram, LatencyKind, Outcome, Totals, Validity,
+    AgentInfo, ClientLatency, FaultRecord, LatencyHistogram, LatencyKind, Outcome, Totals, Validity,
 };
 
 /// What was planned and not done comes first; then the thresholds of the catalogue's method: 99 %
@@ -47,6 +47,7 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
         notes: [
             conductor.notes.clone(),
             sessions(&conductor.totals),
+            clients(part),
             contention::notes(&contention),
             clocks.1,
             elsewhere.1,
@@ -95,6 +96,31 @@ fn sessions(totals: &Totals) -> Vec<String> {
     ];
     let told = counts.into_iter().filter(|(times, _)| *times > 0);
     told.map(|(times, what)| format!("{} {what}", count(times))).collect()
+}
+
+/// The client that is far slower than all, where there is one.
+fn clients(part: &Part) -> Vec<String> {
+    let all = |kind| {
+        let mut all = LatencyHistogram::new();
+        for one in part.latencies.iter().filter(|one| one.kind == kind) {
+            all.merge(&one.histogram);
+        }
+        all
+    };
+    let (plain, routed) = (all(LatencyKind::EndToEnd), all(LatencyKind::Routed));
+    let of = |one: &ClientLatency| if one.routed { &routed } else { &plain };
+    let mut far = part.worst_clients.iter().filter(|one| one.is_far_apart(of(one)));
+    let Some(first) = far.next() else { return Vec::new() };
+    let others = match far.count() {
+        0 => String::new(),
+        others => format!(" ({others} others of the slowest ten are over 5 times as well)"),
+    };
+    vec![format!(
+        "the median latency of client {} is {}, {:.0} times that of all clients{others}",
+        first.client,
+        micros(first.p50_us as f64),
+        first.times(of(first))
+    )]
 }
 
 /// Whether the tool came so late to what had arrived that a good part of the latencies is its own.

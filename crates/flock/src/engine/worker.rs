@@ -22,7 +22,7 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use flock_measure::ledger::{Heard, Ledger, SentTable};
-use flock_measure::{ErrorCount, LatencyHistogram};
+use flock_measure::{ClientLatency, ErrorCount, LatencyHistogram};
 use flock_model::{GroupId, SubscriptionId};
 
 /// What a load thread is told.
@@ -86,6 +86,7 @@ pub(super) struct Harvest {
     pub(super) timers: Vec<LatencyHistogram>,
     pub(super) timers_unfinished: Vec<u64>,
     pub(super) receive_lag: LatencyHistogram,
+    pub(super) worst_clients: Vec<ClientLatency>,
     pub(super) errors: Vec<ErrorCount>,
 }
 
@@ -435,7 +436,10 @@ impl Worker {
                 });
             }
         }
+        let name = |at: u32| self.clients[at as usize].id(&self.ctx.plan);
+        let worst_clients = self.ctx.tally.worst_clients(name);
         Harvest {
+            worst_clients,
             ledger: self.ctx.ledger,
             sent,
             heard,

@@ -166,6 +166,23 @@ fn a_stall_shows_in_open_loop_latency() {
 }
 
 #[test]
+fn a_client_that_is_always_late_is_named() {
+    let pause = Duration::from_millis(200);
+    let mischief = Mischief { delays_first: Some(pause), ..Mischief::default() };
+    let results = run_with(mischief, &pairs(20, 30, 1, 100));
+    let slowest = &results.worst_clients[0];
+    assert_eq!((slowest.count, slowest.routed), (30, false));
+    assert!(slowest.p50_us >= 200_000 && slowest.p50_us <= slowest.max_us, "{slowest:?}");
+    let note = format!("the median latency of client {} is ", slowest.client);
+    let notes = &results.validity.notes;
+    assert!(notes.iter().any(|one| one.starts_with(&note)), "{notes:?}");
+    let (page, text) = (flock_report::html(&results), flock_report::markdown(&results));
+    for report in [page, text] {
+        assert!(report.contains("Slowest clients") && report.contains(&slowest.client));
+    }
+}
+
+#[test]
 fn a_broker_that_refuses_fails_the_run_with_its_reason() {
     let results = run_with(Mischief { refuse: true, ..Mischief::default() }, &pairs(4, 5, 1, 100));
     assert!(matches!(results.run.outcome, Outcome::Failed(_)), "{:?}", results.run.outcome);
