@@ -17,7 +17,7 @@ use crate::page::{self as parts, details, note, pairs};
 use crate::published::{Beside, HARDWARE_DIFFERS, published};
 use crate::{clients_words, machine_words, overrides_words, percentile_points, surroundings_words};
 use flock_measure::figures::{Verdict, headline};
-use flock_measure::stats::Spread;
+use flock_measure::stats::{RUNS_MIN, Spread};
 use flock_measure::text::{self, number, seconds};
 use flock_measure::{Due, Results};
 
@@ -79,7 +79,7 @@ fn header(scenario: &str, all: &Rounds<'_>, any: Option<&Results>, conduct: &Con
         (format!("{} · {date}", results.tool.words()), lead)
     });
     let mut verdicts = Vec::new();
-    if conduct.rounds < 2 {
+    if (conduct.rounds as usize) < RUNS_MIN {
         verdicts.push((Verdict::Bad, ANECDOTE.to_owned()));
     }
     verdicts.extend(obstacles(all).into_iter().map(|words| (Verdict::Bad, words)));
@@ -387,7 +387,7 @@ const STRIPS: [&Column; 9] = [
     &columns::LOST,
 ];
 
-const ANECDOTE: &str = "one round does not show the noise";
+const ANECDOTE: &str = "fewer than five rounds do not show the noise";
 
 #[cfg(test)]
 mod tests {
@@ -450,6 +450,6 @@ mod tests {
     fn one_round_is_called_an_anecdote() {
         let one = cell("b", 0, true);
         let conduct = Conduct { rounds: 1, ..Conduct::default() };
-        assert!(page(&[&one], &conduct, &|_| String::new()).contains("does not show the noise"));
+        assert!(page(&[&one], &conduct, &|_| String::new()).contains("do not show the noise"));
     }
 }

@@ -43,6 +43,8 @@ struct Agent {
     offset_ns: i64,
     /// Absent where both read the same clock.
     watch: Option<ClockWatch>,
+    /// Of its machine.
+    boot_id: String,
 }
 
 /// Why a run with agents cannot begin.
@@ -265,7 +267,12 @@ impl Pool for RemotePool {
             }
             _ => false,
         });
-        for (at, contention) in machines {
+        for (at, mut contention) in machines {
+            let of_machine = |agent: &&Agent| agent.boot_id == self.agents[at].boot_id;
+            if self.agents.iter().filter(of_machine).count() > 1 {
+                // They take each other for strangers.
+                contention.others_percent = None;
+            }
             let agent = &mut self.agents[at];
             // Of our own machine we know more ourselves.
             if agent.watch.is_some() {
@@ -319,6 +326,7 @@ fn meet(address: &str) -> Result<Agent, AgentError> {
         heard_at: Instant::now(),
         offset_ns: 0,
         watch: None,
+        boot_id: String::new(),
     };
     agent.stream.set_nodelay(true).map_err(no_agent)?;
     notice_silence(&agent.stream).map_err(no_agent)?;
@@ -340,7 +348,9 @@ fn meet(address: &str) -> Result<Agent, AgentError> {
         return Err(AgentError::Version { address, theirs: version, ours: ours.into() });
     }
     agent.info.machine = *machine;
-    if Some(boot_id) != host::sysctl("kernel.random.boot_id") {
+    let is_here = Some(&boot_id) == host::sysctl("kernel.random.boot_id").as_ref();
+    agent.boot_id = boot_id;
+    if !is_here {
         measure_clock(&mut agent).map_err(no_agent)?;
     }
     Ok(agent)

@@ -64,8 +64,10 @@ fn attend(stream: &TcpStream) -> io::Result<()> {
                     return Err(io::Error::other("start without a work package"));
                 };
                 let pool = start(&package, Clock::from_epoch(epoch_ns, wall_ns))?;
+                let brokers = package.scenario.brokers.iter().flat_map(|one| &one.addresses);
+                let machine = Watch::new(&brokers.cloned().collect::<Vec<_>>());
                 out.send(&FromAgent::Started)?;
-                return carry_out(pool, &orders, &out);
+                return carry_out(pool, machine, &orders, &out);
             }
             ToAgent::Ping { .. } | ToAgent::Order(_) | ToAgent::Finish | ToAgent::Judge(_) => {
                 return Err(io::Error::other("command ahead of the start"));
@@ -134,8 +136,12 @@ fn read_in_background(stream: TcpStream, out: Out) -> Orders {
 }
 
 /// The run itself: orders in, news out, until the judgement is delivered.
-fn carry_out(mut pool: LocalPool, orders: &Orders, out: &Out) -> io::Result<()> {
-    let mut machine = Watch::default();
+fn carry_out(
+    mut pool: LocalPool,
+    mut machine: Watch,
+    orders: &Orders,
+    out: &Out,
+) -> io::Result<()> {
     loop {
         match orders.try_recv() {
             Ok(message) => match message? {

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::conductor::{Conductor, Marks};
 use super::host::Sampler;
+use super::owner::{Owner, owner};
 use super::pool::Counting;
 use flock_measure::Contention;
 
@@ -79,28 +80,66 @@ fn heat_events() -> Option<u64> {
 /// What a machine did while figures were taken, where only the load runs on it.
 #[derive(Debug, Default)]
 pub struct Watch {
-    from: Option<(Instant, MachineTimes)>,
+    from: Option<Reading>,
+    /// This process, if none of the brokers is here: all others are strangers then.
+    own: Option<Sampler>,
     found: Contention,
 }
 
+#[derive(Debug)]
+struct Reading {
+    at: Instant,
+    machine: MachineTimes,
+    own_secs: Option<f64>,
+}
+
 impl Watch {
+    /// Of a load on these brokers.
+    pub fn new(brokers: &[String]) -> Self {
+        let is_apart = brokers.iter().all(|address| owner(address) == Owner::Remote);
+        let own = is_apart.then(|| Sampler::of_process(std::process::id()));
+        Self { own, ..Self::default() }
+    }
+
+    fn read(&mut self) -> Reading {
+        let own = self.own.as_mut().and_then(|own| own.sample(0.0));
+        Reading {
+            at: Instant::now(),
+            machine: MachineTimes::now(),
+            own_secs: own.and_then(|sample| sample.cpu_secs),
+        }
+    }
+
     /// Told of each order to count, or no longer.
     pub fn on(&mut self, counting: Counting) {
         match (counting, self.from.take()) {
-            (Counting::Yes, None) => self.from = Some((Instant::now(), MachineTimes::now())),
+            (Counting::Yes, None) => self.from = Some(self.read()),
             (Counting::Yes, from) => self.from = from,
-            (_, Some((at, from))) => {
-                let secs = at.elapsed().as_secs_f64();
-                self.found = between(&from, &MachineTimes::now(), secs);
+            (_, Some(from)) => {
+                let to = self.read();
+                self.found = of_load(&from, &to, (to.at - from.at).as_secs_f64());
             }
             (_, None) => {}
         }
     }
 
-    /// Of what was measured last. Whose CPU it was is not known here.
+    /// Of what was measured last.
     pub fn found(&self) -> Contention {
         self.found
     }
+}
+
+/// Of a machine that only the load is to run on.
+fn of_load(from: &Reading, to: &Reading, secs: f64) -> Contention {
+    let machine = between(&from.machine, &to.machine, secs);
+    let spent = |from: Option<f64>, to: Option<f64>| Some(to? - from?);
+    let all = spent(from.machine.all, to.machine.all).filter(|_| machine.busy_percent.is_some());
+    let strangers = |(all, own)| {
+        let packets = to.machine.interrupts - from.machine.interrupts;
+        others_percent(all, to.machine.busy - from.machine.busy - packets, &[own])
+    };
+    let others_percent = all.zip(spent(from.own_secs, to.own_secs)).map(strangers);
+    Contention { others_percent, ..machine }
 }
 
 /// What the machine as a whole tells.
@@ -251,6 +290,20 @@ mod tests {
         assert_eq!((found.throttled_percent, found.others_percent), (Some(20.0), None));
         let short = between(&times(0.0, 0.0, 0.0, 0.0), &times(2.0, 1.0, 1.0, 1.0), 1.0);
         assert_eq!(short, Contention::default());
+        // Of an agent's machine, all that it did not spend itself is others'.
+        let reading = |machine: MachineTimes, own_secs: Option<f64>| Reading {
+            at: Instant::now(),
+            machine,
+            own_secs,
+        };
+        let from = reading(times(100.0, 10.0, 1.0, 5.0), Some(2.0));
+        let to = |own_secs| reading(times(140.0, 30.0, 3.0, 7.0), own_secs);
+        assert_eq!(of_load(&from, &to(Some(6.0)), 10.0).others_percent, Some(40.0));
+        assert_eq!(of_load(&from, &to(None), 10.0).others_percent, None);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = listener.local_addr().unwrap().to_string();
+        assert!(Watch::new(&[here, "192.0.2.1:1883".to_owned()]).own.is_none());
+        assert!(Watch::new(&["192.0.2.1:1883".to_owned()]).own.is_some());
         let mut watch = Watch::default();
         watch.on(Counting::Warming);
         assert!(watch.from.is_none());
