@@ -46,7 +46,7 @@ pub struct Machine<T> {
     /// the identifiers from the front's to `next_packet_id` cover all.
     open: VecDeque<Exchange<T>>,
     /// QoS 2 identifiers received and not released.
-    unreleased: Vec<u16>,
+    unreleased: Vec<Unreleased>,
     /// The connection goes on with an older session: some answers may be to what came before it.
     is_resumed: bool,
     /// PUBRELs beyond the first of their exchanges, each of which has a PUBCOMP of its own.
@@ -67,6 +67,14 @@ struct Inbound {
     unreleased: u16,
     /// PUBRECs beyond the first of their messages, each of which has a PUBREL of its own.
     pubrels_extra: u16,
+}
+
+/// A QoS 2 message that was handed out and is not released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unreleased {
+    packet_id: u16,
+    /// It came on the present connection.
+    is_here: bool,
 }
 
 impl Inbound {
@@ -130,6 +138,8 @@ pub enum Event<'a, T> {
     Repeated {
         packet_id: u16,
         dup: bool,
+        /// It had come on this connection.
+        is_here: bool,
     },
     /// An answer to a message of ours of which nothing is left to answer: it came before. PUBREC
     /// had its PUBREL all the same.
@@ -269,6 +279,7 @@ impl<T> Machine<T> {
         let max = options.receive_max.filter(|_| is_v5).unwrap_or(0);
         self.inbound = Inbound { max, ..Inbound::default() };
         self.peer_qos_max = QoS::ExactlyOnce;
+        self.unreleased.iter_mut().for_each(|one| one.is_here = false);
         self.peer_retains = true;
         self.peer_takes = PeerTakes::default();
         self.session_expiry_secs = options.session_expiry_secs;
@@ -576,12 +587,18 @@ impl<T> Machine<T> {
             });
         }
         if publish.qos == QoS::ExactlyOnce {
-            if self.unreleased.contains(&publish.packet_id) {
+            let known = self.unreleased.iter_mut().find(|one| one.packet_id == publish.packet_id);
+            if let Some(known) = known {
+                let is_here = std::mem::replace(&mut known.is_here, true);
                 self.ack(AckKind::Pubrec, publish.packet_id, Reason::SUCCESS, out);
                 self.inbound.pubrels_extra = self.inbound.pubrels_extra.saturating_add(1);
-                return Ok(Event::Repeated { packet_id: publish.packet_id, dup: publish.dup });
+                return Ok(Event::Repeated {
+                    packet_id: publish.packet_id,
+                    dup: publish.dup,
+                    is_here,
+                });
             }
-            self.unreleased.push(publish.packet_id);
+            self.unreleased.push(Unreleased { packet_id: publish.packet_id, is_here: true });
             self.inbound.unreleased = self.inbound.unreleased.saturating_add(1);
         }
         let is_qos_1 = u16::from(publish.qos == QoS::AtLeastOnce);
@@ -670,7 +687,7 @@ impl<T> Machine<T> {
     }
 
     fn on_pubrel<'a>(&mut self, packet_id: u16, out: &mut Vec<u8>) -> Event<'a, T> {
-        let Some(at) = self.unreleased.iter().position(|&id| id == packet_id) else {
+        let Some(at) = self.unreleased.iter().position(|one| one.packet_id == packet_id) else {
             self.ack(AckKind::Pubcomp, packet_id, Reason::PACKET_IDENTIFIER_NOT_FOUND, out);
             let extra = &mut self.inbound.pubrels_extra;
             if *extra > 0 {

@@ -301,9 +301,15 @@ fn told_verdicts(results: &Results) -> Vec<(bool, String)> {
 
 fn answers_verdict(results: &Results) -> Option<(bool, String)> {
     let Totals { requests, requests_unanswered, answers_unasked, .. } = results.totals;
-    let again = match answers_unasked {
-        0 => String::new(),
-        n => format!("; {} answers repeated or not requested", text::count(n)),
+    let without_cause = results.totals.answers_without_cause();
+    let again = match (answers_unasked, without_cause) {
+        (0, _) => String::new(),
+        (n, 0) => format!("; {} answers repeated or not requested", text::count(n)),
+        (n, wrong) => format!(
+            "; {} answers repeated or not requested, {} without cause",
+            text::count(n),
+            text::count(wrong)
+        ),
     };
     let words = match requests_unanswered {
         0 => format!("all {} requests were answered{again}", text::count(requests)),
@@ -314,7 +320,8 @@ fn answers_verdict(results: &Results) -> Option<(bool, String)> {
         ),
     };
     // A connection that breaks leaves it open whether a request or an answer got through.
-    let may_repeat = answers_unasked == 0 || results.totals.connections_lost > 0;
+    let is_broken = results.totals.connections_lost > 0;
+    let may_repeat = answers_unasked == 0 || (is_broken && without_cause == 0);
     (requests > 0).then_some((requests_unanswered == 0 && may_repeat, words))
 }
 

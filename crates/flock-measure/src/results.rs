@@ -366,6 +366,9 @@ pub struct Totals {
     pub answers: u64,
     /// Answers that came again, or to a client that had not asked.
     pub answers_unasked: u64,
+    /// Of those: at QoS 1 or 2, to a client whose session was resumed on another connection.
+    #[serde(default)]
+    pub answers_again: u64,
     /// Requests without an answer when the run was over.
     pub requests_unanswered: u64,
     pub bytes_in: u64,
@@ -373,6 +376,17 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Answers that came, over those that were sent and those that a resumed session may bring
+    /// again. A service that answers twice has got the request twice, which counts there. Nothing
+    /// is known of services that are not of this run.
+    pub fn answers_without_cause(&self) -> u64 {
+        let came = self.answers + self.answers_unasked;
+        match self.answers_sent < self.answers {
+            true => 0,
+            false => came.saturating_sub(self.answers_sent + self.answers_again),
+        }
+    }
+
     pub fn published_all(&self) -> u64 {
         self.published.iter().sum()
     }

@@ -9,6 +9,8 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
     let integrity = results.integrity.total();
     // Those without a cause are among the wrongs, which nothing allows.
     let explained = integrity.duplicated - integrity.duplicated_without_cause();
+    let totals = &results.totals;
+    let answers_without_cause = totals.answers_without_cause().min(totals.answers_unasked);
     let limits = [
         ("lost", integrity.lost - results.lost_beyond(), Some(expect.lost_max)),
         ("duplicated", explained, expect.duplicated_max),
@@ -16,9 +18,10 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
         ("requests without an answer", results.totals.requests_unanswered, Some(expect.lost_max)),
         (
             "answers repeated or not requested",
-            results.totals.answers_unasked,
+            results.totals.answers_unasked - answers_without_cause,
             expect.duplicated_max,
         ),
+        ("answers without cause", answers_without_cause, Some(0)),
         ("failed connects", results.totals.connects_failed, Some(expect.connect_failures_max)),
     ];
     let mut unmet: Vec<String> = limits

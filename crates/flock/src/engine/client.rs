@@ -15,6 +15,7 @@ use super::context::{Context, TimerKind};
 use super::failover::{Failure, Way};
 use super::plan::Plan;
 use super::publish::{Flight, Publishing};
+use super::receive::on_repeated;
 use super::request::Dialogue;
 use super::stay::{Break, Breaks};
 use super::task::{Task, Wait, described, wire_version};
@@ -186,6 +187,11 @@ impl Client {
     pub(super) fn sessions(&self) -> (Session, Session) {
         let fleeting = Session { generation: self.returns, resumptions: 0 };
         (fleeting, Session { generation: self.generation, resumptions: self.resumptions })
+    }
+
+    /// Whether some connection went on with the session of the one before.
+    pub(super) fn is_resumed(&self) -> bool {
+        self.resumptions > 0
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -602,7 +608,7 @@ impl Client {
             Event::Subscribed { reasons, .. } => self.on_subscribed(reasons, now_ns, ctx),
             Event::Unsubscribed { reasons, .. } => self.on_unsubscribed(reasons, now_ns, ctx),
             Event::Auth(_) => self.link_lost("the broker requests enhanced authentication", ctx),
-            Event::Repeated { dup, .. } => self.on_repeated(dup, ctx),
+            Event::Repeated { dup, is_here, .. } => on_repeated((dup, is_here), ctx),
             Event::AckedAgain { kind } => ctx.ledger.count_repeated_ack(kind),
             Event::Nothing => self.on_settled(now_ns, ctx),
         }

@@ -118,14 +118,6 @@ impl Client {
             .any(|hearing| ctx.plan.subscribes[usize::from(hearing.command)].retain_as_published)
     }
 
-    /// A QoS 2 message came again under a number that is still taken. On the connection on which it
-    /// came first nobody may send it again (MQTT-4.4.0-1); after another, it is known anyway.
-    pub(super) fn on_repeated(&self, dup: bool, ctx: &mut Context) {
-        let is_first = self.link_generation == 0;
-        ctx.ledger.repeated += u64::from(is_first);
-        ctx.ledger.missing_dup += u64::from(!is_first && !dup);
-    }
-
     fn hold_ack(&mut self, publish: &Publish<'_>, now_ns: u64, ctx: &mut Context) {
         let delay_us = self
             .hearing
@@ -145,6 +137,13 @@ impl Client {
         }
         held.push_back((due_ns, publish.packet_id, publish.qos));
     }
+}
+
+/// A QoS 2 message came again under a number that is still taken. On a connection on which it had
+/// come (`is_here`) nobody may send it again (MQTT-4.4.0-1); on another, it is known anyway.
+pub(super) fn on_repeated((dup, is_here): (bool, bool), ctx: &mut Context) {
+    ctx.ledger.repeated += u64::from(is_here);
+    ctx.ledger.missing_dup += u64::from(!is_here && !dup);
 }
 
 fn book_others(read: Reading, publish: &Publish<'_>, ctx: &mut Context) {

@@ -76,7 +76,11 @@ impl Client {
                 self.check_answer(message, now_ns, ctx);
             }
             // A second answer, or one to nothing that this client asked.
-            None => ctx.tally.totals.answers_unasked += 1,
+            None => {
+                let is_resumed = message.qos != QoS::AtMostOnce && self.is_resumed();
+                ctx.tally.totals.answers_unasked += 1;
+                ctx.tally.totals.answers_again += u64::from(is_resumed);
+            }
         }
         true
     }

@@ -379,7 +379,7 @@ macro_rules! each_total {
             acknowledged_no_subscribers, publishes_refused, publishes_skipped, received_bytes,
             programs_cut_short, receives_failed, received_retained, received_foreign,
             received_foreign_live, received_early, wills_received, requests, answers_sent, answers,
-            answers_unasked, requests_unanswered, bytes_in, bytes_out
+            answers_unasked, answers_again, requests_unanswered, bytes_in, bytes_out
         }
     };
 }

@@ -64,6 +64,15 @@ fn one_connection_that_was_cut_excuses_no_second_copy_on_the_others() {
 }
 
 #[test]
+fn a_connection_that_was_cut_excuses_no_repeat_at_qos_2_on_the_next() {
+    // All come back, and have what is published then over one connection.
+    let text = one_cut(2, false).replace("share = 0.1", "share = 1.0");
+    let mischief = Mischief { repeat_every: 20, mark_dup_every: 20, ..Mischief::default() };
+    let found = total(&run_with(mischief, &text));
+    assert_eq!((found.duplicated, found.duplicated_without_cause()), (10, 10), "{found:?}");
+}
+
+#[test]
 fn one_member_that_was_cut_excuses_no_second_copy_in_its_group_at_another_time() {
     let text = one_cut(1, true);
     let honest = run_with(Mischief::default(), &text);

@@ -95,9 +95,31 @@ fn answers_that_come_twice_fail_the_run() {
     let results = lied_to(Mischief { duplicate_every: 20, ..Mischief::default() });
     assert!(results.totals.answers_unasked > 0, "{:?}", results.totals);
     let unmet = flock_report::expect::unmet(&flock_model::Expect::default(), &results);
-    assert!(unmet.iter().any(|line| line.contains("repeated or not requested, 0")), "{unmet:?}");
+    assert!(unmet.iter().any(|line| line.contains("answers without cause, 0")), "{unmet:?}");
     let page = flock_report::summary(&results);
     assert!(page.contains("NOT OK                all 200 requests were answered;"), "{page}");
+}
+
+#[test]
+fn one_connection_that_was_cut_excuses_no_second_answer() {
+    let cut = "[[stage]]\nname = \"cut\"\n[[stage.do]]\nsteps = [{ fault = { cut = { clients = \
+               \"asker\", share = 0.1 } } }, { delay = \"500ms\" }]\n[[stage]]\nname = \"publish\"";
+    let text = asking(", respond = 1", 1, "300ms")
+        .replace("version = \"5\"", "version = \"5\"\nreconnect = true")
+        .replace("[[stage]]\nname = \"publish\"", cut);
+    let run = |mischief| {
+        let broker = StandIn::start(mischief).unwrap();
+        run_on(&text, &broker.address, BrokerAccess::None)
+    };
+    let any = flock_model::Expect { duplicated_max: None, ..flock_model::Expect::default() };
+    let results = run(Mischief { duplicate_every: 20, ..Mischief::default() });
+    assert_eq!(results.totals.connections_cut, 1);
+    let unmet = flock_report::expect::unmet(&any, &results);
+    assert!(unmet.iter().any(|line| line.contains("answers without cause, 0")), "{unmet:?}");
+    let page = flock_report::summary(&results);
+    assert!(page.contains("NOT OK                all 200 requests were answered;"), "{page}");
+    let honest = run(Mischief::default());
+    assert_eq!(flock_report::expect::unmet(&any, &honest), Vec::<String>::new());
 }
 
 fn round_trips(results: &Results) -> (u64, u64) {
