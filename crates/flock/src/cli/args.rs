@@ -625,8 +625,9 @@ pub(super) struct Versus {
     /// Built-in IDs, or .toml or .xml files.
     #[arg(required = true)]
     pub scenarios: Vec<String>,
-    /// Names of brokers, or description files, separated by commas. Default: all installed brokers,
-    /// without variants.
+    /// Names of brokers, description files, or NAME=HOST:PORT of running brokers, separated by
+    /// commas. A broker that is not installed runs in a container, if its description has one.
+    /// Default: all installed brokers, without variants.
     #[arg(long, value_delimiter = ',')]
     pub brokers: Vec<String>,
     /// Cores of the brokers, such as 0-1 or 0,2. Default: the lower half.

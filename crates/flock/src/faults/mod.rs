@@ -27,6 +27,8 @@ pub struct BrokerProcess {
     address: String,
     child: Option<Child>,
     pid: Option<Pid>,
+    /// Prints the broker's own process, where the command only starts it (a container).
+    inspect: Vec<String>,
 }
 
 /// Why a fault could not be done.
@@ -61,6 +63,8 @@ pub enum FaultError {
     NoLink,
     #[error("cannot listen on port {port} of loopback for a link: {source}")]
     Link { port: u16, source: io::Error },
+    #[error("cannot find the process of the container with `{command}`: {detail}")]
+    Inspect { command: String, detail: String },
     #[error("cannot signal the broker: {0}")]
     Signal(#[from] rustix::io::Errno),
     #[error("the broker still runs {0:?} after the signal", DOWN_MAX)]
@@ -76,19 +80,37 @@ impl BrokerProcess {
         if found.is_none() {
             return Err(FaultError::NoSuchProcess { pid });
         }
-        Ok(Self { command: Vec::new(), address: address.to_owned(), child: None, pid: found })
+        let mut process = Self::idle(Vec::new(), address);
+        process.pid = found;
+        Ok(process)
     }
 
     /// Starts a broker and waits until it accepts connections. Its output goes to ours' error
     /// stream only if `FLOCK_BROKER_OUTPUT` is set. Refused where another broker would be measured
     /// in its place.
     pub fn start(command: Vec<String>, address: &str) -> Result<Self, FaultError> {
+        Self::start_inside(command, address, Vec::new())
+    }
+
+    /// The same where the broker is another process than that of the command: `inspect` prints its
+    /// id once it is up.
+    pub fn start_inside(
+        command: Vec<String>,
+        address: &str,
+        inspect: Vec<String>,
+    ) -> Result<Self, FaultError> {
         if accepts(address) {
             return Err(FaultError::Taken { address: address.to_owned() });
         }
-        let mut process = Self { command, address: address.to_owned(), child: None, pid: None };
+        let mut process = Self::idle(command, address);
+        process.inspect = inspect;
         process.spawn()?;
         Ok(process)
+    }
+
+    fn idle(command: Vec<String>, address: &str) -> Self {
+        let address = address.to_owned();
+        Self { command, address, child: None, pid: None, inspect: Vec::new() }
     }
 
     pub fn pid(&self) -> Option<u32> {
@@ -177,7 +199,11 @@ impl BrokerProcess {
             .map_err(|source| FaultError::Start { command: self.command.join(" "), source })?;
         self.pid = Pid::from_raw(child.id() as i32);
         self.child = Some(child);
-        self.await_up()
+        self.await_up()?;
+        if let Some((program, arguments)) = self.inspect.split_first() {
+            self.pid = Some(inner_pid(program, arguments)?);
+        }
+        Ok(())
     }
 
     fn await_up(&mut self) -> Result<(), FaultError> {
@@ -209,6 +235,12 @@ impl Drop for BrokerProcess {
                 let _ = kill_process(pid, Signal::CONT);
                 let _ = kill_process(pid, Signal::TERM);
             }
+            if !self.inspect.is_empty()
+                && let Some(pid) = Pid::from_raw(child.id() as i32)
+            {
+                // A container may belong to another user; its client passes the signal on.
+                let _ = kill_process(pid, Signal::TERM);
+            }
             let started = Instant::now();
             while started.elapsed() < DROP_MAX {
                 if child.try_wait().is_ok_and(|status| status.is_some()) {
@@ -220,6 +252,24 @@ impl Drop for BrokerProcess {
             let _ = child.wait();
         }
     }
+}
+
+fn inner_pid(program: &str, arguments: &[String]) -> Result<Pid, FaultError> {
+    let failed = |detail: String| FaultError::Inspect {
+        command: format!("{program} {}", arguments.join(" ")),
+        detail,
+    };
+    let done = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    let text = String::from_utf8_lossy(&done.stdout);
+    let pid = text.trim().parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    pid.ok_or_else(|| {
+        let errors = String::from_utf8_lossy(&done.stderr);
+        failed(format!("got `{}{}`", text.trim(), errors.trim()))
+    })
 }
 
 /// Whether something accepts connections at `host:port`, or at the path of a Unix socket.

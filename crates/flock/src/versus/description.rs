@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
+use super::container::{self, Boxed, Container, Removal};
 use crate::faults::{BrokerProcess, FaultError};
 use flock_measure::BrokerInfo;
 use flock_model::scenario::units;
@@ -23,11 +24,21 @@ pub struct Description {
     pub title: String,
     /// One sentence on how to get it.
     pub install: String,
+    /// This project has not run it with this description.
+    #[serde(default)]
+    pub untested: bool,
     /// Where the program may be; the first that exists is taken. A name without `/` is looked for
     /// in the folder of flock's own program and then in `PATH`, `~` is the home directory,
     /// `$NAME/...` starts with an environment variable.
+    #[serde(default)]
     pub programs: Vec<String>,
+    #[serde(default)]
     pub command: Vec<String>,
+    /// Taken where no program is found.
+    pub container: Option<Container>,
+    /// Where it runs already: it is not started, and nothing is known of its CPU and memory.
+    #[serde(skip)]
+    pub remote: Option<String>,
     /// Prints the version somewhere in its output.
     #[serde(default)]
     pub version: Vec<String>,
@@ -100,8 +111,15 @@ pub enum BrokerError {
     Param { path: String, part: String, param: String },
     #[error("the scenario uses TLS, but the description of {title} has no [tls]")]
     NoTls { title: String },
-    #[error("{title} is not installed: {install}")]
-    NotInstalled { title: String, install: String },
+    #[error(
+        "{title} is not installed: {install}; or start it elsewhere and use \
+             --brokers {name}=HOST:PORT"
+    )]
+    NotInstalled { name: String, title: String, install: String },
+    #[error("`{given}`: the address of a running broker must be NAME=HOST:PORT")]
+    Remote { given: String },
+    #[error("the scenario uses TLS, which is not possible with {title} at an address")]
+    RemoteTls { title: String },
     #[error("cannot prepare {title}: {detail}")]
     Prepare { title: String, detail: String },
     #[error("{title}: {source}")]
@@ -121,7 +139,12 @@ impl Description {
     }
 
     /// By name, or from a file if `name` looks like one; `file.toml:variant` is a variant in it.
+    ///
+    /// `NAME=HOST:PORT` is one that runs there.
     pub fn find(name: &str) -> Result<Self, BrokerError> {
+        if let Some((name, address)) = name.split_once('=') {
+            return Self::at(name, address);
+        }
         let (path, variant) = match name.split_once(".toml:") {
             Some((stem, variant)) => (format!("{stem}.toml"), Some(variant)),
             None => (name.to_owned(), None),
@@ -142,6 +165,23 @@ impl Description {
             None => all.next(),
         };
         found.ok_or(BrokerError::Unknown { name: name.to_owned(), known })
+    }
+
+    fn at(name: &str, address: &str) -> Result<Self, BrokerError> {
+        let wrong = || BrokerError::Remote { given: format!("{name}={address}") };
+        let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
+        if name.is_empty() || host.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0) {
+            return Err(wrong());
+        }
+        let known = Self::built_in().into_iter().find(|known| known.name == name);
+        let title = known.map_or_else(|| name.to_owned(), |known| known.title);
+        let text = format!("name = {name:?}\ntitle = {title:?}\ninstall = \"\"\n");
+        let mut one = Self::parse(name, &text)?.swap_remove(0);
+        one.remote = Some(address.to_owned());
+        one.note = "not started by flock; it keeps its state from round to round; CPU and memory \
+                    are known only of a broker of this machine"
+            .to_owned();
+        Ok(one)
     }
 
     /// What a file describes: a broker, then its variants.
@@ -176,6 +216,9 @@ impl Description {
 
     /// The same broker, listening over TLS.
     pub fn over_tls(&self) -> Result<Self, BrokerError> {
+        if self.remote.is_some() {
+            return Err(BrokerError::RemoteTls { title: self.title.clone() });
+        }
         let Some(tls) = &self.tls else {
             return Err(BrokerError::NoTls { title: self.title.clone() });
         };
@@ -197,8 +240,53 @@ impl Description {
         Some(std::path::absolute(&found).unwrap_or(found))
     }
 
+    /// Whether it can take part.
+    pub fn is_there(&self) -> bool {
+        let boxed = || self.container.is_some() && container::runtime().is_some();
+        self.remote.is_some() || self.program().is_some() || boxed()
+    }
+
+    pub fn not_installed(&self) -> BrokerError {
+        let Self { name, title, install, .. } = self;
+        let install = match &self.container {
+            None => install.clone(),
+            Some(container) => {
+                format!("{install}, or install docker or podman for {}", container.image)
+            }
+        };
+        BrokerError::NotInstalled { name: name.clone(), title: title.clone(), install }
+    }
+
+    /// What a reader of the table should know.
+    pub fn notes(&self) -> String {
+        let untested = self.untested.then_some(UNTESTED);
+        let words = [Some(self.note.as_str()).filter(|note| !note.is_empty()), untested];
+        words.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    fn boxed(&self, port: u16) -> Option<Boxed<'_>> {
+        if self.program().is_some() {
+            return None;
+        }
+        let container = self.container.as_ref()?;
+        let runtime = container::runtime()?;
+        Some(Boxed { container, runtime, name: format!("flock-{}-{port}", self.name) })
+    }
+
+    /// Removes its container in the end, where it has one.
+    pub(super) fn removal(&self, port: u16) -> Option<Removal> {
+        self.boxed(port).map(|Boxed { runtime, name, .. }| Removal { runtime, name })
+    }
+
     /// `quelea 0.1.0: /usr/bin/quelea`, if it is installed.
     pub fn program_words(&self) -> Option<String> {
+        if let Some(address) = &self.remote {
+            return Some(format!("{}: at {address}", self.name));
+        }
+        if let Some(Boxed { container, runtime, .. }) = self.boxed(0) {
+            let runtime = runtime.display();
+            return Some(format!("{}: {} with {runtime}", self.name, container.image));
+        }
         let program = self.program()?;
         let path = program.display().to_string();
         let params = &self.params;
@@ -214,10 +302,11 @@ impl Description {
         cpus: Option<&str>,
         dir: &Path,
     ) -> Result<(BrokerProcess, BrokerInfo), BrokerError> {
-        let program = self.program().ok_or_else(|| BrokerError::NotInstalled {
-            title: self.title.clone(),
-            install: self.install.clone(),
-        })?;
+        let boxed = self.boxed(port);
+        let program = match &boxed {
+            Some(boxed) => boxed.runtime.clone(),
+            None => self.program().ok_or_else(|| self.not_installed())?,
+        };
         let filling = Filling {
             program,
             port,
@@ -226,21 +315,18 @@ impl Description {
             params: &self.params,
         };
         let config = self.prepare(&filling)?;
-        let version = self.find_version(&filling);
-        let mut command = Vec::new();
-        if let Some(cpus) = cpus {
-            command.extend(["taskset", "-c", cpus].map(str::to_owned));
-        }
-        // `env` replaces itself by the program, as `taskset` does: the pid stays the broker's.
-        if !self.env.is_empty() {
-            command.push("env".to_owned());
-            let pairs =
-                self.env.iter().map(|(name, value)| format!("{name}={}", filling.fill(value)));
-            command.extend(pairs);
-        }
-        command.extend(self.command.iter().map(|word| filling.fill(word)));
+        let (version, command, inspect) = match &boxed {
+            Some(boxed) => {
+                let failed = |detail| BrokerError::Prepare { title: self.title.clone(), detail };
+                boxed.fetch().map_err(failed)?;
+                let fill = |word: &str| filling.fill(word);
+                let command = boxed.command((cpus, dir), &self.env, &fill);
+                (boxed.container.version().to_owned(), command, boxed.inspect())
+            }
+            None => (self.find_version(&filling), self.words(cpus, &filling), Vec::new()),
+        };
         let address = format!("127.0.0.1:{port}");
-        let process = BrokerProcess::start(command.clone(), &address)
+        let process = BrokerProcess::start_inside(command.clone(), &address, inspect)
             .map_err(|source| BrokerError::Start { title: self.title.clone(), source })?;
         let info = BrokerInfo {
             name: self.name.clone(),
@@ -253,6 +339,23 @@ impl Description {
             ..BrokerInfo::default()
         };
         Ok((process, info))
+    }
+
+    /// The command of its program.
+    fn words(&self, cpus: Option<&str>, filling: &Filling<'_>) -> Vec<String> {
+        let mut command = Vec::new();
+        if let Some(cpus) = cpus {
+            command.extend(["taskset", "-c", cpus].map(str::to_owned));
+        }
+        // `env` replaces itself by the program, as `taskset` does: the pid stays the broker's.
+        if !self.env.is_empty() {
+            command.push("env".to_owned());
+            let pairs =
+                self.env.iter().map(|(name, value)| format!("{name}={}", filling.fill(value)));
+            command.extend(pairs);
+        }
+        command.extend(self.command.iter().map(|word| filling.fill(word)));
+        command
     }
 
     fn prepare(&self, filling: &Filling<'_>) -> Result<String, BrokerError> {
@@ -328,7 +431,7 @@ impl Filling<'_> {
     }
 }
 
-fn locate(program: &str) -> Option<PathBuf> {
+pub(super) fn locate(program: &str) -> Option<PathBuf> {
     let home = std::env::var("HOME").unwrap_or_default();
     let path = if let Some(rest) = program.strip_prefix("~/") {
         PathBuf::from(home).join(rest)
@@ -376,7 +479,9 @@ macro_rules! built_in {
     };
 }
 
-const BUILT_IN: [(&str, &str); 9] = built_in![
+const UNTESTED: &str = "this project has not run it with this description";
+
+const BUILT_IN: [(&str, &str); 15] = built_in![
     "quelea",
     "mosquitto",
     "rumqttd",
@@ -385,7 +490,13 @@ const BUILT_IN: [(&str, &str); 9] = built_in![
     "hivemq",
     "rabbitmq",
     "mochi",
-    "aedes"
+    "aedes",
+    "emqx",
+    "vernemq",
+    "nanomq",
+    "flashmq",
+    "bifromq",
+    "tbmq"
 ];
 
 #[cfg(test)]
@@ -398,7 +509,8 @@ mod tests {
         for (name, text) in BUILT_IN {
             let all = Description::parse(name, text).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(all[0].name, name);
-            assert!(!all[0].command.is_empty() && !all[0].install.is_empty());
+            assert_eq!(all[0].command.is_empty(), all[0].programs.is_empty(), "{name}");
+            assert!(!all[0].install.is_empty(), "{name}");
             assert!(all[1..].iter().all(|variant| variant.name.starts_with(name)), "{name}");
             names.extend(all.into_iter().map(|description| description.name));
         }
@@ -516,7 +628,7 @@ params = { keep = "all" }
     #[test]
     fn a_broker_says_when_it_needs_a_longer_warm_up() {
         for broker in Description::built_in() {
-            let is_jvm = broker.command.first().is_some_and(|program| program == "java");
+            let is_jvm = broker.name.starts_with("hivemq") || broker.name == "bifromq";
             let warm_up_us = broker.warm_up_us().unwrap();
             assert_eq!(warm_up_us >= 30_000_000, is_jvm, "{}: {warm_up_us} us", broker.name);
         }
@@ -537,5 +649,49 @@ params = { keep = "all" }
         description.programs = vec!["no-such-program".into()];
         let error = description.start(1, None, Path::new("/nowhere")).unwrap_err().to_string();
         assert!(error.contains("apt-get install"), "{error}");
+        assert!(error.contains("--brokers mosquitto=HOST:PORT"), "{error}");
+    }
+
+    #[test]
+    fn a_broker_that_runs_elsewhere_is_given_by_its_address() {
+        let found = Description::find("emqx=10.0.0.5:1883").unwrap();
+        assert_eq!((found.name.as_str(), found.title.as_str()), ("emqx", "EMQX"));
+        assert!(found.is_there() && found.notes().contains("not started by flock"));
+        assert!(found.over_tls().unwrap_err().to_string().contains("EMQX at an address"));
+        assert!(Description::find("mine=[::1]:1883").is_ok(), "it need not be a known one");
+        for wrong in ["emqx=", "emqx=host", "emqx=host:x", "emqx=host:0", "=host:1", "emqx=:1883"] {
+            let error = Description::find(wrong).unwrap_err().to_string();
+            assert!(error.contains("NAME=HOST:PORT") && error.contains(wrong), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_was_never_run_says_so_and_every_word_is_filled_in() {
+        for broker in Description::built_in().iter().filter(|broker| broker.untested) {
+            assert!(broker.notes().contains(UNTESTED), "{}", broker.name);
+            let filling = Filling {
+                program: PathBuf::from("/opt/program"),
+                port: 4_321,
+                dir: PathBuf::from("/work"),
+                cores: 2,
+                params: &broker.params,
+            };
+            let fill = |word: &str| filling.fill(word);
+            let mut texts: Vec<String> = broker.words(Some("0-1"), &filling);
+            texts.extend(broker.files.iter().map(|file| fill(&file.text)));
+            if let Some(container) = &broker.container {
+                let (runtime, name) = (PathBuf::from("docker"), "flock-x-4321".to_owned());
+                let boxed = Boxed { container, runtime, name };
+                let at = (Some("0-1"), Path::new("/work"));
+                texts.extend(boxed.command(at, &broker.env, &fill));
+                assert!(!container.version().is_empty(), "{}: a fixed tag", broker.name);
+            }
+            let all = texts.join("\n");
+            for word in ["{port}", "{dir}", "{cores}", "{program}"] {
+                assert!(!all.contains(word), "{}: {word}: {all}", broker.name);
+            }
+            let is_started = !broker.programs.is_empty() || broker.container.is_some();
+            assert_eq!(all.contains("4321"), is_started, "{}: {all}", broker.name);
+        }
     }
 }

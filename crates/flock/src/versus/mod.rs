@@ -6,6 +6,7 @@
 //! round.
 
 mod certificate;
+mod container;
 mod description;
 
 use std::collections::BTreeMap;
@@ -15,12 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+pub use container::Container;
 pub use description::{BrokerError, ConfigFile, Description, TlsForm, Variant};
 
 use crate::engine::conductor::Progress;
 use crate::engine::host;
 use crate::engine::{self, BrokerAccess};
-use flock_measure::{Results, RunSet};
+use flock_measure::{BrokerInfo, Results, RunSet};
 use flock_model::scenario::words::parameters;
 use flock_model::{Scenario, Transport};
 use flock_report::noise;
@@ -50,10 +52,8 @@ pub struct Options<'a> {
 
 /// Why brokers cannot take part, in words: known before anything is started.
 pub fn missing(brokers: &[Description], scenarios: &[(Scenario, String)]) -> Vec<String> {
-    let absent = brokers.iter().filter(|broker| broker.program().is_none()).map(|broker| {
-        let Description { title, install, .. } = broker;
-        BrokerError::NotInstalled { title: title.clone(), install: install.clone() }
-    });
+    let absent = brokers.iter().filter(|broker| !broker.is_there());
+    let absent = absent.map(Description::not_installed);
     let deaf = brokers.iter().filter_map(|broker| broker.over_tls().err());
     let with_tls = scenarios.iter().any(|(scenario, _)| is_over_tls(scenario));
     absent.chain(deaf.filter(|_| with_tls)).map(|error| error.to_string()).collect()
@@ -94,7 +94,7 @@ pub fn run(mut options: Options<'_>, scenarios: &[(Scenario, String)]) -> (Vec<C
                 };
                 let cell = Cell {
                     broker: broker.name.clone(),
-                    note: broker.note.clone(),
+                    note: broker.notes(),
                     scenario: scenario.id.clone(),
                     round,
                     results: results.map(of_set),
@@ -120,20 +120,30 @@ fn run_one(
     let port = net::free_port().map_err(|error| format!("no free port: {error}"))?;
     let dir = Workspace::new(&broker.name, port).map_err(|error| error.to_string())?;
     let mut scenario = scenario.clone();
-    let broker = direct(&mut scenario, broker, port, &dir.0)?;
+    let address = broker.remote.clone().unwrap_or_else(|| format!("127.0.0.1:{port}"));
+    let broker = direct(&mut scenario, broker, &address, &dir.0)?;
     if !options.same_warm_up {
         let own_us = broker.warm_up_us()?;
         scenario.warm_up_us = Some(scenario.warm_up_us.unwrap_or(0).max(own_us));
     }
-    let (process, info) =
-        broker.start(port, Some(cpus), &dir.0).map_err(|error| error.to_string())?;
+    // It goes last, when the process that it belongs to has ended.
+    let _removal = broker.removal(port);
+    let (access, info) = if broker.remote.is_some() {
+        let name = broker.name.clone();
+        let info = BrokerInfo { name, addresses: vec![address], ..BrokerInfo::default() };
+        (BrokerAccess::None, info)
+    } else {
+        let started = broker.start(port, Some(cpus), &dir.0);
+        let (process, info) = started.map_err(|error| error.to_string())?;
+        (BrokerAccess::Process(process), info)
+    };
     let on_progress = &mut *options.on_progress;
     let run_options = engine::Options {
         command: options.command.clone(),
         source: source.to_owned(),
         parameters: parameters(&scenario),
         overrides: options.overrides.clone(),
-        broker: BrokerAccess::Process(process),
+        broker: access,
         broker_info: info,
         stop: Arc::clone(&options.stop),
         on_progress: Some(Box::new(|progress| on_progress(progress))),
@@ -142,17 +152,17 @@ fn run_one(
     engine::run(&scenario, run_options).map_err(|error| error.to_string())
 }
 
-/// Sends the scenario's clients to `port`, over TCP or TLS, the common ground of all brokers, and
-/// gives the broker in the form that listens so.
+/// Sends the scenario's clients to `address`, over TCP or TLS, the common ground of all brokers.
+/// Gives the broker in the form that listens so.
 fn direct(
     scenario: &mut Scenario,
     broker: &Description,
-    port: u16,
+    address: &str,
     dir: &Path,
 ) -> Result<Description, String> {
     let is_tls = is_over_tls(scenario);
     for target in &mut scenario.brokers {
-        target.addresses = vec![format!("127.0.0.1:{port}")];
+        target.addresses = vec![address.to_owned()];
         target.transport = if is_tls { Transport::Tls } else { Transport::Tcp };
     }
     if !is_tls {

@@ -3,6 +3,7 @@
 
 mod accounts;
 mod agents;
+mod boxed;
 mod caught;
 mod cli;
 mod commander;
