@@ -13,6 +13,7 @@ pub use super::histogram::LatencySummary;
 use super::histogram::{LatencyHistogram, LatencyKind};
 pub use super::host::{Contention, HostLoad, HostSample, Validity};
 pub use super::series::{LatencyPoint, QosSecond, QosSeries, Second, StepSpread};
+use super::sizing::Sizing;
 
 /// The version of the JSON form, as `docs/flock/results.schema.json` describes it. It rises when a
 /// field changes its meaning, comes that a reader cannot do without, or goes. 1 was the form before
@@ -59,6 +60,9 @@ pub struct Results {
     pub errors: Vec<ErrorCount>,
     /// Present when the run looked for the highest rate that holds.
     pub rate_search: Option<RateSearch>,
+    /// Present when runs looked for the number of connections, or of connects per second.
+    #[serde(default)]
+    pub sizing: Option<Sizing>,
 }
 
 impl Results {
@@ -671,8 +675,9 @@ pub struct RateSearch {
     /// The lowest that did not hold: the true rate is between the two. Absent where the highest
     /// rate allowed held.
     pub rate_failed: Option<f64>,
-    /// Where it did not hold, the tool or its machine was late: the broker's own limit may be
-    /// higher. A step in which the tool was late never counts as one that held.
+    /// Where it did not hold, most steps failed because the tool or its machine was late: the
+    /// broker's own limit may be higher. A step in which the tool was late never counts as one that
+    /// held.
     pub limited_by_tool: bool,
     /// The lowest and the highest rate at which the percentile was about the bound, where they lie
     /// far apart: the latency hardly depends on the rate there, and another search may end
@@ -705,6 +710,8 @@ pub struct RateStep {
     pub confirms: bool,
     pub held: bool,
     pub why: String,
+    /// It did not hold, and might have if flock had not been late.
+    pub by_tool: bool,
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::over_time;
 use super::page::{self, details, note, page, pairs, rows_of, table, table_with};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
 use flock_measure::figures::{Figures, headline, search_words, verdicts};
-use flock_measure::text::{self, count, micros, number, seconds};
+use flock_measure::text::{self, bytes, count, micros, number, seconds};
 use flock_measure::{Due, Results};
 
 pub fn html(results: &Results) -> String {
@@ -133,6 +133,7 @@ fn tables(results: &Results) -> Markup {
             (worst(results))
         }
         (rate_search(results))
+        (sizing(results))
         (rows_of("Faults", &results.faults, &[
             ("Fault", |fault| fault.what.clone()),
             ("At", |fault| seconds(fault.at_secs)),
@@ -169,6 +170,28 @@ fn rate_search(results: &Results) -> Markup {
             ("Lateness, p99", |step| micros(step.lateness_p99_us as f64)),
             ("To", |step| if step.confirms { "confirm" } else { "find" }.to_owned()),
             ("Outcome", |step| if step.held { "held".to_owned() } else { step.why.clone() }),
+        ]))
+    }
+}
+
+/// The runs in which a size was looked for.
+fn sizing(results: &Results) -> Markup {
+    let Some(sizing) = &results.sizing else { return Markup::default() };
+    let bound = micros(sizing.latency_bound_us as f64);
+    let percentile = number(sizing.latency_percentile);
+    markup! {
+        h2 { "Search" }
+        p {
+            "Largest size without failed or lost connections, and with p" (percentile)
+            " of the connect latency below " (bound) ": " (sizing.words())
+            ". A size fails if two of three runs fail. This page is that of the last run."
+        }
+        (rows_of("", &sizing.steps, &[
+            ("Size tried", |step| count(step.size)),
+            ("Connections", |step| count(step.connections)),
+            ("Connect latency", |step| micros(step.connect_latency_us as f64)),
+            ("Memory", |step| step.memory_bytes_max.map_or("–".into(), |it| bytes(it as f64))),
+            ("Outcome", |step| if step.held { "passed".to_owned() } else { step.why.clone() }),
         ]))
     }
 }

@@ -53,6 +53,9 @@ pub fn summary(results: &Results) -> String {
     if let Some(slope) = figures.memory_slope {
         line("memory slope", slope.words());
     }
+    if let Some(sizing) = &results.sizing {
+        line(sizing.sought.title(), sizing.words());
+    }
     if let Some(search) = &results.rate_search {
         line("highest sustained rate", search_words(search));
     }

@@ -17,5 +17,6 @@ pub mod http;
 pub mod keep;
 pub mod prometheus;
 pub mod selftest;
+pub mod sizing;
 pub mod standin;
 pub mod versus;

@@ -660,6 +660,7 @@ mod tests {
         let found = results.rate_search.as_ref().unwrap();
         assert_eq!((found.rate_held, found.rate_failed), (0.0, Some(800.0)), "{found:#?}");
         assert!(found.steps.iter().all(|step| step.rate == 800.0), "{found:#?}");
+        assert!(!found.limited_by_tool, "{found:#?}");
         assert!(!case.sign.is_in(&scenario, &results).0 && !results.validity.valid);
     }
 }

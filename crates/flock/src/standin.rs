@@ -255,21 +255,7 @@ impl Broker {
         let Some(peer) = self.peers.get_mut(&at) else { return false };
         match packet {
             Packet::Connect(connect) => {
-                peer.version = connect.version;
-                if mischief.answer_garbage {
-                    peer.outbox.extend_from_slice(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-                    return true;
-                }
-                self.connects += 1;
-                if self.connects <= mischief.ignore_connects {
-                    return true;
-                }
-                let reason = if mischief.refuse { Reason::NOT_AUTHORIZED } else { Reason::SUCCESS };
-                let session_present =
-                    mischief.claims_session(self.known.contains(connect.client_id));
-                Connack { session_present, reason, properties: mischief.claims().as_properties() }
-                    .encode(peer.version, &mut peer.outbox);
-                self.welcome(at, connect);
+                self.on_connect(at, connect);
                 true
             }
             Packet::Subscribe(_) if mischief.ignore_subscribes => true,
@@ -319,6 +305,42 @@ impl Broker {
             }
             _ => true,
         }
+    }
+
+    fn on_connect(&mut self, at: usize, connect: &Connect<'_>) {
+        let (mischief, is_full) = (self.mischief, self.is_full());
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        peer.version = connect.version;
+        if mischief.connects_per_sec > 0 {
+            // As one that works for so long on each, and does nothing else.
+            let work = 1.0 / mischief.connects_per_sec as f64;
+            std::thread::sleep(Duration::from_secs_f64(work));
+        }
+        if mischief.answer_garbage {
+            peer.outbox.extend_from_slice(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+            return;
+        }
+        self.connects += 1;
+        if self.connects <= mischief.ignore_connects {
+            return;
+        }
+        let reason = match (mischief.refuse, is_full) {
+            (true, _) => Reason::NOT_AUTHORIZED,
+            (false, true) => Reason::QUOTA_EXCEEDED,
+            (false, false) => Reason::SUCCESS,
+        };
+        let session_present = mischief.claims_session(self.known.contains(connect.client_id));
+        Connack { session_present, reason, properties: mischief.claims().as_properties() }
+            .encode(peer.version, &mut peer.outbox);
+        if !is_full {
+            self.welcome(at, connect);
+        }
+    }
+
+    /// Whether it has all the clients that it holds.
+    fn is_full(&self) -> bool {
+        let most = self.mischief.connections_max;
+        most > 0 && self.peers.values().filter(|peer| !peer.client_id.is_empty()).count() >= most
     }
 
     /// Keeps the will, and goes on with what the session has.

@@ -37,7 +37,7 @@ pub(super) enum Command {
     Show(Show),
     /// Run a scenario: a built-in ID, a .toml file, or a HiveMQ Swarm .xml file.
     #[command(
-        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n  $ flock run MB-B1 --duration 20s --runs 5\n  $ flock run MB-B1 --expect 'p99<=10ms' --expect 'received_per_sec>=990'\n\nExit code: 0 completed, expectations met; 1 an expectation was not met; 2 not started (wrong input, no broker); 3 invalid measurement, or stopped early."
+        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run MB-B4 --find-connections p99=1s --connections-max 50000\n  $ flock run MB-B4 --find-connect-rate p99=100ms\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n  $ flock run MB-B1 --duration 20s --runs 5\n  $ flock run MB-B1 --expect 'p99<=10ms' --expect 'received_per_sec>=990'\n\nExit code: 0 completed, expectations met; 1 an expectation was not met; 2 not started (wrong input, no broker); 3 invalid measurement, or stopped early."
     )]
     Run(Box<Run>),
     /// Compare several brokers: run scenarios against each, on the same cores.
@@ -148,13 +148,31 @@ pub(super) struct Run {
     pub payload: Option<Payload>,
     /// Find the highest total rate at which a percentile of the latency is below a limit, such as
     /// p99=10ms.
-    #[arg(long, value_parser = bound, value_name = "PERCENTILE=TIME")]
+    #[arg(long, value_parser = bound, value_name = "PERCENTILE=TIME", group = "rate_search")]
     pub find_rate: Option<(f64, u64)>,
-    /// Lowest rate of the search, in messages per second of all publishers.
-    #[arg(long, default_value_t = RATE_MIN, requires = "find_rate")]
+    /// Find the largest number of connections without failed connects and lost connections. A
+    /// percentile of the connect latency must be below a limit, such as p99=1s. Each step is a run.
+    #[arg(
+        long,
+        value_parser = bound,
+        value_name = "PERCENTILE=TIME",
+        conflicts_with_all = ["rate_search", "runs"]
+    )]
+    pub find_connections: Option<(f64, u64)>,
+    /// Find the highest rate of connects, with the same conditions. Each step is a run.
+    #[arg(
+        long,
+        value_parser = bound,
+        value_name = "PERCENTILE=TIME",
+        group = "rate_search",
+        conflicts_with = "runs"
+    )]
+    pub find_connect_rate: Option<(f64, u64)>,
+    /// Lowest rate of the search, in messages per second of all publishers or connects per second.
+    #[arg(long, default_value_t = RATE_MIN, requires = "rate_search")]
     pub rate_min: u64,
     /// Highest rate of the search.
-    #[arg(long, default_value_t = RATE_MAX, requires = "find_rate")]
+    #[arg(long, default_value_t = RATE_MAX, requires = "rate_search")]
     pub rate_max: u64,
     /// Length of a step of the search.
     #[arg(
@@ -162,9 +180,23 @@ pub(super) struct Run {
         default_value = RATE_STEP,
         value_parser = units::time,
         value_name = "TIME",
-        requires = "find_rate"
+        requires = "rate_search"
     )]
     pub rate_step: u64,
+    /// Smallest number of connections of the search.
+    #[arg(long, default_value_t = CONNECTIONS_MIN, requires = "find_connections")]
+    pub connections_min: u64,
+    /// Largest number of connections of the search.
+    #[arg(long, default_value_t = CONNECTIONS_MAX, requires = "find_connections")]
+    pub connections_max: u64,
+    /// Connects per second while the number of connections is searched.
+    #[arg(
+        long,
+        default_value_t = CONNECT_RATE,
+        value_parser = clap::value_parser!(u64).range(1..),
+        requires = "find_connections"
+    )]
+    pub connect_rate: u64,
     /// Number of runs. With several, flock prints their median, minimum and maximum.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
@@ -741,6 +773,9 @@ pub(super) fn factor(text: &str) -> Result<f64, String> {
 /// Of a search that does not say.
 pub(super) const RATE_MIN: u64 = 100;
 pub(super) const RATE_MAX: u64 = 1_000_000;
+pub(super) const CONNECTIONS_MIN: u64 = 1_000;
+pub(super) const CONNECTIONS_MAX: u64 = 1_000_000;
+pub(super) const CONNECT_RATE: u64 = 1_000;
 pub(super) const RATE_STEP: &str = "10s";
 
 pub(super) fn bound(text: &str) -> Result<(f64, u64), String> {

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use super::consent;
 use super::progress::ProgressLine;
 use super::run::{
-    access, broker_info, changed, deaf_words, ensemble, keep_all, lengths_words,
+    access, broker_info, changed, deaf_words, ensemble, keep_all, lengths_words, stop_by_signal,
     survive_full_places,
 };
 use super::say::{note, out, say};
@@ -51,12 +51,7 @@ pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
     }
     keep::check(&args.lab.out).map_err(anyhow::Error::msg)?;
     survive_full_places()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second one ends the program at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = stop_by_signal()?;
     let rounds = args.rounds.max(1);
     if !args.lab.quiet {
         let lengths = cells.iter().map(|(_, loaded)| loaded.scenario.length());

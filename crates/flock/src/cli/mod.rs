@@ -17,6 +17,7 @@ mod repeat;
 mod run;
 pub(crate) mod say;
 mod selftest;
+mod sizing;
 mod spelling;
 mod tell;
 mod topics;

@@ -18,8 +18,9 @@ use crate::export::Exporter;
 use crate::faults::EnsembleSpec;
 use crate::keep;
 use crate::prometheus::Endpoint;
+use crate::sizing::{Quest, connects_in_one_stage};
 use flock_measure::text;
-use flock_measure::{BrokerInfo, Outcome, Results, RunSet};
+use flock_measure::{BrokerInfo, Outcome, Results, RunSet, Sought};
 use flock_model::scenario::check::check;
 use flock_model::scenario::credentials::credentials;
 use flock_model::scenario::words::{parameters, payload_words};
@@ -45,7 +46,43 @@ pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let mut overrides = args.changes.overrides();
     overrides.extend(payload.map(|it| ("payload".to_owned(), payload_words(it))));
     let origin = Origin { source: &loaded.source, overrides };
-    carry_out_all(&scenario, &origin, &args.lab, args.runs)
+    match quest(args, &scenario)? {
+        Some(quest) => super::sizing::carry_out(&quest, &scenario, &origin, &args.lab),
+        None => carry_out_all(&scenario, &origin, &args.lab, args.runs),
+    }
+}
+
+/// The search for a size, if one is asked for.
+fn quest(args: &args::Run, scenario: &Scenario) -> anyhow::Result<Option<Quest>> {
+    let hold_us = args.changes.duration.unwrap_or(HOLD_US);
+    let (sought, bound, sizes) = match (args.find_connections, args.find_connect_rate) {
+        (Some(bound), _) => {
+            (Sought::Connections, bound, (args.connections_min, args.connections_max))
+        }
+        (None, Some(bound)) => (Sought::ConnectRate, bound, (args.rate_min, args.rate_max)),
+        (None, None) => return Ok(None),
+    };
+    anyhow::ensure!(
+        0 < sizes.0 && sizes.0 <= sizes.1,
+        "the search needs a smallest size from 1 to the largest, got {} to {}",
+        sizes.0,
+        sizes.1
+    );
+    anyhow::ensure!(
+        sought == Sought::Connections || connects_in_one_stage(scenario),
+        "--find-connect-rate needs a scenario whose clients connect in one stage, such as MB-B4"
+    );
+    Ok(Some(Quest {
+        sought,
+        percentile: bound.0,
+        latency_max_us: bound.1,
+        size_min: sizes.0,
+        size_max: sizes.1,
+        connects_per_sec: args.connect_rate,
+        ramp_us: args.rate_step,
+        hold_us,
+        precision: SEARCH_PRECISION,
+    }))
 }
 
 /// The scenario with the changes of the options.
@@ -165,13 +202,8 @@ pub(super) fn carry_out_one(
         note!("flock: {words}");
     }
     let mut exporters = exporters(&scenario, lab)?;
-    let stop = Arc::new(AtomicBool::new(false));
     survive_full_places()?;
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second one ends the program at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = stop_by_signal()?;
     if !lab.quiet {
         note!("{}", opening(&scenario));
     }
@@ -261,6 +293,16 @@ pub(super) fn exporters(scenario: &Scenario, lab: &args::Lab) -> anyhow::Result<
     started.collect()
 }
 
+/// Set by the first signal to end. A second one ends the program at once.
+pub(super) fn stop_by_signal() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
 /// A file that would get larger than allowed is an error like a full disk, not the end of the
 /// program.
 pub(super) fn survive_full_places() -> anyhow::Result<()> {
@@ -280,7 +322,7 @@ pub(super) fn keep_all(results: &Results, path: &Path) -> anyhow::Result<()> {
     kept.and(reported)
 }
 
-fn judged(scenario: &Scenario, results: &Results) -> u8 {
+pub(super) fn judged(scenario: &Scenario, results: &Results) -> u8 {
     let unmet = unmet(&scenario.expect, results);
     for line in &unmet {
         say!("{:<22}{line}", "NOT MET");
@@ -402,5 +444,7 @@ pub(super) fn length_words(scenario: &Scenario) -> String {
     }
 }
 
+/// Of the connections of a search.
+const HOLD_US: u64 = 10_000_000;
 /// How far apart the rate that held and the one that did not may be, as a share.
 const SEARCH_PRECISION: f64 = 0.05;

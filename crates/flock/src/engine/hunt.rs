@@ -1,4 +1,4 @@
-//! Which rate the search tries next, and what its steps together say.
+//! Which rate, or size, a search tries next, and what its steps together say.
 //!
 //! Upwards the rate doubles until one does not hold; then the gap between the highest that held and
 //! the lowest that did not is halved until it is narrow; then both ends are confirmed by steps of
@@ -9,7 +9,7 @@
 
 /// What a step is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Aim {
+pub(crate) enum Aim {
     Find,
     /// Does the rate that did not hold fail again?
     Refute,
@@ -19,22 +19,22 @@ pub(super) enum Aim {
 
 /// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Try {
-    pub(super) rate: u64,
-    pub(super) aim: Aim,
+pub(crate) struct Try {
+    pub(crate) rate: u64,
+    pub(crate) aim: Aim,
 }
 
 /// What is known after the last step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// Held, and was confirmed; `None` where not even the lowest rate did.
-    pub(super) held: Option<u64>,
+    pub(crate) held: Option<u64>,
     /// The lowest that did not hold; `None` where the highest allowed one did.
-    pub(super) failed: Option<u64>,
+    pub(crate) failed: Option<u64>,
 }
 
 #[derive(Debug)]
-pub(super) struct Hunt {
+pub(crate) struct Hunt {
     rate_max: u64,
     precision: f64,
     /// Rates that held for the moment, rising.
@@ -49,7 +49,7 @@ pub(super) struct Hunt {
 
 /// How a step went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Held,
     Failed,
     /// It did not hold, and the machine had its part in it.
@@ -66,7 +66,7 @@ struct Votes {
 
 impl Hunt {
     /// Begins at `rate_min`, and never goes below.
-    pub(super) fn new(rate_min: u64, rate_max: u64, precision: f64) -> Self {
+    pub(crate) fn new(rate_min: u64, rate_max: u64, precision: f64) -> Self {
         let rate = rate_min.clamp(1, rate_max.max(1));
         Self {
             rate_max: rate_max.max(1),
@@ -81,16 +81,16 @@ impl Hunt {
     }
 
     /// `None` when all is known.
-    pub(super) fn next(&self) -> Option<Try> {
+    pub(crate) fn next(&self) -> Option<Try> {
         self.next
     }
 
-    pub(super) fn found(&self) -> Found {
+    pub(crate) fn found(&self) -> Found {
         Found { held: self.confirmed, failed: self.failed }
     }
 
     /// How the step that [`Self::next`] named went.
-    pub(super) fn tell(&mut self, outcome: Outcome) {
+    pub(crate) fn tell(&mut self, outcome: Outcome) {
         let Some(Try { rate, aim }) = self.next else { return };
         match outcome {
             Outcome::Held => self.votes.held += 1,

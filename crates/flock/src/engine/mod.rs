@@ -39,4 +39,6 @@ mod wills;
 mod worker;
 
 pub use conductor::{DRAIN, Progress};
+pub(crate) use hunt::{Hunt, Outcome as Step};
 pub use run::{BrokerAccess, Options, RunError, run, save};
+pub(crate) use valid::THREAD_CPU_MAX_PERCENT;

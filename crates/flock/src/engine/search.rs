@@ -13,6 +13,7 @@ use super::plan::Plan;
 use super::pool::{Counting, StagePace};
 use super::valid::LATENESS_MAX_US;
 use super::worker::Standing;
+use flock_measure::text::{micros, number};
 use flock_measure::{LatencyHistogram, RateSearch, RateStep};
 use flock_model::{Rate, Search};
 
@@ -52,7 +53,7 @@ impl Conductor<'_> {
             step.confirms = next.aim != Aim::Find;
             hunt.tell(match step.held {
                 true => Outcome::Held,
-                false if is_late(&step) => Outcome::Disturbed,
+                false if step.by_tool => Outcome::Disturbed,
                 false => Outcome::Failed,
             });
             result.steps.push(step);
@@ -60,8 +61,7 @@ impl Conductor<'_> {
         let found = hunt.found();
         result.rate_held = found.held.unwrap_or(0) as f64;
         result.rate_failed = found.failed.map(|rate| rate as f64);
-        let failed = |step: &&RateStep| !step.held && Some(step.rate) == result.rate_failed;
-        result.limited_by_tool = result.steps.iter().filter(failed).any(is_late);
+        result.limited_by_tool = is_limited_by_tool(&result.steps, result.rate_failed);
         result.rate_delivered = delivered(&result.steps, result.rate_held, copies);
         result.blurred = blurred(&result.steps, search.latency_max_us);
         let beyond = result.steps.iter().filter(|step| !step.held);
@@ -146,8 +146,10 @@ impl Conductor<'_> {
             // What an earlier step left open is not this one's.
             unacknowledged: drained.in_flight.saturating_sub(before.in_flight),
         };
-        step.why = why_not(&step, search, &open);
-        step.held = step.why.is_empty();
+        match fault_of(&step, search, &open) {
+            Some(Fault { why, by_tool }) => (step.why, step.by_tool) = (why, by_tool),
+            None => step.held = true,
+        }
         step
     }
 }
@@ -169,33 +171,49 @@ struct Open {
     unacknowledged: u64,
 }
 
-/// What a step shows against its rate; empty if it held.
-fn why_not(step: &RateStep, search: &Search, open: &Open) -> String {
+/// Why a step did not hold, and whose fault that is.
+#[derive(Clone, Debug, PartialEq)]
+struct Fault {
+    why: String,
+    /// Without the lateness of flock, the step might have held.
+    by_tool: bool,
+}
+
+/// What a step shows against its rate. Lateness excuses no backlog: that is of messages that were
+/// sent.
+fn fault_of(step: &RateStep, search: &Search, open: &Open) -> Option<Fault> {
     let needed = samples_min(search.percentile) as f64 * SAMPLES_SHARE_MIN;
-    let why = if step.samples == 0 {
-        "no latency was measured".to_owned()
-    } else if step.latency_us > search.latency_max_us {
-        format!("p{} was {} us", search.percentile, step.latency_us)
+    let is_late = step.lateness_p99_us > LATENESS_MAX_US;
+    let late = micros(step.lateness_p99_us as f64);
+    let (why, by_tool) = if step.samples == 0 {
+        ("no latency was measured".to_owned(), false)
     } else if step.backlog_per_sec * step.secs > under_way_max(step, search, open) {
-        "the backlog grew".to_owned()
-    } else if step.published_per_sec < step.rate * PUBLISHED_SHARE_MIN {
-        "publishers did not reach the rate".to_owned()
-    } else if open.unsent > 0 {
-        format!("{} messages were due and not sent", open.unsent)
+        (format!("the backlog grew by {}/s", number(step.backlog_per_sec)), false)
+    } else if step.latency_us > search.latency_max_us {
+        let rest_us = step.latency_us.saturating_sub(step.lateness_p99_us);
+        let why = format!("p{} was {}", search.percentile, micros(step.latency_us as f64));
+        (why, is_late && rest_us <= search.latency_max_us)
     } else if open.unacknowledged > 0 {
-        format!("{} messages were not acknowledged", open.unacknowledged)
+        (format!("{} messages were not acknowledged", open.unacknowledged), false)
     } else if step.missing > 0 {
-        format!("{} messages did not arrive", step.missing)
+        (format!("{} messages did not arrive", step.missing), false)
+    } else if step.published_per_sec < step.rate * PUBLISHED_SHARE_MIN {
+        ("publishers did not reach the rate".to_owned(), is_late)
+    } else if open.unsent > 0 {
+        (format!("{} messages were due and not sent", open.unsent), is_late)
     } else if (step.samples as f64) < needed {
-        format!("only {} latencies were measured", step.samples)
-    } else if is_late(step) {
+        (format!("only {} latencies were measured", step.samples), is_late)
+    } else if is_late {
         // What was sent late was less than the rate for a while, and what came late is not known to
         // have been the broker's doing: such a step speaks neither for the rate nor against it.
-        return format!("flock was {} us late", step.lateness_p99_us);
+        (format!("flock was {late} late"), true)
     } else {
-        return String::new();
+        return None;
     };
-    if is_late(step) { format!("{why}; {} us of it by flock", step.lateness_p99_us) } else { why }
+    let alone = format!("flock was {late} late");
+    let share =
+        if by_tool && why != alone { format!("; {late} of it by flock") } else { String::new() };
+    Some(Fault { why: why + &share, by_tool })
 }
 
 /// Messages that may be under way at the end of a step in which the latency held: those of the last
@@ -228,9 +246,11 @@ fn blurred(steps: &[RateStep], bound_us: u64) -> Option<(f64, f64)> {
     (high > low * BLURRED_FROM).then_some((low, high))
 }
 
-/// The tool, or its machine, had its part in how the step went.
-fn is_late(step: &RateStep) -> bool {
-    step.lateness_p99_us > LATENESS_MAX_US
+/// Whether it was rather the tool, or its machine, than the broker that ended the search at `rate`.
+fn is_limited_by_tool(steps: &[RateStep], rate: Option<f64>) -> bool {
+    let failed = steps.iter().filter(|step| !step.held && Some(step.rate) == rate);
+    let (by_tool, by_broker): (Vec<_>, Vec<_>) = failed.partition(|step| step.by_tool);
+    by_tool.len() > by_broker.len()
 }
 
 /// So many messages that several lie beyond the percentile: with one or two there, it is luck.
@@ -375,12 +395,47 @@ mod tests {
             ..RateStep::default()
         };
         let none = Open { owed_per_sec: 960.0, ..Open::default() };
-        assert_eq!(why_not(&step, &SEARCH, &none), "");
+        assert_eq!(fault_of(&step, &SEARCH, &none), None);
         // A window that was shut at the end of the step.
         let unsent = Open { unsent: 40, ..none };
-        assert_eq!(why_not(&step, &SEARCH, &unsent), "40 messages were due and not sent");
+        assert_eq!(said(&step, &unsent), ("40 messages were due and not sent".to_owned(), false));
         let unacknowledged = Open { unacknowledged: 3, ..none };
-        assert!(why_not(&step, &SEARCH, &unacknowledged).contains("not acknowledged"));
+        assert!(said(&step, &unacknowledged).0.contains("not acknowledged"));
+    }
+
+    fn said(step: &RateStep, open: &Open) -> (String, bool) {
+        let Fault { why, by_tool } = fault_of(step, &SEARCH, open).unwrap();
+        (why, by_tool)
+    }
+
+    /// A broker that takes less than comes is the limit, however late flock was meanwhile.
+    #[test]
+    fn a_late_flock_is_no_excuse_for_a_capped_broker() {
+        let late = RateStep {
+            rate: 1_000.0,
+            secs: 1.0,
+            published_per_sec: 1_000.0,
+            latency_us: 11_000,
+            samples: 1_000,
+            lateness_p99_us: 2_000,
+            ..RateStep::default()
+        };
+        let open = Open { owed_per_sec: 1_000.0, ..Open::default() };
+        let piled = RateStep { backlog_per_sec: 400.0, latency_us: 600_000, ..late.clone() };
+        assert_eq!(said(&piled, &open), ("the backlog grew by 400/s".to_owned(), false));
+        let slow = RateStep { latency_us: 600_000, ..late.clone() };
+        assert_eq!(said(&slow, &open), ("p90 was 600 ms".to_owned(), false));
+        let dropped = RateStep { latency_us: 900, missing: 7, ..late.clone() };
+        assert_eq!(said(&dropped, &open), ("7 messages did not arrive".to_owned(), false));
+        // Of 11 ms, 2 ms are flock's: the broker kept within 10 ms.
+        assert_eq!(said(&late, &open), ("p90 was 11 ms; 2 ms of it by flock".to_owned(), true));
+        let step = |by_tool| RateStep { rate: 1_000.0, by_tool, ..RateStep::default() };
+        let is_limited = |all: &[bool]| {
+            let steps: Vec<RateStep> = all.iter().copied().map(step).collect();
+            is_limited_by_tool(&steps, Some(1_000.0))
+        };
+        assert!(is_limited(&[true, true, false]) && !is_limited(&[true, false]));
+        assert!(!is_limited_by_tool(&[step(true)], Some(2_000.0)));
     }
 
     #[test]
@@ -397,11 +452,11 @@ mod tests {
         };
         let open = Open { owed_per_sec: 1_000.0, ..Open::default() };
         let late = RateStep { lateness_p99_us: 1_500, ..step.clone() };
-        assert_eq!(why_not(&late, &SEARCH, &open), "flock was 1500 us late");
+        assert_eq!(said(&late, &open), ("flock was 1.50 ms late".to_owned(), true));
         // A tenth may take longer than the bound, and a hundredth of a second's are under way.
         let piled = |backlog_per_sec| RateStep { backlog_per_sec, ..step.clone() };
-        assert_eq!(why_not(&piled(109.0), &SEARCH, &open), "");
-        assert_eq!(why_not(&piled(111.0), &SEARCH, &open), "the backlog grew");
+        assert_eq!(fault_of(&piled(109.0), &SEARCH, &open), None);
+        assert_eq!(said(&piled(111.0), &open), ("the backlog grew by 111/s".to_owned(), false));
         let slower = RateStep { received_per_sec: 1_960.0, ..step.clone() };
         assert!((delivered(&[step, slower], 1_000.0, 2.0) - 495.0).abs() < 1e-9);
     }

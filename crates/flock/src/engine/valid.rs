@@ -260,7 +260,7 @@ const RECEIVE_LAG_SAMPLES_MIN: u64 = 1_000;
 /// Of the 99th percentile of the latency.
 const RECEIVE_LAG_SHARE_MAX: f64 = 0.25;
 const EARLY_SHARE_MAX: f64 = 0.01;
-const THREAD_CPU_MAX_PERCENT: f64 = 80.0;
+pub(crate) const THREAD_CPU_MAX_PERCENT: f64 = 80.0;
 /// After its return a broker may still be seen to break connections that it had before.
 const RECOVERY_SECS: f64 = 10.0;
 

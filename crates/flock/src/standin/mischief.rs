@@ -37,6 +37,10 @@ pub struct Mischief {
     /// Does nothing at all for so long, after so many deliveries.
     pub stall: Option<(u64, Duration)>,
     pub refuse: bool,
+    /// Holds so many connections, and refuses more (quota exceeded). 0: any number.
+    pub connections_max: usize,
+    /// Answers so many CONNECTs in a second, and the others when their turn comes. 0: all at once.
+    pub connects_per_sec: u64,
     /// So many CONNECTs get no answer, on a connection that stays open.
     pub ignore_connects: u64,
     /// Says that it has a session for everybody, or for who came before.

@@ -17,6 +17,7 @@ mod lies;
 mod matrix;
 mod requests;
 mod results_schema;
+mod sizing;
 mod terminals;
 mod transports;
 mod unanswered;
