@@ -68,6 +68,18 @@ impl SharedTrack {
         self.pages.get(&page).is_some_and(|words| words[word] & bit != 0)
     }
 
+    /// What has not come between two numbers, as inclusive ranges.
+    pub(super) fn missing(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
+        let mut missing: Vec<(u32, u32)> = Vec::new();
+        for sequence in (from..to).filter(|&sequence| !self.has(sequence)) {
+            match missing.last_mut() {
+                Some(range) if range.1 + 1 == sequence => range.1 = sequence,
+                _ => missing.push((sequence, sequence)),
+            }
+        }
+        missing
+    }
+
     pub(super) fn first(&self) -> Option<u32> {
         self.numbers().next()
     }

@@ -265,20 +265,21 @@ pub fn judge_stored(
     verdict
 }
 
-/// Judges a shared group, by its bitmap. As long as one member is there, the group is owed all.
-/// `ends`: when connections of its members ended.
+/// Judges a shared group, by its bitmap. As long as one member is there, the group is owed all
+/// (`windows`). `ends`: when connections of its members ended.
 pub fn judge_shared(
     Published { sent, unpromised, resent }: Published<'_>,
     track: Option<&SharedTrack>,
-    (heard, ends): (Heard, &BTreeSet<Slot>),
+    (heard, windows, ends): (Heard, &[Window], &BTreeSet<Slot>),
     qos: u8,
 ) -> Verdict {
     let mut verdict = Verdict::new(sent, heard, qos);
     verdict.interrupted = heard.generation > 0;
     let empty = SharedTrack::default();
     let seen = track.unwrap_or(&empty);
-    let owed = owed(sent, &[(heard.since_ns, heard.until_ns)], heard.patience_ns);
-    let (lowest, highest) = owed.first().map_or((sent.count, 0), |range| *range);
+    let owed = owed(sent, windows, heard.patience_ns);
+    let lowest = owed.first().map_or(sent.count, |range| range.0);
+    let highest = owed.last().map_or(0, |range| range.1);
     let from = match verdict.joined_late {
         true => seen.first().unwrap_or(sent.count).min(lowest),
         false => 0,
@@ -289,11 +290,19 @@ pub fn judge_shared(
     };
     let all = seen.numbers().count() as u64;
     verdict.invented = seen.numbers().filter(|&number| number >= sent.count).count() as u64;
-    let unjudged: Vec<Range> = [(0, from), (to, sent.count)]
+    let mut unjudged: Vec<Range> = [(0, from), (to, sent.count)]
         .into_iter()
         .filter(|(from, to)| from < to)
         .map(|(from, to)| (from, to - 1))
         .collect();
+    let mut missing = seen.missing(from, to);
+    if windows.len() > 1 {
+        // At times there was no member.
+        let holes = Holes { certain: Vec::new(), doubtful: missing };
+        let (lost, aside) = holes.settle(&owed);
+        missing = lost;
+        unjudged.extend(aside);
+    }
     let count = &mut verdict.count;
     count.received = all - verdict.invented;
     count.unjudged = length(&unjudged);
@@ -305,13 +314,6 @@ pub fn judge_shared(
     let without_cause =
         seen.repeats.without_cause(|sequence| sent.not_before(sequence), ends, resent);
     count.duplicated_explained = u64::from(seen.duplicated.saturating_sub(without_cause));
-    let mut missing: Vec<Range> = Vec::new();
-    for sequence in (from..to).filter(|&sequence| !seen.has(sequence)) {
-        match missing.last_mut() {
-            Some(range) if range.1 + 1 == sequence => range.1 = sequence,
-            _ => missing.push((sequence, sequence)),
-        }
-    }
     verdict.settle(&missing, unpromised, &unjudged);
     verdict
 }
@@ -349,7 +351,8 @@ mod tests {
         qos: u8,
     ) -> Verdict {
         let published = Published { sent, unpromised, resent: &[] };
-        super::judge_shared(published, track, (heard, &BTreeSet::new()), qos)
+        let windows = [(heard.since_ns, heard.until_ns)];
+        super::judge_shared(published, track, (heard, &windows, &BTreeSet::new()), qos)
     }
 
     const THERE: Heard = Heard {
@@ -556,6 +559,26 @@ mod tests {
         assert_eq!(lost(&sent, Some(&track_of(&[0, 1])), heard, &windows), (5 + 14, 9));
         let patchy = Heard { is_patchy: true, generation: 0, ..heard };
         assert_eq!(lost(&sent, Some(&track_of(&[1, 29])), patchy, &windows), (6 + 13, 9));
+    }
+
+    #[test]
+    fn a_group_is_owed_nothing_while_none_of_its_members_is_there() {
+        let sent = slow(30);
+        let heard = Heard { patience_ns: 2 * SECOND_NS, ..THERE };
+        let mut track = SharedTrack::default();
+        for sequence in (0..5).chain([9, 20]) {
+            track.receive(sequence, false, (0, 0));
+        }
+        let lost = |windows: &[Window]| {
+            let published = Published { sent: &sent, unpromised: &[], resent: &[] };
+            let heard = (heard, windows, &BTreeSet::new());
+            let count = super::judge_shared(published, Some(&track), heard, 1).count;
+            assert_eq!(count.expected, count.received + count.lost);
+            (count.lost, count.unjudged)
+        };
+        assert_eq!(lost(&[(0, u64::MAX)]), (23, 0));
+        // As `a_break_excuses_what_was_sent_around_it`.
+        assert_eq!(lost(&[(0, 10 * SECOND_NS), (15 * SECOND_NS + 1, u64::MAX)]), (2 + 13, 8));
     }
 
     #[test]

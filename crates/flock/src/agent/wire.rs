@@ -17,7 +17,7 @@ use flock_model::Scenario;
 
 /// The version of all that follows. It rises with every change of a message, also of what is within
 /// one: scenario, orders, ticks, judgement.
-pub(super) const PROTOCOL: u32 = 12;
+pub(super) const PROTOCOL: u32 = 13;
 
 /// From the commander.
 #[derive(Clone, Debug, Serialize, Deserialize)]

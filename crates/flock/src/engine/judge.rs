@@ -9,13 +9,13 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, Subscriber};
-use super::stay::Stay;
+use super::stay::{Stay, join};
 use super::tally::Measured;
 use super::worker::{Harvest, HeardEntry};
 use flock_measure::clients::keep_worst_clients;
 use flock_measure::ledger::{
     Heard, Ledger, Published, Sent, SentTable, ShareKey, SharedTrack, Slot, StreamId, Track,
-    Verdict, judge, judge_shared, judge_stored,
+    Verdict, Window, judge, judge_shared, judge_stored,
 };
 use flock_measure::{
     ClientLatency, Contention, ErrorCount, Integrity, IntegrityCount, IntegritySample,
@@ -54,6 +54,8 @@ pub struct GroupHeard {
     /// When connections of its members ended.
     #[serde(default)]
     pub ends: BTreeSet<Slot>,
+    /// When some member was there: for deliveries at QoS 0, and for others.
+    pub windows: [Vec<Window>; 2],
 }
 
 impl Part {
@@ -97,6 +99,9 @@ impl GroupHeard {
         mine.until_ns = mine.until_ns.max(heard.until_ns);
         mine.generation = mine.generation.max(heard.generation);
         self.ends.extend(other.ends);
+        for (mine, theirs) in self.windows.iter_mut().zip(other.windows) {
+            join(mine, theirs);
+        }
     }
 }
 
@@ -251,7 +256,12 @@ fn gather_shared(plan: &Plan, harvests: &[Harvest], part: &mut Part) {
                 }
                 let key = ShareKey { subscription: entry.subscription.0, filter: filter as u32 };
                 let ends = ends.get(&entry.client).cloned().unwrap_or_default();
-                let member = GroupHeard { heard: entry.strictness(0), ends };
+                let mut stay = Stay::new(*entry);
+                if let Some(breaks) = harvest.breaks.get(&entry.client) {
+                    stay.leave_out(breaks);
+                }
+                let (heard_at, windows) = (entry.strictness(0), stay.into_windows());
+                let member = GroupHeard { heard: heard_at, ends, windows };
                 match heard.get_mut(&key) {
                     Some(group) => group.merge(member),
                     None => drop(heard.insert(key, member)),
@@ -451,7 +461,8 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
                 let unheard = sent.unheard.get(&stream).into_iter().flatten();
                 let came = unheard.filter(|sequence| track.is_some_and(|one| one.has(**sequence)));
                 denied.extend(came.map(|&sequence| (stream, sequence)));
-                let heard = (group.heard, &group.ends);
+                let windows = &group.windows[usize::from(qos > 0)];
+                let heard = (group.heard, windows.as_slice(), &group.ends);
                 let verdict = judge_shared(published, track, heard, qos);
                 let name = || {
                     let mut text = String::new();

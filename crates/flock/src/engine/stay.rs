@@ -68,6 +68,10 @@ impl Stay {
         }
     }
 
+    pub(super) fn into_windows(self) -> [Vec<Window>; 2] {
+        self.windows
+    }
+
     pub(super) fn windows(&self, qos: u8) -> &[Window] {
         &self.windows[usize::from(qos > 0)]
     }
@@ -83,6 +87,19 @@ fn without(windows: &mut Vec<Window>, (from_ns, to_ns): Window) {
         }
     };
     *windows = windows.iter().flat_map(parts).filter(|(since, until)| since < until).collect();
+}
+
+/// Adds the times of another client.
+pub(super) fn join(mine: &mut Vec<Window>, theirs: Vec<Window>) {
+    mine.extend(theirs);
+    mine.sort_unstable();
+    mine.dedup_by(|later, earlier| {
+        let meets = later.0 <= earlier.1;
+        if meets {
+            earlier.1 = earlier.1.max(later.1);
+        }
+        meets
+    });
 }
 
 /// Breaks of one client that are told apart.
@@ -103,6 +120,15 @@ mod tests {
         assert_eq!(left_out(&[(5, 12), (18, 40)]), [(12, 18), (40, u64::MAX)]);
         assert_eq!(left_out(&[(0, 50), (60, u64::MAX)]), [(50, 60)]);
         assert_eq!(left_out(&[(20, 30), (22, 25)]), [(10, 20), (30, u64::MAX)]);
+    }
+
+    #[test]
+    fn a_group_is_there_as_long_as_one_of_its_members() {
+        let mut all = vec![(10, 20), (40, 50)];
+        join(&mut all, vec![(15, 30), (60, u64::MAX)]);
+        assert_eq!(all, [(10, 30), (40, 50), (60, u64::MAX)]);
+        join(&mut all, vec![(5, 70)]);
+        assert_eq!(all, [(5, u64::MAX)]);
     }
 
     #[test]

@@ -223,3 +223,16 @@ fn a_subscriber_that_comes_back_is_owed_what_is_sent_a_while_later() {
     is_owed(deaf, &left, 50..201);
     is_honest(&left);
 }
+
+#[test]
+fn a_group_whose_members_were_all_away_is_owed_nothing_of_that_time() {
+    let connect = format!("{V5}\nreconnect = true");
+    let before = format!("{CONNECT}, {}", subscribe(1));
+    let draft = meanwhile(&connect, &before, "{ delay = \"1s\" }", 1).leaving().text();
+    let cut = "[[stage.do]]\nsteps = [{ delay = \"1s\" }, { fault = { cut = { clients = \"sub\", \
+               share = 1.0 } } }]\n[[stage]]\nname = \"disconnect\"";
+    let text = as_group(&draft.replace("[[stage]]\nname = \"disconnect\"", cut));
+    is_honest(&text);
+    let deaf = Mischief { forgets_newcomers: true, ..Mischief::default() };
+    is_owed(deaf, &text, 50..201);
+}
