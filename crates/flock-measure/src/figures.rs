@@ -228,7 +228,7 @@ pub fn verdicts(results: &Results) -> Vec<(Verdict, String)> {
 }
 
 /// Where nobody knows what other programs did, that flock kept up says little of the broker.
-fn others_unknown_words(results: &Results) -> Option<String> {
+pub fn others_unknown_words(results: &Results) -> Option<String> {
     let why = results.validity.others_unknown.as_ref()?;
     let busy = results.validity.contention.busy_percent;
     let busy = busy.map_or(String::new(), |busy| {

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use flock_measure::figures::{Figures, Verdict, headline, search_words, verdicts};
+use flock_measure::figures::{
+    Figures, Verdict, headline, others_unknown_words, search_words, verdicts,
+};
 use flock_measure::text::{bytes, count, micros, number, seconds};
 use flock_measure::{ErrorCount, Results};
 
@@ -15,9 +17,12 @@ pub fn summary(results: &Results) -> String {
         let _ = writeln!(out, "{name:<21} {value}");
     };
     // What speaks against a run is said before any figure of it.
-    let verdicts = verdicts(results);
-    for (is, words) in verdicts.iter().filter(|(is, _)| *is == Verdict::Bad) {
-        line(is.word(), words.clone());
+    let others = others_unknown_words(results);
+    let is_first =
+        |(is, words): &(Verdict, String)| *is == Verdict::Bad || Some(words) == others.as_ref();
+    let (first, last): (Vec<_>, Vec<_>) = verdicts(results).into_iter().partition(is_first);
+    for (is, words) in first {
+        line(is.word(), words);
     }
     line("scenario", format!("{}, scale {}", results.scenario.id, number(results.scenario.scale)));
     line("duration", seconds(results.run.duration_secs));
@@ -59,8 +64,8 @@ pub fn summary(results: &Results) -> String {
     if let Some(search) = &results.rate_search {
         line("highest sustained rate", search_words(search));
     }
-    for (is, words) in verdicts.iter().filter(|(is, _)| *is != Verdict::Bad) {
-        line(is.word(), words.clone());
+    for (is, words) in last {
+        line(is.word(), words);
     }
     for error in results.errors.iter().take(5) {
         let ErrorCount { what, reason, client, .. } = error;

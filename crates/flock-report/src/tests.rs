@@ -197,6 +197,25 @@ fn what_a_publisher_alone_cannot_see_is_unknown() {
 }
 
 #[test]
+fn what_is_not_known_of_other_programs_is_said_first() {
+    let mut results = sample::results(1.0);
+    let good = |results: &Results| verdicts(results)[0].clone();
+    assert_eq!(good(&results).1, "valid: flock was not the bottleneck");
+    results.validity.contention.others_percent = Some(3.4);
+    assert!(good(&results).1.ends_with("bottleneck, other programs used 3 % of the CPU"));
+    results.validity.contention.others_percent = None;
+    results.validity.contention.busy_percent = Some(97.2);
+    results.validity.others_unknown = Some("process 7 (docker-proxy) forwards".into());
+    let told = "CPU of other programs: process 7 (docker-proxy) forwards (use --pid). In all, the \
+                CPU of this machine was 97 % busy";
+    assert_eq!(good(&results), (Verdict::Unknown, told.to_owned()));
+    for text in [summary(&results), markdown(&results), html(&results)] {
+        let (said, figure) = (text.find(told), text.find("1,000/s"));
+        assert!(said.is_some() && said < figure, "{text}");
+    }
+}
+
+#[test]
 fn nothing_excuses_a_publisher_that_is_heard_or_did_not_send_all() {
     let mut heard = unheard();
     heard.scenario.subscribers = 1;

@@ -33,6 +33,11 @@ impl Process {
         format!("process {} ({})", self.pid, self.name)
     }
 
+    /// Whether its CPU cannot be told from ours.
+    pub fn is_above_us(&self) -> bool {
+        is_within(std::process::id(), self.pid)
+    }
+
     /// Whether it only passes connections on to the broker, which runs elsewhere.
     pub fn is_proxy(&self) -> bool {
         PROXIES.contains(&self.name.as_str())
@@ -221,7 +226,7 @@ mod tests {
             one = socket.create_server(('127.0.0.1', 0))\n\
             print(one.getsockname()[1], flush=True)\n\
             os.fork()\n\
-            print('forked', flush=True)\n\
+            os.write(1, b'forked\\n')\n\
             sys.stdin.read()\n";
         let mut broker = Command::new("python3");
         broker.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -238,6 +243,7 @@ mod tests {
         assert_eq!(found.iter().map(|one| one.pid).collect::<Vec<_>>(), [broker.id()]);
         assert!(found[0].name.starts_with("python3") && !found[0].is_proxy(), "{found:?}");
         assert!(Process { pid: 1, name: "docker-proxy".into() }.is_proxy());
+        assert!(!found[0].is_above_us() && Process::of(std::process::id()).is_above_us());
     }
 
     #[test]

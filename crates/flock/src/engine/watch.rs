@@ -85,6 +85,7 @@ pub(super) fn watch(
         // A broker of several processes that nothing joins has no load of its own.
         if let [only] = &found[..]
             && !only.is_proxy()
+            && !only.is_above_us()
         {
             pid = Some(only.pid);
             watched.found = pid;
@@ -123,6 +124,11 @@ fn take_in(company: &mut Company, owner: Owner, broker: Option<u32>) {
                         "{words} forwards to the broker, whose own process cannot be found"
                     ));
                 }
+                if process.is_above_us() {
+                    let words = process.words();
+                    company.unknown = Some(format!("{words}, the broker, started flock"));
+                    continue;
+                }
                 company.add(process.pid, broker);
             }
         }
@@ -145,4 +151,35 @@ fn check_owner(pid: u32, address: &str) -> Result<(), RunError> {
     }
     let owners: Vec<String> = owners.iter().map(Process::words).collect();
     Err(RunError::NotTheBroker { pid, address: address.to_owned(), owners: owners.join(", ") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_behind_a_proxy_or_a_wall_is_not_known_unless_the_user_tells_it() {
+        let proxy = Process { pid: u32::MAX, name: "docker-proxy".to_owned() };
+        let behind = [Owner::Processes(vec![proxy]), Owner::Unknown("a wall".to_owned())];
+        for (owner, words) in behind.into_iter().zip(["(docker-proxy) forwards", "a wall"]) {
+            let mut company = Company::default();
+            take_in(&mut company, owner.clone(), None);
+            assert!(company.unknown.is_some_and(|why| why.contains(words)));
+            let mut company = Company::default();
+            take_in(&mut company, owner, Some(std::process::id()));
+            assert_eq!(company.unknown, None);
+        }
+    }
+
+    #[test]
+    fn our_own_children_and_the_brokers_are_counted_once() {
+        let mut company = Company::default();
+        company.add(std::process::id(), None);
+        company.add(1, Some(1));
+        assert!(company.members.is_empty());
+        company.add(1, None);
+        company.add(1, None);
+        assert_eq!(company.members.len(), 1);
+        assert!(company.cpu_secs(1.0) >= 0.0);
+    }
 }

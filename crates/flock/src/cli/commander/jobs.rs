@@ -343,8 +343,9 @@ impl Jobs {
         let origin = Origin { source: &job.source, overrides: job.overrides.clone() };
         let options = Options {
             on_progress: Some(Box::new(|progress| {
-                self.note(id, progress);
+                // Whoever sees the run under way finds its metrics.
                 self.live.update(progress);
+                self.note(id, progress);
                 pushed.iter_mut().for_each(|exporter| exporter.update(progress));
             })),
             ..options(scenario, &origin, &self.lab, stop)?
