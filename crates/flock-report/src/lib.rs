@@ -15,6 +15,7 @@ pub mod expect;
 pub mod form;
 mod heat;
 mod html;
+pub mod index;
 mod likeness;
 mod markdown;
 pub mod matrix;

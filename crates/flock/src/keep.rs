@@ -52,7 +52,7 @@ pub fn refuge(path: &Path) -> Option<PathBuf> {
     (place != path).then_some(place)
 }
 
-fn folder_of(path: &Path) -> &Path {
+pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),

@@ -79,6 +79,9 @@ pub(super) enum Command {
     /// Write the reports of a results file.
     #[command(after_help = "Examples:\n  $ flock report results/MB-B1.json")]
     Report(Report),
+    /// Write index.html, a list of the runs in a folder. Each run brings it up to date.
+    #[command(after_help = "Examples:\n  $ flock index results")]
+    Index(Index),
     /// Compare the results of runs, with ratios to the first.
     #[command(
         after_help = "Examples:\n  $ flock compare a.json b.json --out comparison.html\n  $ flock compare before-1.json,before-2.json,before-3.json after-1.json,after-2.json,after-3.json"
@@ -718,6 +721,13 @@ pub(super) struct Report {
     /// Folder for the reports. Default: that of the results.
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Index {
+    /// Folder with results.
+    #[arg(default_value = "results")]
+    pub folder: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]

@@ -161,6 +161,7 @@ fn keep_report(matrix: &Matrix, all: &[Done], args: &args::Matrix) -> anyhow::Re
     {
         keep::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
     }
+    super::index::refresh(&args.lab.out);
     out(format_args!("{}", report::table(matrix, all)));
     say!("report                {}", path.display());
     Ok(())

@@ -3,13 +3,14 @@
 //! `args` says what can be asked for, `run` carries a scenario out, `repeat` does so several times,
 //! `quick` makes one of emqtt-bench's flags, `catalogue` lists and shows, `versus` sets brokers
 //! side by side, `matrix` runs one over the values of parameters, `commander` does what it is told
-//! over HTTP, `consent` asks before load goes to a broker that nobody named, `progress` draws the
-//! line while a run goes on.
+//! over HTTP, `index` lists what is there, `consent` asks before load goes to a broker that nobody
+//! named, `progress` draws the line while a run goes on.
 
 mod args;
 mod catalogue;
 mod commander;
 mod consent;
+mod index;
 mod matrix;
 mod progress;
 mod quick;
@@ -82,6 +83,7 @@ fn carry_out(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Commander(commander) => commander::command(&commander),
         Command::Report(report) => tell::report(&report),
+        Command::Index(index) => index::index(&index),
         Command::Compare(compare) => tell::compare(&compare),
         Command::SelfTest(args) => selftest::self_test(&args),
         Command::Completions(shell) => {

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context as _;
 
 use super::consent;
+use super::index;
 use super::progress::ProgressLine;
 use super::repeat::carry_out_all;
 use super::say::{note, out, say};
@@ -319,6 +320,7 @@ pub(super) fn keep_all(results: &Results, path: &Path) -> anyhow::Result<()> {
         anyhow::anyhow!("cannot write {}: {error}{refuge}", path.display())
     });
     let reported = write_reports(results, path);
+    index::refresh(keep::folder_of(path));
     kept.and(reported)
 }
 

@@ -175,7 +175,9 @@ fn keep_comparisons(cells: &[Cell], conduct: &Conduct, args: &args::Versus) -> a
         let page = report::page(&of, conduct, &|cell| name(cell, "html"));
         write(&format!("{scenario}.html"), &page)?;
     }
-    write("comparison.md", &report::table(cells))
+    write("comparison.md", &report::table(cells))?;
+    super::index::refresh(&args.out);
+    Ok(())
 }
 
 #[cfg(test)]
