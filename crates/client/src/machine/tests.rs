@@ -87,6 +87,20 @@ fn qos_2_goes_through_its_four_packets_both_ways() {
 }
 
 #[test]
+fn a_qos_2_message_is_known_by_the_connection_on_which_it_came_last() {
+    let mut machine = connected(&[]);
+    let incoming = Packet::Publish(publish(QoS::ExactlyOnce, 9));
+    feed(&mut machine, &incoming);
+    let is_here = |machine: &mut Machine<u32>| feed(machine, &incoming).1.contains("is_here: true");
+    assert!(is_here(&mut machine));
+    machine.on_closed();
+    machine.connect(&ConnectOptions::default(), 0, &mut Vec::new());
+    let (reason, properties) = (Reason::SUCCESS, Properties::EMPTY);
+    feed(&mut machine, &Packet::Connack(Connack { session_present: true, reason, properties }));
+    assert!(!is_here(&mut machine) && is_here(&mut machine));
+}
+
+#[test]
 fn open_exchanges_are_repeated_after_a_reconnect() {
     let mut machine = connected(&[]);
     let mut out = Vec::new();
