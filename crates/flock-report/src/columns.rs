@@ -1,6 +1,8 @@
 //! The figures that tables and curves show, ours and those that were published for the same
 //! scenario: each is defined once for all pages.
 
+use maud::{Markup, html};
+
 use crate::chart::Unit;
 use crate::likeness::{Likeness, Scales, Theirs};
 use flock_measure::figures::{Figures, headline};
@@ -88,7 +90,28 @@ impl Column {
     /// With what has to be said of its scale.
     pub(crate) fn show_theirs(&self, published: &Published, likeness: &Likeness) -> Option<String> {
         let theirs = self.beside(published, likeness)?;
-        Some(theirs.words(|value| self.show(value, published.vcpus)))
+        let show = |value| self.show(value, published.vcpus);
+        Some(match theirs.remark(show).as_str() {
+            "" => show(theirs.value()),
+            remark => format!("{} ({remark})", show(theirs.value())),
+        })
+    }
+
+    /// The same as a cell, with what has to be said below the figure.
+    pub(crate) fn cell_theirs(&self, published: &Published, likeness: &Likeness) -> Markup {
+        let words = self.beside(published, likeness).map(|theirs| {
+            let show = |value| self.show(value, published.vcpus);
+            (show(theirs.value()), theirs.remark(show))
+        });
+        html! {
+            @match words {
+                Some((value, remark)) => {
+                    (value)
+                    @if !remark.is_empty() { br; small { (remark) } }
+                }
+                None => "–",
+            }
+        }
     }
 
     /// On the axis of our runs; `None` where it is of another scale, or of unknown cores.

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use crate::clients_words;
 use crate::columns::{self, Column, own_cores};
 use crate::matrix::Done;
+use crate::page::note;
 use crate::published::hardware_words;
 use flock_measure::stats::Spread;
 use flock_measure::{LatencyKind, Results};
@@ -31,6 +32,11 @@ pub(crate) fn tables(matrix: &Matrix, all: &[Done]) -> Markup {
             @match table.pivot {
                 Some(_) => (turned(&columns, all)),
                 None => (straight(matrix, &columns, all)),
+            }
+        }
+        @if !matrix.tables.is_empty() {
+            @for done in all.iter().filter(|done| !done.is_valid()) {
+                (note(&format!("{} is not valid: {}", done.cell.scenario, reason(done))))
             }
         }
     }
@@ -70,17 +76,15 @@ fn group(done: &Done, columns: &[&Column]) -> Markup {
         @for (n, part) in parts.iter().enumerate() {
             tr.ours {
                 @if n == 0 { td.text rowspan=(rows) { (scenario_cell(done)) } }
-                td.text { (own_name(done, *part)) }
+                td.text { (own_name(done, *part)) (not_valid(done)) }
                 @for column in columns { td { (own_cell(done, column, *part)) } }
-                td.text { (own_words(done)) }
+                td.text { (done.any().map_or_else(String::new, machine_words)) }
             }
             @for theirs in done.published.iter().filter(|theirs| theirs.part == *part) {
                 tr {
                     td.text { (theirs.system) }
                     @for column in columns {
-                        td {
-                            (column.show_theirs(theirs, &likeness).as_deref().unwrap_or(NONE))
-                        }
+                        td { (column.cell_theirs(theirs, &likeness)) }
                     }
                     td.text { (hardware_words(theirs)) }
                 }
@@ -101,7 +105,7 @@ fn turned(columns: &[&Column], all: &[Done]) -> Markup {
     let their_cell = |done: &Done, column: &Column, (system, hardware, _): (&str, &str, _)| {
         let mut own = done.published.iter();
         let theirs = own.find(|one| one.system == system && one.hardware == hardware)?;
-        column.show_theirs(theirs, &done.likeness().unwrap_or_default())
+        Some(column.cell_theirs(theirs, &done.likeness().unwrap_or_default()))
     };
     let any = all.iter().find_map(Done::any);
     html! {
@@ -125,12 +129,7 @@ fn turned(columns: &[&Column], all: &[Done]) -> Markup {
                         @for done in all {
                             @for column in columns { td { (own_cell(done, column, None)) } }
                         }
-                        td.text {
-                            (any.map_or("", |results| results.machine.cpu.as_str()))
-                            @for done in all.iter().filter(|done| !done.is_valid()) {
-                                "; " (done.cell.values.join(", ")) ": " (reason(done))
-                            }
-                        }
+                        td.text { (any.map_or("", |results| results.machine.cpu.as_str())) }
                     }
                     @for system in systems {
                         tr {
@@ -139,9 +138,10 @@ fn turned(columns: &[&Column], all: &[Done]) -> Markup {
                             @for done in all {
                                 @for column in columns {
                                     td {
-                                        (their_cell(done, column, system)
-                                            .as_deref()
-                                            .unwrap_or(NONE))
+                                        @match their_cell(done, column, system) {
+                                            Some(cell) => (cell),
+                                            None => (NONE),
+                                        }
                                     }
                                 }
                             }
@@ -231,13 +231,13 @@ fn of_part(results: &Results, column: &Column, part: Part) -> Option<f64> {
     (secs > 0.0 && count > 0).then(|| count as f64 / secs)
 }
 
-fn own_words(done: &Done) -> String {
-    let Some(results) = done.any() else { return reason(done) };
-    let machine = format!("{}, {} cores", results.machine.cpu, results.machine.cores);
-    match done.is_valid() {
-        true => machine,
-        false => format!("{machine}; {}", reason(done)),
-    }
+fn machine_words(results: &Results) -> String {
+    format!("{}, {} cores", results.machine.cpu, results.machine.cores)
+}
+
+/// Below the name of our row.
+fn not_valid(done: &Done) -> Markup {
+    html! { @if !done.is_valid() { br; small { "not valid" } } }
 }
 
 /// Why no run of it is valid.
@@ -246,7 +246,7 @@ fn reason(done: &Done) -> String {
         Ok((results, _)) => results.validity.reasons.first().cloned(),
         Err(why) => Some(why.clone()),
     });
-    format!("NOT VALID: {}", words.unwrap_or_else(|| "not run".to_owned()))
+    words.unwrap_or_else(|| "not run".to_owned())
 }
 
 const NONE: &str = "–";
@@ -279,15 +279,18 @@ mod tests {
         for (id, parts) in [
             (
                 "AIO-REPORT",
-                ["4,135/s (scaled from 41,352/s)", "662 KB)", "520 ms", "AIO-B100-255K"],
+                ["4,135/s<br><small>scaled from 41,352/s", "662 KB<", "520 ms", "AIO-B100-255K"],
             ),
-            ("SOL-REPORT", ["E112ibds_v5", "225,000/s (full scale)", "Ultra disk", ">112<"]),
-            ("EG-REPORT", ["QoS 0", "routed", "185 ms (full scale)", "1.20 s (full scale)"]),
+            (
+                "SOL-REPORT",
+                ["E112ibds_v5", "225,000/s<br><small>full scale", "Ultra disk", ">112<"],
+            ),
+            ("EG-REPORT", ["QoS 0", "routed", "185 ms<br><small>full scale", "1.20 s<br>"]),
             (
                 "HM-REPORT",
-                ["20,000,000 (scaled from 200,000,000)", "2,220 s", "13 KB", "100,000/s"],
+                ["20,000,000<br><small>scaled from 200,000,000", "2,220 s", "13 KB", "100,000/s"],
             ),
-            ("MB-REPORT", ["VerneMQ 1.12.6.2", "25,000/s (scaled", "117 s (full", "NanoMQ"]),
+            ("MB-REPORT", ["VerneMQ 1.12.6.2", "25,000/s<br><small>scaled", "117 s<br>", "NanoMQ"]),
         ] {
             let (matrix, all) = ran(id, 0.1);
             check(&matrix).unwrap();
@@ -324,7 +327,7 @@ mod tests {
         results.validity.valid = false;
         results.validity.reasons = vec!["the tool was late".into()];
         let html = tables(&matrix, &all).into_string();
-        assert!(html.contains("1K: NOT VALID: the tool was late"), "{html}");
+        assert!(html.contains("SOL-1K is not valid: the tool was late"), "{html}");
         assert!(html.contains("225,000/s</td>"), "at the full scale figures stand as they are");
     }
 

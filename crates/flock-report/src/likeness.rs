@@ -124,11 +124,19 @@ impl Theirs {
         }
     }
 
-    pub(crate) fn words(self, show: impl Fn(f64) -> String) -> String {
+    /// To be shown beside ours.
+    pub(crate) fn value(self) -> f64 {
         match self {
-            Self::Same(value) => show(value),
-            Self::Scaled(ours, value) => format!("{} (scaled from {})", show(ours), show(value)),
-            Self::FullScale(value) => format!("{} (full scale)", show(value)),
+            Self::Same(value) | Self::Scaled(value, _) | Self::FullScale(value) => value,
+        }
+    }
+
+    /// What has to be said of it; nothing where nothing differs.
+    pub(crate) fn remark(self, show: impl Fn(f64) -> String) -> String {
+        match self {
+            Self::Same(_) => String::new(),
+            Self::Scaled(_, value) => format!("scaled from {}", show(value)),
+            Self::FullScale(_) => "full scale".to_owned(),
         }
     }
 }

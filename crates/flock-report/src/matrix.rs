@@ -81,7 +81,7 @@ pub fn page(matrix: &Matrix, command: &[String], all: &[Done]) -> String {
             (note(crate::HARDWARE_DIFFERS))
             @for words in differences(all) { (note(&words)) }
         }
-        @if !matrix.is_list() && let Some(across) = matrix.axes.first() {
+        @if let Some(across) = matrix.axes.first().filter(|_| has_curves(matrix, all)) {
             (curves(matrix, across, all))
         }
         h2 { "Runs" }
@@ -119,6 +119,11 @@ fn header(matrix: &Matrix, any: Option<&Results>, all: &[Done]) -> Markup {
         (parts::header(&kicker, &title, &lead))
         (parts::verdict_list(&verdicts))
     }
+}
+
+/// A list of scenarios has none, and where no run is valid there is nothing to draw.
+fn has_curves(matrix: &Matrix, all: &[Done]) -> bool {
+    !matrix.is_list() && all.iter().any(Done::is_valid)
 }
 
 fn curves(matrix: &Matrix, across: &Axis, all: &[Done]) -> Markup {
@@ -242,10 +247,7 @@ fn rows_of(done: &Done) -> Markup {
             (row(
                 done,
                 &html! { "published" },
-                |figure| {
-                    let theirs = figure.show_theirs(published, &likeness);
-                    html! { (theirs.as_deref().unwrap_or(NONE)) }
-                },
+                |figure| figure.cell_theirs(published, &likeness),
                 &format!("{}, {}", published.system, published.hardware),
             ))
         }
@@ -443,7 +445,7 @@ mod tests {
             assert!(!of(figure).contains("(published"), "{}", figure.title);
         }
         let html = page(&matrix(), &[], &all);
-        assert!(html.contains("5,000/s (scaled from 50,000/s)"));
+        assert!(html.contains("5,000/s<br><small>scaled from 50,000/s</small>"));
         assert!(html.contains("This run differs from the published one: scale 0.10."));
     }
 }
