@@ -216,11 +216,10 @@ fn what_is_not_known_of_other_programs_is_said_first() {
 }
 
 #[test]
-fn nothing_excuses_a_publisher_that_is_heard_or_did_not_send_all() {
+fn nothing_excuses_a_publisher_that_did_not_send_all() {
     let mut heard = unheard();
     heard.scenario.subscribers = 1;
     let bad = |results: &Results| verdicts(results).iter().any(|(is, _)| *is == Verdict::Bad);
-    assert!(bad(&heard));
     // Who only hears messages of others is owed no latency.
     heard.totals.received = std::mem::take(&mut heard.totals.published);
     assert!(!bad(&heard) && summary(&heard).contains("no message has a stamp"));

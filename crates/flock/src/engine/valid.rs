@@ -68,6 +68,12 @@ fn no_latency_reason(conductor: &Conductor<'_>, part: &Part) -> Option<String> {
     let aside = totals.received_retained + totals.wills_received;
     let live = totals.received_all().saturating_sub(aside);
     let is_owed = live > 0 || part.integrity.total().expected > 0;
+    let stages = &conductor.plan.scenario.stages;
+    let measured_any = stages.iter().any(|stage| stage.measured);
+    let is_measured = stages
+        .iter()
+        .enumerate()
+        .any(|(at, stage)| (stage.measured || !measured_any) && conductor.plan.publishes_in(at));
     let is_stored = conductor.plan.publishes.iter().all(|planned| planned.command.retain);
     let is_of_messages = |kind| {
         use LatencyKind::{EndToEnd, PublishAck, RoundTrip, Routed};
@@ -75,7 +81,7 @@ fn no_latency_reason(conductor: &Conductor<'_>, part: &Part) -> Option<String> {
     };
     let mut of_messages = part.latencies.iter().filter(|one| is_of_messages(one.kind));
     if totals.published_all() == 0
-        || !is_owed
+        || !(is_owed && is_measured)
         || is_stored
         || of_messages.any(|one| !one.histogram.is_empty())
     {

@@ -216,6 +216,11 @@ fn a_run_without_one_latency_is_not_valid() {
     let none = Mischief { lose_every: 1, ..Mischief::default() };
     assert!(is_told(&told(16, none), "no message arrived or was acknowledged"));
     assert!(!is_told(&told(16, Mischief::default()), ""));
+    // Nor is one due that nobody wants to measure.
+    let text = Draft::new(V5, 1).drain("300ms").connected("pairs", 0);
+    let text = text.publishing("qos = 0, rate = \"100/s\", count = 5, payload = 16").hold("100ms");
+    let text = text.leaving().text().replace("\"hold\"", "\"hold\"\nmeasured = true");
+    assert!(!is_told(&run_with(Mischief::default(), &text).validity.reasons, ""));
 }
 
 /// What a limit says of the run; empty if it is met.
