@@ -222,6 +222,11 @@ fn of_part(results: &Results, column: &Column, part: Part) -> Option<f64> {
     if column.unit == crate::chart::Unit::Micros {
         return (column.ours)(&of);
     }
+    if column.key == columns::PUBLISHED.key {
+        let sent = *results.totals.published.get(usize::from(qos?))? as f64;
+        let all = results.totals.published_all() as f64;
+        return (all > 0.0).then(|| (column.ours)(results)).flatten().map(|rate| rate * sent / all);
+    }
     if column.key != columns::RECEIVED.key {
         return None;
     }
@@ -316,6 +321,10 @@ mod tests {
         let p50 = |part| of_part(&results, &columns::P50, part).unwrap();
         assert!(p50(Part::Qos0) > 69_000.0 && p50(Part::Qos1) < 60_000.0);
         assert_eq!(of_part(&results, &columns::RECEIVED, Part::Qos0), Some(10.0));
+        let all = (columns::PUBLISHED.ours)(&results);
+        assert_eq!(of_part(&results, &columns::PUBLISHED, Part::Qos1), all);
+        assert_eq!(of_part(&results, &columns::PUBLISHED, Part::Qos0), Some(0.0));
+        assert_eq!(of_part(&results, &columns::PUBLISHED, Part::Routed), None);
         assert_eq!(of_part(&results, &columns::P50, Part::Routed), None);
         assert_eq!(of_part(&results, &columns::CPU_MAX, Part::Qos1), None);
     }

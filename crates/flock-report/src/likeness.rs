@@ -105,6 +105,10 @@ impl Likeness {
         let what = self.differences.join(", ");
         let effect = match (self.is_full_scale, self.published.or(self.received)) {
             (true, _) => "",
+            (false, None) if self.clients.is_some() => {
+                " Rates of a closed loop or a search cannot be scaled. Published rates, latency, \
+                 CPU and memory are those of the full scale."
+            }
             (false, Some(_)) => {
                 " Published rates are scaled to this run. Published latency, CPU and memory are \
                  those of the full scale."
@@ -265,7 +269,7 @@ mod tests {
         assert_eq!(ran("SOL-1K", 1.0, &[]).theirs(Scales::Received, 9.0), Theirs::Same(9.0));
         let small = ran("SOL-1K", 0.1, &[("scale", "0.1")]);
         assert_eq!(small.theirs(Scales::Received, 9.0), Theirs::FullScale(9.0));
-        assert!(small.words().contains("not comparable"), "{}", small.words());
+        assert!(small.words().contains("cannot be scaled"), "{}", small.words());
     }
 
     #[test]
@@ -283,6 +287,7 @@ mod tests {
             let other = ran(id, 1.0, &[(name, value)]);
             assert_eq!(other.theirs(Scales::Published, 9.0).drawn(), None, "{name}");
             assert!(other.words().contains(value), "{name}: {}", other.words());
+            assert!(other.words().contains("not comparable"), "{name}: {}", other.words());
         }
         let same = ran("MB-E1", 1.0, &[("axis load", "100%"), ("axis qos", "1")]);
         assert_eq!(same.theirs(Scales::Never, 9.0), Theirs::Same(9.0));
