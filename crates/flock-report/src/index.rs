@@ -87,6 +87,9 @@ pub fn is_index(page: &str) -> bool {
 }
 
 fn line(row: &Row) -> Markup {
+    // The reasons are in the report.
+    let short = row.bad.iter().map(|words| words.split(": ").next().unwrap_or(words));
+    let short: Vec<&str> = short.collect();
     markup! {
         tr {
             td.text { a href=(href(&row.page)) { (text::date(row.started_unix_ms)) } }
@@ -94,8 +97,8 @@ fn line(row: &Row) -> Markup {
             @for (at, cell) in row.cells.iter().enumerate() {
                 td class=[class_of(at + 2)] { (cell) }
             }
-            td.text class=[(!row.bad.is_empty()).then_some("bad")] {
-                @if row.bad.is_empty() { "ok" } @else { (row.bad.join("; ")) }
+            td.text.bad[!row.bad.is_empty()] title=(row.bad.join("; ")) {
+                @if row.bad.is_empty() { "ok" } @else { (short.join("; ")) }
             }
         }
     }
@@ -147,6 +150,12 @@ mod tests {
         new.scenario.scale = 0.5;
         let rows = vec![Row::of("old.html", &old), Row::of("a b#1.html", &new)];
         let text = html("results", rows, &["versus.html".into()], 0);
+        let mut slow = sample::results(1.0);
+        slow.validity.valid = false;
+        slow.validity.reasons = vec!["too slow".into()];
+        let invalid = html("results", vec![Row::of("slow.html", &slow)], &[], 0);
+        assert!(invalid.contains(">not valid as a measurement; 2 lost"), "{invalid}");
+        assert!(invalid.contains("title=\"not valid as a measurement: too slow"), "{invalid}");
         let [first, second] = ["MB-B1, scale 0.50", "&lt;OLD&gt;"].map(|id| text.find(id).unwrap());
         assert!(first < second, "{text}");
         assert!(text.contains("./a%20b%231.html") && text.contains("./versus.html"), "{text}");

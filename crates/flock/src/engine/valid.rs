@@ -24,8 +24,8 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     let late_us = lateness.micros_at(99.0);
     if late_us > LATENESS_MAX_US {
         reasons.push(format!(
-            "1 % of the messages were sent more than {late_us} us late: flock or its machine is \
-                 too slow"
+            "1 % of the messages were sent more than {} late: flock or its machine is too slow",
+            micros(late_us as f64)
         ));
     }
     reasons.extend(receiving_reason(part));
