@@ -28,6 +28,9 @@ pub fn markdown(results: &Results) -> String {
         };
         let _ = writeln!(out, "- {said} {words}");
     }
+    for words in &results.validity.notes {
+        let _ = writeln!(out, "- note: {words}");
+    }
     out.push('\n');
     table(&mut out, &["Figure", "Value"], &headline_rows(&Figures::of(results)));
     out.push_str("## Latency\n\n");

@@ -67,6 +67,9 @@ pub fn summary(results: &Results) -> String {
     for (is, words) in last {
         line(is.word(), words);
     }
+    for words in &results.validity.notes {
+        line("note", words.clone());
+    }
     for error in results.errors.iter().take(5) {
         let ErrorCount { what, reason, client, .. } = error;
         line("error", format!("{} x {what}: {reason} (first: {client})", count(error.count)));

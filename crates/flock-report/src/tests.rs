@@ -216,6 +216,15 @@ fn what_is_not_known_of_other_programs_is_said_first() {
 }
 
 #[test]
+fn notes_are_in_every_report() {
+    let mut results = sample::results(1.0);
+    results.validity.notes = vec!["20 connects got a shorter session expiry".into()];
+    for text in [summary(&results), markdown(&results), html(&results)] {
+        assert!(text.contains("20 connects got a shorter session expiry"), "{text}");
+    }
+}
+
+#[test]
 fn nothing_excuses_a_publisher_that_did_not_send_all() {
     let mut heard = unheard();
     heard.scenario.subscribers = 1;
