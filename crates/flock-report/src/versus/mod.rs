@@ -5,7 +5,7 @@ mod page;
 mod strip;
 mod table;
 
-pub use page::page;
+pub use page::{Reports, page};
 pub(crate) use table::remarks;
 pub use table::{all_have_a_valid_round, table};
 

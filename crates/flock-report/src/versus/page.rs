@@ -24,8 +24,30 @@ use flock_measure::{Due, Results};
 /// The runs of one scenario, by broker in the order of their first appearance.
 type Rounds<'a> = Vec<(&'a str, Vec<&'a Cell>)>;
 
-/// The page of one scenario: `cells` are its runs, `link` gives the address of a run's report.
-pub fn page(cells: &[&Cell], conduct: &Conduct, link: &dyn Fn(&Cell) -> String) -> String {
+/// Where the reports of the rounds are.
+#[derive(Clone, Copy)]
+pub enum Reports<'a> {
+    /// In files of their own; the function gives the address.
+    Files(&'a dyn Fn(&Cell) -> String),
+    /// In the page itself, so that one file is all there is.
+    Inside,
+}
+
+impl Reports<'_> {
+    fn link(&self, cell: &Cell) -> String {
+        match self {
+            Self::Files(address) => address(cell),
+            Self::Inside => format!("#{}", anchor(cell)),
+        }
+    }
+}
+
+fn anchor(cell: &Cell) -> String {
+    format!("{}-{}", cell.broker, cell.round + 1)
+}
+
+/// The page of one scenario: `cells` are its runs.
+pub fn page(cells: &[&Cell], conduct: &Conduct, reports: Reports<'_>) -> String {
     let any = cells.iter().find_map(|cell| cell.results.as_deref().ok());
     let scenario = cells.first().map_or("", |cell| cell.scenario.as_str());
     let of = |broker| cells.iter().filter(|cell| cell.broker == broker).copied().collect();
@@ -51,12 +73,29 @@ pub fn page(cells: &[&Cell], conduct: &Conduct, link: &dyn Fn(&Cell) -> String) 
         }
         (parts::charts(STRIPS.iter().map(|column| strip(column, &all))))
         (percentiles(&all))
-        (rounds_table(&all, link))
+        (rounds_table(&all, reports))
         @if let Some(results) = any { (conditions(results, conduct)) }
         h2 { "Brokers" }
         @for (name, rounds) in &all { (broker(name, rounds)) }
+        @if matches!(reports, Reports::Inside) { (inside(cells)) }
     };
     parts::page(&format!("{scenario}: brokers side by side"), &body)
+}
+
+/// The report of each round, folded.
+fn inside(cells: &[&Cell]) -> Markup {
+    html! {
+        h2 { "Reports of the rounds" }
+        @for cell in cells {
+            @if let Ok(results) = &cell.results {
+                details {
+                    summary { (cell.broker) ", round " (cell.round + 1) }
+                    iframe.report id=(anchor(cell)) loading="lazy" title=(anchor(cell))
+                        srcdoc=(crate::html(results)) {}
+                }
+            }
+        }
+    }
 }
 
 fn header(scenario: &str, all: &Rounds<'_>, any: Option<&Results>, conduct: &Conduct) -> Markup {
@@ -249,7 +288,7 @@ fn percentiles(all: &Rounds<'_>) -> Markup {
 }
 
 /// Every round, with the way to its report.
-fn rounds_table(all: &Rounds<'_>, link: &dyn Fn(&Cell) -> String) -> Markup {
+fn rounds_table(all: &Rounds<'_>, reports: Reports<'_>) -> Markup {
     let columns: Vec<&&Column> = STRIPS.iter().filter(|column| is_shown(column, all)).collect();
     html! {
         div.scroll {
@@ -264,7 +303,7 @@ fn rounds_table(all: &Rounds<'_>, link: &dyn Fn(&Cell) -> String) -> Markup {
                 }
                 tbody {
                     @for cell in all.iter().flat_map(|(_, rounds)| rounds) {
-                        (round(cell, &columns, link))
+                        (round(cell, &columns, reports))
                     }
                 }
             }
@@ -272,14 +311,17 @@ fn rounds_table(all: &Rounds<'_>, link: &dyn Fn(&Cell) -> String) -> Markup {
     }
 }
 
-fn round(cell: &Cell, columns: &[&&Column], link: &dyn Fn(&Cell) -> String) -> Markup {
+fn round(cell: &Cell, columns: &[&&Column], reports: Reports<'_>) -> Markup {
     let number = cell.round + 1;
     let shown = |column: &Column| column.show_ours(cell.results.as_ref().ok()?);
     html! {
         tr {
             td { (cell.broker) }
             td.text {
-                @if cell.results.is_ok() { a href=(link(cell)) { (number) } } @else { (number) }
+                @match &cell.results {
+                    Ok(_) => a href=(reports.link(cell)) { (number) },
+                    Err(_) => (number),
+                }
             }
             @for column in columns { td { (shown(column).as_deref().unwrap_or("–")) } }
             td.text {
@@ -417,7 +459,8 @@ mod tests {
             load_cpus: "1-3".into(),
         };
         let cells: Vec<&Cell> = cells.iter().collect();
-        let html = page(&cells, &conduct, &|cell| format!("{}-{}.html", cell.round, cell.broker));
+        let address = |cell: &Cell| format!("{}-{}.html", cell.round, cell.broker);
+        let html = page(&cells, &conduct, Reports::Files(&address));
         for part in [
             "2026-11-21",
             "flock versus MB-B1",
@@ -450,6 +493,20 @@ mod tests {
     fn one_round_is_called_an_anecdote() {
         let one = cell("b", 0, true);
         let conduct = Conduct { rounds: 1, ..Conduct::default() };
-        assert!(page(&[&one], &conduct, &|_| String::new()).contains("do not show the noise"));
+        assert!(page(&[&one], &conduct, Reports::Inside).contains("do not show the noise"));
+    }
+
+    #[test]
+    fn a_single_file_has_the_report_of_each_round() {
+        let cells = [cell("a<b", 0, true), cell("a<b", 1, true), cell("c", 0, true)];
+        let cells: Vec<&Cell> = cells.iter().collect();
+        let html = page(&cells, &Conduct::default(), Reports::Inside);
+        for (broker, round) in [("a&lt;b", 1), ("a&lt;b", 2), ("c", 1)] {
+            assert!(html.contains(&format!("href=\"#{broker}-{round}\"")), "{broker} {round}");
+            assert!(html.contains(&format!("id=\"{broker}-{round}\"")), "{broker} {round}");
+        }
+        // They are whole pages in an attribute, and nothing is loaded from elsewhere.
+        assert_eq!(html.matches("srcdoc=\"&lt;!DOCTYPE html&gt;").count(), 3);
+        assert!(!html.contains(".html\""));
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use super::find::Find;
 use crate::export::Sink;
 use crate::faults::{LinkSpec, MemberSpec};
 use flock_measure::threshold::Threshold;
@@ -149,57 +150,8 @@ pub(super) struct Run {
     /// random:MIN..MAX or text:TEXT.
     #[arg(long, value_parser = Payload::parse, value_name = "PAYLOAD")]
     pub payload: Option<Payload>,
-    /// Find the highest total rate at which a percentile of the latency is below a limit, such as
-    /// p99=10ms.
-    #[arg(long, value_parser = bound, value_name = "PERCENTILE=TIME", group = "rate_search")]
-    pub find_rate: Option<(f64, u64)>,
-    /// Find the largest number of connections without failed connects and lost connections. A
-    /// percentile of the connect latency must be below a limit, such as p99=1s. Each step is a run.
-    #[arg(
-        long,
-        value_parser = bound,
-        value_name = "PERCENTILE=TIME",
-        conflicts_with_all = ["rate_search", "runs"]
-    )]
-    pub find_connections: Option<(f64, u64)>,
-    /// Find the highest rate of connects, with the same conditions. Each step is a run.
-    #[arg(
-        long,
-        value_parser = bound,
-        value_name = "PERCENTILE=TIME",
-        group = "rate_search",
-        conflicts_with = "runs"
-    )]
-    pub find_connect_rate: Option<(f64, u64)>,
-    /// Lowest rate of the search, in messages per second of all publishers or connects per second.
-    #[arg(long, default_value_t = RATE_MIN, requires = "rate_search")]
-    pub rate_min: u64,
-    /// Highest rate of the search.
-    #[arg(long, default_value_t = RATE_MAX, requires = "rate_search")]
-    pub rate_max: u64,
-    /// Length of a step of the search.
-    #[arg(
-        long,
-        default_value = RATE_STEP,
-        value_parser = units::time,
-        value_name = "TIME",
-        requires = "rate_search"
-    )]
-    pub rate_step: u64,
-    /// Smallest number of connections of the search.
-    #[arg(long, default_value_t = CONNECTIONS_MIN, requires = "find_connections")]
-    pub connections_min: u64,
-    /// Largest number of connections of the search.
-    #[arg(long, default_value_t = CONNECTIONS_MAX, requires = "find_connections")]
-    pub connections_max: u64,
-    /// Connects per second while the number of connections is searched.
-    #[arg(
-        long,
-        default_value_t = CONNECT_RATE,
-        value_parser = clap::value_parser!(u64).range(1..),
-        requires = "find_connections"
-    )]
-    pub connect_rate: u64,
+    #[command(flatten)]
+    pub find: Find,
     /// Number of runs. With several, flock prints their median, minimum and maximum.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
@@ -682,6 +634,9 @@ pub(super) struct Versus {
     pub rounds: u32,
     #[command(flatten)]
     pub changes: Changes,
+    /// Include the report of each run in the page of its scenario, so that one file can be shared.
+    #[arg(long)]
+    pub single_file: bool,
     /// Folder for results, reports and comparisons.
     #[arg(long, default_value = "results/versus", value_name = "FOLDER")]
     pub out: PathBuf,
@@ -778,22 +733,4 @@ pub(super) fn factor(text: &str) -> Result<f64, String> {
         Ok(factor) if factor > 0.0 && factor.is_finite() && factor <= 1000.0 => Ok(factor),
         _ => Err("must be a number above 0, at most 1000".to_owned()),
     }
-}
-
-/// Of a search that does not say.
-pub(super) const RATE_MIN: u64 = 100;
-pub(super) const RATE_MAX: u64 = 1_000_000;
-pub(super) const CONNECTIONS_MIN: u64 = 1_000;
-pub(super) const CONNECTIONS_MAX: u64 = 1_000_000;
-pub(super) const CONNECT_RATE: u64 = 1_000;
-pub(super) const RATE_STEP: &str = "10s";
-
-pub(super) fn bound(text: &str) -> Result<(f64, u64), String> {
-    let wrong = || "must be PERCENTILE=TIME, such as p99=10ms".to_owned();
-    let (percentile, latency) = text.split_once('=').ok_or_else(wrong)?;
-    let percentile: f64 = percentile.trim_start_matches('p').parse().map_err(|_| wrong())?;
-    if !(percentile > 0.0 && percentile <= 100.0) {
-        return Err("the percentile must be above 0, at most 100".to_owned());
-    }
-    Ok((percentile, units::time(latency)?))
 }

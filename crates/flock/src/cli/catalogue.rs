@@ -173,9 +173,10 @@ fn explain(loaded: &Loaded) -> String {
         facts.push(("delivered", rate(estimate.deliveries_per_sec)));
         facts.push(("payload", format!("{} at most", payload(estimate.payload_bytes_max))));
     }
-    if let Some(options) = laptop {
-        facts.push(("on a laptop", format!("flock run {} {options}", scenario.id)));
-    }
+    facts.push(match laptop {
+        Some(options) => ("on a laptop", format!("flock run {} {options}", scenario.id)),
+        None => ("command", format!("flock run {}", scenario.id)),
+    });
     for (name, value) in facts.into_iter().filter(|(_, value)| !value.is_empty()) {
         paragraph(&mut out, name, &value);
     }

@@ -4,12 +4,14 @@
 //! `quick` makes one of emqtt-bench's flags, `catalogue` lists and shows, `versus` sets brokers
 //! side by side, `matrix` runs one over the values of parameters, `commander` does what it is told
 //! over HTTP, `index` lists what is there, `consent` asks before load goes to a broker that nobody
-//! named, `progress` draws the line while a run goes on.
+//! named, `find` has the
+//! searches, `progress` draws the line while a run goes on.
 
 mod args;
 mod catalogue;
 mod commander;
 mod consent;
+mod find;
 mod index;
 mod matrix;
 mod progress;

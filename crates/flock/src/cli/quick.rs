@@ -394,6 +394,10 @@ fn variables(
         bench.credentials.is_none() || !text.contains("%u"),
         "`{text}`: %u needs --username, not --credentials"
     );
+    anyhow::ensure!(
+        !is_range(text),
+        "`{text}`: a range such as {{1..2}} is not supported: use %i, or a scenario file"
+    );
     let user = bench.username.as_deref().unwrap_or("");
     let mut source = Pattern::literal(text).source().replace("%u", Pattern::literal(user).source());
     let has_client = source.contains("%i") || source.contains("%c");
@@ -443,6 +447,14 @@ fn variables(
     let count =
         clients.checked_mul(each).ok_or_else(|| anyhow::anyhow!("`{text}`: too many topics"))?;
     Ok(Names { pattern, count, assign, order })
+}
+
+/// Whether a shell would have made several topics of it, without quotes.
+fn is_range(text: &str) -> bool {
+    let inner = text.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    let mut ranges = inner.filter_map(|(inner, _)| inner.split_once(".."));
+    ranges.any(|(from, to)| is_number(from) && is_number(to))
 }
 
 fn qos(value: u8) -> QoS {
@@ -643,6 +655,8 @@ mod tests {
             "pub -t x --log_to file",
             "pub -t x --quic",
             "pub -t x -m template://file",
+            "pub -t a/{1..2}",
+            "sub -t {01..20}/b",
         ] {
             assert!(scenario(line).is_err(), "{line}");
         }

@@ -19,13 +19,12 @@ use crate::export::Exporter;
 use crate::faults::EnsembleSpec;
 use crate::keep;
 use crate::prometheus::Endpoint;
-use crate::sizing::{Quest, connects_in_one_stage};
 use flock_measure::text;
-use flock_measure::{BrokerInfo, Outcome, Results, RunSet, Sought};
+use flock_measure::{BrokerInfo, Outcome, Results, RunSet};
 use flock_model::scenario::check::check;
 use flock_model::scenario::credentials::credentials;
 use flock_model::scenario::words::{parameters, payload_words};
-use flock_model::{Command, Length, Scenario, Search};
+use flock_model::{Command, Length, Scenario};
 use flock_report::expect::unmet;
 use flock_report::{Format, summary};
 
@@ -47,43 +46,10 @@ pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let mut overrides = args.changes.overrides();
     overrides.extend(payload.map(|it| ("payload".to_owned(), payload_words(it))));
     let origin = Origin { source: &loaded.source, overrides };
-    match quest(args, &scenario)? {
+    match args.find.quest(&scenario, args.changes.duration)? {
         Some(quest) => super::sizing::carry_out(&quest, &scenario, &origin, &args.lab),
         None => carry_out_all(&scenario, &origin, &args.lab, args.runs),
     }
-}
-
-/// The search for a size, if one is asked for.
-fn quest(args: &args::Run, scenario: &Scenario) -> anyhow::Result<Option<Quest>> {
-    let hold_us = args.changes.duration.unwrap_or(HOLD_US);
-    let (sought, bound, sizes) = match (args.find_connections, args.find_connect_rate) {
-        (Some(bound), _) => {
-            (Sought::Connections, bound, (args.connections_min, args.connections_max))
-        }
-        (None, Some(bound)) => (Sought::ConnectRate, bound, (args.rate_min, args.rate_max)),
-        (None, None) => return Ok(None),
-    };
-    anyhow::ensure!(
-        0 < sizes.0 && sizes.0 <= sizes.1,
-        "the search needs a smallest size from 1 to the largest, got {} to {}",
-        sizes.0,
-        sizes.1
-    );
-    anyhow::ensure!(
-        sought == Sought::Connections || connects_in_one_stage(scenario),
-        "--find-connect-rate needs a scenario whose clients connect in one stage, such as MB-B4"
-    );
-    Ok(Some(Quest {
-        sought,
-        percentile: bound.0,
-        latency_max_us: bound.1,
-        size_min: sizes.0,
-        size_max: sizes.1,
-        connects_per_sec: args.connect_rate,
-        ramp_us: args.rate_step,
-        hold_us,
-        precision: SEARCH_PRECISION,
-    }))
 }
 
 /// The scenario with the changes of the options.
@@ -91,27 +57,12 @@ fn prepared(mut scenario: Scenario, args: &args::Run) -> anyhow::Result<Scenario
     let (transport, tls) = (args.secure.transport(), args.secure.tls());
     scenario.aim(&args.broker, transport.as_ref(), tls.as_ref()).map_err(anyhow::Error::msg)?;
     scenario = changed(scenario, &args.changes);
-    if let Some(bound) = args.find_rate {
-        let rates = (args.rate_min, args.rate_max);
-        scenario.search = Some(search(bound, rates, args.rate_step)?);
-    }
+    scenario.search = args.find.rate_search()?.or(scenario.search);
     scenario.expect.metrics.extend(args.expect.iter().cloned());
     if let Some(file) = &args.credentials {
         equip(&mut scenario, file)?;
     }
     checked(scenario)
-}
-
-/// The search for the highest rate that keeps a percentile below a latency.
-pub(super) fn search(
-    (percentile, latency_max_us): (f64, u64),
-    (rate_min, rate_max): (u64, u64),
-    step_us: u64,
-) -> anyhow::Result<Search> {
-    anyhow::ensure!(rate_min <= rate_max, "--rate-min must not be above --rate-max");
-    let rate_min = rate_min.max(1);
-    let precision = SEARCH_PRECISION;
-    Ok(Search { percentile, latency_max_us, rate_min, rate_max, step_us, precision })
 }
 
 /// The scenario, if it can run.
@@ -445,8 +396,3 @@ pub(super) fn length_words(scenario: &Scenario) -> String {
         (true, _) => format!("takes {time}, plus steps that do not depend on time"),
     }
 }
-
-/// Of the connections of a search.
-const HOLD_US: u64 = 10_000_000;
-/// How far apart the rate that held and the one that did not may be, as a share.
-const SEARCH_PRECISION: f64 = 0.05;

@@ -18,7 +18,7 @@ use flock_measure::stats;
 use flock_measure::text;
 use flock_model::Scenario;
 use flock_model::scenario::check::check;
-use flock_report::versus::{self as report, Cell, Conduct};
+use flock_report::versus::{self as report, Cell, Conduct, Reports};
 
 pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     let scenarios = scenarios(args)?;
@@ -172,7 +172,11 @@ fn keep_comparisons(cells: &[Cell], conduct: &Conduct, args: &args::Versus) -> a
     scenarios.dedup();
     for scenario in scenarios {
         let of: Vec<&Cell> = cells.iter().filter(|cell| cell.scenario == scenario).collect();
-        let page = report::page(&of, conduct, &|cell| name(cell, "html"));
+        let reports = match args.single_file {
+            true => Reports::Inside,
+            false => Reports::Files(&|cell| name(cell, "html")),
+        };
+        let page = report::page(&of, conduct, reports);
         write(&format!("{scenario}.html"), &page)?;
     }
     write("comparison.md", &report::table(cells))?;

@@ -20,8 +20,9 @@ use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::get;
 
 use super::jobs::{Job, Jobs, Refusal, Stored, format_of, scenario_entry};
-use crate::cli::args::{Changes, RATE_MAX, RATE_MIN, RATE_STEP, bound, factor};
-use crate::cli::run::{changed, checked, search};
+use crate::cli::args::{Changes, factor};
+use crate::cli::find::{RATE_MAX, RATE_MIN, RATE_STEP, bound, search};
+use crate::cli::run::{changed, checked};
 use crate::http::{self, Problem};
 use flock_measure::threshold::Threshold;
 use flock_model::catalogue;
