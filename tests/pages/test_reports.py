@@ -7,7 +7,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/flock/examples"
 # A run, one with a fault, one at several QoS, one with phases, and the tables of reports.
-FOUND = [*EXAMPLES.glob("*.html"), *EXAMPLES.glob("reports/*.html")]
+FOUND = EXAMPLES.glob("**/*.html")
 PAGES = sorted(path.relative_to(EXAMPLES) for path in FOUND)
 
 # Labels that lie on each other, and those beyond the page.

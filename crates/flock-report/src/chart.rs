@@ -94,6 +94,16 @@ impl Unit {
             Self::Count => text::number(value),
         }
     }
+
+    /// As an axis has room for it: `1.50 M` for millions.
+    fn label(self, value: f64) -> String {
+        let millions = || format!("{} M", text::number(value / 1e6));
+        match self {
+            Self::PerSecond if value >= 1e6 => format!("{}/s", millions()),
+            Self::Count if value >= 1e6 => millions(),
+            _ => self.show(value),
+        }
+    }
 }
 
 impl Chart {
@@ -170,7 +180,7 @@ impl Chart {
     fn draw(&self, scales: &Scales, lines: &[Drawn<'_>]) -> Markup {
         let x = |at: f64| scales.x(at);
         let values = scales.y.ticks(step_of(scales.y.to, self.unit)).into_iter();
-        let values = values.map(|value| (scales.y(value), self.unit.show(value)));
+        let values = values.map(|value| (scales.y(value), self.unit.label(value)));
         let ticks = scales.x_ticks().into_iter().map(|(at, label)| (x(at), label));
         html! {
             (self.events.shades(TOP, x))
@@ -542,6 +552,13 @@ mod tests {
         for class in ["\"c0\"", "\"c1 over\"", "\"c2\"", "\"k1 over\""] {
             assert!(svg.contains(class), "{class}: {svg}");
         }
+    }
+
+    #[test]
+    fn millions_are_short_on_an_axis() {
+        let labels = [Unit::PerSecond, Unit::Count].map(|unit| unit.label(1_500_000.0));
+        assert_eq!(labels, ["1.50 M/s", "1.50 M"]);
+        assert_eq!(Unit::PerSecond.label(250_000.0), "250,000/s");
     }
 
     #[test]
