@@ -11,7 +11,7 @@ from chart import Panel
 from runs import Cell
 
 
-def second(at_secs=0, published=100, received=200):
+def second(at_secs=0, published=100, received=200, scheduled=100):
     return locals()
 
 
@@ -47,7 +47,7 @@ def run(broker="quelea", cost=10.0, **changes):
             "published": [0, 300, 0],
             "received": [0, 600, 0],
         },
-        "series": [second(published=0, received=0), second(), second(), second()],
+        "series": [second(published=0, received=0, scheduled=0), second(), second(), second()],
         "latencies": [
             {"kind": "connect", "summary": {"count": 9, "p50_us": 1, "p99_us": 1}},
             {"kind": "end_to_end", "summary": {"count": 5, "p50_us": 1500, "p99_us": 20000}},
