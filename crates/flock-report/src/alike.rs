@@ -7,17 +7,25 @@ use flock_measure::text::number;
 /// Something that runs have in common, or not.
 struct Condition {
     name: &'static str,
-    of: fn(&Results) -> String,
+    differs: Differs,
     /// Figures of runs that differ in it are of different things, and have no ratio.
     is_needed: bool,
 }
 
+/// When runs differ in it.
+enum Differs {
+    /// If the words are not the same.
+    Words(fn(&Results) -> String),
+    /// If the largest is more than so many times the smallest.
+    Amount(fn(&Results) -> f64, f64),
+}
+
 const fn needed(name: &'static str, of: fn(&Results) -> String) -> Condition {
-    Condition { name, of, is_needed: true }
+    Condition { name, differs: Differs::Words(of), is_needed: true }
 }
 
 const fn told(name: &'static str, of: fn(&Results) -> String) -> Condition {
-    Condition { name, of, is_needed: false }
+    Condition { name, differs: Differs::Words(of), is_needed: false }
 }
 
 const CONDITIONS: [Condition; 14] = [
@@ -28,7 +36,11 @@ const CONDITIONS: [Condition; 14] = [
     needed("closed and open loops", |r| r.scenario.closed_loop.to_string()),
     needed("machines", |r| format!("{} {}", r.machine.cpu, r.machine.cores)),
     needed("cores for the broker", |r| r.broker.cpus.clone().unwrap_or_default()),
-    needed("lengths of the measurement", measured_words),
+    Condition {
+        name: "lengths of the measurement",
+        differs: Differs::Amount(measured_secs, LENGTHS_APART_MAX),
+        is_needed: true,
+    },
     needed("numbers of clients", |r| r.scenario.clients.to_string()),
     told("versions or builds of flock", |r| r.tool.words()),
     needed("agents", |r| r.run.agents.len().to_string()),
@@ -49,19 +61,54 @@ pub(crate) fn unlike(all: &[&Results]) -> Vec<String> {
 }
 
 fn differs(condition: &Condition, all: &[&Results]) -> bool {
-    let mut all = all.iter().map(|results| (condition.of)(results));
-    let first = all.next();
-    all.any(|other| Some(other) != first)
+    match condition.differs {
+        Differs::Words(of) => {
+            let mut all = all.iter().map(|results| of(results));
+            let first = all.next();
+            all.any(|other| Some(other) != first)
+        }
+        Differs::Amount(of, apart_max) => {
+            let all = all.iter().map(|results| of(results));
+            let (least, most) =
+                all.fold((f64::INFINITY, 0.0_f64), |(low, high), it| (low.min(it), high.max(it)));
+            most > least * apart_max
+        }
+    }
 }
 
 fn words(condition: &Condition) -> String {
     format!("the runs differ in {}", condition.name)
 }
 
-/// How long figures were taken, without the seconds by which runs differ anyway.
-fn measured_words(results: &Results) -> String {
+/// How long figures were taken.
+fn measured_secs(results: &Results) -> f64 {
     let phases = results.phases.iter().filter(|phase| phase.measured);
-    let secs: f64 = phases.map(|phase| phase.to_secs - phase.from_secs).sum();
-    // A fifth apart is another length.
-    if secs > 0.0 { format!("{:.0}", secs.ln() / 1.2_f64.ln()) } else { String::new() }
+    phases.map(|phase| phase.to_secs - phase.from_secs).sum()
+}
+
+/// Runs of one command differ in length by less: the end of a stage is waited for.
+const LENGTHS_APART_MAX: f64 = 1.2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flock_measure::Phase;
+
+    fn lasting(secs: f64) -> Results {
+        let phase = Phase { from_secs: 0.0, to_secs: secs, measured: true, ..Phase::default() };
+        Results { phases: vec![phase], ..Results::default() }
+    }
+
+    #[test]
+    fn runs_of_one_length_are_alike_whatever_the_length() {
+        for tenths in 20..1_000 {
+            let secs = f64::from(tenths) / 10.0;
+            let (short, long) = (lasting(secs), lasting(secs * 1.1));
+            assert_eq!(unlike(&[&short, &long]), Vec::<String>::new(), "{secs} s");
+            let other = lasting(secs * 1.3);
+            let said = ["the runs differ in lengths of the measurement"];
+            assert_eq!(unlike(&[&short, &long, &other]), said, "{secs} s");
+        }
+        assert!(unlike(&[&lasting(0.0), &lasting(5.0)]).len() == 1);
+    }
 }
