@@ -42,17 +42,17 @@ pub fn search(
     };
     let mut hunt = Hunt::new(quest.size_min, quest.size_max, quest.precision);
     let mut last: Option<Results> = None;
-    let mut refusal = None;
+    let (mut refusal, mut is_stopped) = (None, false);
     while let Some(next) = hunt.next()
         && sizing.steps.len() < STEPS_MAX
     {
         let scenario = quest.scenario_of(base, next.rate);
         let step = match run(&scenario) {
             Ok(results) => {
-                let is_over = matches!(results.run.outcome, Outcome::Interrupted(_));
+                is_stopped = matches!(results.run.outcome, Outcome::Interrupted(_));
                 let step = quest.judged(next.rate, &scenario, &results);
                 last = Some(results);
-                if is_over {
+                if is_stopped {
                     break;
                 }
                 step
@@ -76,7 +76,8 @@ pub fn search(
     let found = hunt.found();
     (sizing.held, sizing.failed) = (found.held, found.failed);
     let at_end = |step: &&SizingStep| !step.held && Some(step.size) == sizing.failed;
-    sizing.limited_by_tool = sizing.steps.iter().filter(at_end).any(|step| step.by_tool);
+    let failed = sizing.steps.iter().filter(at_end);
+    sizing.limited_by_tool = engine::is_tool_the_limit(failed.map(|step| step.by_tool));
     let mut results = match (last, refusal) {
         (Some(results), _) => results,
         // The very first size is too much for this machine.
@@ -85,7 +86,13 @@ pub fn search(
     };
     if sizing.held.is_none() {
         let least = quest.sought.words(quest.size_min);
-        results.validity.reasons.push(format!("the smallest size of the search, {least}, failed"));
+        results.validity.reasons.push(if is_stopped {
+            "the search was stopped ahead of its end".to_owned()
+        } else if hunt.next().is_some() {
+            format!("no size was confirmed within {STEPS_MAX} runs: results vary too much")
+        } else {
+            format!("the smallest size of the search, {least}, failed")
+        });
         results.validity.valid = false;
     }
     results.sizing = Some(sizing);

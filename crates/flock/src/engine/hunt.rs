@@ -151,6 +151,13 @@ impl Hunt {
     }
 }
 
+/// Whether the tool, or its machine, was the limit: more of the steps that did not hold failed by it
+/// (`true`) than by the broker.
+pub(crate) fn is_tool_the_limit(failed_by_tool: impl Iterator<Item = bool>) -> bool {
+    let (by_tool, by_broker): (Vec<bool>, Vec<bool>) = failed_by_tool.partition(|by_tool| *by_tool);
+    by_tool.len() > by_broker.len()
+}
+
 /// Of three steps.
 const MAJORITY: u32 = 2;
 /// Disturbed steps of one rate that are done again; a rate at which the tool itself is at its end

@@ -39,6 +39,6 @@ mod wills;
 mod worker;
 
 pub use conductor::{DRAIN, Progress};
-pub(crate) use hunt::{Hunt, Outcome as Step};
+pub(crate) use hunt::{Hunt, Outcome as Step, is_tool_the_limit};
 pub use run::{BrokerAccess, Options, RunError, run, save};
 pub(crate) use valid::THREAD_CPU_MAX_PERCENT;

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::conductor::{Conductor, WARM_UP};
-use super::hunt::{Aim, Hunt, Outcome};
+use super::hunt::{Aim, Hunt, Outcome, is_tool_the_limit};
 use super::plan::Plan;
 use super::pool::{Counting, StagePace};
 use super::valid::LATENESS_MAX_US;
@@ -249,8 +249,7 @@ fn blurred(steps: &[RateStep], bound_us: u64) -> Option<(f64, f64)> {
 /// Whether it was rather the tool, or its machine, than the broker that ended the search at `rate`.
 fn is_limited_by_tool(steps: &[RateStep], rate: Option<f64>) -> bool {
     let failed = steps.iter().filter(|step| !step.held && Some(step.rate) == rate);
-    let (by_tool, by_broker): (Vec<_>, Vec<_>) = failed.partition(|step| step.by_tool);
-    by_tool.len() > by_broker.len()
+    is_tool_the_limit(failed.map(|step| step.by_tool))
 }
 
 /// So many messages that several lie beyond the percentile: with one or two there, it is luck.

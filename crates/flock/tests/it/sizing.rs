@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use flock::engine::{Options, RunError, preflight, run};
 use flock::sizing::{Quest, connects_in_one_stage, search};
 use flock::standin::{Mischief, StandIn};
@@ -95,6 +98,22 @@ fn a_broker_that_does_not_hold_the_smallest_size_gives_no_valid_result() {
     assert!(!results.validity.valid);
     let said = "the smallest size of the search, 100 connections, failed";
     assert!(results.validity.reasons.contains(&said.to_owned()), "{:?}", results.validity.reasons);
+}
+
+#[test]
+fn a_search_that_is_stopped_says_so_and_blames_no_size() {
+    let broker = StandIn::start(Mischief::default()).unwrap();
+    let mut runs = 0;
+    let run_one = |scenario: &Scenario| {
+        runs += 1;
+        let stop = Arc::new(AtomicBool::new(runs > 1));
+        Ok(run(scenario, Options { threads: Some(2), stop, ..Options::default() })?)
+    };
+    let results = search(&QUEST, &connections(&broker.address), run_one, |_| {}).unwrap();
+    let reasons = &results.validity.reasons;
+    assert!(reasons.contains(&"the search was stopped ahead of its end".to_owned()), "{reasons:?}");
+    assert!(!reasons.iter().any(|reason| reason.contains("smallest size")), "{reasons:?}");
+    assert_eq!(results.sizing.unwrap().steps.len(), 1);
 }
 
 #[test]
