@@ -61,18 +61,21 @@ impl Likeness {
         let ran = stated.scaled(results.scenario.scale).faster(speed);
         let changes = changes(results, &stated, is_changed);
         let is_other = !changes.is_empty();
-        let is_full_scale = !is_other && results.scenario.scale == 1.0 && speed == 1.0;
+        let is_search = results.rate_search.is_some() || results.sizing.is_some();
+        let is_full_scale =
+            !is_other && !is_search && results.scenario.scale == 1.0 && speed == 1.0;
         let (before, after) = (stated.estimate(), ran.estimate());
         let factor = |before: Option<f64>, after: Option<f64>| match is_full_scale {
             true => Some(1.0),
-            false if is_other || results.rate_search.is_some() => None,
+            false if is_other || is_search => None,
             false => Some(after? / before.filter(|rate| *rate > 0.0)?),
         };
         Self {
             published: factor(before.publishes_per_sec, after.publishes_per_sec),
             received: factor(before.deliveries_per_sec, after.deliveries_per_sec),
             clients: (!is_other).then_some(results.scenario.scale),
-            time: (!is_other && !overrides.contains_key("ramp")).then_some(1.0 / speed),
+            time: (!is_other && !is_search && !overrides.contains_key("ramp"))
+                .then_some(1.0 / speed),
             is_full_scale,
             differences: changes.into_iter().chain(lengths(results, &stated, speed)).collect(),
         }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::published::{Beside, HARDWARE_DIFFERS, published};
-use flock_measure::figures::{Figures, Verdict, verdicts};
+use flock_measure::figures::{Figures, Verdict, search_words, verdicts};
 use flock_measure::text::{self, bytes, count, micros, number, seconds};
 use flock_measure::{
     BrokerInfo, ClientLatency, Latency, LatencySummary, Limits, MachineInfo, Results, ScenarioInfo,
@@ -30,6 +30,9 @@ pub fn markdown(results: &Results) -> String {
     }
     for words in &results.validity.notes {
         let _ = writeln!(out, "- note: {words}");
+    }
+    for (name, words) in searches(results) {
+        let _ = writeln!(out, "- {name}: {words}");
     }
     out.push('\n');
     table(&mut out, &["Figure", "Value"], &headline_rows(&Figures::of(results)));
@@ -64,6 +67,14 @@ pub fn markdown(results: &Results) -> String {
         let _ = writeln!(out, "## {name}\n\n```text\n{}\n```\n", text.trim_end());
     }
     out
+}
+
+/// What the run looked for, and what it found.
+pub(super) fn searches(results: &Results) -> impl Iterator<Item = (&'static str, String)> {
+    let sizing = results.sizing.as_ref().map(|found| (found.sought.title(), found.words()));
+    let rate = results.rate_search.as_ref();
+    let rate = rate.map(|found| ("highest sustained rate", search_words(found)));
+    sizing.into_iter().chain(rate)
 }
 
 const AS_WRITTEN: &str = "The scenario file";

@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use flock_measure::figures::{
-    Figures, Verdict, headline, others_unknown_words, search_words, verdicts,
-};
+use super::markdown::searches;
+use flock_measure::figures::{Figures, Verdict, headline, others_unknown_words, verdicts};
 use flock_measure::text::{bytes, count, micros, number, seconds};
 use flock_measure::{ErrorCount, Results};
 
@@ -58,11 +57,8 @@ pub fn summary(results: &Results) -> String {
     if let Some(slope) = figures.memory_slope {
         line("memory slope", slope.words());
     }
-    if let Some(sizing) = &results.sizing {
-        line(sizing.sought.title(), sizing.words());
-    }
-    if let Some(search) = &results.rate_search {
-        line("highest sustained rate", search_words(search));
+    for (name, words) in searches(results) {
+        line(name, words);
     }
     for (is, words) in last {
         line(is.word(), words);
