@@ -1,6 +1,4 @@
-use codec::Property;
-
-use codec::{Connack, FilterBuf, Suback, SubscribeOptions};
+use codec::{Connack, FilterBuf, Property, Suback, SubscribeOptions};
 
 use super::*;
 
