@@ -155,35 +155,34 @@ impl Dimension {
         }
     }
 
-    /// What each unit that a limit may have stands for, and an example.
-    fn units(self) -> (&'static [(&'static str, f64)], &'static str) {
+    /// The units that a limit may have, in those of the results.
+    fn units(self) -> &'static [(&'static str, f64)] {
         match self {
-            Self::Time => (&TIMES, "a time with its unit, such as 10ms"),
-            Self::Micros => (&MICROS, "microseconds, or a time such as 10ms"),
-            Self::Seconds => (&SECONDS, "seconds, or a time such as 10s"),
-            Self::Bytes => (&SIZES, "a size such as 300MB"),
-            Self::Percent => (&[("", 1.0), ("%", 1.0)], "a percentage such as 75%"),
-            Self::PerSecond => (&[("", 1.0), ("/s", 1.0)], "a rate such as 40000/s"),
-            Self::Number => (&[("", 1.0)], "a number such as 40000"),
+            Self::Time | Self::Micros | Self::Seconds => &TIMES,
+            Self::Bytes => &SIZES,
+            Self::Percent => &[("%", 1.0)],
+            Self::PerSecond => &[("/s", 1.0)],
+            Self::Number => &[],
+        }
+    }
+
+    fn valid(self) -> &'static str {
+        match self {
+            Self::Time => "a time with its unit, such as 10ms",
+            Self::Micros => "microseconds, or a time such as 10ms",
+            Self::Seconds => "seconds, or a time such as 10s",
+            Self::Bytes => "a size such as 300MB",
+            Self::Percent => "a percentage such as 75%",
+            Self::PerSecond => "a rate such as 40000/s",
+            Self::Number => "a number such as 40000",
         }
     }
 }
 
+/// In microseconds.
 const TIMES: [(&str, f64); 6] =
     [("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6), ("h", 3_600e6), ("d", 86_400e6)];
-const MICROS: [(&str, f64); 7] =
-    [("", 1.0), ("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6), ("h", 3_600e6), ("d", 86_400e6)];
-const SECONDS: [(&str, f64); 7] = [
-    ("", 1.0),
-    ("us", 1e-6),
-    ("ms", 1e-3),
-    ("s", 1.0),
-    ("m", 60.0),
-    ("h", 3_600.0),
-    ("d", 86_400.0),
-];
-const SIZES: [(&str, f64); 8] = [
-    ("", 1.0),
+const SIZES: [(&str, f64); 7] = [
     ("B", 1.0),
     ("KB", 1e3),
     ("MB", 1e6),
@@ -193,16 +192,22 @@ const SIZES: [(&str, f64); 8] = [
     ("GiB", 1_073_741_824.0),
 ];
 
-/// A number with a unit of its dimension.
+/// A number with a unit of its dimension; without one only where the metric's name says it.
 fn quantity(text: &str, dimension: Dimension) -> Result<f64, String> {
-    let (units, example) = dimension.units();
-    let wrong = || format!("must be {example}, got `{text}`");
+    let wrong = || format!("must be {}, got `{text}`", dimension.valid());
     let split = text.find(|c: char| c.is_ascii_alphabetic() || c == '%' || c == '/');
     let (digits, unit) = text.split_at(split.unwrap_or(text.len()));
     let digits: String = digits.trim().chars().filter(|c| *c != '_' && *c != ',').collect();
     let value: f64 = digits.parse().map_err(|_| wrong())?;
-    let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(wrong)?;
-    Ok(value * factor)
+    let unit = unit.trim();
+    if unit.is_empty() {
+        return if dimension == Dimension::Time { Err(wrong()) } else { Ok(value) };
+    }
+    let (_, factor) = dimension.units().iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    Ok(match dimension {
+        Dimension::Seconds => value * factor / 1e6,
+        _ => value * factor,
+    })
 }
 
 fn is_known(metric: &str) -> bool {

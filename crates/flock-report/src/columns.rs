@@ -6,6 +6,7 @@ use maud::{Markup, html};
 use crate::chart::Unit;
 use crate::likeness::{Likeness, Scales, Theirs};
 use flock_measure::figures::{Figures, headline};
+use flock_measure::stats::Spread;
 use flock_measure::text::number;
 use flock_measure::{LatencyKind, LatencySummary, Results};
 use flock_model::scenario::Published;
@@ -76,6 +77,22 @@ impl Column {
         match (self.unit, cores) {
             (Unit::Percent, Some(cores)) => self.unit.show(value / cores),
             (unit, _) => unit.show(value),
+        }
+    }
+
+    /// The median of several runs, and their range below it.
+    pub(crate) fn cell_spread(&self, values: &[f64], cores: Option<f64>) -> Markup {
+        html! {
+            @if let Some(spread) = Spread::of(values) {
+                (self.show(spread.median, cores))
+                @if spread.least < spread.most {
+                    br;
+                    small {
+                        (self.show_end(spread.least, cores)) " to "
+                        (self.show_end(spread.most, cores))
+                    }
+                }
+            } @else { "–" }
         }
     }
 

@@ -7,7 +7,6 @@ use crate::columns::{self, Column, own_cores};
 use crate::matrix::Done;
 use crate::page::note;
 use crate::published::hardware_words;
-use flock_measure::stats::Spread;
 use flock_measure::{LatencyKind, Results};
 use flock_model::matrix::{Matrix, Table};
 use flock_model::scenario::{Part, Published};
@@ -195,18 +194,7 @@ fn own_cell(done: &Done, column: &Column, part: Option<Part>) -> Markup {
     };
     let values: Vec<f64> = done.shown().filter_map(value).collect();
     let cores = done.any().and_then(own_cores);
-    html! {
-        @if let Some(spread) = Spread::of(&values) {
-            (column.show(spread.median, cores))
-            @if spread.least < spread.most {
-                br;
-                small {
-                    (column.show_end(spread.least, cores)) " to "
-                    (column.show_end(spread.most, cores))
-                }
-            }
-        } @else { (NONE) }
-    }
+    column.cell_spread(&values, cores)
 }
 
 /// A figure of some of the messages; `None` where it is not known of them.

@@ -162,18 +162,7 @@ fn medians(name: &str, columns: &[&Column], all: &Rounds<'_>) -> Markup {
 
 fn median(column: &Column, rounds: &[&Cell]) -> Markup {
     let cores = rounds.iter().find_map(|cell| own_cores(cell.results.as_ref().ok()?));
-    html! {
-        @if let Some(spread) = Spread::of(&valid_values(column, rounds)) {
-            (column.show(spread.median, cores))
-            @if spread.least < spread.most {
-                br;
-                small {
-                    (column.show_end(spread.least, cores)) " to "
-                    (column.show_end(spread.most, cores))
-                }
-            }
-        } @else { "–" }
-    }
+    column.cell_spread(&valid_values(column, rounds), cores)
 }
 
 fn result_charts(all: &Rounds<'_>) -> impl Iterator<Item = Markup> {
