@@ -151,10 +151,10 @@ impl Hunt {
     }
 }
 
-/// Whether the tool, or its machine, was the limit: more of the steps that did not hold failed by it
-/// (`true`) than by the broker.
+/// Whether the tool, or its machine, was the limit: it failed more of the steps (`true`) than the
+/// broker did.
 pub(crate) fn is_tool_the_limit(failed_by_tool: impl Iterator<Item = bool>) -> bool {
-    let (by_tool, by_broker): (Vec<bool>, Vec<bool>) = failed_by_tool.partition(|by_tool| *by_tool);
+    let (by_tool, by_broker): (Vec<_>, Vec<_>) = failed_by_tool.partition(|by_tool| *by_tool);
     by_tool.len() > by_broker.len()
 }
 
