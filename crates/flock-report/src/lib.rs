@@ -23,6 +23,7 @@ pub mod noise;
 mod over_time;
 mod page;
 mod published;
+mod reports;
 mod summary;
 pub mod versus;
 
@@ -33,6 +34,7 @@ pub use markdown::markdown;
 pub use markdown::{clients_words, disclosure, machine_words, overrides_words, surroundings_words};
 pub use published::HARDWARE_DIFFERS;
 pub use published::published;
+pub use reports::Reports;
 pub use summary::summary;
 
 #[cfg(test)]

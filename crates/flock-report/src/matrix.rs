@@ -9,6 +9,7 @@ use crate::disclosure;
 use crate::form;
 use crate::likeness::Likeness;
 use crate::page::{self as parts, details, note, pairs};
+use crate::reports::Reports;
 use flock_measure::Results;
 use flock_measure::figures::Verdict;
 use flock_measure::stats::{Spread, median_interval};
@@ -22,7 +23,7 @@ pub struct Done {
     pub cell: Cell,
     /// Published for this very scenario.
     pub published: Vec<Published>,
-    /// Each run with the address of its report.
+    /// Each run with the name of its files.
     pub runs: Vec<Result<(Box<Results>, String), String>>,
 }
 
@@ -71,9 +72,9 @@ impl Done {
 }
 
 /// The page of a matrix.
-pub fn page(matrix: &Matrix, command: &[String], all: &[Done]) -> String {
-    let any = all.iter().flat_map(|done| &done.runs).find_map(|run| run.as_ref().ok());
-    let any = any.map(|(results, _)| &**results);
+pub fn page(matrix: &Matrix, command: &[String], all: &[Done], reports: Reports) -> String {
+    let runs = all.iter().flat_map(|done| &done.runs).filter_map(|run| run.as_ref().ok());
+    let any = runs.clone().next().map(|(results, _)| &**results);
     let body = html! {
         (header(matrix, any, all))
         (form::tables(matrix, all))
@@ -85,13 +86,14 @@ pub fn page(matrix: &Matrix, command: &[String], all: &[Done]) -> String {
             (curves(matrix, across, all))
         }
         h2 { "Runs" }
-        (run_rows(matrix, all))
+        (run_rows(matrix, all, reports))
         h2 { "Environment" }
         (pairs(&facts(matrix, command, any)))
         (details(
             "The broker's configuration",
             any.map_or("", |results| results.broker.config.as_str()),
         ))
+        (reports.part(runs.map(|(results, file)| (file.clone(), &**results))))
     };
     parts::page(&matrix.id, &body)
 }
@@ -205,7 +207,7 @@ fn bar(values: &[f64]) -> Option<(f64, f64)> {
     median_interval(values).or_else(range).filter(|_| values.len() > 1)
 }
 
-fn run_rows(matrix: &Matrix, all: &[Done]) -> Markup {
+fn run_rows(matrix: &Matrix, all: &[Done], reports: Reports) -> Markup {
     html! {
         div.scroll {
             table.rounds {
@@ -217,23 +219,23 @@ fn run_rows(matrix: &Matrix, all: &[Done]) -> Markup {
                         th.text { "Remarks" }
                     }
                 }
-                tbody { @for done in all { (rows_of(done)) } }
+                tbody { @for done in all { (rows_of(done, reports)) } }
             }
         }
     }
 }
 
 /// The runs of a combination, their median, and what was published for it.
-fn rows_of(done: &Done) -> Markup {
+fn rows_of(done: &Done, reports: Reports) -> Markup {
     let valid = format!("{} of {} runs valid", done.valid().count(), done.runs.len());
     let likeness = done.likeness().unwrap_or_default();
     html! {
         @for (n, run) in done.runs.iter().enumerate() {
             @let name = html! { (n + 1) };
             @match run {
-                Ok((results, link)) => (row(
+                Ok((results, file)) => (row(
                     done,
-                    &html! { a href=(link) { (name) } },
+                    &html! { a href=(reports.link(file)) { (name) } },
                     |figure| html! { (figure.show_ours(results).as_deref().unwrap_or(NONE)) },
                     &crate::versus::remarks(results),
                 )),
@@ -369,7 +371,7 @@ mod tests {
         let run = |shift: &f64| {
             let mut results = sample::results(*shift);
             results.validity.valid = valid;
-            Ok((Box::new(results), format!("{}-{}.html", values[0], values[1])))
+            Ok((Box::new(results), format!("{}-{}", values[0], values[1])))
         };
         Done {
             cell: Cell {
@@ -400,7 +402,7 @@ mod tests {
             average_ms: Some(4.0),
             ..Published::default()
         }];
-        let html = page(&matrix(), &["flock".into(), "matrix".into()], &all);
+        let html = page(&matrix(), &["flock".into(), "matrix".into()], &all, Reports::Files);
         for part in [
             "data-name=\"qos 0\"",
             "data-name=\"qos 1\"",
@@ -428,6 +430,19 @@ mod tests {
     }
 
     #[test]
+    fn a_single_file_has_the_report_of_each_run() {
+        let all = [done(["16B", "0"], &[1.0], true), done(["16B", "1"], &[2.0], false)];
+        let html = page(&matrix(), &[], &all, Reports::Inside);
+        for name in ["16B-0", "16B-1"] {
+            assert!(html.contains(&format!("href=\"#{name}\"")), "{name}");
+            assert!(html.contains(&format!("id=\"{name}\"")), "{name}");
+        }
+        // They are whole pages in an attribute, and nothing is loaded from elsewhere.
+        assert_eq!(html.matches("srcdoc=\"&lt;!DOCTYPE html&gt;").count(), 2);
+        assert!(!html.contains(".html\""));
+    }
+
+    #[test]
     fn figures_of_the_full_scale_are_drawn_scaled_or_not_at_all() {
         let mut small = done(["16B", "0"], &[1.0], true);
         let Ok((results, _)) = &mut small.runs[0] else { panic!("it ran") };
@@ -444,7 +459,7 @@ mod tests {
         for figure in [&columns::P50, &columns::CPU_AVERAGE, &columns::MEMORY_MAX] {
             assert!(!of(figure).contains("(published"), "{}", figure.title);
         }
-        let html = page(&matrix(), &[], &all);
+        let html = page(&matrix(), &[], &all, Reports::Files);
         assert!(html.contains("5,000/s<br><small>scaled from 50,000/s</small>"));
         assert!(html.contains("This run differs from the published one: scale 0.10."));
     }

@@ -5,7 +5,7 @@ mod page;
 mod strip;
 mod table;
 
-pub use page::{Reports, page};
+pub use page::page;
 pub(crate) use table::remarks;
 pub use table::{all_have_a_valid_round, table};
 
@@ -20,6 +20,13 @@ pub struct Cell {
     pub scenario: String,
     pub round: u32,
     pub results: Result<Box<Results>, String>,
+}
+
+impl Cell {
+    /// Of the files of the run, without their endings.
+    pub fn name(&self) -> String {
+        format!("{}-{}-{}", self.scenario, self.broker, self.round + 1)
+    }
 }
 
 /// How the whole was done, as far as no run knows it.

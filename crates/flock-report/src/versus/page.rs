@@ -15,6 +15,7 @@ use crate::columns::{self, Column, own_cores};
 use crate::likeness::Likeness;
 use crate::page::{self as parts, details, note, pairs};
 use crate::published::{Beside, HARDWARE_DIFFERS, published};
+use crate::reports::Reports;
 use crate::{clients_words, machine_words, overrides_words, percentile_points, surroundings_words};
 use flock_measure::figures::{Verdict, headline};
 use flock_measure::stats::{RUNS_MIN, Spread};
@@ -24,30 +25,8 @@ use flock_measure::{Due, Results};
 /// The runs of one scenario, by broker in the order of their first appearance.
 type Rounds<'a> = Vec<(&'a str, Vec<&'a Cell>)>;
 
-/// Where the reports of the rounds are.
-#[derive(Clone, Copy)]
-pub enum Reports<'a> {
-    /// In files of their own; the function gives the address.
-    Files(&'a dyn Fn(&Cell) -> String),
-    /// In the page itself, so that one file is all there is.
-    Inside,
-}
-
-impl Reports<'_> {
-    fn link(&self, cell: &Cell) -> String {
-        match self {
-            Self::Files(address) => address(cell),
-            Self::Inside => format!("#{}", anchor(cell)),
-        }
-    }
-}
-
-fn anchor(cell: &Cell) -> String {
-    format!("{}-{}", cell.broker, cell.round + 1)
-}
-
 /// The page of one scenario: `cells` are its runs.
-pub fn page(cells: &[&Cell], conduct: &Conduct, reports: Reports<'_>) -> String {
+pub fn page(cells: &[&Cell], conduct: &Conduct, reports: Reports) -> String {
     let any = cells.iter().find_map(|cell| cell.results.as_deref().ok());
     let scenario = cells.first().map_or("", |cell| cell.scenario.as_str());
     let of = |broker| cells.iter().filter(|cell| cell.broker == broker).copied().collect();
@@ -77,25 +56,11 @@ pub fn page(cells: &[&Cell], conduct: &Conduct, reports: Reports<'_>) -> String 
         @if let Some(results) = any { (conditions(results, conduct)) }
         h2 { "Brokers" }
         @for (name, rounds) in &all { (broker(name, rounds)) }
-        @if matches!(reports, Reports::Inside) { (inside(cells)) }
+        (reports.part(cells.iter().filter_map(|cell| {
+            Some((cell.name(), cell.results.as_deref().ok()?))
+        })))
     };
     parts::page(&format!("{scenario}: brokers side by side"), &body)
-}
-
-/// The report of each round, folded.
-fn inside(cells: &[&Cell]) -> Markup {
-    html! {
-        h2 { "Reports of the rounds" }
-        @for cell in cells {
-            @if let Ok(results) = &cell.results {
-                details {
-                    summary { (cell.broker) ", round " (cell.round + 1) }
-                    iframe.report id=(anchor(cell)) loading="lazy" title=(anchor(cell))
-                        srcdoc=(crate::html(results)) {}
-                }
-            }
-        }
-    }
 }
 
 fn header(scenario: &str, all: &Rounds<'_>, any: Option<&Results>, conduct: &Conduct) -> Markup {
@@ -277,7 +242,7 @@ fn percentiles(all: &Rounds<'_>) -> Markup {
 }
 
 /// Every round, with the way to its report.
-fn rounds_table(all: &Rounds<'_>, reports: Reports<'_>) -> Markup {
+fn rounds_table(all: &Rounds<'_>, reports: Reports) -> Markup {
     let columns: Vec<&&Column> = STRIPS.iter().filter(|column| is_shown(column, all)).collect();
     html! {
         div.scroll {
@@ -300,7 +265,7 @@ fn rounds_table(all: &Rounds<'_>, reports: Reports<'_>) -> Markup {
     }
 }
 
-fn round(cell: &Cell, columns: &[&&Column], reports: Reports<'_>) -> Markup {
+fn round(cell: &Cell, columns: &[&&Column], reports: Reports) -> Markup {
     let number = cell.round + 1;
     let shown = |column: &Column| column.show_ours(cell.results.as_ref().ok()?);
     html! {
@@ -308,7 +273,7 @@ fn round(cell: &Cell, columns: &[&&Column], reports: Reports<'_>) -> Markup {
             td { (cell.broker) }
             td.text {
                 @match &cell.results {
-                    Ok(_) => a href=(reports.link(cell)) { (number) },
+                    Ok(_) => a href=(reports.link(&cell.name())) { (number) },
                     Err(_) => (number),
                 }
             }
@@ -448,8 +413,7 @@ mod tests {
             load_cpus: "1-3".into(),
         };
         let cells: Vec<&Cell> = cells.iter().collect();
-        let address = |cell: &Cell| format!("{}-{}.html", cell.round, cell.broker);
-        let html = page(&cells, &conduct, Reports::Files(&address));
+        let html = page(&cells, &conduct, Reports::Files);
         for part in [
             "2026-11-21",
             "flock versus MB-B1",
@@ -457,7 +421,7 @@ mod tests {
             "kernel 6.1",
             "governor performance",
             "3 rounds of 60 s",
-            "<a href=\"1-a&lt;b.html\">2</a>",
+            "<a href=\"MB-B1-a&lt;b-2.html\">2</a>",
             "a&lt;b: 2 of 3 valid",
             "other: 0 of 1 valid",
             "did not start",
@@ -491,8 +455,11 @@ mod tests {
         let cells: Vec<&Cell> = cells.iter().collect();
         let html = page(&cells, &Conduct::default(), Reports::Inside);
         for (broker, round) in [("a&lt;b", 1), ("a&lt;b", 2), ("c", 1)] {
-            assert!(html.contains(&format!("href=\"#{broker}-{round}\"")), "{broker} {round}");
-            assert!(html.contains(&format!("id=\"{broker}-{round}\"")), "{broker} {round}");
+            assert!(
+                html.contains(&format!("href=\"#MB-B1-{broker}-{round}\"")),
+                "{broker} {round}"
+            );
+            assert!(html.contains(&format!("id=\"MB-B1-{broker}-{round}\"")), "{broker} {round}");
         }
         // They are whole pages in an attribute, and nothing is loaded from elsewhere.
         assert_eq!(html.matches("srcdoc=\"&lt;!DOCTYPE html&gt;").count(), 3);

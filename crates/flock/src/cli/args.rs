@@ -13,6 +13,7 @@ use flock_measure::threshold::Threshold;
 use flock_model::matrix::Axis;
 use flock_model::scenario::units;
 use flock_model::{Failover, Payload, Target, Tls, TlsVersion, Transport};
+use flock_report::Reports;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -634,9 +635,8 @@ pub(super) struct Versus {
     pub rounds: u32,
     #[command(flatten)]
     pub changes: Changes,
-    /// Include the report of each run in the page of its scenario, so that one file can be shared.
-    #[arg(long)]
-    pub single_file: bool,
+    #[command(flatten)]
+    pub single_file: SingleFile,
     /// Folder for results, reports and comparisons.
     #[arg(long, default_value = "results/versus", value_name = "FOLDER")]
     pub out: PathBuf,
@@ -664,9 +664,24 @@ pub(super) struct Matrix {
     #[command(flatten)]
     pub changes: Changes,
     #[command(flatten)]
+    pub single_file: SingleFile,
+    #[command(flatten)]
     pub secure: Secure,
     #[command(flatten)]
     pub lab: Lab,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct SingleFile {
+    /// Include the report of each run in the page, so that one file can be shared.
+    #[arg(long)]
+    single_file: bool,
+}
+
+impl SingleFile {
+    pub(super) fn reports(&self) -> Reports {
+        if self.single_file { Reports::Inside } else { Reports::Files }
+    }
 }
 
 #[derive(Debug, clap::Args)]

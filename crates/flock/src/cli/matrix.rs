@@ -78,7 +78,7 @@ pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
             let name = format!("{}-{}-{}", file_name(&matrix, args), n + 1, round + 1);
             let run = run_one(cell, loaded, args, &stop).and_then(|results| {
                 keep_all(&results, &args.lab.out.join(format!("{name}.json")))?;
-                Ok((Box::new(results), format!("{name}.html")))
+                Ok((Box::new(results), name))
             });
             if let Err(error) = &run {
                 note!("flock: {}", super::told(error));
@@ -154,7 +154,8 @@ fn run_one(
 
 fn keep_report(matrix: &Matrix, all: &[Done], args: &args::Matrix) -> anyhow::Result<()> {
     let command: Vec<String> = std::env::args().collect();
-    let page = report::page(matrix, &surroundings::without_passwords(&command), all);
+    let command = surroundings::without_passwords(&command);
+    let page = report::page(matrix, &command, all, args.single_file.reports());
     let path = args.lab.out.join(format!("{}.html", file_name(matrix, args)));
     for (path, text) in
         [(path.with_extension("csv"), report::csv(matrix, all)), (path.clone(), page)]

@@ -18,7 +18,7 @@ use flock_measure::stats;
 use flock_measure::text;
 use flock_model::Scenario;
 use flock_model::scenario::check::check;
-use flock_report::versus::{self as report, Cell, Conduct, Reports};
+use flock_report::versus::{self as report, Cell, Conduct};
 
 pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     let scenarios = scenarios(args)?;
@@ -153,12 +153,7 @@ fn brokers(args: &args::Versus) -> anyhow::Result<Vec<Description>> {
 
 fn keep_one(cell: &Cell, args: &args::Versus) -> anyhow::Result<()> {
     let Ok(results) = &cell.results else { return Ok(()) };
-    keep_all(results, &args.out.join(name(cell, "json")))
-}
-
-/// The file of a run, beside the comparison.
-fn name(cell: &Cell, ending: &str) -> String {
-    format!("{}-{}-{}.{ending}", cell.scenario, cell.broker, cell.round + 1)
+    keep_all(results, &args.out.join(format!("{}.json", cell.name())))
 }
 
 /// For each scenario a page with the brokers beside each other, and all tables as Markdown.
@@ -172,11 +167,7 @@ fn keep_comparisons(cells: &[Cell], conduct: &Conduct, args: &args::Versus) -> a
     scenarios.dedup();
     for scenario in scenarios {
         let of: Vec<&Cell> = cells.iter().filter(|cell| cell.scenario == scenario).collect();
-        let reports = match args.single_file {
-            true => Reports::Inside,
-            false => Reports::Files(&|cell| name(cell, "html")),
-        };
-        let page = report::page(&of, conduct, reports);
+        let page = report::page(&of, conduct, args.single_file.reports());
         write(&format!("{scenario}.html"), &page)?;
     }
     write("comparison.md", &report::table(cells))?;
