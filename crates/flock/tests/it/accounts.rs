@@ -5,20 +5,13 @@
 
 use crate::common;
 
-use common::{Draft, LASTING, Mosquitto, V5, publish, run_on, total};
+use common::{Draft, LASTING, Mosquitto, V5, completed_with, publish, run_on, total};
 use flock::engine::BrokerAccess;
 use flock::standin::{Mischief, StandIn};
 use flock_measure::figures::{Verdict, verdicts};
 use flock_measure::{Outcome, Results};
 use flock_model::Expect;
 use flock_report::expect::unmet;
-
-fn run_with(mischief: Mischief, text: &str) -> Results {
-    let broker = StandIn::start(mischief).unwrap();
-    let results = run_on(text, &broker.address, BrokerAccess::None);
-    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
-    results
-}
 
 /// What is not met though any number of duplicates is allowed.
 fn unmet_by_any(results: &Results) -> Vec<String> {
@@ -50,7 +43,8 @@ fn one_cut(qos: u8, shares: bool) -> String {
 fn one_connection_that_was_cut_excuses_no_second_copy_on_the_others() {
     for qos in 0..2 {
         let text = one_cut(qos, false);
-        let results = run_with(Mischief { duplicate_every: 10, ..Mischief::default() }, &text);
+        let results =
+            completed_with(Mischief { duplicate_every: 10, ..Mischief::default() }, &text);
         assert_eq!(results.totals.connections_cut, 1);
         let found = total(&results);
         assert_eq!((found.duplicated, found.duplicated_without_cause()), (20, 20), "QoS {qos}");
@@ -58,7 +52,7 @@ fn one_connection_that_was_cut_excuses_no_second_copy_on_the_others() {
         let told = verdicts(&results);
         let line = told.iter().find(|(_, words)| words.contains("20 duplicated without cause"));
         assert!(line.is_some_and(|(is, _)| *is == Verdict::Bad), "{told:?}");
-        let honest = run_with(Mischief::default(), &text);
+        let honest = completed_with(Mischief::default(), &text);
         assert_eq!((total(&honest).duplicated, unmet_by_any(&honest)), (0, Vec::new()));
     }
 }
@@ -68,14 +62,14 @@ fn a_connection_that_was_cut_excuses_no_repeat_at_qos_2_on_the_next() {
     // All come back, and have what is published then over one connection.
     let text = one_cut(2, false).replace("share = 0.1", "share = 1.0");
     let mischief = Mischief { repeat_every: 20, mark_dup_every: 20, ..Mischief::default() };
-    let found = total(&run_with(mischief, &text));
+    let found = total(&completed_with(mischief, &text));
     assert_eq!((found.duplicated, found.duplicated_without_cause()), (10, 10), "{found:?}");
 }
 
 #[test]
 fn one_member_that_was_cut_excuses_no_second_copy_in_its_group_at_another_time() {
     let text = one_cut(1, true);
-    let honest = run_with(Mischief::default(), &text);
+    let honest = completed_with(Mischief::default(), &text);
     assert_eq!((total(&honest).duplicated, unmet_by_any(&honest)), (0, Vec::new()));
     // To the same member, and to another, which another thread may run.
     for (mischief, copies) in [
@@ -83,7 +77,7 @@ fn one_member_that_was_cut_excuses_no_second_copy_in_its_group_at_another_time()
         // When copies at members on different threads came is not known.
         (Mischief { share_twice_every: 2, ..Mischief::default() }, 50),
     ] {
-        let found = total(&run_with(mischief, &text));
+        let found = total(&completed_with(mischief, &text));
         assert!(found.duplicated_without_cause() >= copies, "{found:?}");
     }
 }
@@ -155,7 +149,7 @@ fn as_group(text: &str) -> String {
 
 /// Of 400 messages, those that are owed for certain are lost and counted, and no others.
 fn is_owed(mischief: Mischief, text: &str, owed: std::ops::Range<u64>) {
-    let results = run_with(mischief, text);
+    let results = completed_with(mischief, text);
     let found = total(&results);
     assert!(owed.contains(&found.lost), "{found:?}");
     assert_eq!(found.lost + found.received + found.unjudged, 400, "{found:?}");

@@ -5,19 +5,12 @@
 
 use crate::common;
 
-use common::{Draft, Mosquitto, V5, publish, run_on, total};
+use common::{Draft, Mosquitto, V5, completed_with, publish, run_on, total};
 use flock::engine::BrokerAccess;
 use flock::standin::{Damage, Dup, Mischief, RetainedMischief, StandIn, Unavailable, WillMischief};
 use flock_measure::{Outcome, Results};
 use flock_model::Expect;
 use flock_report::expect::unmet;
-
-fn run_with(mischief: Mischief, text: &str) -> Results {
-    let broker = StandIn::start(mischief).unwrap();
-    let results = run_on(text, &broker.address, BrokerAccess::None);
-    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
-    results
-}
 
 /// What speaks against the run: what was expected otherwise, and what makes it invalid but for how
 /// busy the machine was.
@@ -29,12 +22,12 @@ fn against(results: &Results) -> Vec<String> {
 }
 
 fn is_told(mischief: Mischief, text: &str, words: &str) {
-    let told = against(&run_with(mischief, text));
+    let told = against(&completed_with(mischief, text));
     assert!(told.iter().any(|line| line.contains(words)), "{mischief:?}: {told:?}");
 }
 
 fn is_clean(text: &str) {
-    let results = run_with(Mischief::default(), text);
+    let results = completed_with(Mischief::default(), text);
     assert_eq!(against(&results), Vec::<String>::new());
     assert!(total(&results).received > 0);
     let broker = Mosquitto::start();
@@ -181,7 +174,7 @@ fn what_is_retained_is_owed_to_who_subscribes_later() {
         let text = retained(keys);
         is_clean(&text);
         let forgetful = Mischief { retained: RetainedMischief::Forgotten, ..Mischief::default() };
-        let latencies = run_with(forgetful, &text).latencies;
+        let latencies = completed_with(forgetful, &text).latencies;
         assert!(latencies.iter().all(|latency| latency.missing == 0), "{latencies:?}");
         for (retained, words) in [
             (RetainedMischief::Forgotten, "2 lost"),
@@ -205,18 +198,18 @@ fn who_asks_for_nothing_retained_gets_nothing() {
 #[test]
 fn what_a_connack_rules_out_is_not_sent_and_makes_the_run_invalid() {
     let no_qos = Mischief { claims_qos_0: true, ..Mischief::default() };
-    let results = run_with(no_qos, &pairs("qos = 1"));
+    let results = completed_with(no_qos, &pairs("qos = 1"));
     assert_eq!(results.totals.published_all(), 0);
     is_told(no_qos, &pairs("qos = 1"), "clients that could not finish their steps: 2");
     is_told(no_qos, &pairs("qos = 1"), "10 of 10 messages were due and not sent");
 
     let text = pairs("qos = 0").replace("payload = 16", "payload = 500");
     let small = Mischief { claims_packet_bytes_max: 400, ..Mischief::default() };
-    let results = run_with(small, &text);
+    let results = completed_with(small, &text);
     assert_eq!(results.totals.published_all(), 0);
     is_told(small, &text, "10 of 10 messages were due and not sent");
     let large = Mischief { claims_packet_bytes_max: 600, ..small };
-    assert_eq!(against(&run_with(large, &text)), Vec::<String>::new());
+    assert_eq!(against(&completed_with(large, &text)), Vec::<String>::new());
 }
 
 #[test]
@@ -234,7 +227,7 @@ fn more_in_flight_than_the_receive_maximum_breaks_the_protocol() {
     // for the first that is acknowledged.)
     is_told(Mischief::default(), &text, "protocol errors");
     let prompt = text.replace("ack_delay = \"200ms\", ", "");
-    assert_eq!(against(&run_with(Mischief::default(), &prompt)), Vec::<String>::new());
+    assert_eq!(against(&completed_with(Mischief::default(), &prompt)), Vec::<String>::new());
 }
 
 #[test]
@@ -289,7 +282,7 @@ fn what_is_younger_than_its_connection_was_not_sent_before() {
     let lying = Mischief { claims_sessions: true, mark_dup_every: 5, ..Mischief::default() };
     is_told(lying, &text, "2 marked DUP on first delivery");
     let honest = Mischief { claims_sessions: true, ..Mischief::default() };
-    assert_eq!(against(&run_with(honest, &text)), Vec::<String>::new());
+    assert_eq!(against(&completed_with(honest, &text)), Vec::<String>::new());
 }
 
 /// Two clients with a will, who leave so, and subscribers who stay for longer.
@@ -361,7 +354,7 @@ fn what_is_sent_again_says_so() {
         ..Mischief::default()
     };
     is_told(again(Dup::Unmarked), &text, "1 sent again without DUP");
-    let told = against(&run_with(again(Dup::Marked), &text));
+    let told = against(&completed_with(again(Dup::Marked), &text));
     assert!(!told.iter().any(|line| line.contains("DUP")), "{told:?}");
 }
 
@@ -399,14 +392,14 @@ fn what_a_connack_says_is_not_available_is_not_used() {
         (Unavailable::Identifiers, identified, "subscription identifiers"),
         (Unavailable::Retain, pairs("qos = 1, retain = true"), "retain"),
     ] {
-        let results = run_with(lacks(what), &text);
+        let results = completed_with(lacks(what), &text);
         let told = &results.errors[0];
         assert!(told.reason.contains(&format!("{name} ")), "{told:?}");
         assert_eq!((told.what.as_str(), told.count), ("program", 2));
         let asked = results.totals.subscribes_ok;
         assert_eq!(asked, if what == Unavailable::Retain { 2 } else { 0 }, "{what:?}");
         assert!(!results.validity.valid);
-        assert_eq!(against(&run_with(lacks(what), &plain)), Vec::<String>::new(), "{what:?}");
+        assert_eq!(against(&completed_with(lacks(what), &plain)), Vec::<String>::new(), "{what:?}");
     }
 }
 
@@ -430,9 +423,9 @@ fn a_session_that_had_ended_is_not_there_again() {
     is_told(again, &text, "2 protocol errors");
     is_clean(&text);
     // A broker may be a little late to see that a connection has ended.
-    assert_eq!(run_with(again, &coming_back("", "10ms")).integrity.breaches, 0);
+    assert_eq!(completed_with(again, &coming_back("", "10ms")).integrity.breaches, 0);
     let lasting = coming_back("session_expiry = \"1m\"", "6s");
-    assert_eq!(against(&run_with(again, &lasting)), Vec::<String>::new());
+    assert_eq!(against(&completed_with(again, &lasting)), Vec::<String>::new());
 }
 
 #[test]
@@ -440,7 +433,7 @@ fn a_session_that_is_gone_early_is_told_and_one_that_expired_as_announced_is_not
     let text = coming_back("session_expiry = \"1m\"", "2s");
     is_told(Mischief::default(), &text, "2 persistent sessions lost");
     let announced = Mischief { claims_expiry_secs: Some(1), ..Mischief::default() };
-    let results = run_with(announced, &text);
+    let results = completed_with(announced, &text);
     assert_eq!(against(&results), Vec::<String>::new());
     // Publishers connect once.
     let note = "6 connects got a shorter session expiry than asked for";
@@ -452,7 +445,7 @@ fn a_session_that_is_gone_early_is_told_and_one_that_expired_as_announced_is_not
 #[test]
 fn a_session_from_before_the_run_is_noted() {
     let found = Mischief { claims_sessions: true, ..Mischief::default() };
-    let results = run_with(found, &coming_back("session_expiry = \"1m\"", "10ms"));
+    let results = completed_with(found, &coming_back("session_expiry = \"1m\"", "10ms"));
     let note = "4 connects found a session from before the run";
     assert!(results.validity.notes.iter().any(|one| one == note), "{:?}", results.validity);
 }

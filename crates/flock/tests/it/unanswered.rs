@@ -4,17 +4,11 @@
 
 use crate::common;
 
-use common::{Draft, V5, run_on};
-use flock::engine::BrokerAccess;
-use flock::standin::{Mischief, StandIn};
+use common::{Draft, V5, run_with};
+use flock::standin::Mischief;
 use flock_measure::figures::Figures;
 use flock_measure::threshold::Threshold;
 use flock_measure::{LatencyKind, Outcome, Results, Second};
-
-fn run_with(mischief: Mischief, text: &str) -> Results {
-    let broker = StandIn::start(mischief).unwrap();
-    run_on(text, &broker.address, BrokerAccess::None)
-}
 
 const FIVE: &str = "qos = 1, rate = \"100/s\", count = 5, payload = 16";
 

@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use flock::engine::{BrokerAccess, Options, run};
 use flock::faults::{BrokerProcess, FaultError};
-use flock_measure::{IntegrityCount, Results};
+use flock::standin::{Mischief, StandIn};
+use flock_measure::{IntegrityCount, Outcome, Results};
 use flock_model::Scenario;
 use flock_model::scenario::{Choice, parse};
 
@@ -126,6 +127,19 @@ pub(crate) fn scenario(text: &str, address: &str) -> Scenario {
 pub(crate) fn run_on(text: &str, address: &str, broker: BrokerAccess) -> Results {
     let options = Options { threads: Some(2), broker, ..Options::default() };
     run(&scenario(text, address), options).unwrap()
+}
+
+/// Runs a scenario against a stand-in that does this wrong.
+pub(crate) fn run_with(mischief: Mischief, text: &str) -> Results {
+    let broker = StandIn::start(mischief).unwrap();
+    run_on(text, &broker.address, BrokerAccess::None)
+}
+
+/// The same, to the end of the plan.
+pub(crate) fn completed_with(mischief: Mischief, text: &str) -> Results {
+    let results = run_with(mischief, text);
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    results
 }
 
 pub(crate) fn total(results: &Results) -> IntegrityCount {
