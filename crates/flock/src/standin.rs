@@ -463,6 +463,11 @@ impl Broker {
     }
 
     fn on_publish(&mut self, at: usize, publish: &Publish<'_>) {
+        if !self.mischief.work_per_message.is_zero() {
+            // What is done goes out: a publisher that never pauses holds up nothing else.
+            self.flush();
+            std::thread::sleep(self.mischief.work_per_message);
+        }
         self.messages += 1;
         let refuse_every = self.mischief.refuse_every;
         if refuse_every > 0 && self.messages.is_multiple_of(refuse_every) {

@@ -28,6 +28,8 @@ pub struct Mischief {
     pub acknowledge_twice_every: u64,
     /// Keeps the last word of a QoS 2 exchange (PUBCOMP) to itself.
     pub uncompleted_every: u64,
+    /// Works for so long on each PUBLISH, and reads nothing meanwhile.
+    pub work_per_message: Duration,
     /// Delivers so many in a second, and drops what is over it.
     pub deliver_per_sec: u64,
     /// Holds a delivery back until after the next one to the same subscriber.

@@ -7,18 +7,13 @@ use crate::common;
 use std::time::Duration;
 
 use codec::{AckKind, QoS};
-use common::{pairs, run_on, total};
+use common::{pairs, run_on, run_with, total};
 use flock::engine::BrokerAccess;
 use flock::standin::{Damage, Mischief, StandIn};
 use flock_measure::figures::{Verdict, verdicts};
-use flock_measure::{LatencyKind, Outcome, Results};
+use flock_measure::{LatencyKind, Outcome};
 use flock_model::Expect;
 use flock_report::expect::unmet;
-
-fn run_with(mischief: Mischief, text: &str) -> Results {
-    let broker = StandIn::start(mischief).unwrap();
-    run_on(text, &broker.address, BrokerAccess::None)
-}
 
 /// Publishers with a topic each, and one group of as many members that shares them all.
 fn shared(clients: u64, count: u64, qos: u8) -> String {
@@ -513,6 +508,23 @@ fn what_a_rate_that_is_too_high_lost_is_not_held_against_those_below() {
     // Where nothing held, it was to lose some; the run as such lost nothing.
     assert!(found.missing_beyond > 0 && total(&results).lost > 0, "{found:#?}");
     assert_eq!(unmet(&Expect::default(), &results), Vec::<String>::new());
+}
+
+#[test]
+fn a_broker_that_reads_slowly_is_the_limit_of_a_search_and_flock_is_not() {
+    // A quarter of the rate. What the kernel does not buffer waits in flock until TCP takes it.
+    let work_per_message = Duration::from_millis(40);
+    let broker = StandIn::start(Mischief { work_per_message, ..Mischief::default() }).unwrap();
+    let keys = "latency_max = \"100ms\"\nrate_min = 100\nrate_max = 100";
+    let text = common::drained_for(common::searching(1, keys), "300ms")
+        .replace("payload = 16", "payload = \"256K\"")
+        .replace("step = \"500ms\"", "step = \"2s\"");
+    let results = run_on(&text, &broker.address, BrokerAccess::None);
+    let found = results.rate_search.unwrap();
+    // The broker adds a second and more to each step: no pause of the machine explains most of them.
+    assert!(found.steps.iter().all(|step| !step.held), "{found:#?}");
+    assert!(found.steps.iter().any(|step| step.published_per_sec < 80.0), "{found:#?}");
+    assert!(!found.limited_by_tool, "{found:#?}");
 }
 
 #[test]
