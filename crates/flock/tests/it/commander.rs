@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use common::{Agent, Mosquitto, pairs};
+use flock::standin::{Mischief, StandIn};
 use flock_measure::Results;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -333,6 +334,55 @@ fn the_highest_rate_is_looked_for() {
     assert_eq!((found.latency_percentile, found.latency_bound_us), (90.0, 500_000));
     assert_eq!(found.steps[0].rate, 300.0);
     assert!(found.steps.iter().all(|step| (300.0..=600.0).contains(&step.rate)), "{found:#?}");
+}
+
+#[test]
+fn the_most_connections_are_looked_for() {
+    let broker = StandIn::start(Mischief { connections_max: 30, ..Mischief::default() }).unwrap();
+    let commander = Commander::start("sizes", &["--broker", &broker.address]);
+    let wish = json!({
+        "scenario": "MB-B4", "find-connections": "p99=60s", "connections-min": 20,
+        "connections-max": 40, "connect-rate": 100, "duration": "100ms",
+    });
+    assert_eq!(commander.ask("POST", "/runs", &wish.to_string()).0, 201);
+    let run = commander.run_over("1");
+    assert_eq!(run["run-status"], "FINISHED", "{run}");
+    let (_, text) = commander.ask_text("GET", "/runs/1/results", "", "");
+    let sizing = serde_json::from_str::<Results>(&text).unwrap().sizing.unwrap();
+    assert_eq!((sizing.latency_percentile, sizing.latency_bound_us), (99.0, 60_000_000));
+    assert_eq!(sizing.steps[0].size, 20);
+    assert!(sizing.held <= Some(30) && sizing.failed > Some(30), "{sizing:#?}");
+}
+
+#[test]
+fn keys_of_searches_that_do_not_fit_are_refused() {
+    let commander = Commander::start("no-sizes", &[]);
+    for (body, words) in [
+        (json!({"find-connections": "1s"}), "find-connections: must be PERCENTILE=TIME"),
+        (json!({"find-connect-rate": "p0=1s"}), "find-connect-rate: the percentile"),
+        (json!({"connect-rate": 5}), "need find-connections"),
+        (json!({"find-connect-rate": "p99=1s", "connections-max": 5}), "need find-connections"),
+        (json!({"find-connections": "p99=1s", "rate-step": "1s"}), "need find-rate or find-conn"),
+        (json!({"find-connections": "p99=1s", "connect-rate": 0}), "connect-rate: must be at"),
+        (json!({"find-connections": "p99=1s", "find-rate": "p99=1s"}), "use one of find-rate"),
+        (json!({"find-connections": "p99=1s", "runs": 2}), "runs: not possible with"),
+        (
+            json!({"find-connections": "p99=1s", "connections-min": 9, "connections-max": 8}),
+            "from 1 to the largest, got 9 to 8",
+        ),
+        (
+            json!({"scenario": "HM-R2000", "find-connect-rate": "p99=1s"}),
+            "a scenario whose clients connect in one stage",
+        ),
+    ] {
+        let mut wish = body;
+        if wish["scenario"].is_null() {
+            wish["scenario"] = json!("MB-B4");
+        }
+        let (status, told) = commander.ask("POST", "/runs", &wish.to_string());
+        assert_eq!(status, 400, "{wish}: {told}");
+        assert!(told["detail"].as_str().unwrap().contains(words), "{wish}: {told}");
+    }
 }
 
 #[test]

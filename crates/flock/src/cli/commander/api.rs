@@ -21,13 +21,15 @@ use web::axum::routing::get;
 
 use super::jobs::{Job, Jobs, Refusal, Stored, format_of, scenario_entry};
 use crate::cli::args::{Changes, factor};
-use crate::cli::find::{RATE_MAX, RATE_MIN, RATE_STEP, bound, search};
+use crate::cli::find::{
+    CONNECT_RATE, CONNECTIONS_MAX, CONNECTIONS_MIN, Find, RATE_MAX, RATE_MIN, RATE_STEP, bound,
+};
 use crate::cli::run::{changed, checked};
 use crate::http::{self, Problem};
 use flock_measure::threshold::Threshold;
 use flock_model::catalogue;
 use flock_model::scenario::{Choice, Loaded, ScenarioError, parse_any, units};
-use flock_model::{Payload, Search, Target};
+use flock_model::{Payload, Target};
 
 /// All that can be asked, by whoever may ask.
 pub(super) fn router(jobs: Arc<Jobs>, token: Option<String>) -> Router {
@@ -275,13 +277,16 @@ fn job(jobs: &Jobs, wishes: Wishes) -> Result<Job, Problem> {
     let (transport, tls) = (jobs.secure.transport(), jobs.secure.tls());
     scenario.aim(&broker, transport.as_ref(), tls.as_ref()).map_err(bad)?;
     let mut scenario = changed(scenario, &changes);
-    scenario.search = wishes.search().map_err(bad)?.or(scenario.search);
+    let find = wishes.find().map_err(bad)?;
+    let wrong = |error: anyhow::Error| bad(error.to_string());
+    scenario.search = find.rate_search().map_err(wrong)?.or(scenario.search);
     for limit in &wishes.expect {
         scenario.expect.metrics.push(Threshold::parse(limit).map_err(bad)?);
     }
-    let scenario = checked(scenario).map_err(|error| bad(error.to_string()))?;
+    let scenario = checked(scenario).map_err(wrong)?;
+    let quest = find.quest(&scenario, changes.duration).map_err(wrong)?;
     let overrides = changes.overrides();
-    Ok(Job { scenario_id, format, scenario, source: loaded.source, overrides, runs })
+    Ok(Job { scenario_id, format, scenario, source: loaded.source, overrides, runs, quest })
 }
 
 /// The number of a scenario that was handed in, the format of its text, and the scenario.
@@ -340,6 +345,11 @@ struct Wishes {
     rate_min: Option<u64>,
     rate_max: Option<u64>,
     rate_step: Option<String>,
+    find_connections: Option<String>,
+    find_connect_rate: Option<String>,
+    connections_min: Option<u64>,
+    connections_max: Option<u64>,
+    connect_rate: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -359,20 +369,46 @@ impl Wishes {
         self.set.iter().map(|(name, value)| (name.clone(), plain(value))).collect()
     }
 
-    /// The search for a rate, if one is asked for.
-    fn search(&self) -> Result<Option<Search>, String> {
-        let Some(text) = &self.find_rate else {
-            let keys = [self.rate_min.is_some(), self.rate_max.is_some(), self.rate_step.is_some()];
-            return match keys.contains(&true) {
-                true => Err("rate-min, rate-max and rate-step need find-rate".to_owned()),
-                false => Ok(None),
-            };
+    /// The searches that are asked for, one at most.
+    fn find(&self) -> Result<Find, String> {
+        let searches = [&self.find_rate, &self.find_connections, &self.find_connect_rate];
+        if searches.iter().filter(|search| search.is_some()).count() > 1 {
+            return Err("use one of find-rate, find-connections and find-connect-rate".to_owned());
+        }
+        let is_size = self.find_connections.is_some() || self.find_connect_rate.is_some();
+        if is_size && self.runs.is_some() {
+            return Err("runs: not possible with find-connections or find-connect-rate".to_owned());
+        }
+        let rates = [self.rate_min.is_some(), self.rate_max.is_some(), self.rate_step.is_some()];
+        let has_rate = self.find_rate.is_some() || self.find_connect_rate.is_some();
+        if rates.contains(&true) && !has_rate {
+            let keys = "rate-min, rate-max and rate-step";
+            return Err(format!("{keys} need find-rate or find-connect-rate"));
+        }
+        let sizes = [self.connections_min, self.connections_max, self.connect_rate];
+        if sizes.iter().any(Option::is_some) && self.find_connections.is_none() {
+            let keys = "connections-min, connections-max and connect-rate";
+            return Err(format!("{keys} need find-connections"));
+        }
+        if self.connect_rate == Some(0) {
+            return Err("connect-rate: must be at least 1, got 0".to_owned());
+        }
+        let limit = |key: &str, text: &Option<String>| {
+            let bound = text.as_deref().map(bound).transpose();
+            bound.map_err(|error| format!("{key}: {error}"))
         };
-        let bound = bound(text).map_err(|error| format!("find-rate: {error}"))?;
-        let rates = (self.rate_min.unwrap_or(RATE_MIN), self.rate_max.unwrap_or(RATE_MAX));
         let step = self.rate_step.as_deref().unwrap_or(RATE_STEP);
-        let step_us = units::time(step).map_err(|error| format!("rate-step: {error}"))?;
-        search(bound, rates, step_us).map(Some).map_err(|error| error.to_string())
+        Ok(Find {
+            find_rate: limit("find-rate", &self.find_rate)?,
+            find_connections: limit("find-connections", &self.find_connections)?,
+            find_connect_rate: limit("find-connect-rate", &self.find_connect_rate)?,
+            rate_min: self.rate_min.unwrap_or(RATE_MIN),
+            rate_max: self.rate_max.unwrap_or(RATE_MAX),
+            rate_step: units::time(step).map_err(|error| format!("rate-step: {error}"))?,
+            connections_min: self.connections_min.unwrap_or(CONNECTIONS_MIN),
+            connections_max: self.connections_max.unwrap_or(CONNECTIONS_MAX),
+            connect_rate: self.connect_rate.unwrap_or(CONNECT_RATE),
+        })
     }
 
     fn changes(&self) -> Result<Changes, String> {

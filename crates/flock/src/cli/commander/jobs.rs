@@ -17,6 +17,7 @@ use crate::engine::{self, Options, Progress};
 use crate::export::Exporter;
 use crate::keep;
 use crate::prometheus::Live;
+use crate::sizing::{Quest, search};
 use flock_measure::{AgentInfo, Outcome, Results, RunSet};
 use flock_model::{Payload, Scenario, Target};
 use flock_report::expect::unmet;
@@ -63,6 +64,8 @@ pub(super) struct Job {
     pub(super) overrides: BTreeMap<String, String>,
     /// How often.
     pub(super) runs: u32,
+    /// A size to look for.
+    pub(super) quest: Option<Quest>,
 }
 
 struct Run {
@@ -341,16 +344,22 @@ impl Jobs {
         let mut pushed = exporters(scenario, &self.lab)?;
         self.live.clear();
         let origin = Origin { source: &job.source, overrides: job.overrides.clone() };
-        let options = Options {
-            on_progress: Some(Box::new(|progress| {
-                // Whoever sees the run under way finds its metrics.
-                self.live.update(progress);
-                self.note(id, progress);
-                pushed.iter_mut().for_each(|exporter| exporter.update(progress));
-            })),
-            ..options(scenario, &origin, &self.lab, stop)?
+        let mut run = |scenario: &Scenario| {
+            let options = Options {
+                on_progress: Some(Box::new(|progress| {
+                    // Whoever sees the run under way finds its metrics.
+                    self.live.update(progress);
+                    self.note(id, progress);
+                    pushed.iter_mut().for_each(|exporter| exporter.update(progress));
+                })),
+                ..options(scenario, &origin, &self.lab, Arc::clone(&stop))?
+            };
+            anyhow::Ok(engine::run(scenario, options)?)
         };
-        let mut results = engine::run(scenario, options)?;
+        let mut results = match &job.quest {
+            Some(quest) => search(quest, scenario, &mut run, |_| {})?,
+            None => run(scenario)?,
+        };
         results.run.set = (!is_one).then_some(set);
         for told in pushed.into_iter().filter_map(Exporter::finish) {
             note!("flock: run {id}: {told}");
