@@ -521,7 +521,7 @@ fn a_broker_that_reads_slowly_is_the_limit_of_a_search_and_flock_is_not() {
         .replace("step = \"500ms\"", "step = \"2s\"");
     let results = run_on(&text, &broker.address, BrokerAccess::None);
     let found = results.rate_search.unwrap();
-    // The broker adds a second and more to each step: no pause of the machine explains most of them.
+    // The broker adds a second and more to each step: no pause of the machine explains most of it.
     assert!(found.steps.iter().all(|step| !step.held), "{found:#?}");
     assert!(found.steps.iter().any(|step| step.published_per_sec < 80.0), "{found:#?}");
     assert!(!found.limited_by_tool, "{found:#?}");
