@@ -378,10 +378,20 @@ fn sample_one(pid: u32) -> Option<One> {
     let sample = HostSample {
         memory_bytes: resident_bytes(pid),
         threads: number(17)? as u32,
-        descriptors: fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |d| d.count() as u64),
+        descriptors: open_files(pid).unwrap_or(0),
         ..HostSample::default()
     };
     Some(One { sample, own_secs: ticks(11)? + ticks(12)?, children_secs: ticks(13)? + ticks(14)? })
+}
+
+/// Since Linux 6.2 the size of the directory. A list of 2,000 entries takes 2 ms, in which a thread
+/// of the load or of the broker may wait.
+fn open_files(pid: u32) -> Option<u64> {
+    let directory = format!("/proc/{pid}/fd");
+    match fs::metadata(&directory).ok()?.len() {
+        0 => Some(fs::read_dir(directory).ok()?.count() as u64),
+        count => Some(count),
+    }
 }
 
 fn resident_bytes(pid: u32) -> Option<u64> {
@@ -443,9 +453,12 @@ mod tests {
 
     #[test]
     fn our_own_process_can_be_watched() {
+        let files: Vec<_> = (0..50).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         let mut sampler = Sampler::of_process(std::process::id());
         let sample = sampler.sample(1.0).unwrap();
-        assert!(sample.memory_bytes > Some(0) && sample.threads > 0 && sample.descriptors > 0);
+        assert!(sample.memory_bytes > Some(0) && sample.threads > 0);
+        // Other tests of this process open files meanwhile.
+        assert!((files.len() as u64..10_000).contains(&sample.descriptors), "{sample:?}");
         assert!(machine().memory_bytes > 0);
     }
 
