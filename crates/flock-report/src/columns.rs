@@ -1,10 +1,9 @@
 //! The figures that tables and curves show, ours and those that were published for the same
 //! scenario: each is defined once for all pages.
 
-use maud::{Markup, html};
-
 use crate::chart::Unit;
 use crate::likeness::{Likeness, Scales, Theirs};
+use crate::table::Cell;
 use flock_measure::figures::{Figures, headline};
 use flock_measure::stats::Spread;
 use flock_measure::text::number;
@@ -58,7 +57,7 @@ pub(crate) struct Column {
     pub unit: Unit,
     pub scales: Scales,
     pub ours: fn(&Results) -> Option<f64>,
-    theirs: fn(&Published) -> Option<f64>,
+    published: fn(&Published) -> Option<f64>,
 }
 
 impl Column {
@@ -80,54 +79,43 @@ impl Column {
         }
     }
 
-    /// The median of several runs, and their range below it.
-    pub(crate) fn cell_spread(&self, values: &[f64], cores: Option<f64>) -> Markup {
-        html! {
-            @if let Some(spread) = Spread::of(values) {
-                (self.show(spread.median, cores))
-                @if spread.least < spread.most {
-                    br;
-                    small {
-                        (self.show_end(spread.least, cores)) " to "
-                        (self.show_end(spread.most, cores))
-                    }
-                }
-            } @else { "–" }
-        }
+    pub(crate) fn is_latency(&self) -> bool {
+        self.unit == Unit::Micros
     }
 
-    pub(crate) fn show_ours(&self, results: &Results) -> Option<String> {
-        Some(self.show((self.ours)(results)?, own_cores(results)))
+    pub(crate) fn values(&self, runs: &[&Results]) -> Vec<f64> {
+        runs.iter().filter_map(|results| (self.ours)(results)).collect()
+    }
+
+    /// The median of several runs, and their range.
+    pub(crate) fn spread(&self, runs: &[&Results]) -> Cell {
+        let cores = runs.iter().find_map(|results| own_cores(results));
+        self.spread_of(&self.values(runs), cores)
+    }
+
+    pub(crate) fn spread_of(&self, values: &[f64], cores: Option<f64>) -> Cell {
+        let Some(Spread { median, least, most, .. }) = Spread::of(values) else {
+            return Cell::none();
+        };
+        let range = (least < most).then_some((least, most));
+        Cell::with(self.show(median, cores), self.show_range(range, cores))
+    }
+
+    pub(crate) fn show_range(&self, range: Option<(f64, f64)>, cores: Option<f64>) -> String {
+        let show = |end| self.show_end(end, cores);
+        range.map_or(String::new(), |(low, high)| format!("{} to {}", show(low), show(high)))
     }
 
     pub(crate) fn was_published(&self, published: &Published) -> bool {
-        (self.theirs)(published).is_some()
+        (self.published)(published).is_some()
     }
 
     /// With what has to be said of its scale.
-    pub(crate) fn show_theirs(&self, published: &Published, likeness: &Likeness) -> Option<String> {
-        let theirs = self.beside(published, likeness)?;
+    pub(crate) fn theirs(&self, published: &Published, likeness: &Likeness) -> Cell {
         let show = |value| self.show(value, published.vcpus);
-        Some(match theirs.remark(show).as_str() {
-            "" => show(theirs.value()),
-            remark => format!("{} ({remark})", show(theirs.value())),
-        })
-    }
-
-    /// The same as a cell, with what has to be said below the figure.
-    pub(crate) fn cell_theirs(&self, published: &Published, likeness: &Likeness) -> Markup {
-        let words = self.beside(published, likeness).map(|theirs| {
-            let show = |value| self.show(value, published.vcpus);
-            (show(theirs.value()), theirs.remark(show))
-        });
-        html! {
-            @match words {
-                Some((value, remark)) => {
-                    (value)
-                    @if !remark.is_empty() { br; small { (remark) } }
-                }
-                None => "–",
-            }
+        match self.beside(published, likeness) {
+            Some(theirs) => Cell::with(show(theirs.value()), theirs.remark(show)),
+            None => Cell::none(),
         }
     }
 
@@ -140,7 +128,7 @@ impl Column {
     }
 
     fn beside(&self, published: &Published, likeness: &Likeness) -> Option<Theirs> {
-        Some(likeness.theirs(self.scales, (self.theirs)(published)?))
+        Some(likeness.theirs(self.scales, (self.published)(published)?))
     }
 }
 
@@ -153,9 +141,9 @@ const fn column(
     unit: Unit,
     scales: Scales,
     ours: fn(&Results) -> Option<f64>,
-    theirs: fn(&Published) -> Option<f64>,
+    published: fn(&Published) -> Option<f64>,
 ) -> Column {
-    Column { key, title, name, unit, scales, ours, theirs }
+    Column { key, title, name, unit, scales, ours, published }
 }
 
 /// A latency: published in milliseconds, never scaled.

@@ -1,413 +1,200 @@
-//! Runs side by side: a table with ratios to the first run, as text, Markdown or HTML with charts.
+//! Runs, or sets of repeated runs, side by side: a table with ratios to the first, as text,
+//! Markdown or HTML with charts.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use maud::{Markup, html as markup};
+use maud::html as markup;
 
-use crate::alike::{differences, unlike};
+use crate::alike::differences;
 use crate::chart::{Chart, Line, Unit};
-use crate::drawing::{self, COLOURS};
-use crate::page::{self as parts, note, table};
-use crate::percentile_points;
-use flock_measure::figures::{Figures, Verdict, headline, verdicts};
-use flock_measure::text::{self, bytes, count, micros, number};
-use flock_measure::{Due, HostSample, LatencyKind, Results};
+use crate::columns::{self, Column};
+use crate::page::{self as parts, note};
+use crate::sides::{self, RATIOS_NOTE, Side, obstacles};
+use crate::table::{Cell, Table};
+use flock_measure::figures::{Verdict, headline, verdicts};
+use flock_measure::stats::Spread;
+use flock_measure::text::{self, number};
+use flock_measure::{Due, HostSample, Results};
 
-/// A run and what it is called in the comparison.
-#[derive(Clone, Debug)]
-pub struct Run {
-    pub name: String,
-    pub results: Results,
-}
-
-impl Run {
-    /// Named after the broker, and the scenario where they differ; a number keeps equal names
-    /// apart.
-    pub fn name_all(all: Vec<Results>) -> Vec<Self> {
-        let one_scenario = all.windows(2).all(|pair| pair[0].scenario.id == pair[1].scenario.id);
-        let mut runs: Vec<Self> = Vec::new();
-        for results in all {
-            let broker = format!("{} {}", results.broker.name, results.broker.version);
+impl<'a> Side<'a> {
+    /// One for each set, named after the broker, and the scenario where they differ; a number keeps
+    /// equal names apart.
+    pub fn each(sets: &'a [Vec<Results>]) -> Vec<Self> {
+        let firsts = || sets.iter().filter_map(|set| set.first());
+        let one_scenario =
+            firsts().zip(firsts().skip(1)).all(|(a, b)| a.scenario.id == b.scenario.id);
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        let side = |set: &'a Vec<Results>| {
+            let first = set.first()?;
+            let broker = format!("{} {}", first.broker.name, first.broker.version);
             let mut name = match broker.trim() {
-                "" => results.broker.addresses.join(", "),
+                "" => first.broker.addresses.join(", "),
                 broker => broker.to_owned(),
             };
             if !one_scenario {
-                let _ = write!(name, ", {}", results.scenario.id);
+                name += &format!(", {}", first.scenario.id);
             }
-            let same = runs
-                .iter()
-                .filter(|run| {
-                    run.results.broker == results.broker
-                        && run.results.scenario.id == results.scenario.id
-                })
-                .count();
-            if same > 0 {
-                let _ = write!(name, " ({})", same + 1);
+            let same = seen.entry(name.clone()).or_default();
+            *same += 1;
+            if *same > 1 {
+                name += &format!(" ({same})");
             }
-            runs.push(Self { name, results });
-        }
-        runs
+            Some(Self { name, runs: set.iter().collect(), begun: set.len() })
+        };
+        sets.iter().filter_map(side).collect()
     }
 }
 
-/// One line of the comparison: its name, how to read it out of the figures, how to write it, and
-/// whether a ratio to the first run says something.
-type Row = (&'static str, fn(&Figures) -> Option<f64>, fn(f64) -> String, bool);
-
-const ROWS: [Row; 10] = [
-    ("published per second", |f| f.published_per_sec, number, true),
-    ("received per second", |f| f.received_per_sec, number, true),
-    ("CPU us per message", |f| f.cpu_us_per_message, number, true),
-    ("CPU, cores on average", |f| f.cpu_average_percent.map(|p| p / 100.0), number, true),
-    ("memory, at most", |f| f.memory_max_bytes, bytes, true),
-    ("memory per connection", |f| f.memory_per_connection_bytes, bytes, true),
-    ("connections, at most", |f| Some(f.connections_max as f64), number, false),
-    ("lost", |f| Some(f.lost as f64), number, false),
-    ("duplicated", |f| Some(f.duplicated as f64), number, false),
-    ("out of order", |f| Some(f.reordered as f64), number, false),
-];
-
-/// What is told of each kind of latency: a percentile of all that was due, or what only those have
-/// that came.
-enum OfLatency {
-    At(f64),
-    Average,
-    Maximum,
-}
-
-impl OfLatency {
-    fn of(&self, due: &Due) -> Option<f64> {
-        let summary = || due.histogram.summary();
-        let came = !due.histogram.is_empty();
-        match self {
-            Self::At(percentile) => due.micros_at(*percentile).map(|us| us as f64),
-            Self::Average => came.then(|| summary().average_us),
-            Self::Maximum => came.then(|| summary().max_us as f64),
+/// Results in the sets that they say they belong to, others each alone; in the order in which they
+/// first appear.
+pub fn in_sets(all: Vec<Results>) -> Vec<Vec<Results>> {
+    let mut sets: Vec<Vec<Results>> = Vec::new();
+    for results in all {
+        let of = |results: &Results| results.run.set.as_ref().map(|set| set.id.clone());
+        let id = of(&results);
+        match sets.iter_mut().find(|set| id.is_some() && of(&set[0]) == id) {
+            Some(set) => set.push(results),
+            None => sets.push(vec![results]),
         }
     }
+    sets
 }
 
-const LATENCY_ROWS: [(&str, OfLatency); 7] = [
-    ("average", OfLatency::Average),
-    ("p50", OfLatency::At(50.0)),
-    ("p75", OfLatency::At(75.0)),
-    ("p90", OfLatency::At(90.0)),
-    ("p95", OfLatency::At(95.0)),
-    ("p99", OfLatency::At(99.0)),
-    ("maximum", OfLatency::Maximum),
-];
-
-/// The kinds of latency that stand for one of the runs. A connect is not to be divided by an
-/// acknowledgement, so that each has rows of its own.
-fn kinds(runs: &[Run]) -> Vec<LatencyKind> {
-    let mut kinds = Vec::new();
-    for run in runs {
-        let kind = headline(&run.results);
-        if !kinds.contains(&kind) {
-            kinds.push(kind);
-        }
-    }
-    kinds
+/// A name for a set that begins now, unlike that of any other.
+pub fn set_id(scenario: &str, broker: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{scenario} {broker} {:x}-{:x}", now.as_nanos(), std::process::id())
 }
 
-fn latency_title(kind: LatencyKind, kinds: &[LatencyKind]) -> String {
-    match kinds.len() {
-        1 => "latency".to_owned(),
-        _ => format!("latency, {}", kind.title()),
-    }
-}
-
-/// What was seen of each thing that no report may keep to itself; left out where no run has it.
-fn faults_of(results: &Results) -> Vec<(String, u64)> {
+/// What was seen of each thing that no report may keep to itself.
+fn wrongs_of(results: &Results) -> Vec<(&'static str, u64)> {
     let total = results.integrity.total();
     let unfinished = results.latencies.iter().map(|latency| latency.unfinished).sum();
-    let mut all: Vec<(String, u64)> =
-        results.integrity.wrongs().map(|(what, count)| (what.to_owned(), count)).to_vec();
-    let others = [
+    let mut all = vec![
+        ("lost", total.lost),
+        ("duplicated", total.duplicated),
+        ("out of order", total.reordered),
+    ];
+    all.extend(results.integrity.wrongs());
+    all.extend([
         ("not judged", total.unjudged),
         ("due and not sent", results.totals.publishes_skipped),
         ("unfinished latencies (lower bounds)", unfinished),
         ("without latency", Due::of(results, headline(results)).missing),
         ("not acknowledged", results.integrity.unacknowledged),
-    ];
-    all.extend(others.map(|(what, count)| (what.to_owned(), count)));
+    ]);
     all
 }
 
-/// A figure of each run.
-pub struct Measure {
-    pub name: String,
-    pub values: Vec<Option<f64>>,
-    pub show: fn(f64) -> String,
-    /// Whether a ratio to another run says something.
-    pub has_ratio: bool,
-}
-
-/// Why single runs, or all of them, have no ratio to the first.
-fn obstacles(runs: &[Run]) -> Vec<String> {
-    let all: Vec<&Results> = runs.iter().map(|run| &run.results).collect();
-    let alike = unlike(&all).into_iter().map(|words| format!("no ratios: {words}"));
-    let invalid = runs.iter().filter(|run| !run.results.validity.valid);
-    let told = invalid.map(|run| {
-        let why = run.results.validity.reasons.first().map_or("", String::as_str);
-        format!("no ratio of {}, which is not valid: {why}", run.name)
-    });
-    alike.chain(told).collect()
-}
-
-/// Whether a run is to have ratios to the first.
-fn may_be_divided(runs: &[Run]) -> Vec<bool> {
-    let all: Vec<&Results> = runs.iter().map(|run| &run.results).collect();
-    let is_valid = |results: &Results| results.validity.valid;
-    let any = unlike(&all).is_empty() && all.first().is_some_and(|first| is_valid(first));
-    all.iter().map(|results| any && is_valid(results)).collect()
-}
-
-/// Head and rows; ratios are to the first run.
-fn cells(runs: &[Run]) -> (Vec<String>, Vec<Vec<String>>) {
-    let divided = may_be_divided(runs);
-    let mut head = vec![String::new()];
-    head.extend(runs.iter().map(|run| run.name.clone()));
-    let mut rows: Vec<Vec<String>> =
-        measures(runs).iter().map(|measure| row(measure, &divided)).collect();
-    let mut valid = vec!["valid".to_owned()];
-    valid.extend(
-        runs.iter().map(|run| if run.results.validity.valid { "yes" } else { "NO" }.to_owned()),
-    );
-    rows.push(valid);
-    (head, rows)
-}
-
-/// Every figure that some run has.
-pub fn measures(runs: &[Run]) -> Vec<Measure> {
-    let figures: Vec<Figures> = runs.iter().map(|run| Figures::of(&run.results)).collect();
-    let mut all = Vec::new();
-    let mut add = |name: &str, values: &[Option<f64>], show: fn(f64) -> String, has_ratio| {
-        if values.iter().any(Option::is_some) {
-            all.push(Measure { name: name.to_owned(), values: values.to_vec(), show, has_ratio });
-        }
-    };
-    for (n, (name, of, show, has_ratio)) in ROWS.into_iter().enumerate() {
-        if n == RATE_ROWS {
-            for (name, values, has_ratio) in latency_values(runs) {
-                add(&name, &values, micros, has_ratio);
-            }
-        }
-        let values: Vec<Option<f64>> = figures.iter().map(of).collect();
-        add(name, &values, show, has_ratio);
-    }
-    let faults: Vec<Vec<(String, u64)>> = runs.iter().map(|run| faults_of(&run.results)).collect();
-    for (n, (what, _)) in faults.first().into_iter().flatten().enumerate() {
-        let values: Vec<Option<f64>> =
-            faults.iter().map(|of| of.get(n).map(|(_, count)| *count as f64)).collect();
-        if values.iter().flatten().any(|count| *count > 0.0) {
-            add(what, &values, number, false);
+/// What is measured of the runs that count, and what went wrong of all.
+fn table(sides: &[Side<'_>]) -> Table {
+    let mut table = sides::figures(sides, &COLUMNS, Side::shown);
+    let of_side = |side: &Side<'_>| side.runs.iter().map(|run| wrongs_of(run)).collect();
+    let all: Vec<Vec<Vec<(&str, u64)>>> = sides.iter().map(of_side).collect();
+    let names = all.iter().flatten().next().into_iter().flatten().map(|(name, _)| *name);
+    for (n, name) in names.enumerate() {
+        let of_side = |runs: &Vec<Vec<(&str, u64)>>| {
+            runs.iter().map(|wrongs| wrongs[n].1 as f64).collect::<Vec<f64>>()
+        };
+        let counts: Vec<Vec<f64>> = all.iter().map(of_side).collect();
+        if n < ALWAYS || counts.iter().flatten().any(|count| *count > 0.0) {
+            let cells = counts.iter().map(|counts| count_cell(counts));
+            table.add(sides::filled(name.into(), cells, table.head.len()));
         }
     }
-    all
+    table
 }
 
-/// What is to be said of single runs.
-const ANECDOTE: &str = "one run of each: the noise is unknown (use flock run --runs 5)";
-
-/// Rows of [`ROWS`] before those of latency.
-const RATE_ROWS: usize = 2;
-
-/// Every row of latency: its name, its values, and whether they have a ratio.
-fn latency_values(runs: &[Run]) -> Vec<(String, Vec<Option<f64>>, bool)> {
-    let kinds = kinds(runs);
-    let mut all = Vec::new();
-    for kind in &kinds {
-        let due: Vec<Due> = runs.iter().map(|run| Due::of(&run.results, *kind)).collect();
-        let is_whole = due.iter().all(|due| due.missing == 0);
-        for (what, of) in &LATENCY_ROWS {
-            let name = format!("{}, {what}", latency_title(*kind, &kinds));
-            let has_ratio = is_whole || matches!(of, OfLatency::At(_));
-            all.push((name, due.iter().map(|due| of.of(due)).collect(), has_ratio));
-        }
-    }
-    all
-}
-
-fn row(measure: &Measure, divided: &[bool]) -> Vec<String> {
-    let Measure { name, values, show, has_ratio } = measure;
-    let first = values.first().copied().flatten().filter(|first| *first > 0.0);
-    let mut line = vec![name.clone()];
-    for (n, value) in values.iter().enumerate() {
-        let is_divided = n > 0 && *has_ratio && divided.get(n) == Some(&true);
-        line.push(match (value, first) {
-            (None, _) => "–".to_owned(),
-            (Some(value), Some(first)) if is_divided => {
-                format!("{} ({}x)", show(*value), ratio(value / first))
-            }
-            (Some(value), _) => show(*value),
-        });
-    }
-    line
-}
-
-fn ratio(value: f64) -> String {
-    if value >= 100.0 { number(value.round()) } else { format!("{value:.2}") }
-}
-
-/// An aligned table for the terminal.
-pub fn plain(runs: &[Run]) -> String {
-    let (head, rows) = cells(runs);
-    let mut all = vec![head];
-    all.extend(rows);
-    let mut out = String::new();
-    for line in obstacles(runs) {
-        let _ = writeln!(out, "NOT OK  {line}");
-    }
-    out.push_str(&aligned(&all));
-    for line in notes(runs) {
-        let _ = writeln!(out, "NOTE  {line}");
-    }
-    out
+fn count_cell(counts: &[f64]) -> Cell {
+    let Some(Spread { median, least, most, .. }) = Spread::of(counts) else { return Cell::none() };
+    let range = (least < most).then(|| format!("{} to {}", number(least), number(most)));
+    Cell::with(number(median), range.unwrap_or_default())
 }
 
 /// What has to be said with the table.
-fn notes(runs: &[Run]) -> Vec<String> {
-    let anecdote = (runs.len() > 1).then(|| ANECDOTE.to_owned());
-    let all: Vec<&Results> = runs.iter().map(|run| &run.results).collect();
-    differences(&all).into_iter().chain(anecdote).collect()
-}
-
-/// Columns as wide as they need to be: the first to the left, the others to the right.
-pub fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or(0)
+fn notes(sides: &[Side<'_>]) -> Vec<String> {
+    let runs: Vec<&Results> = sides.iter().flat_map(|side| side.runs.clone()).collect();
+    let with_ratios = match sides.len() {
+        0 | 1 => None,
+        of if runs.len() == of => Some(ANECDOTE),
+        _ => Some(RATIOS_NOTE),
     };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+    differences(&runs).into_iter().chain(with_ratios.map(str::to_owned)).collect()
+}
+
+/// An aligned table for the terminal.
+pub fn plain(sides: &[Side<'_>]) -> String {
     let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            // Writing to a String cannot fail.
-            let _ = match column {
-                0 => {
-                    write!(line, "{cell}{:1$}", "", widths[0].saturating_sub(cell.chars().count()))
-                }
-                _ => write!(
-                    line,
-                    "  {:1$}{cell}",
-                    "",
-                    widths[column].saturating_sub(cell.chars().count())
-                ),
-            };
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
+    for words in obstacles(sides) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "NOT OK  {words}");
+    }
+    out += &table(sides).plain();
+    for words in notes(sides) {
+        let _ = writeln!(out, "NOTE  {words}");
     }
     out
 }
 
-pub fn markdown(runs: &[Run]) -> String {
-    let (head, rows) = cells(runs);
-    markdown_table(&obstacles(runs), &head, &rows, &notes(runs))
-}
-
-/// A table, and what has to be said before it and with it.
-pub fn markdown_table(
-    obstacles: &[String],
-    head: &[String],
-    rows: &[Vec<String>],
-    notes: &[String],
-) -> String {
+pub fn markdown(sides: &[Side<'_>]) -> String {
     let mut out = String::new();
-    for words in obstacles {
-        let _ = writeln!(out, "- **NOT OK:** {}", text::markdown(words));
+    for words in obstacles(sides) {
+        let _ = writeln!(out, "- **NOT OK:** {}\n", text::markdown(&words));
     }
-    let between = if obstacles.is_empty() { "" } else { "\n" };
-    let line = "---|".repeat(head.len());
-    let _ = writeln!(out, "{between}| {} |\n|{line}", head.join(" | "));
-    for row in rows {
-        let row: Vec<String> = row.iter().map(|cell| text::markdown(cell)).collect();
-        let _ = writeln!(out, "| {} |", row.join(" | "));
-    }
-    for note in notes {
-        let _ = writeln!(out, "\n{}", text::markdown(note));
+    out += &table(sides).markdown();
+    for words in notes(sides) {
+        let _ = writeln!(out, "\n{}", text::markdown(&words));
     }
     out
 }
 
-pub fn html(runs: &[Run]) -> String {
-    let ids: Vec<&str> = runs.iter().map(|run| run.results.scenario.id.as_str()).collect();
-    let one = ids.windows(2).all(|pair| pair[0] == pair[1]);
+pub fn html(sides: &[Side<'_>]) -> String {
+    let runs = named_runs(sides);
+    let one = runs.windows(2).all(|pair| pair[0].1.scenario.id == pair[1].1.scenario.id);
     let title = match runs.first() {
-        Some(first) if one => {
-            format!("{}: {}", first.results.scenario.id, first.results.scenario.title)
-        }
+        Some((_, first)) if one => format!("{}: {}", first.scenario.id, first.scenario.title),
         _ => format!("{} runs", runs.len()),
     };
-    let names = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(" · ");
-    let (head, rows) = cells(runs);
-    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
     let obstacles: Vec<_> =
-        obstacles(runs).into_iter().map(|words| (Verdict::Bad, words)).collect();
+        obstacles(sides).into_iter().map(|words| (Verdict::Bad, words)).collect();
     let body = markup! {
-        (parts::header("flock · comparison", &title, &names))
+        (parts::header("flock · comparison", &title, &names.join(" · ")))
         (parts::verdict_list(&obstacles))
         h2 { "Figures" }
-        (table(&head, &rows))
-        @if may_be_divided(runs).iter().filter(|divided| **divided).count() > 1 {
-            (note("In brackets: the ratio to the first run."))
-        }
+        (table(sides).html())
         // Bars beside each other are a ratio, too.
-        @if obstacles.is_empty() { (parts::charts(bars(runs))) }
+        @if obstacles.is_empty() { (parts::charts(sides::bar_charts(sides))) }
         h2 { "Over time" }
-        (parts::charts(charts(runs).iter().map(Chart::figure)))
+        (parts::charts(charts(&runs).iter().map(Chart::figure)))
+        (parts::charts(sides::percentile_charts(sides, Side::shown)))
         h2 { "Verdicts" }
-        @for run in runs {
-            h3 { (run.name) }
-            (parts::verdict_list(&verdicts(&run.results)))
+        @for (name, results) in &runs {
+            h3 { (name) }
+            (parts::verdict_list(&verdicts(results)))
         }
-        @for line in notes(runs) { (note(&line)) }
+        @for line in notes(sides) { (note(&line)) }
     };
     parts::page(&title, &body)
 }
 
-/// Bars for the figures in which brokers differ most.
-fn bars(runs: &[Run]) -> Vec<Markup> {
-    let is_drawn = |measure: &Measure| {
-        measure.name.ends_with(", p99")
-            || ["received per second", "CPU us per message", "memory, at most"]
-                .contains(&measure.name.as_str())
+/// Those of a set by number.
+fn named_runs<'a>(sides: &[Side<'a>]) -> Vec<(String, &'a Results)> {
+    let of_side = |side: &Side<'a>| -> Vec<(String, &'a Results)> {
+        let name = |n: usize| match side.runs.len() {
+            1 => side.name.clone(),
+            _ => format!("{}, run {}", side.name, n + 1),
+        };
+        side.runs.iter().enumerate().map(|(n, results)| (name(n), *results)).collect()
     };
-    let mut all: Vec<Measure> = measures(runs).into_iter().filter(is_drawn).collect();
-    // Latencies first.
-    all.sort_by_key(|measure| !measure.name.ends_with(", p99"));
-    all.iter().map(|measure| bar_figure(runs, measure)).collect()
+    sides.iter().flat_map(of_side).collect()
 }
 
-fn bar_figure(runs: &[Run], measure: &Measure) -> Markup {
-    let most = measure.values.iter().flatten().copied().fold(0.0, f64::max);
-    let drawing = markup! {
-        div.bar {
-            @for (n, (run, value)) in runs.iter().zip(&measure.values).enumerate() {
-                @let width = value.unwrap_or(0.0) / most * 100.0;
-                span { (run.name) }
-                div.track {
-                    div class={ "fill k" (n % COLOURS) } style={ "width:" (drawing::px(width)) "%" } {}
-                }
-                b { (value.map_or("–".to_owned(), measure.show)) }
-            }
-        }
-    };
-    markup! {
-        @if most > 0.0 { (drawing::figure("bars", &measure.name, &[], &drawing, "")) }
-    }
-}
-
-fn charts(runs: &[Run]) -> Vec<Chart> {
+fn charts(runs: &[(String, &Results)]) -> Vec<Chart> {
     let lines = |points: &dyn Fn(&Results) -> Vec<(f64, f64)>| -> Vec<Line> {
-        let line = |run: &Run| Line::new(&run.name, points(&run.results));
+        let line = |(name, results): &(String, &Results)| Line::new(name, points(results));
         runs.iter().map(line).filter(|line| !line.points.is_empty()).collect()
     };
     let received = lines(&|results| {
@@ -424,140 +211,189 @@ fn charts(runs: &[Run]) -> Vec<Chart> {
         })
     };
     let p99 = Chart::over_time("End-to-end latency, p99", Unit::Micros, p99);
-    let mut all = vec![
+    let memory = load(|s| s.memory_bytes.map(|bytes| bytes as f64));
+    vec![
         Chart::over_time("Received per second", Unit::PerSecond, received),
         Chart { log: true, ..p99 },
-    ];
-    let kinds = kinds(runs);
-    for kind in &kinds {
-        let title = match kinds.len() {
-            1 => "Latency by percentile".to_owned(),
-            _ => format!("Latency by percentile, {}", kind.title()),
-        };
-        let points = |results: &Results| percentile_points(&Due::of(results, *kind));
-        all.push(Chart::by_percentile(title, lines(&points), ""));
-    }
-    let memory = load(|s| s.memory_bytes.map(|bytes| bytes as f64));
-    all.extend([
         Chart::over_time("Broker CPU (100 % is one core)", Unit::Percent, load(|s| s.cpu_percent)),
         Chart::over_time("Broker memory", Unit::Bytes, memory),
-    ]);
-    all
+    ]
 }
 
-/// How many connections and messages a set of runs saw; for a last line.
-pub fn total(runs: &[Run]) -> String {
-    let received: u64 = runs.iter().map(|run| run.results.totals.received_all()).sum();
-    format!("{} runs, {} messages received", runs.len(), count(received))
-}
+const COLUMNS: [&Column; 14] = [
+    &columns::PUBLISHED,
+    &columns::RECEIVED,
+    &columns::AVERAGE,
+    &columns::P50,
+    &columns::P75,
+    &columns::P90,
+    &columns::P95,
+    &columns::P99,
+    &columns::MAX,
+    &columns::CPU_COST,
+    &columns::CPU_AVERAGE,
+    &columns::MEMORY_MAX,
+    &columns::MEMORY_OF_ONE,
+    &columns::CONNECTIONS,
+];
+/// So many of the wrongs are shown also where nothing went wrong.
+const ALWAYS: usize = 3;
+/// What is to be said of single runs.
+const ANECDOTE: &str = "one run of each: the noise is unknown (use flock run --runs 5)";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flock_measure::AgentInfo;
-    use flock_measure::sample;
+    use flock_measure::{AgentInfo, LatencyKind, RunSet, sample};
 
-    fn runs() -> Vec<Run> {
-        let mut second = sample::results(2.0);
-        second.broker.name = "slow".into();
-        Run::name_all(vec![sample::results(1.0), second])
+    /// Runs of a set with these costs per message.
+    fn set(broker: &str, costs: &[f64]) -> Vec<Results> {
+        let run = |(n, cost): (usize, &f64)| {
+            let mut results = sample::results(1.0);
+            results.broker.name = broker.to_owned();
+            if let Some(load) = &mut results.broker_load {
+                load.cpu_us_per_message = Some(*cost);
+            }
+            let of = costs.len() as u32;
+            results.run.set = Some(RunSet { id: broker.to_owned(), number: n as u32 + 1, of });
+            results
+        };
+        costs.iter().enumerate().map(run).collect()
+    }
+
+    fn two() -> Vec<Vec<Results>> {
+        vec![set("sample", &[36.2]), set("slow", &[72.4])]
+    }
+
+    fn told(sets: &[Vec<Results>]) -> String {
+        plain(&Side::each(sets))
+    }
+
+    fn every_form(sets: &[Vec<Results>]) -> [String; 3] {
+        let sides = Side::each(sets);
+        [plain(&sides), markdown(&sides), html(&sides)]
+    }
+
+    fn line<'a>(text: &'a str, name: &str) -> &'a str {
+        text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"))
+    }
+
+    const COST: &str = "Broker CPU per message";
+
+    #[test]
+    fn ratios_are_to_the_first_run_and_of_single_runs_the_noise_is_unknown() {
+        let text = told(&two());
+        let cost = line(&text, COST);
+        assert!(cost.contains("36.2 us") && cost.contains("2.00x (noise unknown)"), "{cost}");
+        assert!(!line(&text, "lost").contains('x'), "a ratio of losses says nothing: {text}");
+        assert!(!text.contains("damaged") && !text.contains("differ in"), "{text}");
+        for text in every_form(&two()) {
+            assert!(text.contains("one run of each") && !text.contains("NaN"), "{text}");
+        }
+        let page = html(&Side::each(&two()));
+        assert!(page.contains("slow 1.0") && page.contains("Latency by percentile"));
+        assert_eq!(Side::each(&[set("a", &[1.0]), set("a", &[1.0])])[1].name, "a 1.0 (2)");
     }
 
     #[test]
-    fn ratios_are_to_the_first_run() {
-        let text = plain(&runs());
-        let line = text.lines().find(|line| line.starts_with("CPU us per message")).unwrap();
-        assert!(line.contains("36.2") && line.contains("(2.00x)"), "{line}");
-        let lost = text.lines().find(|line| line.starts_with("lost")).unwrap();
-        assert!(!lost.contains('x'), "a ratio of losses says nothing: {lost}");
+    fn runs_of_a_set_stand_together_and_what_is_noise_is_called_so() {
+        let mut all = set("one", &[10.0, 11.0, 9.5, 9.9, 10.2]);
+        all.extend(set("dear", &[30.0, 33.0, 31.0, 30.5, 31.5]));
+        all.extend(set("like", &[10.5, 9.0, 11.5, 9.6, 10.4]));
+        all.swap(1, 5);
+        let sets = in_sets(all);
+        assert_eq!(sets.iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 5]);
+        let text = told(&sets);
+        let cost = line(&text, COST);
+        for part in ["10 us (9.50 us to 11 us)", "31 us (30 us to 33 us)", "3.10x (2.", "1.04x (0."]
+        {
+            assert!(cost.contains(part), "{part}: {text}");
+        }
+        assert!(cost.contains("larger than the noise") && cost.contains("within the noise"));
+        assert!(!line(&text, "out of order").contains('x'), "{text}");
+        assert_eq!(line(&text, "Valid runs").matches("5 of 5").count(), 3);
+        let sides = Side::each(&sets);
+        assert!(markdown(&sides).contains("**3.10x (2.") && html(&sides).contains("<b>3.10x</b>"));
+    }
+
+    #[test]
+    fn runs_that_are_not_valid_stand_in_no_median_and_what_they_lost_is_shown() {
+        let mut sets = vec![set("one", &[10.0, 99.0, 9.0, 11.0])];
+        sets[0][1].validity.valid = false;
+        sets[0][1].integrity.damaged = 7;
+        let text = told(&sets);
+        assert!(line(&text, COST).contains("10 us (9 us to 11 us)"), "{text}");
+        assert!(line(&text, "damaged").contains("0 to 7"), "{text}");
+        assert!(line(&text, "Valid runs").contains("3 of 4"), "{text}");
+        assert!(!text.contains("NOT OK"), "{text}");
+        sets[0].iter_mut().for_each(|results| results.validity.valid = false);
+        let text = told(&sets);
+        assert!(text.contains("NOT OK  no run of one") && !text.contains(COST), "{text}");
     }
 
     #[test]
     fn runs_that_are_not_valid_or_not_alike_have_no_ratio_and_it_is_said_first() {
-        type Change = fn(&mut [Run]);
+        type Change = fn(&mut [Vec<Results>]);
         let changes: [(&str, Change); 4] = [
-            ("no ratio of slow 1.0, which is not valid: 7 lost", |runs| {
-                runs[1].results.validity.valid = false;
-                runs[1].results.validity.reasons = vec!["7 lost".into()];
+            ("no run of slow 1.0 is valid, so it has no ratio: 7 lost", |sets| {
+                sets[1][0].validity.valid = false;
+                sets[1][0].validity.reasons = vec!["7 lost".into()];
             }),
-            ("no ratio of sample 1.0, which is not valid", |runs| {
-                runs[0].results.validity.valid = false;
-            }),
-            ("no ratios: the runs differ in scales", |runs| runs[1].results.scenario.scale = 0.5),
-            ("no ratios: the runs differ in machines", |runs| {
-                runs[1].results.machine.cpu = "another".into();
+            ("no run of sample 1.0 is valid", |sets| sets[0][0].validity.valid = false),
+            ("no ratios: the runs differ in scales", |sets| sets[1][0].scenario.scale = 0.5),
+            ("no ratios: the runs differ in machines", |sets| {
+                sets[1][0].machine.cpu = "another".into();
             }),
         ];
         for (what, change) in changes {
-            let mut runs = runs();
-            change(&mut runs);
-            for text in [plain(&runs), markdown(&runs), html(&runs)] {
-                let (said, table) = (text.find(what), text.find("CPU us per message"));
+            let mut sets = two();
+            change(&mut sets);
+            for text in every_form(&sets) {
+                let (said, table) = (text.find(what), text.find(COST));
                 assert!(said.is_some() && said < table, "{what}: {text}");
-                assert!(!text.contains("0x)") && !text.contains("the ratio to"), "{text}");
+                assert!(!text.contains("2.00x") && !text.contains("<rect class=\"k1"), "{text}");
             }
-            assert!(!html(&runs).contains("div.bar") && !html(&runs).contains("class=\"fill"));
         }
-        // A third run that is not valid takes nothing from the others.
-        let mut runs = runs();
-        runs.push(Run { name: "third".into(), ..runs[1].clone() });
-        runs[2].results.validity.valid = false;
-        assert_eq!(may_be_divided(&runs), [true, true, false]);
-        assert!(plain(&runs).contains("(2.00x)"));
+        // A run that is not valid takes nothing from the others.
+        let mut sets = vec![set("one", &[10.0; 5]), set("other", &[30.0; 6])];
+        sets[1][2].scenario.scale = 0.5;
+        assert!(!told(&sets).contains("x ("));
+        sets[1][2].validity.valid = false;
+        assert!(told(&sets).contains("3.00x ("));
+        sets.push(vec![sets[1][2].clone()]);
+        assert!(told(&sets).contains("3.00x ("));
     }
 
     #[test]
     fn unlike_latencies_are_not_divided() {
-        let mut runs = runs();
-        for latency in &mut runs[1].results.latencies {
+        let mut sets = two();
+        for latency in &mut sets[1][0].latencies {
             if latency.kind == LatencyKind::EndToEnd {
                 latency.kind = LatencyKind::PublishAck;
             }
         }
-        let text = plain(&runs);
-        let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
-        assert!(line("latency, end to end, p99").ends_with('–'), "{text}");
-        assert!(!line("latency, publish acknowledged, p99").contains('x'), "{text}");
-        assert!(text.contains("differ in kinds of latency"), "{text}");
-        assert!(html(&runs).contains("Latency by percentile, end to end"));
+        let text = told(&sets);
+        let p99 = line(&text, "Latency, p99");
+        assert!(p99.contains("end to end") && p99.contains("publish acknowledged"), "{text}");
+        assert!(p99.ends_with('–') && text.contains("differ in kinds of latency"), "{text}");
+        assert!(html(&Side::each(&sets)).contains("Latency by percentile, end to end"));
+        // Nor are averages of what came, where something did not.
+        let mut sets = two();
+        sets[1][0].latencies[1].missing = 3;
+        let text = told(&sets);
+        assert!(line(&text, "Latency, average").ends_with('–'), "{text}");
+        assert!(line(&text, "Latency, p50").contains("x ("), "{text}");
     }
 
     #[test]
     fn what_speaks_against_a_run_stands_in_it() {
-        let mut runs = runs();
-        assert!(!plain(&runs).contains("damaged") && !plain(&runs).contains("differ in"));
-        runs[1].results.integrity.damaged = 3;
-        runs[1].results.integrity.by_qos[0].unjudged = 5;
-        runs[0].results.latencies[1].unfinished = 7;
-        runs[1].results.scenario.scale = 0.5;
-        let text = plain(&runs);
-        for (name, end) in [("damaged", "3"), ("not judged", "5"), ("unfinished latencies", "0")] {
-            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
-            assert!(line.ends_with(end), "{line}");
-        }
-        assert!(text.contains("out of order") && text.contains("differ in scales"), "{text}");
-    }
-
-    #[test]
-    fn columns_are_aligned() {
-        let text =
-            aligned(&[vec!["a".into(), "long head".into()], vec!["name".into(), "1".into()]]);
-        assert_eq!(text, "a     long head\nname          1\n");
-    }
-
-    #[test]
-    fn equal_names_are_kept_apart() {
-        let runs = Run::name_all(vec![sample::results(1.0), sample::results(1.0)]);
-        assert_eq!(runs[1].name, "sample 1.0 (2)");
-    }
-
-    #[test]
-    fn the_page_draws_every_run() {
-        let page = html(&runs());
-        assert!(page.contains("slow 1.0") && page.contains("sample 1.0"));
-        assert!(page.contains("Latency by percentile") && !page.contains("NaN"));
-        for text in [page, markdown(&runs()), plain(&runs())] {
-            assert!(text.contains("one run of each"), "{text}");
+        let mut sets = two();
+        sets[1][0].integrity.damaged = 3;
+        sets[1][0].integrity.by_qos[0].unjudged = 5;
+        sets[0][0].latencies[1].unfinished = 7;
+        let text = told(&sets);
+        for (name, value) in [("damaged", "3"), ("not judged", "5"), ("unfinished", "7")] {
+            assert!(line(&text, name).contains(value), "{text}");
         }
     }
 
@@ -582,10 +418,10 @@ mod tests {
             ("kinds of latency", |r| r.latencies.truncate(1)),
         ];
         for (what, change) in changes {
-            let mut runs = runs();
-            assert!(!plain(&runs).contains(what), "{what}");
-            change(&mut runs[1].results);
-            for text in [html(&runs), markdown(&runs), plain(&runs)] {
+            let mut sets = two();
+            assert!(!told(&sets).contains(what), "{what}");
+            change(&mut sets[1][0]);
+            for text in every_form(&sets) {
                 let told = text.split("the runs differ in ").skip(1);
                 assert!(told.into_iter().any(|words| words.contains(what)), "{what}: {text}");
             }

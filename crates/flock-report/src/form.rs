@@ -83,7 +83,7 @@ fn group(done: &Done, columns: &[&Column]) -> Markup {
                 tr {
                     td.text { (theirs.system) }
                     @for column in columns {
-                        td { (column.cell_theirs(theirs, &likeness)) }
+                        td { (column.theirs(theirs, &likeness).html()) }
                     }
                     td.text { (hardware_words(theirs)) }
                 }
@@ -104,7 +104,7 @@ fn turned(columns: &[&Column], all: &[Done]) -> Markup {
     let their_cell = |done: &Done, column: &Column, (system, hardware, _): (&str, &str, _)| {
         let mut own = done.published.iter();
         let theirs = own.find(|one| one.system == system && one.hardware == hardware)?;
-        Some(column.cell_theirs(theirs, &done.likeness().unwrap_or_default()))
+        Some(column.theirs(theirs, &done.likeness().unwrap_or_default()).html())
     };
     let any = all.iter().find_map(Done::any);
     html! {
@@ -194,7 +194,7 @@ fn own_cell(done: &Done, column: &Column, part: Option<Part>) -> Markup {
     };
     let values: Vec<f64> = done.shown().filter_map(value).collect();
     let cores = done.any().and_then(own_cores);
-    column.cell_spread(&values, cores)
+    column.spread_of(&values, cores).html()
 }
 
 /// A figure of some of the messages; `None` where it is not known of them.

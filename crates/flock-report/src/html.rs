@@ -8,7 +8,7 @@ use super::markdown::{
     headline_rows, integrity_rows, latency_rows, verbatim, worst_client_rows,
 };
 use super::over_time;
-use super::page::{self, details, note, page, pairs, rows_of, table, table_with};
+use super::page::{self, details, note, page, pairs, rows_of, table};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
 use flock_measure::figures::{Figures, headline, search_words, verdicts};
 use flock_measure::text::{self, bytes, count, micros, number, seconds};
@@ -119,17 +119,17 @@ fn below_each_latency(results: &Results) -> Chart {
 fn tables(results: &Results) -> Markup {
     markup! {
         h2 { "Latency" }
-        (table(&LATENCY_HEAD, &latency_rows(results)))
+        (table(&LATENCY_HEAD, &latency_rows(results)).html())
         @if !results.worst_clients.is_empty() {
             h3 { "Slowest clients" }
             (note(WORST_CLIENTS_NOTE))
-            (table(&WORST_CLIENTS_HEAD, &worst_client_rows(results)))
+            (table(&WORST_CLIENTS_HEAD, &worst_client_rows(results)).html())
         }
         @if !results.integrity.by_qos.is_empty() {
             h2 { "Integrity" }
             (note("Counted in deliveries: one message to one subscriber or shared subscription. \
                  At QoS 1 and 2 only acknowledged messages are expected."))
-            (table(&INTEGRITY_HEAD, &integrity_rows(results)))
+            (table(&INTEGRITY_HEAD, &integrity_rows(results)).html())
             (worst(results))
         }
         (rate_search(results))
@@ -226,7 +226,7 @@ fn beside(results: &Results) -> Markup {
             h2 { "Published results for reference" }
             p { (HARDWARE_DIFFERS) }
             @if !beside.difference.is_empty() { p { (beside.difference) } }
-            (table_with(Some("notes"), &beside.head, &beside.rows, true))
+            (beside.table.html())
         }
     }
 }

@@ -6,6 +6,7 @@
 //! formats, [`chart`] draws.
 
 mod alike;
+mod bars;
 pub mod chart;
 mod columns;
 pub mod compare;
@@ -19,12 +20,13 @@ pub mod index;
 mod likeness;
 mod markdown;
 pub mod matrix;
-pub mod noise;
 mod over_time;
 mod page;
 mod published;
 mod reports;
+mod sides;
 mod summary;
+mod table;
 pub mod versus;
 
 pub use csv::csv;
@@ -35,7 +37,9 @@ pub use markdown::{clients_words, disclosure, machine_words, overrides_words, su
 pub use published::HARDWARE_DIFFERS;
 pub use published::published;
 pub use reports::Reports;
+pub use sides::Side;
 pub use summary::summary;
+pub use table::aligned;
 
 #[cfg(test)]
 mod tests;

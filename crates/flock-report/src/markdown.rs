@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::page::table;
 use super::published::{Beside, HARDWARE_DIFFERS, published};
 use flock_measure::figures::{Figures, Verdict, search_words, verdicts};
 use flock_measure::text::{self, bytes, count, micros, number, seconds};
@@ -35,16 +36,21 @@ pub fn markdown(results: &Results) -> String {
         let _ = writeln!(out, "- {name}: {words}");
     }
     out.push('\n');
-    table(&mut out, &["Figure", "Value"], &headline_rows(&Figures::of(results)));
+    let _ = writeln!(
+        out,
+        "{}",
+        table(&["Figure", "Value"], &headline_rows(&Figures::of(results))).markdown()
+    );
     out.push_str("## Latency\n\n");
-    table(&mut out, &LATENCY_HEAD, &latency_rows(results));
+    let _ = writeln!(out, "{}", table(&LATENCY_HEAD, &latency_rows(results)).markdown());
     if !results.integrity.by_qos.is_empty() {
         out.push_str("## Integrity\n\n");
-        table(&mut out, &INTEGRITY_HEAD, &integrity_rows(results));
+        let _ = writeln!(out, "{}", table(&INTEGRITY_HEAD, &integrity_rows(results)).markdown());
     }
     if !results.worst_clients.is_empty() {
         let _ = writeln!(out, "## Slowest clients\n\n{WORST_CLIENTS_NOTE}\n");
-        table(&mut out, &WORST_CLIENTS_HEAD, &worst_client_rows(results));
+        let _ =
+            writeln!(out, "{}", table(&WORST_CLIENTS_HEAD, &worst_client_rows(results)).markdown());
     }
     let figures = published(results);
     if !figures.is_empty() {
@@ -53,7 +59,7 @@ pub fn markdown(results: &Results) -> String {
         if !beside.difference.is_empty() {
             let _ = writeln!(out, "{}\n", beside.difference);
         }
-        table(&mut out, &beside.head, &beside.rows);
+        let _ = writeln!(out, "{}", beside.table.markdown());
     }
     out.push_str("## Environment\n\n");
     let facts: Vec<Vec<String>> = disclosure(results)
@@ -61,7 +67,7 @@ pub fn markdown(results: &Results) -> String {
         .filter(|(_, value)| !value.is_empty())
         .map(|(name, value)| vec![name.to_owned(), value])
         .collect();
-    table(&mut out, &["What", "Value"], &facts);
+    let _ = writeln!(out, "{}", table(&["What", "Value"], &facts).markdown());
     // What it was written in is in the page and in the results.
     for (name, text) in verbatim(results).filter(|(name, _)| *name != AS_WRITTEN) {
         let _ = writeln!(out, "## {name}\n\n```text\n{}\n```\n", text.trim_end());
@@ -87,16 +93,6 @@ pub(super) fn verbatim(results: &Results) -> impl Iterator<Item = (&'static str,
         ("The broker's configuration", &results.broker.config),
     ];
     all.into_iter().map(|(name, text)| (name, text.as_str())).filter(|(_, text)| !text.is_empty())
-}
-
-fn table(out: &mut String, head: &[&str], rows: &[Vec<String>]) {
-    let _ = writeln!(out, "| {} |", head.join(" | "));
-    let _ = writeln!(out, "|{}", "---|".repeat(head.len()));
-    for row in rows {
-        let cells: Vec<String> = row.iter().map(|cell| text::markdown(cell)).collect();
-        let _ = writeln!(out, "| {} |", cells.join(" | "));
-    }
-    out.push('\n');
 }
 
 /// The headline figures that the run has.

@@ -4,23 +4,23 @@ use maud::{Markup, html};
 
 use crate::chart::{Axis as Across, Chart, Line, Unit};
 use crate::columns::{self, Column, own_cores};
-use crate::compare::aligned;
 use crate::disclosure;
 use crate::form;
 use crate::likeness::Likeness;
 use crate::page::{self as parts, details, note, pairs};
 use crate::reports::Reports;
+use crate::table::{Cell, Table};
 use flock_measure::Results;
 use flock_measure::figures::Verdict;
 use flock_measure::stats::{Spread, median_interval};
 use flock_measure::text::{self, seconds};
-use flock_model::matrix::{Axis, Cell, Matrix};
+use flock_model::matrix::{self, Axis, Matrix};
 use flock_model::scenario::Published;
 
 /// A cell that was run.
 #[derive(Debug)]
 pub struct Done {
-    pub cell: Cell,
+    pub cell: matrix::Cell,
     /// Published for this very scenario.
     pub published: Vec<Published>,
     /// Each run with the name of its files.
@@ -207,78 +207,49 @@ fn bar(values: &[f64]) -> Option<(f64, f64)> {
     median_interval(values).or_else(range).filter(|_| values.len() > 1)
 }
 
+/// The runs of each combination, their median, and what was published for it.
 fn run_rows(matrix: &Matrix, all: &[Done], reports: Reports) -> Markup {
-    html! {
-        div.scroll {
-            table.rounds {
-                thead {
-                    tr {
-                        @for axis in &matrix.axes { th.text { (axis.name) } }
-                        th.text { "Run" }
-                        @for figure in &FIGURES { th { (figure.name) } }
-                        th.text { "Remarks" }
-                    }
-                }
-                tbody { @for done in all { (rows_of(done, reports)) } }
-            }
-        }
-    }
-}
-
-/// The runs of a combination, their median, and what was published for it.
-fn rows_of(done: &Done, reports: Reports) -> Markup {
-    let valid = format!("{} of {} runs valid", done.valid().count(), done.runs.len());
-    let likeness = done.likeness().unwrap_or_default();
-    html! {
-        @for (n, run) in done.runs.iter().enumerate() {
-            @let name = html! { (n + 1) };
-            @match run {
-                Ok((results, file)) => (row(
-                    done,
-                    &html! { a href=(reports.link(file)) { (name) } },
-                    |figure| html! { (figure.show_ours(results).as_deref().unwrap_or(NONE)) },
+    let axes = matrix.axes.iter().map(|axis| axis.name.as_str());
+    let names = FIGURES.iter().map(|figure| figure.name);
+    let head = axes.chain(["Run"]).chain(names).chain(["Remarks"]);
+    let mut table = Table::new(Some("rounds"), head);
+    for done in all {
+        let row = |name: Cell, of: &dyn Fn(&Column) -> Cell, remarks: &str| {
+            let values = done.cell.values.iter().map(Cell::from);
+            let cells = values.chain([name]).chain(FIGURES.iter().map(|figure| of(figure)));
+            cells.chain([remarks.into()]).collect::<Vec<Cell>>()
+        };
+        for (n, run) in done.runs.iter().enumerate() {
+            let name = Cell::from((n + 1).to_string());
+            table.add(match run {
+                Ok((results, file)) => row(
+                    Cell { link: reports.link(file), ..name },
+                    &|figure| figure.spread(&[results]),
                     &crate::versus::remarks(results),
-                )),
-                Err(why) => (row(done, &name, |_| html! { (NONE) }, why)),
-            }
+                ),
+                Err(why) => row(name, &|_| Cell::none(), why),
+            });
         }
-        @if done.runs.len() > 1 {
-            (row(done, &html! { (MEDIAN) }, |figure| median_cell(done, figure), &valid))
+        if done.runs.len() > 1 {
+            let valid = format!("{} of {} runs valid", done.valid().count(), done.runs.len());
+            table.add_ours(row("median".into(), &|figure| median_cell(done, figure), &valid));
         }
-        @for published in &done.published {
-            (row(
-                done,
-                &html! { "published" },
-                |figure| figure.cell_theirs(published, &likeness),
-                &format!("{}, {}", published.system, published.hardware),
-            ))
+        let likeness = done.likeness().unwrap_or_default();
+        for published in &done.published {
+            let of = |figure: &Column| figure.theirs(published, &likeness);
+            let remarks = format!("{}, {}", published.system, published.hardware);
+            table.add(row("published".into(), &of, &remarks));
         }
     }
+    table.html()
 }
 
-fn median_cell(done: &Done, figure: &Column) -> Markup {
+fn median_cell(done: &Done, figure: &Column) -> Cell {
     let cores = done.valid().find_map(own_cores);
     let interval = bar(&done.values(figure)).filter(|(low, high)| low < high);
-    html! {
-        @match done.median(figure) {
-            Some(value) => (figure.show(value, cores)),
-            None => (NONE),
-        }
-        @if let Some((low, high)) = interval {
-            br; small { (figure.show_end(low, cores)) " to " (figure.show_end(high, cores)) }
-        }
-    }
-}
-
-fn row(done: &Done, name: &Markup, cell: impl Fn(&Column) -> Markup, remarks: &str) -> Markup {
-    let is_median = name.0 == MEDIAN;
-    html! {
-        tr class=[is_median.then_some("ours")] {
-            @for value in &done.cell.values { td.text { (value) } }
-            td.text { (name) }
-            @for figure in FIGURES { td { (cell(figure)) } }
-            td.text { (remarks) }
-        }
+    match done.median(figure) {
+        Some(value) => Cell::with(figure.show(value, cores), figure.show_range(interval, cores)),
+        None => Cell::none(),
     }
 }
 
@@ -305,45 +276,39 @@ fn facts<'a>(
 
 /// The medians for the terminal, a line for each combination.
 pub fn table(matrix: &Matrix, all: &[Done]) -> String {
-    let mut rows: Vec<Vec<String>> =
-        vec![matrix.axes.iter().map(|axis| axis.name.clone()).collect()];
-    rows[0].extend(FIGURES.iter().map(|figure| figure.name.to_owned()));
-    rows[0].push("valid".to_owned());
+    let axes = matrix.axes.iter().map(|axis| axis.name.as_str());
+    let names = FIGURES.iter().map(|figure| figure.name);
+    let mut table = Table::new(None, axes.chain(names).chain(["valid"]));
     for done in all {
-        let mut row = done.cell.values.clone();
-        row.extend(FIGURES.iter().map(|figure| {
-            done.median(figure).map_or("-".to_owned(), |value| figure.unit.show(value))
-        }));
-        row.push(format!("{} of {}", done.valid().count(), done.runs.len()));
-        rows.push(row);
+        let median = |figure: &&Column| {
+            done.median(figure).map_or_else(Cell::none, |value| figure.unit.show(value).into())
+        };
+        let values = done.cell.values.iter().map(Cell::from);
+        let valid = format!("{} of {}", done.valid().count(), done.runs.len());
+        table.add(values.chain(FIGURES.iter().map(median)).chain([valid.into()]));
     }
-    aligned(&rows)
+    table.plain()
 }
 
 /// A row for every run, for a spreadsheet.
 pub fn csv(matrix: &Matrix, all: &[Done]) -> String {
-    let line = |cells: Vec<String>| cells.join(",") + "\n";
-    let mut head: Vec<String> = matrix.axes.iter().map(|axis| text::csv(&axis.name)).collect();
-    head.extend(["run", "valid"].map(str::to_owned));
-    head.extend(FIGURES.iter().map(|figure| figure.key.to_owned()));
-    let mut out = line(head);
+    let axes = matrix.axes.iter().map(|axis| axis.name.as_str());
+    let keys = FIGURES.iter().map(|figure| figure.key);
+    let mut table = Table::new(None, axes.chain(["run", "valid"]).chain(keys));
     for done in all {
         for (n, run) in done.runs.iter().enumerate() {
             let Ok((results, _)) = run else { continue };
-            let mut row: Vec<String> =
-                done.cell.values.iter().map(|value| text::csv(value)).collect();
-            row.extend([(n + 1).to_string(), results.validity.valid.to_string()]);
-            row.extend(FIGURES.iter().map(|figure| {
+            let values = done.cell.values.iter().cloned();
+            let run = [(n + 1).to_string(), results.validity.valid.to_string()];
+            let figures = FIGURES.iter().map(|figure| {
                 (figure.ours)(results).map_or(String::new(), |value| value.to_string())
-            }));
-            out += &line(row);
+            });
+            table.add(values.chain(run).chain(figures));
         }
     }
-    out
+    table.csv()
 }
 
-const MEDIAN: &str = "median";
-const NONE: &str = "–";
 const BARS_NOTE: &str = " Bars show minimum and maximum. From five valid runs they contain the \
      true median with 94 % confidence. From nine, bars are 95 % confidence intervals.";
 
@@ -374,7 +339,7 @@ mod tests {
             Ok((Box::new(results), format!("{}-{}", values[0], values[1])))
         };
         Done {
-            cell: Cell {
+            cell: matrix::Cell {
                 values: values.map(str::to_owned).to_vec(),
                 scenario: "S".into(),
                 changes: Vec::new(),

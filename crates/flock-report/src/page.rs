@@ -2,6 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::table::Table;
 use flock_measure::figures::Verdict;
 
 pub(crate) fn page(title: &str, body: &Markup) -> String {
@@ -39,44 +40,10 @@ pub(crate) fn verdict_list(verdicts: &[(Verdict, String)]) -> Markup {
     }
 }
 
-/// A table with a head. Columns of words go to the left, as the first one always does, columns of
-/// numbers to the right.
-pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
-    table_with(None, head, rows, false)
-}
-
-/// With a class, and perhaps a first row that stands out.
-pub(crate) fn table_with(
-    class: Option<&str>,
-    head: &[&str],
-    rows: &[Vec<String>],
-    has_ours: bool,
-) -> Markup {
-    let is_word = |cell: &String| cell.starts_with(|c: char| c.is_alphabetic() || c == '/');
-    let is_text = |at: usize| rows.iter().filter_map(|row| row.get(at)).any(is_word);
-    let class_of = |at: usize| is_text(at).then_some("text");
-    html! {
-        div.scroll {
-            table class=[class] {
-                thead {
-                    tr {
-                        @for (at, cell) in head.iter().enumerate() {
-                            th class=[class_of(at)] { (cell) }
-                        }
-                    }
-                }
-                tbody {
-                    @for (n, row) in rows.iter().enumerate() {
-                        tr class=[(has_ours && n == 0).then_some("ours")] {
-                            @for (at, cell) in row.iter().enumerate() {
-                                td class=[class_of(at)] { (cell) }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> Table {
+    let mut table = Table::new(None, head.iter().copied());
+    rows.iter().for_each(|row| table.add(row.clone()));
+    table
 }
 
 /// A column of a table: its name, and how to write it.
@@ -90,7 +57,7 @@ pub(crate) fn rows_of<T>(title: &str, all: &[T], columns: &[Column<'_, T>]) -> M
     html! {
         @if !rows.is_empty() {
             @if !title.is_empty() { h2 { (title) } }
-            (table(&head, &rows))
+            (table(&head, &rows).html())
         }
     }
 }

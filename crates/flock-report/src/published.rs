@@ -2,6 +2,7 @@
 
 use crate::columns::{self, Column};
 use crate::likeness::Likeness;
+use crate::table::{Cell, Table};
 use flock_measure::Results;
 use flock_measure::text::number;
 use flock_model::catalogue;
@@ -21,50 +22,37 @@ pub const HARDWARE_DIFFERS: &str = "Published results come from other hardware, 
 /// Ours and theirs, ours first. Of the figures that few publish only those are columns that
 /// somebody did for this scenario.
 pub(super) struct Beside {
-    pub head: Vec<&'static str>,
-    pub rows: Vec<Vec<String>>,
+    pub table: Table,
     /// How the run differs from the published ones; empty where it does not.
     pub difference: String,
 }
 
 impl Beside {
     pub(super) fn of(results: &Results, all: &[Published]) -> Self {
-        let likeness = Likeness::of(results);
-        let own = |column: &Column| column.show_ours(results);
-        let rows = vec![row(&own_name(results), COLUMNS.map(own), own_hardware(results))];
-        Self::with(rows, all, &likeness)
+        Self::with(Some(results), all, &Likeness::of(results))
     }
 
-    /// Theirs below `rows`, which have a cell for each of [`COLUMNS`].
-    pub(super) fn with(mut rows: Vec<Vec<String>>, all: &[Published], likeness: &Likeness) -> Self {
-        for figure in all {
-            let cells = COLUMNS.map(|column| column.show_theirs(figure, likeness));
-            rows.push(row(&figure.system, cells, hardware_words(figure)));
-        }
-        let is_shown = |column: &&Column| {
+    /// Theirs, below those of `ours` if there is such a run.
+    pub(super) fn with(ours: Option<&Results>, all: &[Published], likeness: &Likeness) -> Self {
+        let is_shown = |column: &&&Column| {
             ALWAYS.contains(&column.key) || all.iter().any(|figure| column.was_published(figure))
         };
-        let shown = COLUMNS.map(|column| is_shown(&column));
-        let mut head = vec!["System"];
-        head.extend(COLUMNS.iter().filter(|c| is_shown(c)).map(|column| column.name));
-        head.push("Hardware and notes");
-        for row in &mut rows {
-            let mut at = 0;
-            row.retain(|_| {
-                at += 1;
-                // The name is ahead of the columns, the words are behind them.
-                at < 2 || shown.get(at - 2).copied().unwrap_or(true)
-            });
+        let columns: Vec<&&Column> = COLUMNS.iter().filter(is_shown).collect();
+        let names = columns.iter().map(|column| column.name);
+        let head = ["System"].into_iter().chain(names).chain(["Hardware and notes"]);
+        let mut table = Table::new(Some("notes"), head);
+        if let Some(ours) = ours {
+            let cells = columns.iter().map(|column| column.spread(&[ours]));
+            let name = [own_name(ours).into()].into_iter();
+            table.add_ours(name.chain(cells).chain([own_hardware(ours).into()]));
         }
-        Self { head, rows, difference: likeness.words() }
+        for figure in all {
+            let cells = columns.iter().map(|column| column.theirs(figure, likeness));
+            let name = [Cell::from(figure.system.as_str())].into_iter();
+            table.add(name.chain(cells).chain([hardware_words(figure).into()]));
+        }
+        Self { table, difference: likeness.words() }
     }
-}
-
-fn row<const N: usize>(name: &str, cells: [Option<String>; N], words: String) -> Vec<String> {
-    let mut row = vec![name.to_owned()];
-    row.extend(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "–".to_owned())));
-    row.push(words);
-    row
 }
 
 pub(super) fn hardware_words(figure: &Published) -> String {
@@ -125,14 +113,18 @@ mod tests {
     use flock_measure::sample;
     use flock_measure::text::{bytes, micros};
 
+    fn in_words(row: &crate::table::Row) -> String {
+        row.cells.iter().map(Cell::words).collect::<Vec<_>>().join(" | ")
+    }
+
     #[test]
     fn every_figure_that_was_published_is_in_the_table() {
         for entry in catalogue::entries() {
             let all = entry.load().unwrap().published;
             let beside = Beside::of(&sample::results(1.0), &all);
-            for (figure, row) in all.iter().zip(&beside.rows[1..]) {
-                assert_eq!(row.len(), beside.head.len(), "{}", entry.id);
-                let words = row.join(" | ");
+            for (figure, row) in all.iter().zip(&beside.table.rows[1..]) {
+                assert_eq!(row.cells.len(), beside.table.head.len(), "{}", entry.id);
+                let words = in_words(row);
                 let stated = serde_json::to_value(figure).unwrap();
                 for (name, value) in stated.as_object().unwrap() {
                     let Some(value) = value.as_f64().filter(|_| name != "vcpus") else { continue };
@@ -158,7 +150,7 @@ mod tests {
         results.scenario.scale = 0.02;
         results.scenario.overrides.insert("scale".into(), "0.02".into());
         let beside = Beside::of(&results, &published(&results));
-        let words = beside.rows[1].join(" | ");
+        let words = in_words(&beside.table.rows[1]);
         for part in [
             "1,000/s (scaled from 50,000/s)",
             "1.58 ms (full scale)",
@@ -176,8 +168,9 @@ mod tests {
     #[test]
     fn what_nobody_published_is_no_column() {
         let rabbit = catalogue::find("RABBIT-Q1", &Choice::default()).unwrap().published;
-        let head = Beside::of(&sample::results(1.0), &rabbit).head;
-        assert!(head.contains(&"Maximum") && head.contains(&"Acknowledged, average"), "{head:?}");
-        assert!(!head.contains(&"Acknowledged, p95"), "{head:?}");
+        let head = Beside::of(&sample::results(1.0), &rabbit).table.head;
+        let has = |name: &str| head.iter().any(|known| known == name);
+        assert!(has("Maximum") && has("Acknowledged, average"), "{head:?}");
+        assert!(!has("Acknowledged, p95"), "{head:?}");
     }
 }

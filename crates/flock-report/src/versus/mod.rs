@@ -1,6 +1,5 @@
 //! Brokers side by side: the table that the command prints, and the page of each scenario.
 
-mod bars;
 mod page;
 mod strip;
 mod table;

@@ -3,35 +3,27 @@
 
 use maud::{Markup, html};
 
-use super::bars::Bars;
 use super::strip::{Row, Strip};
-use super::table::{
-    COLUMNS, RATIOS_NOTE, is_shown, is_valid, names, obstacles, ratio_of, ratio_parts, remarks,
-    valid_values, valid_words,
-};
+use super::table::{COLUMNS, rounds, sides};
 use super::{Cell, Conduct};
-use crate::chart::{Chart, Line};
-use crate::columns::{self, Column, own_cores};
+use crate::columns::{self, Column};
 use crate::likeness::Likeness;
 use crate::page::{self as parts, details, note, pairs};
 use crate::published::{Beside, HARDWARE_DIFFERS, published};
 use crate::reports::Reports;
-use crate::{clients_words, machine_words, overrides_words, percentile_points, surroundings_words};
-use flock_measure::figures::{Verdict, headline};
-use flock_measure::stats::{RUNS_MIN, Spread};
+use crate::sides::{self, RATIOS_NOTE, Side, is_shown, obstacles, ratio, ratio_cell};
+use crate::table::{self, Table};
+use crate::{clients_words, machine_words, overrides_words, surroundings_words};
+use flock_measure::Results;
+use flock_measure::figures::Verdict;
+use flock_measure::stats::RUNS_MIN;
 use flock_measure::text::{self, number, seconds};
-use flock_measure::{Due, Results};
-
-/// The runs of one scenario, by broker in the order of their first appearance.
-type Rounds<'a> = Vec<(&'a str, Vec<&'a Cell>)>;
 
 /// The page of one scenario: `cells` are its runs.
 pub fn page(cells: &[&Cell], conduct: &Conduct, reports: Reports) -> String {
     let any = cells.iter().find_map(|cell| cell.results.as_deref().ok());
     let scenario = cells.first().map_or("", |cell| cell.scenario.as_str());
-    let of = |broker| cells.iter().filter(|cell| cell.broker == broker).copied().collect();
-    let brokers = names(cells.iter().copied(), |cell| &cell.broker);
-    let all: Rounds<'_> = brokers.into_iter().map(|broker| (broker, of(broker))).collect();
+    let all = sides(cells);
     let body = html! {
         (header(scenario, &all, any, conduct))
         h2 { "Results" }
@@ -42,7 +34,7 @@ pub fn page(cells: &[&Cell], conduct: &Conduct, reports: Reports) -> String {
         (medians("", &RESULTS, &all))
         (medians("Latency", &LATENCIES, &all))
         h3 { "Charts" }
-        (parts::charts(result_charts(&all)))
+        (parts::charts(sides::bar_charts(&all)))
         (ratios(&all))
         @if let Some(results) = any { (beside(results)) }
         h2 { "Every round" }
@@ -51,11 +43,11 @@ pub fn page(cells: &[&Cell], conduct: &Conduct, reports: Reports) -> String {
                  line is the median of the valid rounds, the bar their range."
         }
         (parts::charts(STRIPS.iter().map(|column| strip(column, &all))))
-        (percentiles(&all))
-        (rounds_table(&all, reports))
+        (parts::charts(sides::percentile_charts(&all, Side::valid)))
+        (rounds(cells, &STRIPS, reports).html())
         @if let Some(results) = any { (conditions(results, conduct)) }
         h2 { "Brokers" }
-        @for (name, rounds) in &all { (broker(name, rounds)) }
+        @for side in &all { (broker(side, cells)) }
         (reports.part(cells.iter().filter_map(|cell| {
             Some((cell.name(), cell.results.as_deref().ok()?))
         })))
@@ -63,7 +55,7 @@ pub fn page(cells: &[&Cell], conduct: &Conduct, reports: Reports) -> String {
     parts::page(&format!("{scenario}: brokers side by side"), &body)
 }
 
-fn header(scenario: &str, all: &Rounds<'_>, any: Option<&Results>, conduct: &Conduct) -> Markup {
+fn header(scenario: &str, all: &[Side<'_>], any: Option<&Results>, conduct: &Conduct) -> Markup {
     let title = any.map_or("", |results| results.scenario.title.as_str());
     let (kicker, lead) = any.map_or_else(Default::default, |results| {
         let machine = &results.machine;
@@ -87,9 +79,10 @@ fn header(scenario: &str, all: &Rounds<'_>, any: Option<&Results>, conduct: &Con
         verdicts.push((Verdict::Bad, ANECDOTE.to_owned()));
     }
     verdicts.extend(obstacles(all).into_iter().map(|words| (Verdict::Bad, words)));
-    for (broker, rounds) in all {
-        let is_valid = rounds.iter().all(|cell| is_valid(cell));
-        verdicts.push((Verdict::of(is_valid), format!("{broker}: {}", valid_words(rounds))));
+    for side in all {
+        let is_valid = side.valid().len() == side.begun;
+        let words = format!("{}: {} valid", side.name, side.valid_words());
+        verdicts.push((Verdict::of(is_valid), words));
     }
     html! {
         (parts::header(&kicker, &format!("{scenario}: {title}"), &lead))
@@ -98,84 +91,40 @@ fn header(scenario: &str, all: &Rounds<'_>, any: Option<&Results>, conduct: &Con
 }
 
 /// The medians in the form of the published tables: a row for each broker.
-fn medians(name: &str, columns: &[&Column], all: &Rounds<'_>) -> Markup {
-    let columns: Vec<&&Column> = columns.iter().filter(|column| is_shown(column, all)).collect();
+fn medians(name: &str, columns: &[&Column], all: &[Side<'_>]) -> Markup {
+    let runs: Vec<&Results> = all.iter().flat_map(|side| side.runs.clone()).collect();
+    let columns: Vec<&&Column> = columns.iter().filter(|column| is_shown(column, &runs)).collect();
+    let names = columns.iter().map(|column| column.name);
+    let mut table = Table::new(Some("rounds"), ["Broker"].into_iter().chain(names));
+    for side in all {
+        let valid = format!("{} valid", side.valid_words());
+        let cells = columns.iter().map(|column| column.spread(&side.valid()));
+        table.add([table::Cell::with(side.name.clone(), valid)].into_iter().chain(cells));
+    }
     html! {
         @if !columns.is_empty() {
             @if !name.is_empty() { h3 { (name) } }
-            div.scroll {
-                table.rounds {
-                    thead {
-                        tr {
-                            th { "Broker" }
-                            @for column in &columns { th { (column.name) } }
-                        }
-                    }
-                    tbody {
-                        @for (broker, rounds) in all {
-                            tr {
-                                td { (broker) br; small { (valid_words(rounds)) } }
-                                @for column in &columns { td { (median(column, rounds)) } }
-                            }
-                        }
-                    }
-                }
-            }
+            (table.html())
         }
     }
 }
 
-fn median(column: &Column, rounds: &[&Cell]) -> Markup {
-    let cores = rounds.iter().find_map(|cell| own_cores(cell.results.as_ref().ok()?));
-    column.cell_spread(&valid_values(column, rounds), cores)
-}
-
-fn result_charts(all: &Rounds<'_>) -> impl Iterator<Item = Markup> {
-    let brokers: Vec<String> = all.iter().map(|(broker, _)| (*broker).to_owned()).collect();
-    let mut results = all.iter().flat_map(|(_, rounds)| rounds);
-    let cores = results.find_map(|cell| own_cores(cell.results.as_ref().ok()?));
-    let median = |column: &Column, rounds: &[&Cell]| {
-        Spread::of(&valid_values(column, rounds)).map(|spread| spread.median)
-    };
-    CHARTS.iter().map(move |(title, columns)| {
-        let of = |column: &'static Column| {
-            (column, all.iter().map(|(_, rounds)| median(column, rounds)).collect())
-        };
-        let groups = columns.iter().map(|column| of(column)).collect();
-        Bars { title, brokers: &brokers, groups, cores }.figure()
-    })
-}
-
 /// How the others stand to the first broker; nothing where no ratio can be told.
-fn ratios(all: &Rounds<'_>) -> Markup {
-    let Some(((base, of_base), others)) = all.split_first() else { return Markup::default() };
-    let has_ratio = |column: &&&Column| {
-        others.iter().any(|(_, rounds)| ratio_of(column, of_base, rounds).is_some())
-    };
-    let columns: Vec<&&Column> = COLUMNS.iter().filter(has_ratio).collect();
+fn ratios(all: &[Side<'_>]) -> Markup {
+    let base = all.first().map_or("", |side| side.name.as_str());
+    let others = all.iter().skip(1).map(|side| format!("{} / {base}", side.name));
+    let mut table = Table::new(Some("rounds"), ["Figure".to_owned()].into_iter().chain(others));
+    for column in COLUMNS {
+        let ratios: Vec<_> = (1..all.len()).map(|n| ratio(column, all, n)).collect();
+        if ratios.iter().any(Option::is_some) {
+            let cells = ratios.into_iter().map(ratio_cell);
+            table.add([column.title.into()].into_iter().chain(cells));
+        }
+    }
     html! {
-        @if !columns.is_empty() {
+        @if !table.rows.is_empty() {
             h3 { "Ratios to " (base) }
-            div.scroll {
-                table.rounds {
-                    thead {
-                        tr {
-                            th { "Figure" }
-                            @for (broker, _) in others { th { (broker) " / " (base) } }
-                        }
-                    }
-                    tbody {
-                        @for column in columns {
-                            tr {
-                                td { (column.title) }
-                                @for (_, rounds) in others {
-                                    td { (ratio(column, of_base, rounds)) }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
+            (table.html())
             (note(RATIOS_NOTE))
         }
     }
@@ -184,112 +133,26 @@ fn ratios(all: &Rounds<'_>) -> Markup {
 /// What was published for the scenario, apart from ours.
 fn beside(results: &Results) -> Markup {
     let all = published(results);
-    let theirs = Beside::with(Vec::new(), &all, &Likeness::of(results));
+    let theirs = Beside::with(None, &all, &Likeness::of(results));
     html! {
         @if !all.is_empty() {
             h2 { "Published results for reference" }
             p { (HARDWARE_DIFFERS) }
             @if !theirs.difference.is_empty() { p { (theirs.difference) } }
-            (parts::table_with(Some("notes"), &theirs.head, &theirs.rows, false))
+            (theirs.table.html())
         }
     }
 }
 
 /// One figure, with every round as a point.
-fn strip(column: &Column, all: &Rounds<'_>) -> Markup {
-    let point = |cell: &&Cell| {
-        let results = cell.results.as_ref().ok()?;
-        Some(((column.ours)(results)?, is_valid(cell)))
-    };
-    let row = |(broker, rounds): &(&str, Vec<&Cell>)| Row {
-        name: (*broker).to_owned(),
-        points: rounds.iter().filter_map(point).collect(),
+fn strip(column: &Column, all: &[Side<'_>]) -> Markup {
+    let point = |run: &&Results| Some(((column.ours)(run)?, run.validity.valid));
+    let row = |side: &Side<'_>| Row {
+        name: side.name.clone(),
+        points: side.runs.iter().filter_map(point).collect(),
     };
     let rows = all.iter().map(row).collect();
     Strip { title: column.title, unit: column.unit, rows }.figure()
-}
-
-/// Latency against the percentile: all valid rounds of a broker together.
-fn percentiles(all: &Rounds<'_>) -> Markup {
-    let mut kinds = Vec::new();
-    for results in all.iter().flat_map(|(_, rounds)| rounds).filter_map(|c| c.results.as_ref().ok())
-    {
-        let kind = headline(results);
-        if !kinds.contains(&kind) {
-            kinds.push(kind);
-        }
-    }
-    let chart = |kind| {
-        let line = |(broker, rounds): &(&str, Vec<&Cell>)| {
-            let mut merged = Due::default();
-            let valid = rounds.iter().filter(|cell| is_valid(cell));
-            for results in valid.filter_map(|cell| cell.results.as_ref().ok()) {
-                merged.merge(&Due::of(results, kind));
-            }
-            Line::new(broker, percentile_points(&merged))
-        };
-        let lines: Vec<Line> =
-            all.iter().map(line).filter(|line| !line.points.is_empty()).collect();
-        let whose = match &lines[..] {
-            // A single line has no legend.
-            [only] => only.name.clone(),
-            _ => "each broker".to_owned(),
-        };
-        let title = format!("Latency by percentile, {}", kind.title());
-        Chart::by_percentile(title, lines, &format!("All valid rounds of {whose} together."))
-    };
-    html! { @for kind in kinds { (parts::charts([chart(kind).figure()])) } }
-}
-
-/// Every round, with the way to its report.
-fn rounds_table(all: &Rounds<'_>, reports: Reports) -> Markup {
-    let columns: Vec<&&Column> = STRIPS.iter().filter(|column| is_shown(column, all)).collect();
-    html! {
-        div.scroll {
-            table.rounds {
-                thead {
-                    tr {
-                        th { "Broker" }
-                        th.text { "Round" }
-                        @for column in &columns { th { (column.name) } }
-                        th.text { "Remarks" }
-                    }
-                }
-                tbody {
-                    @for cell in all.iter().flat_map(|(_, rounds)| rounds) {
-                        (round(cell, &columns, reports))
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn round(cell: &Cell, columns: &[&&Column], reports: Reports) -> Markup {
-    let number = cell.round + 1;
-    let shown = |column: &Column| column.show_ours(cell.results.as_ref().ok()?);
-    html! {
-        tr {
-            td { (cell.broker) }
-            td.text {
-                @match &cell.results {
-                    Ok(_) => a href=(reports.link(&cell.name())) { (number) },
-                    Err(_) => (number),
-                }
-            }
-            @for column in columns { td { (shown(column).as_deref().unwrap_or("–")) } }
-            td.text {
-                @match &cell.results { Ok(results) => (remarks(results)), Err(why) => (why) }
-            }
-        }
-    }
-}
-
-/// In bold what is more than noise.
-fn ratio(column: &Column, base: &[&Cell], other: &[&Cell]) -> Markup {
-    let Some(ratio) = ratio_of(column, base, other) else { return html! { "–" } };
-    let (words, is_beyond, rest) = ratio_parts(&ratio);
-    html! { @if is_beyond { b { (words) } } @else { (words) } (rest) }
 }
 
 fn conditions(results: &Results, conduct: &Conduct) -> Markup {
@@ -320,11 +183,11 @@ fn conditions(results: &Results, conduct: &Conduct) -> Markup {
     }
 }
 
-fn broker(name: &str, rounds: &[&Cell]) -> Markup {
-    let remark = rounds.first().map_or("", |cell| cell.note.as_str());
+fn broker(side: &Side<'_>, cells: &[&Cell]) -> Markup {
+    let remark = cells.iter().find(|cell| cell.broker == side.name).map_or("", |cell| &cell.note);
     html! {
-        h3 { (name) }
-        @if let Some(results) = rounds.iter().find_map(|cell| cell.results.as_ref().ok()) {
+        h3 { (side.name) }
+        @if let Some(results) = side.runs.first() {
             @let info = &results.broker;
             (pairs(&[
                 ("version", info.version.clone()),
@@ -354,22 +217,6 @@ const RESULTS: [&Column; 10] = [
 ];
 const LATENCIES: [&Column; 5] =
     [&columns::P50, &columns::P75, &columns::P90, &columns::P95, &columns::P99];
-const CHARTS: [(&str, &[&Column]); 4] = [
-    ("Rate", &[&columns::PUBLISHED, &columns::RECEIVED, &columns::CONNECTS]),
-    (
-        "Latency",
-        &[
-            &columns::AVERAGE,
-            &columns::P50,
-            &columns::P75,
-            &columns::P90,
-            &columns::P95,
-            &columns::P99,
-        ],
-    ),
-    ("Broker CPU", &[&columns::CPU_MAX, &columns::CPU_AVERAGE]),
-    ("Broker memory", &[&columns::MEMORY_MAX, &columns::MEMORY_AVERAGE]),
-];
 /// Figures of which every round is drawn and listed.
 const STRIPS: [&Column; 9] = [
     &columns::PUBLISHED,
@@ -432,7 +279,7 @@ mod tests {
             "55s, measured",
             "38.0 us<br><small>36.2 us to 39.8 us</small>",
             "NOT VALID",
-            "All valid rounds of a&lt;b together",
+            "All valid runs of a&lt;b together",
         ] {
             assert!(html.contains(part), "{part} is missing");
         }

@@ -11,7 +11,7 @@ use flock_model::catalogue;
 use flock_model::scenario::units::show_time;
 use flock_model::scenario::{self, Choice, Loaded, Published, ScenarioError};
 use flock_model::{Command, Estimate, Payload};
-use flock_report::compare::aligned;
+use flock_report::aligned;
 
 pub(super) fn list(args: &args::List) -> anyhow::Result<ExitCode> {
     let family = args.family.as_deref().unwrap_or("").to_lowercase();

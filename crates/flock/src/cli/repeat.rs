@@ -8,7 +8,7 @@ use super::{FAILED, args};
 use flock_measure::stats;
 use flock_measure::{Outcome, Results, RunSet};
 use flock_model::Scenario;
-use flock_report::noise::{self, Side};
+use flock_report::{Side, compare};
 
 /// Carries the scenario out as often as asked for.
 pub(super) fn carry_out_all(
@@ -53,7 +53,7 @@ pub(super) struct Series {
 
 impl Series {
     pub(super) fn new(scenario: &str, broker: &str, of: u32) -> Self {
-        let id = noise::set_id(scenario, broker);
+        let id = compare::set_id(scenario, broker);
         Self { id, of, codes: Vec::new(), all: Vec::new(), is_over: false }
     }
 
@@ -77,7 +77,7 @@ impl Series {
 
     /// Medians and spread of what there is.
     pub(super) fn words(&self) -> String {
-        noise::plain(&Side::each(vec![self.all.clone()]))
+        compare::plain(&Side::each(std::slice::from_ref(&self.all)))
     }
 
     /// The exit code of all of them.

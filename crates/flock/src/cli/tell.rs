@@ -10,9 +10,7 @@ use super::run::write_reports;
 use super::say::{out, say};
 use crate::keep;
 use flock_measure::Results;
-use flock_report::compare::{self, Run};
-use flock_report::noise::{self, Side};
-use flock_report::summary;
+use flock_report::{Side, compare, summary};
 
 pub(super) fn report(args: &args::Report) -> anyhow::Result<ExitCode> {
     let results = read(&args.results)?;
@@ -32,19 +30,14 @@ pub(super) fn report(args: &args::Report) -> anyhow::Result<ExitCode> {
 
 pub(super) fn compare(args: &args::Compare) -> anyhow::Result<ExitCode> {
     let sets = sets(&args.results)?;
-    let is_repeated = sets.iter().any(|set| set.len() > 1);
-    let all: Vec<Results> = sets.iter().flatten().cloned().collect();
-    anyhow::ensure!(all.len() > 1, "a comparison needs at least two runs");
-    let (runs, sides) = (Run::name_all(all), Side::each(sets));
-    match is_repeated {
-        true => out(format_args!("{}", noise::plain(&sides))),
-        false => out(format_args!("{}", compare::plain(&runs))),
-    }
+    let sides = Side::each(&sets);
+    let runs: usize = sets.iter().map(Vec::len).sum();
+    anyhow::ensure!(runs > 1, "a comparison needs at least two runs");
+    out(format_args!("{}", compare::plain(&sides)));
     let Some(path) = &args.out else { return Ok(ExitCode::SUCCESS) };
     let text = match path.extension().and_then(|ending| ending.to_str()) {
-        Some("html") => compare::html(&runs),
-        Some("md") if is_repeated => noise::markdown(&sides),
-        Some("md") => compare::markdown(&runs),
+        Some("html") => compare::html(&sides),
+        Some("md") => compare::markdown(&sides),
         _ => anyhow::bail!("{}: the name must end with .html or .md", path.display()),
     };
     keep::write(path, &text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -62,12 +55,12 @@ fn sets(given: &[String]) -> anyhow::Result<Vec<Vec<Results>>> {
         match results.len() {
             1 => single.append(&mut results),
             _ => {
-                sets.append(&mut noise::in_sets(std::mem::take(&mut single)));
+                sets.append(&mut compare::in_sets(std::mem::take(&mut single)));
                 sets.push(results);
             }
         }
     }
-    sets.append(&mut noise::in_sets(single));
+    sets.append(&mut compare::in_sets(single));
     Ok(sets)
 }
 

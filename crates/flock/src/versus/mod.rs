@@ -25,7 +25,7 @@ use crate::engine::{self, BrokerAccess};
 use flock_measure::{BrokerInfo, Results, RunSet};
 use flock_model::scenario::words::parameters;
 use flock_model::{Scenario, Transport};
-use flock_report::noise;
+use flock_report::compare;
 use flock_report::versus::{Cell, Conduct};
 
 /// How to compare.
@@ -77,7 +77,7 @@ pub fn run(mut options: Options<'_>, scenarios: &[(Scenario, String)]) -> (Vec<C
     let before = sched_getaffinity(None).ok();
     confine(&load_cpus);
     let mut cells = Vec::new();
-    let set = noise::set_id("versus", "");
+    let set = compare::set_id("versus", "");
     let brokers = std::mem::take(&mut options.brokers);
     for round in 0..options.rounds.max(1) {
         for (scenario, source) in scenarios {

@@ -7,7 +7,7 @@ use crate::columns::Column;
 use crate::drawing::{self, COLOURS, WIDTH, px};
 
 /// Some figures of one unit.
-pub(super) struct Bars<'a> {
+pub(crate) struct Bars<'a> {
     pub title: &'a str,
     /// In the order of their colours.
     pub brokers: &'a [String],
@@ -18,7 +18,7 @@ pub(super) struct Bars<'a> {
 
 impl Bars<'_> {
     /// A `<figure>`; nothing where all is nought.
-    pub(super) fn figure(&self) -> Markup {
+    pub(crate) fn figure(&self) -> Markup {
         let all = self.groups.iter().flat_map(|(_, values)| values.iter().flatten());
         let most = all.copied().fold(0.0, f64::max);
         if most <= 0.0 {
