@@ -3,15 +3,12 @@
 use maud::{Markup, html as markup};
 
 use super::chart::{Axis, Chart, Line, Unit};
-use super::markdown::{
-    INTEGRITY_HEAD, LATENCY_HEAD, WORST_CLIENTS_HEAD, WORST_CLIENTS_NOTE, disclosure,
-    headline_rows, integrity_rows, latency_rows, verbatim, worst_client_rows,
-};
+use super::facts::{agents, disclosure, verbatim};
 use super::over_time;
-use super::page::{self, details, note, page, pairs, rows_of, table};
-use super::published::{Beside, HARDWARE_DIFFERS, published};
-use flock_measure::figures::{Figures, headline, search_words, verdicts};
-use flock_measure::text::{self, bytes, count, micros, number, seconds};
+use super::page::{self, details, note, page, pairs};
+use super::sections::{headline_rows, sections};
+use flock_measure::figures::{Figures, headline, verdicts};
+use flock_measure::text::{self, micros, number, seconds};
 use flock_measure::{Due, Results};
 
 pub fn html(results: &Results) -> String {
@@ -31,7 +28,6 @@ pub fn html(results: &Results) -> String {
             (page::charts(figures))
         }
         (tables(results))
-        (beside(results))
         (conditions(results))
         footer { (results.tool.words()) " · results format " (results.format) }
     };
@@ -118,141 +114,19 @@ fn below_each_latency(results: &Results) -> Chart {
 
 fn tables(results: &Results) -> Markup {
     markup! {
-        h2 { "Latency" }
-        (table(&LATENCY_HEAD, &latency_rows(results)).html())
-        @if !results.worst_clients.is_empty() {
-            h3 { "Slowest clients" }
-            (note(WORST_CLIENTS_NOTE))
-            (table(&WORST_CLIENTS_HEAD, &worst_client_rows(results)).html())
-        }
-        @if !results.integrity.by_qos.is_empty() {
-            h2 { "Integrity" }
-            (note("Counted in deliveries: one message to one subscriber or shared subscription. \
-                 At QoS 1 and 2 only acknowledged messages are expected."))
-            (table(&INTEGRITY_HEAD, &integrity_rows(results)).html())
-            (worst(results))
-        }
-        (rate_search(results))
-        (sizing(results))
-        (rows_of("Faults", &results.faults, &[
-            ("Fault", |fault| fault.what.clone()),
-            ("At", |fault| seconds(fault.at_secs)),
-            ("Connections lost", |fault| count(fault.connections_lost)),
-            ("Recovered after", |fault| fault.recovered_after_secs.map_or("not".into(), seconds)),
-            ("Without service", |fault| fault.without_service_secs.map_or("–".into(), seconds)),
-            ("Note", |fault| fault.note.clone()),
-        ]))
-        (rows_of("Failures", &results.errors, &[
-            ("What", |error| error.what.clone()),
-            ("Reason", |error| error.reason.clone()),
-            ("Count", |error| count(error.count)),
-            ("First client", |error| error.client.clone()),
-        ]))
-    }
-}
-
-fn rate_search(results: &Results) -> Markup {
-    let Some(search) = &results.rate_search else { return Markup::default() };
-    markup! {
-        h2 { "Rate search" }
-        p {
-            "Highest rate with p" (number(search.latency_percentile)) " below "
-            (micros(search.latency_bound_us as f64)) " and without a growing backlog: "
-            (search_words(search)) ". Each step has at least " (count(search.samples_min))
-            " messages. A rate fails if two of three steps fail."
-        }
-        (rows_of("", &search.steps, &[
-            ("Rate tried", |step| number(step.rate)),
-            ("Published/s", |step| number(step.published_per_sec)),
-            ("Received/s", |step| number(step.received_per_sec)),
-            ("Latency", |step| micros(step.latency_us as f64)),
-            ("Messages", |step| count(step.samples)),
-            ("Lateness, p99", |step| micros(step.lateness_p99_us as f64)),
-            ("To", |step| if step.confirms { "confirm" } else { "find" }.to_owned()),
-            ("Outcome", |step| if step.held { "held".to_owned() } else { step.why.clone() }),
-        ]))
-    }
-}
-
-/// The runs in which a size was looked for.
-fn sizing(results: &Results) -> Markup {
-    let Some(sizing) = &results.sizing else { return Markup::default() };
-    let bound = micros(sizing.latency_bound_us as f64);
-    let percentile = number(sizing.latency_percentile);
-    markup! {
-        h2 { "Search" }
-        p {
-            "Largest size without failed or lost connections, and with p" (percentile)
-            " of the connect latency below " (bound) ": " (sizing.words())
-            ". A size fails if two of three runs fail. This page is that of the last run."
-        }
-        (rows_of("", &sizing.steps, &[
-            ("Size tried", |step| count(step.size)),
-            ("Connections", |step| count(step.connections)),
-            ("Connect latency", |step| micros(step.connect_latency_us as f64)),
-            ("Memory", |step| step.memory_bytes_max.map_or("–".into(), |it| bytes(it as f64))),
-            ("Outcome", |step| if step.held { "passed".to_owned() } else { step.why.clone() }),
-        ]))
-    }
-}
-
-fn worst(results: &Results) -> Markup {
-    fn missing(ranges: &[(u32, u32)]) -> String {
-        let one = |&(from, to): &(u32, u32)| match from == to {
-            true => from.to_string(),
-            false => format!("{from} to {to}"),
-        };
-        ranges.iter().map(one).collect::<Vec<_>>().join(", ")
-    }
-    markup! {
-        @if !results.integrity.worst.is_empty() { h3 { "Most affected" } }
-        (rows_of("", &results.integrity.worst, &[
-            ("Subscriber", |sample| sample.subscriber.clone()),
-            ("Publisher", |sample| sample.publisher.clone()),
-            ("Topic", |sample| sample.topic.clone()),
-            ("Lost", |sample| count(sample.lost)),
-            ("Duplicated", |sample| count(sample.duplicated)),
-            ("Out of order", |sample| count(sample.reordered)),
-            ("Missing numbers", |sample| missing(&sample.missing)),
-        ]))
-    }
-}
-
-fn beside(results: &Results) -> Markup {
-    let figures = published(results);
-    let beside = Beside::of(results, &figures);
-    markup! {
-        @if !figures.is_empty() {
-            h2 { "Published results for reference" }
-            p { (HARDWARE_DIFFERS) }
-            @if !beside.difference.is_empty() { p { (beside.difference) } }
-            (beside.table.html())
+        @for section in sections(results) {
+            @if section.is_part { h3 { (section.title) } } @else { h2 { (section.title) } }
+            @for words in &section.words { p { (words) } }
+            (section.table.html())
         }
     }
 }
 
 fn conditions(results: &Results) -> Markup {
-    fn plus_minus(of: f64, error: f64) -> String {
-        format!("{} ± {}", micros(of), micros(error))
-    }
     markup! {
         h2 { "Environment" }
         (pairs(&disclosure(results)))
-        @if !results.run.agents.is_empty() { h3 { "Agents" } }
-        (rows_of("", &results.run.agents, &[
-            ("Agent", |agent| agent.address.clone()),
-            ("Host", |agent| agent.machine.hostname.clone()),
-            ("Clients", |agent| count(agent.clients)),
-            ("Clock offset", |agent| plus_minus(agent.clock_offset_us, agent.clock_error_us)),
-            ("Maximum clock drift", |agent| match agent.clock_readings {
-                0 => "the commander's clock".to_owned(),
-                n => {
-                    let drift = plus_minus(agent.clock_drift_us, agent.clock_drift_error_us);
-                    format!("{drift}, {n} readings")
-                }
-            }),
-            ("Died", |agent| agent.died.clone().unwrap_or_default()),
-        ]))
+        @if !results.run.agents.is_empty() { h3 { "Agents" } (agents(results).html()) }
         @for words in &results.validity.notes { (note(words)) }
         @for (name, text) in verbatim(results) { (details(name, text)) }
     }

@@ -49,17 +49,11 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> Table {
 /// A column of a table: its name, and how to write it.
 pub(crate) type Column<'a, T> = (&'a str, fn(&T) -> String);
 
-/// A row for each of `all`; nothing where there are none.
-pub(crate) fn rows_of<T>(title: &str, all: &[T], columns: &[Column<'_, T>]) -> Markup {
-    let head: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
-    let row = |one: &T| columns.iter().map(|(_, cell)| cell(one)).collect();
-    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
-    html! {
-        @if !rows.is_empty() {
-            @if !title.is_empty() { h2 { (title) } }
-            (table(&head, &rows).html())
-        }
-    }
+/// A row for each of `all`.
+pub(crate) fn rows_of<T>(all: &[T], columns: &[Column<'_, T>]) -> Table {
+    let mut table = Table::new(None, columns.iter().map(|(name, _)| *name));
+    all.iter().for_each(|one| table.add(columns.iter().map(|(_, cell)| cell(one))));
+    table
 }
 
 /// Name and value pairs, empty values left out.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::markdown::searches;
+use super::sections::searches;
 use flock_measure::figures::{Figures, Verdict, headline, others_unknown_words, verdicts};
 use flock_measure::text::{bytes, count, micros, number, seconds};
 use flock_measure::{ErrorCount, Results};

@@ -282,6 +282,7 @@ fn markdown_has_every_section() {
             "# MB-B1: p2p-1K-1K-1K-1K: 1,000 pairs, 1 msg/s each",
             "## Latency",
             "## Integrity",
+            "### Most affected",
             "## Published results for reference",
             "## Environment",
             "## The scenario as it ran",
