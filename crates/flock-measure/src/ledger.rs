@@ -63,11 +63,13 @@ impl Path {
         self
     }
 
-    /// What was agreed; nothing where nobody asked.
-    pub fn agreed(self) -> Option<Agreed> {
+    /// Whether a delivery may have this QoS. Where nobody asked, nothing was agreed.
+    fn allows(self, found: u8) -> bool {
         match self {
-            Self::Plain { qos, .. } | Self::Shared { qos, .. } => Some(qos),
-            Self::Misrouted => None,
+            Self::Plain { qos, .. } | Self::Shared { qos, .. } => {
+                (qos.low..=qos.high).contains(&found)
+            }
+            Self::Misrouted => true,
         }
     }
 }
@@ -158,9 +160,8 @@ impl Ledger {
             .tracks
             .entry((message.client, message.stream))
             .or_insert_with(|| Entry { path: find(), track: Track::default() });
-        if let Some(agreed) = entry.path.agreed() {
-            self.wrong_qos += u64::from(!(agreed.low..=agreed.high).contains(&message.qos));
-        }
+        let is_agreed = entry.path.allows(message.qos);
+        self.wrong_qos += u64::from(!is_agreed);
         let receipt = match entry.path {
             Path::Plain { qos, .. } => {
                 let (fleeting, kept) = message.sessions;
@@ -193,6 +194,13 @@ impl Ledger {
             Receipt::Duplicate => self.duplicated_so_far += 1,
         }
         entry.path
+    }
+
+    /// Counts what came from a broker's store, or as a will, for whoever did not ask for it, or at
+    /// another QoS.
+    pub fn check_agreed(&mut self, path: Path, qos: u8) {
+        self.misrouted += u64::from(path == Path::Misrouted);
+        self.wrong_qos += u64::from(!path.allows(qos));
     }
 
     /// An answer came for which there was nothing left to answer.

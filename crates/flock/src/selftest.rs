@@ -507,6 +507,12 @@ fn lies_of_retained() -> Vec<Case> {
         ),
         case("omits the retain flag", doing(RetainedMischief::Unmarked), retained(1), flag),
         case("sends retained messages twice", doing(RetainedMischief::Twice), retained(0), twice),
+        case(
+            "sends retained messages of other topics",
+            doing(RetainedMischief::Misrouted),
+            retained(1),
+            Sign::Words("90 misrouted"),
+        ),
     ]
 }
 
@@ -515,11 +521,15 @@ fn lies_of_wills() -> Vec<Case> {
     let lost = Sign::Words("10 wills not delivered");
     let again = Sign::Words("10 wills delivered again");
     let unasked = Sign::Words("10 wills without cause");
+    let aside = Sign::Words("10 misrouted");
+    let again_marked = Mischief { mark_dup_every: 2, ..doing(WillMischief::Twice) };
     let (close, polite) = ("close", "message");
     vec![
         in_short(case("sends no wills", doing(WillMischief::Forgotten), leaving(close), lost)),
         case("sends wills twice", doing(WillMischief::Twice), leaving(close), again),
         case("sends wills after DISCONNECT", doing(WillMischief::Always), leaving(polite), unasked),
+        case("sends wills to other clients", doing(WillMischief::Misrouted), leaving(close), aside),
+        case("sends wills twice, marked DUP", again_marked, leaving(close), again),
     ]
 }
 

@@ -228,8 +228,11 @@ impl Broker {
         let times = match self.mischief.will {
             WillMischief::Forgotten => 0,
             WillMischief::Twice => 2,
-            WillMischief::None | WillMischief::Always => 1,
+            WillMischief::None | WillMischief::Always | WillMischief::Misrouted => 1,
         };
+        if self.mischief.will == WillMischief::Misrouted {
+            self.deliver_aside(&publish);
+        }
         let targets = self.plain.get(publish.topic).cloned().unwrap_or_default();
         for to in targets.iter().flat_map(|to| std::iter::repeat_n(*to, times)) {
             self.deliver(to, &publish, false);
@@ -351,9 +354,15 @@ impl Broker {
         peer.will = connect.will.as_ref().map(|will| {
             // No packet id is 0, and this one is on no wire.
             let packet_id = u16::from(will.qos != QoS::AtMostOnce);
-            let (topic, payload, properties) = (will.topic, will.payload, Properties::EMPTY);
+            let (topic, payload) = (will.topic, will.payload);
             let (qos, retain, dup) = (will.qos, will.retain, false);
-            let mut kept = Vec::new();
+            let (mut kept, mut properties) = (Vec::new(), PropertyBuf::new());
+            // When it is sent is not said of the message.
+            let said = will.properties.iter();
+            for property in said.filter(|one| !matches!(one, Property::WillDelaySecs(_))) {
+                properties.push(property);
+            }
+            let properties = properties.as_properties();
             Publish { qos, dup, packet_id, retain, topic, payload, properties }
                 .encode(Version::V5, &mut kept);
             kept
@@ -391,7 +400,10 @@ impl Broker {
                     if !(mischief.forgets_newcomers && self.messages > 0) {
                         self.plain.entry(filter.to_owned()).or_default().push(member);
                     }
-                    stored.extend(self.retained.get(filter).cloned().map(|kept| (member, kept)));
+                    let is_aside = mischief.retained == RetainedMischief::Misrouted;
+                    let due =
+                        self.retained.iter().filter(|(topic, _)| *topic == filter || is_aside);
+                    stored.extend(due.map(|(_, kept)| (member, kept.clone())));
                 }
             }
         }
@@ -503,20 +515,24 @@ impl Broker {
                 targets.push(members[(*turn + 1) % members.len()]);
             }
         }
-        if (self.mischief.misroute || self.mischief.misdirect)
-            && let Some(other) = self.plain.values().flatten().find(|o| !targets.contains(o))
-        {
-            // First, and on its way before the others: no run ends before it was there to be seen.
-            let other = *other;
-            self.deliver(other, publish, false);
-            self.flush();
-            if self.mischief.misdirect {
-                return;
-            }
+        let is_aside = self.mischief.misroute || self.mischief.misdirect;
+        if is_aside && self.deliver_aside(publish) && self.mischief.misdirect {
+            return;
         }
         for to in targets {
             self.deliver(to, publish, false);
         }
+    }
+
+    /// Sends it to a client that has subscribed to something else, if there is one.
+    fn deliver_aside(&mut self, publish: &Publish<'_>) -> bool {
+        let targets = self.plain.get(publish.topic).map_or(&[][..], Vec::as_slice);
+        let mut others = self.plain.values().flatten();
+        let Some(&other) = others.find(|other| !targets.contains(other)) else { return false };
+        // First, and on its way before the others: no run ends before it was there to be seen.
+        self.deliver(other, publish, false);
+        self.flush();
+        true
     }
 
     /// Sends it to whoever has subscribed to nothing and is not its publisher.

@@ -8,7 +8,7 @@ use super::context::Context;
 use super::plan::Plan;
 use super::stamp::Stamp;
 use flock_measure::ledger::StreamId;
-use flock_model::{Publish as Command, Version};
+use flock_model::{Publish as Command, TopicsId, Version};
 
 /// When a message of ours was due, and when it came.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,30 @@ struct Told<'a> {
     correlation: Option<&'a [u8]>,
 }
 
+impl<'a> Told<'a> {
+    /// What it says, and what is left of its expiry.
+    fn of(publish: &Publish<'a>) -> (Self, Option<u32>) {
+        let (mut told, mut expiry) = (Self::default(), None);
+        for property in publish.properties.iter() {
+            match property {
+                Property::PayloadFormat(format) => told.format = Some(format),
+                Property::ContentType(content_type) => told.content_type = Some(content_type),
+                Property::ResponseTopic(topic) => told.response_topic = Some(topic),
+                Property::CorrelationData(data) => told.correlation = Some(data),
+                Property::MessageExpirySecs(secs) => expiry = Some(secs),
+                _ => {}
+            }
+        }
+        (told, expiry)
+    }
+}
+
+/// Whether the message has none of the properties that come from its publisher, but for an expiry.
+pub(super) fn says_nothing(publish: &Publish<'_>) -> bool {
+    let is_silent = Told::of(publish).0 == Told::default();
+    is_silent && publish.properties.user_properties().next().is_none()
+}
+
 impl Client {
     /// Whether the client has no subscription by which it may get this message: it has asked for
     /// nothing yet, or the broker has let it leave all that match, and the message is younger.
@@ -39,8 +63,10 @@ impl Client {
         }
         // The latest one that matches: those before it were left before.
         let mut matching = self.hearing.iter().rev();
+        let topic = ctx.plan.topic_of(stamp.stream);
         let latest = matching.find(|hearing| {
-            ctx.plan.hears((self.group, self.index), hearing.subscription, stamp.stream)
+            let own = (self.group, self.index);
+            topic.is_some_and(|topic| ctx.plan.hears(own, hearing.subscription, topic))
         });
         // Published after the UNSUBACK (MQTT-3.10.4-2).
         latest.is_some_and(|hearing| {
@@ -66,7 +92,8 @@ impl Client {
         if !are_as_sent(publish, (stamp.stream, stamp.sequence), times, &ctx.plan) {
             ctx.ledger.wrong_properties += 1;
         }
-        if !self.are_identifiers_right(publish, stamp.stream, &ctx.plan) {
+        let topic = ctx.plan.topic_of(stamp.stream);
+        if !topic.is_none_or(|topic| self.are_identifiers_right(publish, topic, &ctx.plan)) {
             ctx.ledger.wrong_identifiers += 1;
         }
     }
@@ -74,9 +101,14 @@ impl Client {
     /// A delivery has the identifiers of the subscriptions that match (MQTT-3.3.4-3,
     /// MQTT-3.3.4-4), each once for each filter that does; where several do, it may stand for some
     /// of them only (MQTT-3.3.4-5).
-    fn are_identifiers_right(&self, publish: &Publish<'_>, stream: StreamId, plan: &Plan) -> bool {
+    pub(super) fn are_identifiers_right(
+        &self,
+        publish: &Publish<'_>,
+        topic: (TopicsId, u64),
+        plan: &Plan,
+    ) -> bool {
         let mut expected = self.hearing.iter().filter_map(|hearing| {
-            let hears = plan.hears((self.group, self.index), hearing.subscription, stream);
+            let hears = plan.hears((self.group, self.index), hearing.subscription, topic);
             hears.then(|| plan.subscribes[usize::from(hearing.command)].identifier)
         });
         let mut found = publish.properties.subscription_ids().peekable();
@@ -92,12 +124,12 @@ impl Client {
         let times = |one: u32| found.iter().filter(|other| **other == one).count() as u64;
         found.iter().all(|&one| {
             let is_expected = expected.contains(&Some(one));
-            is_expected && (times(one) < 2 || times(one) <= self.identified(one, stream, plan))
+            is_expected && (times(one) < 2 || times(one) <= self.identified(one, topic, plan))
         })
     }
 
     /// How many filters of the client's with this identifier match.
-    fn identified(&self, identifier: u32, stream: StreamId, plan: &Plan) -> u64 {
+    fn identified(&self, identifier: u32, topic: (TopicsId, u64), plan: &Plan) -> u64 {
         let has_it =
             |command: u16| plan.subscribes[usize::from(command)].identifier == Some(identifier);
         // Who subscribed again has the same filters as before.
@@ -110,7 +142,7 @@ impl Client {
         subscriptions.sort_unstable();
         subscriptions.dedup();
         let client = (self.group, self.index);
-        subscriptions.iter().map(|&one| plan.filters_heard(client, one, stream)).sum()
+        subscriptions.iter().map(|&one| plan.filters_heard(client, one, topic)).sum()
     }
 }
 
@@ -124,21 +156,9 @@ fn are_as_sent(
 ) -> bool {
     let Some((family, client, _)) = plan.locate(stream) else { return true };
     let is_v5 = plan.scenario.group(family.group).version == Version::V5;
-    let mut told = Told::default();
-    let mut expiry = None;
-    for property in publish.properties.iter() {
-        match property {
-            Property::PayloadFormat(format) => told.format = Some(format),
-            Property::ContentType(content_type) => told.content_type = Some(content_type),
-            Property::ResponseTopic(topic) => told.response_topic = Some(topic),
-            Property::CorrelationData(data) => told.correlation = Some(data),
-            Property::MessageExpirySecs(secs) => expiry = Some(secs),
-            _ => {}
-        }
-    }
+    let (told, expiry) = Told::of(publish);
     if !is_v5 {
-        let has_none = told == Told::default() && expiry.is_none();
-        return has_none && publish.properties.user_properties().next().is_none();
+        return expiry.is_none() && says_nothing(publish);
     }
     let mut commands = plan.commands_of(stream);
     commands.any(|planned| {
@@ -183,7 +203,7 @@ const EXPIRY_SECS_ROUNDED: u64 = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flock_model::{Assign, Order, Pace, Payload, Phase, QoS, TopicsId};
+    use flock_model::{Assign, Order, Pace, Payload, Phase, QoS};
 
     #[test]
     fn what_is_left_of_an_expiry_is_what_was_sent_less_the_time_that_passed() {

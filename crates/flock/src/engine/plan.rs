@@ -12,7 +12,7 @@ use flock_measure::LatencyKind;
 use flock_measure::ledger::{Agreed, Path, ShareKey, StreamId};
 use flock_model::{
     Assign, Command, Connect, Content, Delay, Disconnect, Filters, GroupId, Members, Publish, QoS,
-    Rate, Receive, Scenario, Step, Subscribe, Subscription, SubscriptionId, TopicsId, Who,
+    Rate, Receive, Scenario, Step, Subscribe, Subscription, SubscriptionId, TopicsId, Who, Will,
 };
 
 /// See the module's text.
@@ -334,21 +334,20 @@ impl Plan {
     /// Whether a client hears a stream by this subscription.
     pub fn hears(
         &self,
-        (group, client): (GroupId, u64),
+        client: (GroupId, u64),
         subscription: SubscriptionId,
-        stream: StreamId,
+        topic: (TopicsId, u64),
     ) -> bool {
-        self.filters_heard((group, client), subscription, stream) > 0
+        self.filters_heard(client, subscription, topic) > 0
     }
 
-    /// By how many filters of the subscription a client hears a stream.
+    /// By how many filters of the subscription a client hears a topic.
     pub fn filters_heard(
         &self,
         (group, client): (GroupId, u64),
         subscription: SubscriptionId,
-        stream: StreamId,
+        (topics, index): (TopicsId, u64),
     ) -> u64 {
-        let Some((topics, index)) = self.topic_of(stream) else { return 0 };
         let model = self.scenario.subscription(subscription);
         let mut heard = 0;
         self.each_match(model, topics, index, &mut |filter, _| {
@@ -527,10 +526,21 @@ impl Plan {
     /// How a client comes to hear a stream.
     pub fn path(&self, group: GroupId, client: u64, stream: StreamId) -> Path {
         let Some((family, publisher, _)) = self.locate(stream) else { return Path::Misrouted };
-        let Some((topics, index)) = self.topic_of(stream) else { return Path::Misrouted };
-        let sent_at = family.qos as u8;
+        let Some(topic) = self.topic_of(stream) else { return Path::Misrouted };
+        self.path_of((group, client), (family.group, publisher), topic, family.qos)
+    }
+
+    /// How a client comes to hear what another publishes on a topic.
+    pub fn path_of(
+        &self,
+        (group, client): (GroupId, u64),
+        publisher: (GroupId, u64),
+        (topics, index): (TopicsId, u64),
+        qos: QoS,
+    ) -> Path {
+        let sent_at = qos as u8;
         let (mut found, mut agreed) = (Path::Misrouted, Agreed { low: u8::MAX, high: 0 });
-        let is_own = (family.group, publisher) == (group, client);
+        let is_own = publisher == (group, client);
         let hears = |subscriber: &&Subscriber| {
             subscriber.group == group && !(subscriber.no_local && is_own)
         };
@@ -561,6 +571,15 @@ impl Plan {
             Path::Misrouted => {}
         }
         found
+    }
+
+    /// The wills that clients of a group name.
+    pub fn wills_of(&self, group: GroupId) -> impl Iterator<Item = &Will> {
+        let ops = self.programs.iter().flat_map(move |stage| &stage[group.index()]);
+        ops.filter_map(|op| match op {
+            Op::Connect(at) => self.connects[usize::from(*at)].will.as_ref(),
+            _ => None,
+        })
     }
 
     /// The kind of latency that a message on this topic has, and the QoS of its deliveries: those

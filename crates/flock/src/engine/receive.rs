@@ -34,9 +34,7 @@ impl Client {
         };
         if stamp.stream == WILL_STREAM {
             ctx.tally.totals.wills_received += 1;
-            // What was in store, and what is sent again, is no further one.
-            let is_live = !publish.retain && !publish.dup;
-            *ctx.ledger.wills.entry((self.at, stamp.sequence)).or_default() += u32::from(is_live);
+            self.hear_will(publish, stamp.sequence, ctx);
             return;
         }
         self.check_properties(publish, &stamp, now_ns, ctx);
@@ -48,6 +46,8 @@ impl Client {
             ctx.tally.totals.received_retained += 1;
             let may_repeat = self.link_generation > 0 || self.hearing.len() > 1;
             ctx.ledger.receive_stored(self.at, stamp.stream, stamp.sequence, may_repeat);
+            let path = ctx.plan.path(self.group, self.index, stamp.stream);
+            ctx.ledger.check_agreed(path.granted(self.granted), qos);
             return;
         }
         ctx.tally.totals.received_early += u64::from(is_early);

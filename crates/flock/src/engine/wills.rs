@@ -1,7 +1,8 @@
 //! Wills: what a client names in its CONNECT, which of them have to come, and what came.
 
-use codec::{Property, PropertyBuf};
+use codec::{Property, PropertyBuf, Publish};
 
+use super::check::says_nothing;
 use super::client::Client;
 use super::context::Context;
 use super::judge::PartJudge;
@@ -9,8 +10,8 @@ use super::plan::{Plan, Subscriber};
 use super::stamp::{STAMP_BYTES, Stamp, Sum, WILL_STREAM};
 use super::task::wire_qos;
 use flock_measure::Integrity;
-use flock_measure::ledger::{SentTable, Wills, judge_wills};
-use flock_model::{Content, TopicsId, Will};
+use flock_measure::ledger::{Ledger, Path, SentTable, Wills, judge_wills};
+use flock_model::{Content, GroupId, TopicsId, Version, Will};
 
 /// How a connection ended, as far as its will goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +26,8 @@ pub(super) enum Ending {
 
 impl Client {
     pub(super) fn will_options(&self, will: &Will, ctx: &Context) -> client::WillOptions {
-        let topic = ctx.plan.scenario.topic_name(will.topics, self.will_topic(will, ctx));
+        let (topics, topic) = will_topic((self.group, self.index), will, &ctx.plan);
+        let topic = ctx.plan.scenario.topic_name(topics, topic);
         let mut payload = match &will.payload.content {
             Content::Fixed(bytes) => bytes.clone(),
             _ => vec![b'w'; will.payload.bytes_max() as usize],
@@ -51,13 +53,6 @@ impl Client {
         }
     }
 
-    fn will_topic(&self, will: &Will, ctx: &Context) -> u64 {
-        let clients = ctx.plan.scenario.group(self.group).count;
-        let count = ctx.plan.scenario.topic_group(will.topics).count;
-        let own = will.assign.topics_of(self.index, clients, count);
-        if own.is_empty() { 0 } else { own.nth(0) }
-    }
-
     /// The client's number in the whole run, if there is one for it.
     fn number(&self, plan: &Plan) -> Option<u32> {
         let before: u64 =
@@ -75,7 +70,7 @@ impl Client {
         };
         let named = Wills {
             topics: will.topics.0,
-            topic: self.will_topic(will, ctx),
+            topic: will_topic((self.group, self.index), will, &ctx.plan).1,
             qos: will.qos as u8,
             retain: will.retain,
             owed: 0,
@@ -92,6 +87,54 @@ impl Client {
             // Who comes back in time has taken it back, if its session is still there.
             wills.open += std::mem::take(&mut wills.owed);
         }
+    }
+
+    /// A will came. What was in store is no further one, nor is what may be sent again.
+    pub(super) fn hear_will(&mut self, publish: &Publish<'_>, number: u32, ctx: &mut Context) {
+        let may_be_again = publish.dup && !self.is_fresh;
+        ctx.ledger.wrong_dup += u64::from(publish.dup && self.is_fresh);
+        let will = will_of(number, &ctx.plan);
+        let is_stored = publish.retain && will.is_none_or(|(_, will)| will.retain);
+        let is_live = !is_stored && !may_be_again;
+        *ctx.ledger.wills.entry((self.at, number)).or_default() += u32::from(is_live);
+        let Some((owner, will)) = will else { return };
+        ctx.ledger.wrong_retain += u64::from(publish.retain && !will.retain);
+        let topic = will_topic(owner, will, &ctx.plan);
+        // Subscriptions from before the run are not known.
+        if self.is_fresh || !self.hearing.is_empty() {
+            let path = ctx.plan.path_of((self.group, self.index), owner, topic, will.qos);
+            ctx.ledger.check_agreed(path.granted(self.granted), publish.qos as u8);
+            if path == Path::Misrouted {
+                return;
+            }
+        }
+        if self.machine.version() == codec::Version::V5 {
+            self.check_will(publish, (owner.0, will), topic, (&ctx.plan, &mut ctx.ledger));
+        }
+    }
+
+    /// Counts a will whose properties or identifiers are not as they should be.
+    fn check_will(
+        &self,
+        publish: &Publish<'_>,
+        (group, will): (GroupId, &Will),
+        topic: (TopicsId, u64),
+        (plan, ledger): (&Plan, &mut Ledger),
+    ) {
+        let is_v5 = plan.scenario.group(group).version == Version::V5;
+        let sent_secs = will.expiry_secs.filter(|_| is_v5);
+        let left_secs = publish.properties.iter().find_map(|property| match property {
+            Property::MessageExpirySecs(secs) => Some(secs),
+            _ => None,
+        });
+        // When it was published is the broker's to know.
+        let is_expiry_right = match (sent_secs, left_secs) {
+            (Some(sent), Some(left)) => left <= sent,
+            (sent, left) => sent == left,
+        };
+        ledger.wrong_properties += u64::from(!is_expiry_right || !says_nothing(publish));
+        let are_named = self.are_identifiers_right(publish, topic, plan);
+        ledger.wrong_identifiers += u64::from(!are_named);
     }
 
     /// A connection ended that had a will.
@@ -111,6 +154,30 @@ impl Client {
             }
         }
     }
+}
+
+/// The client with this number, and its will; none where it may have named several.
+fn will_of(number: u32, plan: &Plan) -> Option<((GroupId, u64), &Will)> {
+    let mut index = u64::from(number);
+    for (at, group) in plan.scenario.groups.iter().enumerate() {
+        if index >= group.count {
+            index -= group.count;
+            continue;
+        }
+        let id = GroupId(u32::try_from(at).ok()?);
+        let mut wills = plan.wills_of(id);
+        let will = wills.next()?;
+        return wills.all(|other| other == will).then_some(((id, index), will));
+    }
+    None
+}
+
+/// The topic of a client's will.
+fn will_topic((group, client): (GroupId, u64), will: &Will, plan: &Plan) -> (TopicsId, u64) {
+    let clients = plan.scenario.group(group).count;
+    let count = plan.scenario.topic_group(will.topics).count;
+    let own = will.assign.topics_of(client, clients, count);
+    (will.topics, if own.is_empty() { 0 } else { own.nth(0) })
 }
 
 /// What carries no stamp is not known when it comes.

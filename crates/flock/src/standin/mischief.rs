@@ -112,6 +112,8 @@ pub enum RetainedMischief {
     /// They come without their flag.
     Unmarked,
     Twice,
+    /// Whoever subscribes to one topic gets those of all.
+    Misrouted,
 }
 
 /// What becomes of wills.
@@ -123,6 +125,8 @@ pub enum WillMischief {
     Twice,
     /// They are sent whatever the client said.
     Always,
+    /// They go to a client that did not ask for them as well.
+    Misrouted,
 }
 
 /// Whether what is sent again says so.

@@ -181,10 +181,13 @@ fn what_is_retained_is_owed_to_who_subscribes_later() {
             (RetainedMischief::Stale, "2 outdated retained messages"),
             (RetainedMischief::Unmarked, "2 with a wrong retain flag"),
             (RetainedMischief::Twice, "2 duplicated"),
+            (RetainedMischief::Misrouted, "2 misrouted"),
         ] {
             is_told(Mischief { retained, ..Mischief::default() }, &text, words);
         }
     }
+    let high = Mischief { damage_every: 1, ..damaging(Damage::HigherQos) };
+    is_told(high, &retained("qos = 1"), "2 with a wrong QoS");
 }
 
 #[test]
@@ -321,6 +324,33 @@ fn a_will_comes_once_and_only_of_who_did_not_say_good_bye() {
     let text = with_wills("{ disconnect = {} }");
     is_clean_of_wills(&text, 0);
     is_told(doing(WillMischief::Always), &text, "2 wills without cause");
+}
+
+#[test]
+fn a_will_comes_as_it_was_named_and_to_whoever_asked() {
+    let text = with_wills("{ disconnect = { how = \"close\" } }");
+    let misrouted = Mischief { will: WillMischief::Misrouted, ..Mischief::default() };
+    is_told(misrouted, &text, "2 misrouted");
+    // A second copy is one however it is marked.
+    let again = Mischief { will: WillMischief::Twice, mark_dup_every: 2, ..Mischief::default() };
+    is_told(again, &text, "2 wills delivered again");
+    is_told(again, &text, "2 marked DUP on first delivery");
+    let every = |damage| Mischief { damage_every: 1, ..damaging(damage) };
+    let told = [
+        (Damage::LowerQos, "2 with a wrong QoS"),
+        (Damage::HigherQos, "2 with a wrong QoS"),
+        (Damage::RetainFlag, "2 with a wrong retain flag"),
+        (Damage::ContentType, "2 with wrong properties"),
+        (Damage::Identifier, "2 with a wrong subscription identifier"),
+    ];
+    for (damage, words) in told {
+        is_told(every(damage), &text, words);
+    }
+    let expiring = text.replace("payload = 16 }", "payload = 16, expiry = \"1h\" }");
+    is_clean_of_wills(&expiring, 2);
+    is_told(every(Damage::LongerExpiry), &expiring, "2 with wrong properties");
+    let flag = against(&run_with(every(Damage::RetainFlag), &text));
+    assert!(!flag.iter().any(|line| line.contains("wills")), "{flag:?}");
 }
 
 fn is_clean_of_wills(text: &str, wills: u64) {
