@@ -77,11 +77,11 @@ const LETTERS: f64 = 15.0;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::columns;
+    use crate::columns::CPU_MAX;
 
     fn bars(values: Vec<Option<f64>>) -> String {
         let brokers = ["a<b".to_owned(), "c".to_owned()];
-        let groups = vec![(&columns::CPU_MAX, values)];
+        let groups = vec![(CPU_MAX, values)];
         let bars = Bars { title: "CPU", brokers: &brokers, groups, cores: Some(4.0) };
         bars.figure().into_string()
     }

@@ -12,29 +12,9 @@ use flock_model::scenario::Published;
 
 /// Every figure, for tables that name theirs by key.
 const ALL: [&Column; 23] = [
-    &PUBLISHED,
-    &RECEIVED,
-    &MESSAGES,
-    &PAYLOAD,
-    &CONNECTS,
-    &CONNECTIONS,
-    &CONNECT_TIME,
-    &AVERAGE,
-    &P50,
-    &P75,
-    &P90,
-    &P95,
-    &P99,
-    &MAX,
-    &ACK_AVERAGE,
-    &ACK_P95,
-    &CPU_AVERAGE,
-    &CPU_MAX,
-    &CPU_COST,
-    &MEMORY_AVERAGE,
-    &MEMORY_MAX,
-    &MEMORY_OF_ONE,
-    &LOST,
+    PUBLISHED, RECEIVED, MESSAGES, PAYLOAD, CONNECTS, CONNECTED, CONN_TIME, AVERAGE, P50, P75, P90,
+    P95, P99, MAX, ACK_AVG, ACK_P95, CPU_AVG, CPU_MAX, CPU_COST, MEMORY_AVG, MEMORY_MAX,
+    MEMORY_ONE, LOST,
 ];
 
 /// By key; an error names the valid ones.
@@ -198,21 +178,21 @@ fn times(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     Some(a? * b?)
 }
 
-pub(crate) const PUBLISHED: Column = column(
+pub(crate) const PUBLISHED: &Column = &column(
     ["published_per_sec", "Published per second", "Published"],
     Unit::PerSecond,
     Scales::Published,
     |r| Figures::of(r).published_per_sec,
     |p| p.published_per_sec,
 );
-pub(crate) const RECEIVED: Column = column(
+pub(crate) const RECEIVED: &Column = &column(
     ["received_per_sec", "Received per second", "Received"],
     Unit::PerSecond,
     Scales::Received,
     |r| Figures::of(r).received_per_sec,
     |p| p.received_per_sec,
 );
-pub(crate) const CONNECTS: Column = column(
+pub(crate) const CONNECTS: &Column = &column(
     ["connects_per_sec", "Connects per second", "Connects"],
     Unit::PerSecond,
     Scales::Never,
@@ -220,7 +200,7 @@ pub(crate) const CONNECTS: Column = column(
     |p| p.connects_per_sec,
 );
 /// PUBLISH packets of both directions.
-pub(crate) const MESSAGES: Column = column(
+pub(crate) const MESSAGES: &Column = &column(
     ["messages_per_sec", "Published and received per second", "Published and received"],
     Unit::PerSecond,
     Scales::Received,
@@ -228,65 +208,80 @@ pub(crate) const MESSAGES: Column = column(
     |p| both(p.published_per_sec, p.received_per_sec),
 );
 /// Rates times sizes, also where a source prints bytes: their units differ.
-pub(crate) const PAYLOAD: Column = column(
+pub(crate) const PAYLOAD: &Column = &column(
     ["payload_bytes_per_sec", "Payload received per second", "Payload per second"],
     Unit::Bytes,
     Scales::Received,
     |r| times(Figures::of(r).received_per_sec, message_bytes(r)),
     |p| times(p.received_per_sec, p.payload_bytes),
 );
-pub(crate) const CONNECTIONS: Column = column(
+pub(crate) const CONNECTED: &Column = &column(
     ["connections", "Connections", "Connections"],
     Unit::Count,
     Scales::Clients,
     |r| Some(r.totals.connections_max as f64),
     |p| p.connections,
 );
-pub(crate) const CONNECT_TIME: Column = column(
+pub(crate) const CONN_TIME: &Column = &column(
     ["connect_secs", "Time until all are connected", "All connected within"],
     Unit::Micros,
     Scales::Time,
     |r| Some(f64::from(connecting(r)?.1) * 1e6),
     |p| p.connect_secs.map(|secs| secs * 1e6),
 );
-pub(crate) const AVERAGE: Column = latency(
+pub(crate) const AVERAGE: &Column = &latency(
     ["latency_average_us", "Latency, average", "Average"],
     |r| Figures::of(r).average_us,
     |p| us(p.average_ms),
 );
-pub(crate) const P50: Column =
-    latency(["latency_p50_us", "Latency, p50", "p50"], |r| Figures::of(r).p50_us, |p| us(p.p50_ms));
-pub(crate) const P75: Column =
-    latency(["latency_p75_us", "Latency, p75", "p75"], |r| Figures::of(r).p75_us, |p| us(p.p75_ms));
-pub(crate) const P90: Column =
-    latency(["latency_p90_us", "Latency, p90", "p90"], |r| Figures::of(r).p90_us, |p| us(p.p90_ms));
-pub(crate) const P95: Column =
-    latency(["latency_p95_us", "Latency, p95", "p95"], |r| Figures::of(r).p95_us, |p| us(p.p95_ms));
-pub(crate) const P99: Column =
-    latency(["latency_p99_us", "Latency, p99", "p99"], |r| Figures::of(r).p99_us, |p| us(p.p99_ms));
-pub(crate) const MAX: Column = latency(
+pub(crate) const P50: &Column = &latency(
+    ["latency_p50_us", "Latency, p50", "p50"],
+    |r| Figures::of(r).p50_us,
+    |p| us(p.p50_ms),
+);
+pub(crate) const P75: &Column = &latency(
+    ["latency_p75_us", "Latency, p75", "p75"],
+    |r| Figures::of(r).p75_us,
+    |p| us(p.p75_ms),
+);
+pub(crate) const P90: &Column = &latency(
+    ["latency_p90_us", "Latency, p90", "p90"],
+    |r| Figures::of(r).p90_us,
+    |p| us(p.p90_ms),
+);
+pub(crate) const P95: &Column = &latency(
+    ["latency_p95_us", "Latency, p95", "p95"],
+    |r| Figures::of(r).p95_us,
+    |p| us(p.p95_ms),
+);
+pub(crate) const P99: &Column = &latency(
+    ["latency_p99_us", "Latency, p99", "p99"],
+    |r| Figures::of(r).p99_us,
+    |p| us(p.p99_ms),
+);
+pub(crate) const MAX: &Column = &latency(
     ["latency_max_us", "Latency, maximum", "Maximum"],
     |r| Figures::of(r).max_us,
     |p| us(p.max_ms),
 );
-pub(crate) const ACK_AVERAGE: Column = latency(
+pub(crate) const ACK_AVG: &Column = &latency(
     ["ack_average_us", "Acknowledged, average", "Acknowledged, average"],
     |r| acknowledged(r).map(|summary| summary.average_us),
     |p| us(p.ack_average_ms),
 );
-pub(crate) const ACK_P95: Column = latency(
+pub(crate) const ACK_P95: &Column = &latency(
     ["ack_p95_us", "Acknowledged, p95", "Acknowledged, p95"],
     |r| acknowledged(r).map(|summary| summary.p95_us as f64),
     |p| us(p.ack_p95_ms),
 );
-pub(crate) const CPU_AVERAGE: Column = column(
+pub(crate) const CPU_AVG: &Column = &column(
     ["broker_cpu_percent", "Broker CPU, average", "CPU, average"],
     Unit::Percent,
     Scales::Never,
     |r| Figures::of(r).cpu_average_percent,
     |p| cpu(p, p.cpu_average_percent),
 );
-pub(crate) const CPU_MAX: Column = column(
+pub(crate) const CPU_MAX: &Column = &column(
     ["broker_cpu_percent_max", "Broker CPU, maximum", "CPU, maximum"],
     Unit::Percent,
     Scales::Never,
@@ -294,7 +289,7 @@ pub(crate) const CPU_MAX: Column = column(
     |p| cpu(p, p.cpu_max_percent),
 );
 /// Per connect where there are no messages.
-pub(crate) const CPU_COST: Column = column(
+pub(crate) const CPU_COST: &Column = &column(
     ["broker_cpu_us_per_message", "Broker CPU per message", "CPU per message"],
     Unit::Cost,
     Scales::Never,
@@ -304,28 +299,28 @@ pub(crate) const CPU_COST: Column = column(
     },
     |_| None,
 );
-pub(crate) const MEMORY_AVERAGE: Column = column(
+pub(crate) const MEMORY_AVG: &Column = &column(
     ["broker_memory_bytes_average", "Broker memory, average", "Memory, average"],
     Unit::Bytes,
     Scales::Never,
     |r| Figures::of(r).memory_average_bytes,
     |p| p.memory_average_mb.map(|mb| mb * 1e6),
 );
-pub(crate) const MEMORY_MAX: Column = column(
+pub(crate) const MEMORY_MAX: &Column = &column(
     ["broker_memory_bytes_max", "Broker memory, maximum", "Memory, maximum"],
     Unit::Bytes,
     Scales::Never,
     |r| Figures::of(r).memory_max_bytes,
     |p| p.memory_max_mb.map(|mb| mb * 1e6),
 );
-pub(crate) const MEMORY_OF_ONE: Column = column(
+pub(crate) const MEMORY_ONE: &Column = &column(
     ["memory_bytes_per_connection", "Broker memory per connection", "Memory per connection"],
     Unit::Bytes,
     Scales::Never,
     |r| Figures::of(r).memory_per_connection_bytes,
     |p| p.memory_per_connection_kb.map(|kb| kb * 1e3),
 );
-pub(crate) const LOST: Column = column(
+pub(crate) const LOST: &Column = &column(
     ["lost", "Lost", "Lost"],
     Unit::Count,
     Scales::Never,

@@ -9,7 +9,10 @@ use maud::html as markup;
 
 use crate::alike::differences;
 use crate::chart::{Chart, Line, Unit};
-use crate::columns::{self, Column};
+use crate::columns::{
+    AVERAGE, CONNECTED, CPU_AVG, CPU_COST, Column, MAX, MEMORY_MAX, MEMORY_ONE, P50, P75, P90, P95,
+    P99, PUBLISHED, RECEIVED,
+};
 use crate::page::{self as parts, note};
 use crate::sides::{self, RATIOS_NOTE, Side, obstacles};
 use crate::table::{Cell, Table};
@@ -221,20 +224,8 @@ fn charts(runs: &[(String, &Results)]) -> Vec<Chart> {
 }
 
 const COLUMNS: [&Column; 14] = [
-    &columns::PUBLISHED,
-    &columns::RECEIVED,
-    &columns::AVERAGE,
-    &columns::P50,
-    &columns::P75,
-    &columns::P90,
-    &columns::P95,
-    &columns::P99,
-    &columns::MAX,
-    &columns::CPU_COST,
-    &columns::CPU_AVERAGE,
-    &columns::MEMORY_MAX,
-    &columns::MEMORY_OF_ONE,
-    &columns::CONNECTIONS,
+    PUBLISHED, RECEIVED, AVERAGE, P50, P75, P90, P95, P99, MAX, CPU_COST, CPU_AVG, MEMORY_MAX,
+    MEMORY_ONE, CONNECTED,
 ];
 /// So many of the wrongs are shown also where nothing went wrong.
 const ALWAYS: usize = 3;

@@ -3,12 +3,14 @@
 use maud::{Markup, html};
 
 use crate::clients_words;
-use crate::columns::{self, Column, own_cores};
+use crate::columns::{self, Column, PUBLISHED, RECEIVED, own_cores};
 use crate::matrix::Done;
 use crate::page::note;
 use crate::published::hardware_words;
+use crate::table::{Cell, Table};
+use flock_measure::text;
 use flock_measure::{LatencyKind, Results};
-use flock_model::matrix::{Matrix, Table};
+use flock_model::matrix::{self, Matrix};
 use flock_model::scenario::{Part, Published};
 
 /// Whether all columns of its tables exist.
@@ -19,7 +21,7 @@ pub fn check(matrix: &Matrix) -> Result<(), String> {
     Ok(())
 }
 
-fn columns_of(table: &Table) -> Result<Vec<&'static Column>, String> {
+fn columns_of(table: &matrix::Table) -> Result<Vec<&'static Column>, String> {
     table.columns.iter().map(|key| columns::find(key)).collect()
 }
 
@@ -50,44 +52,33 @@ fn straight(matrix: &Matrix, columns: &[&Column], all: &[Done]) -> Markup {
         curves.iter().position(|known| *known == curve)
     };
     ordered.sort_by_key(|done| place(done));
-    html! {
-        div.scroll {
-            table.rounds {
-                thead {
-                    tr {
-                        th.text { "Scenario" }
-                        th.text { "System" }
-                        @for column in columns { th { (column.name) } }
-                        th.text { "Hardware and notes" }
-                    }
-                }
-                tbody { @for done in ordered { (group(done, columns)) } }
-            }
-        }
-    }
+    let names = columns.iter().map(|column| column.name);
+    let head = ["Scenario", "System"].into_iter().chain(names).chain(["Hardware and notes"]);
+    let mut table = Table::new(Some("rounds"), head);
+    ordered.into_iter().for_each(|done| add_group(&mut table, done, columns));
+    table.html()
 }
 
-fn group(done: &Done, columns: &[&Column]) -> Markup {
+fn add_group(table: &mut Table, done: &Done, columns: &[&Column]) {
     let parts = parts_of(&done.published);
-    let rows = parts.len() + done.published.len();
     let likeness = done.likeness().unwrap_or_default();
-    html! {
-        @for (n, part) in parts.iter().enumerate() {
-            tr.ours {
-                @if n == 0 { td.text rowspan=(rows) { (scenario_cell(done)) } }
-                td.text { (own_name(done, *part)) (not_valid(done)) }
-                @for column in columns { td { (own_cell(done, column, *part)) } }
-                td.text { (done.any().map_or_else(String::new, machine_words)) }
-            }
-            @for theirs in done.published.iter().filter(|theirs| theirs.part == *part) {
-                tr {
-                    td.text { (theirs.system) }
-                    @for column in columns {
-                        td { (column.theirs(theirs, &likeness).html()) }
-                    }
-                    td.text { (hardware_words(theirs)) }
-                }
-            }
+    let rows = parts.len() + done.published.len();
+    let covered = || Cell { rows: Some(0), ..Cell::default() };
+    for (n, part) in parts.iter().enumerate() {
+        let scenario = match n {
+            0 => Cell { rows: Some(rows), ..scenario_cell(done) },
+            _ => covered(),
+        };
+        let not_valid = if done.is_valid() { "" } else { "not valid" };
+        let name = Cell::with(own_name(done, *part), not_valid.to_owned());
+        let machine = done.any().map_or_else(String::new, machine_words);
+        let figures = columns.iter().map(|column| own_cell(done, column, *part));
+        table.add_ours([scenario, name].into_iter().chain(figures).chain([machine.into()]));
+        for theirs in done.published.iter().filter(|theirs| theirs.part == *part) {
+            let first = [covered(), theirs.system.as_str().into()];
+            let figures = columns.iter().map(|column| column.theirs(theirs, &likeness));
+            let hardware = [hardware_words(theirs).into()];
+            table.add(first.into_iter().chain(figures).chain(hardware));
         }
     }
 }
@@ -101,56 +92,33 @@ fn turned(columns: &[&Column], all: &[Done]) -> Markup {
             systems.push(key);
         }
     }
-    let their_cell = |done: &Done, column: &Column, (system, hardware, _): (&str, &str, _)| {
-        let mut own = done.published.iter();
-        let theirs = own.find(|one| one.system == system && one.hardware == hardware)?;
-        Some(column.theirs(theirs, &done.likeness().unwrap_or_default()).html())
+    let names = all.iter().flat_map(|_| columns.iter().map(|column| column.name));
+    let head = ["System", "vCPU"].into_iter().chain(names).chain(["Hardware"]);
+    let mut table = Table::new(Some("rounds"), head);
+    let groups = all.iter().map(|done| (done.cell.values.join(", "), columns.len()));
+    let aside = |columns: usize| [(String::new(), columns)];
+    table.groups = aside(2).into_iter().chain(groups).chain(aside(1)).collect();
+    let cells = |of: &dyn Fn(&Done, &Column) -> Cell| -> Vec<Cell> {
+        all.iter().flat_map(|done| columns.iter().map(|column| of(done, column))).collect()
     };
-    let any = all.iter().find_map(Done::any);
-    html! {
-        div.scroll {
-            table.rounds {
-                thead {
-                    tr {
-                        th.text rowspan="2" { "System" }
-                        th rowspan="2" { "vCPU" }
-                        @for done in all {
-                            th.text colspan=(columns.len()) { (done.cell.values.join(", ")) }
-                        }
-                        th.text rowspan="2" { "Hardware" }
-                    }
-                    tr { @for _ in all { @for column in columns { th { (column.name) } } } }
-                }
-                tbody {
-                    tr.ours {
-                        td.text { (all.first().map_or_else(String::new, |d| own_name(d, None))) }
-                        td { (any.map_or(0, |results| results.machine.cores)) }
-                        @for done in all {
-                            @for column in columns { td { (own_cell(done, column, None)) } }
-                        }
-                        td.text { (any.map_or("", |results| results.machine.cpu.as_str())) }
-                    }
-                    @for system in systems {
-                        tr {
-                            td.text { (system.0) }
-                            td { (system.2.map_or(NONE.to_owned(), flock_measure::text::number)) }
-                            @for done in all {
-                                @for column in columns {
-                                    td {
-                                        @match their_cell(done, column, system) {
-                                            Some(cell) => (cell),
-                                            None => (NONE),
-                                        }
-                                    }
-                                }
-                            }
-                            td.text { (system.1) }
-                        }
-                    }
-                }
-            }
-        }
+    let machine = all.iter().find_map(Done::any).map(|results| &results.machine);
+    let name = all.first().map_or_else(String::new, |done| own_name(done, None));
+    let first = [name, machine.map_or(0, |machine| machine.cores).to_string()].map(Cell::from);
+    let hardware = machine.map_or("", |machine| machine.cpu.as_str());
+    let own = cells(&|done, column| own_cell(done, column, None));
+    table.add_ours(first.into_iter().chain(own).chain([hardware.into()]));
+    for (system, hardware, vcpus) in systems {
+        let their_cell = |done: &Done, column: &Column| {
+            let mut own = done.published.iter();
+            let theirs = own.find(|one| one.system == system && one.hardware == hardware);
+            let likeness = done.likeness().unwrap_or_default();
+            theirs.map_or_else(Cell::none, |theirs| column.theirs(theirs, &likeness))
+        };
+        let vcpus = vcpus.map_or_else(Cell::none, |cores| text::number(cores).into());
+        let first = [system.into(), vcpus];
+        table.add(first.into_iter().chain(cells(&their_cell)).chain([hardware.into()]));
     }
+    table.html()
 }
 
 /// Those that figures were published for; all messages together where there are none.
@@ -164,14 +132,11 @@ fn parts_of(published: &[Published]) -> Vec<Option<Part>> {
     if parts.is_empty() { vec![None] } else { parts }
 }
 
-fn scenario_cell(done: &Done) -> Markup {
-    html! {
-        (done.cell.scenario)
-        @if let Some(results) = done.any() {
-            br; small { (results.scenario.title) }
-            br; small { (clients_words(&results.scenario)) }
-        }
-    }
+fn scenario_cell(done: &Done) -> Cell {
+    let remark = done.any().map_or_else(String::new, |results| {
+        format!("{}; clients: {}", results.scenario.title, clients_words(&results.scenario))
+    });
+    Cell::with(done.cell.scenario.clone(), remark)
 }
 
 fn own_name(done: &Done, part: Option<Part>) -> String {
@@ -187,14 +152,14 @@ fn own_name(done: &Done, part: Option<Part>) -> String {
 }
 
 /// The median of the valid runs; of all where none is valid, which the row says.
-fn own_cell(done: &Done, column: &Column, part: Option<Part>) -> Markup {
+fn own_cell(done: &Done, column: &Column, part: Option<Part>) -> Cell {
     let value = |results: &Results| match part {
         None => (column.ours)(results),
         Some(part) => of_part(results, column, part),
     };
     let values: Vec<f64> = done.shown().filter_map(value).collect();
     let cores = done.any().and_then(own_cores);
-    column.spread_of(&values, cores).html()
+    column.spread_of(&values, cores)
 }
 
 /// A figure of some of the messages; `None` where it is not known of them.
@@ -210,12 +175,12 @@ fn of_part(results: &Results, column: &Column, part: Part) -> Option<f64> {
     if column.unit == crate::chart::Unit::Micros {
         return (column.ours)(&of);
     }
-    if column.key == columns::PUBLISHED.key {
+    if column.key == PUBLISHED.key {
         let sent = *results.totals.published.get(usize::from(qos?))? as f64;
         let all = results.totals.published_all() as f64;
         return (all > 0.0).then(|| (column.ours)(results)).flatten().map(|rate| rate * sent / all);
     }
-    if column.key != columns::RECEIVED.key {
+    if column.key != RECEIVED.key {
         return None;
     }
     let measured = results.phases.iter().filter(|phase| phase.measured);
@@ -228,11 +193,6 @@ fn machine_words(results: &Results) -> String {
     format!("{}, {} cores", results.machine.cpu, results.machine.cores)
 }
 
-/// Below the name of our row.
-fn not_valid(done: &Done) -> Markup {
-    html! { @if !done.is_valid() { br; small { "not valid" } } }
-}
-
 /// Why no run of it is valid.
 fn reason(done: &Done) -> String {
     let words = done.runs.iter().find_map(|run| match run {
@@ -242,11 +202,10 @@ fn reason(done: &Done) -> String {
     words.unwrap_or_else(|| "not run".to_owned())
 }
 
-const NONE: &str = "–";
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::columns::{CPU_MAX, P50};
     use flock_measure::{LatencyHistogram, sample};
     use flock_model::catalogue;
     use flock_model::scenario::Choice;
@@ -254,7 +213,7 @@ mod tests {
     /// Every cell of a built-in matrix, run once at this scale.
     fn ran(id: &str, scale: f64) -> (Matrix, Vec<Done>) {
         let matrix = Matrix::find(id).unwrap();
-        let done = |cell: flock_model::matrix::Cell| {
+        let done = |cell: matrix::Cell| {
             let loaded = catalogue::find(&cell.scenario, &Choice::default()).unwrap();
             let mut results = sample::results(1.0);
             results.scenario.id.clone_from(&cell.scenario);
@@ -306,15 +265,15 @@ mod tests {
         other.summary = slow.summary();
         other.histogram = slow;
         results.latencies.push(other);
-        let p50 = |part| of_part(&results, &columns::P50, part).unwrap();
+        let p50 = |part| of_part(&results, P50, part).unwrap();
         assert!(p50(Part::Qos0) > 69_000.0 && p50(Part::Qos1) < 60_000.0);
-        assert_eq!(of_part(&results, &columns::RECEIVED, Part::Qos0), Some(10.0));
-        let all = (columns::PUBLISHED.ours)(&results);
-        assert_eq!(of_part(&results, &columns::PUBLISHED, Part::Qos1), all);
-        assert_eq!(of_part(&results, &columns::PUBLISHED, Part::Qos0), Some(0.0));
-        assert_eq!(of_part(&results, &columns::PUBLISHED, Part::Routed), None);
-        assert_eq!(of_part(&results, &columns::P50, Part::Routed), None);
-        assert_eq!(of_part(&results, &columns::CPU_MAX, Part::Qos1), None);
+        assert_eq!(of_part(&results, RECEIVED, Part::Qos0), Some(10.0));
+        let all = (PUBLISHED.ours)(&results);
+        assert_eq!(of_part(&results, PUBLISHED, Part::Qos1), all);
+        assert_eq!(of_part(&results, PUBLISHED, Part::Qos0), Some(0.0));
+        assert_eq!(of_part(&results, PUBLISHED, Part::Routed), None);
+        assert_eq!(of_part(&results, P50, Part::Routed), None);
+        assert_eq!(of_part(&results, CPU_MAX, Part::Qos1), None);
     }
 
     #[test]

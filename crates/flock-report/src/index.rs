@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use maud::{Markup, html as markup};
+use maud::html as markup;
 
 use super::page::{self, page};
+use super::table::{Cell, Table};
 use flock_measure::Results;
 use flock_measure::figures::{Figures, Verdict, headline, verdicts};
 use flock_measure::text::{self, count, micros, number};
@@ -13,43 +14,49 @@ use flock_measure::text::{self, count, micros, number};
 #[derive(Clone, Debug)]
 pub struct Row {
     started_unix_ms: u64,
-    /// The report, relative to the page.
-    page: String,
-    scenario: String,
-    cells: Vec<String>,
-    /// What speaks against the run.
-    bad: Vec<String>,
+    cells: Vec<Cell>,
 }
 
 impl Row {
+    /// `page` is the report, relative to the list.
     pub fn of(page: &str, results: &Results) -> Self {
         let figures = Figures::of(results);
         let rate = |value: Option<f64>| value.map_or("–".to_owned(), |rate| number(rate) + "/s");
         let latency = |value: Option<f64>| value.map_or("–".to_owned(), micros);
+        let started_unix_ms = results.run.started_unix_ms;
         let broker = match results.broker.name.as_str() {
             "" => results.broker.addresses.join(", "),
             name => format!("{name} {}", results.broker.version).trim_end().to_owned(),
         };
-        let bad = verdicts(results).into_iter().filter(|(is, _)| *is == Verdict::Bad);
-        Self {
-            started_unix_ms: results.run.started_unix_ms,
-            page: page.to_owned(),
-            scenario: match results.scenario.scale {
-                1.0 => results.scenario.id.clone(),
-                scale => format!("{}, scale {}", results.scenario.id, number(scale)),
-            },
-            cells: vec![
-                broker,
-                count(figures.connections_max),
-                rate(figures.published_per_sec),
-                rate(figures.received_per_sec),
-                headline(results).title().to_owned(),
-                latency(figures.p50_us),
-                latency(figures.p99_us),
-            ],
-            bad: bad.map(|(_, words)| words).collect(),
-        }
+        let scenario = match results.scenario.scale {
+            1.0 => results.scenario.id.clone(),
+            scale => format!("{}, scale {}", results.scenario.id, number(scale)),
+        };
+        let mut cells = vec![Cell { link: href(page), ..text::date(started_unix_ms).into() }];
+        let figures = [
+            scenario,
+            broker,
+            count(figures.connections_max),
+            rate(figures.published_per_sec),
+            rate(figures.received_per_sec),
+            headline(results).title().to_owned(),
+            latency(figures.p50_us),
+            latency(figures.p99_us),
+        ];
+        cells.extend(figures.map(Cell::from));
+        cells.push(verdict(results));
+        Self { started_unix_ms, cells }
     }
+}
+
+/// What speaks against the run; the reasons are in its report.
+fn verdict(results: &Results) -> Cell {
+    let bad = verdicts(results).into_iter().filter(|(is, _)| *is == Verdict::Bad);
+    let bad: Vec<String> = bad.map(|(_, words)| words).collect();
+    let short = bad.iter().map(|words| words.split(": ").next().unwrap_or(words));
+    let short = short.collect::<Vec<_>>().join("; ");
+    let value = if bad.is_empty() { "ok".to_owned() } else { short };
+    Cell { bad: bad.join("; "), ..value.into() }
 }
 
 /// The newest run first. `others` are pages that belong to no single run.
@@ -63,6 +70,8 @@ pub fn html(folder: &str, mut rows: Vec<Row>, others: &[String], omitted: usize)
             count(omitted as u64)
         ),
     };
+    let mut table = Table::new(Some("index"), HEAD);
+    rows.into_iter().for_each(|row| table.add(row.cells));
     let body = markup! {
         (page::header("flock", TITLE, &lead))
         @if !others.is_empty() {
@@ -71,12 +80,7 @@ pub fn html(folder: &str, mut rows: Vec<Row>, others: &[String], omitted: usize)
                 a href=(href(other)) { (other) }
             } }
         }
-        div.scroll { table.index {
-            thead { tr {
-                @for (at, name) in HEAD.iter().enumerate() { th class=[class_of(at)] { (name) } }
-            } }
-            tbody { @for row in &rows { (line(row)) } }
-        } }
+        (table.html())
     };
     page(TITLE, &body)
 }
@@ -84,28 +88,6 @@ pub fn html(folder: &str, mut rows: Vec<Row>, others: &[String], omitted: usize)
 /// Whether a page is one of these, which may be replaced.
 pub fn is_index(page: &str) -> bool {
     page.contains(&format!("<title>{TITLE}</title>"))
-}
-
-fn line(row: &Row) -> Markup {
-    // The reasons are in the report.
-    let short = row.bad.iter().map(|words| words.split(": ").next().unwrap_or(words));
-    let short: Vec<&str> = short.collect();
-    markup! {
-        tr {
-            td.text { a href=(href(&row.page)) { (text::date(row.started_unix_ms)) } }
-            td.text { (row.scenario) }
-            @for (at, cell) in row.cells.iter().enumerate() {
-                td class=[class_of(at + 2)] { (cell) }
-            }
-            td.text.bad[!row.bad.is_empty()] title=(row.bad.join("; ")) {
-                @if row.bad.is_empty() { "ok" } @else { (short.join("; ")) }
-            }
-        }
-    }
-}
-
-fn class_of(at: usize) -> Option<&'static str> {
-    [0, 1, 2, 6, HEAD.len() - 1].contains(&at).then_some("text")
 }
 
 /// A file name as a relative address.

@@ -3,7 +3,9 @@
 use maud::{Markup, html};
 
 use crate::chart::{Axis as Across, Chart, Line, Unit};
-use crate::columns::{self, Column, own_cores};
+use crate::columns::{
+    AVERAGE, CPU_AVG, CPU_COST, Column, LOST, MEMORY_MAX, P50, P99, PUBLISHED, RECEIVED, own_cores,
+};
 use crate::disclosure;
 use crate::form;
 use crate::likeness::Likeness;
@@ -315,17 +317,8 @@ const BARS_NOTE: &str = " Bars show minimum and maximum. From five valid runs th
 const ONLY_OF_A_RUN: [&str; 6] =
     ["command", "scenario", "options", "clients", "payload", "publish rate"];
 
-const FIGURES: [&Column; 9] = [
-    &columns::PUBLISHED,
-    &columns::RECEIVED,
-    &columns::AVERAGE,
-    &columns::P50,
-    &columns::P99,
-    &columns::CPU_AVERAGE,
-    &columns::CPU_COST,
-    &columns::MEMORY_MAX,
-    &columns::LOST,
-];
+const FIGURES: [&Column; 9] =
+    [PUBLISHED, RECEIVED, AVERAGE, P50, P99, CPU_AVG, CPU_COST, MEMORY_MAX, LOST];
 
 #[cfg(test)]
 mod tests {
@@ -418,10 +411,10 @@ mod tests {
         let all = [small];
         let across = &matrix().axes[0];
         let of = |figure: &Column| curve_chart(figure, &matrix(), across, &all).into_string();
-        let rates = of(&columns::RECEIVED);
+        let rates = of(RECEIVED);
         assert!(rates.contains("EMQX 5.0.21 (published, scaled)"), "{rates}");
         assert!(rates.contains("5,000/s") && !rates.contains("50,000/s"), "{rates}");
-        for figure in [&columns::P50, &columns::CPU_AVERAGE, &columns::MEMORY_MAX] {
+        for figure in [P50, CPU_AVG, MEMORY_MAX] {
             assert!(!of(figure).contains("(published"), "{}", figure.title);
         }
         let html = page(&matrix(), &[], &all, Reports::Files);

@@ -1,6 +1,9 @@
 //! The figures published for a scenario, beside ours.
 
-use crate::columns::{self, Column};
+use crate::columns::{
+    ACK_AVG, ACK_P95, AVERAGE, CONN_TIME, CONNECTED, CONNECTS, CPU_AVG, CPU_MAX, Column, MAX,
+    MEMORY_AVG, MEMORY_MAX, MEMORY_ONE, P50, P75, P90, P95, P99, PUBLISHED, RECEIVED,
+};
 use crate::likeness::Likeness;
 use crate::table::{Cell, Table};
 use flock_measure::Results;
@@ -76,36 +79,12 @@ fn own_hardware(results: &Results) -> String {
 }
 
 const COLUMNS: [&Column; 19] = [
-    &columns::PUBLISHED,
-    &columns::RECEIVED,
-    &columns::CONNECTS,
-    &columns::CONNECTIONS,
-    &columns::CONNECT_TIME,
-    &columns::AVERAGE,
-    &columns::P50,
-    &columns::P75,
-    &columns::P90,
-    &columns::P95,
-    &columns::P99,
-    &columns::MAX,
-    &columns::ACK_AVERAGE,
-    &columns::ACK_P95,
-    &columns::CPU_AVERAGE,
-    &columns::CPU_MAX,
-    &columns::MEMORY_AVERAGE,
-    &columns::MEMORY_MAX,
-    &columns::MEMORY_OF_ONE,
+    PUBLISHED, RECEIVED, CONNECTS, CONNECTED, CONN_TIME, AVERAGE, P50, P75, P90, P95, P99, MAX,
+    ACK_AVG, ACK_P95, CPU_AVG, CPU_MAX, MEMORY_AVG, MEMORY_MAX, MEMORY_ONE,
 ];
 /// Columns also where nobody published such a figure.
-const ALWAYS: [&str; 7] = [
-    columns::PUBLISHED.key,
-    columns::RECEIVED.key,
-    columns::AVERAGE.key,
-    columns::P50.key,
-    columns::P99.key,
-    columns::CPU_AVERAGE.key,
-    columns::MEMORY_AVERAGE.key,
-];
+const ALWAYS: [&str; 7] =
+    [PUBLISHED.key, RECEIVED.key, AVERAGE.key, P50.key, P99.key, CPU_AVG.key, MEMORY_AVG.key];
 
 #[cfg(test)]
 mod tests {

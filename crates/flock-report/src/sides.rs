@@ -6,7 +6,10 @@ use maud::Markup;
 use crate::alike::unlike;
 use crate::bars::Bars;
 use crate::chart::{Chart, Line, Unit};
-use crate::columns::{self, Column};
+use crate::columns::{
+    self, AVERAGE, CONNECTS, CPU_AVG, CPU_MAX, Column, MAX, MEMORY_AVG, MEMORY_MAX, P50, P75, P90,
+    P95, P99, PUBLISHED, RECEIVED,
+};
 use crate::percentile_points;
 use crate::table::{Cell, Table};
 use flock_measure::figures::headline;
@@ -105,7 +108,7 @@ pub(crate) fn is_shown(column: &Column, runs: &[&Results]) -> bool {
 pub(crate) fn ratio(column: &Column, sides: &[Side<'_>], n: usize) -> Option<Ratio> {
     let (base, other) = (sides.first()?.valid(), sides.get(n)?.valid());
     let both = [base.clone(), other.clone()].concat();
-    let is_of_came = [columns::AVERAGE.key, columns::MAX.key].contains(&column.key);
+    let is_of_came = [AVERAGE.key, MAX.key].contains(&column.key);
     let missing = |r: &&Results| is_of_came && Due::of(r, headline(r)).missing > 0;
     // A connect is not to be divided by an acknowledgement.
     let is_mixed = column.is_latency() && kinds(&both).len() > 1;
@@ -189,20 +192,10 @@ pub(crate) fn percentile_charts<'a>(
 }
 
 const CHARTS: [(&str, &[&Column]); 4] = [
-    ("Rate", &[&columns::PUBLISHED, &columns::RECEIVED, &columns::CONNECTS]),
-    (
-        "Latency",
-        &[
-            &columns::AVERAGE,
-            &columns::P50,
-            &columns::P75,
-            &columns::P90,
-            &columns::P95,
-            &columns::P99,
-        ],
-    ),
-    ("Broker CPU", &[&columns::CPU_MAX, &columns::CPU_AVERAGE]),
-    ("Broker memory", &[&columns::MEMORY_MAX, &columns::MEMORY_AVERAGE]),
+    ("Rate", &[PUBLISHED, RECEIVED, CONNECTS]),
+    ("Latency", &[AVERAGE, P50, P75, P90, P95, P99]),
+    ("Broker CPU", &[CPU_MAX, CPU_AVG]),
+    ("Broker memory", &[MEMORY_MAX, MEMORY_AVG]),
 ];
 /// What ratios and their words mean.
 pub(crate) const RATIOS_NOTE: &str = "Figures are medians of the valid runs, with minimum and \

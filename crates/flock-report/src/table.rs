@@ -15,6 +15,10 @@ pub(crate) struct Cell {
     /// In a page the value leads there.
     pub link: String,
     pub is_strong: bool,
+    /// Why it is marked, shown when the pointer is over it.
+    pub bad: String,
+    /// How many rows of a page it spans; none if the cell above covers it.
+    pub rows: Option<usize>,
 }
 
 impl<T: Into<String>> From<T> for Cell {
@@ -40,12 +44,22 @@ impl Cell {
         }
     }
 
-    pub(crate) fn html(&self) -> Markup {
+    fn html(&self) -> Markup {
         html! {
             @if !self.link.is_empty() { a href=(self.link) { (self.value) } }
             @else if self.is_strong { b { (self.value) } }
             @else { (self.value) }
             @if !self.remark.is_empty() { br; small { (self.remark) } }
+        }
+    }
+
+    fn of_row(&self, class: Option<&'static str>) -> Markup {
+        let hint = (!self.bad.is_empty()).then_some(&self.bad);
+        let class = if hint.is_some() { Some("text bad") } else { class };
+        html! {
+            @if self.rows != Some(0) {
+                td class=[class] title=[hint] rowspan=[self.rows] { (self.html()) }
+            }
         }
     }
 
@@ -59,6 +73,8 @@ impl Cell {
 pub(crate) struct Table {
     /// In a page.
     pub class: Option<&'static str>,
+    /// Names above those of the columns, and how many columns each of them spans; only in a page.
+    pub groups: Vec<(String, usize)>,
     pub head: Vec<String>,
     pub rows: Vec<Row>,
 }
@@ -75,7 +91,7 @@ impl Table {
         class: Option<&'static str>,
         head: impl IntoIterator<Item = T>,
     ) -> Self {
-        Self { class, head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
+        Self { class, head: head.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
     pub(crate) fn add<T: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = T>) {
@@ -99,6 +115,13 @@ impl Table {
             div.scroll {
                 table class=[self.class] {
                     thead {
+                        @if !self.groups.is_empty() {
+                            tr {
+                                @for (name, span) in &self.groups {
+                                    th.text colspan=(span) { (name) }
+                                }
+                            }
+                        }
                         tr {
                             @for (at, name) in self.head.iter().enumerate() {
                                 th class=[class_of(at)] { (name) }
@@ -109,7 +132,7 @@ impl Table {
                         @for row in &self.rows {
                             tr class=[row.is_ours.then_some("ours")] {
                                 @for (at, cell) in row.cells.iter().enumerate() {
-                                    td class=[class_of(at)] { (cell.html()) }
+                                    (cell.of_row(class_of(at)))
                                 }
                             }
                         }

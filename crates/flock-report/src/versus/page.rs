@@ -6,7 +6,10 @@ use maud::{Markup, html};
 use super::strip::{Row, Strip};
 use super::table::{COLUMNS, rounds, sides};
 use super::{Cell, Conduct};
-use crate::columns::{self, Column};
+use crate::columns::{
+    AVERAGE, CONNECTS, CPU_AVG, CPU_COST, CPU_MAX, Column, LOST, MEMORY_AVG, MEMORY_MAX, P50, P75,
+    P90, P95, P99, PUBLISHED, RECEIVED,
+};
 use crate::likeness::Likeness;
 use crate::page::{self as parts, details, note, pairs};
 use crate::published::{Beside, HARDWARE_DIFFERS, published};
@@ -204,31 +207,13 @@ fn broker(side: &Side<'_>, cells: &[&Cell]) -> Markup {
 
 /// The table of the published comparison, and what it has no column for.
 const RESULTS: [&Column; 10] = [
-    &columns::PUBLISHED,
-    &columns::RECEIVED,
-    &columns::CONNECTS,
-    &columns::AVERAGE,
-    &columns::CPU_MAX,
-    &columns::CPU_AVERAGE,
-    &columns::CPU_COST,
-    &columns::MEMORY_MAX,
-    &columns::MEMORY_AVERAGE,
-    &columns::LOST,
+    PUBLISHED, RECEIVED, CONNECTS, AVERAGE, CPU_MAX, CPU_AVG, CPU_COST, MEMORY_MAX, MEMORY_AVG,
+    LOST,
 ];
-const LATENCIES: [&Column; 5] =
-    [&columns::P50, &columns::P75, &columns::P90, &columns::P95, &columns::P99];
+const LATENCIES: [&Column; 5] = [P50, P75, P90, P95, P99];
 /// Figures of which every round is drawn and listed.
-const STRIPS: [&Column; 9] = [
-    &columns::PUBLISHED,
-    &columns::RECEIVED,
-    &columns::CONNECTS,
-    &columns::AVERAGE,
-    &columns::P50,
-    &columns::P99,
-    &columns::CPU_COST,
-    &columns::MEMORY_MAX,
-    &columns::LOST,
-];
+const STRIPS: [&Column; 9] =
+    [PUBLISHED, RECEIVED, CONNECTS, AVERAGE, P50, P99, CPU_COST, MEMORY_MAX, LOST];
 
 const ANECDOTE: &str = "fewer than five rounds do not show the noise";
 

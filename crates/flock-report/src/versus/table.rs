@@ -4,7 +4,10 @@
 use std::fmt::Write as _;
 
 use super::Cell;
-use crate::columns::{self, Column};
+use crate::columns::{
+    AVERAGE, CONNECTS, CPU_AVG, CPU_COST, CPU_MAX, Column, LOST, MEMORY_AVG, MEMORY_MAX, P50, P75,
+    P90, P95, P99, PUBLISHED, RECEIVED,
+};
 use crate::reports::Reports;
 use crate::sides::{self, RATIOS_NOTE, Side};
 use crate::table::{self, Table};
@@ -126,32 +129,12 @@ fn one_line(text: &str) -> String {
 
 /// All figures, in the order of the published tables.
 pub(super) const COLUMNS: [&Column; 15] = [
-    &columns::PUBLISHED,
-    &columns::RECEIVED,
-    &columns::CONNECTS,
-    &columns::AVERAGE,
-    &columns::P50,
-    &columns::P75,
-    &columns::P90,
-    &columns::P95,
-    &columns::P99,
-    &columns::CPU_MAX,
-    &columns::CPU_AVERAGE,
-    &columns::CPU_COST,
-    &columns::MEMORY_MAX,
-    &columns::MEMORY_AVERAGE,
-    &columns::LOST,
+    PUBLISHED, RECEIVED, CONNECTS, AVERAGE, P50, P75, P90, P95, P99, CPU_MAX, CPU_AVG, CPU_COST,
+    MEMORY_MAX, MEMORY_AVG, LOST,
 ];
 
 /// What is told of each round in the printed table; its own report has the rest.
-const ROUND_COLUMNS: [&Column; 6] = [
-    &columns::RECEIVED,
-    &columns::P50,
-    &columns::P99,
-    &columns::CPU_COST,
-    &columns::MEMORY_MAX,
-    &columns::LOST,
-];
+const ROUND_COLUMNS: [&Column; 6] = [RECEIVED, P50, P99, CPU_COST, MEMORY_MAX, LOST];
 
 #[cfg(test)]
 mod tests {
@@ -212,7 +195,7 @@ mod tests {
         ] {
             assert!(!line(&text, title).contains('–'), "{title}: {text}");
         }
-        assert!(line(&text, columns::CPU_MAX.title).contains(" cores)"), "{text}");
+        assert!(line(&text, CPU_MAX.title).contains(" cores)"), "{text}");
         assert!(!text.contains("Connects per second"), "it is no scenario of connections");
     }
 
