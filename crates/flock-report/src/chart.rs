@@ -165,13 +165,19 @@ impl Chart {
         )
     }
 
-    /// The lines as far as they can be drawn. One that lies on another is dashed.
+    /// The lines as far as they can be drawn. One that lies on another is dashed, and so is one
+    /// whose colour another has.
     fn drawn(&self, scales: &Scales) -> Vec<Drawn<'_>> {
         let mut all: Vec<Drawn<'_>> = Vec::new();
         for (n, line) in self.lines.iter().enumerate() {
             let points = thinned(line, self.axis == Axis::Seconds);
-            let mut drawn = Drawn { line, points, colour: n % COLOURS, below: 0 };
-            drawn.below = all.iter().filter(|other| scales.hides(&drawn, other)).count();
+            let mut drawn = Drawn { line, points, colour: n % COLOURS, dash: 0 };
+            let below = all.iter().filter(|other| scales.hides(&drawn, other)).count();
+            let is_taken = |dash: &usize| {
+                all.iter().any(|other| (other.colour, other.dash) == (drawn.colour, *dash))
+            };
+            let last = DASHES.len() - 1;
+            drawn.dash = (below..last).find(|dash| !is_taken(dash)).unwrap_or(last);
             all.push(drawn);
         }
         all
@@ -267,8 +273,8 @@ struct Drawn<'a> {
     line: &'a Line,
     points: Vec<Point>,
     colour: usize,
-    /// How many lines before it lie at the same place.
-    below: usize,
+    /// Its place in `DASHES`.
+    dash: usize,
 }
 
 impl Drawn<'_> {
@@ -277,9 +283,8 @@ impl Drawn<'_> {
         self.points.split(|point| point.value.is_nan()).filter(|run| !run.is_empty())
     }
 
-    /// The class of a line through which those below are seen.
     fn dash(&self) -> &'static str {
-        [" ", " over", " over2"][self.below.min(2)].trim_end()
+        DASHES[self.dash]
     }
 }
 
@@ -438,6 +443,8 @@ const TOP: f64 = 18.0;
 const LABEL_MARGIN: f64 = 0.35;
 /// Between the bars of two lines, and half as wide as their ends are.
 const BAR_GAP: f64 = 7.0;
+/// Classes of lines through which those below are seen.
+const DASHES: [&str; 3] = ["", " over", " over2"];
 const BAR_CAP: f64 = 3.0;
 const POINTS_MAX: usize = 240;
 /// Lines that are nearer to each other look like one.
@@ -551,6 +558,19 @@ mod tests {
         let svg = chart.figure().into_string();
         for class in ["\"c0\"", "\"c1 over\"", "\"c2\"", "\"k1 over\""] {
             assert!(svg.contains(class), "{class}: {svg}");
+        }
+    }
+
+    #[test]
+    fn lines_of_one_colour_differ_in_their_dashes() {
+        let mut chart = chart(false, Axis::Seconds, &[(0.0, 0.0), (1.0, 20.0)]);
+        for n in 1..=2 * COLOURS {
+            let to = 20.0 * n as f64;
+            chart.lines.push(Line::new(&format!("line {n}"), [(0.0, to), (1.0, to + 9.0)]));
+        }
+        let svg = chart.figure().into_string();
+        for class in ["c0", "c0 over", "c0 over2", "c1", "c1 over", "k1 over"] {
+            assert!(svg.contains(&format!("\"{class}\"")), "{class}: {svg}");
         }
     }
 

@@ -6,7 +6,7 @@ use super::chart::{Axis, Chart, Line, Unit};
 use super::facts::{agents, disclosure, verbatim};
 use super::over_time;
 use super::page::{self, details, note, page, pairs};
-use super::sections::{headline_rows, sections};
+use super::sections::{headline_rows, searches, sections};
 use flock_measure::figures::{Figures, headline, verdicts};
 use flock_measure::text::{self, micros, number, seconds};
 use flock_measure::{Due, Results};
@@ -53,6 +53,7 @@ fn header(results: &Results) -> Markup {
             &format!("{broker}, {}{scale}", seconds(results.run.duration_secs)),
         ))
         (page::verdict_list(&verdicts(results)))
+        @for (what, found) in searches(results) { p.found { b { (what) } ": " (found) } }
     }
 }
 

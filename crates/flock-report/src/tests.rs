@@ -3,7 +3,7 @@ use flock_measure::figures::{Figures, Verdict, verdicts};
 use flock_measure::sample;
 use flock_measure::{
     AgentInfo, FaultRecord, Integrity, IntegrityCount, Latency, LatencyKind, LatencySummary,
-    Outcome, Phase, Validity,
+    Outcome, Phase, RateSearch, Sizing, Validity,
 };
 
 #[test]
@@ -24,6 +24,19 @@ fn what_the_tool_and_its_clocks_did_is_shown() {
     assert!(page.contains("time until read by flock") && page.contains("1.23 ms"));
     assert!(page.contains("30 us, 12 readings") && page.contains("the commander's clock"));
     assert!(Format::Markdown.render(&results).contains("time until read by flock"));
+}
+
+#[test]
+fn what_a_search_found_is_ahead_of_the_figures() {
+    let mut results = sample::results(1.0);
+    results.rate_search =
+        Some(RateSearch { rate_held: 800.0, rate_delivered: 790.0, ..RateSearch::default() });
+    results.sizing = Some(Sizing { held: Some(12_000), ..Sizing::default() });
+    let page = Format::Html.render(&results);
+    let tiles = page.find("class=\"tiles\"").unwrap();
+    for found in ["<b>highest sustained rate</b>: 800/s", "<b>most connections</b>: 12,000"] {
+        assert!(page.find(found).is_some_and(|at| at < tiles), "{found}");
+    }
 }
 
 #[test]
