@@ -5,7 +5,7 @@ mod ensemble;
 mod link;
 mod probe;
 
-use std::io;
+use std::io::{self, Read as _};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -15,6 +15,7 @@ pub use ensemble::{Ensemble, EnsembleSpec, LinkSpec, MemberSource, MemberSpec};
 pub use link::Link;
 
 use flock_model::Which;
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// A broker process that faults can be done to: one we started, or one that we were given the pid
@@ -49,8 +50,8 @@ pub enum FaultError {
              --broker-command"
     )]
     Taken { address: String },
-    #[error("the broker exited at once ({status}): set FLOCK_BROKER_OUTPUT=1 to see its output")]
-    Ended { status: String },
+    #[error("the broker exited at once ({status}): {output}")]
+    Ended { status: String, output: String },
     #[error("unknown node {at} of {nodes}: give each node with --node, in order")]
     NoNode { at: u32, nodes: usize },
     #[error("unknown engine {at} of {engines}: give each engine with --engine, in order")]
@@ -206,6 +207,32 @@ impl BrokerProcess {
         Ok(())
     }
 
+    /// The last lines that a broker prints which ends at once. It is started again for them: a pipe
+    /// that flock has to read would slow down a broker that is measured.
+    fn last_words(&self) -> String {
+        let hint = "set FLOCK_BROKER_OUTPUT=1 to see its output";
+        let Some((program, arguments)) = self.command.split_first() else { return hint.into() };
+        let mut again = Command::new(program);
+        again.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let Ok(mut child) = again.spawn() else { return hint.into() };
+        let started = Instant::now();
+        while matches!(child.try_wait(), Ok(None)) && started.elapsed() < WORDS_MAX {
+            std::thread::sleep(POLL);
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        // A process that it left behind may keep the pipe open.
+        let (mut bytes, flags) = (vec![0; 64 * 1024], OFlags::NONBLOCK);
+        let pipe = child.stderr.take().filter(|pipe| fcntl_setfl(pipe, flags).is_ok());
+        let read = pipe.and_then(|mut pipe| pipe.read(&mut bytes).ok()).unwrap_or(0);
+        let text = String::from_utf8_lossy(&bytes[..read]);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|it| !it.is_empty()).collect();
+        match &lines[lines.len().saturating_sub(LINES_MAX)..] {
+            [] => hint.to_owned(),
+            last => last.join("; "),
+        }
+    }
+
     fn await_up(&mut self) -> Result<(), FaultError> {
         let started = Instant::now();
         loop {
@@ -213,7 +240,8 @@ impl BrokerProcess {
                 && let Ok(Some(status)) = child.try_wait()
             {
                 (self.child, self.pid) = (None, None);
-                return Err(FaultError::Ended { status: status.to_string() });
+                let output = self.last_words();
+                return Err(FaultError::Ended { status: status.to_string(), output });
             }
             if accepts(&self.address) {
                 return Ok(());
@@ -297,6 +325,9 @@ const POLL: Duration = Duration::from_millis(20);
 const UP_MAX: Duration = Duration::from_secs(60);
 const DOWN_MAX: Duration = Duration::from_secs(30);
 const DROP_MAX: Duration = Duration::from_secs(5);
+/// For a broker that is started only to say why it ends.
+const WORDS_MAX: Duration = Duration::from_secs(5);
+const LINES_MAX: usize = 3;
 
 #[cfg(test)]
 mod tests {
@@ -308,6 +339,24 @@ mod tests {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
     use super::*;
+
+    #[test]
+    fn a_broker_that_exits_at_once_is_quoted() {
+        let said = |script: &str| {
+            let command = ["sh", "-c", script].map(str::to_owned).to_vec();
+            let address = format!("127.0.0.1:{}", net::free_port().unwrap());
+            BrokerProcess::start(command, &address).unwrap_err().to_string()
+        };
+        assert_eq!(
+            said("for n in 1 2 3 4; do echo line $n >&2; done; echo; exit 3"),
+            "the broker exited at once (exit status: 3): line 2; line 3; line 4"
+        );
+        let silent = said("exit 1");
+        assert!(silent.ends_with("set FLOCK_BROKER_OUTPUT=1 to see its output"), "{silent}");
+        // What it leaves behind keeps its error stream open.
+        let left = said("echo busy >&2; sleep 30 & exit 2");
+        assert!(left.ends_with("(exit status: 2): busy"), "{left}");
+    }
 
     #[test]
     fn a_connection_to_itself_is_no_broker() {
