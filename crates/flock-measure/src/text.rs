@@ -24,6 +24,11 @@ pub fn count(value: u64) -> String {
     grouped(&value.to_string())
 }
 
+/// `1 client`, `2,000 clients`.
+pub fn counted(value: u64, one: &str) -> String {
+    format!("{} {one}{}", count(value), if value == 1 { "" } else { "s" })
+}
+
 /// With so many digits behind the point.
 pub fn fixed(value: f64, digits: usize) -> String {
     grouped(&format!("{value:.digits$}"))

@@ -4,7 +4,7 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use super::args::Lab;
-use flock_measure::text::count;
+use flock_measure::text::counted;
 use flock_model::Scenario;
 
 /// Asks on a terminal, unless the broker `is_named`, by an address (`option` is how), its command
@@ -23,8 +23,8 @@ pub(super) fn ask(
     let brokers = brokers.map(String::as_str).collect::<Vec<_>>().join(", ");
     let (input, output) = (std::io::stdin(), std::io::stderr());
     if input.is_terminal() && output.is_terminal() {
-        let clients = count(scenario.estimate().clients);
-        let question = format!("Start the load of {clients} clients on {brokers}? [y/N] ");
+        let clients = counted(scenario.estimate().clients, "client");
+        let question = format!("Start the load of {clients} on {brokers}? [y/N] ");
         output.lock().write_all(question.as_bytes())?;
         let mut answer = String::new();
         input.read_line(&mut answer)?;

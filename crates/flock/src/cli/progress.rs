@@ -10,8 +10,8 @@ pub(super) struct ProgressLine {
     is_terminal: bool,
     interval_secs: u32,
     quiet: bool,
-    /// How much of the terminal's line is written.
-    width: usize,
+    /// Whether the terminal's line is written.
+    is_shown: bool,
 }
 
 impl ProgressLine {
@@ -22,7 +22,7 @@ impl ProgressLine {
             is_terminal,
             interval_secs: interval_secs.unwrap_or(default).max(1),
             quiet,
-            width: 0,
+            is_shown: false,
         }
     }
 
@@ -34,22 +34,27 @@ impl ProgressLine {
         let mut out = std::io::stderr().lock();
         // Progress that cannot be written is not worth ending a run for.
         let _ = if self.is_terminal {
-            let pad = self.width.saturating_sub(line.chars().count());
-            write!(out, "\r{line}{:pad$}", "")
+            write!(out, "{}", in_place(&line))
         } else {
             writeln!(out, "{line}")
         };
         let _ = out.flush();
-        self.width = line.chars().count();
+        self.is_shown = true;
     }
 
     /// Leaves the line.
     pub(super) fn end(&mut self) {
-        if self.is_terminal && self.width > 0 {
+        if self.is_terminal && self.is_shown {
             note!("");
-            self.width = 0;
+            self.is_shown = false;
         }
     }
+}
+
+/// In place of the last line. The terminal cuts off what is too wide for it: a line that it wraps
+/// would stay.
+fn in_place(line: &str) -> String {
+    format!("{NO_WRAP}\r{line}{ERASE_REST}{WRAP}")
 }
 
 fn line(progress: &Progress<'_>) -> String {
@@ -115,6 +120,9 @@ fn doing<'a>(progress: &Progress<'a>) -> &'a str {
 }
 
 const INTERVAL_PIPED_SECS: u32 = 5;
+const NO_WRAP: &str = "\x1b[?7l";
+const WRAP: &str = "\x1b[?7h";
+const ERASE_REST: &str = "\x1b[K";
 
 #[cfg(test)]
 mod tests {

@@ -361,13 +361,13 @@ fn opening(scenario: &Scenario) -> String {
     let addresses: Vec<String> =
         scenario.brokers.iter().flat_map(|broker| broker.addresses.clone()).collect();
     format!(
-        "{}: {}\n{} clients ({} publish, {} subscribe), {} topics, broker {}\n{}",
+        "{}: {}\n{} ({} publish, {} subscribe), {}, broker {}\n{}",
         scenario.id,
         scenario.title,
-        text::count(estimate.clients),
+        text::counted(estimate.clients, "client"),
         text::count(estimate.publishers),
         text::count(estimate.subscribers),
-        text::count(estimate.topics),
+        text::counted(estimate.topics, "topic"),
         addresses.join(", "),
         length_words(scenario)
     )
