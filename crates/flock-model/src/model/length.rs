@@ -36,15 +36,17 @@ impl Length {
 }
 
 impl Scenario {
-    /// All stages one after another. A search for a rate is open: how many steps it takes is not
-    /// known.
+    /// All stages one after another. A search for a rate is open: how many steps its stage takes is
+    /// not known.
     pub fn length(&self) -> Length {
         let stages = self.stages.iter().map(|stage| {
+            if self.search.is_some() && stage.measured {
+                return Length::OPEN;
+            }
             let (before_us, after_us) = self.margins_of(stage);
             stage.length().then(Length::of(before_us + after_us))
         });
-        let all = stages.fold(Length::NONE, Length::then);
-        if self.search.is_some() { all.then(Length::OPEN) } else { all }
+        stages.fold(Length::NONE, Length::then)
     }
 }
 
@@ -140,6 +142,16 @@ mod tests {
         assert_eq!(of(&stage("s", "", closed)), Length::OPEN);
         let both = stage("hold", "duration = \"3s\"", "") + &stage("s", "", closed);
         assert_eq!(of(&both), Length { us: 3_000_000, is_open: true });
+    }
+
+    #[test]
+    fn how_long_the_stage_of_a_search_takes_is_not_known() {
+        let endless = "{ publish = { to = \"t\", rate = \"10/s\" } }";
+        let searched = stage("s", "duration = \"20s\"\nmeasured = true", endless);
+        let hold = stage("hold", "duration = \"3s\"", "");
+        let search =
+            "[search]\npercentile = 90\nlatency_max = \"1s\"\nrate_min = 1\nrate_max = 2\n";
+        assert_eq!(of(&(hold + &searched + search)), Length { us: 3_000_000, is_open: true });
     }
 
     #[test]

@@ -101,7 +101,14 @@ fn find(name: &str, args: &args::Matrix) -> anyhow::Result<Matrix> {
     };
     let matrix = match from_file {
         Some(found) => found.and_then(|matrix| matrix.with(args.axis.clone())),
-        None => Matrix::of(name, args.axis.clone()),
+        None => {
+            super::catalogue::load(name, &args.changes.set).map_err(|error| {
+                anyhow::anyhow!(
+                    "`{name}` is no matrix (see `flock matrix`) and no scenario: {error}"
+                )
+            })?;
+            Matrix::of(name, args.axis.clone())
+        }
     };
     let matrix = matrix.map_err(anyhow::Error::msg)?;
     form::check(&matrix).map_err(anyhow::Error::msg)?;

@@ -31,6 +31,10 @@ pub(super) fn carry_out(
     }
     survive_full_places()?;
     let stop = stop_by_signal()?;
+    if !lab.quiet {
+        let [least, most] = [quest.size_min, quest.size_max].map(|size| quest.sought.words(size));
+        note!("{}: {}\nruns with {least} up to {most}", scenario.id, scenario.title);
+    }
     let run = |scenario: &Scenario| {
         let mut scenario = scenario.clone();
         if !lab.ifaddr.is_empty() {

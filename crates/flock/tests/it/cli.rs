@@ -106,6 +106,28 @@ fn no_load_goes_to_a_broker_that_nobody_named() {
 }
 
 #[test]
+fn a_name_that_is_neither_matrix_nor_scenario_is_told_as_such() {
+    for args in [["matrix", "NOPE"].as_slice(), &["matrix", "NOPE", "--axis", "payload=1,2"]] {
+        let output = flock(args);
+        assert_eq!(output.status.code(), Some(2));
+        let words = "`NOPE` is no matrix (see `flock matrix`) and no scenario: NOPE: unknown";
+        assert!(err(&output).contains(words), "{args:?}: {}", err(&output));
+    }
+    let axis = flock(&["matrix", "MB-B1"]);
+    assert!(err(&axis).contains("a matrix needs an axis"), "{}", err(&axis));
+}
+
+#[test]
+fn a_file_that_is_no_results_file_is_named() {
+    let folder = Folder::new("no-results");
+    let file = folder.write("page.html", "<html>");
+    let output = flock(&["compare", &file, &file]);
+    assert_eq!(output.status.code(), Some(2));
+    let words = format!("{file} is not a results file of flock");
+    assert!(err(&output).contains(&words), "{}", err(&output));
+}
+
+#[test]
 fn a_broker_that_a_file_names_is_named() {
     let broker = StandIn::start(Mischief::default()).unwrap();
     let folder = Folder::new("named");
