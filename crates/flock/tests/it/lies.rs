@@ -349,7 +349,7 @@ fn a_will_comes_as_it_was_named_and_to_whoever_asked() {
     let expiring = text.replace("payload = 16 }", "payload = 16, expiry = \"1h\" }");
     is_clean_of_wills(&expiring, 2);
     is_told(every(Damage::LongerExpiry), &expiring, "2 with wrong properties");
-    let flag = against(&run_with(every(Damage::RetainFlag), &text));
+    let flag = against(&completed_with(every(Damage::RetainFlag), &text));
     assert!(!flag.iter().any(|line| line.contains("wills")), "{flag:?}");
 }
 
