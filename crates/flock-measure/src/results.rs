@@ -73,7 +73,8 @@ impl Results {
         struct Head {
             format: u32,
         }
-        let no_results = |error: serde_json::Error| format!("is not a results file of flock: {error}");
+        let no_results =
+            |error: serde_json::Error| format!("is not a results file of flock: {error}");
         let Head { format } = serde_json::from_str(text).map_err(no_results)?;
         match format {
             RESULTS_FORMAT => serde_json::from_str(text).map_err(no_results),
