@@ -103,9 +103,7 @@ fn find(name: &str, args: &args::Matrix) -> anyhow::Result<Matrix> {
         Some(found) => found.and_then(|matrix| matrix.with(args.axis.clone())),
         None => {
             super::catalogue::load(name, &args.changes.set).map_err(|error| {
-                anyhow::anyhow!(
-                    "`{name}` is no matrix (see `flock matrix`) and no scenario: {error}"
-                )
+                anyhow::anyhow!("neither a matrix (see `flock matrix`) nor a scenario: {error}")
             })?;
             Matrix::of(name, args.axis.clone())
         }

@@ -110,7 +110,7 @@ fn a_name_that_is_neither_matrix_nor_scenario_is_told_as_such() {
     for args in [["matrix", "NOPE"].as_slice(), &["matrix", "NOPE", "--axis", "payload=1,2"]] {
         let output = flock(args);
         assert_eq!(output.status.code(), Some(2));
-        let words = "`NOPE` is no matrix (see `flock matrix`) and no scenario: NOPE: unknown";
+        let words = "neither a matrix (see `flock matrix`) nor a scenario: NOPE: unknown";
         assert!(err(&output).contains(words), "{args:?}: {}", err(&output));
     }
     let axis = flock(&["matrix", "MB-B1"]);
