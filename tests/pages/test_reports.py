@@ -43,6 +43,24 @@ CUT = """() => {
 }"""
 
 
+# Lines of a chart that the legend does not tell apart, and figures in a unit that is too small for them.
+UNCLEAR = """() => {
+  const out = [];
+  for (const figure of document.querySelectorAll('figure')) {
+    const title = figure.querySelector('figcaption, h3, svg')?.textContent;
+    const groups = [...figure.querySelectorAll('g.line')].map(
+      line => line.querySelector('polyline')?.getAttribute('class')).filter(Boolean);
+    for (const look of new Set(groups)) {
+      if (groups.filter(other => other === look).length > 1) out.push(`${title}: two lines are ${look}`);
+    }
+  }
+  for (const [raw] of document.querySelector('main').innerText.matchAll(/[0-9]{5,}(\\.[0-9]+)? (us|ms|B|KB)\\b/g)) {
+    out.push(raw);
+  }
+  return out;
+}"""
+
+
 @pytest.fixture
 def report(chromium):
     """Opens a page: `report(path, width)`."""
@@ -66,6 +84,11 @@ def test_labels_do_not_overlap_and_what_is_cut_off_can_be_scrolled(report, name,
     page = report(EXAMPLES / name, width)
     assert page.evaluate(LABELS) == []
     assert page.evaluate(CUT) == []
+
+
+@pytest.mark.parametrize("name", PAGES, ids=str)
+def test_lines_differ_and_units_suit_their_figures(report, name):
+    assert report(EXAMPLES / name, 1072).evaluate(UNCLEAR) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
