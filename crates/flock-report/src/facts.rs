@@ -30,12 +30,12 @@ fn config_words(broker: &BrokerInfo) -> String {
 }
 
 /// `lab: a CPU, 4 cores, 16 GB`.
-pub fn machine_words(machine: &MachineInfo) -> String {
+fn machine_words(machine: &MachineInfo) -> String {
     let MachineInfo { hostname, cpu, cores, memory_bytes, .. } = machine;
     format!("{hostname}: {cpu}, {cores} cores, {}", bytes(*memory_bytes as f64))
 }
 
-pub fn clients_words(scenario: &ScenarioInfo) -> String {
+pub(crate) fn clients_words(scenario: &ScenarioInfo) -> String {
     let ScenarioInfo { clients, publishers, subscribers, topics, .. } = scenario;
     let [clients, publishers, subscribers, topics] =
         [clients, publishers, subscribers, topics].map(|n| count(*n));
@@ -43,7 +43,7 @@ pub fn clients_words(scenario: &ScenarioInfo) -> String {
 }
 
 /// What was asked to be otherwise than the scenario says.
-pub fn overrides_words(results: &Results) -> String {
+fn overrides_words(results: &Results) -> String {
     let all = results.scenario.overrides.iter().map(|(name, value)| format!("{name} {value}"));
     all.collect::<Vec<_>>().join(", ")
 }
@@ -66,7 +66,7 @@ fn limits_words(limits: &Limits) -> String {
 }
 
 /// What is not known is said to be, where it may change the figures.
-pub fn surroundings_words(round: &Surroundings) -> String {
+fn surroundings_words(round: &Surroundings) -> String {
     let governor = round.governor.as_deref().unwrap_or("unknown");
     let nodes = round.numa_nodes.map_or("unknown".to_owned(), |nodes| nodes.to_string());
     let mut words = vec![format!("governor {governor}"), format!("NUMA nodes {nodes}")];

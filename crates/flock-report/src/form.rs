@@ -2,8 +2,8 @@
 
 use maud::{Markup, html};
 
-use crate::clients_words;
 use crate::columns::{self, Column, PUBLISHED, RECEIVED, own_cores};
+use crate::facts::clients_words;
 use crate::matrix::Done;
 use crate::page::note;
 use crate::published::hardware_words;
@@ -157,7 +157,7 @@ fn own_cell(done: &Done, column: &Column, part: Option<Part>) -> Cell {
         None => (column.ours)(results),
         Some(part) => of_part(results, column, part),
     };
-    let values: Vec<f64> = done.shown().filter_map(value).collect();
+    let values: Vec<f64> = done.shown().into_iter().filter_map(value).collect();
     let cores = done.any().and_then(own_cores);
     column.spread_of(&values, cores)
 }

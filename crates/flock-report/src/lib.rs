@@ -32,7 +32,7 @@ mod table;
 pub mod versus;
 
 pub use csv::csv;
-pub use facts::{clients_words, disclosure, machine_words, overrides_words, surroundings_words};
+pub use facts::disclosure;
 pub use html::html;
 pub use html::percentile_points;
 pub use markdown::markdown;

@@ -11,6 +11,7 @@ use crate::form;
 use crate::likeness::Likeness;
 use crate::page::{self as parts, details, note, pairs};
 use crate::reports::Reports;
+use crate::sides::Side;
 use crate::table::{Cell, Table};
 use flock_measure::Results;
 use flock_measure::figures::Verdict;
@@ -30,40 +31,33 @@ pub struct Done {
 }
 
 impl Done {
-    fn valid(&self) -> impl Iterator<Item = &Results> {
+    fn side(&self) -> Side<'_> {
         let results = self.runs.iter().filter_map(|run| run.as_ref().ok());
-        results.map(|(results, _)| &**results).filter(|results| results.validity.valid)
+        let runs = results.map(|(results, _)| &**results).collect();
+        Side { name: String::new(), runs, begun: self.runs.len() }
+    }
+
+    fn valid(&self) -> Vec<&Results> {
+        self.side().valid()
     }
 
     /// Whether some run may be believed.
     pub(crate) fn is_valid(&self) -> bool {
-        self.valid().next().is_some()
+        !self.valid().is_empty()
     }
 
     /// What stands for all: the valid runs, or all where none is valid.
-    pub(crate) fn shown(&self) -> impl Iterator<Item = &Results> {
-        let runs = self.runs.iter().filter_map(|run| run.as_ref().ok());
-        let is_valid = self.is_valid();
-        runs.map(|(results, _)| &**results).filter(move |r| r.validity.valid || !is_valid)
+    pub(crate) fn shown(&self) -> Vec<&Results> {
+        if self.is_valid() { self.valid() } else { self.side().runs }
     }
 
     pub(crate) fn any(&self) -> Option<&Results> {
-        self.shown().next()
+        self.shown().first().copied()
     }
 
     /// To the published runs; `None` without a run.
     pub(crate) fn likeness(&self) -> Option<Likeness> {
         self.any().map(Likeness::of)
-    }
-
-    /// Of the valid runs.
-    fn values(&self, figure: &Column) -> Vec<f64> {
-        self.valid().filter_map(figure.ours).collect()
-    }
-
-    /// Of the valid runs; `None` without one.
-    fn median(&self, figure: &Column) -> Option<f64> {
-        Spread::of(&self.values(figure)).map(|spread| spread.median)
     }
 
     /// The values beyond the first axis, `qos 1`: which curve it belongs to.
@@ -114,7 +108,7 @@ fn header(matrix: &Matrix, any: Option<&Results>, all: &[Done]) -> Markup {
         )
     });
     let runs: usize = all.iter().map(|done| done.runs.len()).sum();
-    let valid: usize = all.iter().map(|done| done.valid().count()).sum();
+    let valid: usize = all.iter().map(|done| done.valid().len()).sum();
     let mut verdicts = vec![(Verdict::of(valid == runs), format!("{valid} of {runs} runs valid"))];
     if all.iter().all(|done| done.runs.len() < 2) {
         verdicts.push((Verdict::Bad, "one run of each does not show the noise".to_owned()));
@@ -171,8 +165,9 @@ fn curve_chart(figure: &Column, matrix: &Matrix, across: &Axis, all: &[Done]) ->
         let curve = done.curve(&matrix.axes);
         let name = if curve.is_empty() { "measured" } else { &curve };
         // A cell without a valid run is a gap in its curve.
-        let median = done.median(figure).unwrap_or(f64::NAN);
-        add(name, at(done), median, bar(&done.values(figure)));
+        let values = figure.values(&done.valid());
+        let median = Spread::of(&values).map_or(f64::NAN, |spread| spread.median);
+        add(name, at(done), median, bar(&values));
     }
     for done in all {
         let Some(likeness) = done.likeness() else { continue };
@@ -200,7 +195,7 @@ fn curve_chart(figure: &Column, matrix: &Matrix, across: &Axis, all: &[Done]) ->
 
 /// Whether some combination was run more than once.
 fn has_bars(all: &[Done]) -> bool {
-    all.iter().any(|done| done.valid().count() > 1)
+    all.iter().any(|done| done.valid().len() > 1)
 }
 
 /// The interval of the median, or of few runs the least and the most.
@@ -233,7 +228,7 @@ fn run_rows(matrix: &Matrix, all: &[Done], reports: Reports) -> Markup {
             });
         }
         if done.runs.len() > 1 {
-            let valid = format!("{} of {} runs valid", done.valid().count(), done.runs.len());
+            let valid = format!("{} runs valid", done.side().valid_words());
             table.add_ours(row("median".into(), &|figure| median_cell(done, figure), &valid));
         }
         let likeness = done.likeness().unwrap_or_default();
@@ -247,12 +242,10 @@ fn run_rows(matrix: &Matrix, all: &[Done], reports: Reports) -> Markup {
 }
 
 fn median_cell(done: &Done, figure: &Column) -> Cell {
-    let cores = done.valid().find_map(own_cores);
-    let interval = bar(&done.values(figure)).filter(|(low, high)| low < high);
-    match done.median(figure) {
-        Some(value) => Cell::with(figure.show(value, cores), figure.show_range(interval, cores)),
-        None => Cell::none(),
-    }
+    let valid = done.valid();
+    let interval = bar(&figure.values(&valid)).filter(|(low, high)| low < high);
+    let cores = valid.iter().find_map(|results| own_cores(results));
+    Cell { remark: figure.show_range(interval, cores), ..figure.spread(&valid) }
 }
 
 fn facts<'a>(
@@ -282,12 +275,9 @@ pub fn table(matrix: &Matrix, all: &[Done]) -> String {
     let names = FIGURES.iter().map(|figure| figure.name);
     let mut table = Table::new(None, axes.chain(names).chain(["valid"]));
     for done in all {
-        let median = |figure: &&Column| {
-            done.median(figure).map_or_else(Cell::none, |value| figure.unit.show(value).into())
-        };
-        let values = done.cell.values.iter().map(Cell::from);
-        let valid = format!("{} of {}", done.valid().count(), done.runs.len());
-        table.add(values.chain(FIGURES.iter().map(median)).chain([valid.into()]));
+        let median = |figure: &&Column| figure.spread(&done.valid()).value;
+        let figures = FIGURES.iter().map(median).chain([done.side().valid_words()]);
+        table.add(done.cell.values.iter().cloned().chain(figures));
     }
     table.plain()
 }

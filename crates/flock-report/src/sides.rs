@@ -76,7 +76,8 @@ pub(crate) fn figures<'a>(
     table.add(filled(Cell::from("Valid runs"), valid, table.head.len()));
     let shown: Vec<Vec<&Results>> = sides.iter().map(runs).collect();
     let has_one_kind = kinds(&shown.concat()).len() < 2;
-    for column in columns.iter().filter(|column| is_shown(column, &shown.concat())) {
+    let all: Vec<&Results> = sides.iter().flat_map(|side| side.runs.clone()).collect();
+    for column in columns.iter().filter(|column| is_shown(column, &all)) {
         let cell = |runs: &Vec<&Results>| {
             let mut cell = column.spread(runs);
             if let Some(results) = runs.first().filter(|_| column.is_latency() && !has_one_kind) {

@@ -10,17 +10,17 @@ use crate::columns::{
     AVERAGE, CONNECTS, CPU_AVG, CPU_COST, CPU_MAX, Column, LOST, MEMORY_AVG, MEMORY_MAX, P50, P75,
     P90, P95, P99, PUBLISHED, RECEIVED,
 };
+use crate::disclosure;
 use crate::likeness::Likeness;
 use crate::page::{self as parts, details, note, pairs};
 use crate::published::{Beside, HARDWARE_DIFFERS, published};
 use crate::reports::Reports;
 use crate::sides::{self, RATIOS_NOTE, Side, is_shown, obstacles, ratio, ratio_cell};
 use crate::table::{self, Table};
-use crate::{clients_words, machine_words, overrides_words, surroundings_words};
 use flock_measure::Results;
 use flock_measure::figures::Verdict;
 use flock_measure::stats::RUNS_MIN;
-use flock_measure::text::{self, number, seconds};
+use flock_measure::text::{self, seconds};
 
 /// The page of one scenario: `cells` are its runs.
 pub fn page(cells: &[&Cell], conduct: &Conduct, reports: Reports) -> String {
@@ -158,31 +158,23 @@ fn strip(column: &Column, all: &[Side<'_>]) -> Markup {
     Strip { title: column.title, unit: column.unit, rows }.figure()
 }
 
+/// What the runs have in common; what is of one broker is below its name.
 fn conditions(results: &Results, conduct: &Conduct) -> Markup {
-    let (machine, scenario) = (&results.machine, &results.scenario);
     let mut facts = vec![
         ("date", text::date(results.run.started_unix_ms)),
         ("command", conduct.command.join(" ")),
-        ("tool", results.tool.words()),
         ("rounds", format!("{}, all brokers in each", conduct.rounds)),
-        ("machine", machine_words(machine)),
-        ("system", format!("{}, kernel {}", machine.os, machine.kernel)),
-        ("surroundings", surroundings_words(&machine.surroundings)),
         ("cores of the brokers", conduct.broker_cpus.clone()),
         ("cores of the load", conduct.load_cpus.clone()),
-        ("load threads", results.run.threads.to_string()),
-        ("scenario", format!("{}, scale {}", scenario.id, number(scenario.scale))),
-        ("options", overrides_words(results)),
-        ("clients", clients_words(scenario)),
         ("time of a run", seconds(results.run.duration_secs)),
     ];
-    facts.extend(scenario.parameters.iter().map(|(name, value)| (name.as_str(), value.clone())));
-    facts.extend(machine.sysctls.iter().map(|(name, value)| (name.as_str(), value.clone())));
+    let is_common = |(name, _): &(&str, String)| *name != "command" && !name.contains("broker");
+    facts.extend(disclosure(results).into_iter().filter(is_common));
     html! {
         h2 { "Environment" }
         (pairs(&facts))
-        (details("The scenario as it ran", &scenario.as_ran))
-        (details("The scenario file", &scenario.source))
+        (details("The scenario as it ran", &results.scenario.as_ran))
+        (details("The scenario file", &results.scenario.source))
     }
 }
 
@@ -250,7 +242,6 @@ mod tests {
             "2026-11-21",
             "flock versus MB-B1",
             "a CPU, 4 cores",
-            "kernel 6.1",
             "governor performance",
             "3 rounds of 60 s",
             "<a href=\"MB-B1-a&lt;b-2.html\">2</a>",
