@@ -25,7 +25,7 @@ pub use sent::{Published, Sent, SentTable, Unpromised};
 pub use shared::{ShareKey, SharedTrack};
 pub use track::{Receipt, Session, Track};
 pub use verdict::{Heard, SETTLED_NS, Verdict, Window, judge, judge_shared, judge_stored};
-pub use wills::{Wills, judge_wills};
+pub use wills::{Wills, WillsCame, judge_wills};
 
 /// Number of a stream, unique in a run: the plan of the engine gives it out.
 pub type StreamId = u32;
@@ -114,7 +114,7 @@ pub struct Ledger {
     /// QoS 2 messages that were sent again on the connection on which they had come.
     pub repeated: u64,
     /// By subscriber and by client whose will it is, those that came live.
-    pub wills: HashMap<(u32, u32), u32>,
+    pub wills: HashMap<(u32, u32), WillsCame>,
     /// Sent again on another connection, and not marked DUP.
     pub missing_dup: u64,
     /// QoS 2 messages of ours that the broker took, and whose exchange it did not end.

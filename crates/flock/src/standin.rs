@@ -223,13 +223,17 @@ impl Broker {
             members.retain(|member| member.at != at);
         }
         let Some(will) = peer.will else { return };
-        let decoded = codec::decode(&will, Version::V5, Sender::Client, 1 << 28);
-        let Ok(Some((Packet::Publish(publish), _))) = decoded else { return };
         let times = match self.mischief.will {
-            WillMischief::Forgotten => 0,
+            WillMischief::Forgotten | WillMischief::Early => 0,
             WillMischief::Twice => 2,
             WillMischief::None | WillMischief::Always | WillMischief::Misrouted => 1,
         };
+        self.deliver_will(&will, times);
+    }
+
+    fn deliver_will(&mut self, will: &[u8], times: usize) {
+        let decoded = codec::decode(will, Version::V5, Sender::Client, 1 << 28);
+        let Ok(Some((Packet::Publish(publish), _))) = decoded else { return };
         if self.mischief.will == WillMischief::Misrouted {
             self.deliver_aside(&publish);
         }
@@ -348,6 +352,7 @@ impl Broker {
 
     /// Keeps the will, and goes on with what the session has.
     fn welcome(&mut self, at: usize, connect: &Connect<'_>) {
+        let mischief = self.mischief;
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.client_id = connect.client_id.to_owned();
         self.known.insert(connect.client_id.to_owned());
@@ -367,7 +372,13 @@ impl Broker {
                 .encode(Version::V5, &mut kept);
             kept
         });
-        let Some(dup) = self.mischief.sends_again else { return };
+        if mischief.will == WillMischief::Early
+            && let Some(will) = peer.will.clone()
+        {
+            self.deliver_will(&will, 1);
+        }
+        let Some(dup) = mischief.sends_again else { return };
+        let Some(peer) = self.peers.get_mut(&at) else { return };
         if let Some(last) = self.last.get(connect.client_id) {
             let start = peer.outbox.len();
             peer.outbox.extend_from_slice(last);

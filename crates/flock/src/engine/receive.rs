@@ -34,7 +34,7 @@ impl Client {
         };
         if stamp.stream == WILL_STREAM {
             ctx.tally.totals.wills_received += 1;
-            self.hear_will(publish, stamp.sequence, ctx);
+            self.hear_will(publish, (stamp.sequence, now_ns), ctx);
             return;
         }
         self.check_properties(publish, &stamp, now_ns, ctx);

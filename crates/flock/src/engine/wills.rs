@@ -77,6 +77,7 @@ impl Client {
             open: 0,
             first_ns: u64::MAX,
             last_ns: 0,
+            ended_ns: 0,
             is_mixed: false,
         };
         let is_delayed = will.delay_secs > 0;
@@ -90,13 +91,20 @@ impl Client {
     }
 
     /// A will came. What was in store is no further one, nor is what may be sent again.
-    pub(super) fn hear_will(&mut self, publish: &Publish<'_>, number: u32, ctx: &mut Context) {
+    pub(super) fn hear_will(
+        &mut self,
+        publish: &Publish<'_>,
+        (number, now_ns): (u32, u64),
+        ctx: &mut Context,
+    ) {
         let may_be_again = publish.dup && !self.is_fresh;
         ctx.ledger.wrong_dup += u64::from(publish.dup && self.is_fresh);
         let will = will_of(number, &ctx.plan);
         let is_stored = publish.retain && will.is_none_or(|(_, will)| will.retain);
         let is_live = !is_stored && !may_be_again;
-        *ctx.ledger.wills.entry((self.at, number)).or_default() += u32::from(is_live);
+        if is_live {
+            ctx.ledger.wills.entry((self.at, number)).or_default().note(now_ns);
+        }
         let Some((owner, will)) = will else { return };
         ctx.ledger.wrong_retain += u64::from(publish.retain && !will.retain);
         let topic = will_topic(owner, will, &ctx.plan);
@@ -141,13 +149,16 @@ impl Client {
     pub(super) fn end_will(&self, ending: Ending, ctx: &mut Context) {
         let will = self.connect_command(ctx).and_then(|command| command.will.as_ref());
         let Some(delay_secs) = will.map(|will| will.delay_secs) else { return };
-        let due_ns = ctx.now_ns() + u64::from(delay_secs) * 1_000_000_000;
+        let now_ns = ctx.now_ns();
+        let due_ns = now_ns + u64::from(delay_secs) * 1_000_000_000;
         let Some(number) = self.number(&ctx.plan) else { return };
         let Some(wills) = ctx.wills.get_mut(&number) else { return };
         match ending {
             Ending::GoodBye => {}
             Ending::Unknown => wills.open += 1,
             Ending::Broken => {
+                let is_first = wills.owed == 0 || now_ns < wills.ended_ns;
+                wills.ended_ns = if is_first { now_ns } else { wills.ended_ns };
                 wills.owed += 1;
                 wills.first_ns = wills.first_ns.min(due_ns);
                 wills.last_ns = wills.last_ns.max(due_ns);
@@ -234,7 +245,8 @@ impl PartJudge<'_> {
             && entry.strictness(qos).generation == 0
             && entry.since_ns < wills.first_ns
             && end_ns >= wills.last_ns.saturating_add(wait_ns);
-        let came = self.harvests[thread].ledger.wills.get(&(at, number)).copied().unwrap_or(0);
+        let came =
+            self.harvests[thread].ledger.wills.get(&(at, number)).copied().unwrap_or_default();
         judge_wills(wills, came, is_whole, all);
     }
 }

@@ -123,6 +123,8 @@ pub enum WillMischief {
     None,
     Forgotten,
     Twice,
+    /// They are sent as soon as their client connects.
+    Early,
     /// They are sent whatever the client said.
     Always,
     /// They go to a client that did not ask for them as well.

@@ -290,16 +290,12 @@ fn what_is_younger_than_its_connection_was_not_sent_before() {
 
 /// Two clients with a will, who leave so, and subscribers who stay for longer.
 fn with_wills(how: &str) -> String {
+    let subscribe = "{ connect = {} }, { subscribe = { to = \"wills\", qos = 1 } }";
     let connect = "{ connect = { will = { topics = \"wills\", qos = 1, payload = 16 } } }";
     Draft::new(V5, 2)
         .drain("500ms")
-        .stage(
-            "connect",
-            &[
-                ("sub", "{ connect = {} }, { subscribe = { to = \"wills\", qos = 1 } }"),
-                ("pub", connect),
-            ],
-        )
+        .stage("subscribe", &[("sub", subscribe)])
+        .stage("connect", &[("pub", connect)])
         .stage("leave", &[("pub", how)])
         .hold("1100ms")
         .stage("disconnect", &[("sub", "{ disconnect = {} }")])
@@ -351,6 +347,15 @@ fn a_will_comes_as_it_was_named_and_to_whoever_asked() {
     is_told(every(Damage::LongerExpiry), &expiring, "2 with wrong properties");
     let flag = against(&completed_with(every(Damage::RetainFlag), &text));
     assert!(!flag.iter().any(|line| line.contains("wills")), "{flag:?}");
+}
+
+#[test]
+fn a_will_does_not_come_before_its_client_goes() {
+    let text = with_wills("{ delay = \"2500ms\" }, { disconnect = { how = \"close\" } }");
+    is_clean_of_wills(&text, 2);
+    let early = Mischief { will: WillMischief::Early, ..Mischief::default() };
+    is_told(early, &text, "2 wills without cause");
+    is_told(early, &text, "2 wills not delivered");
 }
 
 fn is_clean_of_wills(text: &str, wills: u64) {
