@@ -396,6 +396,7 @@ def test_the_last_lines_of_the_log(start, passwords):
     broker = start(SERVED, files={"users": passwords, "acl": ACL})
     api = Api(broker)
     Peer(broker.port()).accepted(client_id="heard", user="anna", password="secret").close()
+    broker.wait_for_log(lambda event: event["message"] == "client disconnected")
     (broker.directory / "acl").write_text("no such word\n")
     api("POST", "/reload")
     lines = api.all("/log-lines", limit=2)
