@@ -2,7 +2,7 @@
 
 use crate::page::rows_of;
 use crate::table::Table;
-use flock_measure::text::{bytes, count, micros, number};
+use flock_measure::text::{bytes, count, counted, micros, number};
 use flock_measure::{BrokerInfo, Limits, MachineInfo, Results, ScenarioInfo, Surroundings};
 
 pub(super) const AS_WRITTEN: &str = "The scenario file";
@@ -37,9 +37,9 @@ fn machine_words(machine: &MachineInfo) -> String {
 
 pub(crate) fn clients_words(scenario: &ScenarioInfo) -> String {
     let ScenarioInfo { clients, publishers, subscribers, topics, .. } = scenario;
-    let [clients, publishers, subscribers, topics] =
-        [clients, publishers, subscribers, topics].map(|n| count(*n));
-    format!("{clients} ({publishers} publish, {subscribers} subscribe), {topics} topics")
+    let topics = counted(*topics, "topic");
+    let [clients, publishers, subscribers] = [clients, publishers, subscribers].map(|n| count(*n));
+    format!("{clients} ({publishers} publish, {subscribers} subscribe), {topics}")
 }
 
 /// What was asked to be otherwise than the scenario says.
