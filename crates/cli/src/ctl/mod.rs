@@ -12,6 +12,7 @@ mod may;
 mod ns;
 mod operate;
 mod registry;
+mod retained;
 mod table;
 mod top;
 mod topics;
@@ -36,6 +37,7 @@ use may::MayArgs;
 use ns::NsCommand;
 use operate::{LogLevelArgs, LogLinesArgs};
 use registry::RegistryCommand;
+use retained::RetainedCommand;
 use table::Column;
 use top::TopArgs;
 use topics::{SubsArgs, TopicsArgs};
@@ -193,42 +195,6 @@ enum SettingsCommand {
         /// Section and key.
         #[arg(value_name = "KEY")]
         setting: String,
-    },
-}
-
-#[derive(Clone, Debug, Subcommand)]
-enum RetainedCommand {
-    /// List retained messages whose topics match a filter.
-    List {
-        #[arg(default_value = "#")]
-        filter: String,
-        #[command(flatten)]
-        within: Within,
-        /// Print at most this many rows; 0: all.
-        #[arg(long, value_name = "N", default_value_t = 100)]
-        limit: usize,
-    },
-    /// Show a retained message.
-    Get {
-        topic: String,
-        #[command(flatten)]
-        within: Within,
-    },
-    /// Publish a retained message.
-    Set {
-        topic: String,
-        #[command(flatten)]
-        within: Within,
-        #[arg(short, long)]
-        message: String,
-        #[arg(short, long, default_value_t = 1, value_parser = qos_level)]
-        qos: u8,
-    },
-    /// Clear the retained message of a topic.
-    Clear {
-        topic: String,
-        #[command(flatten)]
-        within: Within,
     },
 }
 
@@ -458,25 +424,6 @@ impl Ctl {
         self.http.call("POST", &path, None).map(drop)
     }
 
-    fn retained(&self, command: &RetainedCommand) -> Result<(), Failure> {
-        let path = |topic: &str, within: &Within| {
-            format!("/retained/message{}", query_of(&within.and(&[("topic", topic)])))
-        };
-        match command {
-            RetainedCommand::List { filter, within, limit } => {
-                self.list("/retained", &within.and(&[("filter", filter)]), *limit, RETAINED)
-            }
-            RetainedCommand::Get { topic, within } => self.show(&path(topic, within)),
-            RetainedCommand::Set { topic, within, message, qos } => {
-                let body = json!({ "payload": message, "qos": qos });
-                self.print_value(&self.http.call("PUT", &path(topic, within), Some(&body))?)
-            }
-            RetainedCommand::Clear { topic, within } => {
-                self.http.call("DELETE", &path(topic, within), None).map(drop)
-            }
-        }
-    }
-
     fn publish(&self, args: &PublishArgs) -> Result<(), Failure> {
         let PublishArgs { topic, within, message, qos, retain } = args;
         let body = json!({ "topic": topic, "payload": message, "qos": qos, "retain": retain });
@@ -586,14 +533,6 @@ const RECEIVERS: &[Column] = &[
     Column("QOS", "qos"),
     Column("ONLINE", "connected"),
     Column("ALLOWED", "allowed"),
-];
-const RETAINED: &[Column] = &[
-    Column("NAMESPACE", "namespace"),
-    Column("TOPIC", "topic"),
-    Column("QOS", "qos"),
-    Column("BYTES", "payload_bytes"),
-    Column("EXPIRES IN", "expires_in_secs"),
-    Column("PAYLOAD", "payload"),
 ];
 const GROUPS: &[Column] = &[
     Column("NAMESPACE", "namespace"),

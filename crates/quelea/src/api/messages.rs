@@ -3,6 +3,8 @@
 use broker::command::Publication;
 use broker::{Answer, Command, Name, Quota, Scope};
 use codec::{Property, PropertyBuf, QoS, Reason};
+use futures_util::future::join_all;
+use session::Message;
 use topic::Cursor;
 use web::axum::http::StatusCode;
 
@@ -11,12 +13,18 @@ use super::clients::{check_filter, check_topic};
 use super::paging::{TopicMark, other_answer};
 use super::problem::Problem;
 use super::route::Outcome;
-use super::views::{Publish, PublishBatch, Published, PublishedBatch, Retain, Retained, qos_of};
+use super::schema::Rows;
+use super::views::{
+    Publish, PublishBatch, Published, PublishedBatch, Retain, Retained, RetainedCleared, qos_of,
+};
 use super::{Api, json, of_base64, scopes};
 use crate::run::durability;
 
 /// Messages of one batch.
 const BATCH_MAX: usize = 100;
+
+/// Topics that one call clears at the same time: they share the writes of the logs.
+const CLEARS_MAX: usize = 100;
 
 /// What MQTT can say of a text.
 const TEXT_BYTES_MAX: usize = 65_535;
@@ -56,24 +64,38 @@ pub(crate) async fn list_retained(api: &Api, call: &Call) -> Outcome {
         Some(scope) => vec![scope],
         None => scopes::all_with(api, Quota::RetainedMessages),
     };
+    let row = |message: Message| {
+        Retained::of(scopes::name(api, Scope::of(&message)), &message, true, now_ms)
+    };
+    json(&stored(api, call, &scopes, filter, row).await?)
+}
+
+/// A page of the retained messages of these namespaces.
+async fn stored<T>(
+    api: &Api,
+    call: &Call,
+    scopes: &[Scope],
+    filter: &str,
+    row: impl Fn(Message) -> T,
+) -> Result<Rows<T>, Problem> {
     let rows = api.collect(
         call,
         |from, max| {
-            let TopicMark { scope, after } = begin(&scopes, from);
+            let TopicMark { scope, after } = begin(scopes, from);
             let after = after.map(|topic| Cursor::at(&topic));
             (scope, Command::Retained { filter: filter.into(), after, max })
         },
         |from, answer| match answer {
             Answer::Retained { messages, after } => {
-                let scope = begin(&scopes, from).scope;
+                let scope = begin(scopes, from).scope;
                 let after = after.map(|cursor| cursor.topic().to_vec());
-                Some((messages, next(&scopes, scope, after)))
+                Some((messages, next(scopes, scope, after)))
             }
             _ => None,
         },
-        |message| Retained::of(scopes::name(api, Scope::of(&message)), &message, true, now_ms),
+        row,
     );
-    json(&rows.await?)
+    rows.await
 }
 
 /// Where a page begins that goes on at a mark: its namespace may have nothing any more.
@@ -142,7 +164,34 @@ pub(crate) async fn clear_retained(api: &Api, call: &Call) -> Outcome {
     let topic = call.needed("topic");
     check_stored(topic)?;
     let scope = scopes::of_one(api, call)?;
-    let publication = Publication {
+    to_answer(send(api, scope, clearing(api, topic)).await?).map(|_| None)
+}
+
+/// A page of those whose topics match a filter. Subscribers are notified as by a client that clears
+/// each topic.
+pub(crate) async fn clear_matching(api: &Api, call: &Call) -> Outcome {
+    let filter = call.needed("filter");
+    check_filter(api, "query parameter filter", filter)?;
+    let scope = scopes::of_one(api, call)?;
+    let topic_of = |message: Message| message.topic().to_owned();
+    let Rows { items, cursor } = stored(api, call, &[scope], filter, topic_of).await?;
+    let (matched, mut cleared, mut refused) = (items.len() as u64, 0, 0);
+    let to_clear = if call.flag("dry_run") == Some(true) { &[] } else { &items[..] };
+    for topics in to_clear.chunks(CLEARS_MAX) {
+        let sent = topics.iter().map(|topic| send(api, scope, clearing(api, topic)));
+        for answer in join_all(sent).await {
+            match answer.is_ok_and(|reason| !reason.is_error()) {
+                true => cleared += 1,
+                false => refused += 1,
+            }
+        }
+    }
+    json(&RetainedCleared { matched, cleared, refused, cursor })
+}
+
+/// The publish that clears a topic.
+fn clearing(api: &Api, topic: &str) -> Publication {
+    Publication {
         topic: topic.into(),
         properties: Box::default(),
         payload: Box::default(),
@@ -150,8 +199,7 @@ pub(crate) async fn clear_retained(api: &Api, call: &Call) -> Outcome {
         retain: true,
         expiry_secs: None,
         durability: durability(api.facts.config.durability.level),
-    };
-    to_answer(send(api, scope, publication).await?).map(|_| None)
+    }
 }
 
 /// Whatever was retained can be shown and cleared, also on a topic that is refused today.

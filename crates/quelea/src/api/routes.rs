@@ -21,7 +21,7 @@ use super::users::{NewPassword, User};
 use super::views::{
     Ban, Bridge, Broker, CacheCleared, Caller, Client, Cluster, Disconnected, Group, Home,
     Listener, Log, Member, Namespace, NewBan, Publish, PublishBatch, Published, PublishedBatch,
-    Receiver, Retain, Retained, Subscription,
+    Receiver, Retain, Retained, RetainedCleared, Subscription,
 };
 use super::{
     backup, bans, broker, clients, cluster, events, history, logins, messages, namespaces,
@@ -656,6 +656,23 @@ const OWN: &[Route] = &[
         ],
         answer: Some(Rows::<Retained>::schema),
         run: |api, call| Box::pin(async move { messages::list_retained(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Delete,
+        path: "/retained",
+        role: Role::Operator,
+        about: "Clears retained messages whose topics match a filter, a page with each call. \
+                Subscribers get an empty message on each topic, as from a client that clears it.",
+        params: &[
+            needed("filter", "A topic filter. # does not match topics with $."),
+            WITHIN,
+            flag("dry_run", "true: count the messages, and clear none. Default: false."),
+            LIMIT,
+            CURSOR,
+        ],
+        answer: Some(RetainedCleared::schema),
+        run: |api, call| Box::pin(async move { messages::clear_matching(&api, &call).await }),
         ..GET
     },
     Route {

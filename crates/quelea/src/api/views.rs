@@ -393,6 +393,20 @@ record! {
 }
 
 record! {
+    /// What became of the retained messages that match a filter.
+    RetainedCleared {
+        /// Messages that match, in this page.
+        matched: u64,
+        /// Messages that were cleared.
+        cleared: u64,
+        /// Messages that could not be cleared now. The same call clears them later.
+        refused: u64,
+        /// For the next call with the same filter; null: no more match.
+        cursor: Option<String>,
+    }
+}
+
+record! {
     /// The broker.
     Broker {
         /// Its version.
