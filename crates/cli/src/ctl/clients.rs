@@ -19,7 +19,8 @@ pub(super) enum ClientsCommand {
         #[command(flatten)]
         within: Within,
     },
-    /// Disconnect a client, or all that match all filters (0x98); their sessions stay.
+    /// Disconnect a client, or all that match all filters (0x98); their sessions stay. A filter
+    /// other than --namespace is needed, or --all.
     Kick(KickArgs),
     /// Remove cached answers of the authorization service for connections that match all filters.
     ClearRights(Filters),
@@ -52,10 +53,13 @@ pub(super) struct ListArgs {
 #[derive(Clone, Debug, Args)]
 pub(super) struct KickArgs {
     /// The client.
-    #[arg(conflicts_with_all = ["id", "username", "address"])]
+    #[arg(conflicts_with_all = ["id", "username", "address", "all"])]
     client_id: Option<String>,
     #[command(flatten)]
     filters: Filters,
+    /// All clients, with --namespace those of one namespace.
+    #[arg(long, conflicts_with_all = ["id", "username", "address", "ban"])]
+    all: bool,
     /// Ban the client or the user for this time, such as 90, 5m, 12h or 7d, connected or not.
     #[arg(long, value_name = "TIME", value_parser = secs_of_text, conflicts_with_all = ["id", "address"])]
     ban: Option<u64>,
@@ -139,7 +143,8 @@ impl Ctl {
     }
 
     fn kick_some(&self, args: &KickArgs) -> Result<(), Failure> {
-        let query: Vec<_> = args.filters.query().collect();
+        let all = args.all.then_some(("all", "true"));
+        let query: Vec<_> = args.filters.query().chain(all).collect();
         let answer = self.http.call("POST", &format!("/disconnect{}", query_of(&query)), None)?;
         self.print_count(&answer, "disconnected")
     }

@@ -2,7 +2,6 @@
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use web::percent_encoded;
 
 use super::table::plain;
 use super::within::Within;
@@ -63,14 +62,14 @@ impl Ctl {
                 let home = self.home(within, client_id, false)?;
                 let (qos, retain) = (qos.to_string(), retain.to_string());
                 let query = query_of(&[
+                    ("client_id", client_id),
                     ("namespace", &home),
                     ("action", action.as_str()),
                     ("topic", topic),
                     ("qos", &qos),
                     ("retain", &retain),
                 ]);
-                let path = format!("/clients/{}/permissions{query}", percent_encoded(client_id));
-                self.http.call("GET", &path, None)?
+                self.http.call("GET", &format!("/client/permissions{query}"), None)?
             }
         };
         match self.json {

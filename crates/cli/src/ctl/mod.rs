@@ -514,8 +514,7 @@ fn qos_level(text: &str) -> Result<u8, String> {
 }
 
 fn client_path(client_id: &str, what: &str, namespace: &str) -> String {
-    let query = query_of(&[("namespace", namespace)]);
-    format!("/clients/{}{what}{query}", percent_encoded(client_id))
+    format!("/client{what}{}", query_of(&[("client_id", client_id), ("namespace", namespace)]))
 }
 
 fn query_of(pairs: &[(&str, &str)]) -> String {

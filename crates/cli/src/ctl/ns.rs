@@ -2,10 +2,9 @@
 
 use clap::Subcommand;
 use serde_json::{Map, Value};
-use web::percent_encoded;
 
 use super::table::{Column, table};
-use super::{Ctl, Failure};
+use super::{Ctl, Failure, query_of};
 use base::print;
 
 #[derive(Clone, Debug, Subcommand)]
@@ -30,11 +29,10 @@ impl Ctl {
                 print(table(&rows, NAMESPACES).as_bytes());
                 Ok(())
             }
-            NsCommand::Suspend { name } => self.hold_ns(name, "suspend"),
-            NsCommand::Resume { name } => self.hold_ns(name, "resume"),
+            NsCommand::Suspend { name } => self.hold_ns(name, "/suspend"),
+            NsCommand::Resume { name } => self.hold_ns(name, "/resume"),
             NsCommand::Show { name } => {
-                let path = format!("/namespaces/{}", percent_encoded(name));
-                let one = self.http.call("GET", &path, None)?;
+                let one = self.http.call("GET", &namespace_path(name, ""), None)?;
                 if self.json {
                     return self.print_value(&one);
                 }
@@ -53,9 +51,12 @@ impl Ctl {
 
 impl Ctl {
     fn hold_ns(&self, name: &str, what: &str) -> Result<(), Failure> {
-        let path = format!("/namespaces/{}/{what}", percent_encoded(name));
-        self.http.call("POST", &path, None).map(drop)
+        self.http.call("POST", &namespace_path(name, what), None).map(drop)
     }
+}
+
+fn namespace_path(name: &str, what: &str) -> String {
+    format!("/namespace{what}{}", query_of(&[("name", name)]))
 }
 
 /// What it has becomes columns.

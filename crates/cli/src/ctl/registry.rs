@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
-use web::percent_encoded;
 
 use super::table::Column;
 use super::{Ctl, Failure, query_of};
@@ -75,8 +74,9 @@ impl Of {
     }
 
     fn path(&self, name: &str, what: &str) -> String {
-        let query = query_of(&self.pairs());
-        format!("/registry/clients/{}{what}{query}", percent_encoded(name))
+        let mut pairs = self.pairs();
+        pairs.insert(0, ("name", name));
+        format!("/registry/client{what}{}", query_of(&pairs))
     }
 }
 

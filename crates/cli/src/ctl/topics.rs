@@ -1,7 +1,6 @@
 //! `quelea ctl subs` and `quelea ctl topics`.
 
 use clap::Args;
-use web::percent_encoded;
 
 use super::table::Column;
 use super::within::Within;
@@ -46,9 +45,10 @@ impl Ctl {
     pub(super) fn subs(&self, args: &SubsArgs) -> Result<(), Failure> {
         let SubsArgs { client_id, within, filter, topic, id, shared, limit } = args;
         if let Some(client_id) = client_id {
-            let path = format!("/clients/{}/subscriptions", percent_encoded(client_id));
             let home = self.home(within, client_id, false)?;
-            return self.list(&path, &[("namespace", &home)], limit.unwrap_or(0), &COLUMNS[2..]);
+            let query = [("client_id", client_id.as_str()), ("namespace", &home)];
+            let rows_max = limit.unwrap_or(0);
+            return self.list("/client/subscriptions", &query, rows_max, &COLUMNS[2..]);
         }
         let given = [
             ("namespace", within.namespace()),

@@ -2,10 +2,9 @@
 
 use clap::Subcommand;
 use serde_json::json;
-use web::percent_encoded;
 
 use super::table::Column;
-use super::{Ctl, Failure};
+use super::{Ctl, Failure, query_of};
 use crate::passwd::ask_password;
 
 #[derive(Clone, Debug, Subcommand)]
@@ -25,7 +24,7 @@ pub(super) enum UsersCommand {
 
 impl Ctl {
     pub(super) fn users(&self, command: &UsersCommand) -> Result<(), Failure> {
-        let path = |username: &str| format!("/users/{}", percent_encoded(username));
+        let path = |username: &str| format!("/user{}", query_of(&[("username", username)]));
         match command {
             UsersCommand::List => self.list("/users", &[], 0, USERS),
             UsersCommand::Set { username, scram } => {

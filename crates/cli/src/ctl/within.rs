@@ -2,7 +2,6 @@
 
 use clap::Args;
 use serde_json::Value;
-use web::percent_encoded;
 
 use super::{Ctl, EXIT_NONE, Failure};
 use base::print;
@@ -86,8 +85,7 @@ impl Ctl {
     }
 
     fn homes(&self, client_id: &str, only_connected: bool) -> Result<Vec<String>, Failure> {
-        let path = format!("/clients/{}/namespaces", percent_encoded(client_id));
-        let (rows, _) = self.rows(&path, &[], 0)?;
+        let (rows, _) = self.rows("/client/namespaces", &[("client_id", client_id)], 0)?;
         let wanted = rows.iter().filter(|row| !only_connected || row["connected"] == true);
         Ok(wanted.map(|row| text_of(row, "namespace")).collect())
     }

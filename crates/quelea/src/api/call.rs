@@ -23,23 +23,26 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// The parameters of a request. `path` without the prefix of the API.
+    /// The parameters of a request. `path` without the prefix of the API, `pattern` the path of the
+    /// route that it meets.
     pub(crate) fn parse(
         route: &'static Route,
-        path: &str,
+        (pattern, path): (&'static str, &str),
         query: &str,
         caller: Caller,
     ) -> Result<Self, Problem> {
         let mut call = Self { caller, proof: None, values: Vec::new(), body: Vec::new() };
-        for (wanted, part) in route.path.split('/').zip(path.split('/')) {
-            if let Some(name) = wanted.strip_prefix('{').and_then(|it| it.strip_suffix('}')) {
-                call.take(route, ParamLocation::Path, name, part)?;
+        for (wanted, part) in pattern.split('/').zip(path.split('/')) {
+            let name = wanted.strip_prefix('{').and_then(|it| it.strip_suffix('}'));
+            let param = name.and_then(|name| route.params.iter().find(|it| it.name == name));
+            if let Some(param) = param {
+                call.put(param, ParamLocation::Path, part)?;
             }
         }
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let spaced = value.replace('+', " ");
-            call.take(route, ParamLocation::Query, name, &spaced)?;
+            call.take(route, name, &spaced)?;
         }
         for param in route.params.iter().filter(|param| param.is_required) {
             if call.text(param.name).is_none() {
@@ -50,14 +53,9 @@ impl Call {
         Ok(call)
     }
 
-    fn take(
-        &mut self,
-        route: &'static Route,
-        location: ParamLocation,
-        name: &str,
-        value: &str,
-    ) -> Result<(), Problem> {
-        let mut own = route.params.iter().filter(|param| param.location == location);
+    fn take(&mut self, route: &'static Route, name: &str, value: &str) -> Result<(), Problem> {
+        let is_query = |param: &&Param| param.location == ParamLocation::Query;
+        let mut own = route.params.iter().filter(is_query);
         let Some(param) = own.clone().find(|param| param.name == name) else {
             let names: Vec<_> = own.by_ref().map(|param| param.name).collect();
             let fix = match names.as_slice() {
@@ -66,7 +64,17 @@ impl Call {
             };
             return Err(Problem::bad("query", format!("unknown name '{name}'")).fix(fix));
         };
-        let shown = format!("{} parameter {name}", location.as_str());
+        self.put(param, ParamLocation::Query, value)
+    }
+
+    /// `location`: where the value stands.
+    fn put(
+        &mut self,
+        param: &'static Param,
+        location: ParamLocation,
+        value: &str,
+    ) -> Result<(), Problem> {
+        let shown = format!("{} parameter {}", location.as_str(), param.name);
         let value = percent_decoded(value).ok_or_else(|| {
             let fix = "write bytes other than letters and digits as %XX, in UTF-8";
             Problem::bad(&shown, "must be percent-encoded UTF-8").fix(fix)
@@ -186,7 +194,8 @@ mod tests {
     use crate::api::routes::routes;
 
     fn route(path: &str) -> &'static Route {
-        routes().find(|route| route.path == path).unwrap()
+        let is_of = |route: &&Route| route.path == path || route.segment_path == Some(path);
+        routes().find(is_of).unwrap()
     }
 
     fn caller() -> Caller {
@@ -194,13 +203,16 @@ mod tests {
     }
 
     fn parse(path: &'static str, own: &str, query: &str) -> Result<Call, Problem> {
-        Call::parse(route(path), own, query, caller())
+        Call::parse(route(path), (path, own), query, caller())
     }
 
     #[test]
     fn parameters_are_decoded_and_checked() {
         let own = "/clients/a%2Fb%20c%C3%A9";
         assert_eq!(parse("/clients/{client_id}", own, "").unwrap().needed("client_id"), "a/b cé");
+        for (name, query) in [("..", "client_id=.."), (".", "client_id=%2e"), ("", "client_id=")] {
+            assert_eq!(parse("/client", "/client", query).unwrap().needed("client_id"), name);
+        }
         let query = "limit=7&connected=true&username=x+y%26";
         let call = parse("/clients", "/clients", query).unwrap();
         assert_eq!((call.limit(), call.flag("connected")), (7, Some(true)));
@@ -226,6 +238,8 @@ mod tests {
         assert!(error("username=%ff").contains("percent-encoded"));
         let missing = parse("/topics/receivers", "/topics/receivers", "").unwrap_err();
         assert!(missing.detail.contains("'topic' is missing"));
+        let twice = parse("/clients/{client_id}", "/clients/a", "client_id=b").unwrap_err();
+        assert!(twice.detail.contains("once"));
     }
 
     #[test]
@@ -250,7 +264,9 @@ mod tests {
             query in ".{0,200}",
         ) {
             let route = routes().nth(number).unwrap();
-            let _ = Call::parse(route, &path, &query, caller());
+            for pattern in [Some(route.path), route.segment_path].into_iter().flatten() {
+                let _ = Call::parse(route, (pattern, &path), &query, caller());
+            }
         }
 
         #[test]

@@ -114,15 +114,25 @@ pub(crate) async fn disconnect(api: &Arc<Api>, call: &Call) -> Outcome {
     }
 }
 
-/// All that meet the filters of a list, of which at least one is given. Each connection is looked
-/// at once; who connects meanwhile may stay.
+/// All that meet the filters of a list. A namespace alone does not say which: a library that
+/// shortens `/clients/../disconnect?namespace=x` calls this. Each connection is looked at once; who
+/// connects meanwhile may stay.
 pub(crate) async fn disconnect_some(api: &Api, call: &Call) -> Outcome {
-    if FILTERS.iter().all(|name| call.text(name).is_none()) {
-        let detail = format!("one of {} is required", FILTERS.join(", "));
-        return Err(Problem::bad("query", detail).fix("say which clients to disconnect"));
+    let wanted = wanted(api, call)?;
+    let has_filter = FILTERS.iter().any(|name| call.text(name).is_some());
+    let is_all = call.flag("all") == Some(true);
+    if has_filter == is_all {
+        let names = FILTERS.join(", ");
+        let (detail, fix) = if is_all {
+            (format!("all=true and {names} exclude each other"), "omit all=true")
+        } else {
+            let detail = format!("one of {names} is required, or all=true");
+            (detail, "say which clients to disconnect; POST /client/disconnect is about one")
+        };
+        return Err(Problem::bad("query", detail).fix(fix));
     }
     let command = |from, wanted| Command::Disconnect { from, wanted };
-    let disconnected = sweep(api, wanted(api, call)?, command).await?;
+    let disconnected = sweep(api, wanted, command).await?;
     json(&Disconnected { disconnected })
 }
 
@@ -157,7 +167,7 @@ async fn sweep(
 }
 
 /// What [`disconnect_some`] goes by.
-const FILTERS: [&str; 5] = ["namespace", "client_id", "username", "address", "queued_min"];
+const FILTERS: [&str; 4] = ["client_id", "username", "address", "queued_min"];
 
 pub(crate) async fn purge(api: &Api, call: &Call) -> Outcome {
     let (scope, client_id) = one(api, call)?;

@@ -25,16 +25,19 @@ pub(super) const TAGS: &[(&str, &str, &str)] = &[
     ("log-lines", "broker", "State, configuration and logs of the broker."),
     ("cluster", "cluster", "The cluster of this node."),
     ("listeners", "listeners", "Listeners, and their certificates."),
+    ("client", "clients", "Clients: their sessions and connections."),
     ("clients", "clients", "Clients: their sessions and connections."),
     ("disconnect", "clients", "Clients: their sessions and connections."),
     ("bridges", "bridges", "Bridges to other brokers."),
     ("access", "permissions", "Decisions of access rules."),
     ("authorization", "permissions", "Decisions of access rules."),
     ("permissions", "permissions", "Decisions of access rules."),
+    ("user", "users", "Users of the password file."),
     ("users", "users", "Users of the password file."),
     ("registry", "registry", "Registered clients, as in Event Grid."),
     ("events", "streams", "Streams of server-sent events."),
     ("trace", "streams", "Streams of server-sent events."),
+    ("namespace", "namespaces", "Isolated tenants on one broker."),
     ("namespaces", "namespaces", "Isolated tenants on one broker."),
     ("bans", "bans", "Clients, users and addresses that are refused."),
     ("subscriptions", "topics", "Subscriptions, topics and shared groups."),
@@ -217,7 +220,7 @@ mod tests {
             assert_eq!(schema["enum"], json!(values), "{record}.{field}");
             assert!(schema["description"].is_string(), "{record}.{field}");
         }
-        assert_ne!(tag_of("/clients/{client_id}"), OTHER);
+        assert_ne!(tag_of("/client"), OTHER);
         assert_eq!(tag_of("/elsewhere"), OTHER);
     }
 }

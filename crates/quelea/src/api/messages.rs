@@ -15,7 +15,8 @@ use super::problem::Problem;
 use super::route::Outcome;
 use super::schema::Rows;
 use super::views::{
-    Publish, PublishBatch, Published, PublishedBatch, Retain, Retained, RetainedCleared, qos_of,
+    PAYLOAD_SHOWN_MAX, Publish, PublishBatch, Published, PublishedBatch, Retain, Retained,
+    RetainedCleared, qos_of,
 };
 use super::{Api, json, of_base64, scopes};
 use crate::run::durability;
@@ -65,7 +66,8 @@ pub(crate) async fn list_retained(api: &Api, call: &Call) -> Outcome {
         None => scopes::all_with(api, Quota::RetainedMessages),
     };
     let row = |message: Message| {
-        Retained::of(scopes::name(api, Scope::of(&message)), &message, true, now_ms)
+        let namespace = scopes::name(api, Scope::of(&message));
+        Retained::of(namespace, &message, PAYLOAD_SHOWN_MAX, now_ms)
     };
     json(&stored(api, call, &scopes, filter, row).await?)
 }
@@ -124,7 +126,11 @@ pub(crate) async fn show_retained(api: &Api, call: &Call) -> Outcome {
     let own = scopes::name(api, scope);
     match api.shards.ask(home, scope, command).await? {
         Answer::Retained { messages, .. } => match messages.first() {
-            Some(message) => json(&Retained::of(own, message, false, api.facts.clock.now_ms())),
+            Some(message) => {
+                let payload_max =
+                    call.number("payload_bytes_max").map_or(usize::MAX, |max| max as usize);
+                json(&Retained::of(own, message, payload_max, api.facts.clock.now_ms()))
+            }
             None if scopes::are_several(api) => {
                 let detail = format!("no retained message on '{topic}' in the namespace '{own}'");
                 let problem = Problem::new(StatusCode::NOT_FOUND, detail);

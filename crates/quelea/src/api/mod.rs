@@ -139,9 +139,12 @@ impl Api {
 pub(crate) fn router(api: Api) -> Router {
     let mut router = Router::new();
     for route in routes() {
-        let handle =
-            move |State(api): State<Arc<Api>>, request: Request| handle(api, route, request);
-        router = router.route(route.path, on(route.method.filter(), handle));
+        for pattern in [Some(route.path), route.segment_path].into_iter().flatten() {
+            let handle = move |State(api): State<Arc<Api>>, request: Request| {
+                handle(api, (route, pattern), request)
+            };
+            router = router.route(pattern, on(route.method.filter(), handle));
+        }
     }
     let unknown = || async {
         let fix = "/api/v1/openapi.json lists all routes";
@@ -168,7 +171,11 @@ pub(crate) fn unavailable(reason: impl Fn() -> String + Clone + Send + Sync + 's
     Router::new().nest(API_PREFIX, Router::new().fallback(answer))
 }
 
-async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Response {
+async fn handle(
+    api: Arc<Api>,
+    (route, pattern): (&'static Route, &'static str),
+    request: Request,
+) -> Response {
     let caller = request.extensions().get::<web::CallerAddress>();
     let from = caller.map_or(Origin::Local, |caller| Origin::of(caller.0));
     let certificate = request.extensions().get::<web::CallerCertificate>().cloned();
@@ -188,7 +195,8 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
         _ if matches!(identity.proof, Proof::Link(_)) && !route.takes_link => Err(link_refused()),
         true => {
             let caller = Caller { name: identity.name, role: identity.role.as_str().into() };
-            let parsed = Call::parse(route, uri.path(), uri.query().unwrap_or_default(), caller);
+            let path = (pattern, uri.path());
+            let parsed = Call::parse(route, path, uri.query().unwrap_or_default(), caller);
             let parsed = parsed.map(|call| call.shown(identity.proof));
             parsed.and_then(|call| cluster::check_serves(&api, route).map(|()| call))
         }

@@ -84,7 +84,7 @@ fn operation(route: &Route, known: &mut Known) -> Value {
     operation
 }
 
-/// `GET /clients/{client_id}` is `get_clients_client_id`.
+/// `PUT /settings/{key}` is `put_settings_key`.
 fn operation_id(route: &Route) -> String {
     let words = route.path.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let words = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("_");
@@ -183,7 +183,9 @@ mod tests {
             for content in [answer, &operation["requestBody"]["content"]["application/json"]] {
                 assert!(content.is_null() || !content["example"].is_null(), "{}", route.path);
             }
-            for part in route.path.split('/').filter_map(|part| part.strip_prefix('{')) {
+            let patterns = [route.path, route.segment_path.unwrap_or_default()];
+            let parts = patterns.iter().flat_map(|pattern| pattern.split('/'));
+            for part in parts.filter_map(|part| part.strip_prefix('{')) {
                 let name = part.trim_end_matches('}');
                 assert!(route.params.iter().any(|param| param.name == name && param.is_required));
             }

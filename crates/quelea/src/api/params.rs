@@ -62,26 +62,13 @@ pub(super) const fn flag(name: &'static str, about: &'static str) -> Param {
     Param { kind: ParamKind::Flag, ..text(name, about) }
 }
 
-pub(super) const CLIENT_ID: Param = Param {
-    location: ParamLocation::Path,
-    is_required: true,
-    ..text("client_id", "The client ID, percent-encoded: '/' is %2F.")
-};
-pub(super) const NAMESPACE: Param = Param {
-    location: ParamLocation::Path,
-    is_required: true,
-    ..text("name", "The name of a namespace.")
-};
-pub(super) const USERNAME: Param = Param {
-    location: ParamLocation::Path,
-    is_required: true,
-    ..text("username", "The username, percent-encoded.")
-};
-pub(super) const NAMED_CLIENT: Param = Param {
-    location: ParamLocation::Path,
-    is_required: true,
-    ..text("name", "The authenticationName, percent-encoded.")
-};
+pub(super) const CLIENT_ID: Param =
+    Param { is_required: true, ..text("client_id", "The client ID.") };
+pub(super) const NAMESPACE: Param =
+    Param { is_required: true, ..text("name", "The name of a namespace.") };
+pub(super) const USERNAME: Param = Param { is_required: true, ..text("username", "The username.") };
+pub(super) const NAMED_CLIENT: Param =
+    Param { is_required: true, ..text("name", "The authenticationName.") };
 pub(super) const REGISTRY: Param =
     some_text("registry", "The name of the provider. Default: the only registry.");
 pub(super) const LIMIT: Param = Param {

@@ -90,7 +90,8 @@ pub(super) const ROUTES: &[Route] = &[
         ..GET
     },
     Route {
-        path: "/registry/clients/{name}",
+        path: "/registry/client",
+        segment_path: Some("/registry/clients/{name}"),
         role: Role::Operator,
         about: "Shows a client of a registry.",
         params: &[NAMED_CLIENT, REGISTRY],
@@ -100,7 +101,8 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         method: HttpMethod::Put,
-        path: "/registry/clients/{name}",
+        path: "/registry/client",
+        segment_path: Some("/registry/clients/{name}"),
         role: Role::Admin,
         about: "Adds a client to a registry, or replaces its entry. The file is written, and the \
                 change is in force before the answer. Connections that rely on a replaced \
@@ -113,17 +115,19 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         method: HttpMethod::Delete,
-        path: "/registry/clients/{name}",
+        path: "/registry/client",
+        segment_path: Some("/registry/clients/{name}"),
         role: Role::Admin,
         about: "Deletes a client from a registry, and closes its connections (0x87). Its sessions \
-                stay: delete them with DELETE /clients/{client_id}.",
+                stay: delete them with DELETE /client.",
         params: &[NAMED_CLIENT, REGISTRY],
         run: |api, call| Box::pin(async move { delete(&api, &call).await }),
         ..GET
     },
     Route {
         method: HttpMethod::Post,
-        path: "/registry/clients/{name}/enable",
+        path: "/registry/client/enable",
+        segment_path: Some("/registry/clients/{name}/enable"),
         role: Role::Operator,
         about: "Enables a client of a registry.",
         params: &[NAMED_CLIENT, REGISTRY],
@@ -132,7 +136,8 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         method: HttpMethod::Post,
-        path: "/registry/clients/{name}/disable",
+        path: "/registry/client/disable",
+        segment_path: Some("/registry/clients/{name}/disable"),
         role: Role::Operator,
         about: "Disables a client of a registry: it is refused, and its connections are closed \
                 (0x87).",

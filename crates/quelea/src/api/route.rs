@@ -19,8 +19,12 @@ use super::schema::Known;
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) method: Method,
-    /// Below `/api/v1`; `{name}` is a parameter.
+    /// Below `/api/v1`; `{name}` is a parameter. A name that clients or people choose is a query
+    /// parameter instead: HTTP libraries shorten a path with the segment `.` or `..`, and would
+    /// call another route.
     pub(crate) path: &'static str,
+    /// A second path, which has the name as a segment. Names that libraries rewrite do not arrive.
+    pub(crate) segment_path: Option<&'static str>,
     /// The least that its caller has to be.
     pub(crate) role: Role,
     pub(crate) about: &'static str,
@@ -111,6 +115,7 @@ impl Role {
 pub(crate) const GET: Route = Route {
     method: Method::Get,
     path: "",
+    segment_path: None,
     role: Role::Viewer,
     about: "",
     params: &[],

@@ -330,7 +330,8 @@ const OWN: &[Route] = &[
         ..GET
     },
     Route {
-        path: "/clients/{client_id}",
+        path: "/client",
+        segment_path: Some("/clients/{client_id}"),
         about: "Shows a client.",
         params: &[CLIENT_ID, WITHIN],
         answer: Some(Client::schema),
@@ -338,7 +339,8 @@ const OWN: &[Route] = &[
         ..GET
     },
     Route {
-        path: "/clients/{client_id}/namespaces",
+        path: "/client/namespaces",
+        segment_path: Some("/clients/{client_id}/namespaces"),
         about: "Lists the namespaces in which a client ID has a session.",
         params: &[CLIENT_ID, LIMIT, CURSOR],
         answer: Some(Rows::<Home>::schema),
@@ -346,7 +348,8 @@ const OWN: &[Route] = &[
         ..GET
     },
     Route {
-        path: "/clients/{client_id}/subscriptions",
+        path: "/client/subscriptions",
+        segment_path: Some("/clients/{client_id}/subscriptions"),
         about: "Lists the subscriptions of a client.",
         params: &[CLIENT_ID, WITHIN, LIMIT, CURSOR],
         answer: Some(Rows::<Subscription>::schema),
@@ -354,7 +357,8 @@ const OWN: &[Route] = &[
         ..GET
     },
     Route {
-        path: "/clients/{client_id}/permissions",
+        path: "/client/permissions",
+        segment_path: Some("/clients/{client_id}/permissions"),
         about: "Says whether a client may do something, and which rule decides it. The broker asks \
                 the same rights for each message of the client.",
         params: &[
@@ -386,7 +390,8 @@ const OWN: &[Route] = &[
     },
     Route {
         method: Method::Post,
-        path: "/clients/{client_id}/disconnect",
+        path: "/client/disconnect",
+        segment_path: Some("/clients/{client_id}/disconnect"),
         role: Role::Operator,
         about: "Disconnects a client with 0x98 (administrative action). Its session stays. It may reconnect, unless the call bans it.",
         params: &[CLIENT_ID, WITHIN, BAN_SECS],
@@ -398,8 +403,8 @@ const OWN: &[Route] = &[
         path: "/disconnect",
         role: Role::Operator,
         about: "Disconnects all clients that match all filters with 0x98 (administrative \
-                action). At least one filter is required. Sessions stay, and clients may \
-                reconnect.",
+                action). A filter other than the namespace is required, or all=true. Sessions \
+                stay, and clients may reconnect.",
         params: &[
             some_text("namespace", "The namespace. Default: all of them."),
             some_text("client_id", "A part of the client ID."),
@@ -409,6 +414,10 @@ const OWN: &[Route] = &[
                 kind: ParamKind::Number { min: 1, max: u32::MAX as u64 },
                 ..text("queued_min", "The least number of queued messages.")
             },
+            flag(
+                "all",
+                "true: all clients, of the namespace if it is set. No other filter is set.",
+            ),
         ],
         answer: Some(Disconnected::schema),
         run: |api, call| Box::pin(async move { clients::disconnect_some(&api, &call).await }),
@@ -431,7 +440,8 @@ const OWN: &[Route] = &[
     },
     Route {
         method: Method::Delete,
-        path: "/clients/{client_id}",
+        path: "/client",
+        segment_path: Some("/clients/{client_id}"),
         role: Role::Admin,
         about: "Deletes the session of a client with its subscriptions and queued messages, and closes its connection. The will is published.",
         params: &[CLIENT_ID, WITHIN],
@@ -485,7 +495,8 @@ const OWN: &[Route] = &[
         ..GET
     },
     Route {
-        path: "/namespaces/{name}",
+        path: "/namespace",
+        segment_path: Some("/namespaces/{name}"),
         about: "Shows a namespace.",
         params: &[NAMESPACE],
         answer: Some(Namespace::schema),
@@ -494,7 +505,8 @@ const OWN: &[Route] = &[
     },
     Route {
         method: Method::Post,
-        path: "/namespaces/{name}/suspend",
+        path: "/namespace/suspend",
+        segment_path: Some("/namespaces/{name}/suspend"),
         role: Role::Admin,
         about: "Suspends a namespace: its clients are disconnected (0x98), and new connections are \
                 refused. Sessions and messages stay. It stays suspended after a restart.",
@@ -505,7 +517,8 @@ const OWN: &[Route] = &[
     },
     Route {
         method: Method::Post,
-        path: "/namespaces/{name}/resume",
+        path: "/namespace/resume",
+        segment_path: Some("/namespaces/{name}/resume"),
         role: Role::Admin,
         about: "Resumes a namespace that the API has suspended.",
         params: &[NAMESPACE],
@@ -524,7 +537,8 @@ const OWN: &[Route] = &[
     },
     Route {
         method: Method::Put,
-        path: "/users/{username}",
+        path: "/user",
+        segment_path: Some("/users/{username}"),
         role: Role::Admin,
         about: "Adds a user to auth.password_file, or changes its password. Other lines of the \
                 file stay as they are. The change is in force before the answer.",
@@ -535,7 +549,8 @@ const OWN: &[Route] = &[
     },
     Route {
         method: Method::Delete,
-        path: "/users/{username}",
+        path: "/user",
+        segment_path: Some("/users/{username}"),
         role: Role::Admin,
         about: "Deletes a user of auth.password_file. Open connections of the user stay: \
                 disconnect them with POST /disconnect.",
@@ -677,8 +692,15 @@ const OWN: &[Route] = &[
     },
     Route {
         path: "/retained/message",
-        about: "Shows the retained message of a topic with its whole payload.",
-        params: &[TOPIC, WITHIN],
+        about: "Shows the retained message of a topic.",
+        params: &[
+            TOPIC,
+            WITHIN,
+            number(
+                "payload_bytes_max",
+                "The most bytes of the payload in the answer; payload_bytes is its size. Default: all.",
+            ),
+        ],
         answer: Some(Retained::schema),
         run: |api, call| Box::pin(async move { messages::show_retained(&api, &call).await }),
         ..GET
@@ -731,6 +753,60 @@ const OWN: &[Route] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What an HTTP library sends instead of a path (RFC 3986, section 5.2.4; encoded dots as in
+    /// the URL standard).
+    fn shortened(path: &str) -> String {
+        let mut segments = Vec::new();
+        for segment in path.split('/').skip(1) {
+            match segment {
+                "." => {}
+                ".." => drop(segments.pop()),
+                other => segments.push(other),
+            }
+        }
+        let is_open = (path.ends_with("/.") || path.ends_with("/..")) && !segments.is_empty();
+        format!("/{}{}", segments.join("/"), if is_open { "/" } else { "" })
+    }
+
+    fn meets(pattern: &str, path: &str) -> bool {
+        let (pattern, path): (Vec<_>, Vec<_>) =
+            (pattern.split('/').collect(), path.split('/').collect());
+        let fits =
+            |(part, own): (&&str, &&str)| part == own || part.starts_with('{') && !own.is_empty();
+        pattern.len() == path.len() && pattern.iter().zip(&path).all(fits)
+    }
+
+    #[test]
+    fn no_name_changes_the_address_of_a_call() {
+        for route in routes() {
+            // Only words of the broker itself are segments.
+            assert!(!route.path.contains('{') || route.path == "/settings/{key}", "{}", route.path);
+        }
+    }
+
+    #[test]
+    fn a_shortened_path_changes_nothing_else() {
+        assert_eq!(shortened("/clients/../disconnect"), "/disconnect");
+        assert_eq!(shortened("/users/.."), "/");
+        for route in routes().filter(|route| route.method != Method::Get) {
+            for name in [".", ".."] {
+                let Some(pattern) = route.segment_path.or(Some(route.path)) else { continue };
+                let Some((before, after)) = pattern.split_once('{') else { continue };
+                let rest = after.split_once('}').map_or("", |(_, rest)| rest);
+                let path = shortened(&format!("{before}{name}{rest}"));
+                let patterns = |route: &'static Route| {
+                    [Some(route.path), route.segment_path].into_iter().flatten()
+                };
+                let other = routes()
+                    .filter(|other| other.method == route.method)
+                    .find(|other| patterns(other).any(|pattern| meets(pattern, &path)));
+                // It refuses a call without a filter (`clients::disconnect_some`).
+                let is_refused = other.is_some_and(|other| other.path == "/disconnect");
+                assert!(other.is_none() || is_refused, "{pattern} with {name} is {path}");
+            }
+        }
+    }
 
     #[test]
     fn what_a_standby_answers_changes_nothing() {

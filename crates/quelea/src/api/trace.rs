@@ -134,7 +134,10 @@ impl Writer {
             }
             text = tokio::select! {
                 traced = reading.queue.recv() => match traced {
-                    Some(traced) => format!("event: packet\ndata: {}\n\n", self.json_of(&traced)),
+                    Some(traced) => {
+                        let json = self.json_of(&traced).to_string();
+                        format!("event: packet\ndata: {}\n\n", base::json_line(&json))
+                    }
                     None => return,
                 },
                 () = self.bytes.closed() => return,

@@ -535,7 +535,7 @@ record! {
 }
 
 /// Bytes of a payload that a list shows.
-const PAYLOAD_SHOWN_MAX: usize = 256;
+pub(crate) const PAYLOAD_SHOWN_MAX: usize = 256;
 
 impl Client {
     pub(crate) fn of(namespace: String, view: SessionView, now_ms: u64) -> Self {
@@ -602,9 +602,15 @@ impl Group {
 }
 
 impl Retained {
-    pub(crate) fn of(namespace: String, message: &Message, is_listed: bool, now_ms: u64) -> Self {
+    /// With the first `payload_max` bytes of the payload.
+    pub(crate) fn of(
+        namespace: String,
+        message: &Message,
+        payload_max: usize,
+        now_ms: u64,
+    ) -> Self {
         let payload = message.payload();
-        let shown = if is_listed { payload.len().min(PAYLOAD_SHOWN_MAX) } else { payload.len() };
+        let shown = payload.len().min(payload_max);
         let text = std::str::from_utf8(payload).ok().filter(|_| shown == payload.len());
         let mut user_properties = Vec::new();
         let mut content_type = None;
