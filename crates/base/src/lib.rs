@@ -6,6 +6,7 @@
 //! Start reading at `clock.rs`.
 
 mod clock;
+mod lines;
 pub mod memory;
 pub mod moment;
 mod process;
@@ -14,6 +15,7 @@ mod shown;
 mod terminal;
 
 pub use clock::{Clock, wall_ms};
+pub use lines::json_line;
 pub use process::{Process, resident_bytes};
 pub use random::{equal_in_constant_time, random};
 pub use shown::shown;

@@ -8,6 +8,8 @@ const LEFT = "quelea.left";
 const RETRY_MS = 2000;
 // A broker that has not answered by then is taken for away. It gives up a call after ten seconds.
 const ANSWER_MS = 15_000;
+// Two polls of two seconds. If nothing has answered a request for so long, what is shown is old.
+const STALE_MS = 4000;
 
 export const ROLES = ["viewer", "operator", "admin"];
 
@@ -23,6 +25,8 @@ export class Problem extends Error {
 export const state = {
   session: read(),
   away: false,
+  // Since when a broker that takes connections has answered nothing, in ms; null: it answers.
+  silentSince: null,
   // Why there is no session, if there was one.
   reason: null,
   routes: new Set(),
@@ -82,6 +86,33 @@ export function query(params = {}) {
   return text ? `?${text}` : "";
 }
 
+// When the requests that wait for an answer were sent. An answer to any shows that the broker runs.
+const waiting = new Map();
+
+function setSilent(since) {
+  if (state.silentSince === since) return;
+  state.silentSince = since;
+  announce();
+}
+
+setInterval(() => {
+  const since = Math.min(...waiting.values());
+  setSilent(performance.now() - since >= STALE_MS ? since : null);
+}, 500);
+
+async function awaited(answer) {
+  const key = Symbol("request");
+  waiting.set(key, performance.now());
+  try {
+    const given = await answer;
+    for (const other of waiting.keys()) waiting.set(other, performance.now());
+    return given;
+  } finally {
+    waiting.delete(key);
+    if (waiting.size === 0) setSilent(null);
+  }
+}
+
 async function send(method, path, { params, body, authorization, signal } = {}) {
   signal ??= AbortSignal.timeout(ANSWER_MS);
   const secret = authorization ?? (state.session?.token && `Bearer ${state.session.token}`);
@@ -90,7 +121,7 @@ async function send(method, path, { params, body, authorization, signal } = {}) 
   const headers = secret ? { Authorization: secret } : {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   try {
-    return await fetch(BASE + path + query(params), {
+    return await awaited(fetch(BASE + path + query(params), {
       method,
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
@@ -99,7 +130,7 @@ async function send(method, path, { params, body, authorization, signal } = {}) 
       redirect: "error",
       referrerPolicy: "no-referrer",
       signal,
-    });
+    }));
   } catch (error) {
     if (error.name === "AbortError") throw error;
     setAway(true);
@@ -137,10 +168,6 @@ export const post = (path, body, params) => request("POST", path, { body, params
 export const put = (path, body, params) => request("PUT", path, { body, params });
 export const del = (path, params) => request("DELETE", path, { params });
 
-const segment = encodeURIComponent;
-export const clientPath = (id) => `/clients/${segment(id)}`;
-export { segment };
-
 function basic(name, password) {
   const utf8 = new TextEncoder().encode(`${name}:${password}`);
   return `Basic ${btoa(String.fromCharCode(...utf8))}`;
@@ -159,6 +186,14 @@ export async function logInByCertificate(asks) {
   sessionStorage.removeItem(LEFT);
   keep({ name, role, certificate: true });
   return true;
+}
+
+// The secret of a link is taken out of the address and the history at once, also in a page that is
+// open: it must not be kept or passed on.
+export function takeLink() {
+  const [, code] = location.hash.match(/^#\/?login=(.*)$/s) || [];
+  if (code !== undefined) history.replaceState(null, "", `${location.pathname}#/overview`);
+  return code;
 }
 
 export async function logOut() {
@@ -196,8 +231,11 @@ export async function stream(path, params, onEvent, signal) {
     for (const block of blocks) {
       const event = {};
       for (const line of block.split("\n")) {
-        const [, name, text] = line.match(/^(\w+): ?(.*)$/) || [];
-        if (name) event[name] = name in event ? `${event[name]}\n${text}` : text;
+        // U+2028 and its like end no line here, as they would for `.` of an expression.
+        const colon = line.indexOf(":");
+        if (colon < 1) continue;
+        const [name, text] = [line.slice(0, colon), line.slice(colon + 1).replace(/^ /, "")];
+        event[name] = name in event ? `${event[name]}\n${text}` : text;
       }
       if (event.data) onEvent(event);
     }

@@ -1,10 +1,10 @@
 // The frame of all pages: log-in, navigation, keys, and the banner while the broker is away.
 
 import { render } from "./vendor/preact.js";
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
-import { has, learnRoutes, logOut, may, state } from "./api.js";
+import { useEffect, useErrorBoundary, useRef, useState } from "./vendor/hooks.js";
+import { has, learnRoutes, logIn, logOut, may, state, takeLink } from "./api.js";
 import { redraw } from "./chart.js";
-import { Dialogs, html, notify, useApiState, useGet } from "./ui.js";
+import { Dialogs, Fault, html, notify, useApiState, useGet } from "./ui.js";
 import { Audit } from "./pages/audit.js";
 import { Limits } from "./pages/limits.js";
 import { LogIn } from "./pages/login.js";
@@ -62,13 +62,23 @@ const PAGES = [
 const THEMES = ["system", "light", "dark"];
 // The second key of a pair has to follow within this time.
 const PAIR_MS = 1500;
+const POLL_MS = 2000;
 
 const visible = () => PAGES.filter((page) =>
   page.name && (!page.role || may(page.role)) && (!page.route || has(page.route)));
 
+// Who writes an address by hand may leave a % as it is.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function place() {
   const [path, search] = location.hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").map(decodeURIComponent);
+  const parts = path.split("/").map(decoded);
   for (const entry of PAGES) {
     const wanted = entry.path.split("/");
     const fits = wanted.length === parts.length
@@ -153,12 +163,18 @@ function Help({ close }) {
     </dialog>`;
 }
 
+// A page that fails leaves the navigation as it is; another address begins anew.
+function Guarded({ children }) {
+  const [fault] = useErrorBoundary();
+  return fault ? html`<${Fault} problem=${{ detail: `this page failed: ${fault.message}`, fix: "choose another page, or load this one again" }} />` : children;
+}
+
 function Frame() {
   const { entry, params, query } = usePlace();
   const [menu, setMenu] = useState(false);
   const [help, setHelp] = useState(false);
   const main = useRef();
-  const broker = useGet("/broker", undefined, 5000);
+  const broker = useGet("/broker", undefined, POLL_MS);
   useKeys(setHelp);
   const hash = location.hash;
   useEffect(() => {
@@ -188,13 +204,29 @@ function Frame() {
       </div>
     </aside>
     <main id="main" ref=${main} tabindex="-1">
-      <${entry.page} key=${`${entry.path} ${Object.values(params).join(" ")}`} params=${params} query=${query} />
+      <${Guarded} key=${`${entry.path} ${Object.values(params).join(" ")}`}>
+        <${entry.page} params=${params} query=${query} /><//>
     </main>
     ${help && html`<${Help} close=${() => setHelp(false)} />`}`;
 }
 
+// A link that is opened in a page with a session begins a new one.
+function useLinks() {
+  useEffect(() => {
+    const follow = () => {
+      const code = state.session ? takeLink() : undefined;
+      if (code !== undefined) logIn({ token: code }).catch((problem) =>
+          notify(null, problem.status === 401 ? { detail: "the link was used, or is too old" } : problem));
+    };
+    follow();
+    addEventListener("hashchange", follow);
+    return () => removeEventListener("hashchange", follow);
+  }, []);
+}
+
 function App() {
-  const { session, away, routes } = useApiState();
+  const { session, away, silentSince, routes } = useApiState();
+  useLinks();
   const [fault, setFault] = useState(null);
   const token = session && (session.token ?? session.name);
   const learn = () => learnRoutes().then(() => setFault(null), setFault);
@@ -202,6 +234,7 @@ function App() {
   const isReady = session && routes.size > 0;
   return html`
     ${away && html`<div class="away" role="alert">The broker does not answer. Trying again every two seconds.</div>`}
+    ${!away && silentSince != null && html`<div class="away" role="alert">The broker has not answered for some seconds. What is shown is old.</div>`}
     ${!session ? html`<${LogIn} />` : isReady ? html`<${Frame} />` : html`<p class="wait">${fault ? fault.detail : "Loading"}</p>`}
     <${Dialogs} />`;
 }

@@ -58,17 +58,29 @@ export function relative(ms, nowMs = Date.now()) {
 }
 
 export function bytesOfBase64(text) {
-  return Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+  const chars = atob(text);
+  const data = new Uint8Array(chars.length);
+  for (let place = 0; place < chars.length; place += 1) data[place] = chars.charCodeAt(place);
+  return data;
 }
 
-// Text if the bytes are readable UTF-8, else hexadecimal, 16 bytes a line.
-export function payload(data) {
+// A page shows no more of a payload: a browser fails at a text of megabytes.
+export const SHOWN_BYTES_MAX = 65_536;
+// As hexadecimal digits it is five times as long.
+const HEX_BYTES_MAX = 16_384;
+
+// Text if the bytes are readable UTF-8, else hexadecimal, 16 bytes a line. `size`: of the whole.
+// `shown`: how many of its bytes the text has.
+export function payload(whole, size = whole.length) {
+  let data = whole.subarray(0, SHOWN_BYTES_MAX);
   try {
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
-    if (!/[\u0000-\u0008\u000e-\u001f]/.test(text)) return { kind: "text", text };
+    // A cut may be within a character.
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(data, { stream: data.length < size });
+    if (!/[\u0000-\u0008\u000e-\u001f]/.test(text)) return { kind: "text", text, shown: data.length };
   } catch {
     // Not UTF-8.
   }
+  data = data.subarray(0, HEX_BYTES_MAX);
   const lines = [];
   for (let at = 0; at < data.length; at += 16) {
     const row = [...data.slice(at, at + 16)];
@@ -76,13 +88,25 @@ export function payload(data) {
     const shown = row.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "."));
     lines.push(`${at.toString(16).padStart(6, "0")}  ${hex}  ${shown.join("")}`);
   }
-  return { kind: "binary", text: lines.join("\n") };
+  return { kind: "binary", text: lines.join("\n"), shown: data.length };
 }
 
+// Levels of a JSON text that are set in: with each level a line gets longer.
+const LEVELS_MAX = 50;
+
 export function pretty(text) {
+  let [level, deepest] = [0, 0];
+  for (const char of text) {
+    if (char === "[" || char === "{") deepest = Math.max(deepest, ++level);
+    else if (char === "]" || char === "}") level -= 1;
+  }
+  if (deepest > LEVELS_MAX) return text;
   try {
     return JSON.stringify(JSON.parse(text), null, 2);
   } catch {
     return text;
   }
 }
+
+// The begin of a text that a client has chosen.
+export const clipped = (text, max = 1024) => (text.length > max ? `${text.slice(0, max)}…` : text);

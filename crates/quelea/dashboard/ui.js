@@ -4,7 +4,7 @@ import { h } from "./vendor/preact.js";
 import { useCallback, useEffect, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 import { get, state, onChange } from "./api.js";
-import { dateTime, relative } from "./format.js";
+import { SHOWN_BYTES_MAX, bytes, dateTime, payload, pretty, relative } from "./format.js";
 
 export const html = htm.bind(h);
 
@@ -108,6 +108,21 @@ export const Badge = ({ kind = "plain", children }) =>
 export const Online = ({ is }) =>
   html`<span class=${is ? "dot on" : "dot"} role="img" aria-label=${is ? "connected" : "offline"}
     title=${is ? "connected" : "offline"}></span>`;
+
+// The begin of a payload of `size` bytes. `load` gives all of them, for a download.
+export function Payload({ data, size = data.length, load, name = "payload" }) {
+  const shown = payload(data, size);
+  const isWhole = shown.shown === size;
+  const save = async () => {
+    const url = URL.createObjectURL(new Blob([await load()]));
+    Object.assign(document.createElement("a"), { href: url, download: name }).click();
+    URL.revokeObjectURL(url);
+  };
+  return html`
+    <pre tabindex="0" aria-label="Payload">${isWhole && shown.kind === "text" ? pretty(shown.text) : shown.text}</pre>
+    ${(!isWhole || size > SHOWN_BYTES_MAX) && html`<p class="cut"><span class="dim">The first ${bytes(shown.shown)} of ${bytes(size)}.</span>
+      ${load && html`<button class="small" onClick=${() => attempt(save)}>Download</button>`}</p>`}`;
+}
 
 // A time in milliseconds since 1970.
 export const When = ({ ms }) => (ms == null ? "–" : html`

@@ -6,7 +6,7 @@ use web::percent_encoded;
 
 use super::table::plain;
 use super::{Ctl, Failure};
-use base::print;
+use base::{json_line, print};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct EventsArgs {
@@ -52,7 +52,7 @@ impl Ctl {
     fn event_line(&self, text: &str) -> String {
         let event: Value = serde_json::from_str(text).unwrap_or_default();
         if self.json {
-            return format!("{event}\n");
+            return format!("{}\n", json_line(&event.to_string()));
         }
         let (time, kind) = (event["time"].as_str(), event["type"].as_str());
         let mut line = format!("{} {}", time.unwrap_or("-"), kind.unwrap_or("-"));

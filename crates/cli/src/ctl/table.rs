@@ -70,11 +70,21 @@ fn cell(value: &Value) -> String {
     }
 }
 
+/// Does it steer a terminal, end a line, or turn the direction of writing?
+fn steers(sign: char) -> bool {
+    sign.is_control()
+        || matches!(
+            sign,
+            '\u{2028}' | '\u{2029}' | '\u{200E}' | '\u{200F}' | '\u{61C}'
+                | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
 /// Signs that steer a terminal as they are written in source code.
 pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for sign in text.chars() {
-        match sign.is_control() {
+        match steers(sign) {
             true => plain.extend(sign.escape_default()),
             false => plain.push(sign),
         }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::table::plain;
 use super::within::Within;
 use super::{Ctl, Failure, query_of};
-use base::print;
+use base::{json_line, print};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct TraceArgs {
@@ -48,7 +48,10 @@ impl Ctl {
         self.http.follow(&format!("/trace{}", query_of(&query)), |line| {
             if let Some(text) = line.strip_prefix("data: ") {
                 let event: Value = serde_json::from_str(text).unwrap_or_default();
-                let line = if self.json { format!("{event}\n") } else { line_of(&event) };
+                let line = match self.json {
+                    true => format!("{}\n", json_line(&event.to_string())),
+                    false => line_of(&event),
+                };
                 left -= u64::from(event["packet"].is_string());
                 return print(line.as_bytes()) && left > 0;
             }

@@ -1,6 +1,6 @@
 // One client: its session, connection and subscriptions, and what an operator may do with it.
 
-import { clientPath, del, has, may, post, query } from "../api.js";
+import { del, has, may, post, query } from "../api.js";
 import { bytes, duration, number } from "../format.js";
 import { Badge, Facts, Fault, List, Online, Page, Section, act, html, useGet } from "../ui.js";
 import { Question } from "./permissions.js";
@@ -10,18 +10,18 @@ const BANS = [["600", "10 minutes"], ["3600", "1 hour"], ["43200", "12 hours"], 
 
 export function Client({ params }) {
   const { namespace, id } = params;
-  const { data, problem, reload } = useGet(clientPath(id), { namespace }, LIVE_MS);
+  const { data, problem, reload } = useGet("/client", { client_id: id, namespace }, LIVE_MS);
   return html`
     <${Page} title=${id || "(empty client ID)"} note=${namespace === "default" ? "" : `in namespace ${namespace}`}
       actions=${data && html`<${Actions} client=${data} reload=${reload} />`}>
       <p class="back"><a href="#/clients">All clients</a></p>
       <${Fault} problem=${problem} />
       ${data && html`<${Session} client=${data} />`}
-      ${data && has("GET /clients/{client_id}/permissions") && html`
+      ${data && has("GET /client/permissions") && html`
         <${Section} title="What may it do?"><${Question} client=${{ namespace, client_id: id }} /><//>`}
       ${data && html`
         <${Section} title="Subscriptions" note=${number(data.subscriptions)}>
-          <${List} path=${`${clientPath(id)}/subscriptions`} params=${{ namespace }} label="Subscriptions"
+          <${List} path="/client/subscriptions" params=${{ client_id: id, namespace }} label="Subscriptions"
             columns=${SUBSCRIPTIONS} version=${data.subscriptions} empty="The client has no subscription." />
         <//>`}
     <//>`;
@@ -78,18 +78,18 @@ function Actions({ client, reload }) {
   const disconnect = () => change({
     title: `Disconnect ${id}?`, label: "Disconnect", danger: true,
     text: "Its connection is closed with reason 0x98. The session stays, and the client may reconnect.",
-  }, () => post(`${clientPath(id)}/disconnect`, undefined, { namespace }), `${id} was disconnected.`);
+  }, () => post("/client/disconnect", undefined, { client_id: id, namespace }), `${id} was disconnected.`);
   const ban = () => change({
     title: `Ban ${id}?`, label: "Ban", danger: true,
     text: "Its connection is closed, and the client ID cannot connect until the ban ends. The session stays.",
     fields: [{ name: "secs", title: "For", options: BANS, value: "3600" }],
-  }, ({ secs }) => post(`${clientPath(id)}/disconnect`, undefined, { namespace, ban_secs: secs }), `${id} is banned.`);
+  }, ({ secs }) => post("/client/disconnect", undefined, { client_id: id, namespace, ban_secs: secs }), `${id} is banned.`);
   const purge = async () => {
     const queued = client.queued_messages === 1 ? "1 queued message" : `${number(client.queued_messages)} queued messages`;
     const is = await act({
       title: `Delete the session of ${id}?`, label: "Delete session", danger: true,
       text: `This deletes ${number(client.subscriptions)} subscriptions and ${queued}, and closes the connection. The will is published. It cannot be undone.`,
-    }, () => del(clientPath(id), { namespace }), `The session of ${id} was deleted.`);
+    }, () => del("/client", { client_id: id, namespace }), `The session of ${id} was deleted.`);
     if (is) location.hash = "#/clients";
   };
   return html`

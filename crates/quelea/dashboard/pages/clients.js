@@ -46,10 +46,11 @@ export function Clients({ query }) {
 function disconnectAll(chosen) {
   const given = Object.entries(chosen).filter(([, value]) => value);
   const text = given.map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ");
+  const isWhole = given.every(([name]) => name === "namespace");
   act({
-    title: "Disconnect all clients that match?", label: "Disconnect all", danger: true,
+    title: isWhole ? `Disconnect all clients of ${chosen.namespace}?` : "Disconnect all clients that match?", label: "Disconnect all", danger: true,
     text: `Filters: ${text}. Their connections are closed with reason 0x98. Sessions stay, and clients may reconnect.`,
-  }, () => post("/disconnect", undefined, chosen), ({ disconnected }) => `${number(disconnected)} clients were disconnected.`);
+  }, () => post("/disconnect", undefined, { ...chosen, all: isWhole || null }), ({ disconnected }) => `${number(disconnected)} clients were disconnected.`);
 }
 
 const columns = (hasNamespaces) => [

@@ -2,26 +2,19 @@
 // certificate that the browser has shown.
 
 import { useEffect, useState } from "../vendor/hooks.js";
-import { logIn, logInByCertificate, state } from "../api.js";
+import { logIn, logInByCertificate, state, takeLink } from "../api.js";
 import { Fault, Field, html } from "../ui.js";
 
-// The secret of a link is taken out of the address at once: it must not be kept or passed on.
-function takeCode() {
-  const code = location.hash.match(/^#login=([0-9a-f]+)$/)?.[1];
-  if (code) history.replaceState(null, "", `${location.pathname}#/overview`);
-  return code;
-}
-const code = takeCode();
-let isUsed = false;
 const isEncrypted = location.protocol === "https:";
 
 export function LogIn() {
+  const [code] = useState(takeLink);
   const [by, setBy] = useState("token");
   const [values, setValues] = useState({ name: "", password: "", token: "" });
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
   // The form stays away until it is known that no certificate stands for it.
-  const [looking, setLooking] = useState(isEncrypted && !code && !state.reason);
+  const [looking, setLooking] = useState(isEncrypted && code === undefined && !state.reason);
   const byCertificate = async () => {
     setProblem(null);
     try {
@@ -42,12 +35,19 @@ export function LogIn() {
   };
   useEffect(() => {
     document.title = "Log in · quelea";
-    if (code && !isUsed) {
-      isUsed = true;
+    if (code !== undefined) {
       run({ token: code });
     } else if (looking) {
       logInByCertificate().catch(() => false).then((is) => is || setLooking(false));
     }
+  }, []);
+  useEffect(() => {
+    const follow = () => {
+      const later = takeLink();
+      if (later !== undefined) run({ token: later });
+    };
+    addEventListener("hashchange", follow);
+    return () => removeEventListener("hashchange", follow);
   }, []);
   const input = (name, type) => html`
     <input type=${type} value=${values[name]} required name=${name} autocapitalize="off" spellcheck=${false}

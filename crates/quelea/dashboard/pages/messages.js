@@ -2,12 +2,14 @@
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { may, post } from "../api.js";
-import { bytes, dateTime, payload, pretty } from "../format.js";
-import { Empty, Fault, Field, Page, Section, attempt, html, useGet } from "../ui.js";
+import { SHOWN_BYTES_MAX, bytes, dateTime } from "../format.js";
+import { Empty, Fault, Field, Page, Payload, Section, attempt, html, useGet } from "../ui.js";
 
 const QOS = [0, 1, 2];
 // Messages that are shown; older ones are dropped.
 const MESSAGES_MAX = 200;
+// Bytes of their payloads that are kept; of those behind them only what is shown.
+const KEPT_BYTES_MAX = 32 << 20;
 const CONNECT_MS = 10_000;
 
 export function Messages() {
@@ -115,7 +117,7 @@ function Panel({ found }) {
     }));
     own.on("message", (topic, data, packet) => setView((old) => ({
       ...old,
-      messages: [{ at: Date.now(), topic, data, packet }, ...old.messages].slice(0, MESSAGES_MAX),
+      messages: kept([{ at: Date.now(), topic, data, size: data.length, packet }, ...old.messages]),
     })));
   };
   const isOpen = view.state !== "closed";
@@ -142,10 +144,18 @@ function Panel({ found }) {
     <ol class="messages" aria-label="Messages">${view.messages.map((message) => html`<${Message} ...${message} />`)}</ol>`;
 }
 
-function Message({ at, topic, data, packet }) {
-  const shown = payload(data);
-  const flags = [`QoS ${packet.qos}`, packet.retain && "retained", packet.dup && "duplicate", bytes(data.length)].filter(Boolean);
+function kept(messages) {
+  let sum = 0;
+  return messages.slice(0, MESSAGES_MAX).map((message) => {
+    sum += message.data.length;
+    if (sum <= KEPT_BYTES_MAX || message.data.length <= SHOWN_BYTES_MAX) return message;
+    return { ...message, data: new Uint8Array(message.data.subarray(0, SHOWN_BYTES_MAX)) };
+  });
+}
+
+function Message({ at, topic, data, size, packet }) {
+  const flags = [`QoS ${packet.qos}`, packet.retain && "retained", packet.dup && "duplicate", bytes(size)].filter(Boolean);
   return html`
     <li><div><span class="mono">${topic}</span> <span class="dim">${flags.join(", ")}, ${dateTime(at).slice(-8)}</span></div>
-      ${data.length > 0 && html`<pre>${shown.kind === "text" ? pretty(shown.text) : shown.text}</pre>`}</li>`;
+      ${data.length > 0 && html`<${Payload} data=${data} size=${size} load=${data.length === size && (() => data)} />`}</li>`;
 }

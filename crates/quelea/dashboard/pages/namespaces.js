@@ -1,7 +1,7 @@
 // Namespaces with their limits and usage.
 
 import { useState } from "../vendor/hooks.js";
-import { has, may, post, segment } from "../api.js";
+import { has, may, post } from "../api.js";
 import { bytes, number } from "../format.js";
 import { Badge, List, Page, act, html } from "../ui.js";
 
@@ -17,10 +17,10 @@ export function Namespaces() {
       text: suspends
         ? "Its clients are disconnected (0x98), and new connections are refused. Sessions and messages stay. It stays suspended after a restart."
         : "Its clients may connect again.",
-    }, () => post(`/namespaces/${segment(name)}/${what}`), `${name} was ${suspends ? "suspended" : "resumed"}.`);
+    }, () => post(`/namespace/${what}`, undefined, { name }), `${name} was ${suspends ? "suspended" : "resumed"}.`);
     if (is) setVersion(version + 1);
   };
-  const canHold = may("admin") && has("POST /namespaces/{name}/suspend");
+  const canHold = may("admin") && has("POST /namespace/suspend");
   const columns = canHold ? [...COLUMNS, {
     title: "", num: true,
     cell: (row) => html`<button class="small" onClick=${() => hold(row)}>${row.state === "open" ? "Suspend" : "Resume"}</button>`,

@@ -1,7 +1,7 @@
 // What a client may do, and the rule that decides it.
 
 import { useState } from "../vendor/hooks.js";
-import { clientPath, get, post } from "../api.js";
+import { get, post } from "../api.js";
 import { Badge, Facts, Fault, Field, Page, html } from "../ui.js";
 
 const ACTIONS = ["publish", "subscribe", "receive"];
@@ -34,8 +34,8 @@ export function Question({ client, fields = [] }) {
     const { action, topic, qos, retain } = draft;
     try {
       if (client) {
-        const params = { namespace: client.namespace, action, topic, qos, retain };
-        setAnswer(await get(`${clientPath(client.client_id)}/permissions`, params));
+        const params = { client_id: client.client_id, namespace: client.namespace, action, topic, qos, retain };
+        setAnswer(await get("/client/permissions", params));
       } else {
         const given = Object.fromEntries(fields.map(({ name }) => [name, draft[name]]).filter(([, value]) => value));
         if (given.attributes) given.attributes = JSON.parse(given.attributes);

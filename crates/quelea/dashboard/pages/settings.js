@@ -1,7 +1,7 @@
 // The configuration in force, each value with its source.
 
 import { useState } from "../vendor/hooks.js";
-import { del, has, may, post, put, segment } from "../api.js";
+import { del, has, may, post, put } from "../api.js";
 import { relative } from "../format.js";
 import { Empty, Fault, Filters, Page, Section, Table, act, html, useGet } from "../ui.js";
 
@@ -20,13 +20,13 @@ export function Settings() {
       title: `Set ${row.key}`, label: "Set",
       text: `Allowed: ${row.allowed}. It lasts until a restart, or until the configuration has another value for it, and is of this node only.`,
       fields: [{ name: "value", title: "Value", value: plain(row.value) }],
-    }, ({ value }) => put(`/settings/${segment(row.key)}`, { value }), `${row.key} was set.`);
+    }, ({ value }) => put(`/settings/${encodeURIComponent(row.key)}`, { value }), `${row.key} was set.`);
     if (is) reload();
   };
   const reset = async (row) => {
     const is = await act({
       title: `Reset ${row.key}?`, label: "Reset", text: "The configured value is in force again.",
-    }, () => del(`/settings/${segment(row.key)}`), `${row.key} was reset.`);
+    }, () => del(`/settings/${encodeURIComponent(row.key)}`), `${row.key} was reset.`);
     if (is) reload();
   };
   const canSet = may("admin") && has("PUT /settings/{key}");

@@ -2,8 +2,8 @@
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { del, get, has, may, put, query as queryOf } from "../api.js";
-import { bytes, bytesOfBase64, duration, number, payload, pretty } from "../format.js";
-import { Badge, Empty, Facts, Fault, Field, Filters, List, Online, Page, Section, act, html, useGet } from "../ui.js";
+import { SHOWN_BYTES_MAX, bytes, bytesOfBase64, clipped, duration, number, payload } from "../format.js";
+import { Badge, Empty, Facts, Fault, Field, Filters, List, Online, Page, Payload, Section, act, html, useGet } from "../ui.js";
 import { clientHref } from "./clients.js";
 
 const topicsHref = (params) => `#/topics${queryOf(params)}`;
@@ -115,13 +115,19 @@ const receiverColumns = (namespace) => [
   { title: "Access rules", cell: (row) => (row.allowed ? "allow" : html`<${Badge} kind="bad">deny<//>`) },
 ];
 
+// User properties that are shown.
+const PROPERTIES_MAX = 100;
+
+const fileName = (topic) => topic.slice(-80).replace(/[^\w.-]+/g, "_") || "payload";
+
 function Message({ topic, namespace, changed }) {
-  const { data, problem, reload } = useGet("/retained/message", { topic, namespace });
+  const params = { topic, namespace };
+  const { data, problem, reload } = useGet("/retained/message", { ...params, payload_bytes_max: SHOWN_BYTES_MAX });
   if (problem?.status === 404) {
     return html`<${Section} title=${topic}><${Empty}>There is no retained message on ${topic}.<//><//>`;
   }
   if (!data) return html`<${Fault} problem=${problem} />`;
-  const shown = payload(bytesOfBase64(data.payload_base64));
+  const load = async () => bytesOfBase64((await get("/retained/message", params)).payload_base64);
   const clear = async () => {
     const is = await act({
       title: `Clear the retained message of ${topic}?`, label: "Clear", danger: true,
@@ -136,11 +142,12 @@ function Message({ topic, namespace, changed }) {
     <${Section} title=${topic} actions=${actions}>
       <${Facts} rows=${[
         ["QoS", data.qos], ["Size", bytes(data.payload_bytes)],
-        ["Content type", data.content_type],
+        ["Content type", data.content_type && clipped(data.content_type)],
         ["Expires", data.expires_in_secs == null ? "never" : `in ${duration(data.expires_in_secs)}`],
-        ...data.user_properties.map(({ name, value }) => [name, value]),
+        ...data.user_properties.slice(0, PROPERTIES_MAX).map(({ name, value }) => [clipped(name), clipped(value)]),
+        data.user_properties.length > PROPERTIES_MAX && ["", `and ${number(data.user_properties.length - PROPERTIES_MAX)} other user properties`],
       ]} />
-      <pre tabindex="0" aria-label="Payload">${shown.kind === "text" ? pretty(shown.text) : shown.text}</pre>
+      <${Payload} data=${bytesOfBase64(data.payload_base64)} size=${data.payload_bytes} load=${load} name=${fileName(topic)} />
     <//>`;
 }
 

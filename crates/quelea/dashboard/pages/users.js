@@ -1,7 +1,7 @@
 // Users of the password file of MQTT clients.
 
 import { useState } from "../vendor/hooks.js";
-import { del, put, segment } from "../api.js";
+import { del, put } from "../api.js";
 import { List, Page, act, html } from "../ui.js";
 
 export function Users() {
@@ -20,7 +20,7 @@ export function Users() {
       ].filter(Boolean),
     }, (values) => {
       name = username ?? values.name;
-      return put(`/users/${segment(name)}`, { password: values.password, scram: values.scram === "yes" });
+      return put("/user", { password: values.password, scram: values.scram === "yes" }, { username: name });
     }, () => `The password of ${name} was set.`);
     if (is) again();
   };
@@ -28,7 +28,7 @@ export function Users() {
     const is = await act({
       title: `Delete the user ${username}?`, label: "Delete", danger: true,
       text: "New connections of the user are refused. Open connections stay.",
-    }, () => del(`/users/${segment(username)}`), `The user ${username} was deleted.`);
+    }, () => del("/user", { username }), `The user ${username} was deleted.`);
     if (is) again();
   };
   const columns = [

@@ -96,6 +96,7 @@ impl Readers {
             return;
         }
         let full_type = happened.full_type();
+        let text = base::json_line(text);
         let bytes = Bytes::from(format!("id: {id}\nevent: {full_type}\ndata: {text}\n\n"));
         self.put_to(|reader| reader.wanted.admits(happened), &bytes);
     }
