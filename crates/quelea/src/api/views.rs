@@ -393,7 +393,7 @@ record! {
 }
 
 record! {
-    /// What became of the retained messages that match a filter.
+    /// The result of clearing retained messages by a filter.
     RetainedCleared {
         /// Messages that match, in this page.
         matched: u64,
