@@ -29,7 +29,9 @@ allow_anonymous = true
 class Broker:
     """Runs until `stop` or the end of the test. `{dir}` in the configuration is its directory."""
 
-    def __init__(self, config=PLAIN, files=None, arguments=(), data=None, environment=None):
+    def __init__(
+        self, config=PLAIN, files=None, arguments=(), data=None, environment=None, within=()
+    ):
         self.directory = Path(tempfile.mkdtemp(prefix="quelea-e2e-"))
         self.data = data or self.directory / "data"
         for name, content in (files or {}).items():
@@ -41,6 +43,8 @@ class Broker:
         self.log = []
         self.arguments = arguments
         self.environment = {**os.environ, **(environment or {})}
+        # A command that becomes the one behind it, in other surroundings.
+        self.within = within
         self._launch()
 
     def _launch(self):
@@ -48,6 +52,7 @@ class Broker:
         self.urls = []
         self.process = subprocess.Popen(
             [
+                *self.within,
                 QUELEA,
                 "serve",
                 "--log-format=json",

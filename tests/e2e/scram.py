@@ -36,3 +36,14 @@ class ScramClient:
 
 def _hmac(key, message):
     return hmac.new(key, message, hashlib.sha256).digest()
+
+
+def salt_of(port, user):
+    """The salt that a broker names for a user."""
+    from test_clauses import auth_properties
+    from wire import AUTH, Peer, connect, properties_of
+
+    with Peer(port) as peer:
+        peer.send(connect(properties=auth_properties(ScramClient(user, "x").first())))
+        challenge = dict(properties_of(peer.expect(AUTH)[1:]))[0x16].decode()
+    return dict(part.split("=", 1) for part in challenge.split(","))["s"]

@@ -378,7 +378,7 @@ fn fault(verb: &'static str, segment: u32) -> impl Fn(io::Error) -> Fault {
 fn failed(what: &str) -> impl Fn(io::Error) -> Fault + use<'_> {
     move |error| Fault {
         kind: match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FaultKind::NoSpace,
+            _ if super::is_full(&error) => FaultKind::NoSpace,
             io::ErrorKind::NotFound => FaultKind::Missing,
             _ => FaultKind::Io,
         },

@@ -21,8 +21,8 @@ mod stamped;
 mod thread;
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use storage::{Identity, Ledger, Record, Recovered, Recovery, Refusal, Report, Settings};
@@ -272,21 +272,70 @@ pub fn sync_entry(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The old content of a file or the new one, whatever happens.
+/// The file system has no space, or no number for one more file. That passes.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The same, of an error that has such a cause.
+pub fn lacks_space(error: &(dyn std::error::Error + 'static)) -> bool {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.filter_map(|cause| cause.downcast_ref()).any(is_full)
+}
+
+/// The old content of a file or the new one, whatever happens. On a full disk a file whose size
+/// stays the same, and that changes in its first sector only, is written in place.
 pub fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
+    let written = replace(&fresh, path, content);
+    let Err(error) = written else { return Ok(()) };
+    // A part of a file would only take space away from others.
+    let _ = std::fs::remove_file(&fresh);
+    if is_full(&error) && rewrite_front(path, content)? {
+        return Ok(());
+    }
+    Err(error)
+}
+
+/// A disk writes a sector as a whole or not at all, which other databases rely on as well. False:
+/// more than that would change, and nothing has.
+fn rewrite_front(path: &Path, content: &[u8]) -> io::Result<bool> {
+    let file = match OpenOptions::new().read(true).write(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => opened?,
+    };
+    let mut old = Vec::with_capacity(content.len());
+    (&file).take(content.len() as u64 + 1).read_to_end(&mut old)?;
+    if old.len() != content.len() {
+        return Ok(false);
+    }
+    let differs = |at: &usize| old[*at] != content[*at];
+    let Some(first) = (0..old.len()).find(differs) else { return Ok(true) };
+    let end = (first..old.len()).rfind(differs).map_or(first, |last| last + 1);
+    if end > SECTOR_BYTES {
+        return Ok(false);
+    }
+    file.write_all_at(&content[first..end], first as u64)?;
+    file.sync_data()?;
+    Ok(true)
+}
+
+fn replace(fresh: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     // One that a crash has left may be for other eyes, too.
-    match std::fs::remove_file(&fresh) {
+    match std::fs::remove_file(fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = OpenOptions::new();
-    let mut file = file.create_new(true).write(true).mode(0o600).open(&fresh)?;
+    let mut file = file.create_new(true).write(true).mode(0o600).open(fresh)?;
     file.write_all(content)?;
     file.sync_all()?;
-    std::fs::rename(&fresh, path)?;
+    std::fs::rename(fresh, path)?;
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
+
+/// The smallest sector that disks have.
+const SECTOR_BYTES: usize = 512;
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use storage::{Manifest, Misfit, Stamp, Together, checksum};
 
-use super::{DataDir, DataDirError, JournalFiles, write_whole};
+use super::{DataDir, DataDirError, JournalFiles, is_full, write_whole};
 use crate::Replica;
 
 /// The small files that every data directory has once a broker has served from it, beside the one
@@ -82,6 +82,12 @@ impl Stamps {
         Self { replica: Some((replica, directory.to_owned())), ..Self::default() }
     }
 
+    /// The identity of the directory, which stays the same while it exists. `None`: no journal is
+    /// used, or a cluster has the files.
+    pub fn directory(&self) -> Option<[u8; 16]> {
+        self.own.map(|own| own.directory)
+    }
+
     /// A broker has served from it before.
     pub fn are_of_a_used_directory(&self) -> bool {
         self.together.has_served()
@@ -133,8 +139,61 @@ impl Stamps {
             && let Some(name) = path.strip_prefix(directory).ok().and_then(Path::to_str)
         {
             member.put_file(name, &bytes)?;
+            // The file is a copy then: a full disk takes nothing away.
+            return write_whole(path, &bytes).or_else(|error| match is_full(&error) {
+                true => Ok(()),
+                false => Err(error),
+            });
         }
         write_whole(path, &bytes)
+    }
+
+    /// Gives all small files of the directory the stamp of this start. What they say stays. One
+    /// that is missing, where it may be, is made without content.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be written, or read. After [`is_full`] all are written for which there is
+    /// space, and the rest can be written later.
+    pub fn renew(&self, directory: &Path) -> io::Result<()> {
+        let Some(own) = self.own else { return Ok(()) };
+        let mut files = Vec::new();
+        for path in SMALL_FILES.map(|name| directory.join(name)) {
+            let content = self.read(&path)?.unwrap_or_default();
+            files.push((path, content));
+        }
+        let names = names_in(directory);
+        let content = match self.read(&names[0]) {
+            Ok(Some(content)) => content,
+            Ok(None) | Err(_) => self.read(&names[1])?.unwrap_or_default(),
+        };
+        files.extend(names.map(|path| (path, content.clone())));
+        let secret = directory.join(SECRET_FILE);
+        let found = self.read_if_there(&secret)?;
+        files.extend(found.map(|content| (secret, content)));
+        let mut full = Ok(());
+        for (path, content) in files {
+            if std::fs::read(&path).is_ok_and(|found| found == stamped(own, &content)) {
+                continue;
+            }
+            match self.write(&path, &content) {
+                Err(error) if is_full(&error) => full = Err(error),
+                written => written?,
+            }
+        }
+        full
+    }
+
+    /// The content of a small file that need not be there. `None`: it is not.
+    ///
+    /// # Errors
+    ///
+    /// As with [`Stamps::read`].
+    pub fn read_if_there(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        match path.try_exists()? {
+            true => self.read(path),
+            false => Ok(None),
+        }
     }
 
     fn fault(&self, part: Part, path: &Path, found: &Content) -> Option<Fault> {
@@ -164,7 +223,7 @@ impl DataDir {
         let journals = shards.iter().map(|shard| self.stamp_of(*shard));
         let journals: Vec<_> = journals.collect::<Result<_, _>>()?;
         let small = SMALL_FILES.map(|name| self.path().join(name));
-        let names = [self.journal_path(0).join(NAMES_FILE), self.path().join(NAMES_FILE)];
+        let names = names_in(self.path());
         let secret = self.path().join(SECRET_FILE);
         let read = |path: &PathBuf| content_of(path).map_err(|error| self.fail(error));
         let mut contents = Vec::new();
@@ -323,6 +382,11 @@ pub fn stamp_journal(files: &JournalFiles, stamp: Stamp) -> io::Result<()> {
     files.put_manifest(&found.stamped(stamp))
 }
 
+/// The file of names that counts, and its copy.
+fn names_in(directory: &Path) -> [PathBuf; 2] {
+    [DataDir::journal_path_in(directory, 0).join(NAMES_FILE), directory.join(NAMES_FILE)]
+}
+
 fn content_of(path: &Path) -> io::Result<Content> {
     let bytes = match std::fs::read(path) {
         Err(error) if is_absence(&error) => return Ok(Content::Missing),
@@ -409,6 +473,39 @@ mod tests {
                     "{error}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_start_stamps_all_small_files_and_changes_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let (stamps, first) = data.begin_start(1).unwrap();
+        stamps.renew(dir.path()).unwrap();
+        let names = names_in(dir.path());
+        let [bans, clock] = SMALL_FILES.map(|name| dir.path().join(name));
+        for path in names.iter().chain([&bans, &clock]) {
+            assert_eq!(stamps.read(path).unwrap().unwrap(), b"", "{}", path.display());
+        }
+        assert!(!dir.path().join(SECRET_FILE).exists(), "it is made by whoever needs it");
+        stamps.write(&bans, b"bans").unwrap();
+        names.iter().for_each(|path| stamps.write(path, b"names").unwrap());
+        stamps.write(&dir.path().join(SECRET_FILE), b"secret").unwrap();
+        for shard in 0..1 {
+            let finished = Stamp { is_finished: true, ..first };
+            stamp_journal(&data.journal_files(shard).unwrap(), finished).unwrap();
+        }
+        std::fs::write(&names[0], b"").unwrap();
+        let (stamps, second) = data.begin_start(1).unwrap();
+        assert_eq!(second.start, 2);
+        stamps.renew(dir.path()).unwrap();
+        assert_eq!(stamps.read(&bans).unwrap().unwrap(), b"bans");
+        assert_eq!(stamps.read(&dir.path().join(SECRET_FILE)).unwrap().unwrap(), b"secret");
+        for path in names {
+            assert_eq!(stamps.read(&path).unwrap().unwrap(), b"names");
+            let written = std::fs::metadata(&path).unwrap().modified().unwrap();
+            stamps.renew(dir.path()).unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), written);
         }
     }
 

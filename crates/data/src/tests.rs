@@ -4,6 +4,53 @@ use storage::{Journal, Level, Position, RecordKind, Status};
 
 use super::*;
 
+#[test]
+fn what_changes_in_the_first_sector_only_is_written_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let old: Vec<u8> = (0..2000_u32).map(|at| at as u8).collect();
+    let with = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut new = old.clone();
+        change(&mut new);
+        new
+    };
+    for (new, fits) in [
+        (old.clone(), true),
+        (with(&|new| new[0] ^= 1), true),
+        (with(&|new| (new[3] ^= 1, new[SECTOR_BYTES - 1] ^= 1).0), true),
+        (with(&|new| new[SECTOR_BYTES] ^= 1), false),
+        (with(&|new| (new[0] ^= 1, new[1999] ^= 1).0), false),
+        (with(&|new| new.push(0)), false),
+        (with(&|new| new.truncate(1999)), false),
+        (Vec::new(), false),
+    ] {
+        std::fs::write(&path, &old).unwrap();
+        assert_eq!(rewrite_front(&path, &new).unwrap(), fits);
+        assert_eq!(std::fs::read(&path).unwrap(), if fits { new } else { old.clone() });
+    }
+    assert!(!rewrite_front(&dir.path().join("none"), b"x").unwrap());
+}
+
+#[test]
+fn a_write_that_fails_leaves_no_part_of_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    std::fs::create_dir(&path).unwrap();
+    write_whole(&path, b"x").unwrap_err();
+    let left: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().path()).collect();
+    assert_eq!(left, [path]);
+}
+
+#[test]
+fn a_full_disk_is_known_by_any_cause() {
+    let full = || io::Error::from(io::ErrorKind::StorageFull);
+    assert!(is_full(&full()) && lacks_space(&full()));
+    let nested = io::Error::other(DataDirError::Missing("a".into()));
+    assert!(!lacks_space(&nested));
+    assert!(is_full(&io::Error::new(io::ErrorKind::QuotaExceeded, "why")));
+}
+
 const KIND: RecordKind = RecordKind::new(1);
 
 fn identity() -> Identity {

@@ -234,6 +234,16 @@ impl Journal {
         self.state(stated)
     }
 
+    /// Every part of the data directory has the stamp of this start by now, which the journal was
+    /// opened without: the next manifest says so, and is due.
+    pub fn finish_stamp(&mut self) {
+        let stamp = self.upkeep.last.as_mut().and_then(|last| last.stamp.as_mut());
+        if let Some(stamp) = stamp.filter(|stamp| !stamp.is_finished) {
+            stamp.is_finished = true;
+            self.upkeep.is_due = true;
+        }
+    }
+
     /// Before a batch that ends at `end` is written, the manifest has to reach that far.
     pub(crate) fn extend_reach(&mut self, end: Position) {
         if let Some(last) = self.upkeep.last.filter(|last| last.reach < end) {

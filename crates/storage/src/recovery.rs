@@ -137,13 +137,13 @@ impl Count {
 }
 
 impl Recovered {
-    /// Gives the journal a finished stamp. The manifest that is returned has to be on the medium
-    /// before the journal is opened.
-    pub fn finish_stamp(&mut self, stamp: Stamp) -> Manifest {
+    /// Gives the journal a stamp. The manifest that is returned has to be on the medium before the
+    /// journal is opened.
+    pub fn stamp(&mut self, stamp: Stamp) -> Manifest {
         let found = self.manifest.unwrap_or_else(|| Manifest::of_nothing(self.identity));
-        let finished = found.stamped(Stamp { is_finished: true, ..stamp });
-        self.manifest = Some(finished);
-        finished
+        let stamped = found.stamped(stamp);
+        self.manifest = Some(stamped);
+        stamped
     }
 }
 

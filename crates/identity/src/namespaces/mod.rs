@@ -11,6 +11,7 @@ mod placing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use broker::{Quota, Scope, Shared, Space};
@@ -31,6 +32,8 @@ pub struct Namespaces {
     table: RwLock<Table>,
     /// Held by who changes it, so that whoever looks meanwhile waits for no disk.
     changes: Mutex<()>,
+    /// What the configuration says is not in force: the disk is full since the start.
+    is_unsettled: AtomicBool,
     shared: Arc<Shared>,
 }
 
@@ -42,8 +45,8 @@ struct Table {
     hosts: BTreeMap<String, Scope>,
     /// Of deleted ones, found at the start.
     remains: BTreeSet<Scope>,
-    /// The highest number of those that were written down when the logs were last written.
-    last_kept: Scope,
+    /// The names that were written down when the logs were last written.
+    kept: Names,
 }
 
 /// One as others see it.
@@ -70,15 +73,19 @@ impl Namespaces {
         configured: &[Namespace],
     ) -> anyhow::Result<Self> {
         let names = Names::open(directory, stamps)?;
-        let last_kept = names.last();
+        let kept = names.clone();
         let by_name = names.iter().map(|entry| (entry.name.clone(), entry.scope)).collect();
         for entry in names.iter() {
             set_state(&open_space(shared, entry), entry.state());
         }
         let table =
-            Table { names, by_name, hosts: BTreeMap::new(), remains: BTreeSet::new(), last_kept };
-        let (table, changes) = (RwLock::new(table), Mutex::default());
-        let namespaces = Self { table, changes, shared: shared.clone() };
+            Table { names, by_name, hosts: BTreeMap::new(), remains: BTreeSet::new(), kept };
+        let namespaces = Self {
+            table: RwLock::new(table),
+            changes: Mutex::default(),
+            is_unsettled: AtomicBool::default(),
+            shared: shared.clone(),
+        };
         let names = namespaces.with(configured)?;
         namespaces.put_in_force(names, configured, |_| {});
         Ok(namespaces)
@@ -101,6 +108,7 @@ impl Namespaces {
         let names = self.with(configured)?;
         self.write_down(&names)?;
         self.put_in_force(names, configured, notify);
+        self.is_unsettled.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -253,7 +261,8 @@ impl Namespaces {
     }
 
     /// The logs have been read, and speak of these: only now new names may have numbers. Writes
-    /// them down.
+    /// them down. On a full disk they get none: what the configuration says of namespaces waits for
+    /// [`Namespaces::configure`].
     ///
     /// # Errors
     ///
@@ -267,17 +276,51 @@ impl Namespaces {
             );
         }
         let _changing = self.change();
-        let names = self.read().names.clone();
-        names.write()?;
-        self.write().last_kept = names.last();
+        let (names, kept) = (self.read().names.clone(), self.read().kept.clone());
+        if names == kept {
+            return Ok(());
+        }
+        match names.write() {
+            Ok(()) => self.write().kept = names,
+            Err(error) if data::lacks_space(error.as_ref()) => self.take_back(names, kept.last()),
+            Err(error) => return Err(error),
+        }
         Ok(())
+    }
+
+    /// A number that is not on the disk may be given to another name by the next start.
+    fn take_back(&self, mut names: Names, last: Scope) {
+        for entry in names.iter().filter(|entry| entry.scope > last) {
+            self.shared.spaces.close(entry.scope);
+        }
+        names.remove_above(last);
+        let mut table = self.write();
+        table.hosts.retain(|_, scope| *scope <= last);
+        table.take(names);
+        self.is_unsettled.store(true, Ordering::Relaxed);
+    }
+
+    /// What the configuration says waits for space on the disk.
+    pub fn is_unsettled(&self) -> bool {
+        self.is_unsettled.load(Ordering::Relaxed)
+    }
+
+    /// Whether the names could be written now.
+    ///
+    /// # Errors
+    ///
+    /// They cannot.
+    pub fn try_space(&self) -> anyhow::Result<()> {
+        let _changing = self.change();
+        let names = self.read().names.clone();
+        names.write()
     }
 
     /// Of those that were deleted something may be back after a crash: it is deleted again.
     fn lacks_name(&self, used: &BTreeSet<Scope>) -> Option<Scope> {
         let _changing = self.change();
         let mut table = self.write();
-        let last = table.last_kept;
+        let last = table.kept.last();
         let kept = table.names.iter().map(|entry| entry.scope).filter(|scope| *scope <= last);
         let known: BTreeSet<Scope> = kept.chain([Scope::FIRST]).collect();
         table.remains = used.difference(&known).copied().collect();
@@ -333,7 +376,10 @@ impl Namespaces {
 
     /// New names are on disk before anybody goes by them.
     fn write_down(&self, names: &Names) -> anyhow::Result<()> {
-        if *names == self.read().names { Ok(()) } else { names.write() }
+        match *names == self.read().names && !self.is_unsettled() {
+            true => Ok(()),
+            false => names.write(),
+        }
     }
 
     fn change(&self) -> MutexGuard<'_, ()> {

@@ -175,6 +175,12 @@ impl Names {
     pub(super) fn remove(&mut self, scope: Scope) {
         self.entries.retain(|entry| entry.scope != scope);
     }
+
+    /// The numbers above were not given after all.
+    pub(super) fn remove_above(&mut self, last: Scope) {
+        self.entries.retain(|entry| entry.scope <= last);
+        self.last = last.number();
+    }
 }
 
 impl Entry {

@@ -2,12 +2,13 @@
 //! and gives their role.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use net::CertificateInfo;
@@ -43,7 +44,8 @@ type Digest = [u8; 32];
 /// Authenticates callers.
 #[derive(Debug)]
 pub(crate) struct ApiAuthenticator {
-    token: Digest,
+    /// `None`: it could not be written yet.
+    token: RwLock<Option<Digest>>,
     password_file: Option<PathBuf>,
     /// Those of the file, as it was read last.
     users: RwLock<Option<Arc<PasswordFile>>>,
@@ -100,8 +102,9 @@ impl ApiAuthenticator {
         let named = || config.operators.iter().chain(&config.admins);
         let users = load_users(config.password_file.as_deref(), named())?;
         let salt: Digest = random();
+        let token = token::kept(&config.token_file)?;
         Ok(Self {
-            token: digest(&salt, token::kept(&config.token_file)?.as_bytes()),
+            token: RwLock::new(token.map(|token| digest(&salt, token.as_bytes()))),
             password_file: config.password_file.clone(),
             users: RwLock::new(users),
             operators: config.operators.clone(),
@@ -113,6 +116,20 @@ impl ApiAuthenticator {
             reloads: AtomicU64::new(0),
             log_ins: LogIns::default(),
         })
+    }
+
+    /// Writes down the token and where the API is, for tools on this machine.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub(crate) fn write_token(&self, path: &Path, url: &str) -> anyhow::Result<()> {
+        let cannot = || format!("cannot write {}", path.display());
+        let no_space = || io::Error::from(io::ErrorKind::StorageFull);
+        let token = token::kept(path)?.ok_or_else(no_space).with_context(cannot)?;
+        let own = digest(&self.salt, token.as_bytes());
+        *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(own);
+        token::note_url(path, url).with_context(cannot)
     }
 
     /// Reads the users again. False: there is no file of them.
@@ -187,7 +204,8 @@ impl ApiAuthenticator {
 
     /// The token, a log-in session, or the link of one.
     fn of_bearer(&self, secret: &str) -> Option<Identity> {
-        if digest(&self.salt, secret.as_bytes()) == self.token {
+        let token = *self.token.read().unwrap_or_else(PoisonError::into_inner);
+        if token == Some(digest(&self.salt, secret.as_bytes())) {
             return self.identity(Owner::Token, Proof::Secret(Owner::Token));
         }
         let now = Instant::now();

@@ -1,9 +1,9 @@
 //! The token of an admin: a file with the token in its first line and the address of the API in its
 //! second. In a cluster all nodes have the same token, unless an operator named a file.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -16,18 +16,22 @@ pub(crate) fn is_of_directory(config: &ApiConfig, data_dir: &Path) -> bool {
     config.token_file == data_dir.join(TOKEN_FILE)
 }
 
-/// The token of a file, which is made where there is none.
+/// The token of a file, which is made where there is none. `None`: the disk is full. A token that
+/// the next start does not know lets nobody in.
 ///
 /// # Errors
 ///
 /// The file cannot be used or made, or other users can read it.
-pub(crate) fn kept(path: &Path) -> anyhow::Result<String> {
+pub(crate) fn kept(path: &Path) -> anyhow::Result<Option<String>> {
     if let Some(known) = known(path)? {
-        return Ok(known);
+        return Ok(Some(known));
     }
     let token = fresh();
-    write(path, &token, "").with_context(|| format!("cannot make {}", path.display()))?;
-    Ok(token)
+    match write(path, &token, "") {
+        Ok(()) => Ok(Some(token)),
+        Err(error) if data::is_full(&error) => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot make {}", path.display())),
+    }
 }
 
 /// None: there is no file.
@@ -103,20 +107,11 @@ pub(crate) fn note_url(path: &Path, url: &str) -> io::Result<()> {
     write(path, token, url)
 }
 
-/// Whole or not at all.
 fn write(path: &Path, token: &str, url: &str) -> io::Result<()> {
     if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
         fs::create_dir_all(directory)?;
     }
-    let unfinished = path.with_extension("new");
-    match fs::remove_file(&unfinished) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-    file.write_all(format!("{token}\n{url}\n").as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)
+    data::write_whole(path, format!("{token}\n{url}\n").as_bytes())
 }
 
 #[cfg(test)]

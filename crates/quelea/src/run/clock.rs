@@ -20,6 +20,9 @@ pub(super) const CLOCK_FILE: &str = "clock";
 /// start is known by it.
 const NOTE_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
+/// The same, while the disk is full.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Less sleep than this is the time between two looks at clocks.
 const SLEEP_MS_MIN: u64 = 50;
 
@@ -33,6 +36,8 @@ pub(super) struct ClockWatch {
     stamps: Stamps,
     slept_ms: u64,
     noted: Instant,
+    /// The last note found no space on the disk.
+    lacks_space: bool,
 }
 
 /// Goes on where the process before ended. Call it before anything else takes the time.
@@ -57,7 +62,8 @@ pub(super) fn resume(
     }
     let (slept_ms, noted) = (slept_ms(), Instant::now());
     let stamps = stamps.clone();
-    let mut watch = ClockWatch { clock, calendar, path, stamps, slept_ms, noted };
+    let lacks_space = false;
+    let mut watch = ClockWatch { clock, calendar, path, stamps, slept_ms, noted, lacks_space };
     watch.note();
     Ok(watch)
 }
@@ -74,7 +80,8 @@ impl ClockWatch {
         if let Some(jump_ms) = jump_ms {
             warn("while the broker ran", jump_ms);
         }
-        if jump_ms.is_some() || self.noted.elapsed() >= NOTE_INTERVAL {
+        let interval = if self.lacks_space { RETRY_INTERVAL } else { NOTE_INTERVAL };
+        if jump_ms.is_some() || self.noted.elapsed() >= interval {
             self.note();
         }
     }
@@ -84,7 +91,12 @@ impl ClockWatch {
         self.noted = Instant::now();
         let Some(path) = &self.path else { return };
         let text = self.calendar.note(self.clock.now_ms()).to_text();
-        if let Err(error) = self.stamps.write(path, text.as_bytes()) {
+        let written = self.stamps.write(path, text.as_bytes());
+        let lacks_space = written.as_ref().err().is_some_and(data::is_full);
+        let is_known = std::mem::replace(&mut self.lacks_space, lacks_space) && lacks_space;
+        if let Err(error) = written
+            && !is_known
+        {
             let path = path.display();
             tracing::error!(
                 %path,

@@ -32,6 +32,7 @@ mod stops;
 mod store;
 mod telemetry;
 mod timing;
+mod unwritten;
 mod watch;
 mod worker;
 mod worker_pool;
@@ -40,7 +41,7 @@ mod workers;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -56,11 +57,11 @@ use ::identity::auth::authorizer::Authorizer;
 use ::identity::auth::bans::Bans;
 use ::identity::auth::passwords::PasswordFile;
 use ::identity::auth::rules::{self, BrokerRules};
+use ::identity::auth::secret::{self, Kept};
 pub(crate) use ask::{NoAnswer, Shards};
 use base::Clock;
 use base::memory;
 pub use certificates::Certificates;
-use clock::ClockWatch;
 use config::{Config, ConfigError, Loaded};
 use data::Stamps;
 pub use journals::{FIGURES, Figure, JournalBoard, JournalState};
@@ -85,6 +86,8 @@ pub use self_check::{Checked, SelfChecks};
 use servers::HttpServers;
 use service::{ServiceManager, Watched};
 use store::{OTHER_DIRECTORY, Restoration, Store};
+use unwritten::Unwritten;
+use watch::Upkeep;
 use workers::{Observers, Workers};
 
 /// Reads the configuration again, from where it came.
@@ -112,31 +115,19 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
             return Ok(());
         }
     };
-    let rules = rules::load(&loaded.config)?;
-    let store = open_store(&loaded.config, node.as_ref())?;
-    let stamps = store.as_ref().map(|store| store.stamps().clone()).unwrap_or_default();
-    let clock_watch =
-        clock::resume(clock, store.as_ref().map(|store| store.data().path()), &stamps)?;
-    let parts = parts_of(loaded, store.as_ref(), &stamps, node.as_ref(), (clock, &service))?;
-    let shards = Shards::new(&parts.shared);
-    let http = parts.start_http(&shards)?;
-    let exporter = telemetry::start(&parts)?;
-    let restored = restore(store.as_ref(), &parts, &rules, journals)?;
-    let workers = start_workers(&parts, restored)?;
-    shards.open(&workers.mailboxes);
-    if let Some(member) = &parts.member {
-        node::listen_to_cluster(member, &parts.life_cycle, &shards);
-    }
-    let control = match &node {
-        // It has one since it began to follow.
-        Some(_) => None,
-        None => store.as_ref().and_then(|store| open_broker_control(store, &workers)),
+    let started = match start(&loaded, node.as_ref(), journals, (clock, &service)) {
+        Ok(started) => started,
+        Err(error) => return Err(give_up(node, error)),
     };
-    let line_pace = workers.line_pace.clone();
-    let running = Running { parts, rules, http };
-    let served = running.serve(&workers, signals, node.as_ref(), clock_watch, reread);
+    // The lock of the directory goes with the store.
+    let Started { _store, running, workers, upkeep, control, exporter } = started;
+    let served = running.serve(&workers, signals, node.as_ref(), upkeep, reread);
+    if let Err(error) = served {
+        return Err(give_up(node, error));
+    }
     running.parts.health.set(State::Stopping);
     drop(control);
+    let line_pace = workers.line_pace.clone();
     match node {
         Some(node) => node.stop(workers),
         None => workers.stop(),
@@ -144,7 +135,78 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     drop(exporter);
     line_pace.log_withheld(clock.now_ms());
     tracing::info!("stopped");
-    served
+    Ok(())
+}
+
+/// A broker that can serve.
+struct Started {
+    _store: Option<Store>,
+    running: Running,
+    workers: Workers,
+    upkeep: Upkeep,
+    /// None: a node of a cluster has it already.
+    control: Option<Arc<Mutex<Option<Control>>>>,
+    exporter: Option<::telemetry::Exporter>,
+}
+
+/// All but the listeners, from the files that there are.
+fn start(
+    loaded: &Arc<Loaded>,
+    node: Option<&Active>,
+    journals: Option<Vec<TakenJournal>>,
+    (clock, service): (Clock, &ServiceManager),
+) -> anyhow::Result<Started> {
+    let rules = rules::load(&loaded.config)?;
+    let opened = open_store(&loaded.config, node)?;
+    let store = opened.as_ref();
+    let stamps = store.map(|store| store.stamps().clone()).unwrap_or_default();
+    let clock_watch = clock::resume(clock, store.map(|store| store.data().path()), &stamps)?;
+    let mut unwritten = Unwritten::new();
+    let secret = kept_secret(store, &mut unwritten)?;
+    let parts = parts_of(loaded.clone(), store, (&stamps, secret), node, (clock, service))?;
+    let shards = Shards::new(&parts.shared);
+    let http = parts.start_http(&shards)?;
+    http.write_token(&mut unwritten)?;
+    let exporter = telemetry::start(&parts)?;
+    let is_stamped = store.map_or(Ok(true), |store| stamp_files(store, &mut unwritten))?;
+    let restored = restore(store, &parts, &rules, (journals, is_stamped), &mut unwritten)?;
+    let workers = start_workers(&parts, restored)?;
+    shards.open(&workers.mailboxes);
+    if !is_stamped {
+        let mailboxes = workers.mailboxes.clone();
+        unwritten.write_later("the stamps of the logs", move || {
+            let finish = || Item::Order(worker::Order::FinishStamps);
+            mailboxes.iter().for_each(|mailbox| mailbox.put(finish()));
+            Ok(())
+        });
+    }
+    if let Some(member) = &parts.member {
+        node::listen_to_cluster(member, &parts.life_cycle, &shards);
+    }
+    let control = match node {
+        // It has one since it began to follow.
+        Some(_) => None,
+        None => store.map(|store| open_broker_control(store, &workers, &mut unwritten)),
+    };
+    let running = Running { parts, rules, http };
+    let upkeep = Upkeep { clock_watch, unwritten };
+    Ok(Started { _store: opened, running, workers, upkeep, control, exporter })
+}
+
+/// A node with the lease that cannot serve begins again as a standby: what it lacks may come, and
+/// another node may have it. A process without a cluster ends.
+fn give_up(node: Option<Active>, error: anyhow::Error) -> anyhow::Error {
+    match node {
+        Some(node) => node.begin_again(&error),
+        None => error,
+    }
+}
+
+/// False: some of them have to wait for space.
+fn stamp_files(store: &Store, unwritten: &mut Unwritten) -> anyhow::Result<bool> {
+    let (stamps, directory) = (store.stamps().clone(), store.data().path().to_owned());
+    let renew = move || stamps.renew(&directory).context("cannot write the small files");
+    unwritten.write("the stamps of the small files", renew)
 }
 
 fn open_store(config: &Config, node: Option<&Active>) -> anyhow::Result<Option<Store>> {
@@ -158,7 +220,7 @@ fn open_store(config: &Config, node: Option<&Active>) -> anyhow::Result<Option<S
 fn parts_of(
     loaded: Arc<Loaded>,
     store: Option<&Store>,
-    stamps: &Stamps,
+    (stamps, decoy_secret): (&Stamps, Option<[u8; 32]>),
     node: Option<&Active>,
     (clock, service): (Clock, &ServiceManager),
 ) -> anyhow::Result<Parts> {
@@ -169,7 +231,7 @@ fn parts_of(
         shards: store.map_or(server.shards, Store::shards),
         journals: store.map_or(0, Store::shards),
         workers: server.workers,
-        decoy_secret: kept_secret(store)?,
+        decoy_secret,
         member: node.map(|node| node.clustered.member.clone()),
         service: service.clone(),
     };
@@ -185,13 +247,21 @@ fn restore(
     store: Option<&Store>,
     parts: &Parts,
     rules: &BrokerRules,
-    journals: Option<Vec<TakenJournal>>,
+    (journals, is_stamped): (Option<Vec<TakenJournal>>, bool),
+    unwritten: &mut Unwritten,
 ) -> anyhow::Result<Vec<Restoration>> {
     parts.rule_files.set(rules.files());
     let rules = rules.of_scopes(&parts.namespaces.all());
     let Some(store) = store else { return Ok(workers::empty_shards(&parts.shared, &rules)) };
-    let restored = store.restore(parts, &rules, journals)?;
-    parts.limiter.bans.renew().context("cannot write the file of bans")?;
+    let restored = store.restore(parts, &rules, journals, is_stamped)?;
+    if parts.namespaces.is_unsettled() {
+        let (namespaces, reloads) = (parts.namespaces.clone(), parts.reloads.clone());
+        unwritten.write_later("the names of new namespaces", move || {
+            namespaces.try_space()?;
+            // With the names come their rules, as with any change of the configuration.
+            reloads.ask().context("cannot reload").map(drop)
+        });
+    }
     store.finish_start(&restored)?;
     Ok(restored)
 }
@@ -208,9 +278,24 @@ fn start_workers(parts: &Parts, restored: Vec<Restoration>) -> anyhow::Result<Wo
     Ok(workers)
 }
 
-fn open_broker_control(store: &Store, workers: &Workers) -> Option<Control> {
+fn open_broker_control(
+    store: &Store,
+    workers: &Workers,
+    unwritten: &mut Unwritten,
+) -> Arc<Mutex<Option<Control>>> {
     let (shards, mailboxes) = (usize::from(store.shards()), workers.mailboxes.clone());
-    open_control(store.data().path(), control::Owner::Workers { shards, mailboxes })
+    let (directory, opened) = (store.data().path().to_owned(), Arc::default());
+    let of_later: Arc<Mutex<Option<Control>>> = Arc::clone(&opened);
+    let open = move || {
+        let owner = control::Owner::Workers { shards, mailboxes: mailboxes.clone() };
+        let control = Control::open(&directory, owner)?;
+        *of_later.lock().unwrap_or_else(PoisonError::into_inner) = Some(control);
+        Ok(())
+    };
+    if let Err(error) = unwritten.write("the socket for backups", open) {
+        warn_of_no_control(&error);
+    }
+    opened
 }
 
 /// The parts behind the listeners.
@@ -228,7 +313,7 @@ impl Running {
         workers: &Workers,
         signals: Signals,
         node: Option<&Active>,
-        clock_watch: ClockWatch,
+        upkeep: Upkeep,
         reread: &Reread<'_>,
     ) -> anyhow::Result<()> {
         let (parts, config) = (&self.parts, self.parts.config());
@@ -267,7 +352,7 @@ impl Running {
         let checker = checker.context("cannot start a thread")?;
         let tls = [listeners.tls, self.http.tls.clone()].concat();
         let watch = self.watch(workers, &acceptors, &tls, reread)?;
-        watch.until_stopped(signals, clock_watch);
+        watch.until_stopped(signals, upkeep);
         if let Some(checker) = &checker {
             checker.stop();
         }
@@ -420,10 +505,13 @@ pub fn check_addresses(config: &Config) -> Addresses {
 /// Without it the broker runs all the same, and what clients see of users that do not exist stays
 /// the same as long as the password file does.
 /// One that is damaged is refused; without a place for one the broker runs all the same.
-fn kept_secret(store: Option<&Store>) -> io::Result<Option<[u8; 32]>> {
+fn kept_secret(store: Option<&Store>, unwritten: &mut Unwritten) -> io::Result<Option<[u8; 32]>> {
     let Some(store) = store else { return Ok(None) };
-    match ::identity::auth::secret::kept(store.data().path(), store.stamps()) {
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error),
+    let (directory, stamps) = (store.data().path().to_owned(), store.stamps().clone());
+    match secret::kept(&directory, &stamps) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData || store.is_of_cluster() => {
+            Err(error)
+        }
         Err(error) => {
             tracing::warn!(
                 %error,
@@ -431,18 +519,28 @@ fn kept_secret(store: Option<&Store>) -> io::Result<Option<[u8; 32]>> {
             );
             Ok(None)
         }
-        Ok(secret) => Ok(Some(secret)),
+        Ok(Kept { secret, is_stored }) => {
+            if !is_stored {
+                unwritten.write_later("the secret of SCRAM", move || {
+                    match secret::kept(&directory, &stamps)?.is_stored {
+                        true => Ok(()),
+                        false => Err(io::Error::from(io::ErrorKind::StorageFull).into()),
+                    }
+                });
+            }
+            Ok(Some(secret))
+        }
     }
 }
 
 /// Without it the broker runs all the same, and backups need it to be stopped.
 fn open_control(directory: &Path, owner: control::Owner) -> Option<Control> {
-    let opened = Control::open(directory, owner);
-    let warn = |error: &io::Error| {
-        tracing::warn!(%error, "backups of the running broker are disabled: cannot open a socket \
-        in the data directory");
-    };
-    opened.inspect_err(warn).ok()
+    Control::open(directory, owner).inspect_err(|error| warn_of_no_control(error)).ok()
+}
+
+fn warn_of_no_control(error: &dyn std::fmt::Display) {
+    tracing::warn!(%error, "backups of the running broker are disabled: cannot open a socket in \
+    the data directory");
 }
 
 struct Acceptors {

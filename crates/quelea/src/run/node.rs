@@ -29,6 +29,9 @@ use config::{ClusterConfig, Config, Loaded};
 /// How long the engine has to take the lease back.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long a node waits before it begins again, after it could not become one or could not serve.
+const BEGIN_AGAIN_DELAY: Duration = Duration::from_secs(1);
+
 /// How the start of a broker goes on.
 pub(super) enum Joined {
     /// No cluster is configured.
@@ -60,7 +63,8 @@ pub(super) fn join(
     let config = &loaded.config;
     let Some(cluster) = &config.cluster else { return Ok(Joined::Alone) };
     let stops = Stops::catch().context("cannot catch signals")?;
-    let Some(clustered) = begin(config, cluster, (&stops, service), clock)? else {
+    let begun = begin(config, cluster, (&stops, service), clock);
+    let Some(clustered) = begun.inspect_err(|error| wait_for_space(error, &stops))? else {
         return Ok(Joined::Stopped);
     };
     let owner = control::Owner::Member(clustered.member.clone());
@@ -74,6 +78,18 @@ pub(super) fn join(
     let member = clustered.member.clone();
     stops.set(move || end_at_last(member, grace));
     Ok(Joined::Active(Box::new(Active { clustered, control, stops }), journals))
+}
+
+/// A node whose copies find no space begins again until they do. Returns for any other error, or
+/// when the node is to end.
+fn wait_for_space(error: &anyhow::Error, stops: &Stops) {
+    if !data::lacks_space(error.as_ref()) {
+        return;
+    }
+    std::thread::sleep(BEGIN_AGAIN_DELAY);
+    if !stops.are_asked() {
+        cluster::begin_again(&End::Failed(format!("{error:#}")));
+    }
 }
 
 /// Waits for the engine, and answers probes meanwhile. `None`: the node is to end.
@@ -185,6 +201,24 @@ impl Active {
             true => signal_hook::low_level::raise(signal_hook::consts::SIGTERM),
             false => Ok(()),
         }
+    }
+
+    /// The role cannot be filled: another node may take it, and this process begins again as a
+    /// standby. Nothing was served yet.
+    pub(super) fn begin_again(self, error: &anyhow::Error) -> ! {
+        let member = &self.clustered.member;
+        let why = format!("{error:#}");
+        member.order(Order::Release(None));
+        if !is_released(&self.clustered) {
+            tracing::warn!("could not release the lease: another node takes over when it expires");
+        }
+        if self.stops.are_asked() {
+            tracing::error!(detail = why, "this node could not become active");
+            cluster::end(member);
+        }
+        // What ends each takeover at once is not to keep a core busy.
+        std::thread::sleep(BEGIN_AGAIN_DELAY);
+        cluster::begin_again(&End::Failed(why))
     }
 
     /// Ends the workers in order, and gives the role back. After a switchover the process begins

@@ -165,8 +165,7 @@ impl Parts {
         if let Some(own) = &config.api
             && let Some(url) = servers.api_url()
         {
-            let noted = api::token::note_url(&own.token_file, &url);
-            noted.context("cannot write the token file of the API")?;
+            servers.token_file = Some((own.token_file.clone(), url));
         }
         Ok(servers)
     }

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,6 +11,7 @@ use net::{TlsContext, TlsOptions};
 use web::axum::Router;
 
 use super::listen;
+use super::unwritten::Unwritten;
 use crate::api::{ApiAuthenticator, Owner};
 use crate::dashboard;
 use crate::http;
@@ -21,6 +23,8 @@ pub(super) struct HttpServers {
     pages: Option<web::Server>,
     api: Option<web::Server>,
     pub(super) api_authenticator: Option<Arc<ApiAuthenticator>>,
+    /// Of the API, with where the API is.
+    pub(super) token_file: Option<(PathBuf, String)>,
     /// By the key of the address.
     pub(super) tls: Vec<(String, Arc<TlsContext>)>,
 }
@@ -75,6 +79,21 @@ impl HttpServers {
         let context = load_tls(name, tls)?;
         self.tls.push((name.to_owned(), context.clone()));
         Ok(Some(context))
+    }
+
+    /// Writes down token and address of the API, if it is on, or has that done when there is space.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub(super) fn write_token(&self, unwritten: &mut Unwritten) -> anyhow::Result<()> {
+        let (Some((path, url)), Some(authenticator)) =
+            (self.token_file.clone(), self.api_authenticator.clone())
+        else {
+            return Ok(());
+        };
+        let write = move || authenticator.write_token(&path, &url);
+        unwritten.write("the token file of the API", write).map(drop)
     }
 
     /// Where the API is.

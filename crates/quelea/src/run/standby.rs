@@ -14,6 +14,7 @@ use super::parts::{Ground, Parts};
 use super::servers::HttpServers;
 use super::service::ServiceManager;
 use super::stops::Stops;
+use super::unwritten::Unwritten;
 use super::{Shards, listen, start_acceptors};
 use crate::cluster::{Clustered, Member, TakenJournal, Turn};
 use crate::http::State;
@@ -84,6 +85,8 @@ pub(super) fn wait(
     let parts = parts_of(loaded, clustered, service, clock)?;
     let config = parts.config();
     let http = parts.start_http(&Shards::new(&parts.shared))?;
+    // What finds no space is written when this node is active.
+    http.write_token(&mut Unwritten::new())?;
     let is_stopping = Arc::new(AtomicBool::new(false));
     let listeners = listen::bind_all(config, &parts.limiter, &parts.authenticator)?;
     let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));

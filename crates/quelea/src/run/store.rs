@@ -69,6 +69,7 @@ enum Source {
 /// What the reading of all journals needs.
 struct Reading<'a> {
     store: &'a Store,
+    is_stamped: bool,
     shared: &'a Arc<Shared>,
     rules: &'a Rules,
     limits: Arc<Limits>,
@@ -116,6 +117,11 @@ impl Store {
         Self { data, shards: clustered.shards, settings, stamps, start: None }
     }
 
+    /// A cluster has its logs and small files; the directory has copies.
+    pub(super) fn is_of_cluster(&self) -> bool {
+        self.start.is_none()
+    }
+
     /// As many as the directory was made for.
     pub(super) fn shards(&self) -> u16 {
         self.shards
@@ -126,7 +132,8 @@ impl Store {
         &self.stamps
     }
 
-    /// All parts have the stamp of this start: now the broker may serve.
+    /// All parts have the stamp of this start, or those that wait for space will: now the broker
+    /// may serve.
     ///
     /// # Errors
     ///
@@ -148,7 +155,8 @@ impl Store {
         &self.data
     }
 
-    /// Reads all journals back, a thread for each worker, and rebuilds the shards.
+    /// Reads all journals back, a thread for each worker, and rebuilds the shards. `is_stamped`:
+    /// the small files have the stamp of this start.
     ///
     /// # Errors
     ///
@@ -158,6 +166,7 @@ impl Store {
         parts: &Parts,
         rules: &Rules,
         taken: Option<Vec<TakenJournal>>,
+        is_stamped: bool,
     ) -> anyhow::Result<Vec<Restoration>> {
         let began = Instant::now();
         let config = parts.config();
@@ -170,6 +179,7 @@ impl Store {
         };
         let reading = Reading {
             store: self,
+            is_stamped,
             shared: &parts.shared,
             rules,
             limits: limits::of_restored(config),
@@ -239,7 +249,8 @@ impl Reading<'_> {
             self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
         };
         let mut recovered = data.recover(&files, fresh, settings, &mut sink, &progress)?;
-        let manifest = start.map(|stamp| recovered.finish_stamp(stamp));
+        let is_finished = self.is_stamped;
+        let manifest = start.map(|stamp| recovered.stamp(Stamp { is_finished, ..stamp }));
         let (report, newest_ms) = (recovered.report, replay.newest_ms());
         let scopes = replay.scopes().clone();
         let mut shard = Shard::new(id, self.shared.clone(), self.rules.clone());

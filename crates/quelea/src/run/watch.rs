@@ -22,6 +22,7 @@ use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
 use super::reloads::{REGISTRIES, Reloaded, Reloads};
 use super::service::ServiceManager;
+use super::unwritten::Unwritten;
 use super::worker::Order;
 use crate::api::ApiAuthenticator;
 use crate::cluster::Member;
@@ -96,6 +97,19 @@ pub(super) struct Watch<'a> {
     pub(super) purge: Arc<dyn Fn() + Send + Sync>,
 }
 
+/// What the data directory needs now and then.
+pub(super) struct Upkeep {
+    pub(super) clock_watch: ClockWatch,
+    pub(super) unwritten: Unwritten,
+}
+
+impl Upkeep {
+    fn look(&mut self) {
+        self.clock_watch.look();
+        self.unwritten.look();
+    }
+}
+
 /// What of the configuration was taken last.
 pub(super) struct InForce {
     pub(super) namespaces: Vec<Namespace>,
@@ -104,10 +118,10 @@ pub(super) struct InForce {
 
 impl Watch<'_> {
     /// Waits for SIGTERM or SIGINT, and meanwhile does what is due.
-    pub(super) fn until_stopped(&self, mut signals: Signals, clock_watch: ClockWatch) {
+    pub(super) fn until_stopped(&self, mut signals: Signals, upkeep: Upkeep) {
         self.note_certificates();
         let is_over = Arc::new(AtomicBool::new(false));
-        let ticker = Ticker::start(self, clock_watch, is_over.clone());
+        let ticker = Ticker::start(self, upkeep, is_over.clone());
         for signal in signals.forever() {
             match signal {
                 SIGHUP => {
@@ -353,7 +367,7 @@ struct Ticker {
 }
 
 impl Ticker {
-    fn start(watch: &Watch<'_>, mut clock_watch: ClockWatch, is_over: Arc<AtomicBool>) -> Self {
+    fn start(watch: &Watch<'_>, mut upkeep: Upkeep, is_over: Arc<AtomicBool>) -> Self {
         let shared = watch.shared.clone();
         let (mailboxes, limiter) = (watch.mailboxes.clone(), watch.limiter.clone());
         let (board, certificates) = (watch.board.clone(), watch.certificates.clone());
@@ -398,7 +412,7 @@ impl Ticker {
                     continue;
                 }
                 looked_at = Some(Instant::now());
-                clock_watch.look();
+                upkeep.look();
                 Logging::end_level(clock.wall_secs());
                 let sys_secs = live.get(|config| config.sys.interval_secs);
                 line_pace.log_withheld(clock.now_ms());
@@ -419,7 +433,7 @@ impl Ticker {
                 }
                 std::thread::park_timeout(guard.interval());
             }
-            clock_watch.note();
+            upkeep.clock_watch.note();
         });
         Self { thread }
     }

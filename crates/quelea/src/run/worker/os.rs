@@ -78,6 +78,8 @@ pub(in crate::run) enum Order {
     /// Keep the files of all journals as they are until `Unpin`, and say which they are.
     Pin(Sender<Pinned>),
     Unpin,
+    /// All small files have the stamp of this start: the journals are to say so.
+    FinishStamps,
     /// From now on these are traced.
     Traces(Arc<[TraceFilter]>),
     /// The authorization service has answered a question of this connection.
@@ -271,6 +273,9 @@ impl Host for Os {
             Order::Bans { listed, ends } => self.on_bans(listed, ends, shards, now_ms),
             Order::Revoked => shards.iter_mut().for_each(|shard| shard.on_revoked(now_ms)),
             Order::Pin(answer) => pin_journals(shards, &answer),
+            Order::FinishStamps => {
+                shards.iter_mut().filter_map(Shard::journal_mut).for_each(Journal::finish_stamp)
+            }
             Order::Unpin => {
                 shards.iter_mut().filter_map(Shard::journal_mut).for_each(Journal::unpin)
             }
