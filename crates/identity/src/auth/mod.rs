@@ -29,6 +29,7 @@ pub mod password_changes;
 pub mod passwords;
 mod plugin_hashes;
 pub mod policy_file;
+mod refusal_lines;
 mod registry;
 pub mod registry_changes;
 mod request;
@@ -62,6 +63,7 @@ pub use jwt::written_attributes;
 use net::Thumbprints;
 use pace::{Attempt, Pace};
 use passwords::PasswordFileError;
+use refusal_lines::RefusalLines;
 use registry::{DISABLED, Registry, User};
 use scram::{Exchange, ScramError, Success};
 use service::Service;
@@ -191,8 +193,7 @@ struct Parts {
     /// All that there are, in their order.
     whole: Chain,
     clock: Clock,
-    /// A second, and how many refusals were logged in it.
-    logged: Mutex<(u64, u32)>,
+    refusal_lines: Mutex<RefusalLines>,
     pace: Arc<Mutex<Pace>>,
     /// Makes numbers of user names.
     users: RandomState,
@@ -289,7 +290,7 @@ impl Authenticator {
             providers: made,
             whole,
             clock,
-            logged: Mutex::default(),
+            refusal_lines: Mutex::default(),
             pace,
             users: RandomState::new(),
         };
@@ -704,13 +705,8 @@ impl Asking {
     /// The reason goes into the log, and not to the client.
     fn log_refused(&self, name: &str, why: &str) {
         let (client, why) = (shown(&self.request.client_id), shown(why));
-        let is_logged = {
-            let (now_secs, mut logged) = (self.parts.clock.wall_secs(), lock(&self.parts.logged));
-            let count = if logged.0 == now_secs { logged.1 + 1 } else { 1 };
-            *logged = (now_secs, count);
-            count <= REFUSALS_LOGGED_PER_SECOND_MAX
-        };
-        if is_logged {
+        let now_secs = self.parts.clock.wall_secs();
+        if lock(&self.parts.refusal_lines).allows(&client, name, &why, now_secs) {
             tracing::info!(client_id = &*client, provider = name, detail = &*why, "login refused");
         } else {
             tracing::debug!(client_id = &*client, provider = name, detail = &*why, "login refused");
@@ -785,9 +781,6 @@ fn by_certificate(
         Err(why) => Opinion::No(why),
     }
 }
-
-/// Refused log-ins that are logged with their reason in a second; others at level `debug`.
-const REFUSALS_LOGGED_PER_SECOND_MAX: u32 = 10;
 
 /// The year 9999: beyond what any arithmetic with times has to carry.
 const LATEST_SECS: u64 = 253_402_300_799;

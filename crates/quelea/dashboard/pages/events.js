@@ -9,6 +9,20 @@ import { clientHref } from "./clients.js";
 const EVENTS_MAX = 500;
 const RETRY_MS = 2000;
 
+// The newest come first. At the limit the type of which there are most loses its oldest ones: none
+// pushes out the others.
+export function fitting(events) {
+  const byType = new Map();
+  for (const { event } of events) byType.set(event, (byType.get(event) ?? 0) + 1);
+  const left = [...events];
+  while (left.length > EVENTS_MAX) {
+    const [type, count] = [...byType].reduce((most, it) => (it[1] > most[1] ? it : most));
+    byType.set(type, count - 1);
+    left.splice(left.findLastIndex(({ event }) => event === type), 1);
+  }
+  return left;
+}
+
 export function useStream(path, params, isOn) {
   const [view, setView] = useState({ events: [], lost: 0 });
   const key = path + JSON.stringify(params) + isOn;
@@ -21,11 +35,11 @@ export function useStream(path, params, isOn) {
       timer = null;
       const fresh = pending.reverse();
       pending = [];
-      setView((old) => ({ ...old, events: [...fresh, ...old.events].slice(0, EVENTS_MAX) }));
+      setView((old) => ({ ...old, events: fitting([...fresh, ...old.events]) }));
     };
     const onEvent = (event) => {
       pending.push(event);
-      if (pending.length > EVENTS_MAX) pending.shift();
+      if (pending.length > EVENTS_MAX) pending = fitting(pending.reverse()).reverse();
       timer ??= setTimeout(show, 100);
     };
     const read = async () => {

@@ -141,7 +141,7 @@ pub(super) fn kind_of(event: &Event) -> &'static EventKind {
 }
 
 /// Client id, user name and address, where it has them.
-fn client_of(event: &Event) -> (Option<&str>, Option<&str>, &str) {
+pub(super) fn client_of(event: &Event) -> (Option<&str>, Option<&str>, &str) {
     match event {
         Event::Connected { client_id, username, peer, .. }
         | Event::Disconnected { client_id, username, peer, .. }

@@ -1,16 +1,27 @@
-//! How many lines the log gets about clients: of each kind so many a second, and one about a client
-//! before admission. What is withheld is counted, and the count is logged.
+//! How many lines the log gets about clients. Somebody gets a line of a kind at once, and then the
+//! sum of a minute; all of a kind together so many a second. What is withheld is counted, and the
+//! count is logged.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// How often a client that is not admitted gets a line.
-const VISITOR_EVERY_MS: u64 = 1000;
+use tracing::Level;
 
-/// Clients before admission that are remembered. Above it only the pace of all clients applies.
-const VISITORS_MAX: usize = 10_000;
+use super::subject::Subject;
+
+/// What is repeated is summed up for so long.
+const SUM_EVERY_MS: u64 = 60_000;
+
+/// Subjects of one kind that are remembered. Above it only the pace of all applies.
+const SUBJECTS_MAX: usize = 4_096;
+
+/// Sums of one kind that are logged at a time. The others follow with the next look.
+const SUMS_MAX: usize = 20;
+
+/// A client may connect so often before it is summed up: a few times is no flood, and each has an
+/// end of its own.
+const CONNECTIONS_AT_ONCE: u32 = 10;
 
 /// What a line about a client says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,18 +57,8 @@ pub(crate) struct LinePace {
     /// 0: no limit.
     per_second_max: AtomicU32,
     rates: [LineRate; KINDS.len()],
-    visitors: Mutex<HashMap<Visitor, VisitorLines>>,
-}
-
-/// Whom a line is about: a client before admission has not proved its name yet.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Visitor {
-    pub(crate) about: About,
-    pub(crate) peer: Option<IpAddr>,
-    /// As it is shown in the log, or `-`.
-    pub(crate) client: Box<str>,
-    /// The clause or text that says what it did.
-    pub(crate) what: &'static str,
+    /// Of each kind apart: one cannot use up the places of another.
+    subjects: [Mutex<HashMap<Subject, Lines>>; KINDS.len()],
 }
 
 #[derive(Debug, Default)]
@@ -67,9 +68,11 @@ struct LineRate {
     withheld: AtomicU64,
 }
 
+/// Of a subject, in the present minute.
 #[derive(Debug)]
-struct VisitorLines {
-    at_ms: u64,
+struct Lines {
+    begun_ms: u64,
+    written: u32,
     withheld: u64,
 }
 
@@ -98,17 +101,19 @@ impl LinePace {
         is_allowed
     }
 
-    /// The same for a client before admission, about whom one line of a kind is written per second.
-    pub(crate) fn allows_visitor(&self, visitor: Visitor, now_ms: u64) -> bool {
-        let about = visitor.about;
+    /// The same for one that says what `count` others of this subject would.
+    pub(crate) fn allows_of(&self, subject: Subject, count: u64, now_ms: u64) -> bool {
+        let about = subject.about;
         if self.per_second_max.load(Ordering::Relaxed) > 0 {
-            let mut visitors = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(known) = visitors.get_mut(&visitor) {
-                known.withheld += 1;
-                return false;
-            }
-            if visitors.len() < VISITORS_MAX {
-                visitors.insert(visitor, VisitorLines { at_ms: now_ms, withheld: 0 });
+            let mut subjects = self.lock(about);
+            if let Some(known) = subjects.get_mut(&subject) {
+                if known.written >= about.lines_at_once() {
+                    known.withheld += count;
+                    return false;
+                }
+                known.written += 1;
+            } else if subjects.len() < SUBJECTS_MAX {
+                subjects.insert(subject, Lines { begun_ms: now_ms, written: 1, withheld: 0 });
             }
         }
         self.allows(about, now_ms)
@@ -116,30 +121,40 @@ impl LinePace {
 
     /// Tells how much was withheld. To be called about twice a second.
     pub(crate) fn log_withheld(&self, now_ms: u64) {
-        for (Visitor { about, peer, client, what }, count) in self.take_visitors(now_ms) {
-            let address = peer.map(|peer| peer.to_string());
-            let client_id = Some(&*client).filter(|id| *id != "-");
-            tracing::info!(client_id, address, detail = what, count, "repeated: {}", about.text());
+        for (subject, count) in self.take_sums(now_ms) {
+            log_sum(&subject, count);
         }
         for (about, count) in self.take_withheld() {
             tracing::info!(count, "suppressed similar lines: {}", about.text());
         }
     }
 
-    fn take_visitors(&self, now_ms: u64) -> Vec<(Visitor, u64)> {
+    fn take_sums(&self, now_ms: u64) -> Vec<(Subject, u64)> {
         let mut all = Vec::new();
-        self.visitors.lock().unwrap_or_else(PoisonError::into_inner).retain(|visitor, lines| {
-            if lines.at_ms + VISITOR_EVERY_MS > now_ms {
-                return true;
-            }
-            let count = std::mem::take(&mut lines.withheld);
-            lines.at_ms = now_ms;
-            if count > 0 && self.allows(visitor.about, now_ms) {
-                all.push((visitor.clone(), count));
-            }
-            count > 0
-        });
+        for (about, _) in KINDS {
+            let mut left = SUMS_MAX;
+            self.lock(about).retain(|subject, lines| {
+                if lines.begun_ms + SUM_EVERY_MS > now_ms {
+                    return true;
+                }
+                if lines.withheld > 0 && left == 0 {
+                    return true;
+                }
+                let count = std::mem::take(&mut lines.withheld);
+                // The sum is the line of the next minute: who goes on gets no other.
+                (lines.begun_ms, lines.written) = (now_ms, about.lines_at_once());
+                if count > 0 {
+                    left -= 1;
+                    all.push((subject.clone(), count));
+                }
+                count > 0
+            });
+        }
         all
+    }
+
+    fn lock(&self, about: About) -> std::sync::MutexGuard<'_, HashMap<Subject, Lines>> {
+        self.subjects[about as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take_withheld(&self) -> Vec<(About, u64)> {
@@ -150,8 +165,51 @@ impl LinePace {
 }
 
 impl About {
-    fn text(self) -> &'static str {
+    pub(super) fn text(self) -> &'static str {
         KINDS[self as usize].1
+    }
+
+    /// Lines about one subject in a minute, before the others are summed up.
+    const fn lines_at_once(self) -> u32 {
+        match self {
+            Self::Connected | Self::Disconnected => CONNECTIONS_AT_ONCE,
+            _ => 1,
+        }
+    }
+}
+
+/// The sum has the level of the lines that it stands for.
+fn log_sum(subject: &Subject, count: u64) {
+    let Subject { about, level, text, namespace, client, group, peer, what } = subject;
+    fn some(text: &str) -> Option<&str> {
+        Some(text).filter(|it| !it.is_empty())
+    }
+    let (namespace, client_id, group) = (some(namespace), some(client), some(group));
+    let address = peer.map(|peer| peer.to_string());
+    let action = some(what).filter(|_| *about == About::Denied);
+    let detail = some(what).filter(|_| address.is_some());
+    let reason = some(what).filter(|_| action.is_none() && detail.is_none());
+    macro_rules! sum {
+        ($write:ident) => {
+            tracing::$write!(
+                namespace,
+                client_id,
+                group,
+                address,
+                action,
+                reason,
+                detail,
+                count,
+                "repeated within a minute: {text}"
+            )
+        };
+    }
+    if *level == Level::ERROR {
+        sum!(error);
+    } else if *level == Level::WARN {
+        sum!(warn);
+    } else {
+        sum!(info);
     }
 }
 
@@ -177,37 +235,64 @@ mod tests {
         assert_eq!(pace.take_withheld(), [(About::Connected, 24), (About::Disconnected, 7)]);
         assert_eq!(pace.take_withheld(), []);
         let unlimited = LinePace::new(0);
-        assert!((0..1000).all(|_| unlimited.allows_visitor(visitor(1, "c"), 1)));
+        assert!((0..1000).all(|_| unlimited.allows_of(visitor(1, "c"), 1, 1)));
     }
 
-    fn visitor(peer: u32, client: &str) -> Visitor {
-        let peer = Some(IpAddr::from(peer.to_be_bytes()));
-        Visitor { about: About::Refused, peer, client: client.into(), what: "" }
+    fn visitor(peer: u32, client: &str) -> Subject {
+        Subject::of_visitor(About::Refused, Some(peer.to_be_bytes().into()), client, "")
+    }
+
+    fn of(about: About, client: &str) -> Subject {
+        Subject { about, client: client.into(), ..visitor(1, "") }
+    }
+
+    fn allowed(pace: &LinePace, subject: &Subject, now_ms: u64) -> usize {
+        (0..100).filter(|_| pace.allows_of(subject.clone(), 3, now_ms)).count()
     }
 
     #[test]
-    fn a_client_before_admission_gets_a_line_a_second_and_then_a_count() {
+    fn a_client_gets_a_line_at_once_and_then_the_sum_of_a_minute() {
         let pace = LinePace::new(100);
-        let allowed = |visitor: Visitor, now_ms| {
-            (0..10).filter(|_| pace.allows_visitor(visitor.clone(), now_ms)).count()
-        };
-        let (loud, late) = (visitor(1, "loud"), visitor(1, "late"));
-        assert_eq!((allowed(loud.clone(), 1_000), allowed(late.clone(), 1_500)), (1, 1));
-        assert_eq!(pace.take_visitors(1_999), []);
-        assert_eq!(pace.take_visitors(2_000), [(loud.clone(), 9)]);
+        let (loud, late) = (of(About::Lost, "loud"), of(About::Lost, "late"));
+        assert_eq!((allowed(&pace, &loud, 1_000), allowed(&pace, &late, 1_500)), (1, 1));
+        assert_eq!(allowed(&pace, &of(About::Denied, "loud"), 1_500), 1, "another kind");
+        assert_eq!(pace.take_sums(60_999), []);
+        assert_eq!(pace.take_sums(61_000), [(loud.clone(), 3 * 99)]);
         // Still known, as it may go on.
-        assert_eq!(allowed(loud.clone(), 2_500), 0);
-        assert_eq!(pace.take_visitors(3_000).len(), 2);
-        assert_eq!(pace.take_visitors(4_000), []);
-        assert_eq!(allowed(loud, 4_001), 1);
+        assert_eq!(allowed(&pace, &loud, 90_000), 0);
+        assert_eq!(pace.take_sums(121_000).len(), 3);
+        assert_eq!(pace.take_sums(181_000), []);
+        assert_eq!(allowed(&pace, &loud, 181_001), 1);
     }
 
     #[test]
-    fn clients_without_a_place_are_held_to_the_pace_of_all() {
+    fn a_few_connections_are_written_one_by_one() {
+        let pace = LinePace::new(0);
+        pace.set_per_second_max(1000);
+        let client = of(About::Connected, "c");
+        assert_eq!(allowed(&pace, &client, 1_000), CONNECTIONS_AT_ONCE as usize);
+        assert_eq!(pace.take_sums(61_000), [(client, 3 * 90)]);
+    }
+
+    #[test]
+    fn subjects_without_a_place_are_held_to_the_pace_of_all() {
         let pace = LinePace::new(1);
-        let many = 0..VISITORS_MAX as u32 + 100;
-        let allowed = many.filter(|number| pace.allows_visitor(visitor(*number, "c"), 1)).count();
+        let many = 0..SUBJECTS_MAX as u32 + 100;
+        let allowed = many.filter(|number| pace.allows_of(visitor(*number, "c"), 1, 1)).count();
         assert_eq!(allowed, 1);
-        assert_eq!(pace.visitors.lock().unwrap().len(), VISITORS_MAX);
+        assert_eq!(pace.lock(About::Refused).len(), SUBJECTS_MAX);
+        assert!(pace.allows_of(of(About::Lost, "c"), 1, 1), "another kind has places of its own");
+    }
+
+    #[test]
+    fn sums_of_many_are_spread_over_several_looks() {
+        let pace = LinePace::new(1000);
+        let count = 2 * SUMS_MAX + 1;
+        for number in 0..count {
+            allowed(&pace, &of(About::Lost, &number.to_string()), 0);
+        }
+        let sums = |now_ms| pace.take_sums(now_ms).len();
+        assert_eq!([sums(60_000), sums(60_400), sums(60_800)], [SUMS_MAX, SUMS_MAX, 1]);
+        assert_eq!(sums(61_200), 0);
     }
 }

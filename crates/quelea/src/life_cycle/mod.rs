@@ -10,6 +10,7 @@ pub(crate) mod line_pace;
 mod log;
 mod pace;
 mod readers;
+mod subject;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub(crate) use happened::{ClientRefused, Happened};
 use line_pace::LinePace;
 use pace::Pace;
 pub(crate) use readers::{Readers, Reading, Wanted};
+pub(crate) use subject::Subject;
 pub use table::{EVENT_KINDS, EventKind};
 pub(crate) use traces::{TraceReading, Traces};
 
@@ -112,7 +114,9 @@ impl LifeCycle {
         mut publish: impl FnMut(Message),
     ) {
         let kind = happened::kind_of(event);
-        let is_logged = kind.line.is_some() && kind.about.is_none_or(|it| lines.allows(it, now_ms));
+        let subject = Subject::of_event(event, kind, namespace);
+        let is_logged = kind.line.is_some()
+            && subject.is_none_or(|(it, count)| lines.allows_of(it, count, now_ms));
         if !is_logged && !kind.is_on_sys && self.is_unheard() {
             return;
         }

@@ -8,8 +8,8 @@ use net::{Read, Stream};
 
 use super::arrival::Stage;
 use super::{Acceptor, Deadlines};
-use crate::life_cycle::ClientRefused;
-use crate::life_cycle::line_pace::{About, Visitor};
+use crate::life_cycle::line_pace::About;
+use crate::life_cycle::{ClientRefused, Subject};
 use crate::run::limiter::TurnedAway;
 use crate::run::mailbox::Item;
 use base::shown;
@@ -113,8 +113,8 @@ impl Acceptor {
         client: &str,
         what: &'static str,
     ) -> bool {
-        let visitor = Visitor { about, peer, client: client.into(), what };
-        self.context.line_pace.allows_visitor(visitor, self.now_ms)
+        let visitor = Subject::of_visitor(about, peer, client, what);
+        self.context.line_pace.allows_of(visitor, 1, self.now_ms)
     }
 
     pub(super) fn drain(&mut self, key: usize, mut stream: Stream) {

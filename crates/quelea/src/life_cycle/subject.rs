@@ -1,0 +1,84 @@
+//! Whom a line of the log is about, and what it says: what is repeated is summed up by it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use broker::Event;
+use tracing::Level;
+
+use super::happened::client_of;
+use super::line_pace::About;
+use super::table::EventKind;
+use base::shown;
+use config::namespaces::DEFAULT;
+
+/// Lines with the same subject say the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Subject {
+    pub(crate) about: About,
+    pub(crate) level: Level,
+    pub(crate) text: &'static str,
+    /// Empty: the default one, or unknown.
+    pub(crate) namespace: Box<str>,
+    /// As it is shown in the log. Empty: unknown, or there is none.
+    pub(crate) client: Box<str>,
+    /// Of a shared subscription.
+    pub(crate) group: Box<str>,
+    /// Of a client before admission: it has not proved its name yet.
+    pub(crate) peer: Option<IpAddr>,
+    /// What tells lines of this text apart: a reason, an action, a clause.
+    pub(crate) what: Cow<'static, str>,
+}
+
+impl Subject {
+    /// A client that is not admitted.
+    pub(crate) fn of_visitor(
+        about: About,
+        peer: Option<IpAddr>,
+        client: &str,
+        what: &'static str,
+    ) -> Self {
+        let client = if client == "-" { "" } else { client };
+        Self {
+            about,
+            level: Level::INFO,
+            text: about.text(),
+            namespace: Box::default(),
+            client: client.into(),
+            group: Box::default(),
+            peer,
+            what: what.into(),
+        }
+    }
+
+    /// Of an event, with how often it has happened. None: its line is not limited.
+    pub(super) fn of_event(
+        event: &Event,
+        kind: &EventKind,
+        namespace: &str,
+    ) -> Option<(Self, u64)> {
+        let (about, (level, text)) = (kind.about?, kind.line?);
+        let (group, what, count): (&str, Cow<'static, str>, u64) = match event {
+            Event::Dropped { reason, count, .. } => ("", reason.word().into(), *count),
+            Event::GroupDropped { group, count } => (group, "shared_group".into(), *count),
+            Event::Denied { action, count, .. } => ("", (*action).into(), *count),
+            Event::Disconnected { ended, .. } => ("", ended.word(), 1),
+            Event::Refused { count, .. }
+            | Event::RetainedRefused { count, .. }
+            | Event::TooManySubscriptions { count, .. } => ("", "".into(), *count),
+            _ => ("", "".into(), 1),
+        };
+        let client = client_of(event).0.unwrap_or_default();
+        let subject = Self {
+            about,
+            level,
+            text,
+            namespace: if namespace == DEFAULT { "" } else { namespace }.into(),
+            client: shown(client).into(),
+            group: shown(group).into(),
+            peer: None,
+            what,
+        };
+        Some((subject, count))
+    }
+}
