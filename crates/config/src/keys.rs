@@ -235,6 +235,9 @@ settings! {
         /// The longest time of a shutdown. The broker disconnects its clients (0x8B for MQTT 5),
         /// sends what is queued for their sockets, and closes the logs.
         shutdown_grace_secs: u32 = secs(0, 3_600), "10";
+        /// How often the broker looks for changes of the files that SIGHUP reloads. A changed one
+        /// is reloaded when it has stayed the same for this long. `off`: by SIGHUP only.
+        watch_files_secs: u32 = secs(1, 3_600).or("off", 0), "5";
     }
 }
 

@@ -65,7 +65,7 @@ Alert on the metrics below. [Monitoring](monitoring.md) has these alerts and das
   [A disk failed](operations.md#a-disk-that-fails). Messages that must be stored are refused. |
 | `quelea_log_full` | [A log has no space](operations.md#a-full-disk). |
 | `quelea_certificate_expiry_timestamp_seconds - time() < 14 * 86400` | \
-  A certificate expires within two weeks. Replace it, and send SIGHUP. |
+  A certificate expires within two weeks. Replace the file. |
 | `quelea_connections_turned_away_total` | Refused CONNECTs and failed handshakes, by listener. |
 | `quelea_connects_refused_total` | \
   Refused CONNECTs by reason code: wrong passwords (0x87), limits (0x89). |

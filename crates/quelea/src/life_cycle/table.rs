@@ -217,9 +217,9 @@ kinds! {
     )
     .logged(Level::WARN, "bridge cannot connect");
     CERTIFICATE_EXPIRING = EventKind::new("certificate.expiring", CERTIFICATE, CERTIFICATE_WHEN)
-        .logged(Level::WARN, "TLS certificate expires soon: replace the file and send SIGHUP");
+        .logged(Level::WARN, "TLS certificate expires soon: replace the file");
     CERTIFICATE_EXPIRED = EventKind::new("certificate.expiring", CERTIFICATE, "")
-        .logged(Level::ERROR, "TLS certificate expired: replace the file and send SIGHUP");
+        .logged(Level::ERROR, "TLS certificate expired: replace the file");
     LOG_UNREADABLE = EventKind::new(
         "log.unreadable",
         "shard, detail, count",

@@ -11,6 +11,7 @@ mod certificates;
 mod clock;
 pub(crate) mod control;
 
+mod file_watch;
 mod identity;
 mod journals;
 mod keeper;
@@ -77,6 +78,7 @@ pub(crate) use bridges::{BridgeFigures, BridgeState};
 use acceptor::{Acceptor, AcceptorContext, AcceptorMailbox};
 use bridges::Bridges;
 use control::Control;
+use file_watch::FileWatch;
 use keeper::Keeper;
 use mailbox::Item;
 use node::{Active, Joined};
@@ -156,6 +158,8 @@ fn start(
     journals: Option<Vec<TakenJournal>>,
     (clock, service): (Clock, &ServiceManager),
 ) -> anyhow::Result<Started> {
+    // Ahead of the reading: what changes from now on is found as a change.
+    let files = Arc::new(FileWatch::new(&loaded.config));
     let rules = rules::load(&loaded.config)?;
     let opened = open_store(&loaded.config, node)?;
     let store = opened.as_ref();
@@ -189,7 +193,7 @@ fn start(
         None => store.map(|store| open_broker_control(store, &workers, &mut unwritten)),
     };
     let running = Running { parts, rules, http };
-    let upkeep = Upkeep { clock_watch, unwritten };
+    let upkeep = Upkeep { clock_watch, unwritten, files };
     Ok(Started { _store: opened, running, workers, upkeep, control, exporter })
 }
 
@@ -351,7 +355,7 @@ impl Running {
         let checker = parts.self_checks.start(config, &parts.shared, &listeners.urls, &counts);
         let checker = checker.context("cannot start a thread")?;
         let tls = [listeners.tls, self.http.tls.clone()].concat();
-        let watch = self.watch(workers, &acceptors, &tls, reread)?;
+        let watch = self.watch(workers, &acceptors, &tls, reread, upkeep.files.clone())?;
         watch.until_stopped(signals, upkeep);
         if let Some(checker) = &checker {
             checker.stop();
@@ -371,6 +375,7 @@ impl Running {
         acceptors: &Acceptors,
         tls: &'a [(String, Arc<TlsContext>)],
         reread: &'a Reread<'a>,
+        files: Arc<FileWatch>,
     ) -> anyhow::Result<watch::Watch<'a>> {
         let parts = &self.parts;
         let (namespaces, mailboxes) = (&parts.namespaces, &workers.mailboxes);
@@ -394,6 +399,7 @@ impl Running {
                 rules: self.rules.clone(),
             }),
             reloads: &parts.reloads,
+            files,
             line_pace: &workers.line_pace,
             life_cycle: &parts.life_cycle,
             history: &parts.history,

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use anyhow::Context as _;
 use broker::ConnectRequest;
 use broker::admission::{self, Refusal};
 use codec::{Reason, Version};
 use net::TlsContext;
 
+use super::file_watch::FileWatch;
 use super::parts::{Ground, Parts};
 use super::servers::HttpServers;
 use super::service::ServiceManager;
@@ -82,6 +84,7 @@ pub(super) fn wait(
     stops.set(move || drop(turn.send(Turn::Stop)));
     let turn = clustered.turn.clone();
     stops.set_reload(move || drop(turn.send(Turn::Reload)));
+    let watched = Arc::new(FileWatch::of_standby(&loaded.config));
     let parts = parts_of(loaded, clustered, service, clock)?;
     let config = parts.config();
     let http = parts.start_http(&Shards::new(&parts.shared))?;
@@ -96,9 +99,19 @@ pub(super) fn wait(
         tracing::info!(url, "listening as a standby");
     }
     service.ready(parts.describe());
+    let turn = clustered.turn.clone();
+    let reload = move || drop(turn.send(Turn::Reload));
+    let files = watched.start(parts.rule_files.clone(), {
+        let watched = watched.clone();
+        move || {
+            watched.take_changed();
+            reload();
+        }
+    });
+    let files = files.context("cannot start a thread")?;
     let turn = loop {
         match clustered.turns.recv() {
-            Ok(Turn::Reload) => service.reload(|| reload(&http, &listeners.tls)),
+            Ok(Turn::Reload) => service.reload(|| reload_own(&http, &listeners.tls)),
             turn => break turn,
         }
     };
@@ -107,6 +120,7 @@ pub(super) fn wait(
         service.stopping(Duration::ZERO);
         tracing::info!("stopping");
     }
+    drop(files);
     is_stopping.store(true, Ordering::Release);
     acceptors.stop();
     drop(http);
@@ -118,7 +132,7 @@ pub(super) fn wait(
 }
 
 /// What a standby uses itself. All else is read when it becomes active.
-fn reload(http: &HttpServers, tls: &[(String, Arc<TlsContext>)]) {
+fn reload_own(http: &HttpServers, tls: &[(String, Arc<TlsContext>)]) {
     if let Some(Err(error)) = http.api_authenticator.as_ref().map(|own| own.reload()) {
         tracing::error!(%error, "users of the API not reloaded; the old ones stay in force");
     }

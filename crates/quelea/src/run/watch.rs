@@ -14,13 +14,14 @@ use signal_hook::iterator::Signals;
 use super::Reread;
 use super::certificates::Certificates;
 use super::clock::ClockWatch;
+use super::file_watch::{FileWatch, Part};
 use super::journals::{FIGURES, JournalBoard};
 use super::keeper::Keeper;
 use super::limiter::ConnectionLimiter;
 use super::live::LiveSettings;
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
-use super::reloads::{REGISTRIES, Reloaded, Reloads};
+use super::reloads::{Reloaded, Reloads};
 use super::service::ServiceManager;
 use super::unwritten::Unwritten;
 use super::worker::Order;
@@ -80,7 +81,7 @@ pub(super) struct Watch<'a> {
     pub(super) certificates: &'a Arc<Certificates>,
     pub(super) authenticator: &'a Arc<Authenticator>,
     pub(super) namespaces: &'a Arc<Namespaces>,
-    pub(super) rule_files: &'a RuleFiles,
+    pub(super) rule_files: &'a Arc<RuleFiles>,
     pub(super) line_pace: &'a Arc<LinePace>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
     pub(super) history: &'a Arc<History>,
@@ -93,6 +94,7 @@ pub(super) struct Watch<'a> {
     pub(super) clock: Clock,
     pub(super) in_force: Mutex<InForce>,
     pub(super) reloads: &'a Reloads,
+    pub(super) files: Arc<FileWatch>,
     /// Has all threads give back what is free of their memory.
     pub(super) purge: Arc<dyn Fn() + Send + Sync>,
 }
@@ -101,6 +103,7 @@ pub(super) struct Watch<'a> {
 pub(super) struct Upkeep {
     pub(super) clock_watch: ClockWatch,
     pub(super) unwritten: Unwritten,
+    pub(super) files: Arc<FileWatch>,
 }
 
 impl Upkeep {
@@ -122,9 +125,17 @@ impl Watch<'_> {
         self.note_certificates();
         let is_over = Arc::new(AtomicBool::new(false));
         let ticker = Ticker::start(self, upkeep, is_over.clone());
+        let files = self.files.start(self.rule_files.clone(), || {
+            // Without it the files are reloaded with the next signal.
+            let _ = signal_hook::low_level::raise(SIGUSR2);
+        });
+        if let Err(error) = &files {
+            tracing::error!(%error, "changed files are not reloaded by themselves: send SIGHUP");
+        }
         for signal in signals.forever() {
             match signal {
                 SIGHUP => {
+                    self.files.note_reload();
                     let waiting = self.reloads.begin();
                     let reloaded = self.service.reload(|| self.reload());
                     for answer in waiting {
@@ -132,6 +143,7 @@ impl Watch<'_> {
                         let _ = answer.send(reloaded.clone());
                     }
                 }
+                SIGUSR2 if self.reload_changed() => {}
                 // By default they end a process; scripts made for mosquitto send them.
                 SIGUSR1 | SIGUSR2 => {
                     let signal = if signal == SIGUSR1 { "SIGUSR1" } else { "SIGUSR2" };
@@ -145,6 +157,7 @@ impl Watch<'_> {
             Some(member) => super::node::end_at_last(member.clone(), grace),
             None => end_in_time(grace),
         }
+        drop(files);
         is_over.store(true, Ordering::Release);
         ticker.stop();
     }
@@ -158,50 +171,93 @@ impl Watch<'_> {
         if let Err(error) = reopened {
             tracing::error!(%error, "the log file was not reopened; the old one stays in use");
         }
-        let passwords = self.authenticator.reload(&self.config.auth);
-        reloaded.note("passwords and keys", &passwords);
-        match passwords {
-            Ok(()) => tracing::info!("passwords and keys reloaded"),
-            Err(error) => {
-                tracing::error!(%error, "passwords and keys not reloaded; the old ones stay in \
-                force")
-            }
+        for part in [Part::Passwords, Part::Registries, Part::Bans, Part::ApiUsers] {
+            self.reload_noted(&part, &mut reloaded);
         }
-        self.reload_registries(&mut reloaded);
-        let bans = self.limiter.bans.reload();
-        reloaded.note("bans", &bans);
-        match bans {
-            Ok(None) => {}
-            Ok(Some(listed)) => {
-                for mailbox in self.mailboxes.iter() {
-                    mailbox.put(Item::Order(Order::Bans { listed: listed.clone(), ends: true }));
-                }
-                tracing::info!(bans = listed.file.len(), "bans reloaded");
-            }
-            Err(error) => {
-                tracing::error!(error, "bans not reloaded; the old ones stay in force");
-            }
-        }
-        self.reload_api_users(&mut reloaded);
         let read = (self.reread)();
         if let Ok(fresh) = &read {
             log_needs_restart(&config::changes::of_restart(self.settings, &fresh.settings));
         }
         self.reload_settings(&read, &mut reloaded);
         self.reload_namespaces(read.map(|fresh| fresh.config.namespaces), &mut reloaded);
-        for (listener, tls) in self.tls {
-            let certificates = tls.reload();
-            reloaded.note(&format!("certificates of {listener}"), &certificates);
-            match certificates {
-                Ok(()) => tracing::info!(listener, "certificates reloaded"),
-                Err(error) => {
-                    tracing::error!(listener, %error, "certificates not reloaded; the old ones \
-                    stay in force");
-                }
-            }
+        for (listener, _) in self.tls {
+            self.reload_noted(&Part::Tls(listener.clone()), &mut reloaded);
         }
         self.note_certificates();
         reloaded
+    }
+
+    fn reload_noted(&self, part: &Part, reloaded: &mut Reloaded) {
+        if *part == Part::Registries && !self.authenticator.has_registry() {
+            return;
+        }
+        let done = self.reload_part(part);
+        reloaded.note(&part.name(), &done);
+        if let Err(error) = done {
+            let (error, listener) = (format!("{error:#}"), part.listener());
+            let what = part.what();
+            tracing::error!(listener, error, "{what} not reloaded; the old ones stay in force");
+        }
+    }
+
+    /// Reloads what the files of have changed. False: nothing has.
+    fn reload_changed(&self) -> bool {
+        let changed = self.files.take_changed();
+        for part in &changed {
+            let done = self.reload_part(part);
+            let is_news = self.files.note_outcome(part, done.is_err());
+            if let Err(error) = done
+                && is_news
+            {
+                let (error, listener) = (format!("{error:#}"), part.listener());
+                let what = part.what();
+                tracing::warn!(
+                    listener,
+                    error,
+                    "{what} have changed and cannot be used; the old ones stay in force, retrying"
+                );
+            }
+        }
+        if changed.iter().any(|part| matches!(part, Part::Tls(_))) {
+            self.note_certificates();
+        }
+        !changed.is_empty()
+    }
+
+    /// Reads the files of a part again: all of it, or nothing.
+    fn reload_part(&self, part: &Part) -> anyhow::Result<()> {
+        match part {
+            Part::Passwords => {
+                self.authenticator.reload(&self.config.auth)?;
+                tracing::info!("passwords and keys reloaded");
+            }
+            Part::Registries => self.reload_registries()?,
+            Part::Bans => {
+                let listed = self.limiter.bans.reload().map_err(anyhow::Error::msg)?;
+                let Some(listed) = listed else { return Ok(()) };
+                for mailbox in self.mailboxes.iter() {
+                    mailbox.put(Item::Order(Order::Bans { listed: listed.clone(), ends: true }));
+                }
+                tracing::info!(bans = listed.file.len(), "bans reloaded");
+            }
+            Part::ApiUsers => {
+                let users = self.api_authenticator.map_or(Ok(false), ApiAuthenticator::reload);
+                if users? {
+                    tracing::info!("users of the API reloaded");
+                }
+            }
+            Part::Rules => {
+                let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+                self.take(in_force.namespaces.clone(), &mut in_force)?;
+            }
+            Part::Tls(listener) => {
+                for (_, tls) in self.tls.iter().filter(|(name, _)| name == listener) {
+                    tls.reload()?;
+                    tracing::info!(listener, "certificates reloaded");
+                }
+            }
+        }
+        Ok(())
     }
 
     fn reload_settings(&self, read: &Result<Loaded, ConfigError>, reloaded: &mut Reloaded) {
@@ -223,23 +279,16 @@ impl Watch<'_> {
 
     /// Connections that rely on what is not registered any more end. Those that are on their way
     /// to a worker come there after this, or are refused there.
-    fn reload_registries(&self, reloaded: &mut Reloaded) {
-        if !self.authenticator.has_registry() {
-            return;
-        }
+    fn reload_registries(&self) -> anyhow::Result<()> {
         let (revoked, read) = self.authenticator.reload_registries();
-        reloaded.note(REGISTRIES, &read);
-        match read {
-            Ok(()) => tracing::info!(revoked, "registries reloaded"),
-            Err(error) => {
-                tracing::error!(%error, "registry not reloaded; the old one stays in force");
-            }
-        }
         if revoked > 0 {
             for mailbox in self.mailboxes.iter() {
                 mailbox.put(Item::Order(Order::Revoked));
             }
         }
+        read?;
+        tracing::info!(revoked, "registries reloaded");
+        Ok(())
     }
 
     /// Takes namespaces as the configuration has them now, and the rules in all of them. Where
@@ -294,18 +343,6 @@ impl Watch<'_> {
         *in_force = InForce { namespaces, rules };
         self.keeper.look();
         Ok(())
-    }
-
-    fn reload_api_users(&self, reloaded: &mut Reloaded) {
-        let users = self.api_authenticator.map_or(Ok(false), ApiAuthenticator::reload);
-        reloaded.note("users of the API", &users);
-        match users {
-            Ok(false) => {}
-            Ok(true) => tracing::info!("users of the API reloaded"),
-            Err(error) => {
-                tracing::error!(%error, "users of the API not reloaded; the old ones stay in force");
-            }
-        }
     }
 
     fn note_certificates(&self) {
