@@ -32,11 +32,13 @@ def offline_subscriber(broker, topic, qos=1):
     return options
 
 
-def published(peer, topic, count):
+def published(peer, topic, count, first=0, lifetimes=()):
     """Publishes 0, 1, 2, ... at QoS 1 and returns the reasons."""
     reasons = []
-    for number in range(count):
-        peer.send(publish(topic, str(number), qos=1, packet_id=number + 1))
+    for number in range(first, first + count):
+        secs = lifetimes[number] if lifetimes else None
+        properties = b"\x02" + secs.to_bytes(4) if secs else b""
+        peer.send(publish(topic, str(number), qos=1, packet_id=number + 1, properties=properties))
         body = peer.expect(PUBACK)
         reasons.append(body[2] if len(body) > 2 else 0)
     return reasons
@@ -107,6 +109,22 @@ def expect_queue(broker, options, expected):
         peer.accepted(**options)
         assert [peer.message()[1].decode() for _ in expected] == expected
         peer.ping()
+
+
+@pytest.mark.parametrize("level", ["memory", "fsync"])
+@pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest", "reject"])
+def test_mqtt_3_3_2_5_expired_messages_leave_their_room_in_a_full_queue(start, overflow, level):
+    """Two of five live on; nothing happens while the others expire."""
+    limits = f'[limits]\nqueued_messages_max = 5\nqueue_overflow = "{overflow}"\n'
+    broker = start(PLAIN + limits + f'[durability]\nlevel = "{level}"\n')
+    options = offline_subscriber(broker, "a")
+    with Peer(broker.port()) as peer:
+        assert published(peer.accepted(), "a", 5, lifetimes=[None, 1, 1, 60, 1]) == [0] * 5
+        time.sleep(1.1)
+        assert published(peer, "a", 3, first=10) == [0] * 3
+    expect_queue(broker, options, ["0", "3", "10", "11", "12"])
+    dropped = [count for name, count in broker.metrics().items() if "queue_full" in name]
+    assert sum(dropped) == 0
 
 
 def test_queue_disconnects_the_subscriber(start):

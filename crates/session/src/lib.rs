@@ -31,6 +31,7 @@ mod outbox;
 mod outgoing;
 mod read_pauses;
 mod session;
+mod waiting;
 mod will;
 
 pub use account::{Account, Group, GroupJournals, MemoryKind, Pots};
@@ -45,4 +46,5 @@ pub use outbox::{Control, Controls, Outbox, SPLICE_BYTES_MIN};
 pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing, Sent, Terms, UNLOGGED};
 pub use read_pauses::{PauseReason, ReadPauses};
 pub use session::{Dropped, Inbound, Offered, Overflow, QueueLimits, Session};
+pub use waiting::{Amount, Expires, ExpiringQueue, Lifetimes};
 pub use will::Will;

@@ -265,6 +265,16 @@ impl Message {
     }
 }
 
+impl crate::Expires for Message {
+    fn expires_at_ms(&self) -> u64 {
+        self.expires_at_ms()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.heap_bytes() as u64
+    }
+}
+
 impl Large {
     /// Out of line: small messages are the many.
     #[cold]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use codec::{AckKind, QoS};
 
-use crate::{Account, Dropped, Link, MemoryKind, Message, NEVER};
+use crate::{Account, Amount, Dropped, Expires, ExpiringQueue, Link, MemoryKind, Message, NEVER};
 
 /// Subscription identifiers of the subscriptions that matched (MQTT-3.3.4-3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,10 +82,16 @@ impl Delivery {
     /// Its entry in a queue, which is most of what a small message takes: its owner is charged for
     /// it.
     const ENTRY_BYTES: u64 = size_of::<Self>() as u64;
+}
 
-    /// What it counts for in a queue: the message, though others may share it, and identifiers,
-    /// which can be thousands beside a few bytes of payload.
-    pub(crate) fn bytes(&self) -> u64 {
+impl Expires for Delivery {
+    fn expires_at_ms(&self) -> u64 {
+        self.message.expires_at_ms()
+    }
+
+    /// The message, though others may share it, and identifiers, which can be thousands beside a
+    /// few bytes of payload.
+    fn bytes(&self) -> u64 {
         let identifiers = match &self.terms.identifiers {
             Identifiers::Many(many) => size_of_val::<[u32]>(many),
             Identifiers::None | Identifiers::One(_) => 0,
@@ -158,27 +164,9 @@ pub struct Outgoing {
     /// The session had a connection before the present one. Here it costs no memory.
     pub(crate) is_resumed: bool,
     /// Absent while nothing waits, as in most sessions.
-    waiting: Option<Box<PendingDeliveries>>,
+    waiting: Option<Box<ExpiringQueue<Delivery>>>,
     /// Pays for what waits.
     account: Option<Arc<Account>>,
-}
-
-/// How long a queue is not looked through again for what has expired in it.
-const EXPIRY_LOOK_MS: u64 = 1000;
-
-/// Deliveries that wait for a place in the window.
-#[derive(Debug)]
-struct PendingDeliveries {
-    queue: VecDeque<Delivery>,
-    bytes: u64,
-    /// When it is worth while to look for what has expired.
-    look_ms: u64,
-}
-
-impl Default for PendingDeliveries {
-    fn default() -> Self {
-        Self { queue: VecDeque::new(), bytes: 0, look_ms: NEVER }
-    }
 }
 
 /// Packet ids run from 1 to this (MQTT-2.2.1-3).
@@ -208,11 +196,15 @@ impl Outgoing {
     }
 
     pub fn queued(&self) -> usize {
-        self.waiting.as_ref().map_or(0, |waiting| waiting.queue.len())
+        self.live().messages as usize
     }
 
     pub fn queued_bytes(&self) -> u64 {
-        self.waiting.as_ref().map_or(0, |waiting| waiting.bytes)
+        self.live().bytes
+    }
+
+    fn live(&self) -> Amount {
+        self.waiting.as_ref().map_or_else(Amount::default, |waiting| waiting.live())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -496,15 +488,11 @@ impl Outgoing {
     }
 
     /// Puts a delivery at the end of the queue. The caller has checked the limits.
-    pub fn enqueue(&mut self, delivery: Delivery) {
-        let bytes = delivery.bytes();
+    pub fn enqueue(&mut self, delivery: Delivery, now_ms: u64) {
         if let Some(account) = &self.account {
-            account.add(MemoryKind::Queued, bytes + Delivery::ENTRY_BYTES);
+            account.add(MemoryKind::Queued, delivery.bytes() + Delivery::ENTRY_BYTES);
         }
-        let waiting = self.waiting.get_or_insert_default();
-        waiting.bytes += bytes;
-        waiting.look_ms = waiting.look_ms.min(delivery.message.expires_at_ms());
-        waiting.queue.push_back(delivery);
+        self.waiting.get_or_insert_default().push(delivery, now_ms);
     }
 
     /// Charges another account for what is queued from now on.
@@ -536,56 +524,49 @@ impl Outgoing {
 
     /// Is the oldest waiting delivery one whose packet id has to be in the journal first?
     pub fn waits_for_journal(&self) -> bool {
-        let oldest = self.waiting.as_ref().and_then(|waiting| waiting.queue.front());
+        let oldest = self.waiting.as_ref().and_then(|waiting| waiting.front());
         oldest.is_some_and(|delivery| delivery.terms.serial == UNLOGGED)
     }
 
-    /// Takes out of the queue what has expired: a copy that is deleted takes no room
-    /// (MQTT-3.3.2-5). Looks through it once a second at most. Returns how many they were.
+    /// Has something in the queue expired that still counts there?
     #[inline]
-    pub fn drop_expired(&mut self, now_ms: u64) -> u32 {
-        if self.may_have_expired(now_ms) { self.look_for_expired(now_ms) } else { 0 }
+    pub fn has_expired(&self, now_ms: u64) -> bool {
+        self.waiting.is_some() && self.next_expiry_ms() <= now_ms
     }
 
-    /// Is it time to look for what has expired?
-    #[inline]
-    pub fn may_have_expired(&self, now_ms: u64) -> bool {
-        self.waiting.as_ref().is_some_and(|waiting| waiting.look_ms <= now_ms)
+    /// When something in the queue has expired; [`NEVER`]: nothing does.
+    pub fn next_expiry_ms(&self) -> u64 {
+        self.waiting.as_ref().map_or(NEVER, |waiting| waiting.next_expiry_ms())
     }
 
-    #[cold]
-    fn look_for_expired(&mut self, now_ms: u64) -> u32 {
-        let Some(waiting) = &mut self.waiting else { return 0 };
-        let (mut dropped, mut bytes, mut next_ms) = (0, 0, NEVER);
-        waiting.queue.retain(|delivery| {
-            let is_expired = delivery.message.is_expired(now_ms);
-            if is_expired {
-                dropped += 1;
-                bytes += delivery.bytes();
-            } else {
-                next_ms = next_ms.min(delivery.message.expires_at_ms());
-            }
-            !is_expired
-        });
-        waiting.bytes -= bytes;
-        waiting.look_ms = next_ms.max(now_ms + EXPIRY_LOOK_MS);
+    /// What has expired in the queue takes no room any more (MQTT-3.3.2-5). Returns how many they
+    /// were, and how many of the queue were looked at.
+    pub fn drop_expired(&mut self, now_ms: u64) -> (u32, usize) {
+        let Some(waiting) = &mut self.waiting else { return (0, 0) };
+        let (expired, looked_at) = waiting.expire(now_ms, drop);
+        // The oldest is asked whether it has to wait for the journal.
+        waiting.clear_front();
+        self.uncharge(expired);
+        (expired.messages, looked_at)
+    }
+
+    /// So much waits no more.
+    fn uncharge(&self, gone: Amount) {
         if let Some(account) = &self.account {
-            account.sub(MemoryKind::Queued, bytes + u64::from(dropped) * Delivery::ENTRY_BYTES);
+            let entries = u64::from(gone.messages) * Delivery::ENTRY_BYTES;
+            account.sub(MemoryKind::Queued, gone.bytes + entries);
         }
-        dropped
     }
 
     /// Takes the oldest waiting delivery.
     pub fn dequeue(&mut self) -> Option<Delivery> {
         let waiting = self.waiting.as_mut()?;
-        let delivery = waiting.queue.pop_front()?;
-        waiting.bytes -= delivery.bytes();
-        if let Some(account) = &self.account {
-            account.sub(MemoryKind::Queued, delivery.bytes() + Delivery::ENTRY_BYTES);
-        }
-        if waiting.queue.is_empty() && waiting.queue.capacity() > IDLE_CAPACITY_MAX {
+        let (delivery, _) = waiting.pop_front()?;
+        waiting.clear_front();
+        if waiting.is_empty() && waiting.capacity() > IDLE_CAPACITY_MAX {
             self.waiting = None;
         }
+        self.uncharge(Amount::one(delivery.bytes()));
         Some(delivery)
     }
 
@@ -594,14 +575,17 @@ impl Outgoing {
     pub fn discard(&mut self, count: usize) -> usize {
         let mut freed = count.min(self.in_flight.len());
         drop(self.in_flight.drain(..freed));
-        if let Some(waiting) = &mut self.waiting {
-            let more = (count - freed).min(waiting.queue.len());
-            drop(waiting.queue.drain(..more));
-            if let Some(account) = &self.account {
-                account.sub(MemoryKind::Queued, more as u64 * Delivery::ENTRY_BYTES);
+        let Some(waiting) = &mut self.waiting else { return freed };
+        let mut gone = Amount::default();
+        while freed < count
+            && let Some((delivery, is_live)) = waiting.pop_front()
+        {
+            freed += 1;
+            if is_live {
+                gone.add(Amount::one(delivery.bytes()));
             }
-            freed += more;
         }
+        self.uncharge(gone);
         freed
     }
 
@@ -621,18 +605,17 @@ impl Outgoing {
             }
         }
         self.drop_finished();
-        let bytes = self.charged_bytes();
-        let waiting = self.waiting.take();
-        if let Some(account) = &self.account {
-            account.sub(MemoryKind::Queued, bytes);
-        }
-        for delivery in waiting.map(|waiting| waiting.queue).unwrap_or_default() {
-            if delivery.terms.group == 0 {
-                self.enqueue(delivery);
-            } else {
+        let Some(waiting) = &mut self.waiting else { return taken };
+        let mut gone = Amount::default();
+        let is_shared = |delivery: &Delivery| delivery.terms.group != 0;
+        waiting.take_if(is_shared, |delivery, is_live| {
+            if is_live {
+                gone.add(Amount::one(delivery.bytes()));
                 taken.push(delivery);
             }
-        }
+        });
+        waiting.clear_front();
+        self.uncharge(gone);
         taken
     }
 
@@ -672,9 +655,9 @@ impl Outgoing {
     pub fn heap_bytes(&self) -> usize {
         self.in_flight.capacity() * size_of::<InFlight>()
             + self.waiting.as_ref().map_or(0, |waiting| {
-                size_of::<PendingDeliveries>()
-                    + waiting.queue.capacity() * size_of::<Delivery>()
-                    + waiting.bytes as usize
+                size_of::<ExpiringQueue<Delivery>>()
+                    + waiting.capacity() * size_of::<Delivery>()
+                    + waiting.bytes() as usize
             })
     }
 }

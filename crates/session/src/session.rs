@@ -3,8 +3,8 @@
 use codec::{Ack, AckKind, Property, Publish, QoS, Reason, Violation};
 
 use crate::{
-    Acked, Awaited, Delivery, Incoming, Link, LinkSettings, Message, NEVER, Origin, Outgoing,
-    Publishing, Rates, Respondent, Sent, Template, Terms,
+    Acked, Awaited, Delivery, Expires, Incoming, Link, LinkSettings, Message, NEVER, Origin,
+    Outgoing, Publishing, Rates, Respondent, Sent, Template, Terms,
 };
 
 /// What happens to a delivery when the queue of its session is full.
@@ -338,7 +338,7 @@ impl Session {
         } else if self.has_window() {
             return self.send(Delivery { message: message.clone(), terms }, template, now_ms);
         }
-        self.offer_to_queue(Delivery { message: message.clone(), terms }, limits)
+        self.offer_to_queue(Delivery { message: message.clone(), terms }, limits, now_ms)
     }
 
     /// Offers a delivery that nobody sends at a pace of their own, such as a retained message:
@@ -354,26 +354,32 @@ impl Session {
             self.outgoing.queued() == 0 && self.link.as_deref().is_some_and(Link::has_room);
         let waits = self.link.is_some() && !is_open && !message.is_expired(now_ms);
         if terms.qos == QoS::AtMostOnce && waits {
-            return self.offer_to_queue(Delivery { message: message.clone(), terms }, limits);
+            let delivery = Delivery { message: message.clone(), terms };
+            return self.offer_to_queue(delivery, limits, now_ms);
         }
         self.offer(message, terms, limits, None, now_ms)
     }
 
-    fn offer_to_queue(&mut self, delivery: Delivery, limits: &QueueLimits) -> Offered {
+    fn offer_to_queue(&mut self, delivery: Delivery, limits: &QueueLimits, now_ms: u64) -> Offered {
         if !self.is_queue_full(delivery.bytes(), limits) {
-            self.outgoing.enqueue(delivery);
+            self.outgoing.enqueue(delivery, now_ms);
             return Offered::Queued;
         }
         self.outgoing.count_refusal(delivery.bytes());
         match limits.overflow {
-            Overflow::DropOldest => self.enqueue_for_oldest(delivery, limits),
+            Overflow::DropOldest => self.enqueue_for_oldest(delivery, limits, now_ms),
             Overflow::DropNewest => Offered::Dropped(Dropped::QueueFull),
             Overflow::Reject => Offered::Refused,
             Overflow::Disconnect => Offered::Disconnect,
         }
     }
 
-    fn enqueue_for_oldest(&mut self, delivery: Delivery, limits: &QueueLimits) -> Offered {
+    fn enqueue_for_oldest(
+        &mut self,
+        delivery: Delivery,
+        limits: &QueueLimits,
+        now_ms: u64,
+    ) -> Offered {
         let bytes = delivery.bytes();
         let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
         // Where others hold what its account lacks, a session takes as much as it gives up.
@@ -389,7 +395,7 @@ impl Session {
             dropped += 1;
             freed += oldest.bytes();
         }
-        self.outgoing.enqueue(delivery);
+        self.outgoing.enqueue(delivery, now_ms);
         Offered::QueuedForOldest(dropped)
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use session::{Message, Outgoing};
+use session::{ExpiringQueue, Message, Outgoing};
 
 use crate::Quota;
 use crate::clients::Sessions;
@@ -36,14 +36,14 @@ pub(crate) struct Cleanup {
     /// Slots, and what leaves the index of them.
     subscriptions: VecDeque<(u32, Leaving)>,
     queues: Vec<Outgoing>,
-    parked: Vec<VecDeque<Message>>,
+    parked: Vec<ExpiringQueue<Message>>,
 }
 
 impl Cleanup {
     /// Frees as many messages as one turn may.
     fn free_messages(&mut self) {
         let queued: usize = self.queues.iter().map(count).sum();
-        let parked: usize = self.parked.iter().map(VecDeque::len).sum();
+        let parked: usize = self.parked.iter().map(ExpiringQueue::len).sum();
         let mut left = MESSAGES_PER_TURN.max((queued + parked) / PART_PER_TURN);
         while left > 0 {
             if let Some(queue) = self.queues.last_mut() {
@@ -53,9 +53,9 @@ impl Cleanup {
                 }
                 left -= freed;
             } else if let Some(parked) = self.parked.last_mut() {
-                let count = left.min(parked.len());
-                drop(parked.drain(..count));
-                left -= count;
+                while left > 0 && parked.pop_front().is_some() {
+                    left -= 1;
+                }
                 if parked.is_empty() {
                     self.parked.pop();
                 }
@@ -115,7 +115,7 @@ impl Sessions {
     }
 
     /// Messages of a shared group that is gone.
-    pub(crate) fn discard_parked(&mut self, parked: VecDeque<Message>) {
+    pub(crate) fn discard_parked(&mut self, parked: ExpiringQueue<Message>) {
         if parked.len() > MESSAGES_AT_ONCE {
             self.cleanup.parked.push(parked);
         }

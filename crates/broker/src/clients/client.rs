@@ -288,7 +288,9 @@ impl Client {
         let keep_alive = self.session.link().and_then(session::Link::keep_alive_deadline_ms);
         let notices_ms = self.extras.as_ref().map_or(NEVER, |extras| extras.notices.due_ms());
         let asks_ms = self.asks_again_ms();
+        let queue_ms = self.session.outgoing.next_expiry_ms();
         let session = self.expires_at_ms.min(self.will_due_ms()).min(notices_ms).min(asks_ms);
+        let session = session.min(queue_ms);
         keep_alive.unwrap_or(NEVER).min(session).min(self.credential_due_ms())
     }
 

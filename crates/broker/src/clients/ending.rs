@@ -19,6 +19,9 @@ pub(crate) const LOOKS_PER_TURN: usize = 1_024;
 /// with all that follows.
 pub(crate) const LOOKS_PER_END: usize = 16;
 
+/// Messages of a queue that are looked at for what has expired count together as a look.
+pub(crate) const QUEUED_PER_LOOK: usize = 64;
+
 impl Client {
     /// DISCONNECT from the client. Always an end: `Err` carries it to the caller.
     pub(crate) fn on_disconnect(&mut self, disconnect: &Disconnect<'_>) -> Result<(), Ended> {

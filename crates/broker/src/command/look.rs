@@ -329,7 +329,7 @@ fn group_view(durable: &Durable, group: &Group) -> GroupView {
         filter: group.name.filter.clone(),
         members: group.members.len() as u64,
         online: group.members.iter().filter(|member| member.load.is_online()).count() as u64,
-        waiting: (group.parked.len() + kept) as u64,
+        waiting: u64::from(group.waiting_here().messages) + kept as u64,
     }
 }
 

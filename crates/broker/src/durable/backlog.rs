@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 
-use session::{Delivery, Dropped, Offered, Overflow};
+use session::{Delivery, Dropped, Lifetimes, Offered, Overflow};
 use topic::FilterId;
 
 use super::eras::is_assigned;
-use super::lifetimes::Lifetimes;
 use super::store::Loaded;
 use crate::Name;
 use crate::clients::client::Client;
@@ -19,11 +18,6 @@ use crate::shard::context::Context;
 
 /// Serials that a session takes from its backlogs at once.
 const BATCH_SERIALS: usize = 64;
-
-/// A queue is looked through for what has expired only if that may be this part of it: so much of a
-/// full queue may be taken by what has expired, and for each message that expires this many are
-/// looked at.
-const EXPIRED_PART: u32 = 16;
 
 impl Durable {
     /// The session cannot take the delivery now: it waits in the backlogs of its filters. False:
@@ -39,7 +33,8 @@ impl Durable {
         let (sent, serial) = (delivery.as_sent(), delivery.terms.serial);
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let bytes = bytes.unwrap_or_default();
-        let is_full = self.is_backlog_full(cx, client, router, bytes);
+        client.drop_expired_in_journal(cx);
+        let is_full = client.exceeds_backlog(bytes);
         let limits = client.limits.queue;
         let (Some(durable), Some(store)) =
             (client.durable.as_mut().expected(), self.store.as_mut().expected())
@@ -86,53 +81,6 @@ impl Durable {
                 client.note_dropped(cx, Dropped::QueueFull);
             }
         }
-    }
-
-    /// Is there no room in the backlog of a session for one more delivery of so many bytes?
-    fn is_backlog_full(
-        &self,
-        cx: &mut Context,
-        client: &mut Client,
-        router: &Router,
-        bytes: u64,
-    ) -> bool {
-        if !client.exceeds_backlog(bytes) {
-            return false;
-        }
-        self.drop_expired_in_journal(cx, client, router);
-        client.exceeds_backlog(bytes)
-    }
-
-    /// What has expired in a full queue takes no room there (MQTT-3.3.2-5): counts the queue anew
-    /// if [enough](EXPIRED_PART) may have expired since that was done last, as it walks all of it.
-    ///
-    /// What has just been counted in has to be in the lists.
-    pub(crate) fn drop_expired_in_journal(
-        &self,
-        cx: &mut Context,
-        client: &mut Client,
-        router: &Router,
-    ) {
-        let Some(second) = self.store.as_ref().map(|store| store.expired_through) else { return };
-        let durable = client.durable.as_mut();
-        let Some(durable) = durable.filter(|durable| durable.is_behind) else { return };
-        let Some(rare) = &mut durable.rare else { return };
-        let over = rare.lifetimes.over(second);
-        let is_enough = over.messages.saturating_mul(EXPIRED_PART) >= durable.queued
-            || over.bytes.saturating_mul(EXPIRED_PART.into()) >= durable.queued_bytes;
-        if over.messages == 0 || !is_enough {
-            return;
-        }
-        rare.lifetimes.forget(second);
-        let pending = self.all_pending(client, router);
-        cx.flow.work.charge_for(Task::Pending(pending.len()));
-        let Some(store) = &self.store else { return };
-        let live = pending.into_iter().filter_map(|serial| store.bytes_of(serial));
-        let (count, bytes) = live.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
-        let Some(durable) = &mut client.durable else { return };
-        let expired = durable.queued.saturating_sub(count);
-        (durable.queued, durable.queued_bytes) = (count, bytes);
-        client.note_expired(cx, expired);
     }
 
     /// Puts a serial into the backlogs of the filters that match the topic.
@@ -231,12 +179,17 @@ impl Durable {
             Loaded::Pending => return false,
             Loaded::Gone => {
                 store.leave_queue(durable, serial);
-                self.drop_expired_in_journal(cx, client, router);
                 return true;
             }
             Loaded::Ready(message) => message,
         };
-        store.count_out(durable, serial);
+        let was_live = store.count_out(durable, serial);
+        if message.is_expired(cx.now_ms) {
+            store.pass_now(durable, serial);
+            store.release_message(serial);
+            client.note_expired(cx, was_live.into());
+            return true;
+        }
         if let Some(delivery) = self.delivery_of(client, router, serial, &message) {
             self.dispatch(cx, client, delivery);
             return true;
@@ -290,20 +243,12 @@ impl Durable {
         }
         cx.flow.work.charge_for(Task::Pending(before.len()));
         let after = self.all_pending(client, router);
-        let mut bytes_gone = 0;
-        let mut count = 0;
+        let (Some(store), Some(durable)) = (&mut self.store, &mut client.durable) else { return };
         for serial in before {
-            if after.binary_search(&serial).is_err()
-                && let Some(store) = &mut self.store
-                && let Some(bytes) = store.bytes_of(serial)
-            {
-                bytes_gone += bytes;
-                count += 1;
+            if after.binary_search(&serial).is_err() {
+                store.count_out(durable, serial);
                 store.release_message(serial);
             }
-        }
-        if let Some(durable) = &mut client.durable {
-            durable.count_out(count, bytes_gone);
         }
     }
 
@@ -316,6 +261,12 @@ impl Durable {
 }
 
 impl Client {
+    /// What has expired in the journal takes no room in the queue of the session (MQTT-3.3.2-5).
+    pub(crate) fn drop_expired_in_journal(&mut self, cx: &mut Context) {
+        let expired = self.durable.as_mut().map_or(0, |durable| durable.expire(cx.now_ms));
+        self.note_expired(cx, expired);
+    }
+
     fn exceeds_backlog(&self, bytes: u64) -> bool {
         let durable = self.durable.as_ref();
         durable.is_some_and(|durable| durable.is_full(bytes, &self.limits.queue))

@@ -301,15 +301,11 @@ impl Store {
         was_live
     }
 
-    /// Counts a serial out of the queue of a session. False: its message has expired, and stays
-    /// counted until all is counted anew: nobody knows of one alone whether that was before or
-    /// after.
+    /// Counts a serial out of the queue of a session. False: its message has expired, and is
+    /// [counted](KeptSession::expire) as that.
     pub(super) fn count_out(&self, durable: &mut KeptSession, serial: u64) -> bool {
-        let bytes = self.bytes_of(serial);
-        if let Some(bytes) = bytes {
-            durable.count_out(1, bytes);
-        }
-        bytes.is_some()
+        let stored = self.stored(serial).zip(self.bytes_of(serial));
+        stored.is_some_and(|(stored, bytes)| durable.count_out(stored.expires_at_ms, bytes))
     }
 
     pub(super) fn pass_now(&mut self, durable: &mut KeptSession, serial: u64) {

@@ -4,21 +4,23 @@
 //! hold what they were given in memory only: after a crash the home dispatches it again, which at
 //! least once allows. So shared subscriptions of durable sessions are granted QoS 1 at most.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use session::{Dropped, Message, Overflow};
+use session::{Dropped, Expires, ExpiringQueue, Message, Overflow, QueueLimits};
 use slab::Slab;
 use storage::{AppendError, Level};
 
 use super::promise::Promise;
+use super::replay::MessageFacts;
 use super::store::{Class, Loaded, Store, level_of};
 use super::track::{RecordLocation, Track};
 use crate::durable::Durable;
 use crate::expected::Expected;
+use crate::flow::work::Task;
 use crate::groups::group_names::GroupName;
-use crate::groups::table::{EXPIRY_LOOK_MS, Group, Groups};
+use crate::groups::table::{Group, Groups};
 use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
 use crate::limits::ledger::NOBODY;
 use crate::routing::deliver::count_dropped;
@@ -37,8 +39,25 @@ pub(crate) struct KeptId(u32);
 #[derive(Debug)]
 struct QueuedMessage {
     serial: u64,
+    expires_at_ms: u64,
     bytes: u32,
     message: Option<Message>,
+}
+
+impl Expires for QueuedMessage {
+    fn expires_at_ms(&self) -> u64 {
+        self.expires_at_ms
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.into()
+    }
+}
+
+impl QueuedMessage {
+    fn memory_bytes(&self) -> usize {
+        self.message.as_ref().map_or(0, Message::heap_bytes)
+    }
 }
 
 /// The queue of a group, at its home.
@@ -49,11 +68,8 @@ pub(super) struct KeptQueue {
     pub(super) group: u64,
     pub(super) place: RecordLocation,
     pub(super) track: Track,
-    waiting: VecDeque<QueuedMessage>,
-    bytes: u64,
+    waiting: ExpiringQueue<QueuedMessage>,
     memory_bytes: usize,
-    /// Until then it is not looked through for what has expired.
-    look_ms: u64,
     /// Dispatched and returned; they go first.
     returned: BTreeSet<u64>,
     /// Dispatched, and no member with room may have them (`groups/denied.rs`).
@@ -106,10 +122,8 @@ impl KeptQueue {
             group,
             place,
             track,
-            waiting: VecDeque::new(),
-            bytes: 0,
+            waiting: ExpiringQueue::default(),
             memory_bytes: 0,
-            look_ms: 0,
             returned: BTreeSet::new(),
             denied: BTreeSet::new(),
         }
@@ -124,11 +138,10 @@ impl KeptQueue {
         self.waiting.is_empty() && self.returned.is_empty()
     }
 
-    fn push(&mut self, serial: u64, bytes: u32, message: Option<Message>) {
-        let message = message.filter(|_| self.memory_bytes < MEMORY_BYTES_MAX);
+    fn push(&mut self, queued: QueuedMessage, now_ms: u64) {
+        let message = queued.message.filter(|_| self.memory_bytes < MEMORY_BYTES_MAX);
         self.memory_bytes += message.as_ref().map_or(0, Message::heap_bytes);
-        self.bytes += u64::from(bytes);
-        self.waiting.push_back(QueuedMessage { serial, bytes, message });
+        self.waiting.push(QueuedMessage { message, ..queued }, now_ms);
     }
 
     fn front(&self) -> Option<(u64, Option<&Message>)> {
@@ -138,17 +151,19 @@ impl KeptQueue {
         self.waiting.front().map(|waiting| (waiting.serial, waiting.message.as_ref()))
     }
 
-    fn pop_front(&mut self) {
-        if self.returned.pop_first().is_none()
-            && let Some(gone) = self.waiting.pop_front()
-        {
-            self.count_out(&gone);
+    /// False: it was counted as expired before.
+    fn pop_front(&mut self) -> bool {
+        if self.returned.pop_first().is_some() {
+            return true;
         }
+        let Some((gone, is_live)) = self.waiting.pop_front() else { return false };
+        self.memory_bytes -= gone.memory_bytes();
+        is_live
     }
 
-    fn count_out(&mut self, gone: &QueuedMessage) {
-        self.bytes -= u64::from(gone.bytes);
-        self.memory_bytes -= gone.message.as_ref().map_or(0, Message::heap_bytes);
+    fn is_over(&self, limits: &QueueLimits) -> bool {
+        let waiting = self.waiting.live();
+        waiting.messages > limits.messages_max || waiting.bytes > limits.bytes_max
     }
 
     /// A message is acknowledged or, `is_unsent`, will never be dispatched. False: that was known.
@@ -204,7 +219,8 @@ impl Durable {
         }
         let bytes = store.stored(serial).map_or(0, |stored| stored.place.bytes);
         if let Some(kept) = store.groups.get_mut(id) {
-            kept.push(serial, bytes, Some(message.clone()));
+            let (expires_at_ms, message) = (message.expires_at_ms(), Some(message.clone()));
+            kept.push(QueuedMessage { serial, expires_at_ms, bytes, message }, cx.now_ms);
         }
         store.drop_group_expired(cx, id);
         store.drop_group_oldest(cx, &group.name, id);
@@ -229,11 +245,9 @@ impl Durable {
                 Loaded::Pending => return,
                 Loaded::Ready(message) if !message.is_expired(cx.now_ms) => message,
                 Loaded::Ready(_) | Loaded::Gone => {
-                    if let Some(kept) = store.groups.get_mut(id) {
-                        kept.pop_front();
-                    }
+                    let was_live = store.groups.get_mut(id).is_some_and(KeptQueue::pop_front);
                     store.finish_for_group(id, serial, true);
-                    count_dropped(&cx.metrics, Dropped::Expired, 1);
+                    count_dropped(&cx.metrics, Dropped::Expired, was_live.into());
                     continue;
                 }
             };
@@ -300,7 +314,10 @@ impl Durable {
     /// Messages that are not dispatched.
     pub(crate) fn waiting_count(&self, id: KeptId) -> usize {
         let kept = self.store.as_ref().and_then(|store| store.groups.get(id));
-        kept.map_or(0, |kept| kept.waiting.len() + kept.returned.len() + kept.denied.len())
+        kept.map_or(0, |kept| {
+            let waiting = kept.waiting.live().messages as usize;
+            waiting + kept.returned.len() + kept.denied.len()
+        })
     }
 
     /// The group has no member any more: what it kept is lost, and said to be.
@@ -357,26 +374,14 @@ impl Store {
     }
 
     /// What has expired in a full queue takes no room there (MQTT-3.3.2-5).
-    fn drop_group_expired(&mut self, cx: &Context, id: KeptId) {
-        let limits = cx.shared.settings.share_queue;
-        let Some(kept) = self.groups.get(id) else { return };
-        let is_full =
-            kept.waiting.len() > limits.messages_max as usize || kept.bytes > limits.bytes_max;
-        if !is_full || kept.look_ms > cx.now_ms {
-            return;
-        }
-        let is_gone = |waiting: &&QueuedMessage| self.stored(waiting.serial).is_none();
-        let gone: Vec<u64> = kept.waiting.iter().filter(is_gone).map(|it| it.serial).collect();
+    fn drop_group_expired(&mut self, cx: &mut Context, id: KeptId) {
         let Some(kept) = self.groups.get_mut(id) else { return };
-        kept.look_ms = cx.now_ms + EXPIRY_LOOK_MS;
-        for waiting in std::mem::take(&mut kept.waiting) {
-            match gone.binary_search(&waiting.serial) {
-                Ok(_) => kept.count_out(&waiting),
-                Err(_) => kept.waiting.push_back(waiting),
-            }
-        }
-        count_dropped(&cx.metrics, Dropped::Expired, gone.len() as u64);
-        for serial in gone {
+        let mut gone = Vec::new();
+        let (expired, looked_at) = kept.waiting.expire(cx.now_ms, |it| gone.push(it));
+        cx.flow.work.charge_for(Task::Pending(looked_at));
+        count_dropped(&cx.metrics, Dropped::Expired, expired.messages.into());
+        kept.memory_bytes -= gone.iter().map(QueuedMessage::memory_bytes).sum::<usize>();
+        for QueuedMessage { serial, .. } in gone {
             self.finish_for_group(id, serial, true);
         }
     }
@@ -386,16 +391,16 @@ impl Store {
         let limits = cx.shared.settings.share_queue;
         let mut dropped = 0;
         while let Some(kept) = self.groups.get_mut(id)
-            && (kept.waiting.len() > limits.messages_max as usize || kept.bytes > limits.bytes_max)
+            && kept.is_over(&limits)
         {
             let gone = match limits.overflow {
                 Overflow::DropOldest => kept.waiting.pop_front(),
                 _ => kept.waiting.pop_back(),
             };
-            let Some(gone) = gone else { break };
-            kept.count_out(&gone);
+            let Some((gone, was_live)) = gone else { break };
+            kept.memory_bytes -= gone.memory_bytes();
             self.finish_for_group(id, gone.serial, true);
-            dropped += 1;
+            dropped += u64::from(was_live);
         }
         if dropped > 0 {
             cx.note_group_dropped(name, dropped);
@@ -417,7 +422,8 @@ impl Store {
         &mut self,
         serial: u64,
         queue: QueueNumber,
-        bytes: u32,
+        facts: &MessageFacts,
+        now_ms: u64,
     ) -> u32 {
         // Its group was closed.
         let Some(id) = self.groups.find(queue) else { return 0 };
@@ -425,7 +431,9 @@ impl Store {
         if serial <= kept.track.cursor() || kept.track.contains(serial) {
             return 0;
         }
-        kept.push(serial, bytes, None);
+        let MessageFacts { place, expires_at_ms, .. } = *facts;
+        let (bytes, message) = (place.bytes, None);
+        kept.push(QueuedMessage { serial, expires_at_ms, bytes, message }, now_ms);
         1
     }
 }

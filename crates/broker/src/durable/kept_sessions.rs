@@ -3,12 +3,11 @@
 use std::collections::VecDeque;
 
 use codec::{Packet, Reason, SubscribeOptions, Version};
-use session::{NEVER, QueueLimits};
+use session::{Amount, Lifetimes, NEVER, QueueLimits};
 use storage::{AppendError, Level, Position};
 
 use super::eras::{Change, Eras};
 use super::handover::Received;
-use super::lifetimes::Lifetimes;
 use super::postponed::{self, Postponed, Unwritten};
 use super::promise::Promise;
 use super::session_ends::End;
@@ -36,9 +35,8 @@ pub(crate) struct KeptSession {
     /// Present while it has no connection.
     pub(crate) detached: RecordLocation,
     pub(super) rare: Option<Box<Rare>>,
-    /// Deliveries that wait in the journal, and their bytes. What expires there is counted until
-    /// the queue is counted anew, or the session has caught up: by so much it has expired as is
-    /// counted then and is not there.
+    /// Deliveries that wait in the journal, and their bytes, without those that have
+    /// [expired](KeptSession::expire).
     pub(crate) queued: u32,
     pub(crate) queued_bytes: u64,
     /// The last that has to wait.
@@ -66,7 +64,7 @@ pub(super) struct Rare {
     pub(super) in_line: VecDeque<u64>,
     /// The serials whose turn comes next, looked up already.
     pub(super) upcoming: VecDeque<u64>,
-    /// Of what waits, and was not there when the queue was counted anew or may expire later.
+    /// Of what is counted as waiting.
     pub(super) lifetimes: Lifetimes,
     /// A connection that is not in the journal yet (`postponed.rs`).
     pub(super) unwritten: Option<Unwritten>,
@@ -119,10 +117,32 @@ impl KeptSession {
         }
     }
 
-    /// Deliveries wait no more.
-    pub(super) const fn count_out(&mut self, count: u32, bytes: u64) {
-        self.queued = self.queued.saturating_sub(count);
-        self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
+    /// A delivery waits no more. False: it has expired, and was counted as that.
+    pub(super) fn count_out(&mut self, expires_at_ms: u64, bytes: u64) -> bool {
+        let is_counted = expires_at_ms == NEVER
+            || self.rare.as_mut().is_some_and(|rare| rare.lifetimes.remove(expires_at_ms, bytes));
+        if is_counted {
+            self.take_off(Amount::one(bytes));
+        }
+        is_counted
+    }
+
+    /// What has expired waits no more; returns how many they were.
+    pub(super) fn expire(&mut self, now_ms: u64) -> u32 {
+        let Some(rare) = &mut self.rare else { return 0 };
+        let expired = rare.lifetimes.expire(now_ms);
+        self.take_off(expired);
+        expired.messages
+    }
+
+    /// When a delivery that waits expires next, or [`NEVER`].
+    pub(crate) fn next_expiry_ms(&self) -> u64 {
+        self.rare.as_ref().map_or(NEVER, |rare| rare.lifetimes.next_ms())
+    }
+
+    const fn take_off(&mut self, gone: Amount) {
+        self.queued = self.queued.saturating_sub(gone.messages);
+        self.queued_bytes = self.queued_bytes.saturating_sub(gone.bytes);
     }
 
     /// Is there no room for one more delivery of so many bytes?

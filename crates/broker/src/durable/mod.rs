@@ -29,7 +29,6 @@ pub(crate) mod handover;
 mod in_flight;
 mod kept_groups;
 mod kept_sessions;
-mod lifetimes;
 pub(crate) mod line;
 pub(crate) mod postponed;
 pub(crate) mod promise;

@@ -388,7 +388,7 @@ impl Store {
             let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
             if facts.expires_at_ms > now_ms {
                 refs += if let Some(queue) = facts.queue {
-                    self.restore_group_message(serial, queue, facts.place.bytes)
+                    self.restore_group_message(serial, queue, &facts, now_ms)
                 } else {
                     let recipients =
                         recipients_by_topic[facts.topic as usize].get_or_insert_with(|| {
@@ -402,9 +402,10 @@ impl Store {
                 continue;
             }
             let owner = cx.account_of(facts.owner, replay, &mut owners);
-            let stored = Stored { place: facts.place, refs, pins, owner: NOBODY };
+            let MessageFacts { place, expires_at_ms, .. } = facts;
+            let stored = Stored { place, refs, pins, expires_at_ms, owner: NOBODY };
             self.restore_message(serial, stored, owner);
-            self.note_expiry(serial, facts.expires_at_ms);
+            self.note_expiry(serial, expires_at_ms);
         }
         self.catch_up_idle(sessions);
         for (&(slot, filter), &serial) in since {

@@ -12,7 +12,6 @@ use topic::FilterId;
 
 use super::handover::{Handovers, SOURCES};
 use super::kept_groups::KeptGroups;
-use super::lifetimes::second_of;
 use super::line::Line;
 use super::postponed::PostponedFacts;
 use super::promise::{Promise, Promises};
@@ -59,6 +58,7 @@ pub(crate) struct Stored {
     pub(super) refs: u32,
     /// Those of them for which its record matters even when it has expired.
     pub(super) pins: u32,
+    pub(super) expires_at_ms: u64,
     /// The account that is charged for its bytes in the journal, by its number.
     pub(crate) owner: u32,
 }
@@ -130,8 +130,6 @@ pub(super) struct Store {
     /// Serials in `expiries`, those of messages that are gone among them: at most about twice as
     /// many as there are messages.
     expiry_count: usize,
-    /// What expired up to this second is gone.
-    pub(super) expired_through: u64,
     /// Per filter: the serials that a session on it has yet to get, growing. Filters with none
     /// have no list.
     pub(super) backlogs: HashMap<FilterId, Backlog, FixedState>,
@@ -197,7 +195,6 @@ impl Store {
             unwritten: HashMap::default(),
             expiries: BTreeMap::new(),
             expiry_count: 0,
-            expired_through: 0,
             unreadable: Vec::new(),
             unread_tries: HashMap::default(),
             backlogs: HashMap::default(),
@@ -330,8 +327,9 @@ impl Store {
         let place = self.append(class, &fact, level_of(message.level()))?;
         self.last_serial = serial;
         let owner = owner.map_or(NOBODY, |owner| self.charges.charge(owner, place.bytes.into()));
-        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, owner });
-        self.note_expiry(serial, message.expires_at_ms());
+        let expires_at_ms = message.expires_at_ms();
+        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, expires_at_ms, owner });
+        self.note_expiry(serial, expires_at_ms);
         Ok((serial, place.position()))
     }
 
@@ -354,9 +352,10 @@ impl Store {
         self.last_serial += 1;
         let serial = self.last_serial;
         let place = RecordLocation::NOWHERE;
-        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, owner: NOBODY });
+        let (expires_at_ms, owner) = (message.expires_at_ms(), NOBODY);
+        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, expires_at_ms, owner });
         self.unwritten.insert(serial, message.clone());
-        self.note_expiry(serial, message.expires_at_ms());
+        self.note_expiry(serial, expires_at_ms);
         serial
     }
 
@@ -474,9 +473,8 @@ impl Store {
 
     /// Lets go of the messages that have expired.
     pub(super) fn expire_messages(&mut self, now_ms: u64) {
-        self.expired_through = self.expired_through.max(now_ms / 1000);
         while let Some(entry) = self.expiries.first_entry()
-            && *entry.key() <= self.expired_through
+            && *entry.key() <= now_ms / 1000
         {
             let serials = entry.remove();
             self.expiry_count -= serials.len();
@@ -641,6 +639,11 @@ impl Store {
             self.backlogs.remove(&filter);
         }
     }
+}
+
+/// The second with which a message has expired.
+const fn second_of(expires_at_ms: u64) -> u64 {
+    expires_at_ms / 1000 + 1
 }
 
 pub(crate) fn level_of(durability: u8) -> Level {

@@ -33,7 +33,7 @@ pub(crate) enum Task {
     Members(usize),
     /// Steps of a long walk through the wildcard filters.
     Steps(usize),
-    /// Messages that wait in the journal for a session and are looked at.
+    /// Messages that wait in a queue and are looked at.
     Pending(usize),
 }
 

@@ -63,14 +63,12 @@ impl Groups {
             }
             return;
         }
-        let bytes = group.parked_bytes + message.heap_bytes() as u64;
-        let waiting = group.parked.len() + group.denied.len();
-        if waiting >= limits.messages_max as usize || bytes > limits.bytes_max {
+        cx.drop_group_expired(group);
+        if group.is_full(message.heap_bytes() as u64, &limits) {
             cx.note_group_dropped(name, 1);
             return;
         }
-        group.parked_bytes = bytes;
-        group.denied.push_back(message);
+        group.denied.push(message, cx.now_ms);
     }
 
     /// The home's side, once a second.
@@ -84,16 +82,30 @@ impl Groups {
         keys.rotate_left(first);
         let mut left = RETRIES_MAX;
         for key in keys {
-            left -= self.put_back_denied(durable, key, left.min(RETRIES_PER_GROUP_MAX));
+            left -= self.put_back_denied(cx, durable, key, left.min(RETRIES_PER_GROUP_MAX));
             self.drain_group(cx, durable, key);
         }
     }
 
     /// They stand with what waits for a member again.
-    fn put_back_denied(&mut self, durable: &mut Durable, key: u64, most: usize) -> usize {
+    fn put_back_denied(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        key: u64,
+        most: usize,
+    ) -> usize {
         let Some(group) = self.by_key_mut(key).expected() else { return 0 };
-        let count = group.denied.len().min(most);
-        group.parked.extend(group.denied.drain(..count));
+        cx.drop_group_expired(group);
+        let mut count = 0;
+        while count < most
+            && let Some((message, is_live)) = group.denied.pop_front()
+        {
+            if is_live {
+                group.parked.push(message, cx.now_ms);
+            }
+            count += 1;
+        }
         count + group.kept.map_or(0, |kept| durable.put_back_denied(kept, most - count))
     }
 }

@@ -188,11 +188,10 @@ impl Groups {
     ) {
         let Some(group) = self.remove(number).expected() else { return };
         sessions.router.remove_group(group.filter, number);
-        let (mut parked, mut denied) = (group.parked, group.denied);
-        parked.append(&mut denied);
-        let lost =
-            parked.len() as u64 + group.kept.map_or(0, |kept| durable.close_group_queue(kept));
-        sessions.discard_parked(parked);
+        let waiting = u64::from(group.waiting_here().messages);
+        let lost = waiting + group.kept.map_or(0, |kept| durable.close_group_queue(kept));
+        sessions.discard_parked(group.parked);
+        sessions.discard_parked(group.denied);
         if lost > 0 {
             cx.note_group_dropped(&group.name, lost);
         }
@@ -404,6 +403,13 @@ impl Groups {
 }
 
 impl Context {
+    /// What has expired in the queues of a group takes no room there.
+    pub(super) fn drop_group_expired(&mut self, group: &mut Group) {
+        let (expired, looked_at) = group.drop_expired(self.now_ms);
+        self.flow.work.charge_for(Task::Pending(looked_at));
+        crate::routing::deliver::count_dropped(&self.metrics, Dropped::Expired, expired);
+    }
+
     /// The group is gone, and the message was for it alone.
     fn lose_for_group(&mut self, name: &Arc<GroupName>, serial: u64) {
         match serial {
@@ -457,27 +463,22 @@ impl Groups {
             return;
         }
         let bytes = message.heap_bytes() as u64;
-        let is_full = |group: &Group| {
-            group.parked.len() >= limits.messages_max as usize
-                || group.parked_bytes + bytes > limits.bytes_max
-        };
-        let expired = if is_full(group) { group.drop_expired(now_ms) } else { 0 };
-        crate::routing::deliver::count_dropped(&cx.metrics, Dropped::Expired, expired);
+        cx.drop_group_expired(group);
         let mut dropped = 0;
-        while is_full(group) {
+        while group.is_full(bytes, &limits) {
             // The group has no one publisher to refuse: only the end to drop from is a choice.
-            if limits.overflow != Overflow::DropOldest || group.parked.is_empty() {
+            let oldest = match limits.overflow {
+                Overflow::DropOldest => group.parked.pop_front(),
+                _ => None,
+            };
+            let Some((_, is_live)) = oldest else {
                 let name = group.name.clone();
                 cx.note_group_dropped(&name, dropped + 1);
                 return;
-            }
-            if let Some(oldest) = group.parked.pop_front() {
-                group.parked_bytes -= oldest.heap_bytes() as u64;
-                dropped += 1;
-            }
+            };
+            dropped += u64::from(is_live);
         }
-        group.parked_bytes += message.heap_bytes() as u64;
-        group.parked.push_back(message);
+        group.parked.push(message, now_ms);
         if dropped > 0 {
             let name = group.name.clone();
             cx.note_group_dropped(&name, dropped);
@@ -554,10 +555,9 @@ impl Group {
             if member.is_none() && !message.is_expired(cx.now_ms) {
                 return;
             }
-            self.parked.pop_front();
-            self.parked_bytes -= message.heap_bytes() as u64;
+            let was_live = self.parked.pop_front().is_some_and(|(_, is_live)| is_live);
             let Some(member) = member else {
-                cx.metrics.dropped_expired.add(1);
+                cx.metrics.dropped_expired.add(was_live.into());
                 continue;
             };
             // Hop 1: it comes from the queue, so the rest of the queue does not hold it back.

@@ -1,12 +1,12 @@
 //! The shared groups that a shard knows, their members, and who of them is next.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
-use session::Message;
+use session::{Amount, ExpiringQueue, Message, QueueLimits};
 use slab::Slab;
 use topic::FilterId;
 
@@ -16,9 +16,6 @@ use crate::groups::group_names::GroupName;
 use crate::groups::members::Members;
 use crate::{GroupText, SessionKey, ShareStrategy};
 
-/// How long a full queue is not looked through again for what has expired.
-pub(crate) const EXPIRY_LOOK_MS: u64 = 1000;
-
 /// A group as one shard knows it.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -27,14 +24,11 @@ pub(crate) struct Group {
     pub(crate) members: Members,
     /// Where the round robin goes on, or who is stuck to.
     pub(crate) next: usize,
-    /// At home: messages that no member could take, bounded by `Settings::share_queue`.
-    pub(crate) parked: VecDeque<Message>,
-    /// With those of `denied`.
-    pub(crate) parked_bytes: u64,
-    /// Until then they are not looked through for what has expired.
-    pub(crate) look_ms: u64,
+    /// At home: messages that no member could take, with those of `denied` bounded by
+    /// `Settings::share_queue`.
+    pub(crate) parked: ExpiringQueue<Message>,
     /// At home: messages that no member with room may have (`denied.rs`).
-    pub(crate) denied: VecDeque<Message>,
+    pub(crate) denied: ExpiringQueue<Message>,
     /// At home: the queue that the journal keeps for the group.
     pub(crate) kept: Option<KeptId>,
     /// At home: something waits for a member, and the other shards were notified.
@@ -54,10 +48,8 @@ impl Group {
             filter,
             members: Members::default(),
             next: 0,
-            parked: VecDeque::new(),
-            parked_bytes: 0,
-            look_ms: 0,
-            denied: VecDeque::new(),
+            parked: ExpiringQueue::default(),
+            denied: ExpiringQueue::default(),
             kept: None,
             is_announced: false,
             is_waiting: false,
@@ -65,21 +57,30 @@ impl Group {
         }
     }
 
-    /// Takes out what has expired, which takes no room (MQTT-3.3.2-5). Looks once a second at most.
-    /// Returns how many they were.
-    pub(crate) fn drop_expired(&mut self, now_ms: u64) -> u64 {
-        if self.look_ms > now_ms {
-            return 0;
+    /// Is there no room for one more message of so many bytes, whatever keeps the others waiting?
+    pub(crate) fn is_full(&self, bytes: u64, limits: &QueueLimits) -> bool {
+        let waiting = self.waiting_here();
+        waiting.messages >= limits.messages_max || waiting.bytes + bytes > limits.bytes_max
+    }
+
+    /// Messages that wait here in memory.
+    pub(crate) const fn waiting_here(&self) -> Amount {
+        let mut waiting = self.parked.live();
+        waiting.add(self.denied.live());
+        waiting
+    }
+
+    /// What has expired takes no room (MQTT-3.3.2-5). Returns how many they were, and how many were
+    /// looked at.
+    pub(crate) fn drop_expired(&mut self, now_ms: u64) -> (u64, usize) {
+        let (mut expired, mut looked_at) = (0, 0);
+        for queue in [&mut self.parked, &mut self.denied] {
+            let (more, count) = queue.expire(now_ms, drop);
+            queue.clear_front();
+            expired += u64::from(more.messages);
+            looked_at += count;
         }
-        self.look_ms = now_ms + EXPIRY_LOOK_MS;
-        let (before, mut bytes) = (self.parked.len(), 0);
-        self.parked.retain(|message| {
-            let is_expired = message.is_expired(now_ms);
-            bytes += if is_expired { message.heap_bytes() as u64 } else { 0 };
-            !is_expired
-        });
-        self.parked_bytes -= bytes;
-        (before - self.parked.len()) as u64
+        (expired, looked_at)
     }
 
     /// At home: is there a message that no member could take?

@@ -300,6 +300,7 @@ impl Sessions {
                 return durable.dispatch_aside(cx, client, Delivery { message, terms });
             }
         }
+        client.drop_expired(cx);
         let limits = client.limits.queue;
         let sent = Sent { qos: terms.qos, payload_bytes: message.payload().len() };
         let offered = client.session.offer_or_wait(message, terms, &limits, now_ms);

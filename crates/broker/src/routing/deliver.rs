@@ -3,8 +3,8 @@
 use codec::{QoS, Reason};
 use policy::Action;
 use session::{
-    Delivery, Dropped, Identifiers, LARGE_BYTES_MIN, Link, Message, Offered, Sent, Template, Terms,
-    Traits,
+    Delivery, Dropped, Identifiers, LARGE_BYTES_MIN, Link, Message, NEVER, Offered, Sent, Template,
+    Terms, Traits,
 };
 use topic::Subscription;
 
@@ -12,6 +12,7 @@ use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
 use crate::durable::Durable;
 use crate::expected::Expected;
+use crate::flow::work::Task;
 use crate::journal::Origin;
 use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
@@ -180,10 +181,7 @@ impl Sessions {
         }
         let mut delivered = Delivered { matched: true, ..Delivered::default() };
         let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
-        if may_refuse
-            && cx.shared.settings.rejects
-            && self.anybody_refuses(cx, durable, message, found)
-        {
+        if may_refuse && cx.shared.settings.rejects && self.anybody_refuses(cx, message, found) {
             delivered.refused = Some(Reason::QUOTA_EXCEEDED);
             return delivered;
         }
@@ -305,7 +303,6 @@ impl Sessions {
     fn anybody_refuses(
         &mut self,
         cx: &mut Context,
-        durable: &Durable,
         message: &Message,
         found: &[Subscription],
     ) -> bool {
@@ -313,20 +310,11 @@ impl Sessions {
         let kept =
             |subscription: &&Subscription| options::qos(subscription.options) != QoS::AtMostOnce;
         traits.qos != QoS::AtMostOnce
-            && found
-                .iter()
-                .filter(kept)
-                .any(|own| self.refuses(cx, durable, (message, traits), own))
+            && found.iter().filter(kept).any(|own| self.refuses(cx, (message, traits), own))
     }
 
     /// Does the session have no room for the message, though it has to get it?
-    fn refuses(
-        &mut self,
-        cx: &mut Context,
-        durable: &Durable,
-        of: (&Message, Traits),
-        own: &Subscription,
-    ) -> bool {
+    fn refuses(&mut self, cx: &mut Context, of: (&Message, Traits), own: &Subscription) -> bool {
         let (message, traits) = of;
         let slot = own.subscriber;
         let is_own = traits.publisher == self.key(slot).as_u64();
@@ -335,9 +323,11 @@ impl Sessions {
         if !self.has_no_room(slot, message) || !self.get(slot).is_some_and(is_assigned) {
             return false;
         }
-        self.drop_expired(cx, durable, slot);
-        let refuses = self.has_no_room(slot, message);
-        if let Some(client) = self.get(slot).filter(|_| refuses) {
+        let Some(client) = self.get_mut(slot) else { return false };
+        client.drop_expired(cx);
+        client.drop_expired_in_journal(cx);
+        let refuses = client.would_refuse(message);
+        if refuses {
             client.session.count_refusal(message);
         }
         refuses
@@ -346,15 +336,6 @@ impl Sessions {
     fn has_no_room(&self, slot: u32, message: &Message) -> bool {
         let client = self.get(slot);
         client.is_some_and(|client| client.would_refuse(message))
-    }
-
-    /// What has expired in the queue of a session takes no room there.
-    fn drop_expired(&mut self, cx: &mut Context, durable: &Durable, slot: u32) {
-        let now_ms = cx.now_ms;
-        let Some((client, router)) = self.with_index(slot) else { return };
-        let dropped = client.session.outgoing.drop_expired(now_ms);
-        client.note_expired(cx, dropped);
-        durable.drop_expired_in_journal(cx, client, router);
     }
 
     /// Delivers to one client; `own` are its matching subscriptions.
@@ -458,10 +439,7 @@ impl Client {
             }
             return;
         }
-        if self.session.outgoing.may_have_expired(now_ms) {
-            let expired = self.session.outgoing.drop_expired(now_ms);
-            self.note_expired(cx, expired);
-        }
+        self.drop_expired(cx);
         cx.buffers.lend(self);
         if terms.qos == QoS::ExactlyOnce && self.durable.is_some() {
             // The client would take what has this packet id after a crash for a repetition.
@@ -510,12 +488,11 @@ impl Client {
     }
 
     fn note_not_written(&mut self, cx: &mut Context, offered: Offered) {
-        let metrics = &cx.metrics;
         match offered {
             Offered::Written => {}
-            Offered::Queued => metrics.publishes_queued.add(1),
+            Offered::Queued => self.note_queued(cx),
             Offered::QueuedForOldest(dropped) => {
-                metrics.publishes_queued.add(1);
+                self.note_queued(cx);
                 for _ in 0..dropped {
                     self.note_dropped(cx, Dropped::QueueFull);
                 }
@@ -537,6 +514,39 @@ impl Client {
         self.note_several_dropped(cx, reason, 1);
     }
 
+    /// What has expired in the queue of the session takes no room there (MQTT-3.3.2-5).
+    /// Returns how many of the queue were looked at.
+    #[inline]
+    pub(crate) fn drop_expired(&mut self, cx: &mut Context) -> usize {
+        match self.session.outgoing.has_expired(cx.now_ms) {
+            true => self.drop_what_has_expired(cx),
+            false => 0,
+        }
+    }
+
+    #[cold]
+    fn drop_what_has_expired(&mut self, cx: &mut Context) -> usize {
+        let (expired, looked_at) = self.session.outgoing.drop_expired(cx.now_ms);
+        cx.flow.work.charge_for(Task::Pending(looked_at));
+        self.note_expired(cx, expired);
+        looked_at
+    }
+
+    /// When one of the copies that wait expires next, or [`NEVER`].
+    fn next_copy_expires_ms(&self) -> u64 {
+        let logged_ms = self.durable.as_ref().map_or(NEVER, |durable| durable.next_expiry_ms());
+        self.session.outgoing.next_expiry_ms().min(logged_ms)
+    }
+
+    /// A delivery was queued: what expires is taken out in time, so that its owner is not charged
+    /// for it any longer.
+    fn note_queued(&mut self, cx: &mut Context) {
+        cx.metrics.publishes_queued.add(1);
+        if self.session.outgoing.next_expiry_ms() != NEVER {
+            self.arm_timer(cx);
+        }
+    }
+
     pub(crate) fn note_expired(&mut self, cx: &mut Context, count: u32) {
         if count > 0 {
             self.note_several_dropped(cx, Dropped::Expired, count.into());
@@ -544,6 +554,10 @@ impl Client {
     }
 
     fn note_several_dropped(&mut self, cx: &mut Context, reason: Dropped, count: u64) {
+        debug_assert!(
+            reason != Dropped::QueueFull || self.next_copy_expires_ms() > cx.now_ms,
+            "a copy that has expired takes room (MQTT-3.3.2-5)"
+        );
         count_dropped(&cx.metrics, reason, count);
         // QoS 0 to somebody who is away is the normal case, not a loss to report.
         if reason != Dropped::Offline {

@@ -6,7 +6,9 @@ use session::{Link, Message, NEVER, Outbox, PauseReason};
 
 use crate::clients::client::Client;
 use crate::clients::connect::{ConnectRequest, Who};
-use crate::clients::ending::{LOOKS_PER_END, NEVER_EXPIRES, notifies_client, write_farewell};
+use crate::clients::ending::{
+    LOOKS_PER_END, NEVER_EXPIRES, QUEUED_PER_LOOK, notifies_client, write_farewell,
+};
 use crate::clients::notices::NoticeKind;
 use crate::limits::rules::Rules;
 use crate::{
@@ -315,6 +317,7 @@ impl Shard {
         }
         if let Some(client) = self.sessions.get_mut(slot) {
             client.ask_again_if_due(&mut self.cx);
+            looks += client.drop_expired(&mut self.cx) / QUEUED_PER_LOOK;
         }
         let Some(client) = self.sessions.get(slot) else { return looks };
         if client.credential_due_ms() <= now_ms {

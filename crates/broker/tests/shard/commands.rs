@@ -42,10 +42,12 @@ impl Lab {
     }
 
     pub(crate) fn session(&mut self, client_id: &str) -> Option<SessionView> {
-        match self.ask(0, &Command::Session(client_id.into())) {
-            Answer::Session(found) => found.map(|view| *view),
-            other => panic!("{other:?}"),
-        }
+        (0..self.shards.len()).find_map(|shard| {
+            match self.ask(shard, &Command::Session(client_id.into())) {
+                Answer::Session(found) => found.map(|view| *view),
+                other => panic!("{other:?}"),
+            }
+        })
     }
 
     /// Messages that shard 0 knows to be lost to clients.
