@@ -73,14 +73,16 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What may live in a journal that reclaiming lets grow to its limit: see `space_percent`.
+    /// What may live in a journal that reclaiming lets grow to its limit: see `space_percent`. Of a
+    /// journal of few segments so much that reclaiming in a hurry finds enough that is dead.
     pub(crate) fn live_bytes_max(&self) -> Option<u64> {
+        let segment = u64::from(self.segment_bytes);
+        let by_percent = self.log_bytes_max / u64::from(self.space_percent) * 100;
         // One is for copies, and the next one is made before the last is at its end.
-        let segments = u64::from(self.slack_segments) + 2;
-        let slack = u64::from(self.segment_bytes) * segments;
+        let usable = self.log_bytes_max.saturating_sub(2 * segment);
+        let dead_min = (usable / DEAD_PART).max(segment + segment / 2);
         let is_limited = self.log_bytes_max != u64::MAX;
-        let bytes = self.log_bytes_max.saturating_sub(slack) / u64::from(self.space_percent) * 100;
-        is_limited.then_some(bytes)
+        is_limited.then_some(by_percent.min(usable.saturating_sub(dead_min)))
     }
 
     /// Small sizes that keep the proportions of the default: for tests and tiny devices.
@@ -140,6 +142,10 @@ pub enum SettingsError {
     Percent(u32, u32),
 }
 
+/// When a journal is full, so much of it is dead at least: reclaiming then copies two bytes for
+/// each that it frees.
+const DEAD_PART: u64 = 3;
+
 /// Fewer segments than this leave reclaiming no room to move.
 const SEGMENTS_MIN: u32 = 4;
 const KIB: u32 = 1024;
@@ -155,6 +161,21 @@ mod tests {
         Settings::default().check().unwrap();
         Settings::with_segment_bytes(64 * KIB).check().unwrap();
         Settings::with_segment_bytes(1024 * MIB).check().unwrap();
+    }
+
+    #[test]
+    fn half_of_a_journal_may_live_however_few_segments_it_has() {
+        let live_of = |log_mib: u64, segment_mib: u32| {
+            let log_bytes_max = log_mib << 20;
+            let segment_bytes = segment_mib * MIB;
+            let settings = Settings { log_bytes_max, segment_bytes, ..Settings::default() };
+            settings.live_bytes_max().map(|bytes| bytes >> 20)
+        };
+        assert_eq!(live_of(10_240, 33), Some(5_119));
+        assert_eq!(live_of(512, 33), Some(255));
+        assert_eq!(live_of(256, 33), Some(126), "each of four shards of 1 GiB");
+        assert_eq!(live_of(132, 33), Some(16), "the least there may be");
+        assert_eq!(Settings::default().live_bytes_max(), None);
     }
 
     #[test]
