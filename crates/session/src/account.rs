@@ -7,9 +7,12 @@
 //! Where there are namespaces, the pot is divided by namespace first: all owners of one together
 //! may take as much as they leave to other namespaces, and each as much as its namespace leaves.
 //! Those of the default namespace are one, too, as soon as another one has owners.
+//!
+//! Each namespace that is configured has a reserve, equal parts of half the pot, that no other may
+//! take, whoever comes first. The journals are such pots, each by itself.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Kinds of memory and journal bytes that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,28 @@ impl MemoryKind {
     }
 }
 
+/// Journals whose bytes are counted apart: one for each shard.
+pub const JOURNALS_MAX: usize = 64;
+
+/// This part of a pot is reserved, for all configured namespaces together.
+const RESERVED_PART: u64 = 2;
+
+/// A journal, by its shard, or memory of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pot {
+    Memory(MemoryKind),
+    Journal(usize),
+}
+
+impl Pot {
+    const fn kind(self) -> MemoryKind {
+        match self {
+            Self::Memory(kind) => kind,
+            Self::Journal(_) => MemoryKind::Logged,
+        }
+    }
+}
+
 /// What all owners together hold, and may hold.
 #[derive(Debug)]
 pub struct Pots {
@@ -63,6 +88,12 @@ pub struct Pots {
     logging_groups: AtomicU64,
     /// OwnerCharges of namespaces, but for the default one.
     group_members: AtomicU64,
+    in_journals: [AtomicU64; JOURNALS_MAX],
+    /// Of these, what namespaces hold beside the default one.
+    of_groups_in_journals: [AtomicU64; JOURNALS_MAX],
+    /// Those of configured namespaces, but for the default one, which has a reserve with them.
+    reserved: RwLock<Vec<Arc<Group>>>,
+    reserved_count: AtomicU64,
     /// Of the process; [`u64::MAX`] while there is enough.
     memory_left: AtomicU64,
 }
@@ -76,16 +107,33 @@ pub struct Group {
     /// How often somebody was refused because of that limit.
     refused: [AtomicU64; MemoryKind::COUNT],
     loggers: AtomicU64,
+    in_journals: [AtomicU64; JOURNALS_MAX],
 }
 
-/// How many share something, and what their namespace has of it.
+/// How many share the journals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupJournals {
     /// Namespaces with something in the journals, and this one.
     pub groups: u64,
-    pub bytes: u64,
     /// OwnerCharges of this one with something in the journals, and this owner.
     pub members: u64,
+}
+
+/// What a namespace has of a pot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupPart {
+    pub bytes: u64,
+    /// So much of the pot no other may take. 0: it is not configured, or none is.
+    pub reserve: u64,
+    /// What is left of the pot beside the reserves of others.
+    pub left: u64,
+}
+
+impl GroupPart {
+    /// Are so many bytes more within its reserve?
+    pub const fn is_reserved(&self, more: u64) -> bool {
+        self.bytes + more <= self.reserve
+    }
 }
 
 /// What one owner holds: a user, or an address of clients without a proved name.
@@ -111,6 +159,10 @@ impl Pots {
             group_loggers: AtomicU64::new(0),
             logging_groups: AtomicU64::new(0),
             group_members: AtomicU64::new(0),
+            in_journals: [const { AtomicU64::new(0) }; _],
+            of_groups_in_journals: [const { AtomicU64::new(0) }; _],
+            reserved: RwLock::default(),
+            reserved_count: AtomicU64::new(0),
             memory_left,
         })
     }
@@ -127,6 +179,63 @@ impl Pots {
     pub fn bytes(&self, kind: MemoryKind) -> u64 {
         self.bytes[kind as usize].load(Ordering::Relaxed)
     }
+
+    /// What the default namespace holds.
+    fn default_bytes_in(&self, pot: Pot) -> u64 {
+        let (all, of_groups) = match pot {
+            Pot::Memory(kind) => (&self.bytes[kind as usize], &self.in_groups[kind as usize]),
+            Pot::Journal(shard) => (&self.in_journals[shard], &self.of_groups_in_journals[shard]),
+        };
+        all.load(Ordering::Relaxed).saturating_sub(of_groups.load(Ordering::Relaxed))
+    }
+
+    /// A namespace is configured: from now on it has a reserve.
+    pub fn reserve_for(&self, group: &Arc<Group>) {
+        self.change_reserved(|groups| {
+            if !groups.iter().any(|known| Arc::ptr_eq(known, group)) {
+                groups.push(group.clone());
+            }
+        });
+    }
+
+    /// It is configured no more.
+    pub fn end_reserve_of(&self, group: &Arc<Group>) {
+        self.change_reserved(|groups| groups.retain(|known| !Arc::ptr_eq(known, group)));
+    }
+
+    fn change_reserved(&self, change: impl FnOnce(&mut Vec<Arc<Group>>)) {
+        let mut groups = self.reserved.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut groups);
+        self.reserved_count.store(groups.len() as u64, Ordering::Relaxed);
+    }
+
+    /// What a namespace, or the default one, has of a pot of so many bytes, of which so many are
+    /// left. Asks all that are configured: only for pots that get short.
+    #[cold]
+    fn part_of(&self, group: Option<&Group>, pot: Pot, most: u64, left: u64) -> GroupPart {
+        let groups = self.reserved.read().unwrap_or_else(PoisonError::into_inner);
+        let reserve = most / RESERVED_PART / (groups.len() as u64 + 1);
+        let mut part = GroupPart::default();
+        let mut unused = 0;
+        for known in groups.iter() {
+            // A namespace with a lower limit needs no more.
+            let of_known = reserve.min(known.bytes_max(pot.kind()));
+            if group.is_some_and(|group| std::ptr::eq(group, &raw const **known)) {
+                part.reserve = of_known;
+            } else {
+                unused += of_known.saturating_sub(known.bytes_in(pot));
+            }
+        }
+        let default = self.default_bytes_in(pot);
+        if let Some(group) = group {
+            part.bytes = group.bytes_in(pot);
+            unused += reserve.saturating_sub(default);
+        } else {
+            (part.bytes, part.reserve) = (default, reserve);
+        }
+        part.left = left.saturating_sub(unused);
+        part
+    }
 }
 
 impl Default for Group {
@@ -136,6 +245,7 @@ impl Default for Group {
             bytes: Default::default(),
             refused: Default::default(),
             loggers: AtomicU64::new(0),
+            in_journals: [const { AtomicU64::new(0) }; _],
         }
     }
 }
@@ -147,6 +257,13 @@ impl Group {
 
     pub fn refused(&self, kind: MemoryKind) -> u64 {
         self.refused[kind as usize].load(Ordering::Relaxed)
+    }
+
+    fn bytes_in(&self, pot: Pot) -> u64 {
+        match pot {
+            Pot::Memory(kind) => self.bytes(kind),
+            Pot::Journal(shard) => self.in_journals[shard].load(Ordering::Relaxed),
+        }
     }
 
     /// [`u64::MAX`]: there is none.
@@ -200,9 +317,37 @@ impl Account {
         }
     }
 
-    /// Are there owners of more than one namespace?
+    /// Are there owners of more than one namespace, or may some come?
     fn are_divided(&self) -> bool {
-        self.group.is_some() || self.pots.group_members.load(Ordering::Relaxed) > 0
+        self.group.is_some()
+            || self.pots.group_members.load(Ordering::Relaxed) > 0
+            || self.has_reserves()
+    }
+
+    fn has_reserves(&self) -> bool {
+        self.pots.reserved_count.load(Ordering::Relaxed) > 0
+    }
+
+    /// What its namespace has of a pot of so many bytes, of which so many are left. None: nothing
+    /// is reserved, or enough is left for all that is.
+    pub fn group_part(&self, pot: Pot, most: u64, left: u64) -> Option<GroupPart> {
+        let is_short = left < most - most / RESERVED_PART;
+        let part = || self.pots.part_of(self.group.as_deref(), pot, most, left);
+        (is_short && self.has_reserves()).then(part)
+    }
+
+    /// How much its namespace may have of a kind of memory, with so much more; None: nobody uses
+    /// namespaces.
+    fn group_max(&self, kind: MemoryKind, more: u64) -> Option<(u64, u64)> {
+        let bytes = self.group_bytes(kind)?;
+        let most = self.pots.bytes_max[kind as usize];
+        let left = most.saturating_sub(self.pots.bytes(kind));
+        let max = match self.group_part(Pot::Memory(kind), most, left) {
+            Some(part) if part.is_reserved(more) && more <= left => part.reserve,
+            Some(part) => left.min(bytes + part.left),
+            None => left,
+        };
+        Some((bytes, max))
     }
 
     /// Is memory short, and would it or its namespace hold more, with so many bytes more, than it
@@ -218,19 +363,17 @@ impl Account {
 
     /// Would so many bytes more be too many? Two who ask at the same moment may both be refused.
     pub fn lacks_room(&self, kind: MemoryKind, more: u64) -> bool {
-        let left = self.pots.bytes_max[kind as usize].saturating_sub(self.pots.bytes(kind));
-        let share = match self.group_bytes(kind) {
-            None => left,
-            Some(bytes) if bytes + more > left => return true,
-            Some(bytes) => left - bytes,
+        let share = match self.group_max(kind, more) {
+            None => self.pots.bytes_max[kind as usize].saturating_sub(self.pots.bytes(kind)),
+            Some((bytes, max)) if bytes + more > max => return true,
+            Some((bytes, max)) => max - bytes,
         };
         self.bytes(kind) + more > share || self.is_over_limit(kind, more) || self.lacks_memory(more)
     }
 
     /// Would its namespace take more than it leaves to others, whatever this owner may have?
     pub fn lacks_group_room(&self, kind: MemoryKind, more: u64) -> bool {
-        let left = self.pots.bytes_max[kind as usize].saturating_sub(self.pots.bytes(kind));
-        self.group_bytes(kind).is_some_and(|bytes| bytes + more > left)
+        self.group_max(kind, more).is_some_and(|(bytes, max)| bytes + more > max)
     }
 
     /// Would it be more than what its namespace is limited to?
@@ -253,7 +396,9 @@ impl Account {
 
     /// Who shares the journals with it, by namespace. None: nobody uses namespaces.
     pub fn group_journals(&self) -> Option<GroupJournals> {
-        let bytes = self.group_bytes(MemoryKind::Logged)?;
+        if !self.are_divided() {
+            return None;
+        }
         let in_groups = self.pots.group_loggers.load(Ordering::Relaxed);
         let default = self.pots.loggers.load(Ordering::Relaxed).saturating_sub(in_groups);
         let members = match &self.group {
@@ -262,7 +407,13 @@ impl Account {
         };
         let logging = self.pots.logging_groups.load(Ordering::Relaxed) + u64::from(default > 0);
         let groups = logging + u64::from(members == 0);
-        Some(GroupJournals { groups: groups.max(1), bytes, members: self.and_itself(members) })
+        Some(GroupJournals { groups: groups.max(1), members: self.and_itself(members) })
+    }
+
+    /// What its namespace holds in a journal. Where nobody uses namespaces: all that is in it.
+    pub fn group_bytes_in(&self, journal: usize) -> u64 {
+        let pot = Pot::Journal(journal);
+        self.group.as_ref().map_or_else(|| self.pots.default_bytes_in(pot), |own| own.bytes_in(pot))
     }
 
     fn and_itself(&self, loggers: u64) -> u64 {
@@ -290,6 +441,30 @@ impl Account {
         }
         if kind == MemoryKind::Logged && before == bytes && bytes > 0 {
             self.end_to_journal();
+        }
+    }
+
+    /// It holds more in a pot.
+    pub fn add_in(&self, pot: Pot, bytes: u64) {
+        self.add(pot.kind(), bytes);
+        if let Pot::Journal(shard) = pot {
+            self.pots.in_journals[shard].fetch_add(bytes, Ordering::Relaxed);
+            if let Some(group) = &self.group {
+                self.pots.of_groups_in_journals[shard].fetch_add(bytes, Ordering::Relaxed);
+                group.in_journals[shard].fetch_add(bytes, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// It holds less in a pot.
+    pub fn sub_in(&self, pot: Pot, bytes: u64) {
+        self.sub(pot.kind(), bytes);
+        if let Pot::Journal(shard) = pot {
+            self.pots.in_journals[shard].fetch_sub(bytes, Ordering::Relaxed);
+            if let Some(group) = &self.group {
+                self.pots.of_groups_in_journals[shard].fetch_sub(bytes, Ordering::Relaxed);
+                group.in_journals[shard].fetch_sub(bytes, Ordering::Relaxed);
+            }
         }
     }
 
@@ -430,5 +605,71 @@ mod tests {
         assert_eq!(crowd.refused(MemoryKind::Queued), 1);
         drop((members, honest));
         assert!(!of_default.lacks_room(MemoryKind::Queued, 14_000), "as without namespaces");
+    }
+
+    /// Takes as much as it gets; returns how much that is.
+    fn fill(account: &Account, kind: MemoryKind) -> u64 {
+        while !account.lacks_room(kind, 10) {
+            account.add(kind, 10);
+        }
+        account.bytes(kind)
+    }
+
+    /// Ten come one after the other, and the default one last.
+    #[test]
+    fn each_configured_namespace_has_a_reserve_whoever_comes_first() {
+        let pots = Pots::new([1_000, 0, 22_000, 0, 0]);
+        let groups: Vec<Arc<Group>> = (0..10).map(|_| Arc::default()).collect();
+        groups.iter().for_each(|group| pots.reserve_for(group));
+        pots.reserve_for(&groups[0]);
+        let kind = MemoryKind::Retained;
+        // Of 22,000 half is reserved, for eleven; a user gets what its namespace leaves.
+        let users = |group: &Option<Arc<Group>>| {
+            [1, 2].map(|number| Account::new("user", number, &pots, group.clone()))
+        };
+        let all: Vec<_> = groups.iter().cloned().map(Some).chain([None]).collect();
+        let mut taken = Vec::new();
+        let mut held = Vec::new();
+        for group in &all {
+            let own = users(group);
+            taken.push(own.iter().map(|user| fill(user, kind)).sum::<u64>());
+            held.extend(own);
+        }
+        assert!(taken[0] >= 9_000, "{taken:?}");
+        assert!(taken.iter().all(|bytes| *bytes >= 700), "{taken:?}");
+        assert!(taken.iter().sum::<u64>() <= 22_000);
+        // A further user of the last one finds some of the reserve, and nobody of the first.
+        let late = Account::new("late", 3, &pots, None);
+        assert!(!late.lacks_room(kind, 100) && held[0].lacks_room(kind, 10));
+        pots.end_reserve_of(&groups[5]);
+        assert_eq!(pots.reserved_count.load(Ordering::Relaxed), 9);
+    }
+
+    #[test]
+    fn each_journal_is_divided_by_itself_and_a_lower_limit_reserves_less() {
+        let pots = Pots::new([u64::MAX; MemoryKind::COUNT]);
+        let [full, tight] = [(); 2].map(|()| Arc::new(Group::default()));
+        let of = |group: &Arc<Group>| Account::new("user", 1, &pots, Some(group.clone()));
+        let (greedy, late) = (of(&full), of(&tight));
+        assert_eq!(late.group_part(Pot::Journal(0), 6_000, 10), None, "none is configured");
+        [&full, &tight].map(|group| pots.reserve_for(group));
+        greedy.add_in(Pot::Journal(0), 3_500);
+        late.add_in(Pot::Journal(1), 200);
+        assert_eq!(greedy.bytes(MemoryKind::Logged), 3_500);
+        let part = |account: &Account, shard, left| {
+            account.group_part(Pot::Journal(shard), 6_000, left).unwrap()
+        };
+        assert_eq!(greedy.group_part(Pot::Journal(0), 6_000, 3_000), None, "enough is left");
+        let expected = GroupPart { bytes: 3_500, reserve: 1_000, left: 500 };
+        assert_eq!(part(&greedy, 0, 2_500), expected);
+        let expected = GroupPart { bytes: 0, reserve: 1_000, left: 1_500 };
+        assert_eq!(part(&late, 0, 2_500), expected);
+        assert!(part(&late, 0, 2_500).is_reserved(1_000));
+        assert_eq!(part(&late, 1, 2_500).bytes, 200);
+        tight.set_bytes_max(MemoryKind::Logged, 300);
+        assert_eq!(part(&greedy, 0, 2_500).left, 1_200);
+        greedy.sub_in(Pot::Journal(0), 3_500);
+        late.sub_in(Pot::Journal(1), 200);
+        assert_eq!((pots.bytes(MemoryKind::Logged), part(&late, 1, 2_500).bytes), (0, 0));
     }
 }

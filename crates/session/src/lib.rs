@@ -34,7 +34,7 @@ mod session;
 mod waiting;
 mod will;
 
-pub use account::{Account, Group, GroupJournals, MemoryKind, Pots};
+pub use account::{Account, Group, GroupJournals, GroupPart, JOURNALS_MAX, MemoryKind, Pot, Pots};
 pub use alias::{InboundAliases, OutboundAliases};
 pub use awaited::{Awaited, Respondent};
 pub use bucket::{Bucket, Rate};

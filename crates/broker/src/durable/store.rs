@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use session::{Account, MemoryKind, Message, MessageParts, NEVER};
+use session::{Account, Message, MessageParts, NEVER, Pot};
 use storage::{
     AppendError, Chunk, CommandId, Journal, Level, Position, RecordKind, Status, weight,
 };
@@ -34,8 +34,9 @@ const READ_BYTES: u32 = 256 * 1024;
 /// Bytes of one list of in-flight deliveries or of progress, so that it fits a record by far.
 const LIST_BYTES_MAX: usize = 64 * 1024;
 
-/// When only this part of a journal's space is left, those who hold most of it are refused more.
-const SCARCE_PART: u64 = 4;
+/// When only this part of a journal's space is left, it is looked at who holds how much: the
+/// reserves of namespaces are no more than that ([`session::Pots`]).
+const TIGHT_PART: u64 = 2;
 
 /// The owner of a message is stored with it, so that it is known after a start. Policy: a longer
 /// name is not.
@@ -186,12 +187,13 @@ impl Store {
         settings: &storage::Settings,
         shard_count: ShardId,
     ) -> Self {
+        let shard = usize::from(journal.identity().shard);
         Self {
             journal,
             last_queue: None,
             last_serial: 0,
             messages: HashMap::default(),
-            charges: OwnerCharges::of(MemoryKind::Logged),
+            charges: OwnerCharges::of(Pot::Journal(shard)),
             unwritten: HashMap::default(),
             expiries: BTreeMap::new(),
             expiry_count: 0,
@@ -344,7 +346,7 @@ impl Store {
         let most = self.journal.live_bytes_max()?;
         let unreclaimed = self.journal.bytes_left()?;
         let left = most.saturating_sub(self.journal.live_bytes()).min(unreclaimed);
-        (left < most / SCARCE_PART).then_some(JournalSpace { left, most })
+        (left < most - most / TIGHT_PART).then_some(JournalSpace { left, most })
     }
 
     /// Takes a message up as the next serial without writing it; it begins with one reference.

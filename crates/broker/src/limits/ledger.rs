@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use foldhash::fast::FixedState;
-use session::{Account, Group, MemoryKind, Pots};
+use session::{Account, Group, MemoryKind, Pot, Pots};
 
 use crate::expected::Expected;
 
@@ -61,6 +61,14 @@ impl Ledger {
             accounts: Mutex::default(),
             cut_from: AtomicU64::new(u64::MAX),
             to_free: AtomicU64::new(0),
+        }
+    }
+
+    /// A namespace is configured, or no more: it has a reserve of all that namespaces share.
+    pub(crate) fn set_reserve(&self, group: &Arc<Group>, is_configured: bool) {
+        match is_configured {
+            true => self.pots.reserve_for(group),
+            false => self.pots.end_reserve_of(group),
         }
     }
 
@@ -184,7 +192,7 @@ impl Accounts {
 /// shard has its own, so that none waits for another.
 #[derive(Debug)]
 pub(crate) struct OwnerCharges {
-    kind: MemoryKind,
+    pot: Pot,
     /// Owners that use nothing are forgotten whenever there are twice as many as after the last
     /// time.
     by_number: HashMap<u32, OwnerCharge, FixedState>,
@@ -198,8 +206,8 @@ struct OwnerCharge {
 }
 
 impl OwnerCharges {
-    pub(crate) fn of(kind: MemoryKind) -> Self {
-        Self { kind, by_number: HashMap::default(), pruned_at: 0 }
+    pub(crate) fn of(pot: Pot) -> Self {
+        Self { pot, by_number: HashMap::default(), pruned_at: 0 }
     }
 
     /// Charges an account for so many bytes; returns its number.
@@ -233,7 +241,7 @@ impl OwnerCharges {
     fn charge_known(&mut self, number: u32, bytes: u64) -> u32 {
         let Some(owner) = self.by_number.get_mut(&number) else { return NOBODY };
         owner.bytes += bytes;
-        owner.account.add(self.kind, bytes);
+        owner.account.add_in(self.pot, bytes);
         number
     }
 
@@ -252,14 +260,14 @@ impl OwnerCharges {
         }
         let Some(owner) = self.by_number.get_mut(&number).expected() else { return };
         owner.bytes -= bytes;
-        owner.account.sub(self.kind, bytes);
+        owner.account.sub_in(self.pot, bytes);
     }
 }
 
 impl Drop for OwnerCharges {
     fn drop(&mut self) {
         for owner in self.by_number.values() {
-            owner.account.sub(self.kind, owner.bytes);
+            owner.account.sub_in(self.pot, owner.bytes);
         }
     }
 }

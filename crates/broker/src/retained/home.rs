@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use session::{Account, MemoryKind, Message};
+use session::{Account, MemoryKind, Message, Pot};
 use topic::{Child, Cursor};
 
 use super::{Kept, has_wildcard};
 use crate::durable::RecordLocation;
-use crate::limits::ledger::{NOBODY, OwnerCharges};
+use crate::limits::ledger::OwnerCharges;
 use crate::shard::effects::Effects;
-use crate::{Mail, Name, Quota, RetainedQuery, Scope};
+use crate::{Mail, Name, Quota, RetainedQuery, Scope, ShardId};
 
 /// Retained messages in one page.
 pub(super) const PAGE_MESSAGES: usize = 100;
@@ -24,7 +24,8 @@ const SWEEP_MESSAGES: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Retained {
     kept: topic::Retained<Kept>,
-    charges: OwnerCharges,
+    /// For memory, and for the journal.
+    charges: [OwnerCharges; 2],
     /// Pages that were asked for, and how many this turn has had.
     asked: VecDeque<Box<RetainedQuery>>,
     given: usize,
@@ -35,10 +36,11 @@ pub(crate) struct Retained {
 }
 
 impl Retained {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(shard: ShardId) -> Self {
+        let pots = [Pot::Memory(MemoryKind::Retained), Pot::Journal(shard.into())];
         Self {
             kept: topic::Retained::new(),
-            charges: OwnerCharges::of(MemoryKind::Retained),
+            charges: pots.map(OwnerCharges::of),
             asked: VecDeque::new(),
             given: 0,
             last_page: 0,
@@ -52,7 +54,11 @@ impl Retained {
     }
 
     pub(crate) fn set_place(&mut self, topic: Name<'_>, place: RecordLocation) {
-        self.kept.change(&topic.key(), |kept| kept.place = place);
+        let charges = &mut self.charges[1];
+        self.kept.change(&topic.key(), |kept| {
+            charges.change(kept.owner, kept.place.bytes.into(), place.bytes.into());
+            kept.place = place;
+        });
     }
 
     /// False: it would go beyond the limit. What takes the place of an older one needs room for
@@ -101,10 +107,14 @@ impl Retained {
     ) -> Option<RecordLocation> {
         let mut kept = Kept::new(message, place);
         let bytes = kept.bytes();
-        kept.owner = owner.map_or(NOBODY, |owner| self.charges.charge(owner, bytes as u64));
+        if let Some(owner) = owner {
+            for (charges, bytes) in self.charges.iter_mut().zip(charged(&kept)) {
+                kept.owner = charges.charge(owner, bytes);
+            }
+        }
         let old = self.kept.insert(kept);
         if let Some(old) = &old {
-            self.charges.release(old.owner, old.bytes() as u64);
+            self.release(old);
         }
         let (more, more_bytes) = match &old {
             Some(old) => (0, bytes - old.bytes()),
@@ -117,9 +127,15 @@ impl Retained {
     /// Forgets the message of a topic. Returns where it stood.
     pub(super) fn remove(&mut self, topic: Name<'_>, effects: &Effects) -> Option<RecordLocation> {
         let old = self.kept.remove(&topic.key())?;
-        self.charges.release(old.owner, old.bytes() as u64);
+        self.release(&old);
         count(topic, -1, -old.bytes(), effects);
         Some(old.place)
+    }
+
+    fn release(&mut self, kept: &Kept) {
+        for (charges, bytes) in self.charges.iter_mut().zip(charged(kept)) {
+            charges.release(kept.owner, bytes);
+        }
     }
 
     /// Some of those that have expired.
@@ -239,6 +255,11 @@ impl Retained {
         let subscriber = query.subscriber.shard();
         effects.send(subscriber, Mail::Retained { query, messages, is_last });
     }
+}
+
+/// What the owner of a retained message is charged for: memory, and bytes of the journal.
+fn charged(kept: &Kept) -> [u64; 2] {
+    [kept.bytes() as u64, kept.place.bytes.into()]
 }
 
 /// What the broker says of itself is nobody's, and counts to no limit.

@@ -58,7 +58,7 @@ impl Shard {
         Self {
             sessions: Sessions::new(id, &shared, rules.into(), seed),
             groups: Groups::new(shared.seed),
-            retained: Retained::new(),
+            retained: Retained::new(id),
             durable: Durable::default(),
             sweeps_at_ms: 0,
             cx: Context::new(id, shared, seed),

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use session::{Account, MemoryKind};
+use session::{Account, GroupJournals, JOURNALS_MAX, MemoryKind, Pot};
 use topic::{Interest, SHARDS_MAX};
 
 use crate::clients::connect::scope_of_owner;
 use crate::groups::group_names::GroupNames;
-use crate::{Ledger, Metrics, Name, Settings, ShardId, Spaces};
+use crate::{Ledger, Metrics, Name, Scope, Settings, ShardId, Space, Spaces};
 
 /// Buckets of the interest table, as a power of two. Memory is only taken for those in use.
 const INTEREST_BUCKETS_LOG2: u8 = 20;
@@ -50,6 +50,11 @@ pub struct Shared {
 /// When only this part of a journal is left, also those who have less than their share, or have it
 /// alone, leave as much as they have to those who have yet to come.
 const LAST_PART: u64 = 16;
+
+/// When only this part of it is left, those who hold most are refused more.
+const SCARCE_PART: u64 = 4;
+
+const _: () = assert!(SHARDS_MAX as usize <= JOURNALS_MAX, "bytes are counted for each journal");
 
 /// How much memory the process has left, as its driver sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,6 +104,11 @@ pub(crate) struct JournalSpace {
 }
 
 impl JournalSpace {
+    /// Is so little left that those who hold most have to leave it to others?
+    const fn is_scarce(self) -> bool {
+        self.left < self.most / SCARCE_PART
+    }
+
     /// Would somebody have too much with so many bytes, one of so many who share the journal?
     const fn is_too_much(self, own: u64, sharers: u64) -> bool {
         let is_last = self.left < self.most / LAST_PART;
@@ -259,8 +269,9 @@ impl Shared {
     }
 
     /// Those of the journals, a bit for each, of which an owner would hold too much with so many
-    /// bytes more: while space is short more than its share and than it leaves to others. What it
-    /// holds counts as spread over all of them evenly.
+    /// bytes more: while space is short more than its share and than it leaves to others, or what
+    /// is reserved for another namespace. What it holds itself counts as spread over all of them
+    /// evenly.
     #[cold]
     pub(crate) fn journals_lacking(&self, journals: u64, owner: &Account, more: u64) -> u64 {
         let in_each = |bytes: u64| bytes / u64::from(self.shard_count);
@@ -271,14 +282,23 @@ impl Shared {
             let left = self.journals_left[*shard].load(Ordering::Relaxed);
             let most = self.journals_most[*shard].load(Ordering::Relaxed);
             let space = JournalSpace { left, most };
-            match group {
-                None => space.is_too_much(own, sharers),
-                Some(group) => {
-                    let (bytes, groups) = (in_each(group.bytes) + more, group.groups);
-                    space.is_too_much(bytes, groups)
-                        || space.part_of(bytes, groups).is_too_much(own, group.members)
+            let Some(GroupJournals { groups, members }) = group else {
+                return space.is_scarce() && space.is_too_much(own, sharers);
+            };
+            let bytes = match owner.group_part(Pot::Journal(*shard), most, left) {
+                // Nobody else may have it.
+                Some(part) if part.is_reserved(more) && more <= left => {
+                    let left = part.reserve - part.bytes - more;
+                    let reserve = JournalSpace { left, most: part.reserve };
+                    return reserve.is_too_much(own, members);
                 }
-            }
+                Some(part) if more > part.left => return true,
+                Some(part) => part.bytes + more,
+                None => owner.group_bytes_in(*shard) + more,
+            };
+            space.is_scarce()
+                && (space.is_too_much(bytes, groups)
+                    || space.part_of(bytes, groups).is_too_much(own, members))
         };
         let of_journals =
             (0..usize::from(self.shard_count)).filter(|shard| journals & 1 << shard != 0);
@@ -293,6 +313,21 @@ impl Shared {
         let kept_bytes = self.retained_bytes.load(Ordering::Relaxed);
         messages > 0 && kept + messages > retained_messages_max
             || bytes > 0 && kept_bytes + bytes > retained_bytes_max
+    }
+
+    /// There is a namespace, and a part of all that namespaces share is reserved for it.
+    pub fn open_space(&self, scope: Scope) -> Arc<Space> {
+        let space = self.spaces.open(scope);
+        self.ledger.set_reserve(&space.group(), true);
+        space
+    }
+
+    /// There is none any more.
+    pub fn close_space(&self, scope: Scope) {
+        if let Some(space) = self.spaces.get(scope) {
+            self.ledger.set_reserve(&space.group(), false);
+        }
+        self.spaces.close(scope);
     }
 
     /// The account of an owner, in its namespace.

@@ -124,6 +124,137 @@ fn a_crowd_that_fills_the_journals_leaves_another_tenant_its_room() {
     assert_eq!(taken_of_200(&mut lab, anna, |_| "t".into(), false), 200);
 }
 
+const SHARDS: u16 = 2;
+
+/// Journals of 2 MiB each, and these namespaces are configured.
+fn town(scopes: &[Scope]) -> Lab {
+    let journal =
+        storage::Settings { log_bytes_max: 2 * 1024 * 1024, ..crate::lab::journal_settings() };
+    let lab = Lab::durable_by(SHARDS, Settings::default(), journal);
+    for scope in scopes {
+        lab.shared.open_space(*scope);
+    }
+    lab
+}
+
+/// What may live in one of the journals.
+fn most(lab: &Lab) -> u64 {
+    lab.shards[0].journal().expect("it has one").stats().live_bytes_max
+}
+
+fn id_on(lab: &Lab, scope: Scope, shard: u16, name: &str) -> String {
+    let ids = (0..).map(|number| format!("{name}-{number}"));
+    let mut ids =
+        ids.filter(|id| lab.shared.shard_of_client(broker::Name::new(scope, id)) == shard);
+    ids.next().expect("one of them")
+}
+
+/// A session on a shard that is away, and gets what is published on `t`.
+fn leave_session_on(lab: &mut Lab, scope: Scope, user: &str, shard: u16) -> bool {
+    let id = id_on(lab, scope, shard, &format!("{user}-away"));
+    let away = lab.connect(of(scope, user, persistent(&id)));
+    let answers = lab.take_all(away);
+    if !matches!(answers[..], [Got::Connack { reason: Reason::SUCCESS, .. }, ..]) {
+        return false;
+    }
+    let granted = lab.subscribe(away, &format!("t/{shard}/#"), 1);
+    lab.cut(away);
+    granted == 1
+}
+
+/// Publishes until that is refused many times, to the session on a shard or as retained messages;
+/// returns how many bytes were taken.
+fn fill(lab: &mut Lab, members: &[Conn], topic: impl Fn(u32) -> String, retains: bool) -> u64 {
+    const PAYLOAD: [u8; 1_000] = [b'x'; 1_000];
+    let (mut taken, mut refused) = (0, 0);
+    for (number, conn) in (0..).zip(members.iter().cycle()) {
+        let topic = topic(number);
+        let packet = if retains { retained } else { publish };
+        lab.send(*conn, &packet(&topic, &PAYLOAD, 1, 1));
+        match answer(lab, *conn).is_error() {
+            true => refused += 1,
+            false => taken += PAYLOAD.len() as u64,
+        }
+        assert!(
+            lab.shards
+                .iter()
+                .all(|shard| { !matches!(shard.journal_status(), Some(storage::Status::Full(_))) })
+        );
+        if refused > 2 * members.len() {
+            return taken;
+        }
+    }
+    unreachable!("it goes on without an end")
+}
+
+/// Whoever fills the journals first, in one shard or in all, and by whatever, another configured
+/// namespace finds its part in each of them.
+#[test]
+fn a_late_tenant_finds_its_reserve_in_each_journal() {
+    for (first, late) in [(CROWD, TENANT), (Scope::FIRST, TENANT), (CROWD, Scope::FIRST)] {
+        for (shards, retains) in [(vec![0], false), (vec![0, 1], false), (vec![0, 1], true)] {
+            let what = format!("{first:?}, {late:?}, {shards:?}, retained {retains}");
+            let mut lab = town(&[CROWD, TENANT]);
+            // Of three namespaces, equal parts of half of it; a user has nearly all of its own's.
+            let reserve = most(&lab) / 6;
+            for shard in &shards {
+                assert!(leave_session_on(&mut lab, first, "u0", *shard));
+            }
+            let members: Vec<Conn> = (0..USERS)
+                .map(|number| {
+                    lab.open(of(first, &format!("u{number}"), request(&format!("u{number}"))))
+                })
+                .collect();
+            let topic = |number: u32| match retains {
+                true => format!("kept/{number}"),
+                false => format!("t/{}/x", shards[number as usize % shards.len()]),
+            };
+            let taken = fill(&mut lab, &members, topic, retains);
+            let all = most(&lab) * shards.len() as u64;
+            assert!(taken > all / 100 * 55 && taken < all / 100 * 68, "{what}: {taken} of {all}");
+            let anna = lab.open(of(late, "anna", request("anna")));
+            for shard in 0..SHARDS {
+                assert!(leave_session_on(&mut lab, late, "anna", shard), "{what}, session");
+                let own = fill(&mut lab, &[anna], |_| format!("t/{shard}/y"), false);
+                assert!(own > reserve / 100 * 80, "{what}, {shard}: {own} of {reserve}");
+            }
+            // What is still free of the other parts is not for the first one.
+            assert_eq!(fill(&mut lab, &members[..1], topic, retains), 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_late_tenant_finds_room_for_what_it_retains_in_each_journal() {
+    let mut lab = town(&[CROWD, TENANT]);
+    assert!(leave_session_on(&mut lab, CROWD, "u0", 0));
+    assert!(leave_session_on(&mut lab, CROWD, "u0", 1));
+    let members = crowd(&mut lab);
+    fill(&mut lab, &members, |number| format!("t/{}/x", number % 2), false);
+    let anna = lab.open(of(TENANT, "anna", request("anna")));
+    assert_eq!(taken_of_200(&mut lab, anna, |id| format!("kept/{id}"), true), 200);
+}
+
+/// The first one is limited to so much that the rest is for the other one.
+#[test]
+fn what_a_limit_leaves_of_the_journals_is_for_the_others() {
+    let mut lab = town(&[CROWD, TENANT]);
+    let most = most(&lab);
+    let space = lab.shared.spaces.get(CROWD).expect("it is open");
+    space.set_limit(Quota::LoggedBytes, Some(most / 10));
+    for shard in 0..SHARDS {
+        assert!(leave_session_on(&mut lab, CROWD, "u0", shard));
+        assert!(leave_session_on(&mut lab, TENANT, "anna", shard));
+    }
+    let members = crowd(&mut lab);
+    let taken = fill(&mut lab, &members, |number| format!("t/{}/x", number % 2), false);
+    assert!(taken < most / 10);
+    let anna = lab.open(of(TENANT, "anna", request("anna")));
+    let taken = fill(&mut lab, &[anna], |number| format!("t/{}/x", number % 2), false);
+    // Nobody but the default namespace has a reserve that is free.
+    assert!(taken > 2 * most / 100 * 65, "{taken} of {most}");
+}
+
 #[test]
 fn a_crowd_of_sessions_leaves_another_tenant_room_for_its_own() {
     let settings = Settings { sessions_bytes_max: 200_000, ..Settings::default() };

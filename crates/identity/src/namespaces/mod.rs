@@ -256,7 +256,7 @@ impl Namespaces {
         table.take(names);
         table.hosts.retain(|_, own| *own != scope);
         table.remains.remove(&scope);
-        self.shared.spaces.close(scope);
+        self.shared.close_space(scope);
         Ok(())
     }
 
@@ -406,7 +406,11 @@ impl Table {
 }
 
 fn open_space(shared: &Shared, entry: &Entry) -> Arc<Space> {
-    let space = shared.spaces.open(entry.scope);
+    // Clients make as many as they like: those have no reserve.
+    let space = match entry.maker {
+        Maker::Client => shared.spaces.open(entry.scope),
+        Maker::Configuration | Maker::Operator => shared.open_space(entry.scope),
+    };
     space.set_name(&entry.name);
     space
 }
