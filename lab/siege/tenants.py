@@ -149,6 +149,54 @@ for level in ("fsync", "memory"):
     enter_case(level, TENANTS.replace("[durability]", f'[durability]\nlevel = "{level}"'))
 
 
+# What the late tenant asks for: less than is reserved for each of three in each log.
+LATE = {"sessions": 6, "stored": 800, "kept": 400}
+
+
+def late_tenant_is_served(outcome):
+    facts = outcome.facts
+    found = [f"{facts[what]} of {wanted} {what} of the late tenant"
+             for what, wanted in LATE.items() if facts[what] < wanted]  # fmt: skip
+    if not facts["hogs_refused"]:
+        found.append("the first tenant did not fill the logs")
+    if facts["left"] < facts["stored"]:
+        found.append(f"{facts['left']} of {facts['stored']} messages are left to the late tenant")
+    return found
+
+
+@cases.case("log-space-of-a-late-tenant", "150 users of a namespace that fill the logs with queues and"
+            " retained messages, and then the first clients of another namespace",
+            config=TENANTS.replace('memory_bytes_max = "96MiB"', 'memory_bytes_max = "256MiB"'),
+            peak_mib=270, alone=True, expect=late_tenant_is_served)  # fmt: skip
+def late_tenant(field):
+    names = ["refused", *LATE, "left", "hogs_sent", "hogs_refused", "hogs_cut"]
+    facts = dict.fromkeys(names, 0)
+    peers = [(number, enter(field, number)) for number in range(field.pick(150, 30))]
+    peers = [(number, peer) for number, peer in peers if peer is not None]
+    field.begin()
+    works = [functools.partial(fill_everything, field, peers[first::THREADS], facts)
+             for first in range(THREADS)]  # fmt: skip
+    threads = [threading.Thread(target=work) for work in works]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    # Each log keeps what is for its sessions.
+    for number in range(LATE["sessions"]):
+        own = {"client_id": f"away-{number}", "properties": kept(600), **NINA}
+        with field.client(2, port=field.tenants_port, **own) as peer:
+            facts["sessions"] += subscribed(peer, ["own/#"], 1)
+    with field.client(2, port=field.tenants_port, **NINA) as peer:
+        for _ in range(LATE["stored"]):
+            store(peer, facts)
+        for number in range(LATE["kept"]):
+            facts["kept"] += publish_retained(peer, f"kept/{number}", bytes(BYTES)) < 0x80
+    own = {"client_id": "away-0", "clean": False, "properties": kept(600), **NINA}
+    with field.client(2, port=field.tenants_port, **own) as peer:
+        with contextlib.suppress(OSError, AssertionError):
+            while facts["left"] < facts["stored"]:
+                facts["left"] += peer.message()[0] == "own/x"
+    return facts
+
+
 def rate_holds(outcome):
     taken, secs = outcome.facts["taken"], outcome.facts["secs"]
     # A second's worth at once, and another one for those that are under way.
