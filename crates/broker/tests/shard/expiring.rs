@@ -139,7 +139,7 @@ fn check_full_queue(mut lab: Lab, full: FullQueue) {
         publish(&mut lab, publisher, number..number + 1, lifetime);
     }
     if by_bytes {
-        let queued = lab.session("subscriber").unwrap().queued_bytes;
+        let queued = lab.session("subscriber").expect("it is kept").queued_bytes;
         let logged = lab.shared.ledger.bytes(MemoryKind::Logged) - logged;
         limits.queue.bytes_max = queued + logged;
         limits.queue.messages_max = u32::MAX;
