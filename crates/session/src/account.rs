@@ -652,7 +652,7 @@ mod tests {
         let of = |group: &Arc<Group>| Account::new("user", 1, &pots, Some(group.clone()));
         let (greedy, late) = (of(&full), of(&tight));
         assert_eq!(late.group_part(Pot::Journal(0), 6_000, 10), None, "none is configured");
-        [&full, &tight].map(|group| pots.reserve_for(group));
+        [&full, &tight].into_iter().for_each(|group| pots.reserve_for(group));
         greedy.add_in(Pot::Journal(0), 3_500);
         late.add_in(Pot::Journal(1), 200);
         assert_eq!(greedy.bytes(MemoryKind::Logged), 3_500);
