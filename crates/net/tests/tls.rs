@@ -11,9 +11,9 @@ use common::{
     accept, connector, exchange, good_pair, listen, pair, read, read_to_end, serve, write,
 };
 use net::{
-    ClientAuth, ConnectOptions, Connector, Foreign, HandshakeError, ListenOptions, Listener,
-    Progress, ProxyOptions, TlsClientContext, TlsClientOptions, TlsContext, TlsError, TlsOptions,
-    TlsVersion,
+    CertificateInfo, ClientAuth, ConnectOptions, Connector, Foreign, HandshakeError, ListenOptions,
+    Listener, Progress, ProxyOptions, TlsClientContext, TlsClientOptions, TlsContext, TlsError,
+    TlsOptions, TlsVersion,
 };
 
 fn server_options(authority: &Authority) -> TlsOptions {
@@ -452,6 +452,163 @@ fn issuers_that_the_certificate_lacks_are_reported_or_taken_from_elsewhere() {
     assert_eq!(whole.chain_note(), None);
     let (mut listener, url) = listen_with(&whole);
     good_pair(&mut listener, &connect_with(&url, &client_options(&authority)));
+}
+
+/// The client's certificate, or why it was refused.
+fn shown_to_server(
+    listener: &mut Listener,
+    url: &str,
+    options: &TlsClientOptions,
+) -> Result<CertificateInfo, String> {
+    let (server, _) = pair(listener, &connect_with(url, options));
+    let (_, peer) = server.map_err(|error| error.to_string())?;
+    Ok(*peer.tls.expect("TLS").certificate.expect("a certificate"))
+}
+
+fn with_certificate(authority: &Authority, name: &str, is_12: bool) -> TlsClientOptions {
+    TlsClientOptions {
+        certificate: Some(authority.path(&format!("{name}.pem"))),
+        key: Some(authority.path(&format!("{name}.key"))),
+        is_version_12_only: is_12,
+        ..client_options(authority)
+    }
+}
+
+#[test]
+fn certificates_of_version_1_are_taken_from_a_named_authority() {
+    let (authority, stranger) = (authority(), Authority::new());
+    authority.issue_version_1("old", "localhost", 9);
+    stranger.issue_version_1("old", "localhost", 9);
+    let mut options = TlsOptions::new(authority.path("old.pem"), authority.path("old.key"));
+    options.client_auth = ClientAuth::Require;
+    options.client_ca = Some(authority.path("ca.pem"));
+    let context = context(options);
+    let note = context.chain_note().expect("a note");
+    assert!(note.contains("version 1") && note.contains("subjectAltName"), "{note}");
+    let (mut listener, url) = listen_with(&context);
+    for is_12 in [true, false] {
+        let client = with_certificate(&authority, "old", is_12);
+        let shown = shown_to_server(&mut listener, &url, &client).expect("accepted");
+        assert_eq!((shown.common_name.as_str(), shown.is_unissued), ("localhost", false));
+        // Another authority of the same make, whose name the client trusts as well.
+        let ca = Some(authority.path("ca.pem"));
+        let client = TlsClientOptions { ca, ..with_certificate(&stranger, "old", is_12) };
+        let refused = shown_to_server(&mut listener, &url, &client).expect_err("refused");
+        assert!(refused.contains("X.509 version 1"), "{refused}");
+        assert!(refused.contains("openssl x509 -req"), "{refused}");
+    }
+    // A server is known by its common name, and by no other.
+    let tls = Some(TlsClientContext::load(&client_options(&authority)).expect("context"));
+    let by_ip = ConnectOptions { tls, ..ConnectOptions::default() };
+    let by_ip = connector(&url.replace("localhost", "127.0.0.1"), &by_ip);
+    let refused = pair(&mut listener, &by_ip).1.err().expect("refused").to_string();
+    assert!(refused.contains("NotValidForName"), "{refused}");
+}
+
+#[test]
+fn a_certificate_of_version_1_is_of_its_key_its_dates_and_not_revoked() {
+    let authority = authority();
+    authority.issue_version_1("old", "sensor-7", 9);
+    authority.issue("other", "sensor-7", 10);
+    // With the key of another certificate.
+    std::fs::copy(authority.path("other.key"), authority.path("old-other.key")).expect("copy");
+    let mut wrong = with_certificate(&authority, "old", false);
+    wrong.key = Some(authority.path("old-other.key"));
+    let error = TlsClientContext::load(&wrong).err().expect("an error").to_string();
+    assert!(error.contains("do not belong together"), "{error}");
+
+    let mut options = server_options(&authority);
+    options.client_auth = ClientAuth::Require;
+    options.client_ca = Some(authority.path("ca.pem"));
+    options.revocation_lists = Some(authority.path("crl.pem"));
+    authority.revoke(&[8]);
+    let context = context(options);
+    let (mut listener, url) = listen_with(&context);
+    let client = with_certificate(&authority, "old", false);
+    shown_to_server(&mut listener, &url, &client).expect("accepted");
+    authority.revoke(&[8, 9]);
+    context.reload().expect("reload");
+    let refused = shown_to_server(&mut listener, &url, &client).expect_err("refused");
+    assert!(refused.contains("Revoked"), "{refused}");
+    // A list of another authority says nothing of it.
+    let stranger = Authority::new();
+    stranger.revoke(&[8]);
+    std::fs::copy(stranger.path("crl.pem"), authority.path("crl.pem")).expect("copy");
+    context.reload().expect("reload");
+    let refused = shown_to_server(&mut listener, &url, &client).expect_err("refused");
+    assert!(refused.contains("UnknownRevocationStatus"), "{refused}");
+}
+
+#[test]
+fn a_certificate_of_version_1_is_no_authority() {
+    let authority = authority();
+    authority.issue_version_1("old", "Between", 9);
+    let mut options = server_options(&authority);
+    options.client_auth = ClientAuth::Require;
+    options.client_ca = Some(authority.path("ca.pem"));
+    let (mut listener, url) = listen_with(&context(options));
+    // What it has signed is sent with it as the intermediate.
+    authority.issue_by("old", "leaf", "sensor-7");
+    let refused =
+        shown_to_server(&mut listener, &url, &with_certificate(&authority, "leaf", false));
+    assert!(refused.is_err(), "{refused:?}");
+}
+
+#[test]
+fn a_self_signed_certificate_is_taken_if_it_is_named_itself() {
+    let authority = authority();
+    let is_authority = |params: &mut rcgen::CertificateParams| {
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    };
+    let is_server = |params: &mut rcgen::CertificateParams| {
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+    };
+    authority.sign_itself("own", "sensor-7", is_authority);
+    authority.sign_itself("other", "sensor-7", is_authority);
+    authority.sign_itself("server-only", "sensor-7", is_server);
+    let read = |name: &str| std::fs::read_to_string(authority.path(name)).expect("read");
+    authority.write("named.pem", &(read("ca.pem") + &read("own.pem") + &read("server-only.pem")));
+    let mut options = server_options(&authority);
+    options.client_auth = ClientAuth::Require;
+    options.client_ca = Some(authority.path("named.pem"));
+    let (mut listener, url) = listen_with(&context(options));
+    let mut show = |name: &str| {
+        shown_to_server(&mut listener, &url, &with_certificate(&authority, name, false))
+    };
+    assert_eq!(show("own").expect("accepted").common_name, "sensor-7");
+    assert!(show("other").is_err(), "the same name, and not in the file");
+    assert!(show("server-only").is_err(), "its usage is another one");
+}
+
+#[test]
+fn a_server_without_alternative_names_is_known_by_its_common_name() {
+    let authority = authority();
+    let is_authority = |params: &mut rcgen::CertificateParams| {
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    };
+    for (subject, is_good) in
+        [("localhost", true), ("LOCALHOST", true), ("other", false), ("*", false)]
+    {
+        authority.issue_nameless("bare", subject);
+        authority.sign_itself("own", subject, is_authority);
+        for (name, ca) in [("bare", "ca.pem"), ("own", "own.pem")] {
+            let options = TlsOptions::new(
+                authority.path(&format!("{name}.pem")),
+                authority.path(&format!("{name}.key")),
+            );
+            let (mut listener, url) = listen_with(&context(options));
+            let ca = Some(authority.path(ca));
+            let options = TlsClientOptions { ca, ..TlsClientOptions::default() };
+            let client = pair(&mut listener, &connect_with(&url, &options)).1;
+            assert_eq!(client.is_ok(), is_good, "{name} {subject}: {:?}", client.err());
+        }
+    }
+    // With alternative names, the common name counts for nothing.
+    authority.issue_named("named", "localhost", "other.example");
+    let options = TlsOptions::new(authority.path("named.pem"), authority.path("named.key"));
+    let (mut listener, url) = listen_with(&context(options));
+    let client = pair(&mut listener, &connect_with(&url, &client_options(&authority))).1;
+    assert!(client.is_err());
 }
 
 #[test]

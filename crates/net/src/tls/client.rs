@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, UnbufferedClientConnection};
-use rustls::crypto::{self, CryptoProvider, aws_lc_rs};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::SingleCertAndKey;
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedCipherSuite,
     SupportedProtocolVersion,
 };
 
 use super::files::{self, TlsError};
+use super::named::{self, Named, NamedServers};
 use super::server::{TlsVersion, versions};
 use super::session::Session;
 
@@ -69,16 +71,29 @@ impl TlsClientContext {
                 true => VERSION_12,
                 false => versions(options.version_min),
             })?;
-        let builder = if options.is_insecure {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
-        } else {
-            builder.with_root_certificates(roots(options)?)
+        let builder = match &options.ca {
+            _ if options.is_insecure => {
+                let verifier = Arc::new(AnyServer(Arc::clone(&provider)));
+                builder.dangerous().with_custom_certificate_verifier(verifier)
+            }
+            Some(path) => {
+                let algorithms = provider.signature_verification_algorithms;
+                let named = Named::new(files::certificates(path)?, Vec::new(), algorithms);
+                let verifier = Arc::new(NamedServers { roots: roots(options)?, named });
+                builder.dangerous().with_custom_certificate_verifier(verifier)
+            }
+            None => builder.with_root_certificates(roots(options)?),
         };
         let mut config = match (&options.certificate, &options.key) {
             (None, None) => builder.with_no_client_auth(),
-            (Some(certificate), Some(key)) => builder
-                .with_client_auth_cert(files::certificates(certificate)?, files::key(key)?)
-                .map_err(|error| files::name_files(error, certificate, key))?,
+            (Some(certificate), Some(key)) => {
+                let own = files::certified_key(
+                    files::certificates(certificate)?,
+                    (certificate, key),
+                    &provider,
+                )?;
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own)))
+            }
             _ => return Err(TlsError::KeyMissing),
         };
         config.alpn_protocols = options.alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
@@ -183,7 +198,7 @@ impl ServerCertVerifier for AnyServer {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.0.signature_verification_algorithms;
-        crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+        named::verify_tls12(message, certificate, signed, algorithms)
     }
 
     fn verify_tls13_signature(
@@ -193,7 +208,7 @@ impl ServerCertVerifier for AnyServer {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.0.signature_verification_algorithms;
-        crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+        named::verify_tls13(message, certificate, signed, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -4,12 +4,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{InconsistentKeys, RootCertStore};
 use thiserror::Error;
 
-use super::certificate;
+use super::{certificate, named};
 
 /// Why TLS cannot be set up. Each says which file and what to do.
 #[derive(Debug, Error)]
@@ -82,6 +84,26 @@ pub(super) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
             }
             _ => Ok(key),
         })
+}
+
+/// A chain with the key of its first certificate, which may have any version.
+pub(super) fn certified_key(
+    chain: Vec<CertificateDer<'static>>,
+    (certificate, key): (&Path, &Path),
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, TlsError> {
+    let read = self::key(key)?;
+    let name = |error| name_files(error, certificate, key);
+    if !chain.first().is_some_and(|own| named::is_version_1(own)) {
+        return CertifiedKey::from_der(chain, read, provider).map_err(name);
+    }
+    let own = provider.key_provider.load_private_key(read).map_err(name)?;
+    // A key that does not know its public half is not compared, as in rustls.
+    let is_its = own.public_key().is_none_or(|own| named::public_key(&chain[0]) == Some(own));
+    match is_its {
+        true => Ok(CertifiedKey::new(chain, own)),
+        false => Err(name(InconsistentKeys::KeyMismatch.into())),
+    }
 }
 
 /// As rustls has it.

@@ -4,6 +4,7 @@
 mod certificate;
 mod client;
 mod files;
+mod named;
 mod registered;
 mod server;
 mod session;

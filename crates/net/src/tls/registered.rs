@@ -4,15 +4,13 @@ use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{
-    WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
-};
+use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use sha2::{Digest as _, Sha256};
 
-use super::certificate;
+use super::{certificate, named};
 
 /// SHA-256 thumbprints of certificates that are accepted whoever has issued them. They may change
 /// while listeners use them.
@@ -126,7 +124,7 @@ impl ClientCertVerifier for RegisteredVerifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, signed, &self.algorithms)
+        named::verify_tls12(message, cert, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -135,7 +133,7 @@ impl ClientCertVerifier for RegisteredVerifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, signed, &self.algorithms)
+        named::verify_tls13(message, cert, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::CertificateDer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerSessionMemoryCache,
@@ -15,6 +16,7 @@ use rustls::{CipherSuite, ServerConfig, SupportedProtocolVersion};
 
 use super::certificate;
 use super::files::{self, TlsError};
+use super::named::{self, Named, NamedClients};
 use super::registered::{RegisteredVerifier, Thumbprints};
 use super::session::Session;
 use crate::CertificateInfo;
@@ -161,13 +163,7 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
         others.extend(files::certificates(path)?);
     }
     let missing = certificate::complete(&mut chain, &others);
-    let chain_note = missing.map(|issuer| {
-        format!(
-            "{}: the certificate of its issuer '{issuer}' is missing, so clients that only trust a root CA cannot verify it. Append it to the file, or set `chain`",
-            options.certificate.display()
-        )
-    });
-    let key = files::key(&options.key)?;
+    let chain_note = chain_note(options, &chain, missing);
     let Some(info) = chain.first().and_then(|first| certificate::parse(first)) else {
         let reason = "not an X.509 certificate".to_owned();
         let path = options.certificate.clone();
@@ -187,8 +183,8 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
         (None, Some(verifier)) => builder.with_client_cert_verifier(verifier),
         (None, None) => builder.with_no_client_auth(),
     };
-    let certificate = CertifiedKey::from_der(chain, key, &provider)
-        .map_err(|error| files::name_files(error, &options.certificate, &options.key))?;
+    let paths = (&*options.certificate, &*options.key);
+    let certificate = files::certified_key(chain, paths, &provider)?;
     let mut config = builder.with_cert_resolver(Arc::new(OneCertificate(Arc::new(certificate))));
     config.alpn_protocols = options.alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     config.ignore_client_order = true;
@@ -211,6 +207,25 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
     let names = info.alternative_names.iter().filter_map(bare).collect();
     let certificate = Arc::new(info);
     Ok(Loaded { config: Arc::new(config), certificate, registered, names, chain_note })
+}
+
+/// What clients may miss in what they are sent.
+fn chain_note(
+    options: &TlsOptions,
+    chain: &[CertificateDer<'static>],
+    missing: Option<String>,
+) -> Option<String> {
+    let path = options.certificate.display();
+    if chain.first().is_some_and(|own| named::is_version_1(own)) {
+        return Some(format!(
+            "{path}: the certificate has X.509 version 1 and no host names, so clients other than those of OpenSSL refuse it. Create it with `openssl x509 -req ... -extfile FILE`, with `subjectAltName = DNS:NAME` in FILE"
+        ));
+    }
+    missing.map(|issuer| {
+        format!(
+            "{path}: the certificate of its issuer '{issuer}' is missing, so clients that only trust a root CA cannot verify it. Append it to the file, or set `chain`"
+        )
+    })
 }
 
 /// The suites with AES-128 and SHA-256 first. Clients put SHA-384 first, which few processors have
@@ -240,7 +255,12 @@ fn client_verifier(options: &TlsOptions) -> Result<Option<Arc<dyn ClientCertVeri
     if options.client_auth == ClientAuth::Optional {
         builder = builder.allow_unauthenticated();
     }
-    builder.build().map(Some).map_err(|error| verifier_error(&error.to_string(), options, path))
+    let issued = builder.build();
+    let issued = issued.map_err(|error| verifier_error(&error.to_string(), options, path))?;
+    let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
+    let lists = options.revocation_lists.as_deref().map(files::revocation_lists).transpose()?;
+    let named = Named::new(files::certificates(path)?, lists.unwrap_or_default(), algorithms);
+    Ok(Some(Arc::new(NamedClients { issued, named })))
 }
 
 fn verifier_error(reason: &str, options: &TlsOptions, client_ca: &Path) -> TlsError {
