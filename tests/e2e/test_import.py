@@ -118,6 +118,12 @@ SERVED = {
     "emqx-tokens": [("tcp", 0, TOKEN, ACCEPTED), ("tcp", 0, ANNA, REFUSED)],
     "pattern-deny": [("tcp", 0, ANNA, ACCEPTED), ("tcp", 0, NOBODY, REFUSED)],
     "local-only": [("tcp", 0, NOBODY, ACCEPTED)],
+    "dynamic-security": [
+        ("tcp", 0, ANNA, ACCEPTED),
+        ("tcp", 0, WRONG, REFUSED),
+        ("tcp", 0, ("gone", "s3cret"), REFUSED),
+        ("tcp", 0, NOBODY, ACCEPTED),
+    ],
 }
 
 
@@ -160,7 +166,7 @@ def test_a_unix_socket_is_carried_over(start, certs, tmp_path):
     assert broker.urls and (tmp_path / "mosquitto.sock").exists()
 
 
-@pytest.mark.parametrize("name", ["dynamic-security", "pre-shared-keys", "emqx-database"])
+@pytest.mark.parametrize("name", ["pre-shared-keys", "emqx-database"])
 def test_rights_that_cannot_be_carried_over_are_never_dropped(name, certs, tmp_path):
     config, output = prepare(name, certs, tmp_path), tmp_path / "output"
     done = run("import", config, "--output", output)
@@ -343,3 +349,78 @@ def test_serve_names_the_command_for_a_file_of_mosquitto(tmp_path):
     for flags in ((), ("--check-config",)):
         done = run("serve", "--config", path, *flags)
         assert done.returncode == 2 and f"quelea import {path}" in done.stderr
+
+
+@pytest.mark.parametrize("output", [(), ("--output", "out")])
+def test_what_the_broker_would_refuse_is_an_error_with_its_line(output, tmp_path):
+    """The result is checked before anything is written."""
+    path = tmp_path / "mosquitto.conf"
+    (tmp_path / "acl").write_text("topic read a\ntopic read a/#/b\n")
+    (tmp_path / "passwd").write_text("anna:not-hashed\n")
+    for lines, place, why in [
+        ("listener 1883\nallow_anonymous true\nmax_queued_messages 99999999999\n", "mosquitto.conf:3", "queued_messages_max"),
+        ("listener 1883\nallow_anonymous true\nacl_file acl\n", "acl:2", "must be the last level"),
+        ("listener 1883\npassword_file passwd\n", "passwd:1", "not hashed"),
+        ("listener 1883 127.0.0.1\n\nlistener 1883 127.0.0.1\n", "mosquitto.conf:3", "already has this address"),
+        ("connection c\naddress h\ntopic a+ out\n", "mosquitto.conf:3", "a+"),
+    ]:
+        path.write_text(lines)
+        arguments = [tmp_path / part if part == "out" else part for part in output]
+        done = run("import", path, *arguments)
+        assert done.returncode == 1 and "nothing was written" in done.stderr, done.stderr
+        found = [line for line in done.stderr.splitlines() if ": error: " in line]
+        assert any(place in line and why in line for line in found), (lines, done.stderr)
+        assert not (tmp_path / "out").exists() and not done.stdout
+
+
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
+    """A pipe without a writer, a device without an end and a large file end at once."""
+    pipe, link, large = tmp_path / "pipe", tmp_path / "link", tmp_path / "large"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/zero")
+    large.write_bytes(b"# x\n" * (5 << 20))
+    config = tmp_path / "mosquitto.conf"
+    for path, why in [(pipe, "must be a regular file"), (link, "must be a regular file"), (large, "16 MiB")]:
+        done = run("import", path)
+        assert done.returncode == 1 and why in done.stderr, done.stderr
+        for option in ("acl_file", "password_file", "include_dir"):
+            (tmp_path / "conf.d").mkdir(exist_ok=True)
+            included = tmp_path / "conf.d" / "a.conf"
+            included.unlink(missing_ok=True)
+            included.symlink_to(path)
+            value = tmp_path / "conf.d" if option == "include_dir" else path
+            config.write_text(f"listener 1883\nallow_anonymous true\n{option} {value}\n")
+            done = run("import", config)
+            assert done.returncode == 1 and why in done.stderr, (option, done.stderr)
+    (tmp_path / "conf.d" / "a.conf").unlink()
+    (tmp_path / "conf.d" / "a.conf").write_text(f"include_dir {tmp_path}/conf.d\n")
+    config.write_text(f"include_dir {tmp_path}/conf.d\n" * 1_200)
+    done = run("import", config)
+    assert done.returncode == 1 and "more than 1000 files" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name,text,what",
+    [
+        ("vernemq.conf", "allow_anonymous = off\nlistener.tcp.default = 127.0.0.1:1883\n", "VerneMQ"),
+        ("nanomq.conf", "mqtt {\n    property_size = 32\n}\n", "NanoMQ"),
+        ("config.xml", "<?xml version=\"1.0\"?>\n<hivemq>\n</hivemq>\n", "HiveMQ"),
+        ("emqx.conf", "listener.tcp.external = 0.0.0.0:1883\n", "EMQX 4"),
+        ("passwd", PASSWORDS, "password file"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(name, text, what, tmp_path):
+    (tmp_path / name).write_text(text)
+    done = run("import", tmp_path / name)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and len(lines) == 1 and what in lines[0], done.stderr
+
+
+def test_the_file_of_the_dynamic_security_plugin_is_imported_alone(tmp_path):
+    shutil.copy(SAMPLES / "dynamic-security" / "dynamic-security.json", tmp_path / "d.json")
+    done = run("import", tmp_path / "d.json", "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"quelea.toml", "policy.toml", "dynamic-security.passwd"}
+    checked = run("policy", "check", tmp_path / "out" / "policy.toml")
+    assert checked.returncode == 0, checked.stderr

@@ -1,12 +1,18 @@
-//! Configurations of mosquitto and EMQX: an input is the text of one. Files that it names have the
-//! same text. What comes of it is TOML, or an error says why not. Resources of Event Grid: what is
-//! read is the same after it was written and read again.
+//! Configurations of mosquitto and EMQX, and files of the dynamic security plugin: an input is the
+//! text of one. Files that it names have the same text. What comes of it is a configuration that
+//! the broker takes, with its rules and users, or an error says why not and where. Resources of
+//! Event Grid: what is read is the same after it was written and read again.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+use config::{Machine, SourceFile, Sources};
+use identity::auth::passwords::PasswordFile;
+use identity::auth::rules;
 use identity::event_grid;
-use import::{Files, Imported, Source, emqx, mosquitto};
+use import::{
+    CONFIG_FILE, Files, Imported, Kind, Source, dynamic_security, emqx, mosquitto, recognize,
+};
 
 pub fn import_mosquitto(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
@@ -17,12 +23,21 @@ pub fn import_mosquitto(input: &[u8]) {
         let is_noted = imported.notes.iter().any(|note| note.place.line == index + 1);
         assert!(is_noted || is_plugins, "line {} is dropped silently: {line:?}", index + 1);
     }
-    check(&imported);
+    check(imported, text);
 }
 
 pub fn import_emqx(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    check(&emqx::import(&source(text), &Same(text)));
+    check(emqx::import(&source(text), &Same(text)), text);
+}
+
+pub fn import_dynamic_security(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let source = source(text);
+    if let Kind::Other(what, remedy) = recognize(source.path, text) {
+        assert!(!what.is_empty() && !remedy.is_empty());
+    }
+    check(dynamic_security::import(&source), text);
 }
 
 pub fn import_event_grid(input: &[u8]) {
@@ -37,13 +52,44 @@ pub fn import_event_grid(input: &[u8]) {
     assert!(policy.parse::<toml::Table>().is_ok(), "{policy}");
 }
 
-fn check(imported: &Imported) {
+fn check(mut imported: Imported, text: &str) {
+    let directory = Path::new("/out");
+    let count = imported.notes.len();
+    let accepted = import::check(&mut imported, directory, &Machine::UNKNOWN, &Same(text));
+    for added in &imported.notes[count..] {
+        assert!(!added.place.file.is_empty(), "{added}");
+    }
+    if accepted.is_some() {
+        assert_eq!(imported.notes.len(), count);
+        serve(&imported, directory, text);
+    } else {
+        assert!(imported.obstacles(true).next().is_some(), "it is refused, and nobody says why");
+    }
     for file in &imported.files {
         assert!(!file.name.contains(['/', '\0']), "{:?}", file.name);
         let is_toml = !file.name.ends_with(".toml") || file.text.parse::<toml::Table>().is_ok();
         assert!(is_toml, "{}: {}", file.name, file.text);
     }
     assert!(imported.notes.iter().all(|note| !note.detail.is_empty()));
+}
+
+/// The broker takes what was accepted.
+fn serve(imported: &Imported, directory: &Path, text: &str) {
+    let path = directory.join(CONFIG_FILE);
+    let file = SourceFile { path, text: imported.config().to_owned() };
+    let sources = Sources { file: Some(file), ..Sources::default() };
+    let loaded = config::load(&sources, &Machine::UNKNOWN).expect("a valid configuration");
+    let reader = |path: &Path| {
+        let own = imported.files.iter().find(|file| directory.join(&file.name) == path);
+        own.map_or_else(|| Same(text).read(path), |file| Ok(file.text.clone()))
+    };
+    match rules::load_by(&loaded.config, &reader) {
+        Ok(_) => {}
+        Err(error) => assert!(error.to_string().contains("cannot read"), "{error}"),
+    }
+    for file in imported.files.iter().filter(|file| file.name.ends_with(".passwd")) {
+        assert!(PasswordFile::parse(&file.text).is_ok(), "{}", file.text);
+    }
 }
 
 fn source(text: &str) -> Source<'_> {
@@ -92,6 +138,26 @@ pub fn emqx_seeds() -> Vec<Vec<u8>> {
          {allow, {'and', [{user, \"a\"}, {ipaddr, \"::1\"}]}, {publish, [{qos, 1}]}, \
          [{eq, \"#\"}, \"${clientid}\"]}.\n~\"\"\"}] } # c\n",
         "log.file { enable = true, level = debug, path = \"/l\" }\nnode.data_dir = \"d\" // c\n",
+    ];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+pub fn dynamic_security_seeds() -> Vec<Vec<u8>> {
+    let texts = [
+        r#"{"clients":[{"username":"anna","textName":"\u00e9","clientid":"c","roles":[{"rolename":"r",
+        "priority":2}],"password":"aGFzaGhhc2hoYXNoaGFzaA==","salt":"c2FsdA==","iterations":101},
+        {"username":"bob","disabled":true}],"groups":[{"groupname":"g","roles":[{"rolename":"r"}],
+        "clients":[{"username":"bob","priority":-1}]}],"anonymousGroup":"g","roles":[{"rolename":"r",
+        "acls":[{"acltype":"publishClientSend","topic":"a/%c/#","priority":1,"allow":true},
+        {"acltype":"publishClientReceive","topic":"a/+","allow":false},
+        {"acltype":"publishClientReceive","topic":"+/b","allow":true},
+        {"acltype":"subscribeLiteral","topic":"$SYS/#","allow":true},
+        {"acltype":"subscribeLiteral","topic":"b","allow":false},
+        {"acltype":"subscribePattern","topic":"%u/#","allow":true},
+        {"acltype":"unsubscribePattern","topic":"\u0023","allow":true}]}],
+        "defaultACLAccess":{"publishClientSend":false,"publishClientReceive":false,
+        "subscribe":true,"unsubscribe":true}}"#,
+        r#"{"clients":[{"username":"a","encoded_password":"$7$1$eA==$eA=="}],"roles":[]}"#,
     ];
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }

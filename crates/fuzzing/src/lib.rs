@@ -31,7 +31,7 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     parser("cluster_lease", cluster_lease::cluster_lease, cluster_lease::seeds),
     parser("cluster_message", cluster_message::cluster_message, cluster_message::seeds),
     parser("decode_client", packet::decode_client, packet::client_seeds),
@@ -50,6 +50,12 @@ pub const TARGETS: [Target; 18] = [
         seeds: imports::mosquitto_seeds,
     },
     Target { name: "import_emqx", run: imports::import_emqx, cost: 25, seeds: imports::emqx_seeds },
+    Target {
+        name: "import_dynamic_security",
+        run: imports::import_dynamic_security,
+        cost: 25,
+        seeds: imports::dynamic_security_seeds,
+    },
     parser("import_event_grid", imports::import_event_grid, imports::event_grid_seeds),
     parser("journal", journal::journal, journal::seeds),
     parser("log_recovery", log_recovery::log_recovery, log_recovery::seeds),

@@ -157,6 +157,21 @@ fn a_wrong_password_does_not_get_in_as_anonymous() {
 }
 
 #[test]
+fn an_empty_name_is_none_where_clients_without_one_are_admitted() {
+    let file = TempFile::new("empty", &user_lines("anna", b"s3cret", false).join("\n"));
+    for auth in [auth(Some(&file)), auth(None)] {
+        let authenticator = start(&auth, None).unwrap();
+        for password in [None, Some(""), Some("x")] {
+            let open = AuthRequest { allow_anonymous: true, ..request(Some(""), password) };
+            let nameless = Verdict::Admitted { username: None, principal: None };
+            assert_eq!(verdict(&authenticator, open), nameless);
+            let closed = request(Some(""), password);
+            assert_eq!(refused(&authenticator, closed), Reason::NOT_AUTHORIZED);
+        }
+    }
+}
+
+#[test]
 fn without_a_password_file_a_name_proves_nothing() {
     let authenticator = start(&auth(None), None).unwrap();
     let open = AuthRequest { allow_anonymous: true, ..request(Some("anna"), Some("any")) };

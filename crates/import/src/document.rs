@@ -25,7 +25,21 @@ pub(crate) struct Table {
 struct Entry {
     key: String,
     value: Value,
-    origin: String,
+    origin: Place,
+}
+
+/// A text, with the origin of each of its lines.
+#[derive(Debug, Default)]
+pub(crate) struct Rendered {
+    pub(crate) text: String,
+    pub(crate) origins: Vec<Place>,
+}
+
+impl Rendered {
+    fn push(&mut self, lines: &str, origin: &Place) {
+        self.text.push_str(lines);
+        self.origins.resize(self.origins.len() + lines.matches('\n').count(), origin.clone());
+    }
 }
 
 impl Document {
@@ -46,15 +60,18 @@ impl Document {
     }
 
     /// The text, below a comment.
-    pub(crate) fn render(mut self, comment: &str) -> String {
+    pub(crate) fn render(mut self, comment: &str) -> Rendered {
         let rank = |table: &Table| ORDER.iter().position(|name| table.header == *name);
         self.tables.sort_by_key(|table| rank(table).unwrap_or(ORDER.len()));
-        let mut text = comment.lines().map(|line| format!("# {line}\n")).collect::<String>();
-        for table in self.tables.iter().chain(&self.items) {
-            text.push('\n');
-            table.render(&mut text);
+        let mut rendered = Rendered::default();
+        for line in comment.lines() {
+            rendered.push(&format!("# {line}\n"), &Place::default());
         }
-        text
+        for table in self.tables.iter().chain(&self.items) {
+            rendered.push("\n", &Place::default());
+            table.render(&mut rendered);
+        }
+        rendered
     }
 }
 
@@ -65,9 +82,8 @@ impl Table {
     }
 
     pub(crate) fn set(&mut self, key: &str, value: impl Into<Value>, at: &Place) {
-        let origin = if at.line == 0 { String::new() } else { at.to_string() };
         self.entries.retain(|entry| entry.key != key);
-        self.entries.push(Entry { key: key.into(), value: value.into(), origin });
+        self.entries.push(Entry { key: key.into(), value: value.into(), origin: at.clone() });
     }
 
     /// Adds a table below it.
@@ -75,17 +91,26 @@ impl Table {
         self.inner.push(inner);
     }
 
-    fn render(&self, text: &mut String) {
-        text.push_str(&format!("{}\n", self.header));
+    /// Where most of it comes from, for lines without an origin.
+    fn origin(&self) -> Place {
+        let mut known = self.entries.iter().map(|entry| &entry.origin).filter(|at| at.line > 0);
+        let inner = || self.inner.iter().map(Self::origin).find(|at| at.line > 0);
+        known.next().cloned().or_else(inner).unwrap_or_default()
+    }
+
+    fn render(&self, to: &mut Rendered) {
+        let whole = self.origin();
+        to.push(&format!("{}\n", self.header), &whole);
         for Entry { key, value, origin } in &self.entries {
-            // A line break in a value would end the comment behind it.
-            let origin = origin.replace(char::is_control, " ");
-            match origin.is_empty() {
-                true => text.push_str(&format!("{key} = {value}\n")),
-                false => text.push_str(&format!("{key} = {value} # {origin}\n")),
+            if origin.line == 0 {
+                to.push(&format!("{key} = {value}\n"), &whole);
+                continue;
             }
+            // A line break in a value would end the comment behind it.
+            let shown = origin.to_string().replace(char::is_control, " ");
+            to.push(&format!("{key} = {value} # {shown}\n"), origin);
         }
-        self.inner.iter().for_each(|table| table.render(text));
+        self.inner.iter().for_each(|table| table.render(to));
     }
 }
 
@@ -116,7 +141,11 @@ mod tests {
         let mut listener = Table::new("[[listeners]]");
         listener.set("connections_max", 7, &at);
         document.push(listener);
-        let text = document.render("head");
+        let Rendered { text, origins } = document.render("head");
+        assert_eq!(origins.len(), text.lines().count());
+        let of = |word: &str| text.lines().position(|line| line.starts_with(word)).unwrap();
+        assert_eq!((&origins[of("target")], &origins[of("[[listeners]]")]), (&at, &at));
+        assert_eq!(origins[of("data_dir")], Place::default());
         let expected = "# head\n\n[server]\ndata_dir = \"y\"\n\n[log]\n";
         assert!(text.starts_with(expected), "{text}");
         let table: toml::Table = text.parse().unwrap();

@@ -6,16 +6,23 @@
 //! denies rights and has no equivalent is [`Fate::Rights`]. Both keep the caller from writing
 //! files.
 
+pub mod dynamic_security;
 pub mod emqx;
 pub mod mosquitto;
 
+mod check;
 mod document;
+mod filter;
+mod hocon;
 mod policy;
+mod recognition;
 mod report;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use check::check;
+pub use recognition::{Kind, recognize};
 pub use report::{Fate, Note, Place};
 
 /// The name of the configuration among the files of an [`Imported`].
@@ -63,6 +70,25 @@ pub struct NewFile {
     pub text: String,
     /// It has a password or key in it: nobody else may read it.
     pub is_secret: bool,
+    /// Where each line comes from, as far as that is known.
+    pub origins: Vec<Place>,
+}
+
+impl NewFile {
+    /// A text that anybody may read.
+    pub fn open(name: impl Into<String>, text: impl Into<String>) -> Self {
+        let (name, text) = (name.into(), text.into());
+        Self { name, text, is_secret: false, origins: Vec::new() }
+    }
+
+    /// A text with a password or key.
+    pub fn secret(name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { is_secret: true, ..Self::open(name, text) }
+    }
+
+    fn rendered(name: &str, rendered: document::Rendered) -> Self {
+        Self { origins: rendered.origins, ..Self::open(name, rendered.text) }
+    }
 }
 
 impl Imported {

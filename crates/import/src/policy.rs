@@ -1,6 +1,6 @@
 //! The text of a policy file with ordered rules.
 
-use crate::document::{Document, Table};
+use crate::document::{Document, Rendered, Table};
 use crate::mosquitto::acl::{Permission, Rule, Who};
 use crate::report::Place;
 
@@ -72,8 +72,11 @@ impl PolicyText {
         rule: &Rule,
         at: &Place,
         listeners: &[String],
+        has_users: bool,
     ) -> Result<(), String> {
         let query = match &rule.who {
+            // Nobody has a username that counts.
+            Who::Anonymous if !has_users => None,
             Who::Anonymous => Some("not (user != '')".to_owned()),
             Who::User(name) => Some(format!("user = {}", quoted(name)?)),
             Who::Everyone => None,
@@ -113,7 +116,7 @@ impl PolicyText {
         format!("group-{}", number + 1)
     }
 
-    pub(crate) fn render(self, comment: &str) -> String {
+    pub(crate) fn render(self, comment: &str) -> Rendered {
         let mut document = Document::default();
         for (index, query) in self.queries.into_iter().enumerate() {
             let mut table = Table::new("[[groups]]");
@@ -135,8 +138,11 @@ pub(crate) fn quoted(text: &str) -> Result<String, String> {
     }
 }
 
+/// The name of a policy that is written.
+pub(crate) const POLICY_FILE: &str = "policy.toml";
+
 /// `#` leaves out topics that begin with `$`.
-const EVERYTHING: [&str; 2] = ["#", "$SYS/#"];
+pub(crate) const EVERYTHING: [&str; 2] = ["#", "$SYS/#"];
 
 /// As many as a policy file takes.
 const RULES_MAX: usize = 1_000;

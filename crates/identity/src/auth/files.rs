@@ -18,6 +18,16 @@ use base::random;
 use config::Auth;
 use driver::Origin;
 
+/// Where clients without a name are admitted, one that states an empty name has none, as in
+/// mosquitto: a password file has no password for it, so there is nothing to check. Another
+/// provider may take what comes with it.
+pub(super) fn forget_empty_name(request: &mut AuthRequest, chain: &[Step]) {
+    let is_empty = request.username.as_deref() == Some("");
+    if is_empty && request.allow_anonymous && chain.iter().all(|step| *step == Step::File) {
+        (request.username, request.password) = (None, None);
+    }
+}
+
 /// Checks passwords.
 #[derive(Clone)]
 pub(super) struct Passwords {

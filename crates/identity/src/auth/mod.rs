@@ -390,11 +390,7 @@ impl Authenticator {
             return Some(Verdict::Admitted { username: Some(identity), principal: None });
         }
         let chain = request.chain.clone().unwrap_or_else(|| self.parts.whole.clone());
-        let is_file_alone = chain.iter().all(|step| *step == Step::File);
-        if request.allow_anonymous && is_file_alone && request.username.as_deref() == Some("") {
-            // It is no name, and a password file has no password for it: nothing is checked.
-            (request.username, request.password) = (None, None);
-        }
+        files::forget_empty_name(&mut request, &chain);
         let (request, parts) = (Arc::new(request), self.parts.clone());
         let user = parts.users.hash_one(&request.username);
         let attempt = Arc::new(Attempt::new(&parts.pace, request.origin, user));

@@ -1,6 +1,7 @@
 //! What is in force: the rules of the access file and of the policy file, together.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -34,14 +35,23 @@ pub enum RulesError {
 /// When a file cannot be read, or at the first thing in it that is not understood. And at the first
 /// rule for user names where nothing proves them.
 pub fn load(config: &Config) -> Result<BrokerRules, RulesError> {
+    load_by(config, &|path| std::fs::read_to_string(path))
+}
+
+/// The same, with another way to read a file.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn load_by(config: &Config, reader: Reader<'_>) -> Result<BrokerRules, RulesError> {
     let access = &config.access;
     let mut files = Vec::new();
     let paths = (&access.acl_file, &access.policy_file);
-    let default = compile(config, (DEFAULT, paths), &mut files)?;
+    let default = compile(config, reader, (DEFAULT, paths), &mut files)?;
     let mut others = BTreeMap::new();
     for own in &config.namespaces {
         let paths = (&own.acl_file, &own.policy_file);
-        others.insert(own.name.clone(), compile(config, (&own.name, paths), &mut files)?);
+        others.insert(own.name.clone(), compile(config, reader, (&own.name, paths), &mut files)?);
     }
     let (former, asks_service) = (BTreeMap::new(), config.authorization.is_some());
     Ok(BrokerRules { default, others, former, asks_service, files: files.into() })
@@ -124,10 +134,11 @@ impl BrokerRules {
 
 fn compile(
     config: &Config,
+    reader: Reader<'_>,
     (namespace, paths): (&str, Paths<'_>),
     files: &mut Vec<RuleFile>,
 ) -> Result<Access, RulesError> {
-    let access = match rules_of(config, (namespace, paths), files)? {
+    let access = match rules_of(config, reader, (namespace, paths), files)? {
         Some((rules, ordered)) => {
             let access = Access::compile_from(&rules).map_err(RulesError::Together)?;
             access.in_order(&ordered).map_err(RulesError::Together)?
@@ -143,6 +154,9 @@ fn compile(
         .heeding_principals(!config.authentication.is_empty()))
 }
 
+/// Gives the text of a file.
+pub type Reader<'a> = &'a dyn Fn(&Path) -> io::Result<String>;
+
 /// An access file and a policy file.
 type Paths<'a> = (&'a Option<PathBuf>, &'a Option<PathBuf>);
 
@@ -152,6 +166,7 @@ type Read = (Vec<(Origin, Rule)>, Vec<OrderedRule>);
 /// None: there is no file.
 fn rules_of(
     config: &Config,
+    reader: Reader<'_>,
     (namespace, (listed, policy)): (&str, Paths<'_>),
     files: &mut Vec<RuleFile>,
 ) -> Result<Option<Read>, RulesError> {
@@ -166,7 +181,9 @@ fn rules_of(
     }
     let mut rules = match listed {
         Some(path) => {
-            let text = acl_file::read(path)?;
+            let shown = || path.display().to_string();
+            let text = reader(path);
+            let text = text.map_err(|cause| AclFileError::Read { path: shown(), cause })?;
             let rules = acl_file::rules_of(path, &text, unproved)?;
             note(Source::AccessFile, path, text);
             rules
@@ -175,7 +192,9 @@ fn rules_of(
     };
     let mut ordered = Vec::new();
     if let Some(path) = policy {
-        let text = policy_file::read(path)?;
+        let shown = || path.display().to_string();
+        let text = reader(path);
+        let text = text.map_err(|cause| PolicyFileError::Read { path: shown(), cause })?;
         let policy = policy_file::policy_of(path, &text, unproved)?;
         check_listeners(config, path, &policy.ordered)?;
         note(Source::PolicyFile, path, text);

@@ -5,8 +5,8 @@ use crate::document::Table;
 use crate::report::Fate;
 
 use super::Import;
-use super::hocon::Node;
 use super::table::{self, Form};
+use crate::hocon::Node;
 
 impl Import<'_> {
     pub(super) fn chain(&mut self, chain: &Node) {
@@ -112,17 +112,11 @@ impl Import<'_> {
 
     fn jwt(&mut self, option: &str, node: &Node) {
         let text = |key: &str| node.get(key).and_then(Node::text);
-        if text("from") == Some("username") {
-            self.is_closed = true;
-            let detail = "left out: tokens are read from the password only";
-            return self.note(node.line, option, Fate::Rights, detail);
-        }
         let mut table = self.provider("jwt", node);
         self.apply(option, node, table::JWT, &mut table);
         self.note(node.line, option, Fate::Carried, "[[authentication]] with kind = \"jwt\"");
         let at = self.place(node.line);
-        // EMQX leaves the username as the client states it, and takes tokens without an end.
-        table.set("username", "${username}", &at);
+        // EMQX takes tokens without an end.
         table.set("expiry_required", false, &at);
         if text("use_jwks") == Some("true") {
             self.jwks(option, node, &mut table);
@@ -131,12 +125,41 @@ impl Import<'_> {
         } else {
             self.secret(option, node, &mut table);
         }
-        self.claims(option, node, &mut table);
+        let has_name = self.claims(option, node, &mut table);
+        self.name_of_token(option, node, has_name, &mut table);
         if let Some(name) = text("acl_claim_name").filter(|name| *name != "acl") {
             table.set("acl_claim_name", name, &at);
         }
         self.service_tls(option, node, &mut table);
         self.document.push(table);
+    }
+
+    /// EMQX leaves the username as the client states it.
+    fn name_of_token(&mut self, option: &str, node: &Node, has_name: bool, table: &mut Table) {
+        let at = self.place(node.line);
+        let from = node.get("from");
+        let in_username = match from.and_then(Node::text).unwrap_or("password") {
+            "password" => false,
+            "username" => true,
+            other => {
+                let line = from.map_or(node.line, |from| from.line);
+                let detail = format!("must be password or username, got '{other}'");
+                return self.note(line, &format!("{option}.from"), Fate::Error, detail);
+            }
+        };
+        if in_username {
+            table.set("from", "username", &at);
+            let bytes = TOKEN_BYTES_MAX;
+            self.document.set("limits", "username_bytes_max", bytes, &at);
+        }
+        match has_name && !in_username {
+            true => table.set("username", "${username}", &at),
+            false => {
+                let detail = "the username is the claim `sub` of the token, because no claim \
+                              verifies the one that a client states; EMQX takes that one";
+                self.note(node.line, option, Fate::Differs, detail);
+            }
+        }
     }
 
     fn jwks(&mut self, option: &str, node: &Node, table: &mut Table) {
@@ -169,33 +192,43 @@ impl Import<'_> {
         }
         let name = format!("jwt-{}.pem", self.new.len());
         table.set("key_file", name.as_str(), &at);
-        self.new.push(NewFile { name, text: key.into(), is_secret: false });
+        self.new.push(NewFile::open(name, key));
     }
 
     fn secret(&mut self, option: &str, node: &Node, table: &mut Table) {
         let Some(secret) = node.get("secret").and_then(Node::text) else {
             return self.note(node.line, option, Fate::Error, "needs a secret");
         };
-        if node.get("secret_base64_encoded").and_then(Node::text) == Some("true") {
-            let detail = "a secret in base64 must be decoded: write it into a file, and name that \
-                          as secret_file";
-            return self.note(node.line, option, Fate::Error, detail);
+        let is_base64 = node.get("secret_base64_encoded").and_then(Node::text) == Some("true");
+        if is_base64 {
+            table.set("secret_base64_encoded", true, &self.place(node.line));
         }
         if let Some(path) = secret.strip_prefix("file://") {
             let path = self.path(path).to_string_lossy().into_owned();
             return table.set("secret_file", path, &self.place(node.line));
         }
-        if secret.len() < SECRET_BYTES_MIN {
+        let option = format!("{option}.secret");
+        let bare = secret.trim_end_matches('=');
+        let is_plain = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'+' | b'/');
+        let is_whole = secret.len().is_multiple_of(4) && secret.len() - bare.len() < 3;
+        if is_base64 && !(is_whole && bare.bytes().all(is_plain)) {
+            let detail = "must be base64 with padding, because secret_base64_encoded is true";
+            return self.note(node.line, &option, Fate::Error, detail);
+        }
+        // Four characters of base64 are three bytes.
+        let bytes = if is_base64 { bare.len() * 3 / 4 } else { secret.len() };
+        if bytes < SECRET_BYTES_MIN {
             let detail = format!("a secret must have at least {SECRET_BYTES_MIN} bytes");
-            return self.note(node.line, &format!("{option}.secret"), Fate::Error, detail);
+            return self.note(node.line, &option, Fate::Error, detail);
         }
         let name = format!("jwt-{}.secret", self.new.len());
         table.set("secret_file", name.as_str(), &self.place(node.line));
-        self.new.push(NewFile { name, text: secret.into(), is_secret: true });
+        self.new.push(NewFile::secret(name, secret));
     }
 
-    fn claims(&mut self, option: &str, node: &Node, table: &mut Table) {
-        let Some(claims) = node.get("verify_claims") else { return };
+    /// True: one of them is the username that the client states.
+    fn claims(&mut self, option: &str, node: &Node, table: &mut Table) -> bool {
+        let Some(claims) = node.get("verify_claims") else { return false };
         let mut texts = Vec::new();
         for (name, value) in claims.entries() {
             match value.text() {
@@ -214,9 +247,11 @@ impl Import<'_> {
                 _ => self.note(item.line, option, Fate::Error, "a claim needs name and value"),
             }
         }
+        let has_name = texts.iter().any(|text| text.contains("${username}"));
         if !texts.is_empty() {
             table.set("claims", texts, &self.place(claims.line));
         }
+        has_name
     }
 }
 
@@ -238,6 +273,9 @@ fn no_provider(mechanism: &str, backend: &str) -> String {
         _ => format!("{mechanism} is not supported: see docs/use/authentication.md"),
     }
 }
+
+/// As many as a password may have, in which tokens are otherwise.
+const TOKEN_BYTES_MAX: i64 = 16 << 10;
 
 /// As many as `secret_file` needs.
 const SECRET_BYTES_MIN: usize = 32;

@@ -1,13 +1,13 @@
 //! Rights of clients.
 
 use crate::NewFile;
-use crate::policy::{Ordered, PolicyText};
+use crate::policy::{Ordered, POLICY_FILE, PolicyText};
 use crate::report::Fate;
 
 use super::Import;
 use super::acl_conf;
-use super::hocon::Node;
 use crate::document::Table;
+use crate::hocon::Node;
 
 impl Import<'_> {
     /// Without any source EMQX has its `acl.conf`. It allows all but subscriptions to everything.
@@ -77,8 +77,8 @@ impl Import<'_> {
             }
             let at = self.place(node.line);
             self.document.set("access", "policy_file", POLICY_FILE, &at);
-            let text = policy.render("Written by `quelea import` from the rules of EMQX.");
-            self.new.push(NewFile { name: POLICY_FILE.into(), text, is_secret: false });
+            let rendered = policy.render("Written by `quelea import` from the rules of EMQX.");
+            self.new.push(NewFile::rendered(POLICY_FILE, rendered));
         }
     }
 
@@ -229,9 +229,6 @@ impl Import<'_> {
 const UNPROVED: &str = "this rule is for a username, and nothing verifies usernames";
 const UNPROVED_GRANT: &str = "this rule is left out: it grants something to a username, and nothing \
                               verifies usernames";
-
-/// The name of a policy that is written.
-const POLICY_FILE: &str = "policy.toml";
 
 /// What the broker does not substitute in the requests to an authorization service.
 fn unknown_placeholder(text: &str) -> Option<&str> {

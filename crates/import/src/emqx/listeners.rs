@@ -4,16 +4,33 @@ use crate::document::Table;
 use crate::report::{Fate, Place};
 
 use super::Import;
-use super::hocon::Node;
 use super::table;
 use super::values;
+use crate::hocon::{Node, Value};
 
 impl Import<'_> {
     pub(super) fn listeners(&mut self, root: &Node) {
         let all = root.get("listeners");
         for (kind, group) in all.map(Node::entries).unwrap_or_default() {
+            if !matches!(group.value, Value::Object(_)) {
+                let detail = "must be an object with the names of listeners";
+                self.note(group.line, &format!("listeners.{kind}"), Fate::Error, detail);
+            }
             for (name, node) in group.entries() {
                 let option = format!("listeners.{kind}.{name}");
+                if let Some(text) = node.text() {
+                    // What EMQX writes when its dashboard deletes a listener that a file defines.
+                    match text {
+                        "marked_for_deletion" => {
+                            self.note(node.line, &option, Fate::NotNeeded, "it is deleted");
+                        }
+                        _ => {
+                            let detail = format!("must be an object, got '{text}'");
+                            self.note(node.line, &option, Fate::Error, detail);
+                        }
+                    }
+                    continue;
+                }
                 match kind.as_str() {
                     "tcp" | "ssl" | "ws" | "wss" => self.emqx_listener(&option, kind, node),
                     "quic" => self.note(
@@ -37,6 +54,7 @@ impl Import<'_> {
                 table.set("url", format!("{scheme}://*:{port}{path}"), &Place::default());
                 self.who(&mut table, &Place::default());
                 self.document.push(table);
+                self.has_listener = true;
             }
         }
         for (kind, port) in [("ssl", 8883), ("wss", 8084)] {
@@ -49,14 +67,26 @@ impl Import<'_> {
                 self.note(0, &option, Fate::Differs, detail);
             }
         }
+        if !self.has_listener {
+            let detail = "no listener can be carried over: the broker would serve clients of this \
+                          machine at port 1883";
+            self.note(all.map_or(0, |all| all.line), "listeners", Fate::Error, detail);
+        }
     }
 
     fn emqx_listener(&mut self, option: &str, kind: &str, node: &Node) {
-        let is_off = ["enable", "enabled"]
-            .iter()
-            .any(|key| node.get(key).and_then(Node::text) == Some("false"));
-        if is_off {
-            return self.note(node.line, option, Fate::NotNeeded, "it is disabled");
+        for key in ["enable", "enabled"] {
+            let Some(flag) = node.get(key) else { continue };
+            match values::flag(flag.text().unwrap_or_default()) {
+                Ok(true) => {}
+                Ok(false) => {
+                    return self.note(node.line, option, Fate::NotNeeded, "it is disabled");
+                }
+                Err(detail) => {
+                    let option = format!("{option}.{key}");
+                    return self.note(flag.line, &option, Fate::Error, detail);
+                }
+            }
         }
         let mut table = Table::new("[[listeners]]");
         let Some(url) = self.bind(option, kind, node) else { return };
@@ -76,6 +106,7 @@ impl Import<'_> {
             return;
         }
         self.document.push(table);
+        self.has_listener = true;
     }
 
     fn bind(&mut self, option: &str, kind: &str, node: &Node) -> Option<String> {

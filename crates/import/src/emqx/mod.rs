@@ -6,7 +6,6 @@
 mod acl_conf;
 mod authentication;
 mod authorization;
-mod hocon;
 mod listeners;
 mod table;
 mod values;
@@ -17,7 +16,7 @@ use crate::document::{Document, Table};
 use crate::report::{Fate, Note, Place};
 use crate::{CONFIG_FILE, Files, Imported, NewFile, Source};
 
-use hocon::{Node, Value};
+use crate::hocon::{self, Node, Value};
 use table::{Action, Form};
 
 /// Translates a configuration.
@@ -31,6 +30,7 @@ pub fn import(source: &Source<'_>, files: &dyn Files) -> Imported {
         providers: Vec::new(),
         is_closed: false,
         certificate_field: None,
+        has_listener: false,
     };
     match hocon::parse(source.text) {
         Ok(root) => import.all(&root),
@@ -53,10 +53,18 @@ struct Import<'a> {
     is_closed: bool,
     /// The field of client certificates that is the username.
     certificate_field: Option<(&'static str, Place)>,
+    /// A listener was written.
+    has_listener: bool,
 }
 
 impl Import<'_> {
     fn all(&mut self, root: &Node) {
+        for key in SECTIONS {
+            let node = root.get(key).filter(|node| !matches!(node.value, Value::Object(_)));
+            node.into_iter().for_each(|node| {
+                self.note(node.line, key, Fate::Error, "must be an object: { ... }");
+            });
+        }
         if let Some(mqtt) = root.get("mqtt") {
             self.mqtt(mqtt);
         }
@@ -75,8 +83,7 @@ impl Import<'_> {
         self.sys(root);
         self.data(root);
         for (key, node) in root.entries() {
-            let known = ["mqtt", "authentication", "listeners", "authorization", "retainer", "log"];
-            if !known.contains(&key.as_str()) {
+            if key != "authentication" && !SECTIONS.contains(&key.as_str()) {
                 self.other(key, node);
             }
         }
@@ -85,8 +92,8 @@ impl Import<'_> {
     fn finish(mut self) -> Imported {
         let name = self.source.path.file_name().unwrap_or_default().to_string_lossy();
         let comment = format!("Written by `quelea import` from {name}, whose lines are named.");
-        let text = self.document.render(&comment.replace(char::is_control, " "));
-        self.new.insert(0, NewFile { name: CONFIG_FILE.into(), text, is_secret: false });
+        let rendered = self.document.render(&comment.replace(char::is_control, " "));
+        self.new.insert(0, NewFile::rendered(CONFIG_FILE, rendered));
         self.notes.sort_by_key(|note| note.place.line);
         Imported { files: self.new, notes: self.notes }
     }
@@ -125,7 +132,7 @@ impl Import<'_> {
                     let is_usual = match &node.value {
                         Value::Text(text) => text == usual,
                         Value::Array(items) => usual.is_empty() && items.is_empty(),
-                        Value::Object(entries) => usual.is_empty() && entries.is_empty(),
+                        Value::Object(_) => usual.is_empty() && node.entries().is_empty(),
                     };
                     match is_usual {
                         true => self.note(node.line, &option, Fate::NotNeeded, "always so"),
@@ -342,12 +349,15 @@ impl Import<'_> {
     }
 }
 
+/// What is read by code of its own, and is an object.
+const SECTIONS: [&str; 5] = ["authorization", "listeners", "log", "mqtt", "retainer"];
+
 /// All values below an object, with their paths; arrays are values.
 fn leaves(object: &Node) -> Vec<(String, &Node)> {
     let mut found = Vec::new();
     for (key, node) in object.entries() {
         match &node.value {
-            Value::Object(entries) if !entries.is_empty() => {
+            Value::Object(_) if !node.entries().is_empty() => {
                 let below = leaves(node).into_iter();
                 found.extend(below.map(|(path, node)| (format!("{key}.{path}"), node)));
             }

@@ -262,3 +262,92 @@ fn a_service_that_is_asked_for_each_action_is_asked_here_too() {
     let imported = import_with(&text, &[]);
     assert!(!imported.files[0].text.contains("[authorization]"));
 }
+
+#[test]
+fn a_deleted_listener_stays_deleted() {
+    let urls = |text: &str| {
+        let table = table_of(&import_with(text, &[]));
+        let all = table.get("listeners").and_then(|it| it.as_array()).cloned().unwrap_or_default();
+        all.iter().map(|it| it["url"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let text = "listeners.ws.default = marked_for_deletion\n";
+    assert_eq!(urls(text), ["tcp://*:1883"]);
+    assert_eq!(fates(&import_with(text, &[]), "listeners.ws.default"), [Fate::NotNeeded]);
+    assert_eq!(urls("listeners { tcp { default = marked_for_deletion } }\n"), ["ws://*:8083/mqtt"]);
+    assert_eq!(urls("listeners.tcp.default.enable = off\n"), ["ws://*:8083/mqtt"]);
+    let both = format!("{text}listeners.tcp.default = marked_for_deletion\n");
+    assert_eq!(urls(&both), [""; 0]);
+    assert_eq!(
+        import_with(&both, &[]).obstacles(true).count(),
+        1,
+        "the broker would open loopback"
+    );
+}
+
+#[test]
+fn what_is_no_object_is_not_one_with_defaults() {
+    for (text, option) in [
+        ("listeners.ws.default = deleted\n", "listeners.ws.default"),
+        ("listeners.ws = off\n", "listeners.ws"),
+        ("listeners = []\n", "listeners"),
+        ("mqtt = 1\n", "mqtt"),
+        ("authorization = deny\n", "authorization"),
+        ("retainer = false\n", "retainer"),
+        ("listeners.tcp.default.enable = maybe\n", "listeners.tcp.default.enable"),
+    ] {
+        let found = fates(&import_with(text, &[]), option);
+        assert!(found.contains(&Fate::Error), "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn a_rate_without_a_time_is_that_of_a_second() {
+    let text = "listeners.tcp.default { bind = 1883, max_conn_rate = 50, messages_rate = \"100\", \
+                bytes_rate = 1MB }\n";
+    let table = table_of(&import_with(text, &[]));
+    let listener = &table["listeners"][0];
+    assert_eq!(listener["connections_per_second_max"].as_integer(), Some(50));
+    assert_eq!(listener["messages_per_second_max"].as_integer(), Some(100));
+    assert_eq!(listener["bytes_per_second_max"].as_integer(), Some(1 << 20));
+}
+
+#[test]
+fn tokens_may_be_in_the_username_and_their_secret_in_base64() {
+    let secret = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+    let text = format!(
+        "authentication = [{{mechanism = jwt, from = username, algorithm = \"hmac-based\", \
+         secret = \"{secret}\", secret_base64_encoded = true}}]\n"
+    );
+    let imported = import_with(&text, &[]);
+    assert_eq!(imported.obstacles(false).count(), 0, "{:?}", imported.notes);
+    let table = table_of(&imported);
+    let jwt = &table["authentication"][0];
+    assert_eq!(jwt["from"].as_str(), Some("username"));
+    assert_eq!(jwt["secret_base64_encoded"].as_bool(), Some(true));
+    assert!(jwt.get("username").is_none(), "nothing verifies the one that a client states");
+    assert_eq!(fates(&imported, "authentication.1"), [Fate::Carried, Fate::Differs]);
+    assert_eq!(table["limits"]["username_bytes_max"].as_integer(), Some(16_384));
+    let short = text.replace(secret, "MDEyMzQ1Njc4OWFiY2RlZg==");
+    assert_eq!(fates(&import_with(&short, &[]), "authentication.1.secret"), [Fate::Error]);
+    let wrong = text.replace(secret, &"-_".repeat(30));
+    assert_eq!(fates(&import_with(&wrong, &[]), "authentication.1.secret"), [Fate::Error]);
+    let wrong = text.replace("from = username", "from = header");
+    assert_eq!(fates(&import_with(&wrong, &[]), "authentication.1.from"), [Fate::Error]);
+}
+
+#[test]
+fn a_username_that_no_claim_verifies_is_not_taken() {
+    let table = table_of(&import_with(JWT, &[]));
+    assert!(table["authentication"][0].get("username").is_none());
+    let claims = JWT.replace("}]", ", verify_claims { sub = \"${username}\" }}]");
+    let table = table_of(&import_with(&claims, &[]));
+    assert_eq!(table["authentication"][0]["username"].as_str(), Some("${username}"));
+}
+
+#[test]
+fn a_file_of_many_keys_is_read_in_linear_time() {
+    // Each key was compared with all before it: this would take minutes.
+    let keys: String = (0..45_000).map(|number| format!("k{number} = 1\n")).collect();
+    let imported = import_with(&format!("mqtt {{\n{keys}}}\n{keys}"), &[]);
+    assert_eq!(imported.obstacles(true).count(), 90_000);
+}

@@ -59,7 +59,8 @@ pub(super) fn rate(text: &str) -> Result<Option<i64>, String> {
         return Ok(None);
     }
     let wrong = || format!("must be a rate such as 1000/s, got '{text}'");
-    let (amount, time) = text.split_once('/').ok_or_else(wrong)?;
+    // A second may be left out.
+    let (amount, time) = text.split_once('/').unwrap_or((text, "s"));
     let amount = bytes(amount).map_err(|_| wrong())?.ok_or_else(wrong)?;
     let time = match time.trim() {
         unit if unit.starts_with(|it: char| it.is_ascii_digit()) => unit.to_owned(),
@@ -105,6 +106,8 @@ mod tests {
         assert_eq!(bytes("512"), Ok(Some(512)));
         assert_eq!(rate("1000/s"), Ok(Some(1_000)));
         assert_eq!(rate("10MB/10s"), Ok(Some(1 << 20)));
+        assert_eq!(rate("1000"), Ok(Some(1_000)));
+        assert_eq!(rate("10MB"), Ok(Some(10 << 20)));
         for text in ["", "x", "1x", "-1s", "9999999999999999999h"] {
             assert!(text.is_empty() || seconds(text).is_err(), "{text}");
             assert!(bytes(text).is_err() && rate(text).is_err() && count(text).is_err(), "{text}");

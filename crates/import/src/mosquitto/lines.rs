@@ -1,11 +1,19 @@
 //! The lines of a configuration and of the files that it includes, sorted by what they are about.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::report::{Fate, Note, Place};
 use crate::{Files, Source, absolute};
 
 use super::table::{self, Kind, Known, Scope};
+
+/// A plugin that is loaded, with its options: name and value.
+#[derive(Clone, Debug)]
+pub(super) struct Plugin {
+    pub(super) setting: Setting,
+    pub(super) options: Vec<(Place, String, String)>,
+}
 
 /// One option that was set.
 #[derive(Clone, Debug)]
@@ -31,10 +39,25 @@ pub(super) struct Lines {
     /// None: mosquitto listens on loopback only.
     pub(super) listeners: Vec<Options>,
     pub(super) bridges: Vec<Options>,
-    /// `plugin_opt_NAME` and `auth_opt_NAME`, with the name.
-    pub(super) plugin_options: Vec<(Place, String, String)>,
+    pub(super) plugins: Vec<Plugin>,
+    /// A line says on which addresses mosquitto listens. Else the default listener admits all
+    /// clients, whatever `allow_anonymous` says.
+    pub(super) has_address: bool,
     pub(super) notes: Vec<Note>,
     count: usize,
+    files: usize,
+    /// What the lines of the present file are about. Each file begins with the default listener.
+    now: Now,
+    /// An option about security was read: `per_listener_settings` comes too late.
+    has_security: bool,
+}
+
+/// The listener, bridge and plugin that following lines are about.
+#[derive(Clone, Copy, Debug, Default)]
+struct Now {
+    listener: usize,
+    bridge: Option<usize>,
+    plugin: Option<usize>,
 }
 
 impl Setting {
@@ -79,33 +102,54 @@ impl Lines {
         let mut lines = Self { listeners: vec![Options::default()], ..Self::default() };
         lines.read_text(source, files, source.path, source.text, true);
         let is_security = |setting: &Setting| setting.known.scope == Scope::Security;
-        if !lines.global.is_true("per_listener_settings") {
+        if !lines.are_own() {
             for listener in &mut lines.listeners {
                 let (security, own) = listener.list.drain(..).partition(is_security);
                 listener.list = own;
                 lines.security.list.append(&mut { security });
             }
         }
-        // What mosquitto makes a listener of port 1883 of.
-        let makes_one = |setting: &Setting| {
-            let is_file = matches!(setting.known.name, "password_file" | "acl_file" | "psk_file");
-            !is_security(setting) || is_file
-        };
-        if !lines.listeners[0].list.iter().any(makes_one) {
+        lines.has_address = lines.listeners.len() > 1
+            || ["port", "bind_address"].iter().any(|name| lines.listeners[0].has(name));
+        if !lines.listeners[0].list.iter().any(makes_a_listener) {
             let unused = lines.listeners.remove(0);
-            let unused = unused.list.iter().map(|setting| {
-                setting.note(Fate::Error, "belongs to no listener: write it below a `listener`")
-            });
+            let detail = "has no effect in mosquitto: there is no listener ahead of it";
+            let unused = unused.list.iter().map(|setting| setting.note(Fate::NotNeeded, detail));
             lines.notes.extend(unused);
         }
+        lines.refuse_duplicates();
         lines
+    }
+
+    /// Does each listener have settings of its own?
+    pub(super) fn are_own(&self) -> bool {
+        self.global.all("per_listener_settings").any(Setting::is_true)
+    }
+
+    /// mosquitto does not start with such a file, so nobody knows which of two is meant.
+    fn refuse_duplicates(&mut self) {
+        let all = self.listeners.iter().chain(&self.bridges).chain([&self.global, &self.security]);
+        let mut notes = Vec::new();
+        for options in all {
+            let mut known = BTreeMap::new();
+            for setting in options.list.iter().filter(|it| it.known.kind == Kind::Text) {
+                if let Some(first) = known.insert(setting.known.name, &setting.at) {
+                    let detail = format!("{first} sets it already: mosquitto takes it once");
+                    notes.push(setting.note(Fate::Error, detail));
+                }
+            }
+        }
+        self.notes.append(&mut notes);
     }
 
     /// Does a listener take usernames from certificates?
     pub(super) fn have_certificate_names(&self) -> bool {
         self.listeners.iter().any(|own| {
             let names = ["use_identity_as_username", "use_subject_as_username"];
-            own.is_true("require_certificate") && names.iter().any(|name| own.is_true(name))
+            let has_tls = own.has("certfile") && own.has("keyfile");
+            has_tls
+                && own.is_true("require_certificate")
+                && names.iter().any(|name| own.is_true(name))
         })
     }
 
@@ -159,10 +203,19 @@ impl Lines {
         };
         found.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
         found.sort();
+        self.files += found.len();
+        if self.files > FILES_MAX {
+            let detail = format!("more than {FILES_MAX} files are included");
+            return self.error(at, "include_dir", detail);
+        }
         self.note(at, "include_dir", Fate::Carried, format!("{} files", found.len()));
         for path in found {
             match files.read(&path) {
-                Ok(text) => self.read_text(source, files, &path, &text, false),
+                Ok(text) => {
+                    let now = std::mem::take(&mut self.now);
+                    self.read_text(source, files, &path, &text, false);
+                    self.now = now;
+                }
                 Err(error) => {
                     let detail = format!("cannot read {}: {error}", path.display());
                     self.error(at, "include_dir", detail);
@@ -175,34 +228,57 @@ impl Lines {
         if let Some(option) =
             name.strip_prefix("plugin_opt_").or_else(|| name.strip_prefix("auth_opt_"))
         {
-            return self.plugin_options.push((at, option.into(), value.into()));
+            return match self.now.plugin {
+                Some(plugin) => {
+                    self.plugins[plugin].options.push((at, option.into(), value.into()));
+                }
+                None => self.error(&at, name, "needs a `plugin` ahead of it".into()),
+            };
         }
         let Some(known) = table::find(name) else {
             let near = nearest(name, table::names());
             let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
             return self.error(&at, name, format!("unknown option{near}"));
         };
+        let value = known.kind.value_of(value);
         if let Err(detail) = check(known.kind, value) {
             return self.error(&at, name, detail);
         }
-        let setting = Setting { at: at.clone(), known, value: value.into() };
-        match (known.name, known.scope) {
+        self.sort_in(Setting { at, known, value: value.into() });
+    }
+
+    fn sort_in(&mut self, setting: Setting) {
+        let at = setting.at.clone();
+        match (setting.known.name, setting.known.scope) {
             ("listener", _) => self.begin_listener(setting),
             ("connection", _) => {
+                self.now.bridge = Some(self.bridges.len());
                 self.bridges.push(Options { at, list: vec![setting] });
                 if self.bridges.len() > ITEMS_MAX {
                     let detail = format!("at most {ITEMS_MAX} bridges can be imported");
-                    self.error(&Place::default(), name, detail);
+                    self.error(&Place::default(), "connection", detail);
                     self.bridges.pop();
+                    self.now.bridge = None;
                 }
+            }
+            ("per_listener_settings", _) if self.has_security && setting.is_true() => {
+                let detail = "must be ahead of all options about security, as mosquitto demands";
+                self.notes.push(setting.note(Fate::Error, detail));
             }
             (_, Scope::Global) => self.global.list.push(setting),
             // They are about the default listener wherever they stand.
             ("port" | "bind_address", _) => self.listeners[0].list.push(setting),
             // Whether what is about security is of one listener only, is known at the end.
-            (_, Scope::Listener | Scope::Security) => self.listener().list.push(setting),
-            (_, Scope::Bridge) => match self.bridges.last_mut() {
-                Some(bridge) => bridge.list.push(setting),
+            (name, Scope::Listener | Scope::Security) => {
+                self.has_security |= setting.known.scope == Scope::Security;
+                if table::PLUGINS.contains(&name) {
+                    self.now.plugin = Some(self.plugins.len());
+                    self.plugins.push(Plugin { setting: setting.clone(), options: Vec::new() });
+                }
+                self.listeners[self.now.listener].list.push(setting);
+            }
+            (name, Scope::Bridge) => match self.now.bridge {
+                Some(bridge) => self.bridges[bridge].list.push(setting),
                 None => self.error(&at, name, "needs a `connection` ahead of it".into()),
             },
         }
@@ -215,12 +291,7 @@ impl Lines {
             self.error(&Place::default(), "listener", detail);
             self.listeners.pop();
         }
-    }
-
-    /// The present one.
-    fn listener(&mut self) -> &mut Options {
-        let last = self.listeners.len() - 1;
-        &mut self.listeners[last]
+        self.now.listener = self.listeners.len() - 1;
     }
 
     fn note(&mut self, at: &Place, option: &str, fate: Fate, detail: String) {
@@ -230,6 +301,20 @@ impl Lines {
     fn error(&mut self, at: &Place, option: &str, detail: String) {
         self.note(at, option, Fate::Error, detail);
     }
+}
+
+/// What mosquitto makes a listener of port 1883 of, at a value that is not its default.
+fn makes_a_listener(setting: &Setting) -> bool {
+    let (name, value) = (setting.known.name, setting.value.as_str());
+    let is_usual = match name {
+        "allow_zero_length_clientid" => setting.is_true(),
+        "protocol" => value == "mqtt",
+        "max_qos" => value == "2",
+        "max_connections" => value == "-1",
+        "tls_keyform" => value == "pem",
+        _ => setting.known.kind == Kind::Flag && !setting.is_true(),
+    };
+    !is_usual && (MAKE_A_LISTENER.contains(&name) || table::PLUGINS.contains(&name))
 }
 
 /// As mosquitto reads a flag.
@@ -259,8 +344,44 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
     (common(best) >= 4 && common(best) * 2 > name.len()).then_some(best)
 }
 
+/// Options that mosquitto makes the default listener of. The files of security are among them if
+/// they are its own.
+const MAKE_A_LISTENER: [&str; 28] = [
+    "acl_file",
+    "allow_zero_length_clientid",
+    "bind_address",
+    "bind_interface",
+    "cafile",
+    "capath",
+    "certfile",
+    "ciphers",
+    "ciphers_tls1.3",
+    "crlfile",
+    "dhparamfile",
+    "keyfile",
+    "max_connections",
+    "max_qos",
+    "mount_point",
+    "password_file",
+    "port",
+    "protocol",
+    "psk_file",
+    "psk_hint",
+    "require_certificate",
+    "socket_domain",
+    "tls_engine",
+    "tls_engine_kpass_sha1",
+    "tls_keyform",
+    "use_identity_as_username",
+    "use_subject_as_username",
+    "use_username_as_clientid",
+];
+
 /// More than anybody has, so that a directory of other files is no configuration.
 const LINES_MAX: usize = 20_000;
+
+/// As many files as `include_dir` may find, in all directories.
+const FILES_MAX: usize = 1_000;
 
 /// As many listeners, and bridges, as our configuration takes.
 const ITEMS_MAX: usize = 1_000;

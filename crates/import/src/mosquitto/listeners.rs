@@ -18,6 +18,9 @@ impl Import<'_> {
     pub(super) fn listener(&mut self, options: &Options, lines: &Lines) {
         let mut table = Table::new("[[listeners]]");
         let mut tls = Table::new("[listeners.tls]");
+        if self.admits_nobody(options) {
+            return;
+        }
         let protocol = self.protocol(options);
         let has_tls = self.tls(options, &mut table, &mut tls);
         let is_psk = self.is_psk(options);
@@ -34,16 +37,60 @@ impl Import<'_> {
         if has_tls {
             table.push(tls);
         }
-        if let Some(setting) = options.get("websockets_origin") {
-            let mut websocket = Table::new("[listeners.websocket]");
-            let origins = options.all("websockets_origin").map(|own| own.value.clone().into());
-            websocket.set("origins", origins.collect::<Vec<toml::Value>>(), &setting.at);
-            self.carried(setting, "listeners.websocket.origins");
-            if protocol == Protocol::WebSocket {
-                table.push(websocket);
+        self.origins(options, protocol, &mut table);
+        self.document.push(table);
+        self.has_listener = true;
+    }
+
+    /// Without any listener the broker would serve this machine at port 1883.
+    pub(super) fn at_least_one_listener(&mut self, lines: &Lines) {
+        let is_refused = self.notes.iter().any(|note| note.fate == Fate::Error);
+        if self.has_listener || is_refused {
+            return;
+        }
+        let Some(first) = lines.listeners.first() else { return };
+        let first = first.list.first();
+        let detail = "no listener can be carried over: the broker would serve clients of this \
+                      machine at port 1883";
+        first.into_iter().for_each(|setting| self.note(setting, Fate::Error, detail));
+    }
+
+    fn origins(&mut self, options: &Options, protocol: Protocol, table: &mut Table) {
+        let mut origins: Vec<toml::Value> = Vec::new();
+        let mut at = None;
+        for setting in options.all("websockets_origin") {
+            if protocol != Protocol::WebSocket {
+                self.note(setting, Fate::NotNeeded, "has no effect without WebSocket");
+            } else if setting.value == "*" {
+                let detail = "mosquitto compares it with what browsers send: name the web pages, \
+                              such as https://example.org";
+                self.note(setting, Fate::Error, detail);
+            } else {
+                origins.push(setting.value.as_str().into());
+                at = Some(&setting.at);
+                self.carried(setting, "listeners.websocket.origins");
             }
         }
-        self.document.push(table);
+        if let Some(at) = at {
+            let mut websocket = Table::new("[listeners.websocket]");
+            websocket.set("origins", origins, at);
+            table.push(websocket);
+        }
+    }
+
+    /// mosquitto asks for no certificate, and refuses clients without one.
+    fn admits_nobody(&mut self, options: &Options) -> bool {
+        let has_tls = options.has("certfile") && options.has("keyfile");
+        if !has_tls || options.is_true("require_certificate") {
+            return false;
+        }
+        let names = ["use_identity_as_username", "use_subject_as_username"];
+        let Some(setting) = names.iter().find(|name| options.is_true(name)) else { return false };
+        let detail = "this listener is left out: mosquitto refuses all of its clients, because it \
+                      requests no certificates. Set require_certificate to true";
+        let setting = options.get(setting);
+        setting.into_iter().for_each(|setting| self.note(setting, Fate::Differs, detail));
+        true
     }
 
     fn protocol(&mut self, options: &Options) -> Option<Protocol> {
@@ -85,8 +132,11 @@ impl Import<'_> {
         };
         let (stated, bind) = match options.get("listener") {
             Some(setting) => {
-                let (port, bind) = setting.value.split_once(' ').unwrap_or((&setting.value, ""));
-                (Some((setting, port)), bind.trim())
+                // What follows the address is ignored by mosquitto, and so is a comment.
+                let mut words = setting.value.split_whitespace();
+                let port = words.next().unwrap_or_default();
+                let bind = words.next().filter(|word| !word.starts_with('#'));
+                (Some((setting, port)), bind.unwrap_or_default())
             }
             None => (options.get("port").map(|setting| (setting, &*setting.value)), ""),
         };
@@ -110,13 +160,22 @@ impl Import<'_> {
             }
         }
         match (number.ok()?, bind, stated) {
-            (0, path, _) if path.starts_with('/') => {
-                self.unix(options, protocol, has_tls);
-                Some(format!("unix://{path}"))
-            }
-            (0, _, Some((setting, _))) => {
-                self.note(setting, Fate::Error, "port 0 needs the absolute path of a socket");
+            (0, "", Some((setting, _))) => {
+                self.note(setting, Fate::Error, "port 0 needs the path of a socket");
                 None
+            }
+            (0, path, Some((setting, _))) => {
+                self.unix(options, protocol, has_tls);
+                let whole = absolute(self.source, path);
+                let whole = whole.to_string_lossy();
+                if whole != path {
+                    let detail = format!(
+                        "the socket is {whole}: mosquitto takes the path as \
+                                          relative to the directory it was started in"
+                    );
+                    self.note(setting, Fate::Differs, detail);
+                }
+                Some(format!("unix://{whole}"))
             }
             (port, bind, _) => {
                 let host = self.host(options, bind)?;

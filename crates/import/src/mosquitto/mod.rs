@@ -34,6 +34,7 @@ pub fn import(source: &Source<'_>, files: &dyn Files) -> Imported {
         import.listener(listener, &lines);
     }
     import.write_own_rules();
+    import.at_least_one_listener(&lines);
     for bridge in &lines.bridges {
         import.bridge(bridge);
     }
@@ -55,6 +56,10 @@ struct Import<'a> {
     /// Listeners have different access files.
     has_own_rules: bool,
     rules_of_listeners: Vec<OwnRules>,
+    /// A listener was written.
+    has_listener: bool,
+    /// Users and rules are those of the dynamic security plugin.
+    has_dynamic_security: bool,
 }
 
 impl<'a> Import<'a> {
@@ -69,13 +74,16 @@ impl<'a> Import<'a> {
             is_closed: false,
             has_own_rules: false,
             rules_of_listeners: Vec::new(),
+            has_listener: false,
+            has_dynamic_security: false,
         }
     }
+
     fn finish(mut self) -> Imported {
         let name = self.source.path.file_name().unwrap_or_default().to_string_lossy();
         let comment = format!("Written by `quelea import` from {name}, whose lines are named.");
-        let text = self.document.render(&comment.replace(char::is_control, " "));
-        self.new.insert(0, NewFile { name: CONFIG_FILE.into(), text, is_secret: false });
+        let rendered = self.document.render(&comment.replace(char::is_control, " "));
+        self.new.insert(0, NewFile::rendered(CONFIG_FILE, rendered));
         self.notes.sort_by(|a, b| {
             let key = |note: &Note| (note.place.file.clone(), note.place.line);
             key(a).cmp(&key(b))
@@ -163,6 +171,7 @@ impl<'a> Import<'a> {
         self.queues(options);
         self.packets(options);
         self.persistence(options);
+        self.keep_alive(options);
         self.expiration(options);
         self.log(options);
         if let Some(setting) = options.get("per_listener_settings") {
@@ -180,6 +189,19 @@ impl<'a> Import<'a> {
         let number = if number == 0 { 65_535 } else { number };
         self.set(setting, "limits.in_flight_max", number);
         self.set(setting, "limits.receive_max", number);
+    }
+
+    fn keep_alive(&mut self, options: &Options) {
+        let Some(setting) = options.get("max_keepalive") else { return };
+        let value: toml::Value = match setting.value.parse::<u16>() {
+            Ok(0) => "unlimited".into(),
+            Ok(seconds) => i64::from(seconds).into(),
+            Err(_) => return self.note(setting, Fate::Error, "must be from 0 to 65535"),
+        };
+        self.document.set("limits", "keep_alive_max_secs", value, &setting.at);
+        let detail = "limits.keep_alive_max_secs applies to MQTT 5 clients: MQTT 3 clients keep \
+                      the keep-alive that they request";
+        self.note(setting, Fate::Differs, detail);
     }
 
     fn queues(&mut self, options: &Options) {

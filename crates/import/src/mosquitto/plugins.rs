@@ -2,31 +2,33 @@
 
 use std::path::Path;
 
-use crate::absolute;
 use crate::report::{Fate, Note, Place};
+use crate::{absolute, dynamic_security};
 
 use super::Import;
-use super::lines::{Lines, Setting};
+use super::lines::{Lines, Plugin, Setting};
 
 impl Import<'_> {
     pub(super) fn plugins(&mut self, lines: &Lines) {
-        const NAMES: [&str; 4] = ["auth_plugin", "plugin", "global_plugin", "plugin_load"];
-        let options = &lines.plugin_options;
-        let all = lines.listeners.iter().chain([&lines.security]).flat_map(|own| &own.list);
-        let mut read = Vec::new();
-        for setting in all {
-            if NAMES.contains(&setting.known.name) {
-                self.plugin(setting, options, &mut read);
-            } else if setting.known.name == "plugin_use" {
-                self.note(setting, Fate::NotNeeded, "see plugin_load");
+        for Plugin { setting, options } in &lines.plugins {
+            if lines.are_own() && lines.listeners.len() > 1 {
+                let detail = "its users and rules apply to all listeners here, and to one in \
+                              mosquitto";
+                self.note(setting, Fate::Rights, detail);
+            }
+            let mut read = Vec::new();
+            self.plugin(setting, options, &mut read);
+            for (at, name, value) in options.iter().filter(|(_, name, _)| !read.contains(name)) {
+                let detail = match name.contains("password") || name.contains("secret") {
+                    true => "an option of the plugin".to_owned(),
+                    false => format!("an option of the plugin: {value}"),
+                };
+                self.plugin_note(at, name, Fate::Unsupported, detail);
             }
         }
-        for (at, name, value) in options.iter().filter(|(_, name, _)| !read.contains(name)) {
-            let detail = match name.contains("password") || name.contains("secret") {
-                true => "an option of the plugin".to_owned(),
-                false => format!("an option of the plugin: {value}"),
-            };
-            self.plugin_note(at, name, Fate::Unsupported, detail);
+        let all = lines.listeners.iter().chain([&lines.security]);
+        for setting in all.flat_map(|own| own.all("plugin_use")) {
+            self.note(setting, Fate::NotNeeded, "see plugin_load");
         }
     }
 
@@ -50,17 +52,14 @@ impl Import<'_> {
                 "sessions and messages are stored in server.data_dir: see durability.level";
             return self.note(setting, Fate::NotNeeded, detail);
         }
+        if is("dynamic_security") {
+            let found = self.plugin_file(options, &["config_file"], read, Self::dynamic_security);
+            return self.replaced(setting, found);
+        }
         self.is_closed = true;
-        let detail = match is("dynamic_security") {
-            true => {
-                "roles of the dynamic security plugin are not read: make the users with `quelea \
-                 passwd`, and write its roles as access.acl_file or access.policy_file"
-            }
-            false => {
-                "plugins cannot be loaded. Users: auth.password_file or [[authentication]] (JWT, \
-                 HTTP service, certificates); rights: access.acl_file or access.policy_file"
-            }
-        };
+        let detail = "plugins cannot be loaded. Users: auth.password_file or [[authentication]] \
+                      (JWT, HTTP service, certificates); rights: access.acl_file or \
+                      access.policy_file";
         self.note(setting, Fate::Rights, detail);
     }
 
@@ -138,6 +137,25 @@ impl Import<'_> {
     fn rules_of(&mut self, at: &Place, option: &str, path: &Path) {
         // Users are known by now: they are named ahead of it, or there are none.
         self.access_file(at, option, path);
+    }
+
+    fn dynamic_security(&mut self, at: &Place, option: &str, path: &Path) {
+        self.has_users = true;
+        self.has_dynamic_security = true;
+        match self.files.read(path) {
+            Ok(text) => {
+                let found = dynamic_security::translate(&text, &path.display().to_string());
+                self.notes.extend(found.notes);
+                self.new.extend(found.files);
+                dynamic_security::set_files(&mut self.document, at);
+                let detail = "auth.password_file and access.policy_file".into();
+                self.plugin_note(at, option, Fate::Carried, detail);
+            }
+            Err(error) => {
+                let detail = format!("cannot read {}: {error}", path.display());
+                self.plugin_note(at, option, Fate::Error, detail);
+            }
+        }
     }
 
     fn plugin_note(&mut self, at: &Place, option: &str, fate: Fate, detail: String) {

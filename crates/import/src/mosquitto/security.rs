@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::document::Table;
-use crate::policy::PolicyText;
+use crate::policy::{POLICY_FILE, PolicyText};
 use crate::report::{Fate, Note, Place};
 use crate::{NewFile, absolute};
 
@@ -19,18 +19,43 @@ impl Import<'_> {
     pub(super) fn security(&mut self, lines: &Lines) {
         let mut none = Table::new("");
         self.apply(&lines.security, &mut none);
-        let is_own = lines.global.is_true("per_listener_settings");
-        self.password_file(lines);
-        if is_own {
+        if !self.has_dynamic_security {
+            self.password_file(lines);
+        }
+        if lines.are_own() {
             self.has_own_rules = self.differ_in_rules(lines);
         } else {
-            self.anonymous(&lines.security, lines.listeners.is_empty());
+            self.anonymous(lines);
+        }
+        if self.has_dynamic_security {
+            self.has_own_rules = false;
+            return self.beside_dynamic_security(lines);
         }
         let mut options = lines.listeners.iter().chain([&lines.security]);
         let acl_file = options.find_map(|own| own.get("acl_file")).filter(|_| !self.has_own_rules);
         if let Some(setting) = acl_file {
             let path = absolute(self.source, &setting.value);
             self.access_file(&setting.at, setting.known.name, &path);
+        }
+    }
+
+    /// mosquitto asks the files for what the plugin does not know.
+    fn beside_dynamic_security(&mut self, lines: &Lines) {
+        let all = || lines.listeners.iter().chain([&lines.security]);
+        for name in ["password_file", "acl_file"] {
+            let found: Vec<&Setting> = all().flat_map(|own| own.all(name)).collect();
+            for setting in found {
+                let detail = "left out: users and rights are those of the dynamic security \
+                              plugin. Append it to the file that is written";
+                self.note(setting, Fate::Rights, detail);
+            }
+        }
+        if lines.have_certificate_names() {
+            let detail = "a username from a certificate that the plugin does not know has what \
+                          defaultACLAccess grants; in mosquitto it has nothing";
+            let names = ["use_identity_as_username", "use_subject_as_username"];
+            let found = all().find_map(|own| own.any(&names));
+            found.into_iter().for_each(|setting| self.note(setting, Fate::Rights, detail));
         }
     }
 
@@ -55,11 +80,22 @@ impl Import<'_> {
         }
     }
 
-    /// For all listeners. mosquitto admits anonymous clients by default if it serves this machine
-    /// only.
-    fn anonymous(&mut self, options: &Options, is_local: bool) {
-        let setting = options.get("allow_anonymous");
+    /// For all listeners. Without a line that says where it listens, mosquitto admits anonymous
+    /// clients: on this machine, or everywhere if it makes the default listener of other lines.
+    fn anonymous(&mut self, lines: &Lines) {
+        let is_local = !lines.has_address;
+        let setting = lines.security.get("allow_anonymous");
         let is_allowed = setting.map_or(is_local, Setting::is_true) && !self.is_closed;
+        if let Some(made_by) = lines.listeners.first().filter(|_| is_local && is_allowed) {
+            let detail = "as in mosquitto, it makes a listener at port 1883 for all machines and \
+                          clients; a `listener` line changes that";
+            let note = made_by.list.first().map(|it| it.note(Fate::Differs, detail));
+            self.notes.extend(note);
+        }
+        if let Some(setting) = setting.filter(|setting| is_local && !setting.is_true()) {
+            let detail = "mosquitto ignores it without a `listener` line";
+            self.note(setting, Fate::Differs, detail);
+        }
         let at = setting.map(|setting| setting.at.clone()).unwrap_or_default();
         self.document.set("auth", "allow_anonymous", is_allowed, &at);
         match setting {
@@ -97,7 +133,7 @@ impl Import<'_> {
 
     /// Of one listener.
     pub(super) fn own_security(&mut self, options: &Options, lines: &Lines, table: &mut Table) {
-        let is_own = lines.global.is_true("per_listener_settings");
+        let is_own = lines.are_own();
         let names = ["listener_allow_anonymous", "allow_anonymous"];
         let setting = options.any(&names);
         if setting.is_some() || is_own {
@@ -155,6 +191,7 @@ impl Import<'_> {
             };
             let at = Place { file: path.display().to_string(), line: 0 };
             let Some(rules) = self.read_rules(&at, "acl_file", &path) else { continue };
+            let rules = self.proved(rules, &path);
             self.add_rules(&mut policy, &rules, &path, std::slice::from_ref(&url));
         }
         self.write_policy(policy, &Place::default());
@@ -163,13 +200,15 @@ impl Import<'_> {
     fn write_policy(&mut self, policy: PolicyText, at: &Place) {
         self.document.set("access", "policy_file", POLICY_FILE, at);
         self.document.set("access", "accept_all_subscriptions", true, at);
-        let text = policy.render("Written by `quelea import` from access files of mosquitto.");
-        self.new.push(NewFile { name: POLICY_FILE.into(), text, is_secret: false });
+        let comment = "Written by `quelea import` from access files of mosquitto.";
+        self.new.push(NewFile::rendered(POLICY_FILE, policy.render(comment)));
     }
 
     /// The access file of all listeners. It stays where it is, unless its order matters.
     pub(super) fn access_file(&mut self, at: &Place, option: &str, path: &Path) {
         let Some(rules) = self.read_rules(at, option, path) else { return };
+        let count = rules.len();
+        let rules = self.proved(rules, path);
         let denies = rules.iter().any(|rule| rule.is_deny() && rule.who == Who::Everyone);
         let grants = rules.iter().any(|rule| !rule.is_deny() && rule.who != Who::Everyone);
         let note = |fate, detail: &str| Note {
@@ -178,11 +217,14 @@ impl Import<'_> {
             fate,
             detail: detail.into(),
         };
-        if denies && grants {
+        if denies && grants || rules.len() < count {
             let mut policy = PolicyText::default();
             self.add_rules(&mut policy, &rules, path, &[]);
             self.write_policy(policy, at);
-            let detail = "written as policy.toml, because a topic line wins over a `pattern deny`";
+            let detail = match rules.len() < count {
+                true => "written as policy.toml, without the rules that are left out",
+                false => "written as policy.toml, because a topic line wins over a `pattern deny`",
+            };
             return self.notes.push(note(Fate::Carried, detail));
         }
         let path = path.to_string_lossy().into_owned();
@@ -211,13 +253,27 @@ impl Import<'_> {
                 return None;
             }
         };
-        if let Some(named) = rules.iter().find(|rule| rule.is_named()).filter(|_| !self.has_users) {
-            let place = Place { file: path.display().to_string(), line: named.line };
-            let detail = "this rule is for a username, and nothing verifies usernames: add a \
-                          password_file, or use_identity_as_username with require_certificate";
-            error(place, detail.into());
-        }
         Some(rules)
+    }
+
+    /// Without the rules for usernames, if nothing verifies usernames: a client could state any.
+    /// A denial cannot be left out, because all clients have what is granted to clients without a
+    /// username.
+    fn proved(&mut self, mut rules: Vec<Rule>, path: &Path) -> Vec<Rule> {
+        if self.has_users {
+            return rules;
+        }
+        for rule in rules.iter().filter(|rule| rule.is_named()) {
+            let place = Place { file: path.display().to_string(), line: rule.line };
+            let (fate, detail) = match rule.is_deny() {
+                true => (Fate::Error, UNPROVED_DENIAL),
+                false => (Fate::Rights, UNPROVED_GRANT),
+            };
+            let (option, detail) = ("acl_file".into(), detail.into());
+            self.notes.push(Note { place, option, fate, detail });
+        }
+        rules.retain(|rule| !rule.is_named());
+        rules
     }
 
     /// In mosquitto's order: rules of a user, then patterns; denials first.
@@ -233,7 +289,7 @@ impl Import<'_> {
         sorted.sort_by_key(rank);
         for rule in sorted {
             let place = Place { file: path.display().to_string(), line: rule.line };
-            if let Err(detail) = policy.acl_rule(rule, &place, listeners) {
+            if let Err(detail) = policy.acl_rule(rule, &place, listeners, self.has_users) {
                 let option = "acl_file".into();
                 self.notes.push(Note { place, option, fate: Fate::Error, detail });
             }
@@ -241,5 +297,9 @@ impl Import<'_> {
     }
 }
 
-/// The name of a policy that is written.
-const POLICY_FILE: &str = "policy.toml";
+const UNPROVED_GRANT: &str = "this rule is left out: it is for a username, and nothing verifies \
+                              usernames. Add a password_file, or use_identity_as_username with \
+                              require_certificate";
+const UNPROVED_DENIAL: &str = "this rule denies something to a username, and nothing verifies \
+                               usernames: add a password_file, or use_identity_as_username with \
+                               require_certificate";

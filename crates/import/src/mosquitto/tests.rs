@@ -104,7 +104,16 @@ fn who_comes_in_without_a_name_is_as_in_mosquitto() {
     let allowed = |text: &str| table_of(&import_with(text, &[]))["auth"]["allow_anonymous"].clone();
     assert_eq!(allowed("").as_bool(), Some(true), "this machine only");
     assert_eq!(allowed("listener 1883\n").as_bool(), Some(false));
-    assert_eq!(allowed("max_connections 10\n").as_bool(), Some(false));
+    // mosquitto makes a listener of it, and it admits everybody.
+    let made = import_with("max_connections 10\n", &[]);
+    assert_eq!(allowed("max_connections 10\n").as_bool(), Some(true));
+    assert_eq!(table_of(&made)["listeners"][0]["url"].as_str(), Some("tcp://*:1883"));
+    assert_eq!(fates(&made, "max_connections"), [Fate::Differs, Fate::Carried]);
+    for unmade in ["max_connections -1\n", "password_file /p\n", "require_certificate false\n"] {
+        assert!(table_of(&import_with(unmade, &[])).get("listeners").is_none(), "{unmade}");
+    }
+    let ignored = import_with("allow_anonymous false\n", &[]);
+    assert_eq!(fates(&ignored, "allow_anonymous"), [Fate::Differs, Fate::Carried]);
     assert_eq!(allowed("listener 1883\nallow_anonymous true\n").as_bool(), Some(true));
     let plugin = "listener 1883\nallow_anonymous true\nauth_plugin /usr/lib/x.so\n";
     assert_eq!(allowed(plugin).as_bool(), Some(false), "nothing replaces the plugin");
@@ -117,14 +126,23 @@ fn a_listener_with_pre_shared_keys_is_never_one_without_encryption() {
     let imported = import_with("listener 8884\npsk_hint hint\npsk_file /p\nport 1883\n", &[]);
     assert!(!imported.config().contains("8884"), "{}", imported.config());
     assert_eq!(fates(&imported, "psk_hint"), [Fate::Rights]);
+    let alone = import_with("allow_anonymous true\nlistener 8884\npsk_hint hint\n", &[]);
+    assert_eq!(fates(&alone, "listener"), [Fate::Error], "else the broker would serve loopback");
 }
 
 #[test]
-fn a_rule_for_a_name_that_nobody_verifies_is_an_error() {
-    let files = [("/acl", "topic read a\nuser anna\ntopic b\n")];
+fn a_rule_for_a_name_that_nobody_verifies_is_never_carried_over() {
+    let files = [("/acl", "topic read a\nuser anna\ntopic b\npattern write x/%u\n")];
     let text = "listener 1883\nallow_anonymous true\nacl_file /acl\n";
-    let errors: Vec<_> = import_with(text, &files).obstacles(true).cloned().collect();
-    assert!(errors.len() == 1 && errors[0].place.line == 3, "{errors:?}");
+    let imported = import_with(text, &files);
+    let found: Vec<_> =
+        imported.obstacles(false).map(|note| (note.place.line, note.fate)).collect();
+    assert_eq!(found, [(3, Fate::Rights), (4, Fate::Rights)]);
+    let policy: toml::Table = imported.files[1].text.parse().unwrap();
+    assert_eq!(policy["rules"].as_array().unwrap().len(), 1, "{policy}");
+    assert!(policy["rules"][0].get("group").is_none(), "clients without a username are all");
+    let denied = [("/acl", "topic read a\nuser anna\ntopic deny a\n")];
+    assert_eq!(import_with(text, &denied).obstacles(true).count(), 1);
     let text = format!("{text}password_file /p\n");
     assert_eq!(import_with(&text, &files).obstacles(false).count(), 0);
 }
@@ -207,7 +225,7 @@ fn a_bridge_has_addresses_topics_and_a_secret_file() {
     let urls: Vec<_> =
         bridge["addresses"].as_array().unwrap().iter().map(|it| it.as_str()).collect();
     assert_eq!(urls, [Some("tls://a.example:8883"), Some("tls://b.example:8884")]);
-    assert_eq!(bridge["client_id"].as_str(), Some("cloud one.here"));
+    assert_eq!(bridge["client_id"].as_str(), Some("here.cloud"));
     assert_eq!(bridge["protocol"].as_str(), Some("3.1.1"));
     assert_eq!(bridge["topics"][0]["local_prefix"].as_str(), Some("house/"));
     assert_eq!(bridge["topics"][0]["qos"].as_integer(), Some(1));
@@ -231,6 +249,191 @@ fn files_of_go_auth_are_used_and_other_backends_named() {
     let imported = import_with(&other, &files);
     let obstacles: Vec<_> = imported.obstacles(false).map(|it| it.detail.clone()).collect();
     assert!(obstacles.iter().any(|it| it.starts_with("backend postgres")), "{obstacles:?}");
+}
+
+#[test]
+fn each_file_begins_at_the_default_listener() {
+    let text = "per_listener_settings true\nlistener 1884 127.0.0.1\nallow_anonymous false\n\
+                include_dir /c\npassword_file /p\nmax_connections 7\n";
+    let included = "max_qos 1\nallow_anonymous true\nlistener 1885\nmax_connections 3\n";
+    let imported = import_with(text, &[("/c/a.conf", included), ("/c/b.conf", "max_qos 0\n")]);
+    assert_eq!(imported.obstacles(false).count(), 0, "{:?}", imported.notes);
+    let table = table_of(&imported);
+    let shown = |listener: &toml::Value| {
+        let get = |key: &str| listener.get(key).map_or("-".into(), ToString::to_string);
+        [get("url"), get("allow_anonymous"), get("connections_max"), get("qos_max")].join(" ")
+    };
+    let shown: Vec<String> = table["listeners"].as_array().unwrap().iter().map(shown).collect();
+    let expected = [
+        r#""tcp://*:1883" true - 0"#,
+        r#""tcp://127.0.0.1:1884" false 7 -"#,
+        r#""tcp://*:1885" false 3 -"#,
+    ];
+    assert_eq!(shown, expected);
+    let bridge = [("/c/a.conf", "topic x out\n")];
+    let imported = import_with("connection c\naddress h\ntopic a\ninclude_dir /c\n", &bridge);
+    let errors: Vec<_> = imported.obstacles(true).map(|note| note.place.to_string()).collect();
+    assert_eq!(errors, ["/c/a.conf:1"], "mosquitto refuses it as well");
+}
+
+#[test]
+fn what_follows_a_value_is_ignored_as_in_mosquitto() {
+    let text = "listener 1883 127.0.0.1 # x\nallow_anonymous true # x\nmax_connections 5 x\n\
+                protocol mqtt # x\nsocket_domain ipv4 # x\nmax_keepalive 60 s\n\
+                persistent_client_expiration 2d # x\nlog_type debug # x\nlog_dest stderr # x\n\
+                connection c # x\naddress h:1 # x\ntopic a/# out 1 l/ r/ # x\n\
+                topic b both # x\nkeepalive_interval 1 # x\n";
+    let imported = import_with(text, &[]);
+    assert_eq!(imported.obstacles(false).count(), 0, "{:?}", imported.notes);
+    let table = table_of(&imported);
+    let listener = &table["listeners"][0];
+    assert_eq!(listener["url"].as_str(), Some("tcp://127.0.0.1:1883"));
+    assert_eq!(listener["connections_max"].as_integer(), Some(5));
+    assert_eq!(table["auth"]["allow_anonymous"].as_bool(), Some(true));
+    assert_eq!(table["limits"]["keep_alive_max_secs"].as_integer(), Some(60));
+    assert_eq!(table["limits"]["session_expiry_max_secs"].as_integer(), Some(2 * 86_400));
+    let bridge = &table["bridges"][0];
+    assert_eq!((&bridge["name"], &bridge["client_id"]), (&"c".into(), &"here.c".into()));
+    assert_eq!(bridge["addresses"].to_string(), r#"["tcp://h:1"]"#);
+    assert_eq!(bridge["keep_alive_secs"].as_integer(), Some(5), "mosquitto takes no less");
+    assert_eq!(bridge["topics"][0]["remote_prefix"].as_str(), Some("r/"));
+}
+
+#[test]
+fn other_names_of_options_are_known() {
+    let text = "listener 1883\nmaximum_qos 1\nretained_persistence true\nretry_interval a few\n";
+    let imported = import_with(text, &[]);
+    assert_eq!(imported.obstacles(false).count(), 0, "{:?}", imported.notes);
+    let table = table_of(&imported);
+    assert_eq!(table["listeners"][0]["qos_max"].as_integer(), Some(1));
+    assert!(table.get("durability").is_none(), "the default is fsync");
+}
+
+#[test]
+fn what_mosquitto_does_not_start_with_is_an_error_with_its_line() {
+    for (text, line) in [
+        ("listener 1883\nallow_anonymous true\nper_listener_settings true\n", 3),
+        ("listener 1883\nacl_file /acl\nlistener 1884\nacl_file /acl\n", 4),
+        ("listener 1883\nplugin_opt_x y\n", 2),
+        ("listener 1883\nconnection c\naddress h\n", 2),
+        ("listener 1883\nconnection c\naddress h\naddress i\ntopic a\n", 4),
+        ("listener 0\n", 1),
+        ("listener 1883\nmax_keepalive 70000\n", 2),
+    ] {
+        let imported = import_with(text, &[("/acl", "topic a\n")]);
+        let lines: Vec<_> = imported.obstacles(true).map(|note| note.place.line).collect();
+        assert_eq!(lines, [line], "{text}");
+    }
+}
+
+#[test]
+fn a_listener_that_admits_nobody_is_left_out() {
+    let text = "listener 8883\ncertfile /c\nkeyfile /k\ncafile /a\nuse_identity_as_username true\n\
+                listener 1883\nallow_anonymous true\n";
+    let imported = import_with(text, &[]);
+    assert_eq!(fates(&imported, "use_identity_as_username"), [Fate::Differs]);
+    assert!(!imported.config().contains("8883"), "{}", imported.config());
+    let text = text.replace("true\nlistener", "true\nrequire_certificate true\nlistener");
+    assert!(import_with(&text, &[]).config().contains("identity_from_certificate"));
+}
+
+#[test]
+fn web_pages_are_named_as_browsers_name_them() {
+    let import = |lines: &str| import_with(&format!("listener 9001\n{lines}"), &[]);
+    let text = "protocol websockets\nwebsockets_origin https://a.example\n";
+    let table = table_of(&import(text));
+    let origins = &table["listeners"][0]["websocket"]["origins"];
+    assert_eq!(origins.to_string(), r#"["https://a.example"]"#);
+    let any = import("protocol websockets\nwebsockets_origin *\n");
+    assert_eq!(fates(&any, "websockets_origin"), [Fate::Error], "it would open the listener");
+    let tcp = import("websockets_origin https://a.example\n");
+    assert_eq!(fates(&tcp, "websockets_origin"), [Fate::NotNeeded]);
+}
+
+#[test]
+fn a_relative_socket_is_in_the_directory_of_the_file() {
+    let imported = import_with("listener 0 run/m.sock\nallow_anonymous true\n", &[]);
+    let table = table_of(&imported);
+    assert_eq!(table["listeners"][0]["url"].as_str(), Some("unix:///etc/mosquitto/run/m.sock"));
+    assert_eq!(fates(&imported, "listener")[0], Fate::Carried);
+    assert!(fates(&imported, "listener").contains(&Fate::Differs));
+}
+
+/// Filter, direction and QoS of the topics of a bridge.
+fn topics_of(lines: &str) -> Vec<String> {
+    let imported = import_with(&format!("connection c\naddress h\n{lines}"), &[]);
+    assert_eq!(imported.obstacles(true).count(), 0, "{:?}", imported.notes);
+    let table = table_of(&imported);
+    let topics = table["bridges"][0]["topics"].as_array().unwrap().clone();
+    let shown = |map: &toml::Value| {
+        let text = |key: &str| map.get(key).and_then(|it| it.as_str()).unwrap_or_default();
+        let prefixes = [text("local_prefix"), text("remote_prefix")].join(":");
+        format!("{} {} {} {prefixes}", text("filter"), text("direction"), map["qos"])
+    };
+    topics.iter().map(shown).collect()
+}
+
+#[test]
+fn overlapping_topics_have_the_higher_qos() {
+    assert_eq!(topics_of("topic a/# out 0\ntopic a/b out 1\n"), ["a/b out 1 :", "a/# out 0 :"]);
+    assert_eq!(topics_of("topic a/# OUT 2\ntopic b in 1\n"), ["a/# out 2 :", "b in 1 :"]);
+    // The last line of one filter has its QoS.
+    assert_eq!(topics_of("topic a out 1\ntopic a out 0\n"), ["a out 0 :"]);
+    assert_eq!(topics_of("topic a both 1\ntopic a out 0\n"), ["a out 0 :", "a in 1 :"]);
+    let prefixes = "topic b out 0 a/ x/\ntopic a/# out 1\n";
+    assert_eq!(topics_of(prefixes), ["b out 0 a/:x/", "a/# out 1 :"], "the first has the prefixes");
+    let text = format!("connection c\naddress h\n{prefixes}");
+    assert!(fates(&import_with(&text, &[]), "topic").contains(&Fate::Differs));
+}
+
+#[test]
+fn quotation_marks_are_a_part_of_a_topic() {
+    assert_eq!(topics_of("topic \"a\" out 0\n"), ["\"a\" out 0 :"]);
+    assert_eq!(topics_of("topic \"a/#\" out 0\ntopic b out 0 \"\" \"\"\n"), ["b out 0 :"]);
+    let text = "connection c\naddress h\ntopic \"a/#\" out 0\n";
+    let imported = import_with(text, &[]);
+    assert!(table_of(&imported).get("bridges").is_none(), "it relays nothing");
+    assert_eq!(fates(&imported, "topic"), [Fate::Differs]);
+}
+
+#[test]
+fn a_bridge_without_tls_has_no_name_to_verify() {
+    let text = "connection c\naddress h\ntopic a\nbridge_insecure true\n";
+    assert_eq!(fates(&import_with(text, &[]), "bridge_insecure"), [Fate::NotNeeded]);
+    let text = format!("{text}bridge_cafile /ca\n");
+    assert_eq!(fates(&import_with(&text, &[]), "bridge_insecure"), [Fate::Rights]);
+}
+
+#[test]
+fn rules_without_users_are_for_all_clients_of_their_listener() {
+    let text = "per_listener_settings true\nlistener 1883\nallow_anonymous true\nacl_file /acl\n\
+                listener 1884\nallow_anonymous true\n";
+    let imported = import_with(text, &[("/acl", "topic read a\n")]);
+    assert_eq!(imported.obstacles(false).count(), 0, "{:?}", imported.notes);
+    let policy: toml::Table = imported.files[1].text.parse().unwrap();
+    assert!(policy.get("groups").is_none(), "the broker refuses rules for unverified names");
+}
+
+#[test]
+fn the_dynamic_security_plugin_becomes_users_and_rules() {
+    let text = "listener 1883\nallow_anonymous true\n\
+                plugin /usr/lib/mosquitto_dynamic_security.so\n\
+                plugin_opt_config_file /d.json\n";
+    let json = "{\"clients\": [{\"username\": \"anna\", \"password\": \"eA==\", \"salt\": \
+                \"eA==\", \"iterations\": 1}], \"roles\": [], \"defaultACLAccess\": \
+                {\"publishClientSend\": true}}";
+    let imported = import_with(text, &[("/d.json", json)]);
+    assert_eq!(imported.obstacles(false).count(), 0, "{:?}", imported.notes);
+    let table = table_of(&imported);
+    assert_eq!(table["auth"]["password_file"].as_str(), Some("dynamic-security.passwd"));
+    assert_eq!(table["auth"]["allow_anonymous"].as_bool(), Some(true));
+    assert_eq!(table["access"]["policy_file"].as_str(), Some("policy.toml"));
+    let names: Vec<_> = imported.files.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["quelea.toml", "policy.toml", "dynamic-security.passwd"]);
+    assert_eq!(import_with(text, &[]).obstacles(true).count(), 1, "the file cannot be read");
+    let both = format!("{text}password_file /p\nacl_file /a\n");
+    let imported = import_with(&both, &[("/d.json", json)]);
+    assert_eq!(imported.obstacles(false).count(), 2, "{:?}", imported.notes);
 }
 
 #[test]

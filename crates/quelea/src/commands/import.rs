@@ -2,8 +2,9 @@
 
 mod event_grid;
 
+use std::cell::Cell;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -11,8 +12,11 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
 use base::{EXIT_FAILURE, EXIT_OK, complain};
-use config::{Machine, SourceFile, Sources};
-use import::{CONFIG_FILE, Fate, Files, Imported, NewFile, Source, emqx, mosquitto};
+use config::Machine;
+use import::{
+    Fate, Files, Imported, Kind, NewFile, Source, check, dynamic_security, emqx, mosquitto,
+    recognize,
+};
 
 use crate::run;
 
@@ -20,10 +24,10 @@ use crate::run;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImportArgs {
-    /// The configuration of the other broker: mosquitto.conf or emqx.conf.
+    /// The configuration of the other broker: mosquitto.conf, emqx.conf, or the file of
+    /// mosquitto's dynamic security plugin.
     pub file: PathBuf,
-    /// The broker that it is for. Default: emqx if the name of the file begins with emqx or ends
-    /// with .hocon, else mosquitto.
+    /// The broker that it is for. Default: by the name and the contents of the file.
     #[arg(long, value_enum, value_name = "BROKER")]
     pub from: Option<Broker>,
     /// Write quelea.toml and other files into this directory. Without it quelea.toml is printed.
@@ -42,18 +46,25 @@ pub struct ImportArgs {
 pub enum Broker {
     Mosquitto,
     Emqx,
+    /// The JSON file of mosquitto's dynamic security plugin.
+    DynamicSecurity,
     /// Azure Event Grid: the JSON of a namespace's resources.
     EventGrid,
 }
 
 impl Broker {
-    /// By the name of its configuration.
-    fn of(path: &Path) -> Self {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        match name.starts_with("emqx") || name.ends_with(".hocon") {
-            true => Self::Emqx,
-            false => Self::Mosquitto,
-        }
+    /// By its configuration.
+    fn of(path: &Path, text: &str) -> anyhow::Result<Self> {
+        Ok(match recognize(path, text) {
+            Kind::Mosquitto => Self::Mosquitto,
+            Kind::Emqx => Self::Emqx,
+            Kind::DynamicSecurity => Self::DynamicSecurity,
+            Kind::EventGrid => Self::EventGrid,
+            Kind::Other(what, remedy) => {
+                let path = path.display();
+                anyhow::bail!("{path} is {what}: {remedy}. If it is something else, add --from")
+            }
+        })
     }
 }
 
@@ -69,17 +80,21 @@ pub fn run(args: &ImportArgs) -> u8 {
 }
 
 fn import(args: &ImportArgs) -> anyhow::Result<u8> {
-    let text = Disk.read(&args.file);
+    let disk = Disk { left: Cell::new(ALL_FILES_BYTES_MAX) };
+    let text = disk.read(&args.file);
     let text = text.with_context(|| format!("cannot read {}", args.file.display()))?;
     let path = std::path::absolute(&args.file)?;
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy();
     let source = Source { path: &path, text: &text, host: &host };
-    let imported = match args.from.unwrap_or(Broker::of(&path)) {
-        Broker::Mosquitto => mosquitto::import(&source, &Disk),
-        Broker::Emqx => emqx::import(&source, &Disk),
+    let mut imported = match args.from.map_or_else(|| Broker::of(&path, &text), Ok)? {
+        Broker::Mosquitto => mosquitto::import(&source, &disk),
+        Broker::Emqx => emqx::import(&source, &disk),
+        Broker::DynamicSecurity => dynamic_security::import(&source),
         Broker::EventGrid => event_grid::import(&source),
     };
+    let directory = args.output.clone().unwrap_or_default();
+    let config = check(&mut imported, &directory, &Machine::here(), &disk);
     report(&imported, args.verbose);
     let obstacles: Vec<_> = imported.obstacles(args.accept_differences).collect();
     if !obstacles.is_empty() {
@@ -90,17 +105,14 @@ fn import(args: &ImportArgs) -> anyhow::Result<u8> {
         };
         anyhow::bail!("nothing was written: {remedy}");
     }
-    let directory = args.output.clone().unwrap_or_default();
-    let sources = sources(&imported, &directory.join(CONFIG_FILE));
-    let loaded = config::load(&sources, &Machine::here())
-        .context("nothing was written: the result is not a valid configuration")?;
+    let config = config.context("nothing was written: the result is not a valid configuration")?;
     if args.output.is_none() {
         base::print(imported.config().as_bytes());
         return Ok(EXIT_OK);
     }
     write(&imported.files, &directory)?;
     // The files that it names may be on another machine.
-    run::check_files(&loaded.config)
+    run::check_files(&config)
         .context("the files were written, but this machine cannot use them yet")?;
     Ok(EXIT_OK)
 }
@@ -120,11 +132,6 @@ fn report(imported: &Imported, is_verbose: bool) {
     let count = |fate| imported.notes.iter().filter(|note| note.fate == fate).count();
     let counts = kinds.map(|fate| format!("{} {}", fate.word(), count(fate)));
     eprintln!("options: {}", counts.join(", "));
-}
-
-fn sources(imported: &Imported, path: &Path) -> Sources {
-    let file = SourceFile { path: path.to_owned(), text: imported.config().to_owned() };
-    Sources { file: Some(file), ..Sources::default() }
 }
 
 /// Writes all files, or none if one of them is there already.
@@ -151,16 +158,37 @@ fn write(files: &[NewFile], directory: &Path) -> anyhow::Result<()> {
 }
 
 /// The files of this machine.
-struct Disk;
+struct Disk {
+    /// Bytes that may still be read.
+    left: Cell<u64>,
+}
 
 impl Files for Disk {
     fn read(&self, path: &Path) -> io::Result<String> {
-        let bytes = fs::metadata(path)?.len();
-        if bytes > FILE_BYTES_MAX {
-            let detail = format!("{bytes} bytes are more than the {FILE_BYTES_MAX} allowed");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, detail));
+        // Opening a pipe would wait for its writer.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        if !file.metadata()?.is_file() {
+            let detail = "must be a regular file";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, detail));
         }
-        fs::read_to_string(path)
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        let count = bytes.len() as u64;
+        let too_large = |detail| Err(io::Error::new(io::ErrorKind::FileTooLarge, detail));
+        if count > FILE_BYTES_MAX {
+            return too_large(format!("a file may have {} MiB", FILE_BYTES_MAX >> 20));
+        }
+        let Some(left) = self.left.get().checked_sub(count) else {
+            return too_large(format!("all files may have {} MiB", ALL_FILES_BYTES_MAX >> 20));
+        };
+        self.left.set(left);
+        String::from_utf8(bytes).map_err(|error| {
+            let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+            let detail = format!("line {line} is not UTF-8 text");
+            io::Error::new(io::ErrorKind::InvalidData, detail)
+        })
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
@@ -169,10 +197,14 @@ impl Files for Disk {
 }
 
 /// A larger file is no configuration.
-const FILE_BYTES_MAX: u64 = 64 << 20;
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Of all files that a configuration names, with those that are read twice.
+const ALL_FILES_BYTES_MAX: u64 = 64 << 20;
 
 const EXAMPLES: &str = "\
 Examples:
   quelea import /etc/mosquitto/mosquitto.conf
   quelea import /etc/mosquitto/mosquitto.conf --output /etc/quelea
+  quelea import /var/lib/mosquitto/dynamic-security.json --output /etc/quelea
   quelea import /etc/emqx/emqx.conf --output /etc/quelea";

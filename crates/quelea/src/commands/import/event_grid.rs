@@ -56,7 +56,7 @@ fn files(found: &Resources, policy: String) -> Vec<NewFile> {
     let mut config = HEAD.to_owned();
     let mut files = Vec::new();
     let mut add = |name: &str, text| {
-        files.push(NewFile { name: name.to_owned(), text, is_secret: false });
+        files.push(NewFile::open(name, text));
     };
     let has_policy = !policy.is_empty();
     if !found.clients.is_empty() {

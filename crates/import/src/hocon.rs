@@ -1,5 +1,8 @@
 //! The part of HOCON that configurations of EMQX are written in: objects, arrays, quoted and plain
-//! texts, comments, paths as keys. Substitutions, includes and concatenations are errors.
+//! texts, comments, paths as keys. Substitutions, includes and concatenations are errors. JSON is
+//! a part of it.
+
+use std::collections::HashMap;
 
 /// A value, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,11 +13,24 @@ pub(crate) struct Node {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// In the order of the file.
-    Object(Vec<(String, Node)>),
+    Object(Entries),
     Array(Vec<Node>),
     /// Numbers and flags are texts.
     Text(String),
+}
+
+/// The keys and values of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Entries {
+    /// In the order of the file.
+    list: Vec<(String, Node)>,
+    index: HashMap<String, usize>,
+}
+
+impl Entries {
+    fn get(&self, key: &str) -> Option<&Node> {
+        self.index.get(key).map(|at| &self.list[*at].1)
+    }
 }
 
 /// A line, and what is wrong there.
@@ -22,20 +38,21 @@ pub(crate) type Mistake = (usize, String);
 
 impl Node {
     fn object(line: usize) -> Self {
-        Self { line, value: Value::Object(Vec::new()) }
+        Self { line, value: Value::Object(Entries::default()) }
     }
 
     /// What a path leads to.
     pub(crate) fn get(&self, path: &str) -> Option<&Self> {
-        path.split('.').try_fold(self, |node, key| {
-            node.entries().iter().find(|(own, _)| own == key).map(|(_, node)| node)
+        path.split('.').try_fold(self, |node, key| match &node.value {
+            Value::Object(entries) => entries.get(key),
+            Value::Array(_) | Value::Text(_) => None,
         })
     }
 
     /// Of an object; else none.
     pub(crate) fn entries(&self) -> &[(String, Self)] {
         match &self.value {
-            Value::Object(entries) => entries,
+            Value::Object(entries) => &entries.list,
             Value::Array(_) | Value::Text(_) => &[],
         }
     }
@@ -62,7 +79,7 @@ impl Node {
             match (&self.value, &new.value) {
                 (Value::Object(_), Value::Object(_)) => {
                     let Value::Object(entries) = new.value else { return Ok(()) };
-                    for (key, node) in entries {
+                    for (key, node) in entries.list {
                         self.put(&[key], node)?;
                     }
                 }
@@ -74,9 +91,8 @@ impl Node {
             *self = Self::object(line);
         }
         let Value::Object(entries) = &mut self.value else { return Ok(()) };
-        let at = entries.iter().position(|(own, _)| own == key);
-        match at {
-            Some(at) => entries[at].1.put(rest, new),
+        match entries.index.get(key) {
+            Some(at) => entries.list[*at].1.put(rest, new),
             None => {
                 let mut node = Self::object(line);
                 let put = if rest.is_empty() {
@@ -85,7 +101,8 @@ impl Node {
                 } else {
                     node.put(rest, new)
                 };
-                entries.push((key.clone(), node));
+                entries.index.insert(key.clone(), entries.list.len());
+                entries.list.push((key.clone(), node));
                 put
             }
         }
@@ -94,7 +111,16 @@ impl Node {
 
 /// Reads a whole file.
 pub(crate) fn parse(text: &str) -> Result<Node, Mistake> {
-    let mut reader = Reader { rest: text, line: 1, nodes: 0 };
+    read(text, false)
+}
+
+/// Reads JSON. A key that is there twice is a mistake.
+pub(crate) fn parse_json(text: &str) -> Result<Node, Mistake> {
+    read(text, true)
+}
+
+fn read(text: &str, is_json: bool) -> Result<Node, Mistake> {
+    let mut reader = Reader { rest: text, line: 1, nodes: 0, is_json };
     reader.skip();
     let has_braces = reader.take("{");
     let root = reader.object(has_braces, 0)?;
@@ -109,6 +135,7 @@ struct Reader<'a> {
     rest: &'a str,
     line: usize,
     nodes: usize,
+    is_json: bool,
 }
 
 impl Reader<'_> {
@@ -193,6 +220,9 @@ impl Reader<'_> {
             }
             let value = self.value(depth)?;
             self.end_of_value()?;
+            if self.is_json && object.get(&path.join(".")).is_some() {
+                return self.fail(format!("'{}' is there twice", path.join(".")));
+            }
             object.put(&path, value)?;
         }
     }
@@ -321,9 +351,39 @@ impl Reader<'_> {
             'n' => '\n',
             't' => '\t',
             'r' => '\r',
+            'b' => '\u{8}',
+            'f' => '\u{c}',
+            'u' => return self.unicode(),
             '"' | '\\' | '/' => letter,
             other => return self.fail(format!("unknown escape '\\{other}'")),
         })
+    }
+}
+
+impl Reader<'_> {
+    /// What follows `\u`: four digits, and for a character beyond them `\u` with four more.
+    fn unicode(&mut self) -> Result<char, Mistake> {
+        let mut units = vec![self.unit()?];
+        if (0xD800..0xDC00).contains(&units[0]) && self.take("\\u") {
+            units.push(self.unit()?);
+        }
+        match char::decode_utf16(units).next() {
+            Some(Ok(letter)) => Ok(letter),
+            _ => self.fail("half of a character behind \\u"),
+        }
+    }
+
+    fn unit(&mut self) -> Result<u16, Mistake> {
+        let digits =
+            self.rest.get(..4).filter(|text| text.bytes().all(|it| it.is_ascii_hexdigit()));
+        let unit = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        match unit {
+            Some(unit) => {
+                self.advance(4);
+                Ok(unit)
+            }
+            None => self.fail("\\u needs four hexadecimal digits"),
+        }
     }
 }
 
