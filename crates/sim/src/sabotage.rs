@@ -122,6 +122,8 @@ pub enum Sabotage {
     SkipLater,
     /// A takeover reads the small file, and does not make it its own.
     ReadFilesOnly,
+    /// A process ends when the engine does not answer while it begins to serve.
+    ExitOnSilence,
 }
 
 impl Sabotage {

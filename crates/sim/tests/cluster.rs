@@ -122,5 +122,10 @@ fn the_oracle_sees_a_small_file_that_is_read_and_not_taken_over() {
     is_caught(Sabotage::ReadFilesOnly);
 }
 
+#[test]
+fn the_oracle_sees_a_process_that_ends_because_the_engine_does_not_answer() {
+    is_caught(Sabotage::ExitOnSilence);
+}
+
 /// Within so many worlds.
 const SABOTAGED_SEEDS: u64 = 500;

@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) lease: LeaseFormat,
     /// Streams get full.
     pub(crate) fills: bool,
+    /// The engine falls silent in the midst of takeovers.
+    pub(crate) silences: bool,
 }
 
 impl Plan {
@@ -53,6 +55,7 @@ impl Plan {
             programs,
             lease,
             fills,
+            silences: cuts,
         }
     }
 

@@ -41,6 +41,8 @@ enum Purpose {
     TakeOver {
         until_ms: u64,
     },
+    /// What a node writes that has taken it over, before it opens its journals.
+    Begin,
     /// One line more.
     Add(u32),
 }
@@ -93,8 +95,17 @@ impl Cluster {
         keeper.lines = lines_of(content.unwrap_or_default());
         match purpose {
             Purpose::TakeOver { .. } => {
-                keeper.is_taken = true;
                 self.toll.files_taken += 1;
+                if self.plan.silences && self.random.chance(50) {
+                    let content = content_of(&keeper.lines);
+                    let (task, step) = FileTask::put(keeper.epoch, revision, content);
+                    return self.follow_task(number, task, Purpose::Begin, step);
+                }
+                keeper.is_taken = true;
+            }
+            Purpose::Begin => {
+                keeper.is_taken = true;
+                self.toll.beginnings += 1;
             }
             Purpose::Add(line) => {
                 self.lines.acknowledged.insert(line);
@@ -106,17 +117,31 @@ impl Cluster {
     fn fail_task(&mut self, number: usize, purpose: Purpose, fault: &FileFault) {
         self.toll.files_fenced += u64::from(matches!(fault, FileFault::Fenced(_)));
         self.toll.files_unknown += u64::from(matches!(fault, FileFault::Unknown(_)));
-        let Purpose::TakeOver { until_ms } = purpose else { return };
+        let until_ms = match purpose {
+            Purpose::TakeOver { until_ms } => until_ms,
+            // It is tried once, as in the server.
+            Purpose::Begin => 0,
+            Purpose::Add(_) => return,
+        };
         let may_come = matches!(fault, FileFault::Unknown(_) | FileFault::Busy);
         let next_ms = self.file_now_ms + RETRY_MS;
+        let sabotage = self.sabotage;
         let member = &mut self.members[number];
-        if may_come && next_ms < until_ms {
+        if purpose == Purpose::Begin && sabotage == Some(Sabotage::ExitOnSilence) {
+            member.has_exited = true;
+        } else if may_come && next_ms < until_ms {
             member.keeper.retry = Some((next_ms, until_ms));
         } else if let Some(agent) = &mut member.agent {
             // A role that cannot be filled is not kept.
             self.toll.roles_given_up += 1;
             agent.release(None);
         }
+    }
+}
+
+impl Keeper {
+    pub(crate) fn is_beginning(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.purpose == Purpose::Begin)
     }
 }
 

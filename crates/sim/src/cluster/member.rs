@@ -15,6 +15,7 @@ use super::files::Keeper;
 use super::odd::Oddity;
 use super::programs::Program;
 use super::setup::{Comparison, Setup};
+use super::silent;
 use crate::node::Node;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
@@ -64,6 +65,10 @@ pub(crate) struct Member {
     pub(crate) was_acting: bool,
     /// When it is paused, down or cut off no longer.
     pub(crate) until_ms: Option<u64>,
+    /// How far it had come when it was looked at last.
+    pub(crate) step: silent::Step,
+    /// Its process has ended by itself, for good.
+    pub(crate) has_exited: bool,
     /// Its journals were opened.
     pub(crate) has_journals: bool,
     /// Its journals are ready.
@@ -122,6 +127,8 @@ impl Member {
             new_role: None,
             was_acting: false,
             until_ms: None,
+            step: silent::Step::Standby,
+            has_exited: false,
             has_journals: false,
             is_ready: false,
             leaving: None,

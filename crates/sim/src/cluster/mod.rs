@@ -15,6 +15,7 @@ mod moves;
 mod odd;
 mod programs;
 mod setup;
+mod silent;
 mod takeover;
 mod toll;
 

@@ -172,6 +172,8 @@ impl World {
                 self.open_journals(number)?;
             }
             self.look_at_journal(number)?;
+            self.look_at_exit(number)?;
+            self.fall_silent(number);
             self.leave(number)?;
             self.end_of_calamity(number)?;
         }

@@ -128,8 +128,17 @@ toll! {
     files_fenced,
     /// Requests for it that were not answered.
     files_unknown,
-    /// Active nodes that could not take it over in time.
+    /// Active nodes that could not take it over in time, or not write what they begin with.
     roles_given_up,
+    /// Active nodes that wrote something ahead of opening the journals.
+    beginnings,
+    /// The engine fell silent to a node that had just got the lease, the role, the small file, the
+    /// journals, its first clients.
+    silences_at_claim,
+    silences_at_file,
+    silences_at_beginning,
+    silences_at_opening,
+    silences_at_serving,
     unavailable,
     stale_reads,
     purges,
