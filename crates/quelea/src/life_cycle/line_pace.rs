@@ -38,9 +38,11 @@ pub(crate) enum About {
     /// Deliveries or publishes for which there was no room.
     Lost,
     Session,
+    /// A bridge that does not come to its remote.
+    Bridge,
 }
 
-const KINDS: [(About, &str); 8] = [
+const KINDS: [(About, &str); 9] = [
     (About::Connected, "client connected"),
     (About::Disconnected, "client disconnected"),
     (About::CutOff, "connection closed"),
@@ -49,6 +51,7 @@ const KINDS: [(About, &str); 8] = [
     (About::Denied, "access denied"),
     (About::Lost, "messages dropped or refused"),
     (About::Session, "session refused"),
+    (About::Bridge, "bridge cannot connect"),
 ];
 
 /// Shared by acceptors, workers and the control plane.
@@ -180,11 +183,12 @@ impl About {
 
 /// The sum has the level of the lines that it stands for.
 fn log_sum(subject: &Subject, count: u64) {
-    let Subject { about, level, text, namespace, client, group, peer, what } = subject;
+    let Subject { about, level, text, namespace, client, name, peer, what } = subject;
     fn some(text: &str) -> Option<&str> {
         Some(text).filter(|it| !it.is_empty())
     }
-    let (namespace, client_id, group) = (some(namespace), some(client), some(group));
+    let (namespace, client_id, name) = (some(namespace), some(client), some(name));
+    let (bridge, group) = if *about == About::Bridge { (name, None) } else { (None, name) };
     let address = peer.map(|peer| peer.to_string());
     let action = some(what).filter(|_| *about == About::Denied);
     let detail = some(what).filter(|_| address.is_some());
@@ -193,6 +197,7 @@ fn log_sum(subject: &Subject, count: u64) {
         ($write:ident) => {
             tracing::$write!(
                 namespace,
+                bridge,
                 client_id,
                 group,
                 address,

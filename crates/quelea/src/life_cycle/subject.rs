@@ -22,8 +22,8 @@ pub(crate) struct Subject {
     pub(crate) namespace: Box<str>,
     /// As it is shown in the log. Empty: unknown, or there is none.
     pub(crate) client: Box<str>,
-    /// Of a shared subscription.
-    pub(crate) group: Box<str>,
+    /// Of a shared subscription, or of a bridge.
+    pub(crate) name: Box<str>,
     /// Of a client before admission: it has not proved its name yet.
     pub(crate) peer: Option<IpAddr>,
     /// What tells lines of this text apart: a reason, an action, a clause.
@@ -45,10 +45,18 @@ impl Subject {
             text: about.text(),
             namespace: Box::default(),
             client: client.into(),
-            group: Box::default(),
+            name: Box::default(),
             peer,
             what: what.into(),
         }
+    }
+
+    /// A bridge. None: lines of this kind are not limited.
+    pub(crate) fn of_bridge(kind: &EventKind, bridge: &str, reason: &str) -> Option<Self> {
+        let (about, (level, text)) = (kind.about?, kind.line?);
+        let (namespace, client) = Default::default();
+        let (name, what) = (bridge.into(), reason.to_owned().into());
+        Some(Self { about, level, text, namespace, client, name, peer: None, what })
     }
 
     /// Of an event, with how often it has happened. None: its line is not limited.
@@ -75,7 +83,7 @@ impl Subject {
             text,
             namespace: if namespace == DEFAULT { "" } else { namespace }.into(),
             client: shown(client).into(),
-            group: shown(group).into(),
+            name: shown(group).into(),
             peer: None,
             what,
         };

@@ -215,7 +215,7 @@ kinds! {
         "An attempt of a bridge to connect has failed. `reason` is `connect_failed`, `timeout`, or \
          the reason of the remote, such as `not_authorized`.",
     )
-    .logged(Level::WARN, "bridge cannot connect");
+    .logged(Level::WARN, "bridge cannot connect").limited(About::Bridge);
     CERTIFICATE_EXPIRING = EventKind::new("certificate.expiring", CERTIFICATE, CERTIFICATE_WHEN)
         .logged(Level::WARN, "TLS certificate expires soon: replace the file");
     CERTIFICATE_EXPIRED = EventKind::new("certificate.expiring", CERTIFICATE, "")

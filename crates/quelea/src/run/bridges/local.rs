@@ -16,12 +16,14 @@ use tokio::sync::oneshot;
 
 use super::board::Figures;
 use super::connection::TICK;
-use crate::life_cycle::{EventKind, Happened, LifeCycle};
+use crate::life_cycle::line_pace::LinePace;
+use crate::life_cycle::{EventKind, Happened, LifeCycle, Subject};
 use crate::run::limiter::Listener;
 use crate::run::limits;
 use crate::run::mailbox::{Asked, Handover, Item, Mailbox};
 use crate::run::parts::Parts;
 use crate::run::worker::Line;
+use base::Clock;
 use identity::namespaces::Namespaces;
 
 /// How a bridge gets to its session, and what is known of it.
@@ -39,6 +41,9 @@ pub(super) struct LocalSession {
     allowance: Arc<Allowance<Origin>>,
     life_cycle: Arc<LifeCycle>,
     asked: Mutex<Asking>,
+    /// A remote that is down for long is no reason for a line at each try.
+    lines: LinePace,
+    clock: Clock,
 }
 
 /// The question how long the queue is.
@@ -68,6 +73,8 @@ impl LocalSession {
             allowance: Arc::new(Allowance::new(u64::MAX, u64::MAX)),
             life_cycle: parts.life_cycle.clone(),
             asked: Mutex::default(),
+            lines: LinePace::new(parts.config().log.client_lines_per_second_max),
+            clock: parts.clock,
         }
     }
 
@@ -121,8 +128,14 @@ impl LocalSession {
 
     /// Something has happened to the bridge: logged, and reported as an event.
     pub(super) fn report(&self, kind: &'static EventKind, data: serde_json::Value) {
+        let text = |name: &str| data.get(name).and_then(serde_json::Value::as_str).unwrap_or("");
+        let subject = Subject::of_bridge(kind, text("bridge"), text("reason"));
+        let now_ms = self.clock.now_ms();
+        let is_logged = subject.is_none_or(|it| self.lines.allows_of(it, 1, now_ms));
         let happened = Happened::of_broker(kind, data);
-        happened.log();
+        if is_logged {
+            happened.log();
+        }
         if let Some(message) = self.life_cycle.on_other(&happened) {
             self.mailbox(0).put(Item::Publish(0, message));
         }
@@ -130,6 +143,7 @@ impl LocalSession {
 
     /// Asks how much waits for the bridge, and notes the last answer.
     pub(super) fn look(&self, figures: &Figures) {
+        self.lines.log_withheld(self.clock.now_ms());
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if asked.at.is_some_and(|at| at.elapsed() < TICK / 2) {
             return;
