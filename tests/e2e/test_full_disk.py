@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import urllib.error
 import urllib.request
 
@@ -9,6 +10,7 @@ import pytest
 
 from broker import eventually
 from small_disk import SmallDisk, may_mount
+from test_cluster_process import configured, early, make_cluster, nats  # noqa: F401
 from test_durability import (
     SMALL, fill, leave, named, put, received, session, subscribed_and_gone, waiting,
 )
@@ -225,3 +227,31 @@ def test_salts_of_unknown_users_stay_when_the_secret_cannot_be_written(disk, sta
     broker.restart("terminate")
     salts.append(scram.salt_of(broker.port(), "nobody"))
     assert len(set(salts)) == 1, "who does not exist looks the same at each start"
+
+
+@pytest.mark.parametrize("lost", [None, "api.token", "all"])
+def test_a_node_of_a_cluster_waits_for_space(nats, tmp_path, early, disk, lost):  # noqa: F811
+    make_cluster(nats, tmp_path)
+    disk = disk("size=8m")
+    node = early(configured(nats, "n1"), data=disk.data, within=disk.within)
+
+    def is_ready():
+        return (node.try_get("/readyz") or (0,))[0] == 200
+
+    eventually(is_ready, "an active node")
+    node.kill()
+    if lost == "all":
+        shutil.rmtree(disk.seen_data)
+    elif lost:
+        (disk.seen_data / lost).unlink()
+    disk.fill()
+    seen = len(node.log)
+    node._launch()
+    # It may serve until it has something to write, or begin again and again.
+    node.wait_for_log(
+        lambda event: event["message"] in ("ready", "restarting as a standby"), seen
+    )
+    assert node.process.poll() is None, node.log_text()
+    disk.free()
+    eventually(is_ready, "the node with space again")
+    assert node.process.poll() is None, node.log_text()

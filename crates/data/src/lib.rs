@@ -279,8 +279,11 @@ pub fn is_full(error: &io::Error) -> bool {
 
 /// The same, of an error that has such a cause.
 pub fn lacks_space(error: &(dyn std::error::Error + 'static)) -> bool {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.filter_map(|cause| cause.downcast_ref()).any(is_full)
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| match (cause.downcast_ref(), cause.downcast_ref()) {
+        (Some(error), _) | (_, Some(DataDirError::Io { error, .. })) => is_full(error),
+        _ => false,
+    })
 }
 
 /// The old content of a file or the new one, whatever happens. On a full disk a file whose size

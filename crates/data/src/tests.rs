@@ -46,8 +46,8 @@ fn a_write_that_fails_leaves_no_part_of_a_file() {
 fn a_full_disk_is_known_by_any_cause() {
     let full = || io::Error::from(io::ErrorKind::StorageFull);
     assert!(is_full(&full()) && lacks_space(&full()));
-    let nested = io::Error::other(DataDirError::Missing("a".into()));
-    assert!(!lacks_space(&nested));
+    assert!(!lacks_space(&DataDirError::Missing("a".into())));
+    assert!(lacks_space(&DataDirError::Io { path: "a".into(), error: full() }));
     assert!(is_full(&io::Error::new(io::ErrorKind::QuotaExceeded, "why")));
 }
 

@@ -34,6 +34,8 @@ pub struct Logging {
     levels: Levels,
     queue: Arc<Queue>,
     file: Option<PathBuf>,
+    /// The disk was full when it was to be made.
+    lacks_file: bool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -79,10 +81,15 @@ impl Logging {
             LogTarget::Stdout | LogTarget::Stderr => None,
         };
         let sink = match (&config.target, &file) {
-            (_, Some(path)) => Sink::File(open(path)?),
+            (_, Some(path)) => match open(path) {
+                // A start on a full disk serves. The file is opened when there is space.
+                Err(LoggingError::Open { cause, .. }) if data::is_full(&cause) => Sink::Stderr,
+                opened => Sink::File(opened?),
+            },
             (LogTarget::Stdout, _) => Sink::Stdout,
             _ => Sink::Stderr,
         };
+        let lacks_file = file.is_some() && !matches!(sink, Sink::File(_));
         let has_colours = match &sink {
             Sink::Stdout => has_colours(&io::stdout()),
             Sink::Stderr => has_colours(&io::stderr()),
@@ -95,7 +102,7 @@ impl Logging {
             return Err(LoggingError::Installed);
         };
         let levels = Levels::new(config.level, set);
-        let logging = Self { levels, queue, file, thread };
+        let logging = Self { levels, queue, file, lacks_file, thread };
         log_panics();
         // Only one logger can be installed, so this is the first value.
         Ok(INSTALLED.get_or_init(|| logging))
@@ -125,6 +132,11 @@ impl Logging {
         logging.queue.flush(FLUSH_MAX);
         logging.queue.replace_file(file);
         Ok(())
+    }
+
+    /// Lines go to standard error, because the disk was full when the file was to be made.
+    pub(crate) fn lacks_file() -> bool {
+        INSTALLED.get().is_some_and(|logging| logging.lacks_file)
     }
 
     /// Waits until what was logged is written, for a process that is about to end, for two seconds

@@ -53,7 +53,7 @@ use signal_hook::iterator::Signals;
 use crate::api;
 use crate::cluster::TakenJournal;
 use crate::http::State;
-use crate::logging::Logging;
+use crate::logging::{Logging, LoggingError};
 use ::identity::auth::authorizer::Authorizer;
 use ::identity::auth::bans::Bans;
 use ::identity::auth::passwords::PasswordFile;
@@ -166,6 +166,12 @@ fn start(
     let stamps = store.map(|store| store.stamps().clone()).unwrap_or_default();
     let clock_watch = clock::resume(clock, store.map(|store| store.data().path()), &stamps)?;
     let mut unwritten = Unwritten::new();
+    if Logging::lacks_file() {
+        unwritten.write_later("the log file", || match Logging::reopen_installed() {
+            Err(LoggingError::Open { cause, .. }) => Err(cause.into()),
+            reopened => Ok(reopened?),
+        });
+    }
     let secret = kept_secret(store, &mut unwritten)?;
     let parts = parts_of(loaded.clone(), store, (&stamps, secret), node, (clock, service))?;
     let shards = Shards::new(&parts.shared);
