@@ -1,6 +1,6 @@
 //! What a shard keeps for one client id.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -87,11 +87,11 @@ pub(crate) fn will_bytes(will: Option<&Will>) -> usize {
 pub(crate) struct Extras {
     /// Filters whose retained messages are to be sent, once there is room and those before them
     /// are. One that is asked for again while it waits is sent once for both.
-    pub(crate) retained_wanted: BTreeMap<Box<str>, Wanted>,
+    pub(crate) retained_wanted: BTreeSet<Box<str>>,
     /// Retained messages still to be fetched: the next page is asked for when there is room.
     pub(crate) retained_next: Vec<RetainedQuery>,
-    /// The numbers of the pages that are under way: some 100, or one for each shard.
-    pub(crate) retained_asked: Vec<u64>,
+    /// The pages that are under way: some 100, or one for each shard.
+    pub(crate) retained_asked: Vec<AskedPage>,
     /// Topics on which a newer retained message came while a page was under way: the page may be
     /// older than it.
     pub(crate) retained_fresh: Vec<(Box<str>, u32)>,
@@ -105,14 +105,32 @@ pub(crate) struct Extras {
     pub(crate) verdicts: Option<Box<Verdicts>>,
 }
 
-/// How retained messages are wanted, by the subscription that asked last.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) options: u8,
-    pub(crate) identifier: u32,
+/// A page of retained messages that another shard was asked for.
+#[derive(Debug)]
+pub(crate) struct AskedPage {
+    pub(crate) number: u64,
+    /// None: the subscription that asked was given up or replaced. Its filter may have been
+    /// subscribed again, which entitles that subscription to nothing of this page.
+    pub(crate) filter: Option<Arc<str>>,
 }
 
 impl Extras {
+    /// Nothing is sent that a subscription to this filter has asked for so far. Pages that are
+    /// under way still count as such.
+    pub(crate) fn give_up_retained(&mut self, filter: &str) {
+        self.retained_wanted.remove(filter);
+        self.retained_next.retain(|query| *query.filter != *filter);
+        for page in &mut self.retained_asked {
+            page.filter.take_if(|known| **known == *filter);
+        }
+    }
+
+    /// A page has come. None: it was not asked for, or has come before. Else, is it still wanted?
+    pub(crate) fn take_asked(&mut self, number: u64) -> Option<bool> {
+        let index = self.retained_asked.iter().position(|page| page.number == number)?;
+        Some(self.retained_asked.swap_remove(index).filter.is_some())
+    }
+
     /// Pages that are under way or to be asked for.
     pub(crate) const fn retained_under_way(&self) -> usize {
         self.retained_asked.len() + self.retained_next.len()

@@ -1,8 +1,8 @@
 //! SUBSCRIBE and UNSUBSCRIBE.
 
 use codec::{
-    Packet, Properties, Property, Reason, RetainHandling, Suback, Subscribe, SubscribeOptions,
-    Unsuback, Unsubscribe, Violation,
+    Packet, Properties, Property, Reason, Suback, Subscribe, SubscribeOptions, Unsuback,
+    Unsubscribe, Violation,
 };
 use policy::Manner;
 use session::Link;
@@ -52,19 +52,15 @@ pub(crate) struct Done {
     is_shared: bool,
 }
 
-/// Filters whose retained messages are to be sent, with their option bits.
-type Retained<'a> = Vec<(&'a str, u8)>;
-
 /// The filters of a packet that one go takes.
 #[derive(Debug, Default)]
-struct Portion<'a> {
+struct Portion {
     done: Done,
     /// All are taken, however long that is. Not of a client that is gone: it waits for no answer.
     is_rest: bool,
     /// What waited in the journal for the session before it lost the first subscription. Once for
     /// all filters of the portion: it walks the whole queue.
     before: Option<Vec<u64>>,
-    retained: Retained<'a>,
     /// None: nobody listens.
     reported: Option<ReportedFilters>,
 }
@@ -137,22 +133,18 @@ impl Sessions {
             self.subscribe_all(cx, durable, groups, slot, subscribe, identifier, &mut portion);
         let Some(client) = self.get_mut(slot).expected() else { return Ok(portion.done) };
         client.report_subscriptions(cx, portion.reported, true);
-        outcome?;
-        for (filter, bits) in portion.retained {
-            client.want_retained(filter, bits, identifier);
-        }
-        Ok(portion.done)
+        outcome.map(|()| portion.done)
     }
 
-    fn subscribe_all<'a>(
+    fn subscribe_all(
         &mut self,
         cx: &mut Context,
         durable: &mut Durable,
         groups: &mut Groups,
         slot: u32,
-        subscribe: &Subscribe<'a>,
+        subscribe: &Subscribe<'_>,
         identifier: u32,
-        portion: &mut Portion<'a>,
+        portion: &mut Portion,
     ) -> Result<(), Ended> {
         let Some(client) = self.get(slot).expected() else { return Ok(()) };
         let filters_max = client.limits.filters_per_packet_max as usize;
@@ -202,14 +194,12 @@ impl Sessions {
                 reported.add(text, granted.qos);
             }
             done.is_shared |= request.filter.group.is_some();
-            let wants_retained = match options.retain_handling {
-                RetainHandling::Always => true,
-                RetainHandling::IfNew => granted.is_new,
-                RetainHandling::Never => false,
-            };
             // MQTT-4.8: retained messages are not sent to shared subscriptions.
-            if wants_retained && request.filter.group.is_none() {
-                portion.retained.push((request.filter.filter, granted.bits));
+            if request.filter.group.is_none()
+                && let Some(client) = self.get_mut(slot)
+            {
+                let is_other = old != Some((granted.bits, identifier));
+                client.handle_retained(request.filter.filter, options, granted.is_new, is_other);
             }
         }
         Ok(())
@@ -310,11 +300,17 @@ impl Sessions {
                 groups.member_bits(group, client.key)
             }
             None => {
-                let known = self.router.find(Name::new(client.scope, filter.filter))?;
-                let found = self.router.subscription(known, slot)?;
+                let found = self.subscription_to(slot, filter.filter)?;
                 Some((found.options, found.identifier))
             }
         }
+    }
+
+    /// The subscription of a session with this filter that is not shared.
+    pub(crate) fn subscription_to(&self, slot: u32, filter: &str) -> Option<Subscription> {
+        let scope = self.get(slot)?.scope;
+        let known = self.router.find(Name::new(scope, filter))?;
+        self.router.subscription(known, slot)
     }
 
     /// A subscription could not be written down: all is as it was before.
@@ -448,7 +444,7 @@ impl Sessions {
         groups: &mut Groups,
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
-        portion: &mut Portion<'_>,
+        portion: &mut Portion,
     ) -> Result<(), Ended> {
         let begun = portion.done.reasons.len();
         for text in unsubscribe.filters.iter().skip(begun) {
@@ -507,8 +503,8 @@ impl Sessions {
         if let Some(client) = self.get_mut(slot) {
             client.subscriptions.remove(&listed);
             if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
-                extras.retained_wanted.remove(filter.filter);
-                extras.retained_next.retain(|query| *query.filter != *filter.filter);
+                // MQTT-3.10.4-2: nothing is added for it any more.
+                extras.give_up_retained(filter.filter);
             }
             let bytes = bytes_of(filter, cx.shared.shard_count);
             client.subscription_bytes = client.subscription_bytes.saturating_sub(bytes);
@@ -579,7 +575,7 @@ impl Sessions {
 
 impl Client {
     /// How far an earlier go has got with the packet that comes next.
-    fn portion<'a>(&mut self, cx: &Context, is_rest: bool) -> Portion<'a> {
+    fn portion(&mut self, cx: &Context, is_rest: bool) -> Portion {
         let done = self.extras.as_mut().and_then(|extras| extras.request.take());
         let reported = cx.shared.reports_subscriptions().then(ReportedFilters::default);
         Portion { done: *done.unwrap_or_default(), is_rest, reported, ..Portion::default() }

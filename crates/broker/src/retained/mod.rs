@@ -11,14 +11,15 @@ use crate::durable::Durable;
 use crate::shard::context::Context;
 use std::sync::Arc;
 
-use codec::{QoS, Reason};
+use codec::{QoS, Reason, RetainHandling, SubscribeOptions};
 use session::{Account, Delivery, Message, Respondent, Sent, Terms};
+use topic::Subscription;
 
 use home::PAGE_MESSAGES;
 pub(crate) use home::Retained;
 use kept::Kept;
 
-use crate::clients::client::{Client, Extras, Wanted};
+use crate::clients::client::{AskedPage, Client, Extras};
 use crate::clients::notices::Subject;
 use crate::durable::{RecordLocation, unlogged};
 use crate::expected::Expected;
@@ -217,14 +218,7 @@ impl Retained {
 
 impl Retained {
     /// Asks for the retained messages of a filter from the beginning.
-    fn ask_retained(
-        &mut self,
-        cx: &mut Context,
-        client: &mut Client,
-        filter: &str,
-        wanted: Wanted,
-    ) {
-        let Wanted { options: bits, identifier } = wanted;
+    fn ask_retained(&mut self, cx: &mut Context, client: &mut Client, filter: &str) {
         let (subscriber, scope) = (client.key, client.scope);
         let extras = client.extras();
         extras.retained_asks = extras.retained_asks.wrapping_add(1);
@@ -233,8 +227,6 @@ impl Retained {
             home: 0,
             scope,
             filter: filter.into(),
-            options: bits,
-            identifier,
             ask: extras.retained_asks,
             page: 0,
             after: None,
@@ -251,7 +243,8 @@ impl Retained {
 
     fn ask_page(&mut self, cx: &mut Context, client: &mut Client, mut query: RetainedQuery) {
         query.page = self.next_page();
-        client.extras().retained_asked.push(query.page);
+        let asked = AskedPage { number: query.page, filter: Some(query.filter.clone()) };
+        client.extras().retained_asked.push(asked);
         cx.send(query.home, Mail::QueryRetained(Box::new(query)));
     }
 }
@@ -263,9 +256,11 @@ impl Sessions {
         durable: &mut Durable,
         slot: u32,
         query: &RetainedQuery,
+        subscription: Subscription,
         message: &Message,
     ) {
         let now_ms = cx.now_ms;
+        let Subscription { options: bits, identifier, .. } = subscription;
         let Some(client) = self.get_mut(slot).expected() else { return };
         if message.is_expired(now_ms) {
             return;
@@ -279,16 +274,16 @@ impl Sessions {
         // By the rules of now: they may have changed since the page was asked for.
         let is_denied = !client.grants.allows(client.identity(), Action::Receive, message.topic());
         cx.flow.work.charge(client.grants.topic_units());
-        let is_own = query.options & options::NO_LOCAL != 0
-            && message.publisher() == query.subscriber.as_u64();
+        let is_own =
+            bits & options::NO_LOCAL != 0 && message.publisher() == query.subscriber.as_u64();
         if is_stale || is_denied || is_own {
             return;
         }
         let terms = Terms {
-            identifiers: identifiers_of(query.identifier),
+            identifiers: identifiers_of(identifier),
             group: 0,
             serial: 0,
-            qos: options::qos(query.options).min(message.qos()),
+            qos: options::qos(bits).min(message.qos()),
             // MQTT-3.3.1-8: sent because of a subscription, so the flag is set.
             retain: true,
         };
@@ -325,29 +320,46 @@ impl Retained {
         if let Some(query) = extras.retained_next.pop() {
             return self.ask_page(cx, client, query);
         }
-        while let Some((filter, wanted)) = client.next_wanted() {
-            self.ask_retained(cx, client, &filter, wanted);
+        while let Some(filter) = client.next_wanted() {
+            self.ask_retained(cx, client, &filter);
         }
         client.drop_extras_if_unused();
     }
 }
 
 impl Client {
-    /// The retained messages of a new subscription are to be sent, once there is room for them
-    /// ([`Retained::ask_next_page`]).
-    pub(crate) fn want_retained(&mut self, filter: &str, bits: u8, identifier: u32) {
-        let wanted = Wanted { options: bits, identifier };
-        self.extras().retained_wanted.insert(filter.into(), wanted);
+    /// A SUBSCRIBE decides on the retained messages of its filter, those included that an earlier
+    /// one has asked for and that are still to be sent. They are once there is room for them
+    /// ([`Retained::ask_next_page`]), with the options of the subscription that there is then.
+    /// `is_other`: these have changed.
+    pub(crate) fn handle_retained(
+        &mut self,
+        filter: &str,
+        options: SubscribeOptions,
+        is_new: bool,
+        is_other: bool,
+    ) {
+        let handling = options.retain_handling;
+        let begins_anew = handling == RetainHandling::Always && is_other;
+        if (begins_anew || handling == RetainHandling::Never)
+            && let Some(extras) = &mut self.extras
+        {
+            // MQTT-3.3.1-11: without an UNSUBSCRIBE between the two as well.
+            extras.give_up_retained(filter);
+        }
+        if handling == RetainHandling::Always || handling == RetainHandling::IfNew && is_new {
+            self.extras().retained_wanted.insert(filter.into());
+        }
     }
 
     /// The next filter whose retained messages may be asked for: one after the other, as each can
     /// be all there are. Those of a single topic go in portions of a page.
-    fn next_wanted(&mut self) -> Option<(Box<str>, Wanted)> {
+    fn next_wanted(&mut self) -> Option<Box<str>> {
         let extras = self.extras.as_mut()?;
         let under_way = extras.retained_under_way();
-        let first = extras.retained_wanted.first_entry()?;
-        let is_one = !has_wildcard(first.key());
-        (under_way == 0 || is_one && under_way < PAGE_MESSAGES).then(|| first.remove_entry())
+        let is_one = !has_wildcard(extras.retained_wanted.first()?);
+        let is_next = under_way == 0 || is_one && under_way < PAGE_MESSAGES;
+        if is_next { extras.retained_wanted.pop_first() } else { None }
     }
 
     pub(crate) fn drop_extras_if_unused(&mut self) {

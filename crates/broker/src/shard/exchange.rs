@@ -142,19 +142,19 @@ impl Shard {
     fn on_retained_page(&mut self, query: RetainedQuery, messages: &[Message], is_last: bool) {
         // The session has ended since it asked.
         let Some(slot) = self.sessions.slot_of(query.subscriber) else { return };
-        let extras = self.sessions.get(slot).and_then(|client| client.extras.as_ref());
-        if !extras.is_some_and(|extras| extras.retained_asked.contains(&query.page)) {
-            // It has come already.
+        let extras = self.sessions.get_mut(slot).and_then(|client| client.extras.as_mut());
+        let Some(is_wanted) = extras.and_then(|extras| extras.take_asked(query.page)) else {
             return;
-        }
-        // Nothing is added for a filter that was given up since (MQTT-3.10.4-2).
-        let is_wanted = self.sessions.listed_of(&self.groups, slot, &query.filter).is_some();
-        for message in messages.iter().filter(|_| is_wanted) {
-            self.sessions.offer_retained(&mut self.cx, &mut self.durable, slot, &query, message);
+        };
+        let subscription = self.sessions.subscription_to(slot, &query.filter);
+        if let Some(subscription) = subscription.filter(|_| is_wanted) {
+            let Self { cx, sessions, durable, .. } = self;
+            for message in messages {
+                sessions.offer_retained(cx, durable, slot, &query, subscription, message);
+            }
         }
         let Some(client) = self.sessions.get_mut(slot).expected() else { return };
         let extras = client.extras();
-        extras.retained_asked.retain(|page| *page != query.page);
         if !is_last && is_wanted {
             // Without a connection it is asked for after the next CONNECT.
             extras.retained_next.push(query);

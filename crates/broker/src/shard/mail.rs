@@ -75,9 +75,8 @@ pub struct RetainedQuery {
     pub home: ShardId,
     /// Of the subscriber, and thus of the filter.
     pub scope: Scope,
+    /// Only to look the messages up: the subscriber knows its page by the number.
     pub filter: Arc<str>,
-    pub options: u8,
-    pub identifier: u32,
     /// Which of the subscriber's subscriptions asks, counted.
     pub ask: u32,
     /// The page that comes next, by its number among all that the subscriber's shard asks for.

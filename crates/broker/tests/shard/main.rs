@@ -28,6 +28,7 @@ mod postponed;
 mod prop_journal;
 mod regressions;
 mod repeats;
+mod retained_pages;
 mod routing;
 mod service;
 mod spans;
