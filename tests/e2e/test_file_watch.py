@@ -10,6 +10,8 @@ import pytest
 
 from broker import PATIENCE_SECS, QUELEA, eventually
 from test_access import may_publish
+from test_cluster_directory import Standby
+from test_cluster_process import configured, early, make_cluster, nats  # noqa: F401
 from wire import Peer
 
 CONFIG = """
@@ -66,9 +68,12 @@ def swap(broker, to):
 
 
 def is_renewed(broker, certs):
+    return is_renewed_at(broker.port("tls"), certs)
+
+
+def is_renewed_at(port, certs):
     context = ssl.create_default_context(cafile=certs / "ca.crt")
-    address = ("127.0.0.1", broker.port("tls"))
-    with socket.create_connection(address, PATIENCE_SECS) as stream:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECS) as stream:
         with context.wrap_socket(stream, server_hostname="localhost") as secure:
             return (("organizationName", "renewed"),) in secure.getpeercert()["subject"]
 
@@ -147,3 +152,63 @@ def test_it_can_be_turned_off(watched):
     broker.reload("bans reloaded")
     assert len(lines(broker, "bans reloaded")) == 1
     assert login(broker, "anna", "secret", client_id="otto") == 0x8A
+
+
+def test_a_standby_reloads_its_certificate(nats, tmp_path, early, certs):  # noqa: F811
+    make_cluster(nats, tmp_path)
+    active = early(configured(nats, "n1"))
+    eventually(lambda: (active.try_get("/readyz") or (0,))[0] == 200, "an active node")
+    for end in ("crt", "key"):
+        shutil.copy(certs / f"server.{end}", tmp_path / f"own.{end}")
+    own = f"""
+[[listeners]]
+name = "secure"
+url = "tls://127.0.0.1:0"
+tls.certificate = "{tmp_path}/own.crt"
+tls.key = "{tmp_path}/own.key"
+"""
+    config = configured(nats, "n2").replace("workers = 1", "workers = 1\nwatch_files_secs = 1")
+    assert "watch_files_secs" in config
+    standby = early(config + own, Standby)
+    standby.wait_for_log(lambda event: "caught up" in event["message"])
+    urls = [event["url"] for event in standby.log if event["message"] == "listening as a standby"]
+    port = int(next(url for url in urls if "tls" in url).rsplit(":", 1)[1])
+    assert not is_renewed_at(port, certs)
+    for end in ("crt", "key"):
+        shutil.copy(certs / f"renewed.{end}", tmp_path / f"own.{end}")
+    eventually(lambda: is_renewed_at(port, certs), "the renewed certificate")
+
+
+def test_registries_and_keys_of_tokens_are_reloaded(start, certs, tmp_path):
+    registry, keys = tmp_path / "clients.json", tmp_path / "secret"
+    registry.write_text("[]")
+    keys.write_text("x" * 40)
+    broker = start(f"""
+[server]
+watch_files_secs = 1
+[[listeners]]
+url = "tls://127.0.0.1:0"
+tls.certificate = "{certs}/server.crt"
+tls.key = "{certs}/server.key"
+tls.client_ca = "{certs}/ca.crt"
+tls.client_auth = "optional"
+[[authentication]]
+name = "fleet"
+kind = "registry"
+registry_file = "{registry}"
+name_sources = ["subject"]
+[[authentication]]
+name = "tokens"
+kind = "jwt"
+secret_file = "{keys}"
+""")
+    registry.write_text("[")
+    keys.write_text("short")
+    for what in ("registries", "passwords and keys"):
+        told = broker.wait_for_log(lambda event: f"{what} have changed" in event["message"])
+        assert told["level"] == "WARN"
+    registry.write_text("[]")
+    broker.wait_for_log(lambda event: event["message"] == "registries reloaded")
+    keys.write_text("y" * 40)
+    broker.wait_for_log(lambda event: event["message"] == "passwords and keys reloaded")
+    assert len(lines(broker, "cannot be used")) == 2

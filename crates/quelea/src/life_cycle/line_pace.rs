@@ -132,6 +132,11 @@ impl LinePace {
         }
     }
 
+    /// The same for what is not due yet: there will be no other look.
+    pub(crate) fn log_rest(&self, now_ms: u64) {
+        self.log_withheld(now_ms.saturating_add(SUM_EVERY_MS));
+    }
+
     fn take_sums(&self, now_ms: u64) -> Vec<(Subject, u64)> {
         let mut all = Vec::new();
         for (about, _) in KINDS {

@@ -135,7 +135,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
         None => workers.stop(),
     }
     drop(exporter);
-    line_pace.log_withheld(clock.now_ms());
+    line_pace.log_rest(clock.now_ms());
     tracing::info!("stopped");
     Ok(())
 }
