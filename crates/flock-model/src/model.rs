@@ -389,7 +389,6 @@ impl Stage {
 pub struct LifeCycle {
     pub id: String,
     pub who: Who,
-    pub expected_us: Option<u64>,
     pub steps: Vec<Step>,
 }
 
@@ -405,12 +404,11 @@ pub enum Who {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     pub command: Command,
-    pub expected_us: Option<u64>,
 }
 
 impl From<Command> for Step {
     fn from(command: Command) -> Self {
-        Self { command, expected_us: None }
+        Self { command }
     }
 }
 

@@ -78,11 +78,21 @@ impl Scenario {
             if let Some(transport) = transport {
                 broker.transport = transport.clone();
             }
-            if let Some(tls) = tls {
-                broker.tls = Tls { resume: broker.tls.resume || tls.resume, ..tls.clone() };
+            match tls {
+                Some(tls) if broker.transport.is_tls() => {
+                    broker.tls = Tls { resume: broker.tls.resume || tls.resume, ..tls.clone() };
+                }
+                // What the file says of certificates is not for another transport.
+                _ if !broker.transport.is_tls() => broker.tls = Tls::default(),
+                _ => {}
             }
         }
-        Ok(())
+        match tls.is_some() && !self.brokers.iter().any(|broker| broker.transport.is_tls()) {
+            true => Err("certificates, --insecure, --server-name and --ciphers need --tls, or a \
+                         broker with mqtts:// or wss://"
+                .to_owned()),
+            false => Ok(()),
+        }
     }
 
     /// `factor` times as fast: delays, spreads and stages shorter, rates higher; timeouts,

@@ -111,6 +111,11 @@ impl Payload {
         Ok(payload)
     }
 
+    /// Whether each message has another one.
+    pub fn is_random(&self) -> bool {
+        matches!(self.content, Content::Random { .. } | Content::RandomSize { .. })
+    }
+
     /// The largest payload that this can become.
     pub fn bytes_max(&self) -> u32 {
         match &self.content {

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::model::{
-    Command, Connect, Filters, GroupId, LifeCycle, Pattern, Payload, Publish, Scenario, Stage,
-    Step, Version, Who,
+    Command, Connect, Filters, GroupId, LifeCycle, Pattern, Payload, Publish, QoS, Scenario, Stage,
+    Step, Subscribe, Version, Who,
 };
 use crate::scenario::units::show_time;
+use crate::scenario::v5_keys;
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +75,10 @@ impl Checker<'_> {
                 id,
                 format!("{clients} clients: at most 4,294,967,295 are possible"),
             );
+        }
+        if scenario.search.is_some() && !publishes_measured(scenario) {
+            let message = "a search for a rate needs a measured stage that publishes";
+            self.problem(SubjectKind::Scenario, id, message);
         }
         let Some(wanted) = scenario.expect.copies_per_message else { return };
         let found = scenario.estimate().copies_per_message.unwrap_or(0.0);
@@ -181,13 +186,7 @@ impl Checker<'_> {
                 }
                 Command::Subscribe(subscribe) => {
                     self.needs_connection(cycle, group, "subscribe");
-                    if subscribe.retain_handling > 2 {
-                        self.problem(
-                            SubjectKind::LifeCycle,
-                            &cycle.id,
-                            "`retain_handling` must be 0, 1 or 2",
-                        );
-                    }
+                    self.subscribe(cycle, subscribe);
                 }
                 Command::Receive(receive) => {
                     self.needs_connection(cycle, group, "receive");
@@ -276,6 +275,31 @@ impl Checker<'_> {
         if let Some(will) = &connect.will {
             self.payload(cycle, &will.payload);
         }
+        self.needs_v5(cycle, v5_keys::of_connect(connect));
+    }
+
+    fn subscribe(&mut self, cycle: &LifeCycle, subscribe: &Subscribe) {
+        let wrong = match subscribe.identifier {
+            _ if subscribe.retain_handling > 2 => "`retain_handling` must be 0, 1 or 2",
+            _ if subscribe.ack_delay_us > 0 && subscribe.qos == QoS::AtMostOnce => {
+                "`ack_delay` needs qos = 1 or 2: QoS 0 has no acknowledgements"
+            }
+            Some(id) if !(1..=IDENTIFIER_MAX).contains(&id) => {
+                "`identifier` must be from 1 to 268,435,455"
+            }
+            _ => return self.needs_v5(cycle, v5_keys::of_subscribe(subscribe)),
+        };
+        self.problem(SubjectKind::LifeCycle, &cycle.id, wrong);
+    }
+
+    /// What a client of MQTT 3 cannot send.
+    fn needs_v5(&mut self, cycle: &LifeCycle, key: Option<&str>) {
+        if let Some(key) = key
+            && !self.speaks_v5(cycle)
+        {
+            let message = format!("`{key}` needs MQTT 5: version = \"5\"");
+            self.problem(SubjectKind::LifeCycle, &cycle.id, message);
+        }
     }
 
     fn publish(&mut self, stage: &Stage, cycle: &LifeCycle, publish: &Publish) {
@@ -292,17 +316,8 @@ impl Checker<'_> {
     }
 
     fn request(&mut self, cycle: &LifeCycle, publish: &Publish) {
-        if publish.reply_to.is_none() {
-            return;
-        }
-        if !self.speaks_v5(cycle) {
-            self.problem(
-                SubjectKind::LifeCycle,
-                &cycle.id,
-                "`reply_to` needs MQTT 5: version = \"5\"",
-            );
-        }
-        if !publish.payload.stamped {
+        self.needs_v5(cycle, v5_keys::of_publish(publish));
+        if publish.reply_to.is_some() && !publish.payload.stamped {
             self.problem(
                 SubjectKind::LifeCycle,
                 &cycle.id,
@@ -340,6 +355,16 @@ impl Checker<'_> {
             );
         }
     }
+}
+
+/// Whether some stage of which figures are taken publishes; without a measured one, all are.
+fn publishes_measured(scenario: &Scenario) -> bool {
+    let any = scenario.stages.iter().any(|stage| stage.measured);
+    let mut found = false;
+    scenario.each_command(&mut |stage, _, command| {
+        found |= (stage.measured || !any) && matches!(command, Command::Publish(_));
+    });
+    found
 }
 
 /// When the first fault that comes at or behind `end_us` is due; `at_us` is where the steps begin,
@@ -399,6 +424,8 @@ pub fn check_filter(filter: &str) -> Result<(), String> {
 }
 
 const COPIES_TOLERANCE: f64 = 0.01;
+/// A variable byte integer (MQTT 5, 3.8.2.1.2).
+const IDENTIFIER_MAX: u32 = 268_435_455;
 
 #[cfg(test)]
 mod tests {

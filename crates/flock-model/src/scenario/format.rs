@@ -39,8 +39,8 @@ pub(super) struct File {
     pub swarm: Option<Spanned<String>>,
     pub seed: Option<u64>,
     pub drain: Option<Time>,
-    pub warm_up: Option<Time>,
-    pub cool_down: Option<Time>,
+    pub warm_up: Option<Spanned<Time>>,
+    pub cool_down: Option<Spanned<Time>>,
     #[serde(default)]
     pub brokers_distinct: bool,
     #[serde(default)]
@@ -170,8 +170,7 @@ pub(super) struct Broker {
     pub transport: Transport,
     /// Path of the WebSocket upgrade.
     pub path: Option<String>,
-    #[serde(default)]
-    pub tls: Tls,
+    pub tls: Option<Tls>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -217,10 +216,8 @@ pub(super) struct Subscription {
     /// ... or filters of their own.
     pub filter: Option<Spanned<String>>,
     pub count: Option<Count>,
-    #[serde(default)]
-    pub offset: u64,
-    #[serde(default = "yes")]
-    pub scales: bool,
+    pub offset: Option<u64>,
+    pub scales: Option<bool>,
     #[serde(default)]
     pub assign: Assign,
     #[serde(default)]
@@ -244,7 +241,6 @@ pub(super) struct Stage {
 pub(super) struct Cycle {
     /// The group that does it; absent for the conductor (faults).
     pub clients: Option<Spanned<String>>,
-    pub expected: Option<Time>,
     pub steps: Vec<Spanned<Step>>,
 }
 
@@ -276,9 +272,9 @@ pub(super) struct Connect {
     pub ramp: Option<Ramp>,
     pub brokers: Option<Spanned<OneOrMany>>,
     pub timeout: Option<Time>,
-    pub keep_alive: Option<Time>,
+    pub keep_alive: Option<Spanned<Time>>,
     pub clean_start: Option<bool>,
-    pub session_expiry: Option<Time>,
+    pub session_expiry: Option<Spanned<Time>>,
     pub receive_max: Option<u16>,
     pub username: Option<Spanned<String>>,
     pub password: Option<Spanned<String>>,
@@ -287,10 +283,11 @@ pub(super) struct Connect {
     pub will: Option<Will>,
     pub user_properties: Option<BTreeMap<String, String>>,
     pub retries: Option<u32>,
-    pub retry_interval: Option<Time>,
+    pub retry_interval: Option<Spanned<Time>>,
     pub fresh_id: Option<bool>,
     pub reconnect: Option<bool>,
     pub failover: Option<Failover>,
+    /// Of groups without one, in `[connect]`.
     pub version: Option<Version>,
 }
 
@@ -305,8 +302,8 @@ pub(super) struct Will {
     pub qos: QoS,
     #[serde(default)]
     pub retain: bool,
-    pub delay: Option<Time>,
-    pub expiry: Option<Time>,
+    pub delay: Option<Spanned<Time>>,
+    pub expiry: Option<Spanned<Time>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -322,21 +319,19 @@ pub(super) struct Publish {
     pub to: Spanned<String>,
     #[serde(default)]
     pub assign: Assign,
-    #[serde(default)]
-    pub order: Order,
+    pub order: Option<Spanned<Order>>,
     #[serde(default)]
     pub qos: QoS,
     #[serde(default)]
     pub retain: bool,
     pub payload: Option<Payload>,
-    pub expiry: Option<Time>,
+    pub expiry: Option<Spanned<Time>>,
     pub count: Option<Count>,
     /// Per client.
     pub rate: Option<Spanned<PerTimeOrMax>>,
     /// Of all clients of the group together, before scaling.
     pub total_rate: Option<Spanned<PerTimeOrMax>>,
-    #[serde(default)]
-    pub phase: Phase,
+    pub phase: Option<Spanned<Phase>>,
     pub in_flight: Option<Spanned<InFlight>>,
     /// Messages are requests, and this is where their answers are wanted.
     pub reply_to: Option<Spanned<String>>,

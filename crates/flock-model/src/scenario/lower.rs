@@ -1,5 +1,6 @@
 //! From the file's tables to the model: names become indices, defaults become values.
 
+mod connect;
 mod faults;
 
 use std::collections::{BTreeMap, HashMap};
@@ -9,17 +10,16 @@ use toml::Spanned;
 
 use super::check::{SubjectKind, check};
 use super::format::{self, File};
-use super::units::{Ramp, show_time};
+use super::units::Ramp;
 use super::{ScenarioError, did_you_mean};
 use crate::model::{
-    self, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Expect, Filters,
-    GroupId, LifeCycle, Pace, Pattern, Payload, Publish, Rate, Receive, Reconnect, Repeat,
-    Scenario, Search, Slice, Spread, Stage, Step, Subscribe, Subscription, SubscriptionId, Tls,
-    TopicGroup, TopicsId, Transport, Who, Will,
+    self, Assign, Broker, BrokerId, ClientGroup, Command, Content, Delay, Expect, Filters, GroupId,
+    LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, Rate, Receive, Repeat, Scenario,
+    Search, Slice, Spread, Stage, Step, Subscribe, Subscription, SubscriptionId, Tls, TopicGroup,
+    TopicsId, Transport, Version, Who,
 };
 
 use super::ReadFile;
-use super::credentials::credentials;
 use flock_measure::threshold::Threshold;
 
 type Lowered<T> = Result<T, ScenarioError>;
@@ -82,7 +82,7 @@ impl<'a> Lowering<'a> {
             title: parsed.title.clone(),
             description: parsed.about.summary.clone(),
             seed: parsed.seed.unwrap_or(1),
-            brokers: self.lower_brokers(),
+            brokers: self.lower_brokers()?,
             brokers_distinct: parsed.brokers_distinct,
             source_addresses: Vec::new(),
             groups: Vec::new(),
@@ -90,8 +90,8 @@ impl<'a> Lowering<'a> {
             subscriptions: Vec::new(),
             stages: Vec::new(),
             drain_us: parsed.drain.map_or(DRAIN_US, |time| time.0),
-            warm_up_us: parsed.warm_up.map(|time| time.0),
-            cool_down_us: parsed.cool_down.map(|time| time.0),
+            warm_up_us: parsed.warm_up.as_ref().map(|time| time.get_ref().0),
+            cool_down_us: parsed.cool_down.as_ref().map(|time| time.get_ref().0),
             expect: self.expect()?,
             search: self.search()?,
             scale: 1.0,
@@ -120,6 +120,8 @@ impl<'a> Lowering<'a> {
         if scenario.stages.is_empty() {
             return Err(self.error(parsed.id.span(), "the scenario has no [[stage]]"));
         }
+        self.check_shared(&scenario)?;
+        self.check_margins(&scenario)?;
         Ok(scenario)
     }
 
@@ -149,27 +151,75 @@ impl<'a> Lowering<'a> {
             .map_err(|error| self.error(source.span(), error.to_string()))
     }
 
-    fn lower_brokers(&self) -> Vec<Broker> {
+    fn lower_brokers(&self) -> Lowered<Vec<Broker>> {
         if self.brokers.is_empty() {
-            return vec![default_broker()];
+            return Ok(vec![default_broker()]);
         }
-        let lowered = self.brokers.iter().map(|name| {
-            let broker = self.parsed.brokers[*name].get_ref();
-            let path = broker.path.clone().unwrap_or_else(|| "/mqtt".to_owned());
-            Broker {
-                id: (*name).to_owned(),
-                addresses: broker.addresses.clone(),
-                transport: match broker.transport {
-                    format::Transport::Tcp => Transport::Tcp,
-                    format::Transport::Tls => Transport::Tls,
-                    format::Transport::Ws => Transport::Ws { path },
-                    format::Transport::Wss => Transport::Wss { path },
-                    format::Transport::Unix => Transport::Unix,
-                },
-                tls: broker.tls.clone(),
+        self.brokers.iter().map(|name| self.broker(name)).collect()
+    }
+
+    fn broker(&self, name: &str) -> Lowered<Broker> {
+        let spanned = &self.parsed.brokers[name];
+        let broker = spanned.get_ref();
+        let path = broker.path.clone().unwrap_or_else(|| "/mqtt".to_owned());
+        let transport = match broker.transport {
+            format::Transport::Tcp => Transport::Tcp,
+            format::Transport::Tls => Transport::Tls,
+            format::Transport::Ws => Transport::Ws { path },
+            format::Transport::Wss => Transport::Wss { path },
+            format::Transport::Unix => Transport::Unix,
+        };
+        let is_ws = matches!(transport, Transport::Ws { .. } | Transport::Wss { .. });
+        let wrong = match (&broker.path, &broker.tls) {
+            (Some(_), _) if !is_ws => "`path` needs transport = \"ws\" or \"wss\"",
+            (_, Some(_)) if !transport.is_tls() => "`tls` needs transport = \"tls\" or \"wss\"",
+            (_, Some(tls)) if tls.cert_file.is_some() != tls.key_file.is_some() => {
+                "`cert_file` and `key_file` need each other"
             }
-        });
-        lowered.collect()
+            (_, Some(tls)) if tls.insecure && tls.ca_file.is_some() => {
+                "`insecure` accepts any certificate: remove it, or `ca_file`"
+            }
+            _ => {
+                let tls = broker.tls.clone().unwrap_or_default();
+                let addresses = broker.addresses.clone();
+                return Ok(Broker { id: name.to_owned(), addresses, transport, tls });
+            }
+        };
+        Err(self.error(self.header_of(spanned.span()), format!("broker `{name}`: {wrong}")))
+    }
+
+    /// Load around measured stages, where there is no stage that can have it.
+    fn check_margins(&self, scenario: &Scenario) -> Lowered<()> {
+        let can = scenario.stages.iter().any(Stage::is_steady);
+        let searches = scenario.search.is_some();
+        let steady = "a measured stage with a duration in which all clients do one thing until \
+                      the end";
+        let given = [
+            ("warm_up", &self.parsed.warm_up, can || searches),
+            ("cool_down", &self.parsed.cool_down, can && !searches),
+        ];
+        for (name, time, has_effect) in given {
+            if let Some(time) = time
+                && time.get_ref().0 > 0
+                && !has_effect
+            {
+                let why = if searches { "is not possible with [search]" } else { "needs" };
+                let rest = if searches { String::new() } else { format!(" {steady}") };
+                return Err(self.error(time.span(), format!("`{name}` {why}{rest}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn speaks_v5(&self, who: Who) -> bool {
+        match who {
+            Who::Clients(group) => {
+                let group = self.parsed.clients[self.groups[group.index()]].get_ref();
+                let version = group.version.or(self.parsed.connect.version);
+                version.unwrap_or_default() == Version::V5
+            }
+            Who::Conductor => false,
+        }
     }
 
     fn group(&mut self, name: &str) -> Lowered<ClientGroup> {
@@ -221,9 +271,9 @@ impl<'a> Lowering<'a> {
             },
             (None, Some(filter)) => Filters::Pattern {
                 pattern: self.pattern(filter)?,
-                offset: given.offset,
+                offset: given.offset.unwrap_or(0),
                 count: given.count.map_or(1, |count| count.0),
-                scales: given.scales && given.count.is_some(),
+                scales: given.scales.unwrap_or(true) && given.count.is_some(),
             },
             _ => {
                 let message = format!("subscription `{name}` needs either `topics` or `filter`");
@@ -232,6 +282,18 @@ impl<'a> Lowering<'a> {
         };
         if given.filter.is_some() && given.share.is_some() {
             let message = "`share` needs `topics`; with `filter`, use $share/NAME/FILTER";
+            return Err(self.error(self.header_of(spanned.span()), message));
+        }
+        let numbers = [
+            ("count", given.count.is_some()),
+            ("offset", given.offset.is_some()),
+            ("scales", given.scales.is_some()),
+        ];
+        let of_topics = numbers.iter().find(|(_, is_given)| *is_given && given.topics.is_some());
+        if let Some((key, _)) = of_topics {
+            let message = format!(
+                "`{key}` needs `filter`; with `topics`, a subscription has the names of the group"
+            );
             return Err(self.error(self.header_of(spanned.span()), message));
         }
         Ok(Subscription {
@@ -281,7 +343,7 @@ impl<'a> Lowering<'a> {
         self.spans.insert((SubjectKind::LifeCycle, id.clone()), self.header_of(spanned.span()));
         let mut steps = Vec::new();
         self.steps(who, &cycle.steps, &mut steps)?;
-        Ok(LifeCycle { id, who, expected_us: cycle.expected.map(|time| time.0), steps })
+        Ok(LifeCycle { id, who, steps })
     }
 
     fn steps(&self, who: Who, from: &[Spanned<format::Step>], to: &mut Vec<Step>) -> Lowered<()> {
@@ -289,7 +351,7 @@ impl<'a> Lowering<'a> {
             match spanned.get_ref() {
                 format::Step::Connect(given) => {
                     to.extend(self.ramp(who, given.ramp.or(self.parsed.connect.ramp)));
-                    to.push(Command::Connect(self.connect(given)?).into());
+                    to.push(Command::Connect(self.connect(who, given, spanned.span())?).into());
                 }
                 format::Step::Disconnect(given) => {
                     to.extend(self.ramp(who, given.ramp));
@@ -344,65 +406,10 @@ impl<'a> Lowering<'a> {
             format::Step::StartTimer(name) => Command::StartTimer(name.clone()),
             format::Step::StopTimer(name) => Command::StopTimer(name.clone()),
             format::Step::Stall(time) => Command::Stall { duration_us: time.0 },
-            format::Step::Connect(given) => Command::Connect(self.connect(given)?),
-            format::Step::Disconnect(given) => Command::Disconnect(given.how),
-            // Faults that end by themselves are several steps.
-            format::Step::Fault(_) => return Err(ScenarioError::new(self.file, "a fault")),
-        })
-    }
-
-    fn connect(&self, step: &format::Connect) -> Lowered<Connect> {
-        let file = &self.parsed.connect;
-        let default = Connect::default();
-        let brokers = match step.brokers.as_ref().or(file.brokers.as_ref()) {
-            Some(names) => self.broker_ids(names)?,
-            None => (0..self.brokers.len().max(1) as u32).map(BrokerId).collect(),
-        };
-        let pattern = |own: &Option<Spanned<String>>, shared: &Option<Spanned<String>>| {
-            own.as_ref().or(shared.as_ref()).map(|source| self.pattern(source)).transpose()
-        };
-        let time = |own: Option<super::units::Time>,
-                    shared: Option<super::units::Time>,
-                    default| { own.or(shared).map_or(default, |time| time.0) };
-        let keep_alive_us = time(step.keep_alive, file.keep_alive, 60_000_000);
-        let expiry_us = time(step.session_expiry, file.session_expiry, 0);
-        let keep_alive_secs = u16::try_from(keep_alive_us / 1_000_000).map_err(|_| {
-            let given = show_time(keep_alive_us);
-            ScenarioError::new(
-                self.file,
-                format!("`keep_alive` must be at most 65535s, got {given}"),
-            )
-        })?;
-        let will = step.will.as_ref().or(file.will.as_ref());
-        let properties = step.user_properties.as_ref().or(file.user_properties.as_ref());
-        let (mut username, mut password) =
-            (pattern(&step.username, &file.username)?, pattern(&step.password, &file.password)?);
-        if let Some(name) = step.credentials.as_ref().or(file.credentials.as_ref()) {
-            let found = (self.read)(name.get_ref()).and_then(|text| credentials(&text));
-            let found = found.map_err(|message| self.error(name.span(), message))?;
-            (username, password) = (Some(found.0), Some(found.1));
-        }
-        let reconnects = step.reconnect.or(file.reconnect).unwrap_or(false);
-        Ok(Connect {
-            brokers,
-            timeout_us: time(step.timeout, file.timeout, default.timeout_us),
-            keep_alive_secs,
-            clean_start: step.clean_start.or(file.clean_start).unwrap_or(true),
-            session_expiry_secs: u32::try_from(expiry_us / 1_000_000).unwrap_or(u32::MAX),
-            receive_max: step.receive_max.or(file.receive_max),
-            username,
-            password,
-            will: will.map(|will| self.will(will)).transpose()?,
-            user_properties: pairs(properties),
-            retries: step.retries.or(file.retries).unwrap_or(0),
-            retry_interval_us: time(
-                step.retry_interval,
-                file.retry_interval,
-                default.retry_interval_us,
-            ),
-            fresh_id: step.fresh_id.or(file.fresh_id).unwrap_or(false),
-            reconnect: reconnects.then(Reconnect::default),
-            failover: step.failover.or(file.failover).unwrap_or_default(),
+            // Ramps and faults that end by themselves are several steps.
+            format::Step::Connect(_) | format::Step::Disconnect(_) | format::Step::Fault(_) => {
+                return Err(ScenarioError::new(self.file, "several steps"));
+            }
         })
     }
 
@@ -420,18 +427,6 @@ impl<'a> Lowering<'a> {
         names.get_ref().0.iter().map(find).collect()
     }
 
-    fn will(&self, will: &format::Will) -> Lowered<Will> {
-        Ok(Will {
-            topics: TopicsId(self.find(&self.topics, &will.topics, "topic group")?),
-            assign: will.assign,
-            payload: self.payload(will.payload.as_ref(), will.topics.span())?,
-            qos: will.qos,
-            retain: will.retain,
-            delay_secs: will.delay.map_or(0, |time| secs(time.0)),
-            expiry_secs: will.expiry.map(|time| secs(time.0)),
-        })
-    }
-
     fn publish(&self, who: Who, given: &format::Publish) -> Lowered<Publish> {
         let rate = match (&given.rate, &given.total_rate) {
             (Some(_), Some(total)) => {
@@ -447,19 +442,33 @@ impl<'a> Lowering<'a> {
             (None, None) => None,
         };
         let payload = self.payload(given.payload.as_ref(), given.to.span())?;
+        if let (Some(phase), None) = (&given.phase, rate) {
+            return Err(self.error(phase.span(), "`phase` needs a `rate` or `total_rate`"));
+        }
+        let order = given.order.as_ref().map_or(Order::default(), |order| *order.get_ref());
+        if let (Some(given), Order::Random, Assign::Pairwise) = (&given.order, order, given.assign)
+        {
+            let message = "`order` needs an `assign` that gives a client several topics, such as \
+                           \"all\"";
+            return Err(self.error(given.span(), message));
+        }
         Ok(Publish {
             topics: TopicsId(self.find(&self.topics, &given.to, "topic group")?),
             assign: given.assign,
-            order: given.order,
+            order,
             qos: given.qos,
             retain: given.retain,
             payload_format: self.payload_format(given.payload_format.as_ref(), payload.stamped)?,
             payload,
-            expiry_secs: given.expiry.map(|time| secs(time.0)),
+            expiry_secs: given
+                .expiry
+                .as_ref()
+                .map(|time| self.whole_secs(time, "expiry"))
+                .transpose()?,
             count: given.count.map(|count| count.0),
             pace: Pace {
                 rate,
-                phase: given.phase,
+                phase: given.phase.as_ref().map_or(Phase::default(), |phase| *phase.get_ref()),
                 in_flight: given.in_flight.as_ref().map(|window| window.get_ref().0),
             },
             reply_to: given
@@ -494,12 +503,12 @@ impl<'a> Lowering<'a> {
             Some(format::Payload::Filler(size)) => return Ok(Payload::filler(size.0)),
             Some(format::Payload::Table(table)) => table,
         };
-        let range = table.random_from.zip(table.random_to);
+        let range = (table.random_from, table.random_to);
         let content = match (table.bytes, &table.text, table.random, range) {
-            (Some(size), None, None, None) => Content::Filler { bytes: size.0 },
-            (None, Some(text), None, None) => Content::Fixed(text.clone().into_bytes()),
-            (None, None, Some(size), None) => Content::Random { bytes: size.0 },
-            (None, None, None, Some((from, to))) => {
+            (Some(size), None, None, (None, None)) => Content::Filler { bytes: size.0 },
+            (None, Some(text), None, (None, None)) => Content::Fixed(text.clone().into_bytes()),
+            (None, None, Some(size), (None, None)) => Content::Random { bytes: size.0 },
+            (None, None, None, (Some(from), Some(to))) => {
                 Content::RandomSize { bytes_min: from.0, bytes_max: to.0 }
             }
             _ => {
@@ -599,10 +608,6 @@ fn split(total: Rate, clients: u64) -> Rate {
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
-}
-
-fn secs(us: u64) -> u32 {
-    u32::try_from(us / 1_000_000).unwrap_or(u32::MAX)
 }
 
 fn pairs(table: Option<&BTreeMap<String, String>>) -> Vec<(String, String)> {

@@ -11,6 +11,7 @@ mod format;
 mod lower;
 mod params;
 pub mod units;
+mod v5_keys;
 pub mod words;
 
 use std::collections::BTreeMap;
@@ -158,9 +159,9 @@ fn swarm_body(
 ) -> Result<Scenario, ScenarioError> {
     let xml = read(name.get_ref())
         .map_err(|error| ScenarioError::new(file, error).at(text, name.span()))?;
-    if let Some(stage) = parsed.stage.first() {
-        return Err(ScenarioError::new(file, "`stage` and `swarm` exclude each other")
-            .at(text, stage.span()));
+    if let Some(key) = own_key(text) {
+        let message = format!("`{key}` and `swarm` exclude each other");
+        return Err(ScenarioError::new(file, message).at(text, name.span()));
     }
     let mut scenario = crate::swarm::parse(name.get_ref(), &xml, payload.as_ref())?;
     scenario.id = parsed.id.get_ref().clone();
@@ -169,6 +170,16 @@ fn swarm_body(
     scenario.description = about.join(" ").trim().to_owned();
     Ok(scenario)
 }
+
+/// A key that a file with stages of its own has, and one that takes them from a Swarm file has not.
+fn own_key(text: &str) -> Option<String> {
+    let table: toml::Table = text.parse().ok()?;
+    table.keys().find(|key| !BESIDE_SWARM.contains(&key.as_str())).cloned()
+}
+
+/// Keys of a file whose stages are in a Swarm file.
+const BESIDE_SWARM: [&str; 8] =
+    ["id", "title", "about", "params", "variant", "swarm", "published", "laptop"];
 
 /// Parses TOML; an unknown key or name comes back with the nearest known one.
 fn from_toml<T: serde::de::DeserializeOwned>(file: &str, text: &str) -> Result<T, ScenarioError> {

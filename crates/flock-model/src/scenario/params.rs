@@ -37,6 +37,12 @@ pub(super) fn fill(file: &str, text: &str, choice: &Choice) -> Result<Filled, Sc
                 .ok_or_else(|| ScenarioError::new(file, format!("unknown variant `{id}`")))?,
         ),
     };
+    let place = |name: &str| format!("${{{name}}}");
+    let is_idle = |name: &&String| values.contains_key(*name) && !text.contains(&place(name));
+    if let Some(name) = choice.params.keys().find(is_idle) {
+        let message = format!("setting `{name}` has no effect: {} is nowhere", place(name));
+        return Err(ScenarioError::new(file, message));
+    }
     let overrides = variant.iter().flat_map(|variant| &variant.params).chain(&choice.params);
     for (name, value) in overrides {
         match values.get_mut(name) {

@@ -123,6 +123,131 @@ fn errors_name_the_line_and_the_fix() {
 }
 
 #[test]
+fn what_would_have_no_effect_is_refused() {
+    let sub = "{ connect = { ramp = \"10/s\" } }";
+    let connect = |keys: &str, parts: &[&str]| {
+        wrong(sub, &format!("{{ connect = {{ {keys} }} }}"), parts);
+    };
+    connect("version = \"5\"", &["x.toml:20:", "`version`", "[clients.NAME]"]);
+    connect("session_expiry = \"1h\"", &["`session_expiry` needs MQTT 5"]);
+    connect("receive_max = 5", &["`receive_max` needs MQTT 5"]);
+    connect("user_properties = { a = \"b\" }", &["`user_properties` needs MQTT 5"]);
+    connect("will = { topics = \"pairs\", delay = \"1s\" }", &["`delay` of `will` needs MQTT 5"]);
+    connect("will = { topics = \"pairs\", payload = { random = 9 } }", &["not random"]);
+    connect("credentials = \"f\", username = \"u\"", &["`credentials` excludes"]);
+    connect("retry_interval = \"1s\"", &["`retry_interval` needs `retries`"]);
+    connect("keep_alive = \"500ms\"", &["`keep_alive` must be whole seconds", "500ms"]);
+    let shared = "keep_alive = \"5m\"";
+    let file = |key: &str, parts: &[&str]| wrong(shared, key, parts);
+    file("receive_max = 5", &["`receive_max` in [connect] has no effect"]);
+    file("session_expiry = \"1h\"", &["`session_expiry` in [connect] has no effect"]);
+    file("retry_interval = \"1s\"", &["`retry_interval` needs `retries`"]);
+    file("will = { topics = \"pairs\", expiry = \"1s\" }", &["`expiry` of the will in [connect]"]);
+    let publish = |key: &str, parts: &[&str]| {
+        wrong("rate = \"1/s\"", &format!("rate = \"1/s\", {key}"), parts);
+    };
+    publish("expiry = \"1m\"", &["`expiry` needs MQTT 5"]);
+    publish("topic_alias = true", &["`topic_alias` needs MQTT 5"]);
+    publish("content_type = \"a\"", &["`content_type` needs MQTT 5"]);
+    publish("order = \"random\"", &["`order` needs an `assign`"]);
+    wrong("rate = \"1/s\"", "phase = \"together\"", &["`phase` needs a `rate`"]);
+    wrong(
+        "payload = 16",
+        "payload = { bytes = 1, random_from = 2 }",
+        &["a payload table needs one"],
+    );
+    let subscribe = |keys: &str, parts: &[&str]| {
+        wrong("to = \"pairs\", qos = 1 }", &format!("to = \"pairs\", {keys} }}"), parts);
+    };
+    subscribe("no_local = true", &["`no_local` needs MQTT 5"]);
+    subscribe("identifier = 3", &["`identifier` needs MQTT 5"]);
+    subscribe("identifier = 0", &["`identifier` must be from 1"]);
+    subscribe("ack_delay = \"1s\"", &["`ack_delay` needs qos = 1 or 2"]);
+    for key in ["count = 2", "offset = 1", "scales = false"] {
+        wrong(
+            "topics = \"pairs\"",
+            &format!("topics = \"pairs\"\n{key}"),
+            &["needs `filter`", "x.toml:14:"],
+        );
+    }
+    let broker = |keys: &str, parts: &[&str]| {
+        let text = format!("[brokers.b]\naddresses = \"h:1\"\n{keys}\n[clients.sub]");
+        wrong("[clients.sub]", &text, parts);
+    };
+    broker("path = \"/x\"", &["broker `b`: `path` needs transport"]);
+    broker("tls = { insecure = true }", &["broker `b`: `tls` needs transport"]);
+    broker("transport = \"ws\"\ntls = {}", &["broker `b`: `tls` needs transport"]);
+    broker("transport = \"tls\"\ntls = { key_file = \"k\" }", &["need each other"]);
+    broker(
+        "transport = \"tls\"\ntls = { insecure = true, ca_file = \"c\" }",
+        &["accepts any certificate"],
+    );
+    wrong("clients = \"sub\"", "clients = \"sub\"\nexpected = \"9s\"", &["unknown key"]);
+    let search = "[search]\nlatency_max = \"9ms\"\nrate_min = 1\nrate_max = 9\n[connect]";
+    wrong("[connect]", &format!("cool_down = \"1s\"\n{search}"), &["`cool_down` is not possible"]);
+    let once = PAIRS
+        .replace("rate = \"1/s\"", "count = 3")
+        .replace("[connect]", "warm_up = \"1s\"\n[connect]");
+    let error = parse_text(&once).unwrap_err().to_string();
+    assert!(error.contains("`warm_up` needs a measured stage"), "{error}");
+}
+
+#[test]
+fn a_file_that_names_a_swarm_file_has_no_other_keys_of_a_run() {
+    let xml = include_str!("../../scenarios/swarm/hm-200m.xml");
+    let load = |key: &str| {
+        let text = format!("id = \"x\"\ntitle = \"x\"\nswarm = \"s.xml\"\n{key}");
+        let choice = Choice { payload: Some(Payload::filler(128)), ..Choice::default() };
+        parse("x.toml", &text, &choice, &|_| Ok(xml.to_owned()))
+            .or_else(|_| parse("x.toml", &text, &Choice::default(), &|_| Ok(xml.to_owned())))
+    };
+    load("").unwrap_or_else(|error| panic!("{error}"));
+    for key in [
+        "seed = 2",
+        "drain = \"1s\"",
+        "connect = { keep_alive = \"9s\" }",
+        "expect = { lost_max = 1 }",
+        "warm_up = \"1s\"",
+        "brokers.b = { addresses = \"h:1\" }",
+        "stage = [{ name = \"a\", duration = \"1s\" }]",
+    ] {
+        let error = load(key).expect_err(key).to_string();
+        assert!(error.contains("and `swarm` exclude each other"), "{key}: {error}");
+    }
+}
+
+#[test]
+fn a_login_of_a_step_goes_over_that_of_the_file() {
+    let text = PAIRS
+        .replace("keep_alive = \"5m\"", "credentials = \"users\"")
+        .replace("{ connect = {} }", "{ connect = { username = \"me\", password = \"x\" } }");
+    let read = |_: &str| Ok("ann,a\nbob,b".to_owned());
+    let scenario = parse("x.toml", &text, &Choice::default(), &read).unwrap().scenario;
+    let mut names = Vec::new();
+    scenario.each_command(&mut |_, _, command| {
+        if let Command::Connect(connect) = command {
+            names.push(connect.username.as_ref().unwrap().name(1));
+        }
+    });
+    assert_eq!(names, ["bob", "me"]);
+}
+
+#[test]
+fn what_all_groups_share_is_for_those_whose_version_has_it() {
+    let text = PAIRS
+        .replace("keep_alive = \"5m\"", "receive_max = 7\nsession_expiry = \"1h\"")
+        .replace("[clients.pub]\ncount = 100", "[clients.pub]\ncount = 100\nversion = \"5\"");
+    let scenario = parse_text(&text).unwrap_or_else(|error| panic!("{error}")).scenario;
+    let mut all = Vec::new();
+    scenario.each_command(&mut |_, _, command| {
+        if let Command::Connect(connect) = command {
+            all.push((connect.receive_max, connect.session_expiry_secs));
+        }
+    });
+    assert_eq!(all, [(None, 0), (Some(7), 3600)]);
+}
+
+#[test]
 fn parameters_and_variants() {
     let text = PAIRS.replace("payload = 16", "payload = \"${payload}\"").replace(
         "[connect]",
@@ -144,6 +269,9 @@ fn parameters_and_variants() {
         ..variant("pairs-1K")
     };
     assert_eq!(bytes(&set("payload")).unwrap().1, 8192);
+    let filled = text.replace("${payload}", "16");
+    let error = parse("x.toml", &filled, &set("payload"), &|_| Err(String::new())).unwrap_err();
+    assert!(error.to_string().contains("setting `payload` has no effect"), "{error}");
     let error = bytes(&set("paylod")).unwrap_err().to_string();
     assert!(error.contains("did you mean `payload`?"), "{error}");
     assert!(bytes(&variant("pairs-2K")).unwrap_err().to_string().contains("unknown variant"));
@@ -228,7 +356,7 @@ steps = [
   { connect = { brokers = "a", username = "u{i}", password = "p", clean_start = false, session_expiry = "1d", reconnect = true, retries = 2, fresh_id = true, receive_max = 10, user_properties = { k = "v" }, will = { topics = "wills", qos = 1, payload = { text = "bye" }, delay = "5s" } } },
   { stop_timer = "up" },
   { subscribe = { to = ["shared", "wild", "some"], qos = 2, ack_delay = "10ms", no_local = true, retain_handling = 2, identifier = 7 } },
-  { publish = { to = "t", assign = "partition", order = "random", count = 5, qos = 2, retain = true, in_flight = 10, payload = { random_from = 16, random_to = "1K" }, expiry = "1m", phase = "together", topic_alias = true, user_properties = { k = "v" } } },
+  { publish = { to = "t", assign = "partition", order = "random", count = 5, qos = 2, retain = true, in_flight = 10, payload = { random_from = 16, random_to = "1K" }, expiry = "1m", rate = "9/s", phase = "together", topic_alias = true, user_properties = { k = "v" } } },
   { repeat = { times = 3, rate = "1/s", steps = [{ receive = { from = "some", count = 1, pattern = "a.*", timeout = "1s" } }] } },
   { stall = "1s" },
   { unsubscribe = "wild" },

@@ -1,15 +1,17 @@
 //! From Swarm's elements to the model.
 
+mod connect;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use super::xml::{Element, credentials, has, looks_at_texts, message_pattern};
+use super::xml::{Element, has, looks_at_texts, message_pattern};
 use crate::model::{
-    Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Disconnect, Expect,
-    Failover, Filters, GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS,
-    Rate, Receive, Reconnect, Repeat, STAMP_BYTES, Scenario, Slice, Spread, Stage, Step, Subscribe,
-    Subscription, SubscriptionId, Tls, TopicGroup, TopicsId, Transport, Version, Who, Will,
+    Assign, Broker, ClientGroup, Command, Content, Delay, Disconnect, Expect, Filters, GroupId,
+    LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS, Rate, Receive, Repeat,
+    STAMP_BYTES, Scenario, Slice, Spread, Stage, Step, Subscribe, Subscription, SubscriptionId,
+    Tls, TopicGroup, TopicsId, Transport, Version, Who,
 };
 use crate::scenario::check::{SubjectKind, check};
 use crate::scenario::{ScenarioError, did_you_mean, units};
@@ -30,6 +32,8 @@ pub(super) fn lower(
         ignored: RefCell::default(),
         stand_in,
         replaced: RefCell::default(),
+        unchecked: RefCell::default(),
+        left_out: RefCell::default(),
     };
     lowering.expect_name(root, "scenario")?;
     let mut scenario = lowering.scenario(root)?;
@@ -61,6 +65,10 @@ struct Lowering<'a> {
     stand_in: Option<&'a Payload>,
     /// Payload generators that it stands for.
     replaced: RefCell<BTreeSet<String>>,
+    /// Elements whose `expectedDuration` is not checked.
+    unchecked: RefCell<BTreeSet<String>>,
+    /// Attributes that only MQTT 5 has, of clients that speak MQTT 3.
+    left_out: RefCell<BTreeSet<String>>,
 }
 
 impl Lowering<'_> {
@@ -68,9 +76,14 @@ impl Lowering<'_> {
     fn differences(&self) -> String {
         let (ignored, replaced) = (self.ignored.borrow(), self.replaced.borrow());
         let replaced: Vec<&str> = replaced.iter().map(String::as_str).collect();
+        let unchecked = self.unchecked.borrow();
+        let unchecked: Vec<String> = unchecked.iter().map(|name| format!("<{name}>")).collect();
+        let left_out: Vec<String> = self.left_out.borrow().iter().cloned().collect();
         [
             (&replaced.join(", "), "Payload generators replaced by --payload"),
             (&ignored.join(", "), "Ignored, as for Swarm's extensions"),
+            (&unchecked.join(", "), "Not checked, `expectedDuration` of"),
+            (&left_out.join(", "), "Left out, as MQTT 3 does not have it"),
         ]
         .iter()
         .filter(|(names, _)| !names.is_empty())
@@ -179,7 +192,20 @@ impl Lowering<'_> {
                 return Err(self.wrong(element, &attribute.name, message));
             }
         }
-        element.children.iter().try_for_each(|child| self.all_known(child))
+        if !element.text.is_empty() && !element.read.get() {
+            return Err(self.error(element, format!("<{}> has no text", element.name)));
+        }
+        for child in &element.children {
+            if !child.taken.get() {
+                let message = format!(
+                    "<{}> has no effect in this <{}>, or is given twice",
+                    child.name, element.name
+                );
+                return Err(self.error(child, message));
+            }
+            self.all_known(child)?;
+        }
+        Ok(())
     }
 
     /// What is left on an element whose schema ends in a wildcard goes to Swarm's extensions, and
@@ -212,7 +238,7 @@ impl Lowering<'_> {
         if required && section.children.is_empty() {
             return Err(self.error(section, format!("<{name}> is empty")));
         }
-        Ok(section.children.iter().collect())
+        Ok(section.each_child().collect())
     }
 
     fn id(&mut self, element: &Element, kind: &'static str) -> Lowered<String> {
@@ -268,6 +294,26 @@ impl Lowering<'_> {
 
     fn time(&self, element: &Element, name: &str) -> Lowered<Option<u64>> {
         self.parsed(element, name, units::time)
+    }
+
+    /// What MQTT has in seconds.
+    fn secs(&self, element: &Element, name: &str) -> Lowered<Option<u32>> {
+        self.parsed(element, name, |text| {
+            let us = units::time(text)?;
+            match us % 1_000_000 {
+                0 => Ok(u32::try_from(us / 1_000_000).unwrap_or(u32::MAX)),
+                _ => Err(format!("`{name}` must be whole seconds, got `{text}`")),
+            }
+        })
+    }
+
+    /// How long a stage takes is held against what was expected. Of its parts nobody knows when
+    /// they are over; that is told.
+    fn expected(&self, element: &Element) -> Lowered<()> {
+        if self.time(element, "expectedDuration")?.is_some() {
+            self.unchecked.borrow_mut().insert(element.name.clone());
+        }
+        Ok(())
     }
 
     fn flag(&self, element: &Element, name: &str, default: bool) -> Lowered<bool> {
@@ -387,6 +433,10 @@ impl Lowering<'_> {
                     true => one_filter(&above(&scenario.topic_group(topics).names)),
                 }
             }
+            (None, Some(_)) if is_wild => {
+                let message = "`wildCard` needs `topicGroup`; write wildcards into `topicFilter`";
+                return Err(self.wrong(element, "wildCard", message));
+            }
             (None, Some(filter)) => one_filter(filter),
             _ => {
                 return Err(self
@@ -405,7 +455,7 @@ impl Lowering<'_> {
         self.children(element, &["lifeCycle"])?;
         let id = self.id(element, "stage")?;
         let mut life_cycles = Vec::new();
-        for cycle in &element.children {
+        for cycle in element.each_child() {
             life_cycles.push(self.life_cycle(cycle, scenario, texts_matter)?);
         }
         if life_cycles.is_empty() {
@@ -432,8 +482,8 @@ impl Lowering<'_> {
         let group = GroupId(self.reference(element, "clientGroup", group, "client group")?);
         let mut commands = Commands { names: self, scenario, group, texts_matter };
         let steps = commands.steps(element)?;
-        let expected_us = self.time(element, "expectedDuration")?;
-        Ok(LifeCycle { id, who: Who::Clients(group), expected_us, steps })
+        self.expected(element)?;
+        Ok(LifeCycle { id, who: Who::Clients(group), steps })
     }
 }
 
@@ -449,13 +499,11 @@ impl Commands<'_, '_> {
     fn steps(&mut self, parent: &Element) -> Lowered<Vec<Step>> {
         self.names.children(parent, COMMANDS)?;
         let mut steps = Vec::new();
-        for element in &parent.children {
-            let expected_us = match element.name.as_str() {
-                "delay" | "rampUp" => None,
-                _ => self.names.time(element, "expectedDuration")?,
-            };
-            let command = self.command(element)?;
-            steps.push(Step { command, expected_us });
+        for element in parent.each_child() {
+            if !matches!(element.name.as_str(), "delay" | "rampUp") {
+                self.names.expected(element)?;
+            }
+            steps.push(Step { command: self.command(element)? });
         }
         Ok(steps)
     }
@@ -520,102 +568,6 @@ impl Commands<'_, '_> {
         }))
     }
 
-    fn connect(&mut self, element: &Element) -> Lowered<Connect> {
-        let names = self.names;
-        names.children(element, &["will", "userProperties"])?;
-        let provider = element.attribute("securityProvider").unwrap_or("standard");
-        if provider != "standard" {
-            let message = format!(
-                "the security provider `{provider}` is an extension of Swarm: only `standard` is supported"
-            );
-            return Err(names.wrong(element, "securityProvider", message));
-        }
-        let brokers = match element.attribute("broker") {
-            None => (0..self.scenario.brokers.len() as u32).map(BrokerId).collect(),
-            Some(ids) => ids
-                .split_whitespace()
-                .map(|id| names.reference(element, "broker", id, "broker").map(BrokerId))
-                .collect::<Lowered<Vec<_>>>()?,
-        };
-        let (user, password) = credentials(element);
-        let keep_alive_secs = names.time(element, "keepAlive")?.map_or(60, |us| us / 1_000_000);
-        let will = element.child("will").map(|will| self.will(will)).transpose()?;
-        let connect = Connect {
-            brokers,
-            timeout_us: names.time(element, "timeOut")?.unwrap_or(60_000_000),
-            keep_alive_secs: u16::try_from(keep_alive_secs).map_err(|_| {
-                names.wrong(
-                    element,
-                    "keepAlive",
-                    format!("the keep-alive must be at most 65,535 s, got {keep_alive_secs} s"),
-                )
-            })?,
-            clean_start: names.flag(element, "cleanStart", true)?,
-            session_expiry_secs: names.time(element, "sessionExpiry")?.map_or(0, secs),
-            receive_max: None,
-            username: user.map(|user| Pattern::literal(&user)),
-            password: password.map(|password| Pattern::literal(&password)),
-            will,
-            user_properties: self.user_properties(element)?,
-            retries: names.number(element, "retries", 0)? as u32,
-            retry_interval_us: names.time(element, "retryInterval")?.unwrap_or(1_000_000),
-            fresh_id: false,
-            reconnect: names.flag(element, "autoReconnect", false)?.then(Reconnect::default),
-            failover: Failover::default(),
-        };
-        names.take_rest(element);
-        Ok(connect)
-    }
-
-    fn user_properties(&self, element: &Element) -> Lowered<Vec<(String, String)>> {
-        let Some(list) = element.child("userProperties") else { return Ok(Vec::new()) };
-        self.names.children(list, &["userProperty"])?;
-        let pair = |property: &Element| {
-            let name = self.names.required(property, "name")?.to_owned();
-            Ok((name, self.names.required(property, "value")?.to_owned()))
-        };
-        list.children.iter().map(pair).collect()
-    }
-
-    fn will(&mut self, element: &Element) -> Lowered<Will> {
-        let names = self.names;
-        names.children(element, &[])?;
-        let topics = match element.attribute("topicGroup") {
-            Some(id) => TopicsId(names.reference(element, "topicGroup", id, "topic group")?),
-            None => self.own_will_topics(),
-        };
-        let will = Will {
-            topics,
-            assign: Assign::Partition,
-            payload: self.payload(element)?,
-            qos: names.qos(element, QoS::AtMostOnce)?,
-            retain: names.flag(element, "retain", false)?,
-            delay_secs: 0,
-            expiry_secs: names.time(element, "messageExpiry")?.map(secs),
-        };
-        names.take_rest(element);
-        Ok(will)
-    }
-
-    /// The schema lets a will do without a topic group, MQTT not without a topic: each client gets
-    /// one of its own, `will/CLIENT`.
-    fn own_will_topics(&mut self) -> TopicsId {
-        let group = self.scenario.group(self.group);
-        let id = format!("will/{}", group.id);
-        if let Some(at) = self.scenario.topics.iter().position(|topics| topics.id == id) {
-            return TopicsId(at as u32);
-        }
-        let topics = TopicGroup {
-            id,
-            names: group.client_ids.prefixed("will/"),
-            offset: group.offset,
-            count: group.count,
-            scales: group.scales,
-        };
-        self.scenario.topics.push(topics);
-        TopicsId(self.scenario.topics.len() as u32 - 1)
-    }
-
     fn disconnect(&self, element: &Element) -> Lowered<Disconnect> {
         let method = self.names.parsed(element, "method", |text| match text {
             "with-disconnect-message" => Ok(Disconnect::Message),
@@ -645,7 +597,11 @@ impl Commands<'_, '_> {
             qos: names.qos(element, QoS::AtMostOnce)?,
             retain: names.flag(element, "retain", false)?,
             payload: self.payload(element)?,
-            expiry_secs: names.time(element, "messageExpiry")?.map(secs),
+            expiry_secs: self.of_v5(
+                element,
+                "messageExpiry",
+                names.secs(element, "messageExpiry")?,
+            ),
             count: Some(names.count(element, "count", 1)?),
             pace: Pace { rate, phase: Phase::Together, in_flight: waits.then_some(1) },
             reply_to: None,
@@ -767,10 +723,6 @@ fn above(names: &Pattern) -> String {
         Some(at) => format!("{}/#", &prefix[..at]),
         None => "#".to_owned(),
     }
-}
-
-fn secs(us: u64) -> u32 {
-    u32::try_from(us / 1_000_000).unwrap_or(u32::MAX)
 }
 
 const COMMANDS: &[&str] = &[

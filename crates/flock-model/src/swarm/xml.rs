@@ -18,6 +18,9 @@ pub(super) struct Element {
     pub text: String,
     /// Of the opening tag.
     pub span: Range<usize>,
+    /// Whether anybody asked for it by its name, and for its text.
+    pub taken: Cell<bool>,
+    pub read: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -36,13 +39,25 @@ impl Element {
         Some(&found.value)
     }
 
+    /// The child of this name, marked as known.
     pub(super) fn child(&self, name: &str) -> Option<&Self> {
-        self.children.iter().find(|child| child.name == name)
+        let found = self.children.iter().find(|child| child.name == name)?;
+        found.taken.set(true);
+        Some(found)
+    }
+
+    /// Its children, each marked as known.
+    pub(super) fn each_child(&self) -> impl Iterator<Item = &Self> {
+        self.children.iter().inspect(|child| child.taken.set(true))
     }
 
     /// The value of an attribute, or the text of a child of that name: Swarm writes some both ways.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
-        self.attribute(name).or_else(|| self.child(name).map(|child| child.text.as_str()))
+        self.attribute(name).or_else(|| {
+            let child = self.child(name)?;
+            child.read.set(true);
+            Some(child.text.as_str())
+        })
     }
 }
 
@@ -132,22 +147,33 @@ fn element(start: &BytesStart<'_>, span: &Range<usize>) -> Result<Element, Strin
         });
     }
     let name = start.local_name().as_ref().to_owned();
-    Ok(Element { name, attributes, children: Vec::new(), text: String::new(), span: span.clone() })
+    Ok(Element {
+        name,
+        attributes,
+        children: Vec::new(),
+        text: String::new(),
+        span: span.clone(),
+        taken: Cell::new(false),
+        read: Cell::new(false),
+    })
 }
 
 /// `for` may nest, but nobody nests like this by hand.
 const DEPTH_MAX: usize = 64;
 
 /// User name and password: the provider's extra attributes, or the older
-/// `credentials="name:password"`.
-pub(super) fn credentials(element: &Element) -> (Option<String>, Option<String>) {
+/// `credentials="name:password"`. The error names what is there besides.
+pub(super) fn credentials(
+    element: &Element,
+) -> Result<(Option<String>, Option<String>), &'static str> {
     let first =
         |names: &[&str]| names.iter().find_map(|name| element.attribute(name)).map(str::to_owned);
     let user = first(&["username", "userName", "user"]);
     let password = first(&["password"]);
     match element.attribute("credentials").map(|both| both.split_once(':').unwrap_or((both, ""))) {
-        Some((name, secret)) if user.is_none() => (Some(name.to_owned()), Some(secret.to_owned())),
-        _ => (user, password),
+        Some(_) if user.is_some() || password.is_some() => Err("credentials"),
+        Some((name, secret)) => Ok((Some(name.to_owned()), Some(secret.to_owned()))),
+        None => Ok((user, password)),
     }
 }
 

@@ -210,7 +210,7 @@ pub(super) struct Secure {
     #[arg(long)]
     pub ws: bool,
     /// PEM file with trusted root certificates. Default: those of the system.
-    #[arg(long, visible_alias = "cacertfile", value_name = "FILE")]
+    #[arg(long, visible_alias = "cacertfile", value_name = "FILE", conflicts_with = "insecure")]
     pub ca: Option<String>,
     /// PEM file with the client's certificate.
     #[arg(long, visible_alias = "certfile", value_name = "FILE", requires = "key")]
@@ -436,7 +436,7 @@ pub(super) struct Bench {
     )]
     pub shortids: bool,
     /// Address of a /metrics page for Prometheus. With a port only: all addresses.
-    #[arg(long, value_name = "[IP:]PORT")]
+    #[arg(long, value_name = "[IP:]PORT", conflicts_with = "prometheus")]
     pub restapi: Option<String>,
     /// Output of progress lines: console, or null for none.
     #[arg(
@@ -470,6 +470,19 @@ pub(super) struct Bench {
     pub lab: Lab,
 }
 
+impl Bench {
+    /// Options of emqtt-bench for what flock does anyway, or does not have.
+    pub(super) fn idle(&self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            ("--lowmem", self.lowmem),
+            ("--dist", self.dist),
+            ("--force-major-gc-interval", self.force_major_gc_interval.is_some()),
+            ("--qoe", self.qoe.is_some()),
+        ];
+        all.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name)
+    }
+}
+
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Conn {
     #[command(flatten)]
@@ -489,7 +502,13 @@ pub(super) struct Pub {
     /// JSON file of topics with interval, QoS and payload (format of emqtt-bench). Each client
     /// publishes to all of them. With inject_timestamp, `timestamp` in a payload is the due time.
     /// Latency and delivery are measured only with --payload-hdrs.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["topic", "message", "limit"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = [
+            "topic", "message", "limit", "size", "qos", "retain", "interval_of_msg"
+        ]
+    )]
     pub topics_payload: Option<PathBuf>,
     /// Milliseconds between messages of a client. 0: as fast as possible.
     #[arg(short = 'I', long = "interval-of-msg", default_value_t = 1000)]

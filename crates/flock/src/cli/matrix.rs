@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 
 use super::consent;
-use super::progress::ProgressLine;
 use super::run::{
-    access, broker_info, changed, deaf_words, ensemble, keep_all, lengths_words, stop_by_signal,
-    survive_full_places,
+    Shown, access, broker_info, changed, deaf_words, endpoint, ensemble, keep_all, lengths_words,
+    placed, stop_by_signal, survive_full_places,
 };
 use super::say::{note, out, say};
 use super::{FAILED, NOT_VALID, args};
 use crate::engine::{self, Options, surroundings};
 use crate::keep;
+use crate::prometheus::Endpoint;
 use flock_measure::{Outcome, Results};
 use flock_model::matrix::{self, Cell, Matrix};
 use flock_model::scenario::Loaded;
@@ -52,6 +52,7 @@ pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
     keep::check(&args.lab.out).map_err(anyhow::Error::msg)?;
     survive_full_places()?;
     let stop = stop_by_signal()?;
+    let endpoint = endpoint(&args.lab)?;
     let rounds = args.rounds.max(1);
     if !args.lab.quiet {
         let lengths = cells.iter().map(|(_, loaded)| loaded.scenario.length());
@@ -76,7 +77,7 @@ pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
                 note!("{}, {}", matrix.id, cell.words(&matrix.axes));
             }
             let name = format!("{}-{}-{}", file_name(&matrix, args), n + 1, round + 1);
-            let run = run_one(cell, loaded, args, &stop).and_then(|results| {
+            let run = run_one(cell, loaded, args, (&stop, endpoint.as_ref())).and_then(|results| {
                 keep_all(&results, &args.lab.out.join(format!("{name}.json")))?;
                 Ok((Box::new(results), name))
             });
@@ -121,9 +122,7 @@ fn prepared(cell: &Cell, args: &args::Matrix) -> anyhow::Result<Loaded> {
     let aimed = loaded.scenario.aim(&args.broker, transport.as_ref(), tls.as_ref());
     aimed.map_err(anyhow::Error::msg)?;
     loaded.scenario = changed(loaded.scenario, &args.changes);
-    if !args.lab.ifaddr.is_empty() {
-        loaded.scenario.source_addresses.clone_from(&args.lab.ifaddr);
-    }
+    loaded.scenario = placed(loaded.scenario, &args.lab);
     if let Some(problem) = check(&loaded.scenario).into_iter().next() {
         anyhow::bail!("{}: {}", loaded.scenario.id, problem.message);
     }
@@ -134,11 +133,11 @@ fn run_one(
     cell: &Cell,
     loaded: &Loaded,
     args: &args::Matrix,
-    stop: &Arc<AtomicBool>,
+    (stop, endpoint): (&Arc<AtomicBool>, Option<&Endpoint>),
 ) -> anyhow::Result<Results> {
     let mut overrides = args.changes.overrides();
     overrides.extend(matrix::overrides(cell));
-    let mut line = ProgressLine::new(args.lab.interval, args.lab.quiet);
+    let mut shown = Shown::start(&loaded.scenario, &args.lab, endpoint)?;
     let options = Options {
         command: std::env::args().collect(),
         source: loaded.source.clone(),
@@ -150,10 +149,10 @@ fn run_one(
         ensemble: ensemble(&args.lab),
         broker_info: broker_info(&args.lab)?,
         stop: Arc::clone(stop),
-        on_progress: Some(Box::new(|progress| line.show(progress))),
+        on_progress: Some(Box::new(|progress| shown.show(progress))),
     };
     let results = engine::run(&loaded.scenario, options)?;
-    line.end();
+    shown.end();
     Ok(results)
 }
 

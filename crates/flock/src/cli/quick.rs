@@ -9,7 +9,8 @@ use anyhow::Context as _;
 
 use super::args::{Bench, Conn, Lab, Pub, Sub, Waits};
 use super::consent;
-use super::run::{Origin, carry_out, equip};
+use super::run::{Origin, carry_out, equip, placed};
+use super::say::note;
 use super::topics;
 use flock_model::scenario::check::check;
 use flock_model::{
@@ -39,8 +40,13 @@ fn go(scenario: &Scenario, bench: &Bench) -> anyhow::Result<ExitCode> {
     if let Some(file) = &bench.credentials {
         equip(&mut scenario, file)?;
     }
+    for name in bench.idle() {
+        note!("flock: {name} has no effect");
+    }
+    let lab = lab(bench)?;
+    let scenario = placed(scenario, &lab);
     consent::ask(&scenario, !bench.host.is_empty(), "-h HOST", &bench.lab)?;
-    carry_out(&scenario, &Origin::default(), &lab(bench)?)
+    carry_out(&scenario, &Origin::default(), &lab)
 }
 
 /// How the run is told about, by emqtt-bench's names for it.
@@ -236,7 +242,7 @@ fn sub_scenario(args: &Sub) -> anyhow::Result<Scenario> {
 
 /// Connect, hold, disconnect; `then` comes after the connect.
 fn base(what: &str, title: &str, bench: &Bench, then: Vec<Step>) -> anyhow::Result<Scenario> {
-    let (transport, tls) = secured(bench);
+    let (transport, tls) = secured(bench)?;
     let port = bench.port.unwrap_or(match &transport {
         Transport::Tcp | Transport::Unix => 1883,
         Transport::Tls => 8883,
@@ -304,14 +310,19 @@ fn base(what: &str, title: &str, bench: &Bench, then: Vec<Step>) -> anyhow::Resu
     })
 }
 
-fn secured(bench: &Bench) -> (Transport, Tls) {
+fn secured(bench: &Bench) -> anyhow::Result<(Transport, Tls)> {
     let mut secure = bench.secure.clone();
     secure.tls |= bench.ssl_short;
-    (secure.transport().unwrap_or(Transport::Tcp), secure.tls().unwrap_or_default())
+    let (transport, tls) = (secure.transport().unwrap_or(Transport::Tcp), secure.tls());
+    anyhow::ensure!(
+        transport.is_tls() || tls.is_none(),
+        "certificates, --insecure, --server-name and --ciphers need --ssl"
+    );
+    Ok((transport, tls.unwrap_or_default()))
 }
 
 fn cycle(id: &str, steps: Vec<Step>) -> LifeCycle {
-    LifeCycle { id: id.to_owned(), who: Who::Clients(GroupId(0)), expected_us: None, steps }
+    LifeCycle { id: id.to_owned(), who: Who::Clients(GroupId(0)), steps }
 }
 
 fn connect(bench: &Bench) -> anyhow::Result<Connect> {
@@ -657,9 +668,20 @@ mod tests {
             "pub -t x -m template://file",
             "pub -t a/{1..2}",
             "sub -t {01..20}/b",
+            "pub -t x --insecure",
+            "sub -t x --cacertfile ca.pem",
+            "pub -t x --ciphers TLS_AES_256_GCM_SHA384",
+            "pub --topics-payload f -q 1",
+            "pub --topics-payload f -I 10",
+            "pub --topics-payload f -s 16",
+            "pub --topics-payload f -r",
+            "pub -t x --restapi 1 --prometheus 127.0.0.1:1",
+            "pub -t x --ssl --cacertfile ca.pem --insecure",
         ] {
             assert!(scenario(line).is_err(), "{line}");
         }
         assert!(check(&scenario("sub -t a#").unwrap())[0].message.contains("whole last level"));
+        let expires = check(&scenario("conn -V 4 -x 60").unwrap());
+        assert!(expires[0].message.contains("`session_expiry` needs MQTT 5"), "{expires:?}");
     }
 }

@@ -14,7 +14,7 @@ use super::progress::ProgressLine;
 use super::repeat::carry_out_all;
 use super::say::{note, out, say};
 use super::{FAILED, NOT_VALID, args};
-use crate::engine::{self, BrokerAccess, Options, surroundings};
+use crate::engine::{self, BrokerAccess, Options, Progress, surroundings};
 use crate::export::Exporter;
 use crate::faults::EnsembleSpec;
 use crate::keep;
@@ -24,7 +24,7 @@ use flock_measure::{BrokerInfo, Outcome, Results, RunSet};
 use flock_model::scenario::check::check;
 use flock_model::scenario::credentials::credentials;
 use flock_model::scenario::words::{parameters, payload_words};
-use flock_model::{Command, Length, Scenario};
+use flock_model::{Command, Length, Scenario, Spread, Stage};
 use flock_report::expect::unmet;
 use flock_report::{Format, summary};
 
@@ -40,7 +40,7 @@ pub(super) struct Origin<'a> {
 pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let (set, payload) = (&args.changes.set, args.payload.as_ref());
     let loaded = super::catalogue::load_with(&args.scenario, set, payload)?;
-    let scenario = prepared(loaded.scenario, args)?;
+    let scenario = placed(prepared(loaded.scenario, args)?, &args.lab);
     let is_named = loaded.names_broker || !args.broker.is_empty();
     consent::ask(&scenario, is_named, "--broker HOST:PORT", &args.lab)?;
     let mut overrides = args.changes.overrides();
@@ -58,6 +58,10 @@ fn prepared(mut scenario: Scenario, args: &args::Run) -> anyhow::Result<Scenario
     scenario.aim(&args.broker, transport.as_ref(), tls.as_ref()).map_err(anyhow::Error::msg)?;
     scenario = changed(scenario, &args.changes);
     scenario.search = args.find.rate_search()?.or(scenario.search);
+    let sought = args.find.find_connections.or(args.find.find_connect_rate);
+    if let Some(words) = without_effect(&scenario, &args.changes, sought.is_some()) {
+        anyhow::bail!("{words}");
+    }
     scenario.expect.metrics.extend(args.expect.iter().cloned());
     if let Some(file) = &args.credentials {
         equip(&mut scenario, file)?;
@@ -71,6 +75,53 @@ pub(super) fn checked(scenario: Scenario) -> anyhow::Result<Scenario> {
         anyhow::bail!("{}: {}", scenario.id, problem.message);
     }
     Ok(scenario)
+}
+
+/// An option that changes nothing of the scenario as it has become, and why. A search for a size
+/// sets ramps and lengths by itself.
+pub(super) fn without_effect(
+    scenario: &Scenario,
+    args: &args::Changes,
+    seeks_size: bool,
+) -> Option<String> {
+    let mut ramps = false;
+    scenario.each_command(&mut |_, _, command| {
+        if let Command::Delay(delay) = command {
+            ramps |= matches!(delay.spread, Spread::Linear | Spread::LinearDown);
+        }
+    });
+    let lasts = scenario.stages.iter().any(|stage| stage.measured && stage.duration_us.is_some());
+    let is_steady = scenario.stages.iter().any(Stage::is_steady);
+    let searches = scenario.search.is_some();
+    let no_margin = "no measured stage with a duration has one load until its end";
+    let all = [
+        ("--duration", args.duration, lasts || seeks_size, "no measured stage has a duration"),
+        (
+            "--ramp",
+            args.ramp,
+            ramps && !seeks_size,
+            "the scenario has no ramp, or a search sets it",
+        ),
+        ("--warm-up", args.warm_up, is_steady || searches, no_margin),
+        ("--cool-down", args.cool_down, is_steady && !searches, no_margin),
+    ];
+    let found = all.into_iter().find(|(_, us, has_effect, _)| us.unwrap_or(0) > 0 && !has_effect);
+    found.map(|(name, _, _, why)| format!("{name} has no effect: {why}"))
+}
+
+/// The scenario with what the lab's options say of all its clients.
+pub(super) fn placed(mut scenario: Scenario, lab: &args::Lab) -> Scenario {
+    if !lab.ifaddr.is_empty() {
+        scenario.source_addresses.clone_from(&lab.ifaddr);
+    }
+    if let Some(failover) = lab.failover {
+        scenario.each_command_mut(&mut |command| {
+            if let Command::Connect(connect) = command {
+                connect.failover = failover;
+            }
+        });
+    }
+    scenario
 }
 
 /// Gives the clients names and passwords from a file.
@@ -129,6 +180,46 @@ pub(super) fn endpoint(lab: &args::Lab) -> anyhow::Result<Option<Endpoint>> {
     }
 }
 
+/// Everywhere that the figures of a run go while it is under way.
+pub(super) struct Shown<'a> {
+    line: ProgressLine,
+    endpoint: Option<&'a Endpoint>,
+    exporters: Vec<Exporter>,
+}
+
+impl<'a> Shown<'a> {
+    pub(super) fn start(
+        scenario: &Scenario,
+        lab: &args::Lab,
+        endpoint: Option<&'a Endpoint>,
+    ) -> anyhow::Result<Self> {
+        let line = ProgressLine::new(lab.interval, lab.quiet);
+        Ok(Self { line, endpoint, exporters: exporters(scenario, lab)? })
+    }
+
+    pub(super) fn show(&mut self, progress: &Progress<'_>) {
+        self.line.show(progress);
+        if let Some(endpoint) = self.endpoint {
+            endpoint.update(progress);
+        }
+        for exporter in &mut self.exporters {
+            exporter.update(progress);
+        }
+    }
+
+    /// What comes next has a line of its own.
+    pub(super) fn end_line(&mut self) {
+        self.line.end();
+    }
+
+    pub(super) fn end(mut self) {
+        self.line.end();
+        for told in self.exporters.into_iter().filter_map(Exporter::finish) {
+            note!("flock: {told}");
+        }
+    }
+}
+
 /// One run, of several perhaps: its exit code and its results.
 pub(super) fn carry_out_one(
     scenario: &Scenario,
@@ -136,50 +227,27 @@ pub(super) fn carry_out_one(
     lab: &args::Lab,
     (set, endpoint): (Option<RunSet>, Option<&Endpoint>),
 ) -> anyhow::Result<(u8, Results)> {
-    let mut scenario = scenario.clone();
-    if !lab.ifaddr.is_empty() {
-        scenario.source_addresses.clone_from(&lab.ifaddr);
-    }
-    if let Some(failover) = lab.failover {
-        scenario.each_command_mut(&mut |command| {
-            if let Command::Connect(connect) = command {
-                connect.failover = failover;
-            }
-        });
-    }
-    let path = results_path(&scenario, lab, set.as_ref().map(|set| set.number));
+    let path = results_path(scenario, lab, set.as_ref().map(|set| set.number));
     keep::check(&lab.out).map_err(anyhow::Error::msg)?;
-    if let Some(words) = deaf_words(&scenario, lab) {
-        anyhow::ensure!(tries_again(&scenario), "not started: {words}");
+    if let Some(words) = deaf_words(scenario, lab) {
+        anyhow::ensure!(tries_again(scenario), "not started: {words}");
         note!("flock: {words}");
     }
-    let mut exporters = exporters(&scenario, lab)?;
+    let mut shown = Shown::start(scenario, lab, endpoint)?;
     survive_full_places()?;
     let stop = stop_by_signal()?;
     if !lab.quiet {
-        note!("{}", opening(&scenario));
+        note!("{}", opening(scenario));
     }
-    let mut line = ProgressLine::new(lab.interval, lab.quiet);
     let options = Options {
-        on_progress: Some(Box::new(|progress| {
-            line.show(progress);
-            if let Some(endpoint) = endpoint {
-                endpoint.update(progress);
-            }
-            for exporter in &mut exporters {
-                exporter.update(progress);
-            }
-        })),
-        ..options(&scenario, origin, lab, stop)?
+        on_progress: Some(Box::new(|progress| shown.show(progress))),
+        ..options(scenario, origin, lab, stop)?
     };
-    let mut results = engine::run(&scenario, options)?;
+    let mut results = engine::run(scenario, options)?;
     results.run.set = set;
-    line.end();
-    for told in exporters.into_iter().filter_map(Exporter::finish) {
-        note!("flock: {told}");
-    }
+    shown.end();
     out(format_args!("{}", summary(&results)));
-    let judgement = judged(&scenario, &results);
+    let judgement = judged(scenario, &results);
     if let Err(error) = keep_all(&results, &path) {
         // It was run, and what came of it stands above: "not begun" would be wrong.
         note!("flock: {error:#}");

@@ -5,9 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::args;
-use super::progress::ProgressLine;
 use super::run::{
-    Origin, deaf_words, judged, keep_all, options, results_path, stop_by_signal,
+    Origin, Shown, deaf_words, endpoint, judged, keep_all, options, results_path, stop_by_signal,
     survive_full_places,
 };
 use super::say::{note, out, say};
@@ -35,18 +34,15 @@ pub(super) fn carry_out(
         let [least, most] = [quest.size_min, quest.size_max].map(|size| quest.sought.words(size));
         note!("{}: {}\nruns with {least} up to {most}", scenario.id, scenario.title);
     }
+    let endpoint = endpoint(lab)?;
+    let mut shown = Shown::start(scenario, lab, endpoint.as_ref())?;
     let run = |scenario: &Scenario| {
-        let mut scenario = scenario.clone();
-        if !lab.ifaddr.is_empty() {
-            scenario.source_addresses.clone_from(&lab.ifaddr);
-        }
-        let mut line = ProgressLine::new(lab.interval, lab.quiet);
         let options = Options {
-            on_progress: Some(Box::new(|progress| line.show(progress))),
-            ..options(&scenario, origin, lab, Arc::clone(&stop))?
+            on_progress: Some(Box::new(|progress| shown.show(progress))),
+            ..options(scenario, origin, lab, Arc::clone(&stop))?
         };
-        let results = engine::run(&scenario, options);
-        line.end();
+        let results = engine::run(scenario, options);
+        shown.end_line();
         Ok(results?)
     };
     let results = search(quest, scenario, run, |sizing| {
@@ -56,6 +52,7 @@ pub(super) fn carry_out(
             note!("{}", step.words(sizing));
         }
     })?;
+    shown.end();
     out(format_args!("{}", summary(&results)));
     let code = judged(scenario, &results);
     keep_all(&results, &path)?;

@@ -13,12 +13,14 @@ use flock_model::{
 };
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Specs {
     pub topics: Vec<Spec>,
 }
 
-/// One topic. What only QUIC has (`stream`, `stream_priority`) says nothing here.
+/// One topic.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Spec {
     pub name: String,
     #[serde(deserialize_with = "whole_number")]
@@ -35,6 +37,11 @@ pub(super) struct Spec {
     payload: Value,
     #[serde(default)]
     render: Option<String>,
+    /// What only QUIC has says nothing here.
+    #[serde(default, rename = "stream")]
+    _stream: Value,
+    #[serde(default, rename = "stream_priority")]
+    _stream_priority: Value,
 }
 
 /// emqtt-bench writes it as text.

@@ -107,7 +107,9 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
     let tag = (clock.epoch_ns() as u64 >> 16) as u16;
     let threads = options.threads.unwrap_or_else(host::cores).max(1);
     let mut scenario = scenario.clone();
-    scenario.source_addresses.clone_from(&preflight.sources);
+    if options.agents.is_empty() {
+        scenario.source_addresses.clone_from(&preflight.sources);
+    }
     let mut pool: Box<dyn Pool> = if !options.agents.is_empty() {
         Box::new(RemotePool::connect(&scenario, &options.agents, clock, tag, options.threads)?)
     } else if preflight.processes > 1 {

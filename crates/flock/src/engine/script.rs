@@ -94,7 +94,6 @@ mod tests {
             life_cycles: vec![LifeCycle {
                 id: "c".into(),
                 who: Who::Conductor,
-                expected_us: None,
                 steps: vec![Command::For(repeat).into()],
             }],
         };

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up is a test that failed")]
 
+use crate::common;
+
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -44,6 +46,29 @@ fn out(output: &Output) -> String {
 
 fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    let folder = Folder::new("idle");
+    let text = common::pairs(1, 1, 1, 1);
+    let once = folder.write("once.toml", &text);
+    for (options, words) in [
+        ("--duration 5s", "--duration has no effect: no measured stage has a duration"),
+        ("--ramp 5s", "--ramp has no effect"),
+        ("--warm-up 5s", "--warm-up has no effect"),
+        ("--cool-down 5s", "--cool-down has no effect"),
+        ("--insecure", "need --tls"),
+        ("--ca ca.pem", "need --tls"),
+        ("--payload 16", "no Swarm scenario"),
+        ("--set x=1", "unknown parameter `x`"),
+    ] {
+        let mut args = vec!["run", &once, "--broker", "127.0.0.1:1"];
+        args.extend(options.split(' '));
+        let output = flock(&args);
+        assert_eq!(output.status.code(), Some(2), "{options}: {}", err(&output));
+        assert!(err(&output).contains(words), "{options}: {}", err(&output));
+    }
 }
 
 #[test]

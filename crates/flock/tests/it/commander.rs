@@ -9,6 +9,8 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use common::{Agent, Mosquitto, pairs};
 use flock::standin::{Mischief, StandIn};
 use flock_measure::Results;
@@ -97,6 +99,34 @@ impl Drop for Commander {
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn what_would_have_no_effect_is_refused() {
+    let commander = Commander::start("idle", &["--broker", "127.0.0.1:1"]);
+    let swarm = include_str!("../../../flock-model/scenarios/swarm/hm-200m.xml");
+    let (status, told) = commander.ask("POST", "/scenarios?name=a", &pairs(1, 1, 1, 1));
+    assert_eq!(status, 201, "{told}");
+    assert_eq!(commander.ask("POST", "/scenarios?name=b", swarm).0, 201);
+    let envelope = |kind: &str| {
+        let scenario = BASE64_STANDARD.encode(swarm);
+        json!({"scenario-name": "b", "scenario-type": kind, "scenario": scenario}).to_string()
+    };
+    for (method, path, body, words) in [
+        ("GET", "/runs?wait=1s", String::new(), "no parameters here"),
+        ("GET", "/runs/1?wiat=1s", String::new(), "valid is `wait`"),
+        ("POST", "/scenarios?nam=c", pairs(1, 1, 1, 1), "valid is `name`"),
+        ("POST", "/scenarios?name=c", envelope("XML"), "scenario-name"),
+        ("POST", "/scenarios", envelope("TOML"), "the scenario is XML, not TOML"),
+        ("POST", "/runs", json!({"scenario": "MB-B1", "payload": "16"}).to_string(), "payload:"),
+        ("POST", "/runs", json!({"scenario": 1, "payload": "16"}).to_string(), "payload"),
+        ("POST", "/runs", json!({"scenario": 1, "duration": "5s"}).to_string(), "duration has no"),
+        ("POST", "/runs", json!({"scenario": 1, "ramp": "5s"}).to_string(), "ramp has no effect"),
+    ] {
+        let (status, told) = commander.ask(method, path, &body);
+        assert_eq!(status, 400, "{path} {body}: {told}");
+        assert!(told["detail"].as_str().unwrap().contains(words), "{path} {body}: {told}");
     }
 }
 
@@ -195,7 +225,7 @@ fn clients_of_swarm_submit_start_watch_stop_and_delete() {
                  payloadGeneratorType="com.example.Generator"/></lifeCycle></stage></stages>
     </scenario>"#;
     let envelope = |kind: &str| {
-        let scenario = base64::prelude::BASE64_STANDARD.encode(xml);
+        let scenario = BASE64_STANDARD.encode(xml);
         let name = "0f8fad5b-d9cb-469f-a165-70867728950e-load";
         json!({"scenario-name": name, "scenario-type": kind, "scenario": scenario}).to_string()
     };

@@ -24,17 +24,18 @@ use crate::cli::args::{Changes, factor};
 use crate::cli::find::{
     CONNECT_RATE, CONNECTIONS_MAX, CONNECTIONS_MIN, Find, RATE_MAX, RATE_MIN, RATE_STEP, bound,
 };
-use crate::cli::run::{changed, checked};
+use crate::cli::run::{changed, checked, without_effect};
 use crate::http::{self, Problem};
 use flock_measure::threshold::Threshold;
 use flock_model::catalogue;
 use flock_model::scenario::{Choice, Loaded, ScenarioError, parse_any, units};
-use flock_model::{Payload, Target};
+use flock_model::{Payload, Target, Transport};
 
 /// All that can be asked, by whoever may ask.
 pub(super) fn router(jobs: Arc<Jobs>, token: Option<String>) -> Router {
     let admit = move |request: Request, next: Next| {
-        let admitted = admit(request.headers(), token.as_deref());
+        let admitted = admit(request.headers(), token.as_deref())
+            .and_then(|()| check_query(request.method(), request.uri()));
         async move {
             match admitted {
                 Ok(()) => next.run(request).await,
@@ -106,6 +107,24 @@ fn admit(headers: &HeaderMap, token: Option<&str>) -> Result<(), Problem> {
     }
 }
 
+/// A parameter that the request does not have would be as if it were not there.
+fn check_query(method: &Method, uri: &Uri) -> Result<(), Problem> {
+    let path: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
+    let known = match (method.as_str(), &path[..]) {
+        ("POST", ["scenarios"]) => "name",
+        ("GET" | "HEAD", ["runs", _]) => "wait",
+        ("GET" | "HEAD", ["runs", _, "results"]) => "number",
+        _ => "",
+    };
+    let names = uri.query().unwrap_or("").split('&').filter(|pair| !pair.is_empty());
+    let mut names = names.map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
+    match names.find(|name| *name != known) {
+        Some(name) if known.is_empty() => Err(bad(format!("{name}: there are no parameters here"))),
+        Some(name) => Err(bad(format!("{name}: unknown parameter, valid is `{known}`"))),
+        None => Ok(()),
+    }
+}
+
 fn ok(body: &Value) -> Response {
     http::json(StatusCode::OK, body)
 }
@@ -133,15 +152,25 @@ async fn submit(State(jobs): Of, RawQuery(query): RawQuery, request: Request) ->
     let text = String::from_utf8(body(request).await?.into())
         .map_err(|_| bad("the scenario must be UTF-8"))?;
     let submitted = match text.trim_start().starts_with('{') {
+        true if value(query.as_deref(), "name").is_some() => {
+            return Err(bad("name: the body has a `scenario-name`, use one of them"));
+        }
         true => Submitted::from_envelope(&text)?,
-        false => Submitted { name: named(query.as_deref())?.to_owned(), title: None, text },
+        false => {
+            let name = named(query.as_deref())?.to_owned();
+            Submitted { name, title: None, kind: None, text }
+        }
     };
-    let Submitted { name, title, text } = submitted;
+    let Submitted { name, title, kind, text } = submitted;
     if text.trim().is_empty() {
         return Err(bad("the scenario is empty: it must be TOML or Swarm XML"));
     }
     let is_xml = text.trim_start_matches('\u{feff}').trim_start().starts_with('<');
-    let file = format!("{name}.{}", if is_xml { "xml" } else { "toml" });
+    let form = if is_xml { "XML" } else { "TOML" };
+    if let Some(kind) = kind.filter(|kind| kind != form) {
+        return Err(bad(format!("scenario-type: the scenario is {form}, not {kind}")));
+    }
+    let file = format!("{name}.{}", form.to_lowercase());
     let loaded = parsed(&file, &text, &Choice::default(), jobs.payload.as_ref())?;
     let stored = Stored {
         name: loaded.scenario.id.clone(),
@@ -158,6 +187,8 @@ async fn submit(State(jobs): Of, RawQuery(query): RawQuery, request: Request) ->
 struct Submitted {
     name: String,
     title: Option<String>,
+    /// XML or TOML, where that was said.
+    kind: Option<String>,
     text: String,
 }
 
@@ -188,7 +219,8 @@ impl Submitted {
             .map_err(|error| bad(format!("scenario: must be Base64: {error}")))?;
         let text = String::from_utf8(bytes).map_err(|_| bad("the scenario must be UTF-8"))?;
         let name = checked_name(&envelope.scenario_name)?.to_owned();
-        Ok(Self { name, title: envelope.scenario_description, text })
+        let Envelope { scenario_description: title, scenario_type: kind, .. } = envelope;
+        Ok(Self { name, title, kind, text })
     }
 }
 
@@ -275,11 +307,21 @@ fn job(jobs: &Jobs, wishes: Wishes) -> Result<Job, Problem> {
     }
     let mut scenario = loaded.scenario;
     let (transport, tls) = (jobs.secure.transport(), jobs.secure.tls());
+    // The commander's certificates are for the runs that use TLS.
+    let is_tls = |transport: &Option<Transport>| transport.as_ref().is_some_and(Transport::is_tls);
+    let is_secure = is_tls(&transport)
+        || broker.iter().any(|target| is_tls(&target.transport))
+        || scenario.brokers.iter().any(|broker| broker.transport.is_tls());
+    let tls = tls.filter(|_| is_secure);
     scenario.aim(&broker, transport.as_ref(), tls.as_ref()).map_err(bad)?;
     let mut scenario = changed(scenario, &changes);
     let find = wishes.find().map_err(bad)?;
     let wrong = |error: anyhow::Error| bad(error.to_string());
     scenario.search = find.rate_search().map_err(wrong)?.or(scenario.search);
+    let seeks_size = find.find_connections.is_some() || find.find_connect_rate.is_some();
+    if let Some(words) = without_effect(&scenario, &changes, seeks_size) {
+        return Err(bad(words.trim_start_matches('-')));
+    }
     for limit in &wishes.expect {
         scenario.expect.metrics.push(Threshold::parse(limit).map_err(bad)?);
     }
@@ -297,14 +339,25 @@ fn chosen(jobs: &Jobs, wishes: &Wishes) -> Result<(Option<u32>, &'static str, Lo
         // Clients of Swarm write the number as a text; no built-in ID is one.
         Which::BuiltIn(id) => match id.parse() {
             Ok(number) => number,
+            Err(_) if wishes.payload.is_some() => {
+                let what = "replaces payload generators, and a built-in scenario has none";
+                return Err(bad(format!("payload: {what}")));
+            }
             Err(_) => return built_in(id, &choice).map(|loaded| (None, "TOML", loaded)),
         },
     };
     let payload = wishes.payload.as_deref().map(Payload::parse).transpose();
     let payload = payload.map_err(|error| bad(format!("payload: {error}")))?;
     let stored = jobs.scenario(id)?;
-    let payload = payload.as_ref().or(jobs.payload.as_ref());
-    let loaded = parsed(&stored.file, &stored.text, &choice, payload)?;
+    let loaded = match payload {
+        // One that was asked for has something to replace.
+        Some(_) => {
+            let choice = Choice { payload, ..choice };
+            let loaded = parse_any(&stored.file, &stored.text, &choice, &no_file);
+            loaded.map_err(|error| scenario_problem(StatusCode::BAD_REQUEST, &error))?
+        }
+        None => parsed(&stored.file, &stored.text, &choice, jobs.payload.as_ref())?,
+    };
     Ok((Some(id), format_of(&stored.file), loaded))
 }
 
@@ -440,18 +493,16 @@ fn parsed(
     choice: &Choice,
     payload: Option<&Payload>,
 ) -> Result<Loaded, Problem> {
-    let none = |name: &str| {
-        Err(format!(
-            "{name}: a scenario sent over HTTP must not name other \
-         files"
-        ))
-    };
     let replaced = Choice { payload: payload.cloned(), ..choice.clone() };
-    let loaded = match (parse_any(file, text, choice, &none), payload) {
-        (Err(_), Some(_)) => parse_any(file, text, &replaced, &none),
+    let loaded = match (parse_any(file, text, choice, &no_file), payload) {
+        (Err(_), Some(_)) => parse_any(file, text, &replaced, &no_file),
         (loaded, _) => loaded,
     };
     loaded.map_err(|error| scenario_problem(StatusCode::BAD_REQUEST, &error))
+}
+
+fn no_file(name: &str) -> Result<String, String> {
+    Err(format!("{name}: a scenario sent over HTTP must not name other files"))
 }
 
 fn scenario_problem(status: StatusCode, error: &ScenarioError) -> Problem {

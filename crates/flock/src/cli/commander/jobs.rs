@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cli::args;
 use crate::cli::repeat::Series;
-use crate::cli::run::{Origin, exporters, keep_all, options, results_path, verdict};
+use crate::cli::run::{Origin, exporters, keep_all, options, placed, results_path, verdict};
 use crate::cli::say::note;
 use crate::engine::{self, Options, Progress};
 use crate::export::Exporter;
@@ -292,10 +292,7 @@ impl Jobs {
     /// The run itself, as often as it is to be done: what there is to tell of it, and how keeping
     /// that went.
     fn carry_out(&self, id: u32, job: &Job, stop: &Arc<AtomicBool>) -> anyhow::Result<Done> {
-        let mut scenario = job.scenario.clone();
-        if !self.lab.ifaddr.is_empty() {
-            scenario.source_addresses.clone_from(&self.lab.ifaddr);
-        }
+        let scenario = placed(job.scenario.clone(), &self.lab);
         keep::check(&self.lab.out).map_err(anyhow::Error::msg)?;
         let mut series = Series::new(&scenario.id, &self.lab.broker_name, job.runs);
         let mut done = Done::default();

@@ -29,6 +29,10 @@ pub(super) fn command(args: &args::Commander) -> anyhow::Result<ExitCode> {
         args.lab.prometheus.is_none(),
         "--prometheus: not possible here, /metrics is part of the HTTP API"
     );
+    anyhow::ensure!(
+        args.lab.interval.is_none(),
+        "--progress: not possible here, GET /runs/ID shows the progress"
+    );
     keep::check(&args.lab.out).map_err(anyhow::Error::msg)?;
     survive_full_places()?;
     let is_ending = Arc::new(AtomicBool::new(false));
