@@ -86,6 +86,18 @@ def test_labels_do_not_overlap_and_what_is_cut_off_can_be_scrolled(report, name,
     assert page.evaluate(CUT) == []
 
 
+# Tables that have to be scrolled though the window has place for more of them.
+NARROW = """() => [...document.querySelectorAll('.scroll')].filter(place =>
+  place.offsetParent && place.scrollWidth > place.clientWidth && place.clientWidth < innerWidth - 80
+).map(place => `${place.scrollWidth} px in ${place.clientWidth} of ${innerWidth}`)"""
+
+
+@pytest.mark.parametrize("width", [1280, 1600])
+@pytest.mark.parametrize("name", PAGES, ids=str)
+def test_a_table_that_is_wider_than_the_text_uses_the_window(report, name, width):
+    assert report(EXAMPLES / name, width).evaluate(NARROW) == []
+
+
 @pytest.mark.parametrize("name", PAGES, ids=str)
 def test_lines_differ_and_units_suit_their_figures(report, name):
     assert report(EXAMPLES / name, 1072).evaluate(UNCLEAR) == []

@@ -507,6 +507,10 @@ pub struct Integrity {
     pub joined_late: u64,
     /// Pairs judged for gaps only, because a clean session was away for a while.
     pub interrupted: u64,
+    /// So long after its SUBACK a subscriber was owed all that was sent, in microseconds: measured
+    /// in the run.
+    #[serde(default)]
+    pub settled_us: u64,
 }
 
 impl Integrity {
@@ -643,6 +647,10 @@ pub struct FaultRecord {
     pub at_secs: f64,
     /// Connections that ended within ten seconds of it.
     pub connections_lost: u64,
+    /// Whether fewer clients than before were connected after it; than before the fault that it
+    /// ends, for one that gives something back.
+    #[serde(default)]
+    pub dipped: bool,
     /// Until as many clients as before were connected again.
     pub recovered_after_secs: Option<f64>,
     /// The longest time without an acknowledgement to any publisher before the next fault.

@@ -5,7 +5,7 @@ use crate::published::{Beside, HARDWARE_DIFFERS, published};
 use crate::table::Table;
 use flock_measure::figures::{Figures, search_words};
 use flock_measure::text::{bytes, count, micros, number, seconds};
-use flock_measure::{Latency, LatencySummary, RateSearch, Results, Sizing, Timer};
+use flock_measure::{FaultRecord, Latency, LatencySummary, RateSearch, Results, Sizing, Timer};
 
 /// A table under its title.
 pub(super) struct Section {
@@ -106,11 +106,18 @@ fn faults(results: &Results) -> Table {
             ("Fault", |fault| fault.what.clone()),
             ("At", |fault| seconds(fault.at_secs)),
             ("Connections lost", |fault| count(fault.connections_lost)),
-            ("Recovered after", |fault| fault.recovered_after_secs.map_or("not".into(), seconds)),
+            ("Recovered after", recovered),
             ("Without service", |fault| fault.without_service_secs.map_or("–".into(), seconds)),
             ("Note", |fault| fault.note.clone()),
         ],
     )
+}
+
+/// Who lost nobody has nobody to wait for.
+fn recovered(fault: &FaultRecord) -> String {
+    let lost = fault.dipped || fault.connections_lost > 0;
+    let none = if lost { "not" } else { "–" };
+    fault.recovered_after_secs.map_or(none.into(), seconds)
 }
 
 fn failures(results: &Results) -> Table {

@@ -85,8 +85,8 @@ pub enum RunError {
     #[error("not started: {0} does not return metrics (--metrics)")]
     NoMetrics(String),
     #[error(
-        "--pid {pid}: this process does not listen on {address}, but {owners} does: use its ID, \
-             or omit --pid"
+        "--pid {pid}: this process does not listen on {address}, but {owners} does, and does not \
+             connect to it: use the ID of the broker, or omit --pid"
     )]
     NotTheBroker { pid: u32, address: String, owners: String },
 }
@@ -126,7 +126,7 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
     let threads = pool.threads();
     let mut conductor =
         Conductor::new(Arc::clone(&plan), clock, pool.as_mut(), watched, stop, on_progress);
-    conductor.notes = preflight.notes;
+    conductor.notes.extend(preflight.notes);
     conductor.ensemble = ensemble;
     conductor.conduct();
     let mut results = finish(conductor, &plan);
@@ -360,16 +360,20 @@ fn timers(plan: &Plan, part: &Part) -> Vec<Timer> {
 /// What each fault led to, read off the series.
 fn judge_faults(results: &mut Results) {
     let starts: Vec<f64> = results.faults.iter().map(|fault| fault.at_secs).collect();
+    // Clients before something was taken away that has not been given back yet.
+    let mut missed = 0;
     for fault in &mut results.faults {
         // Faults of one second show together; the effect of a later one is its own.
         let next = starts.iter().copied().find(|start| *start >= fault.at_secs + 1.0);
         let until = next.unwrap_or(f64::MAX).min(fault.at_secs + FAULT_EFFECT_SECS);
         let at = |second: &&flock_measure::Second| f64::from(second.at_secs);
-        let before = results
+        let there = results
             .series
             .iter()
             .rfind(|second| at(second) <= fault.at_secs)
             .map_or(0, |second| second.connections);
+        let before = there.max(missed);
+        missed = if takes_away(&fault.what) { before } else { 0 };
         let after: Vec<_> = results
             .series
             .iter()
@@ -377,29 +381,34 @@ fn judge_faults(results: &mut Results) {
             .take_while(|second| at(second) <= until)
             .collect();
         fault.connections_lost = after.iter().map(|second| second.disconnects).sum();
-        let dipped = after.iter().position(|second| second.connections < before);
-        fault.recovered_after_secs = dipped.and_then(|_| {
-            let mut later = results.series.iter().filter(|second| at(second) > fault.at_secs);
-            later.find(|second| second.connections < before)?;
-            let back = later.find(|second| second.connections >= before)?;
-            Some(f64::from(back.at_secs) - fault.at_secs)
-        });
+        let is_short = there < before;
+        fault.dipped = is_short || after.iter().any(|second| second.connections < before);
+        let mut later = results.series.iter().filter(|second| at(second) > fault.at_secs);
+        if fault.dipped && (is_short || later.any(|second| second.connections < before)) {
+            let back = later.find(|second| second.connections >= before);
+            fault.recovered_after_secs =
+                back.map(|second| f64::from(second.at_secs) - fault.at_secs);
+        }
     }
+}
+
+/// Whether a fault takes something away, or gives it back.
+fn takes_away(what: &str) -> bool {
+    !["resume", "restart", "mend"].contains(&what)
 }
 
 /// How long nobody was acknowledged, from each fault on that takes something away.
 fn judge_service(results: &mut Results, service: &Service) {
     let end_secs = results.run.duration_secs;
-    let takes = |what: &str| !["resume", "restart", "mend"].contains(&what);
     let starts: Vec<f64> = results
         .faults
         .iter()
-        .filter(|fault| takes(&fault.what))
+        .filter(|fault| takes_away(&fault.what))
         .map(|fault| fault.at_secs)
         .collect();
     let drains = results.phases.iter().filter(|phase| phase.name == DRAIN);
     let ends: Vec<f64> = drains.map(|phase| phase.from_secs).collect();
-    for fault in results.faults.iter_mut().filter(|fault| takes(&fault.what)) {
+    for fault in results.faults.iter_mut().filter(|fault| takes_away(&fault.what)) {
         // Faults of one second show together.
         let next = starts.iter().copied().find(|start| *start >= fault.at_secs + 1.0);
         let load_end = ends.iter().copied().find(|end| *end >= fault.at_secs).unwrap_or(end_secs);
@@ -433,3 +442,44 @@ pub fn save(results: &Results, path: &Path) -> io::Result<()> {
 /// CPU of fewer steps of its clock may be wrong by more than a tenth.
 const CPU_STEPS_MIN: f64 = 10.0;
 const FAULT_EFFECT_SECS: f64 = 10.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flock_measure::{FaultRecord, Second};
+
+    /// What faults at these times led to, with so many connections at the end of each second.
+    fn judged(faults: &[(&str, f64)], connections: &[u64]) -> Vec<(bool, Option<f64>)> {
+        let second = |(at, connections): (usize, &u64)| Second {
+            at_secs: at as u32 + 1,
+            connections: *connections,
+            ..Second::default()
+        };
+        let fault = |(what, at_secs): &(&str, f64)| FaultRecord {
+            what: (*what).to_owned(),
+            at_secs: *at_secs,
+            ..FaultRecord::default()
+        };
+        let mut results = Results {
+            series: connections.iter().enumerate().map(second).collect(),
+            faults: faults.iter().map(fault).collect(),
+            ..Results::default()
+        };
+        judge_faults(&mut results);
+        results.faults.iter().map(|fault| (fault.dipped, fault.recovered_after_secs)).collect()
+    }
+
+    #[test]
+    fn a_restart_is_recovered_from_when_all_are_back_that_the_kill_took() {
+        let kill = [("kill", 2.0), ("restart", 4.0)];
+        assert_eq!(judged(&kill, &[9, 9, 0, 0, 0, 9, 9]), [(true, Some(4.0)), (true, Some(2.0))]);
+        assert_eq!(judged(&kill, &[9, 9, 0, 0, 3, 3, 3]), [(true, None), (true, None)]);
+        // Nobody was lost, so that nobody has to come back.
+        let pause = [("pause", 2.0), ("resume", 4.0)];
+        assert_eq!(judged(&pause, &[9; 7]), [(false, None), (false, None)]);
+        // The second restart follows a kill of its own.
+        let twice = [("kill", 2.0), ("restart", 3.0), ("kill", 5.0), ("restart", 6.0)];
+        let found = judged(&twice, &[9, 9, 0, 9, 9, 0, 9, 9]);
+        assert_eq!(found[2..], [(true, Some(2.0)), (true, Some(1.0))]);
+    }
+}
