@@ -215,6 +215,9 @@ impl Verdict {
 pub fn verdicts(results: &Results) -> Vec<(Verdict, String)> {
     let told = told_verdicts(results).into_iter();
     let mut all: Vec<_> = told.map(|(good, words)| (Verdict::of(good), words)).collect();
+    if let Some(words) = unjudged_words(results) {
+        all.insert(0, (Verdict::Unknown, words));
+    }
     if let Some(words) = others_unknown_words(results) {
         all.insert(0, (Verdict::Unknown, words));
     }
@@ -226,6 +229,30 @@ pub fn verdicts(results: &Results) -> Vec<(Verdict, String)> {
     all.extend(missing_words(results).map(|words| (Verdict::Unknown, words)));
     all
 }
+
+/// Deliveries of which nobody can say whether they were owed, where they are so many that "nothing
+/// lost" would be said of the rest only.
+pub fn unjudged_words(results: &Results) -> Option<String> {
+    let integrity = results.integrity.total();
+    let all = integrity.expected + integrity.unjudged;
+    let percent = integrity.unjudged as f64 * 100.0 / all.max(1) as f64;
+    (percent > UNJUDGED_PERCENT_MAX).then(|| {
+        let [unjudged, all] = [integrity.unjudged, all].map(text::count);
+        let why = unjudged_cause(results);
+        format!("not judged: {unjudged} of {all} deliveries ({} %): {why}", text::number(percent))
+    })
+}
+
+fn unjudged_cause(results: &Results) -> String {
+    let margin = match results.integrity.settled_us {
+        0 => String::new(),
+        us => format!(" came less than {} earlier,", text::micros(us as f64)),
+    };
+    format!("their subscribers were away,{margin} were leaving, or left ahead of retained messages")
+}
+
+/// More are told ahead of all else.
+const UNJUDGED_PERCENT_MAX: f64 = 3.0;
 
 /// Where nobody knows what other programs did, that flock kept up says little of the broker.
 pub fn others_unknown_words(results: &Results) -> Option<String> {
@@ -346,6 +373,7 @@ fn integrity_verdict(results: &Results) -> (bool, String) {
         .map(|(what, n)| format!("{} {what}", text::count(n)))
         .collect();
     let words = match (found.is_empty(), again) {
+        (true, 0) if integrity.expected == 0 => "no delivery was judged".to_owned(),
         (true, 0) => format!("nothing lost, duplicated or out of order in {owed} deliveries"),
         (true, _) => format!("nothing lost or out of order in {owed} deliveries"),
         (false, _) => format!("{} in {owed} deliveries", found.join(", ")),
@@ -361,13 +389,11 @@ fn integrity_verdict(results: &Results) -> (bool, String) {
         0 => String::new(),
         _ => format!("; {} lost at QoS 0 at rates that failed", text::count(over)),
     };
-    let unjudged = match integrity.unjudged {
-        0 => String::new(),
-        n => format!(
-            "; {} others were not judged: their subscribers were away, came less than 1 s \
-                 earlier, were leaving, or left ahead of retained messages",
-            text::count(n)
-        ),
+    let unjudged = match (integrity.unjudged, unjudged_words(results)) {
+        (0, _) | (_, Some(_)) => String::new(),
+        (n, None) => {
+            format!("; {} others were not judged: {}", text::count(n), unjudged_cause(results))
+        }
     };
     let starved = starved_words(results, integrity.lost - over);
     // Where nothing at all could be judged, nothing is known to be well.

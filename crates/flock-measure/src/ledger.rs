@@ -24,7 +24,7 @@ pub use repeats::{Slot, slot};
 pub use sent::{Published, Sent, SentTable, Unpromised};
 pub use shared::{ShareKey, SharedTrack};
 pub use track::{Receipt, Session, Track};
-pub use verdict::{Heard, SETTLED_NS, Verdict, Window, judge, judge_shared, judge_stored};
+pub use verdict::{Heard, Verdict, Window, judge, judge_shared, judge_stored, settled_ns};
 pub use wills::{Wills, WillsCame, judge_wills};
 
 /// Number of a stream, unique in a run: the plan of the engine gives it out.

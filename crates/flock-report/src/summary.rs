@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use super::sections::searches;
-use flock_measure::figures::{Figures, Verdict, headline, others_unknown_words, verdicts};
+use flock_measure::figures::{
+    Figures, Verdict, headline, others_unknown_words, unjudged_words, verdicts,
+};
 use flock_measure::text::{bytes, count, micros, number, seconds};
 use flock_measure::{ErrorCount, Results};
 
@@ -16,9 +18,10 @@ pub fn summary(results: &Results) -> String {
         let _ = writeln!(out, "{name:<21} {value}");
     };
     // What speaks against a run is said before any figure of it.
-    let others = others_unknown_words(results);
-    let is_first =
-        |(is, words): &(Verdict, String)| *is == Verdict::Bad || Some(words) == others.as_ref();
+    let unknown = [others_unknown_words(results), unjudged_words(results)];
+    let is_first = |(is, words): &(Verdict, String)| {
+        *is == Verdict::Bad || unknown.iter().flatten().any(|unknown| unknown == words)
+    };
     let (first, last): (Vec<_>, Vec<_>) = verdicts(results).into_iter().partition(is_first);
     for (is, words) in first {
         line(is.word(), words);

@@ -59,6 +59,8 @@ enum Sign {
     Clean,
     /// These words stand in what speaks against the run.
     Words(&'static str),
+    /// These words begin what is told first.
+    Headline(&'static str),
     /// These words stand in a note.
     Noted(&'static str),
     /// Some latency is as long as that.
@@ -142,6 +144,11 @@ impl Sign {
             Self::Words(words) => {
                 let found = against.iter().find(|line| line.contains(words));
                 (found.is_some(), found.cloned().unwrap_or_else(|| against.join("; ")))
+            }
+            Self::Headline(words) => {
+                let first = verdicts(results).into_iter().next();
+                let first = first.map_or(String::new(), |(_, words)| words);
+                (first.starts_with(words), first)
             }
             Self::Noted(words) => {
                 let notes = &results.validity.notes;
@@ -325,7 +332,11 @@ const fn retained(qos: u8) -> Load {
 }
 
 const fn shared(qos: u8) -> Load {
-    Load { is_shared: true, ..pairs(qos) }
+    as_group(pairs(qos))
+}
+
+const fn as_group(load: Load) -> Load {
+    Load { is_shared: true, ..load }
 }
 
 fn case(title: &'static str, mischief: Mischief, load: Load, sign: Sign) -> Case {
@@ -377,6 +388,10 @@ fn losses() -> Vec<Case> {
     let most = Sign::Words("150 lost in 200 deliveries");
     let deaf = Mischief { forgets_newcomers: true, ..Mischief::default() };
     let amid = Load { is_amid: true, publish: THREE_SECONDS, ..pairs(1) };
+    let all_amid = Load { publish: A_SECOND, ..amid };
+    let after = Some(Duration::from_millis(900));
+    let swallows = Mischief { deaf_after_suback: after, ..Mischief::default() };
+    let unjudged = Sign::Headline("not judged: ");
     vec![
         case("loses one in twenty, QoS 0", every, pairs(0), ten),
         in_short(case("loses one in twenty, QoS 1", every, pairs(1), ten)),
@@ -386,6 +401,15 @@ fn losses() -> Vec<Case> {
         case("loses the last three quarters, QoS 1", end, pairs(1), most),
         case("loses the last three quarters, shared", end, shared(0), most),
         in_short(case("forgets late subscribers", deaf, amid, Sign::Words(" lost in "))),
+        in_short(case("swallows 0.9 s after SUBACK", swallows, amid, Sign::Words(" lost in "))),
+        case(
+            "swallows 0.9 s after SUBACK, shared",
+            swallows,
+            as_group(amid),
+            Sign::Words(" lost in "),
+        ),
+        case("swallows all there is after SUBACK", swallows, all_amid, Sign::Words(" lost in ")),
+        case("loses what nobody can judge", swallows, all_amid, unjudged),
         case("delivers nothing, QoS 0", all, pairs(0), Sign::Words("200 lost in 200 deliveries")),
     ]
 }
@@ -619,6 +643,7 @@ name = "cut"
 steps = [{ fault = { cut = { clients = "sub", share = 0.1 } } }, { delay = "1s" }]"#;
 const TWENTY: &str = "rate = \"200/s\", count = 20, payload = 16";
 const AN_HOUR: &str = "clean_start = false\nsession_expiry = \"1h\"";
+const A_SECOND: &str = "rate = \"50/s\", count = 60, payload = 16";
 const THREE_SECONDS: &str = "rate = \"50/s\", count = 150, payload = 16";
 const TWENTY_RETAINED: &str = "rate = \"200/s\", count = 20, payload = 16, retain = true";
 const TWENTY_WITH_PROPERTIES: &str = "rate = \"200/s\", count = 20, payload = 16, \

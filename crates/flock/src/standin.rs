@@ -106,6 +106,8 @@ struct Peer {
     client_id: String,
     /// A PUBLISH of MQTT 5.
     will: Option<Vec<u8>>,
+    /// When it last subscribed.
+    subscribed: Option<Instant>,
 }
 
 /// What may still be delivered, of a rate.
@@ -184,6 +186,7 @@ impl Broker {
                 packet_id: 0,
                 client_id: String::new(),
                 will: None,
+                subscribed: None,
             };
             self.peers.insert(self.next, peer);
         }
@@ -421,6 +424,7 @@ impl Broker {
         let Some(peer) = self.peers.get_mut(&at) else { return };
         let (packet_id, properties) = (subscribe.packet_id, Properties::EMPTY);
         Suback { packet_id, properties, reasons: &reasons }.encode(peer.version, &mut peer.outbox);
+        peer.subscribed = Some(Instant::now());
         for (member, kept) in stored {
             self.deliver_stored(member, &kept);
         }
@@ -580,9 +584,19 @@ impl Broker {
         }
     }
 
+    /// Whether what goes to a client now is swallowed.
+    fn is_deaf(&self, to: Member) -> bool {
+        let since = self.peers.get(&to.at).and_then(|peer| peer.subscribed);
+        let wait = self.mischief.deaf_after_suback.zip(since);
+        wait.is_some_and(|(wait, since)| since.elapsed() < wait)
+    }
+
     fn deliver_now(&mut self, to: Member, publish: &Publish<'_>, retain: bool) {
         let qos = to.qos.min(publish.qos);
         self.deliveries += 1;
+        if self.is_deaf(to) {
+            return;
+        }
         self.hang();
         let hits = |every: u64| every > 0 && self.deliveries.is_multiple_of(every);
         if self.mischief.deliver_per_sec > 0 {

@@ -8,7 +8,7 @@ use super::repeats::Slot;
 use super::sent::{Published, Sent, Unpromised};
 use super::shared::SharedTrack;
 use super::track::{Amiss, Track};
-use crate::IntegrityCount;
+use crate::{IntegrityCount, LatencyHistogram};
 
 /// When a subscriber listened, and how strictly it is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,9 @@ pub struct Heard {
     pub copies_may_repeat: bool,
     /// It left and came back by its own doing: of all that is missing the windows decide.
     pub is_patchy: bool,
+    /// So long after the acknowledgement of its subscription, or its return, it is owed all that is
+    /// sent: see [`settled_ns`].
+    pub settled_ns: u64,
     /// A message may be under way for so long: what was sent later ahead of the subscriber's
     /// leaving need not have come.
     pub patience_ns: u64,
@@ -99,9 +102,9 @@ impl Verdict {
 /// Judges a track; `None` stands for "nothing was received".
 ///
 /// A subscriber is owed all that was sent, but for what it may rightly have missed: what came
-/// before it subscribed, after it left, or while it was away. What was sent [`SETTLED_NS`] after it
-/// came, and long enough before it left, it was owed for certain; where that cannot be told from
-/// the rest, it is counted as not judged. That it left when all was sent excuses nothing.
+/// before it subscribed, after it left, or while it was away. It was owed for certain what was sent
+/// a margin ([`settled_ns`]) after it came, and long enough before it left. Where that cannot be
+/// told from the rest, it is counted as not judged. That it left when all was sent excuses nothing.
 pub fn judge(
     Published { sent, unpromised, resent }: Published<'_>,
     track: Option<&Track>,
@@ -121,7 +124,7 @@ pub fn judge(
     verdict.interrupted |= track.is_none() && heard.generation > 0;
     verdict.invented = u64::from(seen.next > sent.count);
     let holes = Holes::of(sent, track, (heard, windows), broken_tail);
-    let (missing, unjudged) = holes.settle(&owed(sent, windows, heard.patience_ns));
+    let (missing, unjudged) = holes.settle(&owed(sent, windows, heard));
     let overflowed = amiss.missing.overflowed.min(u64::from(sent.count));
     let count = &mut verdict.count;
     (count.lost, count.unjudged) = if heard.is_patchy { (0, overflowed) } else { (overflowed, 0) };
@@ -207,16 +210,16 @@ impl Holes {
 }
 
 /// What was sent while the subscriber was there for certain: half-open ranges, rising and apart.
-fn owed(sent: &Sent, windows: &[Window], patience_ns: u64) -> Vec<Range> {
+fn owed(sent: &Sent, windows: &[Window], heard: Heard) -> Vec<Range> {
     let mut all: Vec<Range> = Vec::new();
     for &(since_ns, until_ns) in windows {
         // What comes to an end after the last message ends for none of them.
         let until_ns = if until_ns < sent.last_ns { until_ns } else { u64::MAX };
         let since_ns = if since_ns > sent.first_ns { since_ns } else { 0 };
-        let settled_ns = if since_ns > 0 { since_ns.saturating_add(SETTLED_NS) } else { 0 };
+        let settled_ns = if since_ns > 0 { since_ns.saturating_add(heard.settled_ns) } else { 0 };
         let leaving_ns = match until_ns {
             u64::MAX => u64::MAX,
-            _ => until_ns.saturating_sub(patience_ns),
+            _ => until_ns.saturating_sub(heard.patience_ns),
         };
         let (from, to) = sent.between(settled_ns, leaving_ns);
         let from = from.max(all.last().map_or(0, |last| last.1));
@@ -233,8 +236,23 @@ fn length(ranges: &[Range]) -> u64 {
 }
 
 /// So long after the acknowledgement of a subscription its broker delivers all that is published:
-/// one of several nodes may not have told the others before.
-pub const SETTLED_NS: u64 = 1_000_000_000;
+/// one of several nodes may not have told the others before. How long that may take is measured by
+/// how long the broker took to answer at all. A fixed time would be one in which it may lose
+/// everything.
+pub fn settled_ns(subscribes: &LatencyHistogram) -> u64 {
+    if subscribes.is_empty() {
+        return SETTLED_NS_MAX;
+    }
+    let slow_us = subscribes.micros_at(SETTLED_PERCENTILE);
+    slow_us.saturating_mul(SETTLED_TIMES * 1_000).clamp(SETTLED_NS_MIN, SETTLED_NS_MAX)
+}
+
+/// Of the times from a SUBSCRIBE to its SUBACK, and how many of them.
+const SETTLED_PERCENTILE: f64 = 99.0;
+const SETTLED_TIMES: u64 = 4;
+/// The clocks of two agents agree less closely than a near broker answers.
+const SETTLED_NS_MIN: u64 = 50_000_000;
+const SETTLED_NS_MAX: u64 = 1_000_000_000;
 
 /// Judges a subscriber that came when all was sent, and is owed the one message that the broker
 /// retained: the latest that was promised, or a later one. `stored` is the number of what came.
@@ -277,7 +295,7 @@ pub fn judge_shared(
     verdict.interrupted = heard.generation > 0;
     let empty = SharedTrack::default();
     let seen = track.unwrap_or(&empty);
-    let owed = owed(sent, windows, heard.patience_ns);
+    let owed = owed(sent, windows, heard);
     let lowest = owed.first().map_or(sent.count, |range| range.0);
     let highest = owed.last().map_or(0, |range| range.1);
     let from = match verdict.joined_late {
@@ -361,6 +379,7 @@ mod tests {
         generation: 0,
         copies_may_repeat: false,
         is_patchy: false,
+        settled_ns: SECOND_NS,
         patience_ns: SECOND_NS,
     };
     const SECOND_NS: u64 = 1_000_000_000;
@@ -537,6 +556,43 @@ mod tests {
         assert_eq!(lost(&sent, Some(&track_of(&[9])), late, &all), (13, 6));
         // What comes earlier shows that it was there.
         assert_eq!(lost(&sent, Some(&track_of(&[5, 9])), late, &all), (13, 5));
+    }
+
+    /// A message every 20 ms from the first second on.
+    fn steady(count: u32) -> Sent {
+        let mut sent = Sent::default();
+        (0..u64::from(count)).for_each(|n| sent.note(1, SECOND_NS + n * 20_000_000, 1_024));
+        sent
+    }
+
+    #[test]
+    fn the_margin_is_what_the_broker_needs_to_answer() {
+        let of = |micros: &[u64]| {
+            let mut histogram = LatencyHistogram::new();
+            micros.iter().for_each(|us| histogram.record_micros_n(*us, 1));
+            settled_ns(&histogram) / 1_000_000
+        };
+        assert_eq!(of(&[]), 1_000, "nothing is known");
+        assert_eq!(of(&[200; 100]), 50);
+        assert!((78..=82).contains(&of(&[20_000; 100])));
+        assert_eq!(of(&[&[100; 999][..], &[20_000]].concat()), 50, "one slow answer is none");
+        assert_eq!(of(&[700_000; 10]), 1_000);
+    }
+
+    #[test]
+    fn a_broker_that_swallows_what_comes_behind_a_suback_loses_it() {
+        // A subscriber comes after half a second, and gets what is sent 0.9 s later.
+        let since_ns = SECOND_NS + 500_000_000;
+        let late = Heard { since_ns, settled_ns: 50_000_000, ..THERE };
+        let all = [(since_ns, u64::MAX)];
+        let came: Vec<u32> = (70..200).collect();
+        // 25 were sent before it came, and times are known every 100 ms.
+        assert_eq!(lost(&steady(200), Some(&track_of(&came)), late, &all), (40, 30));
+        assert_eq!(lost(&steady(200), None, late, &all), (170, 30));
+        // All within that time.
+        assert_eq!(lost(&steady(60), None, late, &all), (30, 30));
+        let patient = Heard { settled_ns: SECOND_NS, ..late };
+        assert_eq!(lost(&steady(60), None, patient, &all).0, 0);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::worker::{Harvest, HeardEntry};
 use flock_measure::clients::keep_worst_clients;
 use flock_measure::ledger::{
     Heard, Ledger, Published, Sent, SentTable, ShareKey, SharedTrack, Slot, StreamId, Track,
-    Verdict, Window, judge, judge_shared, judge_stored,
+    Verdict, Window, judge, judge_shared, judge_stored, settled_ns,
 };
 use flock_measure::{
     ClientLatency, Contention, ErrorCount, Integrity, IntegrityCount, IntegritySample,
@@ -98,6 +98,7 @@ impl GroupHeard {
         mine.since_ns = mine.since_ns.min(heard.since_ns);
         mine.until_ns = mine.until_ns.max(heard.until_ns);
         mine.generation = mine.generation.max(heard.generation);
+        mine.settled_ns = mine.settled_ns.max(heard.settled_ns);
         self.ends.extend(other.ends);
         for (mine, theirs) in self.windows.iter_mut().zip(other.windows) {
             join(mine, theirs);
@@ -155,6 +156,7 @@ fn merge_integrity(mine: &mut Integrity, other: Integrity) {
     mine.reordered_in_groups += other.reordered_in_groups;
     mine.joined_late += other.joined_late;
     mine.interrupted += other.interrupted;
+    mine.settled_us = mine.settled_us.max(other.settled_us);
 }
 
 fn add_count(all: &mut Vec<IntegrityCount>, count: &IntegrityCount) {
@@ -174,8 +176,10 @@ fn keep_worst(worst: &mut Vec<IntegritySample>) {
 
 /// Judges the subscribers of one process.
 pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) -> Part {
-    let judge = PartJudge::new(plan, harvests);
+    let settled_ns = settled_of(harvests);
+    let judge = PartJudge::new(plan, harvests, settled_ns);
     let mut part = Part::default();
+    part.integrity.settled_us = settled_ns / 1_000;
     for (stream, published) in sent.published() {
         judge.judge_stream(stream, published, sent, &mut part);
     }
@@ -199,8 +203,18 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
     }
     keep_worst_clients(&mut part.worst_clients);
     part.errors = super::tally::merge_errors(part.errors.into_iter());
-    gather_shared(plan, harvests, &mut part);
+    gather_shared(plan, harvests, settled_ns, &mut part);
     part
+}
+
+/// How long after their SUBACKs the subscribers of this process are owed all that is sent.
+fn settled_of(harvests: &[Harvest]) -> u64 {
+    let mut subscribes = LatencyHistogram::new();
+    let all = harvests.iter().flat_map(|harvest| &harvest.latencies);
+    for measured in all.filter(|measured| measured.kind == LatencyKind::Subscribe) {
+        subscribes.merge(&measured.histogram);
+    }
+    settled_ns(&subscribes)
 }
 
 /// What a thread counted as it came.
@@ -232,7 +246,7 @@ fn book_ledger(ledger: &Ledger, all: &mut Integrity) {
     }
 }
 
-fn gather_shared(plan: &Plan, harvests: &[Harvest], part: &mut Part) {
+fn gather_shared(plan: &Plan, harvests: &[Harvest], settled_ns: u64, part: &mut Part) {
     let mut shared: BTreeMap<(ShareKey, StreamId), SharedTrack> = BTreeMap::new();
     let mut heard: BTreeMap<ShareKey, GroupHeard> = BTreeMap::new();
     for harvest in harvests {
@@ -260,7 +274,7 @@ fn gather_shared(plan: &Plan, harvests: &[Harvest], part: &mut Part) {
                 if let Some(breaks) = harvest.breaks.get(&entry.client) {
                     stay.leave_out(breaks);
                 }
-                let (heard_at, windows) = (entry.strictness(0), stay.into_windows());
+                let (heard_at, windows) = (entry.strictness(0, settled_ns), stay.into_windows());
                 let member = GroupHeard { heard: heard_at, ends, windows };
                 match heard.get_mut(&key) {
                     Some(group) => group.merge(member),
@@ -278,10 +292,11 @@ pub(super) struct PartJudge<'a> {
     pub(super) harvests: &'a [Harvest],
     /// By thread, client and subscription.
     pub(super) heard: Vec<HashMap<(u32, SubscriptionId), Stay>>,
+    settled_ns: u64,
 }
 
 impl<'a> PartJudge<'a> {
-    fn new(plan: &'a Plan, harvests: &'a [Harvest]) -> Self {
+    fn new(plan: &'a Plan, harvests: &'a [Harvest], settled_ns: u64) -> Self {
         let mut heard = Vec::new();
         for harvest in harvests {
             let mut of_thread: HashMap<(u32, SubscriptionId), Stay> = HashMap::new();
@@ -298,7 +313,7 @@ impl<'a> PartJudge<'a> {
             }
             heard.push(of_thread);
         }
-        Self { plan, harvests, heard }
+        Self { plan, harvests, heard, settled_ns }
     }
 
     fn judge_stream(
@@ -363,7 +378,11 @@ impl<'a> PartJudge<'a> {
         let qos = sent.qos.min(subscriber.qos as u8);
         let track = self.harvests[thread].ledger.track(at, stream);
         let is_patchy = stay.times > 1;
-        let heard = Heard { copies_may_repeat: repeats, is_patchy, ..entry.strictness(qos) };
+        let heard = Heard {
+            copies_may_repeat: repeats,
+            is_patchy,
+            ..entry.strictness(qos, self.settled_ns)
+        };
         let is_owed_the_stored = entry.since_ns > sent.last_ns && self.plan.retains_one(stream);
         let verdict = match is_owed_the_stored && track.is_none() {
             true => {

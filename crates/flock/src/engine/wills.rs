@@ -242,7 +242,7 @@ impl PartJudge<'_> {
         let end_ns = entry.since_ns.saturating_add(entry.stayed_ns);
         let qos = wills.qos.min(subscriber.qos as u8);
         let is_whole = stay.times == 1
-            && entry.strictness(qos).generation == 0
+            && entry.strictness(qos, 0).generation == 0
             && entry.since_ns < wills.first_ns
             && end_ns >= wills.last_ns.saturating_add(wait_ns);
         let came =

@@ -117,13 +117,14 @@ pub(super) struct HeardEntry {
 
 impl HeardEntry {
     /// How strictly the client is to be judged for deliveries of this QoS.
-    pub(super) fn strictness(&self, qos: u8) -> Heard {
+    pub(super) fn strictness(&self, qos: u8, settled_ns: u64) -> Heard {
         Heard {
             since_ns: self.since_ns,
             until_ns: self.until_ns,
             generation: if qos == 0 { self.returns } else { self.generation },
             copies_may_repeat: false,
             is_patchy: false,
+            settled_ns,
             patience_ns: self.patience_ns,
         }
     }

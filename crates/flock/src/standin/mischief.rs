@@ -17,6 +17,8 @@ pub struct Mischief {
     pub share_twice_every: u64,
     /// Delivers nothing to who subscribes after the first message.
     pub forgets_newcomers: bool,
+    /// Delivers nothing to who subscribes for so long after the SUBACK.
+    pub deaf_after_suback: Option<Duration>,
     /// Whatever goes to the first subscriber is so late.
     pub delays_first: Option<Duration>,
     /// Writes a delivery twice under one number.
