@@ -10,6 +10,7 @@ use super::contention::MachineTimes;
 use super::host::Sampler;
 use super::plan::Plan;
 use super::pool::{Counting, Pool, PoolNews, PoolOrder, StagePace};
+use super::relay::RelayWatch;
 use super::script::{self, Action};
 use super::tally::{Tick, add_totals};
 use super::watch::{Company, Watched};
@@ -51,6 +52,7 @@ pub struct Conductor<'a> {
     /// The broker's process, where its socket told it.
     pub(super) found: Option<u32>,
     pub(super) company: Company,
+    relay: Option<RelayWatch>,
     pub(super) ensemble: Ensemble,
     pub(super) broker_load: Option<Sampler>,
     pub(super) own_load: Sampler,
@@ -164,6 +166,7 @@ impl<'a> Conductor<'a> {
             broker: watched.broker,
             found: watched.found,
             company: watched.company,
+            relay: watched.relay,
             ensemble: Ensemble::default(),
             broker_load: watched.load,
             own_load,
@@ -186,7 +189,7 @@ impl<'a> Conductor<'a> {
             duration_us: None,
             outcome: Outcome::Completed,
             reasons: Vec::new(),
-            notes: Vec::new(),
+            notes: watched.notes,
             thread_cpu: Vec::new(),
             recent: LatencyHistogram::new(),
             recent_lateness: LatencyHistogram::new(),
@@ -246,6 +249,7 @@ impl<'a> Conductor<'a> {
             // Everybody is where the stage was to bring them: a peak between two seconds.
             let standing = self.standing();
             self.totals.connections_max = self.totals.connections_max.max(standing.connections);
+            self.look_for_relay(standing.connections);
             if self.is_over() {
                 break;
             }
@@ -253,6 +257,20 @@ impl<'a> Conductor<'a> {
         self.count(Counting::No);
         if self.marks.connected.is_none() {
             self.marks.connected = Some(self.mark());
+        }
+    }
+
+    /// What is measured of a process that only passes clients on is not the broker's.
+    fn look_for_relay(&mut self, clients: u64) {
+        let Some(relay) = self.relay.as_mut().and_then(|watch| watch.look(clients)) else { return };
+        self.relay = None;
+        let is_asked_for = self.found.is_none() && self.broker_load.is_some();
+        if !is_asked_for {
+            (self.found, self.broker_load) = (None, None);
+            self.company.unknown = Some(relay.words());
+        } else {
+            let words = relay.words();
+            self.notes.push(format!("{words}: CPU and memory are those of the former"));
         }
     }
 

@@ -348,7 +348,7 @@ fn sample_tree(root: u32, except: Option<u32>, tasks: &mut Tasks) -> Option<Host
     Some(total)
 }
 
-fn children(pid: u32) -> Vec<u32> {
+pub(super) fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let mut found = Vec::new();
     for thread in threads.flatten() {

@@ -23,6 +23,7 @@ pub mod pool;
 pub mod preflight;
 mod publish;
 mod receive;
+mod relay;
 mod request;
 pub mod run;
 mod script;

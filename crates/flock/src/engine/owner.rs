@@ -23,7 +23,7 @@ pub struct Process {
 }
 
 impl Process {
-    fn of(pid: u32) -> Self {
+    pub(super) fn of(pid: u32) -> Self {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         Self { pid, name: name.trim_end().to_owned() }
     }
@@ -101,7 +101,7 @@ fn is_here(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
 
-fn read(path: &str) -> String {
+pub(super) fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
@@ -123,7 +123,7 @@ fn tcp_inodes(tables: &str, addresses: &[SocketAddr]) -> Vec<u64> {
 }
 
 /// Words of four bytes, each as this machine has them in memory.
-fn ip_of(hex: &str) -> Option<IpAddr> {
+pub(super) fn ip_of(hex: &str) -> Option<IpAddr> {
     let mut bytes = Vec::new();
     for at in (0..hex.len()).step_by(8) {
         let word = u32::from_str_radix(hex.get(at..at + 8)?, 16).ok()?;
@@ -146,7 +146,7 @@ fn unix_inodes(table: &str, path: &str) -> Vec<u64> {
 }
 
 /// Processes that have one of these sockets open.
-fn holders(inodes: &[u64]) -> Vec<u32> {
+pub(super) fn holders(inodes: &[u64]) -> Vec<u32> {
     let names: Vec<String> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
     let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -85,8 +85,8 @@ pub enum RunError {
     #[error("not started: {0} does not return metrics (--metrics)")]
     NoMetrics(String),
     #[error(
-        "--pid {pid}: this process does not listen on {address}, but {owners} does, and does not \
-             connect to it: use the ID of the broker, or omit --pid"
+        "--pid {pid}: {address} belongs to {owners}, which does not connect to this process: use \
+             the ID of the broker, or omit --pid"
     )]
     NotTheBroker { pid: u32, address: String, owners: String },
 }

@@ -3,6 +3,7 @@
 
 use super::host::Sampler;
 use super::owner::{Owner, Process, is_within, owner};
+use super::relay::{RelayWatch, leads_to};
 use super::run::{BrokerAccess, RunError};
 use crate::faults::{BrokerProcess, Ensemble};
 use flock_model::Scenario;
@@ -14,6 +15,9 @@ pub(super) struct Watched {
     pub(super) load: Option<Sampler>,
     /// The broker's process, where its socket told it.
     pub(super) found: Option<u32>,
+    /// Whether it passes clients on.
+    pub(super) relay: Option<RelayWatch>,
+    pub(super) notes: Vec<String>,
     pub(super) company: Company,
 }
 
@@ -71,7 +75,7 @@ pub(super) fn watch(
         }
         BrokerAccess::Pid(pid) => {
             let process = BrokerProcess::of_pid(pid, address)?;
-            check_owner(pid, address)?;
+            watched.notes.extend(check_owner(pid, address)?);
             Some(process)
         }
         BrokerAccess::Command(command) => Some(BrokerProcess::start(command, address)?),
@@ -92,6 +96,7 @@ pub(super) fn watch(
             watched.load = Some(Sampler::of_process(only.pid).found_by_its_socket());
         }
     }
+    watched.relay = pid.or_else(|| only_process(&brokers)).map(RelayWatch::new);
     watched.company.is_local = brokers.iter().any(|broker| *broker != Owner::Remote);
     let agents = agents.iter().map(|agent| owner(agent)).filter(|owner| *owner != Owner::Remote);
     for owner in brokers.into_iter().chain(agents) {
@@ -99,6 +104,14 @@ pub(super) fn watch(
     }
     ensemble.pids().into_iter().for_each(|member| watched.company.add(member, pid));
     Ok(watched)
+}
+
+/// Whoever listens, where it is one process: a known proxy, if it is not measured.
+fn only_process(brokers: &[Owner]) -> Option<u32> {
+    match brokers {
+        [Owner::Processes(found)] if found.len() == 1 => Some(found[0].pid),
+        _ => None,
+    }
 }
 
 /// Who listens at each address of the scenario's brokers, those of one process together.
@@ -141,13 +154,20 @@ fn take_in(company: &mut Company, owner: Owner, broker: Option<u32>) {
     }
 }
 
-/// Refuses a process that is not the one that will be measured.
-fn check_owner(pid: u32, address: &str) -> Result<(), RunError> {
-    let Owner::Processes(owners) = owner(address) else { return Ok(()) };
-    let is_it =
-        |one: &Process| one.is_proxy() || is_within(one.pid, pid) || is_within(pid, one.pid);
-    if owners.iter().any(is_it) {
-        return Ok(());
+/// Refuses a process that is not the one that will be measured. Of one behind a relay that is said.
+fn check_owner(pid: u32, address: &str) -> Result<Option<String>, RunError> {
+    let Owner::Processes(owners) = owner(address) else { return Ok(None) };
+    let is_known = owners.iter().find(|one| is_within(one.pid, pid) || is_within(pid, one.pid));
+    if is_known.is_some() {
+        return Ok(None);
+    }
+    let relay = |one: &&Process| one.is_proxy() || leads_to(address, one.pid, pid);
+    if let Some(relay) = owners.iter().find(relay) {
+        return Ok(Some(format!(
+            "{} listens on {address} and passes clients on to process {pid} (--pid): CPU and \
+             memory are those of the latter, latency includes both",
+            relay.words()
+        )));
     }
     let owners: Vec<String> = owners.iter().map(Process::words).collect();
     Err(RunError::NotTheBroker { pid, address: address.to_owned(), owners: owners.join(", ") })

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 pub use ensemble::{Ensemble, EnsembleSpec, LinkSpec, MemberSource, MemberSpec};
 pub use link::Link;
+pub(crate) use probe::CONNECT;
 
 use flock_model::Which;
 use rustix::fs::{OFlags, fcntl_setfl};

@@ -5,7 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 /// MQTT 3.1.1, clean session, keep-alive 5 s, and an empty client id: the broker makes one up.
-const CONNECT: [u8; 14] = [0x10, 12, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 5, 0, 0];
+pub(crate) const CONNECT: [u8; 14] = [0x10, 12, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 5, 0, 0];
 const DISCONNECT: [u8; 2] = [0xE0, 0];
 const CONNACK: u8 = 0x20;
 /// A refusal that says that somebody is at work there: 4 and 5 are about credentials.

@@ -4,7 +4,9 @@
 
 use crate::common;
 
+use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
 
 use common::{Draft, LASTING, Mosquitto, publish, run_on, total};
 use flock::engine::{BrokerAccess, Options, RunError, run};
@@ -61,7 +63,12 @@ fn a_pause_is_latency_and_not_loss() {
     assert!(results.integrity.is_clean(), "{:?}", results.integrity);
     assert_eq!((total(&results).received, results.totals.connections_lost), (1_500, 0));
     let latency = results.latency(LatencyKind::EndToEnd, Some(1)).unwrap();
-    assert!(latency.summary.max_us >= 450_000, "{:?}", latency.summary);
+    // A message was due every 2 ms. On a busy machine the broker stands still for less or longer
+    // than was asked for, but not for a moment only.
+    let [paused, resumed] = [0, 1].map(|at: usize| results.faults[at].at_secs);
+    let stood_us = ((resumed - paused) * 1e6) as u64;
+    assert!(latency.summary.max_us >= stood_us / 2, "{stood_us}: {:?}", latency.summary);
+    assert!(stood_us > 0 && latency.summary.max_us > latency.summary.p50_us);
 }
 
 #[test]
@@ -79,7 +86,7 @@ fn a_fault_without_a_process_fails_the_run_and_keeps_what_was_measured() {
 #[test]
 fn a_pid_that_nobody_has_is_refused_before_anything_is_started() {
     let broker = Mosquitto::start();
-    let mut gone = std::process::Command::new("true").spawn().unwrap();
+    let mut gone = Command::new("true").spawn().unwrap();
     gone.wait().unwrap();
     for pid in [gone.id(), 0, u32::MAX] {
         let options = Options { broker: BrokerAccess::Pid(pid), ..Options::default() };
@@ -95,8 +102,8 @@ fn a_pid_that_nobody_has_is_refused_before_anything_is_started() {
 #[test]
 fn a_pid_that_is_not_the_brokers_is_refused_with_the_owners_name() {
     let broker = Mosquitto::start();
-    let mut other = std::process::Command::new("cat");
-    let mut other = other.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut other = Command::new("cat");
+    let mut other = other.stdin(Stdio::piped()).spawn().unwrap();
     let options = Options { broker: BrokerAccess::Pid(other.id()), ..Options::default() };
     let model = common::scenario(&text("{ delay = \"1ms\" }"), &broker.address);
     let refused = run(&model, options).map(|results| results.run).unwrap_err();
@@ -107,6 +114,70 @@ fn a_pid_that_is_not_the_brokers_is_refused_with_the_owners_name() {
     for words in [&format!("--pid {}", other.id()), &broker.address, &owner] {
         assert!(told.contains(words), "{told}");
     }
+}
+
+/// A program that passes each connection on to a port of this machine.
+struct Proxy {
+    process: Child,
+    address: String,
+}
+
+impl Proxy {
+    fn to(broker: &str) -> Self {
+        let script = "import socket, sys, threading\n\
+            def carry(one, other):\n\
+            \x20   try:\n\
+            \x20       while data := one.recv(65536): other.sendall(data)\n\
+            \x20   except OSError: pass\n\
+            \x20   finally: other.close()\n\
+            door = socket.create_server(('127.0.0.1', 0), backlog=100)\n\
+            print(door.getsockname()[1], flush=True)\n\
+            while True:\n\
+            \x20   one = door.accept()[0]\n\
+            \x20   other = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n\
+            \x20   for ends in (one, other), (other, one):\n\
+            \x20       threading.Thread(target=carry, args=ends, daemon=True).start()\n";
+        let port = broker.rsplit_once(':').unwrap().1;
+        let mut process = Command::new("python3");
+        process.args(["-c", script, port]).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = process.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address = format!("127.0.0.1:{}", line.trim());
+        Self { process, address }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_proxy_is_not_measured_as_the_broker() {
+    let broker = Mosquitto::start();
+    let proxy = Proxy::to(&broker.address);
+    let text = common::pairs(5, 20, 1, 100);
+    let results = run_on(&text, &proxy.address, BrokerAccess::None);
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    assert_eq!(results.broker_load, None);
+    let why = results.validity.others_unknown.unwrap();
+    let ways = format!("passes clients on to process {} (mosquitto)", broker.pid());
+    assert!(why.starts_with(&format!("process {} (", proxy.process.id())), "{why}");
+    assert!(why.contains(&ways) && why.contains(&broker.address), "{why}");
+    // The broker itself, as the user says, and nothing that is not behind the address.
+    let behind = run_on(&text, &proxy.address, BrokerAccess::Pid(broker.pid()));
+    let load = behind.broker_load.unwrap();
+    assert_eq!(load.source, format!("pid {}", broker.pid()));
+    assert_eq!(behind.validity.others_unknown, None);
+    let told = behind.validity.notes.iter().find(|note| note.contains("(--pid)"));
+    assert!(told.is_some_and(|note| note.contains(&proxy.address)), "{:?}", behind.validity.notes);
+    let other = Mosquitto::start();
+    let options = Options { broker: BrokerAccess::Pid(other.pid()), ..Options::default() };
+    let refused = run(&common::scenario(&text, &proxy.address), options).unwrap_err().to_string();
+    assert!(refused.contains("does not connect to this process"), "{refused}");
 }
 
 #[test]
