@@ -484,8 +484,8 @@ fn a_rate_that_did_not_hold_leaves_nothing_behind_for_the_next() {
     let results = run_on(&text, &broker.address, BrokerAccess::None);
     let found = results.rate_search.unwrap();
     assert!(!found.steps[0].held && found.steps[0].latency_us >= 1_000_000, "{found:#?}");
-    // Whether it holds is up to the machine.
-    assert!(found.steps[1].latency_us < 1_000_000, "{found:#?}");
+    // Whether it holds is up to the machine. The broker stands still in the first step only.
+    assert!(found.steps[1].latency_us < found.steps[0].latency_us, "{found:#?}");
 }
 
 #[test]

@@ -235,7 +235,8 @@ fn more_in_flight_than_the_receive_maximum_breaks_the_protocol() {
     // The stand-in does not look at it. (Nor is mosquitto 2.0.11 an honest example: it sends two
     // for the first that is acknowledged.)
     is_told(Mischief::default(), &text, "protocol errors");
-    let prompt = text.replace("ack_delay = \"200ms\", ", "");
+    // Two at a time are never too many, however late a busy machine lets the client answer.
+    let prompt = text.replace("ack_delay = \"200ms\", ", "").replace("count = 5", "count = 2");
     assert_eq!(against(&completed_with(Mischief::default(), &prompt)), Vec::<String>::new());
 }
 
