@@ -45,4 +45,9 @@ pub trait Socket {
     /// Whether there is more than a plain byte stream: then it may have read bytes that it has not
     /// handed on, which no edge reports, and a farewell that closing alone does not say.
     fn has_layers(&self) -> bool;
+
+    /// Version and cipher suite, if TLS ends here.
+    fn tls(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
 }

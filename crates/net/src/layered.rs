@@ -46,6 +46,10 @@ impl Layered {
         }
     }
 
+    pub(crate) fn tls(&self) -> Option<(&'static str, &'static str)> {
+        self.tls.as_ref().map(|session| session.agreed())
+    }
+
     pub(crate) fn add_tls(&mut self, session: Box<Session>) {
         self.tls = Some(session);
     }

@@ -138,6 +138,14 @@ impl Stream {
         matches!(self.layers, Layers::Layered(_))
     }
 
+    /// Version and cipher suite, if TLS ends here.
+    pub fn tls(&self) -> Option<(&'static str, &'static str)> {
+        match &self.layers {
+            Layers::Plain(_) => None,
+            Layers::Layered(layered) => layered.tls(),
+        }
+    }
+
     /// The local address of a TCP connection.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.socket().local_address()

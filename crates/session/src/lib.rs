@@ -40,7 +40,9 @@ pub use awaited::{Awaited, Respondent};
 pub use bucket::{Bucket, Rate};
 pub use incoming::Incoming;
 pub use layout::Template;
-pub use link::{Dirt, Link, LinkSettings, PendingAck, Publishing, Rates, Turn, large_packet_len};
+pub use link::{
+    Dirt, Link, LinkSettings, PendingAck, Publishing, Rates, Tally, Turn, large_packet_len,
+};
 pub use message::{LARGE_BYTES_MIN, Message, MessageParts, NEVER, Traits};
 pub use outbox::{Control, Controls, Outbox, SPLICE_BYTES_MIN};
 pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing, Sent, Terms, UNLOGGED};

@@ -91,9 +91,8 @@ pub struct Link {
     pub peer: Box<str>,
     /// Which of the connections of its client it is: later ones have higher numbers.
     pub sequence: u64,
-    /// The authentication method that the CONNECT named (MQTT-4.12.1-1). Few have one: it takes no
-    /// more room in the others than a pointer.
-    auth_method: Option<Box<Box<str>>>,
+    /// Present from its first message on, in either direction.
+    tally: Option<Box<Tally>>,
     pub outbox: Outbox,
     /// The part of a packet that has arrived so far. Empty, and without memory, between packets.
     pub inbox: Vec<u8>,
@@ -129,13 +128,25 @@ pub struct Link {
     pub(crate) taken_bytes: u32,
     /// When it last sent many messages in one go; of the time in milliseconds the lower half.
     burst_ms: u32,
-    /// Of a client that is limited, or has been.
-    paced: Option<Box<Paced>>,
+    /// What only few connections need.
+    rare: Option<Box<Rare>>,
 }
 
-/// How fast a client may publish.
+/// What a connection has sent and got since its first message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub messages_in: u64,
+    pub messages_out: u64,
+    /// Of all packets.
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+}
+
+/// How fast a client may publish, and how it has logged in.
 #[derive(Debug, Default)]
-struct Paced {
+struct Rare {
+    /// The authentication method that the CONNECT named (MQTT-4.12.1-1).
+    auth_method: Option<Box<str>>,
     messages: Option<Bucket>,
     bytes: Option<Bucket>,
     turn: Option<Turn>,
@@ -159,7 +170,7 @@ impl Link {
             settings,
             peer: Box::default(),
             sequence: 0,
-            auth_method: None,
+            tally: None,
             outbox: Outbox::default(),
             inbox: Vec::new(),
             gathered_bytes_max: 0,
@@ -182,17 +193,45 @@ impl Link {
             taken_bytes: 0,
             // So long ago that it does not count.
             burst_ms: (now_ms as u32).wrapping_sub(BURST_MS),
-            paced: limited.then(|| Box::new(Paced { messages, bytes, turn: None })),
+            rare: limited.then(|| Box::new(Rare { messages, bytes, ..Rare::default() })),
         }
     }
 
     /// The authentication method that the CONNECT named.
     pub fn auth_method(&self) -> Option<&str> {
-        self.auth_method.as_deref().map(|method| &**method)
+        self.rare.as_ref()?.auth_method.as_deref()
     }
 
     pub fn set_auth_method(&mut self, method: Option<Box<str>>) {
-        self.auth_method = method.map(Box::new);
+        if method.is_some() {
+            self.rare.get_or_insert_default().auth_method = method;
+        }
+    }
+
+    /// What it has sent and got; all 0 before its first message.
+    pub fn tally(&self) -> Tally {
+        self.tally.as_deref().copied().unwrap_or_default()
+    }
+
+    /// Packets of so many bytes were taken from the client.
+    #[inline]
+    pub fn tally_taken(&mut self, publishes: u64, bytes: usize) {
+        if publishes > 0 || self.tally.is_some() {
+            let tally = self.tally.get_or_insert_default();
+            tally.messages_in += publishes;
+            tally.bytes_in += bytes as u64;
+        }
+    }
+
+    /// So many bytes of the outbox were written.
+    #[inline]
+    pub fn tally_written(&mut self, bytes: usize) {
+        let publishes = self.outbox.take_publishes();
+        if publishes > 0 || self.tally.is_some() {
+            let tally = self.tally.get_or_insert_default();
+            tally.messages_out += u64::from(publishes);
+            tally.bytes_out += bytes as u64;
+        }
     }
 
     /// Keeps bytes of which no whole packet could be made yet, or that have to wait.
@@ -308,7 +347,7 @@ impl Link {
 
     /// Counts what was read. Some(time): read nothing from this connection before then.
     pub fn charge(&mut self, messages: u64, bytes: u64, now_ms: u64) -> Option<u64> {
-        let paced = &mut **self.paced.as_mut()?;
+        let paced = &mut **self.rare.as_mut()?;
         let after_messages = paced.messages.as_mut().and_then(|b| b.take(messages, now_ms));
         let after_bytes = paced.bytes.as_mut().and_then(|b| b.take(bytes, now_ms));
         after_messages.max(after_bytes)
@@ -316,15 +355,15 @@ impl Link {
 
     /// Its next PUBLISH is charged to its namespace already, and is taken when its time has come.
     pub fn turn(&self) -> Option<&Turn> {
-        self.paced.as_ref()?.turn.as_ref()
+        self.rare.as_ref()?.turn.as_ref()
     }
 
     pub fn wait_for_turn(&mut self, turn: Turn) {
-        self.paced.get_or_insert_default().turn = Some(turn);
+        self.rare.get_or_insert_default().turn = Some(turn);
     }
 
     pub fn take_turn(&mut self) -> Option<Turn> {
-        self.paced.as_mut()?.turn.take()
+        self.rare.as_mut()?.turn.take()
     }
 
     /// The topic that the client has set an alias for.
@@ -547,6 +586,7 @@ impl Link {
         let mut end = self.outbox.end();
         layout.write(terms, (packet_id, dup), end.bytes);
         end.count();
+        self.outbox.note_publish();
         if layout.is_spliced() {
             self.outbox.splice_payload(message);
         }
@@ -571,6 +611,7 @@ impl Link {
             return false;
         }
         self.outbox.append(|out| template.write(packet_id, out));
+        self.outbox.note_publish();
         if template.is_spliced() {
             self.outbox.splice_payload(message);
         }
@@ -721,6 +762,22 @@ mod tests {
         link.inbox = Vec::new();
         link.put_aside(&beginning(200_000_000, 100));
         assert_eq!(link.inbox.capacity(), 1_000_000);
+    }
+
+    #[test]
+    fn traffic_is_counted_from_the_first_message_on() {
+        let mut link = link();
+        link.tally_taken(0, 2);
+        link.tally_written(2);
+        assert!(link.tally.is_none(), "pings take no memory");
+        link.tally_taken(3, 100);
+        link.tally_written(4);
+        link.outbox.note_publish();
+        link.outbox.note_publish();
+        link.tally_written(10);
+        link.tally_taken(0, 2);
+        let tally = Tally { messages_in: 3, messages_out: 2, bytes_in: 102, bytes_out: 14 };
+        assert_eq!(link.tally(), tally);
     }
 
     #[test]

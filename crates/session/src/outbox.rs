@@ -30,6 +30,8 @@ pub struct Outbox {
     tail: Vec<u8>,
     /// Bytes of the first chunk that are already written: a chunk is hardly longer than a packet.
     written: u32,
+    /// PUBLISH packets that were appended since they were last counted.
+    publishes: u32,
     /// Packets other than PUBLISH that were appended since they were last counted, by
     /// [`Control`]. What does not fit is not counted: acknowledgements of publishes are bounded by
     /// the receive maximum, which fits, and reading stops long before so many others wait.
@@ -168,6 +170,17 @@ impl Outbox {
     /// A whole packet other than PUBLISH was appended.
     pub const fn note_control(&mut self, control: Control) {
         self.controls.note(control);
+    }
+
+    /// A whole PUBLISH was appended.
+    #[inline(always)]
+    pub(crate) const fn note_publish(&mut self) {
+        self.publishes = self.publishes.wrapping_add(1);
+    }
+
+    /// How many were appended since the last call.
+    pub(crate) const fn take_publishes(&mut self) -> u32 {
+        std::mem::replace(&mut self.publishes, 0)
     }
 
     /// How many packets other than PUBLISH were appended since the last call, if any were.

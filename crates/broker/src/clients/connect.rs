@@ -16,7 +16,7 @@ use crate::shard::context::Context;
 use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Quota, Scope, admission};
 
 /// Numbers of connections that go with each millisecond of broker time.
-const SEQUENCES_PER_MS: u64 = 1000;
+pub(crate) const SEQUENCES_PER_MS: u64 = 1000;
 
 /// The largest packet there can be, header included (section 2.1.4): no limit that is worth
 /// telling.

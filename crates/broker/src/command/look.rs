@@ -4,11 +4,12 @@ use policy::{Action, ClientLocation, Grants, Identity};
 
 use super::{
     Answer, Asker, ConnectionView, Explained, GroupView, MemberView, OwnedSubscription, PAGE_LOOKS,
-    PAGE_ROWS, Page, Question, ReceiverView, SessionView, SubscriptionPlace, SubscriptionView,
-    Wanted, WantedSubscriptions,
+    PAGE_ROWS, Page, Question, ReceiverView, SessionDetails, SessionView, SubscriptionPlace,
+    SubscriptionView, Wanted, WantedSubscriptions, WillView,
 };
 use crate::clients::Sessions;
 use crate::clients::client::Client;
+use crate::clients::connect::SEQUENCES_PER_MS;
 use crate::clients::subscriptions::Listed;
 use crate::durable::Durable;
 use crate::groups::members::Member;
@@ -39,7 +40,7 @@ impl Sessions {
 
     pub(crate) fn look_at_session(&self, client: Name<'_>) -> Option<Box<SessionView>> {
         let client = self.get(self.find(client)?)?;
-        Some(Box::new(view_of(client)))
+        Some(Box::new(SessionView { details: Some(details_of(client)), ..view_of(client) }))
     }
 }
 
@@ -284,6 +285,11 @@ fn queued(client: &Client) -> u64 {
 fn view_of(client: &Client) -> SessionView {
     let outgoing = &client.session.outgoing;
     let connection = client.session.link().map(|link| ConnectionView {
+        connection: client.connection,
+        connected_ms: link.sequence / SEQUENCES_PER_MS,
+        listener: client.limits.listener.clone(),
+        tally: link.tally(),
+        tls: None,
         address: link.peer.clone(),
         version: link.version(),
         keep_alive_secs: link.settings().keep_alive_secs,
@@ -306,7 +312,19 @@ fn view_of(client: &Client) -> SessionView {
         queued_bytes: outgoing.queued_bytes(),
         in_flight: outgoing.in_flight().into(),
         incoming: client.session.incoming.len() as u64,
+        details: None,
     }
+}
+
+fn details_of(client: &Client) -> Box<SessionDetails> {
+    let will = client.will.as_deref().map(|will| WillView {
+        topic: will.topic.clone(),
+        payload_bytes: will.payload.len() as u64,
+        qos: will.qos as u8,
+        retain: will.retain,
+        delay_secs: will.delay_secs,
+    });
+    Box::new(SessionDetails { principal: client.principal.clone(), will, dropped: Vec::new() })
 }
 
 fn receiving(group: &Group) -> ReceiverView {

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use codec::{Reason, Version};
 use core::net::IpAddr;
 use policy::{Action, Attributes, Explanation, Manner, Principal};
-use session::{Dropped, Message};
+use session::{Dropped, Message, Tally};
 use topic::{Child, Cursor};
 
 use crate::{Scope, SessionKey};
@@ -260,11 +260,39 @@ pub struct SessionView {
     pub in_flight: u64,
     /// QoS 2 publishes of the client that it has not released yet.
     pub incoming: u64,
+    /// Not in a list.
+    pub details: Option<Box<SessionDetails>>,
+}
+
+/// What is known of one session beyond what a list says.
+#[derive(Clone, Debug, Default)]
+pub struct SessionDetails {
+    pub principal: Option<Box<Principal>>,
+    pub will: Option<WillView>,
+    /// Messages it has lost lately, by reason; all 0 unless its shard remembers it.
+    pub dropped: Vec<(Dropped, u64)>,
+}
+
+/// A will, without its payload.
+#[derive(Clone, Debug)]
+pub struct WillView {
+    pub topic: Box<str>,
+    pub payload_bytes: u64,
+    pub qos: u8,
+    pub retain: bool,
+    pub delay_secs: u32,
 }
 
 /// A connection as operators see it.
 #[derive(Clone, Debug)]
 pub struct ConnectionView {
+    pub connection: u64,
+    /// In broker time.
+    pub connected_ms: u64,
+    pub listener: Box<str>,
+    pub tally: Tally,
+    /// Version and cipher suite, which only the driver knows.
+    pub tls: Option<(&'static str, &'static str)>,
     pub address: Box<str>,
     pub version: Version,
     pub keep_alive_secs: u16,

@@ -141,6 +141,7 @@ impl Client {
         if is_burst {
             link.note_burst(cx.now_ms);
         }
+        link.tally_taken(taken.publishes, taken.bytes);
         let until = link.charge(taken.publishes, taken.bytes as u64, cx.now_ms);
         if let Some(until) = until {
             self.pause_until(cx, until);

@@ -326,6 +326,7 @@ impl Shard {
         let spare = link.outbox.advance(count);
         let controls = link.outbox.take_controls();
         link.note_taken(count);
+        link.tally_written(count);
         let waits_to_be_read = link.read_pauses.is_paused(PauseReason::UnreadAnswers);
         let is_empty = link.outbox.is_empty();
         if is_empty && !has_queue {

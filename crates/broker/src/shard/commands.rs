@@ -59,7 +59,11 @@ impl Shard {
                 Answer::Sessions(self.sessions.look_at_sessions(*from, rows_of(*max), wanted))
             }
             Command::Session(client_id) => {
-                Answer::Session(self.sessions.look_at_session(Name::new(scope, client_id)))
+                let mut view = self.sessions.look_at_session(Name::new(scope, client_id));
+                if let Some(details) = view.as_mut().and_then(|view| view.details.as_mut()) {
+                    details.dropped = self.cx.droppers.of((scope, client_id), self.cx.now_ms);
+                }
+                Answer::Session(view)
             }
             Command::Subscriptions { client_id, from, max } => {
                 let client = Name::new(scope, &**client_id);

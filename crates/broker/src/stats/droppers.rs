@@ -101,6 +101,13 @@ impl Droppers {
         wanted.map(view).collect()
     }
 
+    /// What one client has lost.
+    pub(crate) fn of(&self, (scope, client_id): (Scope, &str), now_ms: u64) -> Vec<(Dropped, u64)> {
+        let is_it = |row: &&Dropper| row.scope == scope && *row.client_id == *client_id;
+        let row = self.rows.iter().find(is_it).filter(|row| row.is_remembered(now_ms));
+        row.map_or_else(Vec::new, |row| Dropped::ALL.into_iter().zip(row.messages).collect())
+    }
+
     /// A namespace is emptied.
     pub(crate) fn forget(&mut self, scope: Scope) {
         self.rows.retain(|row| row.scope != scope);

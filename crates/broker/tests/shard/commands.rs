@@ -200,6 +200,31 @@ fn one_session_is_reported_with_what_waits_for_it() {
     assert!(matches!(lab.ask(0, &nobody), Answer::Subscriptions(None)));
 }
 
+#[test]
+fn one_session_is_reported_with_its_traffic_and_its_will() {
+    let mut lab = Lab::new(1);
+    let idle = lab.open(request("idle"));
+    let sub = lab.open(request("sub"));
+    lab.subscribe(sub, "a/+", 0);
+    let publisher = lab.open(request("pub"));
+    for _ in 0..3 {
+        lab.publish(publisher, "a/1", b"one", 0, 0);
+    }
+    let tally =
+        |lab: &mut Lab, client_id| lab.session(client_id).unwrap().connection.unwrap().tally;
+    let sent = tally(&mut lab, "pub");
+    assert_eq!((sent.messages_in, sent.messages_out), (3, 0));
+    assert!(sent.bytes_in >= 3 * 11, "{sent:?}");
+    assert_eq!(tally(&mut lab, "sub").messages_out, 3);
+    assert_eq!(tally(&mut lab, "idle"), Default::default());
+    lab.cut(idle);
+    let view = lab.session("sub").unwrap();
+    assert!(view.connection.unwrap().connected_ms <= lab.now_ms);
+    assert!(view.details.unwrap().will.is_none());
+    let rows = lab.sessions(0, 100, Wanted::default()).0;
+    assert!(rows.iter().all(|row| row.details.is_none()), "lists have none");
+}
+
 /// Client, share name and filter of each subscription that is wanted, and the number of pages.
 fn all_subscriptions(lab: &mut Lab, wanted: &WantedSubscriptions) -> (Vec<[String; 3]>, usize) {
     let (mut rows, mut pages, mut from) = (Vec::new(), 0, SubscriptionPlace::default());

@@ -1,9 +1,12 @@
 //! Commands of operators: one in a turn, behind the messages, so that nobody waits for who asks
 //! much.
 
+use broker::{Answer, key_of};
+
 use super::Driver;
 use crate::host::Host;
 use crate::mailbox::Asked;
+use crate::socket::Socket as _;
 
 impl<H: Host> Driver<H> {
     /// Takes a command in; once the broker stops, the asker gets no answer.
@@ -27,9 +30,19 @@ impl<H: Host> Driver<H> {
         self.carry_out();
     }
 
+    /// Only the driver has the sockets.
+    fn add_tls(&self, answer: &mut Answer) {
+        let Answer::Session(Some(view)) = answer else { return };
+        let Some(view) = &mut view.connection else { return };
+        let own = self.connections.get(key_of(view.connection));
+        let own = own.filter(|own| own.number == view.connection);
+        view.tls = own.and_then(|own| own.socket.tls());
+    }
+
     /// Tells who asked what a shard has answered.
     pub(super) fn give_answers(&mut self, place: usize) {
-        for (ticket, answer) in std::mem::take(&mut self.shards[place].effects_mut().answers) {
+        for (ticket, mut answer) in std::mem::take(&mut self.shards[place].effects_mut().answers) {
+            self.add_tls(&mut answer);
             if let Some(asker) = self.askers.try_remove(ticket as usize - 1) {
                 self.host.await_lease();
                 self.host.answer(asker, answer);

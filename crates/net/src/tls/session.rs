@@ -123,6 +123,18 @@ impl Session {
         self.send(Outgoing::CloseNotify, out)
     }
 
+    /// Version and cipher suite.
+    pub(crate) fn agreed(&self) -> (&'static str, &'static str) {
+        let common = self.connection.common();
+        let version = match common.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+            _ => "unknown",
+        };
+        let suite = common.negotiated_cipher_suite();
+        (version, suite.and_then(|suite| suite.suite().as_str()).unwrap_or("unknown"))
+    }
+
     /// What the handshake established; call it when that is over.
     pub(crate) fn info(&self) -> TlsInfo {
         let common = self.connection.common();
@@ -133,16 +145,10 @@ impl Session {
             let info = certificate::parse(&chain[0]).unwrap_or_default();
             Box::new(CertificateInfo { is_unissued: !is_issued, ..info })
         };
+        let (version, cipher) = self.agreed();
         TlsInfo {
-            version: match common.protocol_version() {
-                Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
-                Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
-                _ => "unknown",
-            },
-            cipher: common
-                .negotiated_cipher_suite()
-                .and_then(|suite| suite.suite().as_str())
-                .unwrap_or("unknown"),
+            version,
+            cipher,
             server_name: self.server_name.clone(),
             alpn: common
                 .alpn_protocol()

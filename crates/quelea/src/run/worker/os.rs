@@ -373,6 +373,10 @@ impl Socket for Line {
     fn has_layers(&self) -> bool {
         self.0.has_layers()
     }
+
+    fn tls(&self) -> Option<(&'static str, &'static str)> {
+        self.0.tls()
+    }
 }
 
 #[inline]
