@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::table::Column;
+use super::table::{Column, table};
 use super::within::Within;
 use super::{Ctl, Failure, client_path, query_of};
 use base::print;
@@ -92,7 +92,7 @@ impl Ctl {
             }
             ClientsCommand::Show { client_id, within } => {
                 let home = self.home(within, client_id, false)?;
-                self.show(&client_path(client_id, "", &home))
+                self.show_client(&client_path(client_id, "", &home))
             }
             ClientsCommand::Kick(args) => self.kick(args),
             ClientsCommand::ClearRights(filters) => {
@@ -107,6 +107,27 @@ impl Ctl {
                 self.print_home(&home, "purged", client_id)
             }
         }
+    }
+
+    /// Its details are fields like the others, and its events a table below.
+    fn show_client(&self, path: &str) -> Result<(), Failure> {
+        let mut client = self.http.call("GET", path, None)?;
+        if self.json {
+            return self.print_value(&client);
+        }
+        let mut details = client["details"].take();
+        let events = details["events"].take();
+        if let (Some(fields), Some(more)) = (client.as_object_mut(), details.as_object_mut()) {
+            fields.remove("details");
+            more.remove("events");
+            fields.append(more);
+        }
+        self.print_value(&client)?;
+        match events.as_array().map(Vec::as_slice) {
+            None | Some([]) => {}
+            Some(events) => drop(print(format!("\n{}", table(events, EVENTS)).as_bytes())),
+        }
+        Ok(())
     }
 
     fn kick(&self, args: &KickArgs) -> Result<(), Failure> {
@@ -185,6 +206,9 @@ fn given<'a, const N: usize>(
 ) -> impl Iterator<Item = (&'static str, &'a str)> {
     all.into_iter().filter_map(|(name, value)| Some((name, value?)))
 }
+
+const EVENTS: &[Column] =
+    &[Column("TIME", "time"), Column("EVENT", "kind"), Column("DETAILS", "data")];
 
 const CLIENTS: &[Column] = &[
     Column("NAMESPACE", "namespace"),

@@ -144,6 +144,8 @@ enum CtlCommand {
         #[command(subcommand)]
         command: Option<Listeners>,
     },
+    /// List what needs a person, the worst first: bridges, certificates, log, limits, services.
+    Alarms,
     /// List the bridges to other brokers, with their state.
     Bridges,
     /// Show the durable log of each shard.
@@ -374,6 +376,7 @@ impl Ctl {
                 let query = within.and(&[("share", share), ("filter", filter)]);
                 self.list("/groups/members", &query, 0, MEMBERS)
             }
+            CtlCommand::Alarms => self.list("/alarms", &[], 0, operate::ALARMS),
             CtlCommand::Bridges => self.list("/bridges", &[], 0, BRIDGES),
             CtlCommand::Listeners { command } => self.listeners(command.as_ref()),
             CtlCommand::Logs => self.logs(),
@@ -468,7 +471,8 @@ impl Ctl {
         query: &[(&str, &str)],
         limit: usize,
     ) -> Result<(Vec<Value>, bool), Failure> {
-        let is_paged = !["/bridges", "/listeners", "/settings", "/logs", "/drops"].contains(&path);
+        let is_paged =
+            !["/alarms", "/bridges", "/listeners", "/settings", "/logs", "/drops"].contains(&path);
         let wanted = if limit == 0 { usize::MAX } else { limit };
         let mut rows: Vec<Value> = Vec::new();
         let mut cursor = None::<String>;

@@ -108,5 +108,12 @@ pub(super) const CLIENT_DROPS: &[Column] = &[
     Column("LAST (S)", "last_drop_secs"),
 ];
 
+pub(super) const ALARMS: &[Column] = &[
+    Column("SEVERITY", "severity"),
+    Column("KIND", "kind"),
+    Column("SUBJECT", "subject"),
+    Column("DETAIL", "detail"),
+];
+
 pub(super) const DROPS: &[Column] =
     &[Column("REASON", "reason"), Column("MESSAGES", "messages"), Column("MEANING", "meaning")];

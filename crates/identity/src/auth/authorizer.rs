@@ -113,6 +113,11 @@ impl Authorizer {
         client(&config.service).map(drop).map_err(fail)
     }
 
+    /// Requests that have failed since the last answer, and why the latest did.
+    pub fn faults(&self) -> (u32, String) {
+        self.shared.queue.faults()
+    }
+
     /// Asks whether a client may do something. `taker` is called once. Nothing is done here but to
     /// hand the question over: a worker asks.
     pub fn ask(&self, question: AccessQuestion, namespace: String, taker: VerdictTaker) -> Asked {

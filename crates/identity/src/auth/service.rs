@@ -28,6 +28,19 @@ pub(super) struct Service {
     shared: Arc<Shared>,
 }
 
+impl super::Authenticator {
+    /// Of each service that is asked over HTTP: its name, how many requests have failed since its
+    /// last answer, and why the latest did.
+    pub fn faults_of_services(&self) -> Vec<(String, u32, String)> {
+        let of = |(name, kind): &(String, super::ProviderKind)| {
+            let super::ProviderKind::Http(service) = kind else { return None };
+            let (faults, why) = service.faults();
+            Some((name.clone(), faults, why))
+        };
+        self.parts.providers.iter().filter_map(of).collect()
+    }
+}
+
 struct Shared {
     requests: Requests,
     client: Client,
@@ -119,6 +132,11 @@ impl Service {
     /// A log-in has ended: another may begin.
     pub(super) fn wake(&self) {
         self.shared.pump();
+    }
+
+    /// Requests that have failed since the last answer, and why the latest did.
+    pub(super) fn faults(&self) -> (u32, String) {
+        self.shared.queue.faults()
     }
 
     /// Forgets the answers that are remembered. Returns how many bytes they took.

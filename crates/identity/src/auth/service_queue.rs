@@ -26,6 +26,9 @@ struct State<T> {
     /// A task sleeps until then, and looks whether a question may be asked.
     looks_at: Option<Instant>,
     breaker: Breaker,
+    /// Requests that have failed since the last answer, and why the latest did.
+    faults: u32,
+    fault: String,
     logged_at: Option<Instant>,
     is_closed: bool,
 }
@@ -45,6 +48,8 @@ impl<T: Asks> ServiceQueue<T> {
             questions,
             looks_at: None,
             breaker: Breaker::default(),
+            faults: 0,
+            fault: String::new(),
             logged_at: None,
             is_closed: false,
         };
@@ -94,8 +99,10 @@ impl<T: Asks> ServiceQueue<T> {
         if is_reached {
             // Whatever it says to this one, it is there for others.
             state.breaker.on_answer(now);
+            state.faults = 0;
             return Vec::new();
         }
+        state.faults = state.faults.saturating_add(1);
         match state.breaker.on_fault(origin, asked_at, now) {
             true => state.questions.take_all().collect(),
             false => Vec::new(),
@@ -114,9 +121,16 @@ impl<T: Asks> ServiceQueue<T> {
         state.questions.take_all().collect()
     }
 
+    /// Requests that have failed since the last answer, and why the latest did.
+    pub(super) fn faults(&self) -> (u32, String) {
+        let state = lock(&self.state);
+        (state.faults, state.fault.clone())
+    }
+
     pub(super) fn log_fault(&self, why: &str) {
         let now = Instant::now();
         let mut state = lock(&self.state);
+        state.fault = base::shown(why).into_owned();
         if state.logged_at.is_none_or(|at| now.duration_since(at) >= TOLD_EVERY) {
             state.logged_at = Some(now);
             let why = base::shown(why);

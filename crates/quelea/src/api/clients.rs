@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::command::{Page, Wanted};
+use broker::command::{Page, SessionView, Wanted};
 use broker::{Answer, Command, Name, Scope, SessionKey};
 use topic::TopicLimits;
 use web::axum::http::StatusCode;
@@ -15,7 +15,7 @@ use super::schema::Rows;
 use super::views::{
     CacheCleared, Client, Disconnected, Group, Home, Member, Receiver, Subscription,
 };
-use super::{Api, bans, json, scopes};
+use super::{Api, bans, client_details, json, scopes};
 
 /// The filters of a list.
 fn wanted(api: &Api, call: &Call) -> Result<Wanted, Problem> {
@@ -31,7 +31,6 @@ fn wanted(api: &Api, call: &Call) -> Result<Wanted, Problem> {
 
 pub(crate) async fn list(api: &Api, call: &Call) -> Outcome {
     let wanted = wanted(api, call)?;
-    let now_ms = api.facts.clock.now_ms();
     let rows = api.collect(
         call,
         |from, max| of_all(Command::Sessions { from: *from, max, wanted: wanted.clone() }),
@@ -39,9 +38,16 @@ pub(crate) async fn list(api: &Api, call: &Call) -> Outcome {
             Answer::Sessions(page) => Some(parts(page)),
             _ => None,
         },
-        |view| Client::of(scopes::name(api, view.scope), view, now_ms),
+        |view| row_of(api, view),
     );
     json(&rows.await?)
+}
+
+fn row_of(api: &Api, view: SessionView) -> Client {
+    let since_ms = view.connection.as_ref().map(|connection| connection.connected_ms);
+    let connected_at = since_ms.map(|since_ms| client_details::wall_time(api, since_ms));
+    let row = Client::of(scopes::name(api, view.scope), view, api.facts.clock.now_ms());
+    Client { connected_at, ..row }
 }
 
 /// What is asked about all scopes.
@@ -57,7 +63,8 @@ pub(crate) async fn show(api: &Api, call: &Call) -> Outcome {
     let (scope, client_id) = one(api, call)?;
     match ask(api, scope, client_id, Command::Session(client_id.into())).await? {
         Answer::Session(Some(view)) => {
-            json(&Client::of(scopes::name(api, scope), *view, api.facts.clock.now_ms()))
+            let details = client_details::of(api, scope, &view);
+            json(&Client { details, ..row_of(api, *view) })
         }
         Answer::Session(None) => Err(scopes::missing_client(api, scope, client_id, false).await),
         _ => Err(other_answer()),

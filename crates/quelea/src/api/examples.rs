@@ -9,6 +9,7 @@ use super::schema::Known;
 pub(super) const TAGS: &[(&str, &str, &str)] = &[
     ("openapi.json", "api", "The API itself."),
     ("caller", "api", "The API itself."),
+    ("alarms", "broker", "State, configuration and logs of the broker."),
     ("broker", "broker", "State, configuration and logs of the broker."),
     ("history", "broker", "State, configuration and logs of the broker."),
     ("sessions", "api", "The API itself."),
@@ -52,6 +53,8 @@ const OTHER: &str = "other";
 
 /// Values of a field, by its record and its name.
 const ENUMS: &[(&str, &str, &[&str])] = &[
+    ("Alarm", "kind", super::alarms::KINDS),
+    ("Alarm", "severity", super::alarms::SEVERITIES),
     ("Ban", "kind", &["client", "user", "address"]),
     ("NewBan", "kind", &["client", "user", "address"]),
     ("Broker", "state", &["starting", "ready", "not_ready", "standby", "stopping", "failed"]),

@@ -32,12 +32,16 @@ record! {
     }
 }
 
-/// Limits of the broker first, then those of listeners and namespaces.
 pub(crate) fn list(api: &Api) -> Outcome {
-    let mut items = of_broker(api);
-    items.extend(of_listeners(api));
-    items.extend(of_namespaces(api));
-    json(&Rows { items, cursor: None })
+    json(&Rows { items: all(api), cursor: None })
+}
+
+/// Limits of the broker first, then those of listeners and namespaces.
+pub(super) fn all(api: &Api) -> Vec<LimitUse> {
+    let mut rows = of_broker(api);
+    rows.extend(of_listeners(api));
+    rows.extend(of_namespaces(api));
+    rows
 }
 
 fn of_broker(api: &Api) -> Vec<LimitUse> {

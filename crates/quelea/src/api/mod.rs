@@ -4,12 +4,14 @@
 //! from it. A request passes `authentication.rs` (the caller), `call.rs` (what is asked), and a
 //! handler (`bans.rs`, `broker.rs`, `clients.rs` and so on), which asks the shards by `run/ask.rs`.
 
+mod alarms;
 mod audit;
 mod authentication;
 mod backup;
 mod bans;
 mod broker;
 mod call;
+mod client_details;
 mod clients;
 mod cluster;
 mod events;
@@ -74,6 +76,8 @@ use crate::run::{
 use base::Clock;
 use config::{API_PREFIX, ApiConfig, Config};
 use driver::Origin;
+use identity::auth::Authenticator;
+use identity::auth::authorizer::Authorizer;
 use identity::auth::rules::RuleFiles;
 use identity::namespaces::Namespaces;
 
@@ -112,6 +116,9 @@ pub(crate) struct Facts {
     pub(crate) bridges: Arc<BridgeBoard>,
     pub(crate) namespaces: Arc<Namespaces>,
     pub(crate) rule_files: Arc<RuleFiles>,
+    pub(crate) authenticator: Arc<Authenticator>,
+    /// None: no service decides what clients may do.
+    pub(crate) authorizer: Option<Arc<Authorizer>>,
     /// None: this broker belongs to no cluster.
     pub(crate) member: Option<Member>,
 }

@@ -1,5 +1,6 @@
 //! Every route of the API: from this table come the router, the checks, and the OpenAPI document.
 
+use super::alarms::{self, Alarm};
 use super::audit::{self, AuditEntry};
 use super::history::{Samples, Totals};
 use super::limits::{self, LimitUse};
@@ -113,6 +114,15 @@ const OWN: &[Route] = &[
         about: "Shows version, state and totals of the broker.",
         answer: Some(Broker::schema),
         run: |api, _| Box::pin(async move { broker::info(&api) }),
+        without_shards: true,
+        ..GET
+    },
+    Route {
+        path: "/alarms",
+        about: "Lists alarms, the worst first: bridges that are away, certificates that expire, a \
+                full log, limits that are nearly used up, services that fail.",
+        answer: Some(Rows::<Alarm>::schema),
+        run: |api, _| Box::pin(async move { alarms::list(&api) }),
         without_shards: true,
         ..GET
     },

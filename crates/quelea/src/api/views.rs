@@ -4,6 +4,7 @@ use broker::command::{ConnectionView, GroupView, ReceiverView, SessionView, Subs
 use codec::{Properties, Property, QoS};
 use session::{Message, NEVER};
 
+use super::client_details::ClientDetails;
 use super::schema::record;
 
 record! {
@@ -49,6 +50,20 @@ record! {
         incoming: u64,
         /// Bytes queued for the socket.
         unsent_bytes: Option<u64>,
+        /// When the connection was accepted; null: not connected.
+        connected_at: Option<String>,
+        /// The listener of the connection.
+        listener: Option<String>,
+        /// Messages from the client on this connection.
+        messages_received: Option<u64>,
+        /// Messages to the client on this connection.
+        messages_sent: Option<u64>,
+        /// Bytes from the client on this connection, since its first message.
+        bytes_received: Option<u64>,
+        /// Bytes to the client on this connection, since its first message.
+        bytes_sent: Option<u64>,
+        /// More about one client; null in lists.
+        details: Option<ClientDetails>,
     }
 }
 
@@ -552,6 +567,13 @@ impl Client {
             silent_secs: of(|it| it.last_packet_ms).map(|ms| now_ms.saturating_sub(ms) / 1000),
             in_flight_max: connection.map(|it| it.send_max),
             unsent_bytes: of(|it| it.unsent_bytes),
+            connected_at: None,
+            listener: connection.map(|it| it.listener.to_string()),
+            messages_received: of(|it| it.tally.messages_in),
+            messages_sent: of(|it| it.tally.messages_out),
+            bytes_received: of(|it| it.tally.bytes_in),
+            bytes_sent: of(|it| it.tally.bytes_out),
+            details: None,
             client_id: view.client_id.into(),
             username: view.username.map(Into::into),
             session_expiry_secs: (view.expiry_secs != u32::MAX).then_some(view.expiry_secs),

@@ -10,6 +10,7 @@ pub(crate) mod line_pace;
 mod log;
 mod pace;
 mod readers;
+mod recent;
 mod subject;
 pub(crate) mod table;
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub(crate) use happened::{ClientRefused, Happened};
 use line_pace::LinePace;
 use pace::Pace;
 pub(crate) use readers::{Readers, Reading, Wanted};
+use recent::Recent;
 pub(crate) use subject::Subject;
 pub use table::{EVENT_KINDS, EventKind};
 pub(crate) use traces::{TraceReading, Traces};
@@ -78,6 +80,7 @@ pub struct LifeCycle {
     refusals: Pace,
     pub(crate) readers: Readers,
     pub(crate) traces: Traces,
+    pub(crate) recent: Recent,
     /// For a collector.
     pub(crate) spans: Arc<SpanQueue>,
     /// Shards report subscriptions only while somebody reads them.
@@ -97,6 +100,7 @@ impl LifeCycle {
             refusals: Pace::new(0, config.per_second_max.div_ceil(REFUSALS_PART)),
             readers: Readers::default(),
             traces: Traces::default(),
+            recent: Recent::default(),
             spans: Arc::default(),
             reports_subscriptions: AtomicBool::new(false),
         };
@@ -117,12 +121,16 @@ impl LifeCycle {
         let subject = Subject::of_event(event, kind, namespace);
         let is_logged = kind.line.is_some()
             && subject.is_none_or(|(it, count)| lines.allows_of(it, count, now_ms));
-        if !is_logged && !kind.is_on_sys && self.is_unheard() {
+        let is_kept = self.recent.admits(now_ms);
+        if !is_logged && !is_kept && !kind.is_on_sys && self.is_unheard() {
             return;
         }
         for happened in happened::of(event, namespace) {
             if is_logged {
                 happened.log();
+            }
+            if is_kept {
+                self.recent.put(&happened, now_ms);
             }
             self.sys_message(&happened).into_iter().for_each(&mut publish);
             if self.is_heard(&happened) && self.pace.allows(&happened, now_ms) {

@@ -185,6 +185,8 @@ impl Parts {
             bridges: self.bridges.clone(),
             namespaces: self.namespaces.clone(),
             rule_files: self.rule_files.clone(),
+            authenticator: self.authenticator.clone(),
+            authorizer: self.authorizer.clone(),
             member: self.member.clone(),
         }
     }
