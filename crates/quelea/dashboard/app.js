@@ -5,6 +5,7 @@ import { useEffect, useErrorBoundary, useRef, useState } from "./vendor/hooks.js
 import { has, learnRoutes, logIn, logOut, may, state, takeLink } from "./api.js";
 import { redraw } from "./chart.js";
 import { Dialogs, Fault, html, notify, useApiState, useGet } from "./ui.js";
+import { AlarmBadge, Alarms } from "./pages/alarms.js";
 import { Audit } from "./pages/audit.js";
 import { Limits } from "./pages/limits.js";
 import { LogIn } from "./pages/login.js";
@@ -31,41 +32,61 @@ import { Subscriptions } from "./pages/subscriptions.js";
 import { Trace } from "./pages/trace.js";
 import { Users } from "./pages/users.js";
 
-// Path, page, name in the navigation, its key after `g`, and what the page needs.
+// Path, page, name in the navigation, its key after `g`, and what the page needs. A row with a title
+// begins a group of the navigation.
 const PAGES = [
+  { title: "Now" },
   { path: "overview", page: Overview, name: "Overview", key: "o" },
+  { path: "alarms", page: Alarms, name: "Alarms", key: "q", route: "GET /alarms", badge: AlarmBadge },
+  { path: "events", page: Events, name: "Events", key: "e" },
+  { path: "trace", page: Trace, name: "Trace", key: "r", role: "operator", route: "GET /trace" },
+  { title: "Clients" },
   { path: "clients", page: Clients, name: "Clients", key: "c" },
   { path: "clients/:namespace/:id", page: Client },
-  { path: "topics", page: Topics, name: "Topics", key: "t" },
   { path: "subscriptions", page: Subscriptions, name: "Subscriptions", key: "u", route: "GET /subscriptions" },
   { path: "groups", page: Groups, name: "Shared groups", key: "g" },
   { path: "groups/:namespace/:share/:filter", page: Group },
-  { path: "messages", page: Messages, name: "Publish & subscribe", key: "p" },
-  { path: "events", page: Events, name: "Events", key: "e" },
-  { path: "trace", page: Trace, name: "Trace", key: "r", role: "operator", route: "GET /trace" },
   { path: "namespaces", page: Namespaces, name: "Namespaces", key: "n" },
+  { title: "Messages" },
+  { path: "topics", page: Topics, name: "Topics", key: "t" },
+  { path: "messages", page: Messages, name: "Publish & subscribe", key: "p" },
+  { title: "Access" },
   { path: "permissions", page: Permissions, name: "Permissions", key: "a", route: "POST /permissions/explain" },
   { path: "rules", page: Rules, name: "Access rules", key: "y", role: "operator", route: "GET /access/files" },
   { path: "users", page: Users, name: "Users", key: "w", role: "admin", route: "GET /users" },
   { path: "bans", page: Bans, name: "Bans", key: "b" },
+  { title: "Broker" },
   { path: "listeners", page: Listeners, name: "Listeners", key: "l" },
   { path: "bridges", page: Bridges, name: "Bridges", key: "x", route: "GET /bridges" },
   { path: "memory", page: Memory, name: "Memory and drops", key: "m", route: "GET /memory" },
   { path: "limits", page: Limits, name: "Limits", key: "i", route: "GET /limits" },
-  { path: "log", page: LogLines, name: "Log", key: "f", role: "operator", route: "GET /log-lines" },
   { path: "logs", page: Logs, name: "Durable log", key: "d" },
-  { path: "backup", page: Backup, name: "Backup", key: "v", role: "admin", route: "POST /backup" },
   { path: "cluster", page: Cluster, name: "Cluster", key: "k" },
-  { path: "settings", page: Settings, name: "Settings", key: "s", role: "operator" },
+  { title: "Operation" },
+  { path: "log", page: LogLines, name: "Log", key: "f", role: "operator", route: "GET /log-lines" },
   { path: "audit", page: Audit, name: "Audit", key: "j", role: "operator", route: "GET /audit" },
+  { path: "settings", page: Settings, name: "Settings", key: "s", role: "operator" },
+  { path: "backup", page: Backup, name: "Backup", key: "v", role: "admin", route: "POST /backup" },
 ];
 const THEMES = ["system", "light", "dark"];
 // The second key of a pair has to follow within this time.
 const PAIR_MS = 1500;
 const POLL_MS = 2000;
+const ALARMS_MS = 5000;
 
 const visible = () => PAGES.filter((page) =>
   page.name && (!page.role || may(page.role)) && (!page.route || has(page.route)));
+
+// The groups of the navigation, without those of which no page is visible.
+function groups() {
+  const shown = new Set(visible());
+  const all = [];
+  for (const page of PAGES) {
+    if (page.title) all.push({ title: page.title, pages: [] });
+    else if (shown.has(page)) all.at(-1).pages.push(page);
+  }
+  return all.filter(({ pages }) => pages.length > 0);
+}
 
 // Who writes an address by hand may leave a % as it is.
 function decoded(text) {
@@ -79,7 +100,7 @@ function decoded(text) {
 function place() {
   const [path, search] = location.hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").map(decoded);
-  for (const entry of PAGES) {
+  for (const entry of PAGES.filter((one) => one.path)) {
     const wanted = entry.path.split("/");
     const fits = wanted.length === parts.length
       && wanted.every((name, at) => name.startsWith(":") || name === parts[at]);
@@ -88,7 +109,7 @@ function place() {
       .filter((_, at) => wanted[at].startsWith(":")));
     return { entry, params, query: Object.fromEntries(new URLSearchParams(search)) };
   }
-  return { entry: PAGES[0], params: {}, query: {} };
+  return { entry: PAGES.find((one) => one.path), params: {}, query: {} };
 }
 
 function usePlace() {
@@ -175,6 +196,7 @@ function Frame() {
   const [help, setHelp] = useState(false);
   const main = useRef();
   const broker = useGet("/broker", undefined, POLL_MS);
+  const alarms = useGet(has("GET /alarms") ? "/alarms" : null, undefined, ALARMS_MS);
   useKeys(setHelp);
   const hash = location.hash;
   useEffect(() => {
@@ -190,11 +212,15 @@ function Frame() {
         <a href="#/overview">quelea</a>
         <span class="dim">${info?.version}</span>
         ${info && info.state !== "ready" && html`<span class="badge warn" title=${info.detail}>${info.state}</span>`}
+        ${!menu && html`<a class="narrow" href="#/alarms" aria-label="Alarms"><${AlarmBadge} alarms=${alarms} /></a>`}
         <button class="menu" aria-expanded=${menu} onClick=${() => setMenu(!menu)}>Menu</button>
       </div>
       <nav aria-label="Pages">
-        ${visible().map(({ path, name, key }) => html`
-          <a href=${`#/${path}`} aria-current=${section === path ? "page" : null} title=${`g ${key}`}>${name}</a>`)}
+        ${groups().map(({ title, pages }) => html`
+          <div class="group" role="group" aria-label=${title}><span class="dim" aria-hidden="true">${title}</span>
+            ${pages.map(({ path, name, key, badge: Mark }) => html`
+              <a href=${`#/${path}`} aria-current=${section === path ? "page" : null} title=${`g ${key}`}>${name}${Mark && html`<${Mark} alarms=${alarms} />`}</a>`)}
+          </div>`)}
       </nav>
       <div class="who">
         <span title="name and role of this session">${state.session.name} <span class="dim">${state.session.role}</span></span>
@@ -205,7 +231,7 @@ function Frame() {
     </aside>
     <main id="main" ref=${main} tabindex="-1">
       <${Guarded} key=${`${entry.path} ${Object.values(params).join(" ")}`}>
-        <${entry.page} params=${params} query=${query} /><//>
+        <${entry.page} params=${params} query=${query} alarms=${alarms} broker=${info} /><//>
     </main>
     ${help && html`<${Help} close=${() => setHelp(false)} />`}`;
 }

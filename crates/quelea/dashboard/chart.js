@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "./vendor/hooks.js";
 import uPlot from "./vendor/uplot.js";
 import { html } from "./ui.js";
-import { short } from "./format.js";
+import { bytes, short } from "./format.js";
 
 const HEIGHT = 150;
 const COLOURS = 8;
@@ -17,6 +17,9 @@ export function redraw() {
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
+// Steps between the ticks of an axis of bytes: 1, 2, 4 ... of each unit.
+const BINARY_STEPS = Array.from({ length: 53 }, (_, exponent) => 2 ** exponent);
+
 function options({ lines, format }, width) {
   const axis = { stroke: style("--dim"), grid: { stroke: style("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
   return {
@@ -28,7 +31,10 @@ function options({ lines, format }, width) {
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
     axes: [
       { ...axis, size: 26, values: (_, ticks, axisNumber, space, step) => ticks.map((time) => clock(time, step)) },
-      { ...axis, size: 58, values: (_, ticks) => ticks.map((value) => format(value)) },
+      {
+        ...axis, size: 58, ...(format === bytes && { incrs: BINARY_STEPS }),
+        values: (_, ticks) => ticks.map((value) => format(value).replace(/\.0(?=\D|$)/, "")),
+      },
     ],
     series: [
       { label: "time", value: "{HH}:{mm}:{ss}" },

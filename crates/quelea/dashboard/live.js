@@ -57,6 +57,21 @@ export const last = (data, name) => data.series.get(name)?.at(-1);
 
 export const gauge = (data, name) => data.series.get(name) ?? data.times.map(() => null);
 
+// The sample that a rate at a place begins with: the history has one each ten seconds, polls have five
+// in that time. A shorter interval would show how messages fall into it, as a zigzag.
+const WINDOW_SECS = 10;
+const SLACK_SECS = 1;
+// Of a broker that has just started.
+const FIRST_SECS = 4;
+
+function begins(times) {
+  let before = 0;
+  return times.map((time, place) => {
+    while (before + 1 < place && times[before + 1] <= time - WINDOW_SECS + SLACK_SECS) before += 1;
+    return time - times[before] >= (before > 0 ? WINDOW_SECS - SLACK_SECS : FIRST_SECS) ? before : -1;
+  });
+}
+
 // Per second, over all labels of the name. A counter that got smaller belongs to a broker that was
 // started again.
 export function rate(data, name) {
@@ -64,10 +79,11 @@ export function rate(data, name) {
     .map(([, values]) => values);
   const sum = (place) => (lists.length === 0 || lists.some((values) => values[place] == null)
     ? null : lists.reduce((all, values) => all + values[place], 0));
+  const from = begins(data.times);
   return data.times.map((time, place) => {
-    const [now, before] = [sum(place), sum(place - 1)];
+    const [now, before] = [sum(place), from[place] < 0 ? null : sum(from[place])];
     if (now == null || before == null || now < before) return null;
-    return (now - before) / (time - data.times[place - 1]);
+    return (now - before) / (time - data.times[from[place]]);
   });
 }
 
@@ -83,10 +99,11 @@ export function quantile(data, name, share) {
   const buckets = family(data, `${name}_bucket`, "le")
     .map(([full, bound]) => [bound === "+Inf" ? Infinity : Number(bound), data.series.get(full)])
     .sort(([one], [other]) => one - other);
+  const from = begins(data.times);
   return data.times.map((_, place) => {
-    const counts = buckets.map(([bound, values]) => [bound, values[place] - values[place - 1]]);
+    const counts = buckets.map(([bound, values]) => [bound, values[place] - values[from[place]]]);
     const all = counts.at(-1)?.[1];
-    if (place === 0 || !(all > 0)) return null;
+    if (from[place] < 0 || !(all > 0)) return null;
     let [lower, before] = [0, 0];
     for (const [bound, count] of counts) {
       if (count >= all * share) {

@@ -8,10 +8,6 @@ import { SHOWN_BYTES_MAX, bytes, dateTime, payload, pretty, relative } from "./f
 
 export const html = htm.bind(h);
 
-// Requests for one page of a list whose filter meets few rows.
-const REQUESTS_MAX = 5;
-const ROWS = 50;
-
 // Draws again when the session, the routes or the connection change.
 export function useApiState() {
   const [, draw] = useState(0);
@@ -109,19 +105,21 @@ export const Online = ({ is }) =>
   html`<span class=${is ? "dot on" : "dot"} role="img" aria-label=${is ? "connected" : "offline"}
     title=${is ? "connected" : "offline"}></span>`;
 
+// Gives a file to the browser's downloads.
+export function save(blob, name) {
+  const url = URL.createObjectURL(blob);
+  Object.assign(document.createElement("a"), { href: url, download: name }).click();
+  URL.revokeObjectURL(url);
+}
+
 // The begin of a payload of `size` bytes. `load` gives all of them, for a download.
 export function Payload({ data, size = data.length, load, name = "payload" }) {
   const shown = payload(data, size);
   const isWhole = shown.shown === size;
-  const save = async () => {
-    const url = URL.createObjectURL(new Blob([await load()]));
-    Object.assign(document.createElement("a"), { href: url, download: name }).click();
-    URL.revokeObjectURL(url);
-  };
   return html`
     <pre tabindex="0" aria-label="Payload">${isWhole && shown.kind === "text" ? pretty(shown.text) : shown.text}</pre>
     ${(!isWhole || size > SHOWN_BYTES_MAX) && html`<p class="cut"><span class="dim">The first ${bytes(shown.shown)} of ${bytes(size)}.</span>
-      ${load && html`<button class="small" onClick=${() => attempt(save)}>Download</button>`}</p>`}`;
+      ${load && html`<button class="small" onClick=${() => attempt(async () => save(new Blob([await load()]), name))}>Download</button>`}</p>`}`;
 }
 
 // A time in milliseconds since 1970.
@@ -135,73 +133,77 @@ export function Facts({ rows }) {
   </dl>`;
 }
 
-// `columns`: { title, cell(row), num, wide }; wide "rest": it gets the space that is left. The box scrolls sideways on narrow screens. `fixed`:
-// tables below each other have the same columns.
-export function Table({ columns, rows, label, keyOf, fixed }) {
+// Rows in the order { title, isDown } of a column: by its `sort(row)`, a number or a text. Rows without a
+// value are last.
+export function sorted(rows, order, columns) {
+  const value = columns.find(({ title }) => title === order?.title)?.sort;
+  if (!value) return rows;
+  const sign = order.isDown ? -1 : 1;
+  const keyed = rows.map((row) => [value(row), row]);
+  keyed.sort(([one], [other]) => {
+    if (one == null || other == null) return (one == null) - (other == null);
+    if (typeof one === "number" && typeof other === "number") return sign * (one - other);
+    return sign * COLLATOR.compare(String(one), String(other));
+  });
+  return keyed.map(([, row]) => row);
+}
+
+const COLLATOR = new Intl.Collator("en", { numeric: true });
+
+// The same column again turns the order round, and the third time ends it.
+function nextOrder(order, title) {
+  if (order?.title !== title) return { title, isDown: false };
+  return order.isDown ? null : { title, isDown: true };
+}
+
+function Head({ column, order, setOrder }) {
+  const mine = order?.title === column.title ? order : null;
+  const shown = !column.sort ? column.title : html`
+    <button class="plain" onClick=${() => setOrder(nextOrder(order, column.title))}>${column.title}${mine ? (mine.isDown ? " \u2193" : " \u2191") : ""}</button>`;
+  return html`<th scope="col" class=${column.num ? "num" : ""}
+    aria-sort=${mine && (mine.isDown ? "descending" : "ascending")}>${shown}</th>`;
+}
+
+// `columns`: { title, cell(row), sort(row), num, wide }; wide "rest": it gets the space that is left. The
+// box scrolls sideways on narrow screens. `kind` "fixed": tables below each other have the same columns;
+// "text": the column "rest" is below the others on narrow screens. `order`: whoever has the rows sorts
+// them. `select`: { chosen, setChosen }, a map of rows by their keys.
+export function Table({ columns, rows, label, keyOf, kind = "", order, onOrder, select }) {
+  const [own, setOwn] = useState(null);
+  const shown = onOrder ? rows : sorted(rows, own, columns);
+  const head = { order: onOrder ? order : own, setOrder: onOrder ?? setOwn };
+  const mark = (some, is) => {
+    const next = new Map(select.chosen);
+    for (const row of some) {
+      if (is) next.set(keyOf(row), row);
+      else next.delete(keyOf(row));
+    }
+    select.setChosen(next);
+  };
+  const box = (some, name) => html`<input type="checkbox" aria-label=${name} checked=${some.length > 0 && some.every((row) => select.chosen.has(keyOf(row)))}
+    onChange=${(event) => mark(some, event.target.checked)} />`;
   return html`
     <div class="scroll" tabindex="0" role="region" aria-label=${label}>
-      <table class=${fixed ? "fixed" : ""}>
-        <thead><tr>${columns.map((column) => html`
-          <th scope="col" class=${column.num ? "num" : ""}>${column.title}</th>`)}</tr></thead>
-        <tbody>${rows.map((row, place) => html`
-          <tr key=${keyOf ? keyOf(row) : place}>${columns.map((column) => html`
+      <table class=${kind}>
+        <thead><tr>${select && html`<th class="pick">${box(rows, "Select all rows of this page")}</th>`}${columns.map((column) => html`
+          <${Head} column=${column} ...${head} />`)}</tr></thead>
+        <tbody>${shown.map((row, place) => html`
+          <tr key=${keyOf ? keyOf(row) : place}>${select && html`<td class="pick">${box([row], "Select this row")}</td>`}${columns.map((column) => html`
             <td class=${[column.num && "num", column.wide && "wide", column.wide === "rest" && "rest"].filter(Boolean).join(" ")}>
               ${column.cell(row)}</td>`)}</tr>`)}</tbody>
       </table>
     </div>`;
 }
 
-// A page of a list. Cursors of earlier pages are kept, so that one can go back.
-function usePages(path, params) {
-  const key = path + JSON.stringify(params);
-  const [view, setView] = useState({ key: null, cursors: [null], rows: [] });
-  const asked = useRef(0);
-  const load = async (cursors) => {
-    const turn = ++asked.current;
-    setView((old) => ({ ...old, key, loading: true, rows: old.key === key ? old.rows : [] }));
-    let [rows, cursor] = [[], cursors.at(-1)];
-    try {
-      // A page may be short although there are more.
-      for (let count = 0; count < REQUESTS_MAX && rows.length < ROWS; count += 1) {
-        const limit = ROWS - rows.length;
-        const page = await get(path, { ...params, limit, cursor });
-        if (turn !== asked.current) return;
-        rows = rows.concat(page.items);
-        cursor = page.cursor;
-        if (!cursor) break;
-      }
-      setView({ key, cursors, rows, next: cursor, loading: false });
-    } catch (problem) {
-      if (turn === asked.current) {
-        setView((old) => ({ ...old, key, cursors, problem, loading: false }));
-      }
-    }
-  };
-  useEffect(() => {
-    load([null]);
-    return () => { asked.current += 1; };
-  }, [key]);
-  return { ...view, load, isFresh: view.key === key };
-}
-
-export function List({ path, params = {}, columns, label, empty, keyOf, version = 0, every }) {
-  const { cursors, rows, next, problem, loading, load, isFresh } = usePages(path, params);
-  useEffect(() => { if (version) load(cursors); }, [version]);
-  useEvery(every || 3600_000, () => every && !loading && load(cursors), [every, cursors, loading]);
-  const first = (cursors.length - 1) * ROWS;
+// A long text in a few lines; all of it on demand.
+export function Clamped({ children }) {
+  const box = useRef();
+  const [isOpen, setOpen] = useState(false);
+  const [isCut, setCut] = useState(false);
+  useEffect(() => { if (!isOpen) setCut(box.current.scrollHeight > box.current.clientHeight + 1); });
   return html`
-    <${Fault} problem=${problem} />
-    <div class=${loading ? "list busy" : "list"} aria-busy=${loading}>
-      ${isFresh && rows.length === 0 && !loading && !problem && !next
-        ? html`<${Empty}>${empty || "There is none."}<//>`
-        : html`<${Table} columns=${columns} rows=${isFresh ? rows : []} label=${label} keyOf=${keyOf} />`}
-    </div>
-    ${(cursors.length > 1 || next) && html`
-      <nav class="pager" aria-label="Pages">
-        <button disabled=${cursors.length < 2 || loading} onClick=${() => load(cursors.slice(0, -1))}>Previous</button>
-        <span class="dim">${rows.length ? `${first + 1} to ${first + rows.length}` : "no row in this part"}</span>
-        <button disabled=${!next || loading} onClick=${() => load([...cursors, next])}>Next</button>
-      </nav>`}`;
+    <div ref=${box} class=${isOpen ? "" : "clamped"}>${children}</div>
+    ${(isCut || isOpen) && html`<button class="plain" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${isOpen ? "less" : "more"}</button>`}`;
 }
 
 // A field of a form, with its name above.
@@ -238,6 +240,9 @@ export function Filters({ values, onChange: change, fields, label = "Filters" })
         <//>`)}
     </form>`;
 }
+
+// Seconds of a ban.
+export const BANS = [["600", "10 minutes"], ["3600", "1 hour"], ["43200", "12 hours"], ["604800", "7 days"]];
 
 // Questions before a change: `ask({ title, text, label, danger, fields })` gives the values of the
 // fields, or null.

@@ -1,6 +1,7 @@
 // Calls that changed something, or were refused.
 
-import { Badge, List, Page, When, html } from "../ui.js";
+import { List } from "../list.js";
+import { Badge, Page, When, html } from "../ui.js";
 
 export function Audit() {
   return html`
@@ -10,10 +11,10 @@ export function Audit() {
 }
 
 const COLUMNS = [
-  { title: "Time", cell: (row) => html`<${When} ms=${Date.parse(row.time)} />` },
-  { title: "Caller", cell: (row) => row.caller },
-  { title: "Call", wide: true, cell: (row) => html`<span class="mono">${row.method} ${row.call}</span>` },
-  { title: "Subject", cell: (row) => row.subject || html`<span class="dim">–</span>` },
-  { title: "Namespace", cell: (row) => row.namespace || html`<span class="dim">–</span>` },
-  { title: "Result", cell: (row) => (row.status < 400 ? "done" : html`<${Badge} kind="bad">${row.status}<//> ${row.detail}`) },
+  { title: "Time", sort: (row) => row.time, cell: (row) => html`<${When} ms=${Date.parse(row.time)} />` },
+  { title: "Caller", sort: (row) => row.caller, cell: (row) => row.caller },
+  { title: "Call", wide: true, sort: (row) => row.method, cell: (row) => html`<span class="mono">${row.method} ${row.call}</span>` },
+  { title: "Subject", sort: (row) => row.subject, cell: (row) => row.subject || html`<span class="dim">–</span>` },
+  { title: "Namespace", sort: (row) => row.namespace, cell: (row) => row.namespace || html`<span class="dim">–</span>` },
+  { title: "Result", sort: (row) => row.status, cell: (row) => (row.status < 400 ? "done" : html`<${Badge} kind="bad">${row.status}<//> ${row.detail}`) },
 ];

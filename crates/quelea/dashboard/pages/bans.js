@@ -2,7 +2,8 @@
 
 import { useState } from "../vendor/hooks.js";
 import { del, may, post } from "../api.js";
-import { List, Page, When, act, html, useGet } from "../ui.js";
+import { List } from "../list.js";
+import { Page, When, act, html, useGet } from "../ui.js";
 
 const KINDS = [["client", "client ID"], ["user", "username"], ["address", "address or network"]];
 const SPANS = [["", "no end"], ["600", "10 minutes"], ["3600", "1 hour"], ["43200", "12 hours"], ["604800", "7 days"], ["2592000", "30 days"]];
@@ -45,10 +46,10 @@ export function Bans() {
 }
 
 const columns = (remove) => [
-  { title: "Kind", cell: (row) => row.kind },
-  { title: "Who", wide: true, cell: (row) => html`<span class="mono">${row.who}</span>` },
-  { title: "Namespace", cell: (row) => (row.namespace === "*" ? "all" : row.namespace) },
-  { title: "Ends", cell: (row) => (row.until ? html`<${When} ms=${Date.parse(row.until)} />` : "never") },
-  { title: "Source", cell: (row) => (row.by_hand ? "auth.ban_file" : "API") },
+  { title: "Kind", sort: (row) => row.kind, cell: (row) => row.kind },
+  { title: "Who", wide: true, sort: (row) => row.who, cell: (row) => html`<span class="mono">${row.who}</span>` },
+  { title: "Namespace", sort: (row) => row.namespace, cell: (row) => (row.namespace === "*" ? "all" : row.namespace) },
+  { title: "Ends", sort: (row) => row.until, cell: (row) => (row.until ? html`<${When} ms=${Date.parse(row.until)} />` : "never") },
+  { title: "Source", sort: (row) => row.by_hand, cell: (row) => (row.by_hand ? "auth.ban_file" : "API") },
   may("operator") && { title: "", num: true, cell: (row) => !row.by_hand && html`<button class="small" onClick=${() => remove(row)}>Remove</button>` },
 ].filter(Boolean);

@@ -26,10 +26,10 @@ function state(row) {
 const count = (title, name) => ({ title, num: true, cell: (row) => number(row[name]) });
 
 const COLUMNS = [
-  { title: "Bridge", cell: (row) => row.name },
-  { title: "Address", cell: (row) => html`<span class="mono">${row.address}</span>` },
+  { title: "Bridge", sort: (row) => row.name, cell: (row) => row.name },
+  { title: "Address", sort: (row) => row.address, cell: (row) => html`<span class="mono">${row.address}</span>` },
   { title: "State", wide: true, cell: state },
-  { title: "Lag", num: true, cell: (row) => `${number(row.lag_messages)} (${bytes(row.lag_bytes)})` },
+  { title: "Lag", num: true, sort: (row) => row.lag_messages, cell: (row) => `${number(row.lag_messages)} (${bytes(row.lag_bytes)})` },
   count("Out", "messages_out"), count("In", "messages_in"),
   count("Refused out", "refused_out"), count("Refused in", "refused_in"), count("Connects", "connects"),
 ];

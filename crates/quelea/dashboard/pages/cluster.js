@@ -27,13 +27,13 @@ export function Cluster() {
 }
 
 const NODES = [
-  { title: "Node", cell: (row) => row.node },
-  { title: "Role", cell: (row) => html`<${Badge} kind=${row.role === "active" ? "good" : "plain"}>${row.role}<//>` },
-  { title: "Version", cell: (row) => row.version },
-  { title: "Address", wide: true, cell: (row) => html`<span class="mono">${row.address ?? "–"}</span>` },
-  { title: "Lag", num: true, cell: (row) => `${number(row.lag_messages)} messages` },
-  { title: "Lag in bytes", num: true, cell: (row) => bytes(row.lag_bytes) },
-  { title: "Lag in time", num: true, cell: (row) => `${row.lag_seconds.toFixed(1)} s` },
-  { title: "Last report", num: true, cell: (row) => `${duration(row.silent_seconds)} ago` },
-  { title: "Condition", cell: (row) => row.detail ?? html`<span class="dim">–</span>` },
+  { title: "Node", sort: (row) => row.node, cell: (row) => row.node },
+  { title: "Role", sort: (row) => row.role, cell: (row) => html`<${Badge} kind=${row.role === "active" ? "good" : "plain"}>${row.role}<//>` },
+  { title: "Version", sort: (row) => row.version, cell: (row) => row.version },
+  { title: "Address", wide: true, sort: (row) => row.address, cell: (row) => html`<span class="mono">${row.address ?? "–"}</span>` },
+  { title: "Lag", num: true, sort: (row) => row.lag_messages, cell: (row) => `${number(row.lag_messages)} messages` },
+  { title: "Lag in bytes", num: true, sort: (row) => row.lag_bytes, cell: (row) => bytes(row.lag_bytes) },
+  { title: "Lag in time", num: true, sort: (row) => row.lag_seconds, cell: (row) => `${row.lag_seconds.toFixed(1)} s` },
+  { title: "Last report", num: true, sort: (row) => row.silent_seconds, cell: (row) => `${duration(row.silent_seconds)} ago` },
+  { title: "Condition", sort: (row) => row.detail, cell: (row) => row.detail ?? html`<span class="dim">–</span>` },
 ];

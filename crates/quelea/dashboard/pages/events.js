@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { stream } from "../api.js";
-import { Empty, Fault, Filters, Page, Table, When, html } from "../ui.js";
+import { Clamped, Empty, Fault, Filters, Page, Table, When, html } from "../ui.js";
 import { clientHref } from "./clients.js";
 
 // Events that are shown; older ones are dropped.
@@ -79,7 +79,7 @@ export function Events() {
       <${Fault} problem=${problem} />
       ${rows.length === 0
         ? html`<${Empty}>Waiting for an event: a client that connects or disconnects makes one.<//>`
-        : html`<${Table} label="Events" rows=${rows} keyOf=${(row) => row.key} columns=${COLUMNS} />`}
+        : html`<${Table} label="Events" kind="text" rows=${rows} keyOf=${(row) => row.key} columns=${COLUMNS} />`}
     <//>`;
 }
 
@@ -94,14 +94,14 @@ function parsed(event) {
 
 const client = (row) => row.clientid ?? row.data?.client_id ?? row.data?.clientName;
 
-function details(row) {
-  const entries = Object.entries(row.data ?? {}).filter(([name, value]) => value != null && value !== "" && name !== "client_id");
+export function eventDetails(data) {
+  const entries = Object.entries(data ?? {}).filter(([name, value]) => value != null && value !== "" && name !== "client_id");
   return entries.map(([name, value]) => html`<span class="pair"><span class="dim">${name}</span> ${typeof value === "object" ? JSON.stringify(value) : String(value)}</span>`);
 }
 
 const COLUMNS = [
-  { title: "Time", cell: (row) => html`<${When} ms=${Date.parse(row.time)} />` },
-  { title: "Type", cell: (row) => row.type?.replace(/^quelea\./, "") },
-  { title: "Client", cell: (row) => (client(row) == null ? "–" : html`<a class="mono" href=${clientHref(row.namespace ?? row.data?.namespace ?? "default", client(row))}>${client(row)}</a>`) },
-  { title: "Details", wide: true, cell: details },
+  { title: "Time", sort: (row) => row.time, cell: (row) => html`<${When} ms=${Date.parse(row.time)} />` },
+  { title: "Type", sort: (row) => row.type, cell: (row) => row.type?.replace(/^quelea\./, "") },
+  { title: "Client", wide: true, sort: client, cell: (row) => (client(row) == null ? "–" : html`<a class="mono" href=${clientHref(row.namespace ?? row.data?.namespace ?? "default", client(row))}>${client(row)}</a>`) },
+  { title: "Details", wide: "rest", cell: (row) => html`<${Clamped}>${eventDetails(row.data)}<//>` },
 ];

@@ -1,7 +1,8 @@
 // Shared subscriptions, their backlog, and their members.
 
 import { number } from "../format.js";
-import { List, Online, Page, html, useGet } from "../ui.js";
+import { List } from "../list.js";
+import { Online, Page, html, useGet } from "../ui.js";
 import { clientHref } from "./clients.js";
 
 const LIVE_MS = 5000;
@@ -18,12 +19,12 @@ export function Groups() {
 }
 
 const columns = (hasNamespaces) => [
-  { title: "Group", cell: (row) => html`<a href=${`#/groups/${segment(row.namespace)}/${segment(row.share)}/${segment(row.filter)}`}>${row.share}</a>` },
-  { title: "Filter", wide: true, cell: (row) => html`<span class="mono">${row.filter}</span>` },
-  hasNamespaces && { title: "Namespace", cell: (row) => row.namespace },
-  { title: "Members", num: true, cell: (row) => number(row.members) },
-  { title: "Connected", num: true, cell: (row) => number(row.online) },
-  { title: "Waiting", num: true, cell: (row) => (row.waiting > 0 ? html`<strong>${number(row.waiting)}</strong>` : "0") },
+  { title: "Group", sort: (row) => row.share, cell: (row) => html`<a href=${`#/groups/${segment(row.namespace)}/${segment(row.share)}/${segment(row.filter)}`}>${row.share}</a>` },
+  { title: "Filter", wide: true, sort: (row) => row.filter, cell: (row) => html`<span class="mono">${row.filter}</span>` },
+  hasNamespaces && { title: "Namespace", sort: (row) => row.namespace, cell: (row) => row.namespace },
+  { title: "Members", num: true, sort: (row) => row.members, cell: (row) => number(row.members) },
+  { title: "Connected", num: true, sort: (row) => row.online, cell: (row) => number(row.online) },
+  { title: "Waiting", num: true, sort: (row) => row.waiting, cell: (row) => (row.waiting > 0 ? html`<strong>${number(row.waiting)}</strong>` : "0") },
 ].filter(Boolean);
 
 export function Group({ params }) {
@@ -38,7 +39,7 @@ export function Group({ params }) {
 
 const members = (namespace) => [
   { title: "", cell: (row) => html`<${Online} is=${row.connected} />` },
-  { title: "Client", wide: true, cell: (row) => (row.client_id == null ? html`<span class="dim">ended</span>` : html`<a class="mono" href=${clientHref(namespace, row.client_id)}>${row.client_id}</a>`) },
-  { title: "QoS", num: true, cell: (row) => row.qos },
-  { title: "In flight", num: true, cell: (row) => number(row.in_flight) },
+  { title: "Client", wide: true, sort: (row) => row.client_id, cell: (row) => (row.client_id == null ? html`<span class="dim">ended</span>` : html`<a class="mono" href=${clientHref(namespace, row.client_id)}>${row.client_id}</a>`) },
+  { title: "QoS", num: true, sort: (row) => row.qos, cell: (row) => row.qos },
+  { title: "In flight", num: true, sort: (row) => row.in_flight, cell: (row) => number(row.in_flight) },
 ];

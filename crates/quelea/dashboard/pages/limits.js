@@ -34,9 +34,9 @@ function share(row) {
 
 const columns = (kind) => [
   kind !== "broker" && { title: kind === "listener" ? "Listener" : "Namespace", cell: (row) => html`<span class="mono">${row.owner}</span>` },
-  { title: "Limit", wide: true, cell: (row) => html`<span class="mono">${row.name}</span>` },
-  { title: "Most", num: true, cell: (row) => (row.max == null ? "none" : amount(row.max, row.unit)) },
-  { title: "Used", num: true, cell: (row) => (isRate(row) ? html`<span class="dim">–</span>` : amount(row.used, row.unit)) },
+  { title: "Limit", wide: true, sort: (row) => row.name, cell: (row) => html`<span class="mono">${row.name}</span>` },
+  { title: "Most", num: true, sort: (row) => row.max, cell: (row) => (row.max == null ? "none" : amount(row.max, row.unit)) },
+  { title: "Used", num: true, sort: (row) => row.used, cell: (row) => (isRate(row) ? html`<span class="dim">–</span>` : amount(row.used, row.unit)) },
   { title: "Share", num: true, cell: share },
-  { title: "Refused", num: true, cell: (row) => (row.refused == null ? html`<span class="dim">–</span>` : amount(row.refused, "")) },
+  { title: "Refused", num: true, sort: (row) => row.refused, cell: (row) => (row.refused == null ? html`<span class="dim">–</span>` : amount(row.refused, "")) },
 ].filter(Boolean);

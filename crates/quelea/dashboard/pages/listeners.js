@@ -40,12 +40,12 @@ function certificate(row) {
 }
 
 const columns = (pause, resume) => [
-  { title: "Listener", cell: (row) => row.name },
-  { title: "URL", wide: true, cell: (row) => html`<span class="mono">${row.url}</span>` },
-  { title: "Connections", num: true, cell: (row) => number(row.connections) },
-  { title: "Accepted", num: true, cell: (row) => number(row.accepted) },
-  { title: "Admitted", num: true, cell: (row) => number(row.admitted) },
+  { title: "Listener", sort: (row) => row.name, cell: (row) => row.name },
+  { title: "URL", wide: true, sort: (row) => row.url, cell: (row) => html`<span class="mono">${row.url}</span>` },
+  { title: "Connections", num: true, sort: (row) => row.connections, cell: (row) => number(row.connections) },
+  { title: "Accepted", num: true, sort: (row) => row.accepted, cell: (row) => number(row.accepted) },
+  { title: "Admitted", num: true, sort: (row) => row.admitted, cell: (row) => number(row.admitted) },
   { title: "Certificate expires", wide: true, cell: certificate },
-  { title: "State", cell: (row) => (row.paused ? html`<${Badge} kind="warn">paused<//>` : "open") },
+  { title: "State", sort: (row) => row.paused, cell: (row) => (row.paused ? html`<${Badge} kind="warn">paused<//>` : "open") },
   may("operator") && { title: "", num: true, cell: (row) => html`<button class="small" onClick=${() => (row.paused ? resume(row) : pause(row))}>${row.paused ? "Resume" : "Pause"}</button>` },
 ].filter(Boolean);

@@ -19,8 +19,8 @@ export function Logs() {
 const title = (name) => name.replace(/_total$/, "").replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase());
 
 const columns = (first) => [
-  { title: "Shard", num: true, cell: (row) => row.shard },
-  { title: "State", cell: (row) => (row.state === "ready" ? "ready" : html`<${Badge} kind="bad">${row.state}<//>`) },
+  { title: "Shard", num: true, sort: (row) => row.shard, cell: (row) => row.shard },
+  { title: "State", sort: (row) => row.state, cell: (row) => (row.state === "ready" ? "ready" : html`<${Badge} kind="bad">${row.state}<//>`) },
   ...first.figures.map(({ name }, place) => ({
     title: title(name), num: true,
     cell: ({ figures }) => (name.includes("bytes") ? bytes : number)(figures[place].value),

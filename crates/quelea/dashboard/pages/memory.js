@@ -43,7 +43,7 @@ export function Memory() {
 const amount = (title, name) => ({ title, num: true, cell: (row) => bytes(row[name]) });
 
 const OWNERS = [
-  { title: "User or address", wide: true, cell: (row) => html`<span class="mono">${row.owner}</span>` },
+  { title: "User or address", wide: true, sort: (row) => row.owner, cell: (row) => html`<span class="mono">${row.owner}</span>` },
   amount("Queued", "queued_bytes"), amount("Sessions", "session_bytes"), amount("Retained", "retained_bytes"),
   amount("Unsent", "unsent_bytes"), amount("In the log", "logged_bytes"),
 ];
@@ -51,16 +51,16 @@ const OWNERS = [
 const why = ({ reason, messages }) => `${reason.replaceAll("_", " ")} ${number(messages)}`;
 
 const LOSERS = [
-  { title: "Client ID", wide: true, cell: (row) => html`<a class="mono" href=${clientHref(row.namespace, row.client_id)}>${row.client_id || "(empty)"}</a>` },
-  { title: "Namespace", cell: (row) => row.namespace },
-  { title: "Messages", num: true, cell: (row) => html`<strong>${number(row.messages)}</strong>` },
+  { title: "Client ID", wide: true, sort: (row) => row.client_id, cell: (row) => html`<a class="mono" href=${clientHref(row.namespace, row.client_id)}>${row.client_id || "(empty)"}</a>` },
+  { title: "Namespace", sort: (row) => row.namespace, cell: (row) => row.namespace },
+  { title: "Messages", num: true, sort: (row) => row.messages, cell: (row) => html`<strong>${number(row.messages)}</strong>` },
   { title: "Reasons", cell: (row) => row.reasons.map(why).join(", ") },
-  { title: "Since", num: true, cell: (row) => duration(row.first_drop_secs) },
-  { title: "Last", num: true, cell: (row) => `${duration(row.last_drop_secs)} ago` },
+  { title: "Since", num: true, sort: (row) => row.first_drop_secs, cell: (row) => duration(row.first_drop_secs) },
+  { title: "Last", num: true, sort: (row) => row.last_drop_secs, cell: (row) => `${duration(row.last_drop_secs)} ago` },
 ];
 
 const DROPS = [
-  { title: "Reason", cell: (row) => row.reason.replaceAll("_", " ") },
-  { title: "Messages", num: true, cell: (row) => (row.messages > 0 ? html`<strong>${number(row.messages)}</strong>` : "0") },
-  { title: "Meaning", wide: true, cell: (row) => row.meaning },
+  { title: "Reason", sort: (row) => row.reason, cell: (row) => row.reason.replaceAll("_", " ") },
+  { title: "Messages", num: true, sort: (row) => row.messages, cell: (row) => (row.messages > 0 ? html`<strong>${number(row.messages)}</strong>` : "0") },
+  { title: "Meaning", wide: true, sort: (row) => row.meaning, cell: (row) => row.meaning },
 ];

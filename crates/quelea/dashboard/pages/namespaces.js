@@ -3,7 +3,8 @@
 import { useState } from "../vendor/hooks.js";
 import { has, may, post } from "../api.js";
 import { bytes, number } from "../format.js";
-import { Badge, List, Page, act, html } from "../ui.js";
+import { List } from "../list.js";
+import { Badge, Page, act, html } from "../ui.js";
 
 const LIVE_MS = 5000;
 
@@ -44,9 +45,9 @@ function quota(row, name) {
 }
 
 const COLUMNS = [
-  { title: "Name", cell: (row) => html`<a href=${`#/clients?namespace=${encodeURIComponent(row.name)}`}>${row.name}</a>` },
-  { title: "State", cell: (row) => (row.state === "open" ? "open" : html`<${Badge} kind="warn">${row.state}<//>`) },
-  { title: "Made by", cell: (row) => row.maker },
+  { title: "Name", sort: (row) => row.name, cell: (row) => html`<a href=${`#/clients?namespace=${encodeURIComponent(row.name)}`}>${row.name}</a>` },
+  { title: "State", sort: (row) => row.state, cell: (row) => (row.state === "open" ? "open" : html`<${Badge} kind="warn">${row.state}<//>`) },
+  { title: "Made by", sort: (row) => row.maker, cell: (row) => row.maker },
   { title: "Host names", cell: (row) => row.hosts.join(", ") || html`<span class="dim">–</span>` },
   ...["connections", "sessions", "subscriptions", "retained_messages", "queued_bytes", "logged_bytes"].map((name) => ({
     title: name.replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase()), num: true, cell: (row) => quota(row, name),

@@ -46,7 +46,7 @@ export function Settings() {
       ${data && rows.length === 0 && html`<${Empty}>No setting matches.<//>`}
       ${[...sections].map(([name, some]) => html`
         <${Section} title=${name} key=${name}>
-          <${Table} label=${name} fixed rows=${some} keyOf=${(row) => row.key} columns=${columns} />
+          <${Table} label=${name} kind="fixed" rows=${some} keyOf=${(row) => row.key} columns=${columns} />
         <//>`)}
     <//>`;
 }
@@ -91,7 +91,7 @@ function Actions({ onReload }) {
 }
 
 const COLUMNS = [
-  { title: "Key", cell: (row) => html`<span class="mono">${row.key.split(".").at(-1)}</span>` },
-  { title: "Value", wide: true, cell: (row) => html`<span class="mono">${row.value}</span>` },
-  { title: "Source", cell: (row) => html`<span class=${row.origin === "default" ? "dim" : ""}>${row.origin}</span>` },
+  { title: "Key", sort: (row) => row.key, cell: (row) => html`<span class="mono">${row.key.split(".").at(-1)}</span>` },
+  { title: "Value", wide: true, sort: (row) => row.value, cell: (row) => html`<span class="mono">${row.value}</span>` },
+  { title: "Source", sort: (row) => row.origin, cell: (row) => html`<span class=${row.origin === "default" ? "dim" : ""}>${row.origin}</span>` },
 ];

@@ -1,12 +1,13 @@
 // The subscriptions of all clients.
 
 import { query as queryOf } from "../api.js";
-import { Filters, List, Page, html, useGet } from "../ui.js";
+import { List } from "../list.js";
+import { Filters, Page, html, useGet } from "../ui.js";
 import { clientHref } from "./clients.js";
 
 const FILTERS = ["topic", "filter", "client_id", "shared", "namespace"];
 
-export function Subscriptions({ query }) {
+export function Subscriptions({ query, broker }) {
   const namespaces = useGet("/namespaces", { limit: 1000 }).data?.items ?? [];
   const values = Object.fromEntries(FILTERS.map((name) => [name, query[name] ?? ""]));
   const fields = [
@@ -23,7 +24,7 @@ export function Subscriptions({ query }) {
   return html`
     <${Page} title="Subscriptions">
       <${Filters} values=${values} fields=${fields} onChange=${change} />
-      <${List} path="/subscriptions" params=${values} label="Subscriptions" columns=${columns(namespaces.length > 0)}
+      <${List} path="/subscriptions" params=${values} label="Subscriptions" known=${Object.values(values).some(Boolean) ? null : broker?.subscriptions} columns=${columns(namespaces.length > 0)}
         keyOf=${(row) => [row.namespace, row.client_id, row.share, row.filter].join(" ")}
         empty=${Object.values(values).some(Boolean) ? "No subscription matches these filters." : "No client has subscribed."} />
     <//>`;
@@ -32,11 +33,11 @@ export function Subscriptions({ query }) {
 const yes = (is) => (is ? "yes" : html`<span class="dim">no</span>`);
 
 const columns = (hasNamespaces) => [
-  { title: "Filter", wide: true, cell: (row) => html`<span class="mono">${row.filter}</span>` },
-  { title: "Shared group", cell: (row) => row.share ?? html`<span class="dim">–</span>` },
-  { title: "Client ID", wide: true, cell: (row) => html`<a class="mono" href=${clientHref(row.namespace, row.client_id)}>${row.client_id}</a>` },
-  hasNamespaces && { title: "Namespace", cell: (row) => row.namespace },
-  { title: "QoS", num: true, cell: (row) => row.qos },
-  { title: "No Local", cell: (row) => yes(row.no_local) },
-  { title: "Retain As Published", cell: (row) => yes(row.retain_as_published) },
+  { title: "Filter", wide: true, sort: (row) => row.filter, cell: (row) => html`<span class="mono">${row.filter}</span>` },
+  { title: "Shared group", sort: (row) => row.share, cell: (row) => row.share ?? html`<span class="dim">–</span>` },
+  { title: "Client ID", wide: true, sort: (row) => row.client_id, cell: (row) => html`<a class="mono" href=${clientHref(row.namespace, row.client_id)}>${row.client_id}</a>` },
+  hasNamespaces && { title: "Namespace", sort: (row) => row.namespace, cell: (row) => row.namespace },
+  { title: "QoS", num: true, sort: (row) => row.qos, cell: (row) => row.qos },
+  { title: "No Local", sort: (row) => row.no_local, cell: (row) => yes(row.no_local) },
+  { title: "Retain As Published", sort: (row) => row.retain_as_published, cell: (row) => yes(row.retain_as_published) },
 ].filter(Boolean);

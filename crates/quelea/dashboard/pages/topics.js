@@ -3,7 +3,8 @@
 import { useEffect, useState } from "../vendor/hooks.js";
 import { del, get, has, may, put, query as queryOf } from "../api.js";
 import { SHOWN_BYTES_MAX, bytes, bytesOfBase64, clipped, duration, number, payload } from "../format.js";
-import { Badge, Empty, Facts, Fault, Field, Filters, List, Online, Page, Payload, Section, act, html, useGet } from "../ui.js";
+import { List } from "../list.js";
+import { Badge, Empty, Facts, Fault, Field, Filters, Online, Page, Payload, Section, act, attempt, html, notify, useGet } from "../ui.js";
 import { clientHref } from "./clients.js";
 
 const topicsHref = (params) => `#/topics${queryOf(params)}`;
@@ -20,6 +21,10 @@ export function Topics({ query }) {
       options: [["", "all"], ["default", "default"], ...namespaces.map(({ name }) => [name, name])],
     },
   ].filter(Boolean);
+  const clear = () => {
+    const all = ["default", ...namespaces.map(({ name }) => name)];
+    clearMatching(filter, namespace ? [namespace] : all, () => setVersion(version + 1));
+  };
   const show = (row) => topicsHref({ filter, namespace: row.namespace, topic: row.topic });
   return html`
     <${Page} title="Topics" actions=${may("operator") && html`<button onClick=${() => edit({ namespace: namespace || "default" }, () => setVersion(version + 1))}>Retain a message</button>`}>
@@ -29,7 +34,8 @@ export function Topics({ query }) {
         <${Section} title="Tree" note="Topics with a retained message.">
           <${Tree} key=${`${namespace || "default"} ${version}`} namespace=${namespace || "default"} href=${(name) => show({ topic: name, namespace: namespace || "default" })} />
         <//>`}
-      <${Section} title="Retained messages">
+      <${Section} title="Retained messages" actions=${may("operator") && has("DELETE /retained") && filter
+        && html`<button class="danger" onClick=${clear}>Clear all that match</button>`}>
         <${Filters} values=${{ filter, namespace }} fields=${fields} onChange=${change} />
         <${List} path="/retained" params=${{ filter, namespace }} label="Retained messages" version=${version}
           keyOf=${(row) => `${row.namespace} ${row.topic}`} columns=${columns(show, namespaces.length > 0)}
@@ -39,12 +45,12 @@ export function Topics({ query }) {
 }
 
 const columns = (show, hasNamespaces) => [
-  { title: "Topic", wide: true, cell: (row) => html`<a class="mono" href=${show(row)}>${row.topic}</a>` },
-  hasNamespaces && { title: "Namespace", cell: (row) => row.namespace },
+  { title: "Topic", wide: true, sort: (row) => row.topic, cell: (row) => html`<a class="mono" href=${show(row)}>${row.topic}</a>` },
+  hasNamespaces && { title: "Namespace", sort: (row) => row.namespace, cell: (row) => row.namespace },
   { title: "Value", cell: (row) => html`<span class="mono clip">${preview(row)}</span>` },
-  { title: "QoS", num: true, cell: (row) => row.qos },
-  { title: "Size", num: true, cell: (row) => bytes(row.payload_bytes) },
-  { title: "Expires", num: true, cell: (row) => (row.expires_in_secs == null ? html`<span class="dim">never</span>` : `in ${duration(row.expires_in_secs)}`) },
+  { title: "QoS", num: true, sort: (row) => row.qos, cell: (row) => row.qos },
+  { title: "Size", num: true, sort: (row) => row.payload_bytes, cell: (row) => bytes(row.payload_bytes) },
+  { title: "Expires", num: true, sort: (row) => row.expires_in_secs, cell: (row) => (row.expires_in_secs == null ? html`<span class="dim">never</span>` : `in ${duration(row.expires_in_secs)}`) },
 ].filter(Boolean);
 
 function preview(row) {
@@ -108,11 +114,11 @@ function Receivers({ topic, namespace, filter }) {
 
 const receiverColumns = (namespace) => [
   { title: "", cell: (row) => html`<${Online} is=${row.connected} />` },
-  { title: "Client", wide: true, cell: (row) => (row.client_id == null ? html`<span class="dim">a member of the group</span>` : html`<a class="mono" href=${clientHref(namespace, row.client_id)}>${row.client_id}</a>`) },
-  { title: "Shared group", cell: (row) => row.share ?? html`<span class="dim">–</span>` },
-  { title: "Filter", cell: (row) => html`<span class="mono">${row.filter}</span>` },
-  { title: "QoS", num: true, cell: (row) => row.qos },
-  { title: "Access rules", cell: (row) => (row.allowed ? "allow" : html`<${Badge} kind="bad">deny<//>`) },
+  { title: "Client", wide: true, sort: (row) => row.client_id, cell: (row) => (row.client_id == null ? html`<span class="dim">a member of the group</span>` : html`<a class="mono" href=${clientHref(namespace, row.client_id)}>${row.client_id}</a>`) },
+  { title: "Shared group", sort: (row) => row.share, cell: (row) => row.share ?? html`<span class="dim">–</span>` },
+  { title: "Filter", sort: (row) => row.filter, cell: (row) => html`<span class="mono">${row.filter}</span>` },
+  { title: "QoS", num: true, sort: (row) => row.qos, cell: (row) => row.qos },
+  { title: "Access rules", sort: (row) => row.allowed, cell: (row) => (row.allowed ? "allow" : html`<${Badge} kind="bad">deny<//>`) },
 ];
 
 // User properties that are shown.
@@ -149,6 +155,36 @@ function Message({ topic, namespace, changed }) {
       ]} />
       <${Payload} data=${bytesOfBase64(data.payload_base64)} size=${data.payload_bytes} load=${load} name=${fileName(topic)} />
     <//>`;
+}
+
+// Calls for one page after the other, in each namespace. The sums of what they answer.
+async function clearPages(params, namespaces) {
+  const sums = { matched: 0, cleared: 0, refused: 0 };
+  for (const namespace of namespaces) {
+    let cursor = null;
+    do {
+      const page = await del("/retained", { ...params, namespace, limit: 1000, cursor });
+      for (const name of Object.keys(sums)) sums[name] += page[name];
+      cursor = page.cursor;
+    } while (cursor);
+  }
+  return sums;
+}
+
+async function clearMatching(filter, namespaces, done) {
+  let matched = 0;
+  if (!await attempt(async () => { ({ matched } = await clearPages({ filter, dry_run: true }, namespaces)); })) return;
+  const messages = (count) => `${number(count)} retained ${count === 1 ? "message" : "messages"}`;
+  if (matched === 0) {
+    notify(`No retained message matches ${filter}.`);
+    return;
+  }
+  const is = await act({
+    title: `Clear ${messages(matched)}?`, label: "Clear all", danger: true,
+    text: `All that match ${filter} are cleared. Subscribers get an empty message on each topic. It cannot be undone.`,
+  }, () => clearPages({ filter }, namespaces),
+  ({ cleared, refused }) => `${messages(cleared)} cleared${refused ? `, ${number(refused)} refused: try again` : ""}.`);
+  if (is) done();
 }
 
 async function edit(message, done) {

@@ -33,7 +33,7 @@ export function Trace({ query }) {
       <${Fault} problem=${problem} />
       ${lostCount > 0 && html`<p><${Badge} kind="warn">${lostCount} packets are missing<//> This page was too slow to show them.</p>`}
       ${params !== null && rows.length === 0 && html`<${Empty}>Waiting for a packet.<//>`}
-      ${rows.length > 0 && html`<${Table} label="Packets" rows=${rows} keyOf=${(row) => row.key} columns=${COLUMNS} />`}
+      ${rows.length > 0 && html`<${Table} label="Packets" kind="text" rows=${rows} keyOf=${(row) => row.key} columns=${COLUMNS} />`}
     <//>`;
 }
 
@@ -67,8 +67,8 @@ const clock = (time) => `${new Date(time).toTimeString().slice(0, 8)}.${time.sli
 const COLUMNS = [
   { title: "Time", cell: (row) => html`<time title=${row.time}>${clock(row.time)}</time>` },
   { title: "", cell: (row) => (row.direction === "in" ? "from" : "to") },
-  { title: "Client", cell: (row) => html`<a class="mono" href=${clientHref(row.namespace, row.client_id)}>${row.client_id}</a>` },
+  { title: "Client", wide: true, cell: (row) => html`<a class="mono" href=${clientHref(row.namespace, row.client_id)}>${row.client_id}</a>` },
   { title: "Packet", cell: (row) => row.packet },
   { title: "Size", num: true, cell: (row) => (row.bytes == null ? "–" : bytes(row.bytes)) },
-  { title: "Details", wide: true, cell: details },
+  { title: "Details", wide: "rest", cell: details },
 ];

@@ -2,7 +2,8 @@
 
 import { useState } from "../vendor/hooks.js";
 import { del, put } from "../api.js";
-import { List, Page, act, html } from "../ui.js";
+import { List } from "../list.js";
+import { Page, act, html } from "../ui.js";
 
 export function Users() {
   const [version, setVersion] = useState(0);
@@ -32,8 +33,8 @@ export function Users() {
     if (is) again();
   };
   const columns = [
-    { title: "Username", wide: true, cell: (row) => html`<span class="mono">${row.username}</span>` },
-    { title: "SCRAM-SHA-256", cell: (row) => (row.scram ? "yes" : html`<span class="dim">no</span>`) },
+    { title: "Username", wide: true, sort: (row) => row.username, cell: (row) => html`<span class="mono">${row.username}</span>` },
+    { title: "SCRAM-SHA-256", sort: (row) => row.scram, cell: (row) => (row.scram ? "yes" : html`<span class="dim">no</span>`) },
     { title: "", num: true, cell: (row) => html`
       <button class="small" onClick=${() => set(row.username)}>Change password</button>
       <button class="small danger" onClick=${() => remove(row.username)}>Delete</button>` },
