@@ -14,6 +14,7 @@ FIXED = '[[listeners]]\nurl = "tcp://127.0.0.1:{}"\nallow_anonymous = true\n'
 # A line of the log of a mosquitto.
 KILLED = "killed\n"
 PERSISTENT = b"\x11\xff\xff\xff\xff"
+MEMORY = '\n[durability]\nlevel = "memory"\n'
 MORE_QUEUE = "\n[limits]\nqueued_messages_max = 100000\n"
 
 
@@ -52,8 +53,8 @@ class Mosquitto:
     """A mosquitto that keeps its sessions over `kill` and `launch`, as far as it has saved them.
     It saves after each change, and logs each packet to `log`."""
 
-    def __init__(self, directory, more=""):
-        self.port = free_port()
+    def __init__(self, directory, more="", port=None):
+        self.port = port or free_port()
         self.config = directory / "mosquitto.conf"
         self.log = directory / "mosquitto.log"
         self.config.write_text(
@@ -91,8 +92,8 @@ class Mosquitto:
 
 
 @contextmanager
-def mosquitto(directory, more=""):
-    remote = Mosquitto(directory, more)
+def mosquitto(directory, more="", port=None):
+    remote = Mosquitto(directory, more, port)
     try:
         yield remote
     finally:

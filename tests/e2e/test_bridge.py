@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from bridges import (
-    FIXED, LISTENER, MORE_QUEUE, PERSISTENT, Publisher, any_remote, bridge_to, bridging, drained,
-    free_port, is_connected, lag, listening, mosquitto, relayed, remote_of,
+    FIXED, LISTENER, MEMORY, MORE_QUEUE, PERSISTENT, Publisher, any_remote, bridge_to, bridging,
+    drained, free_port, is_connected, lag, listening, mosquitto, relayed, remote_of,
 )
 from broker import PATIENCE_SECS, QUELEA, eventually, sum_of
 from test_api import Api
@@ -543,9 +543,6 @@ def test_kills_during_load_in_both_directions_lose_and_double_nothing(start, vic
         wanted = {p.split(b":")[1] for publisher in own for p in publisher.acknowledged}
         assert wanted <= set(payloads), sorted(wanted - set(payloads))
         assert len(payloads) == len(set(payloads)), "doubled"
-
-
-MEMORY = '\n[durability]\nlevel = "memory"\n'
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])

@@ -1,17 +1,18 @@
 """Bridges to a mosquitto that has little room, or is killed."""
 
 import re
+import subprocess
 import threading
 from collections import Counter
 
 import pytest
 
 from bridges import (
-    KILLED, MORE_QUEUE, PERSISTENT, Publisher, bridging, drained, is_connected, lag, mosquitto,
-    relayed,
+    FIXED, KILLED, MEMORY, MORE_QUEUE, PERSISTENT, Publisher, bridge_to, bridging, drained,
+    free_port, is_connected, lag, mosquitto, relayed,
 )
-from broker import eventually
-from wire import Peer
+from broker import QUELEA, eventually, sum_of
+from wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, ack, publish
 
 KILLS = 4
 ROUND_MESSAGES = 100
@@ -141,3 +142,164 @@ def test_mosquitto_gets_no_more_messages_at_a_time_than_it_accepts(start, tmp_pa
         got = Counter(drained(remote.port, "ledger", b"end"))
         assert got == wanted, (got - wanted, wanted - got)
         assert broker.metrics()['quelea_bridge_connects_total{bridge="cloud"}'] == 2
+
+
+def absent(start, topics, more="", **keys):
+    """A quelea with a bridge to a port at which nothing listens yet."""
+    port = free_port()
+    own = FIXED.format(free_port())
+    return start(own + bridge_to(port, topics, **keys) + more), port
+
+
+def queued(broker, topic, payloads, qos=1):
+    """Publishes these, and expects that each is acknowledged as one that has a subscriber."""
+    with Peer(broker.port(), 5) as peer:
+        peer.accepted(client_id="queued")
+        for number, payload in enumerate(payloads, 1):
+            peer.send(publish(topic, payload, qos, number))
+            kind = PUBACK if qos == 1 else PUBREC
+            answer = peer.expect(kind)
+            assert answer[2:3] in (b"", b"\0"), answer
+
+
+def arrived(port, count, directory, more=""):
+    """The messages that a mosquitto gets from the bridge once it is there."""
+    with mosquitto(directory, more, port) as remote, Peer(remote.port, 5) as peer:
+        peer.accepted(client_id="ledger", clean=False, properties=PERSISTENT)
+        peer.subscribed("#", 2)
+        messages = []
+        while len(set(messages)) < count:
+            first, body = peer.recv()
+            if first == PUBREL:
+                peer.send(ack(PUBCOMP, int.from_bytes(body[:2])))
+            if first & 0xF0 != PUBLISH:
+                continue
+            length = int.from_bytes(body[:2])
+            at = 2 + length
+            qos = first >> 1 & 3
+            if qos:
+                peer.send(ack(PUBACK if qos == 1 else PUBREC, int.from_bytes(body[at : at + 2])))
+                at += 2
+            topic = body[2 : 2 + length].decode()
+            if not topic.startswith("$"):
+                messages.append((topic, body[at + 1 + body[at] :]))
+        return messages
+
+
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+@pytest.mark.parametrize("level", ["memory", "fsync"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_published_before_the_remote_was_ever_there_arrives(
+    start, tmp_path, protocol, level, qos
+):
+    topics = ["t/# out 2 - far/", "u both 2", "v in 2"]
+    more = MEMORY if level == "memory" else ""
+    broker, port = absent(start, topics, more, protocol=protocol)
+    payloads = [f"{number}".encode() for number in range(5)]
+    queued(broker, "t/a", payloads, qos)
+    queued(broker, "u", [b"both"], qos)
+    eventually(lambda: lag(broker) == 6, "the queue")
+    # QoS 1 and 2 of two topics may overtake each other at mosquitto.
+    wanted = sorted([("far/t/a", payload) for payload in payloads] + [("u", b"both")])
+    assert sorted(arrived(port, 6, tmp_path)) == wanted
+    lost = [event for event in broker.log if "session of the bridge" in event["message"]]
+    assert lost == []
+
+
+@pytest.mark.parametrize("stop", ["terminate", "kill"])
+@pytest.mark.parametrize("level", ["memory", "fsync"])
+def test_a_bridge_that_has_never_met_its_remote_queues_after_a_restart(
+    start, tmp_path, level, stop
+):
+    broker, port = absent(start, ["t out 1"], MEMORY if level == "memory" else "")
+    queued(broker, "t", [b"first"])
+    broker.restart(stop)
+    queued(broker, "t", [b"second"])
+    wanted = [("t", b"second")] if level == "memory" else [("t", b"first"), ("t", b"second")]
+    assert arrived(port, len(wanted), tmp_path) == wanted
+
+
+def test_bridges_and_topic_maps_of_a_later_start_queue_at_once(start, tmp_path):
+    broker, port = absent(start, ["old out 1"], protocol="3.1.1")
+    far = free_port()
+    text = broker.config.read_text().replace('filter = "old"', 'filter = "new/#"')
+    broker.config.write_text(text + bridge_to(far, ["# out 1 new/"], name="second"))
+    broker.restart("terminate")
+    queued(broker, "new/a", [b"1", b"2"])
+    with Peer(broker.port(), 5) as peer:
+        peer.accepted(client_id="old")
+        peer.send(publish("old", b"0", 1, 1))
+        # The subscription of the map that is gone is gone.
+        assert peer.expect(PUBACK)[2:3] == b"\x10"
+    for number, wanted in ((port, "new/a"), (far, "a")):
+        directory = tmp_path / wanted.replace("/", "-")
+        directory.mkdir()
+        assert arrived(number, 2, directory) == [(wanted, b"1"), (wanted, b"2")]
+
+
+def test_retained_messages_arrive_at_the_first_meeting_and_with_a_new_map(start, tmp_path):
+    broker, port = absent(start, ["a out 1"])
+    with Peer(broker.port(), 5) as peer:
+        peer.accepted(client_id="retain")
+        for topic in ("a", "b"):
+            peer.send(publish(topic, b"kept", 0, retain=True))
+        peer.send(publish("end", b"", 1, 1))
+        peer.expect(PUBACK)
+    assert arrived(port, 1, tmp_path) == [("a", b"kept")]
+    text = broker.config.read_text()
+    broker.config.write_text(
+        text + '[[bridges.topics]]\nfilter = "b"\ndirection = "out"\nqos = 1\n'
+    )
+    broker.restart("terminate")
+    # It still has "a".
+    assert sorted(arrived(port, 2, tmp_path)) == [("a", b"kept"), ("b", b"kept")]
+
+
+def test_a_queue_that_an_operator_has_removed_is_opened_again(start, tmp_path):
+    broker, port = absent(start, ["t out 1"], '\n[api]\nlisten = "http"\n')
+    queued(broker, "t", [b"lost"])
+    run = [QUELEA, "ctl", "--data", str(broker.data), "clients", "purge", "$bridge/cloud"]
+    subprocess.run(run, check=True)
+    # It may be there again at once.
+    eventually(lambda: lag(broker) == 0, "the purge")
+    eventually(lambda: sum_of(broker, "quelea_subscriptions") == 1, "the new queue")
+    queued(broker, "t", [b"kept"])
+    assert arrived(port, 1, tmp_path) == [("t", b"kept")]
+
+
+SMALL = 100
+
+
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_mosquitto_does_not_take_is_given_up_and_named(
+    start, tmp_path, protocol, qos
+):
+    """With MQTT 3.1.1 it cannot report its limit, and closes the connection."""
+    topics = ["t/# out 2"]
+    broker, port = absent(start, topics, MORE_QUEUE, protocol=protocol)
+    queued(broker, "t/first", [b"first"], qos)
+    queued(broker, "t/large", [b"x" * 5000], qos)
+    payloads = [f"{number}".encode() for number in range(SMALL)]
+    queued(broker, "t/small", payloads, qos)
+    eventually(lambda: lag(broker) == SMALL + 2, "the queue")
+    wanted = [("t/first", b"first")] + [("t/small", payload) for payload in payloads]
+    got = arrived(port, len(wanted), tmp_path, more="max_packet_size 2000")
+    # An answer that was lost with the connection: QoS 1 comes again.
+    got = sorted(got) if qos == 2 else sorted(set(got))
+    assert got == sorted(wanted)
+    reason = "closes" if protocol == "3.1.1" else "size"
+    refused = f'quelea_bridge_refused_total{{bridge="cloud",direction="out",reason="{reason}"}}'
+    eventually(lambda: broker.metrics()[refused] == 1, "the count")
+    (line,) = [event for event in broker.log if event["message"] == "message not relayed"]
+    assert (line["bridge"], line["topic"], line["direction"]) == ("cloud", "t/large", "out")
+    assert (line["bytes"], line["reason"]) == (5000, reason)
+
+
+def test_a_bridge_has_a_limit_of_its_own_for_packets(start, tmp_path):
+    broker, port = absent(start, ["t/# out 1"], protocol="3.1.1", packet_bytes_max=2000)
+    queued(broker, "t/large", [b"x" * 2000])
+    # The whole packet counts: 2 bytes of lengths, 2 of the header, 7 of the topic, 2 of the id.
+    queued(broker, "t/exact", [b"x" * (2000 - 14)])
+    assert arrived(port, 1, tmp_path) == [("t/exact", b"x" * (2000 - 14))]
+    assert broker.metrics()['quelea_bridge_connects_total{bridge="cloud"}'] == 1

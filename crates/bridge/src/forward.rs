@@ -3,7 +3,7 @@
 use codec::{Properties, Property, PropertyBuf, Publish, QoS, Version};
 
 use crate::settings::Ways;
-use crate::{RemoteLimits, Settings, Side};
+use crate::{PeerLimits, Settings, Side};
 
 /// The user property that counts the bridges that a message has crossed, so that a ring of bridges
 /// does not relay it for ever.
@@ -20,15 +20,27 @@ pub enum Refusal {
     Hops,
     /// It is larger than the receiver accepts.
     Size,
-    /// Its QoS is above the highest one of the remote.
-    Qos,
+    /// It breaks a rule of the protocol.
+    Malformed,
+    /// The receiver has closed the connection several times right behind it.
+    Closes,
+    /// The receiver has answered several times that it does not accept it now.
+    Exhausted,
     /// The remote has sent another copy of it, for another subscription.
     Copy,
 }
 
 impl Refusal {
-    pub const ALL: [Self; 6] =
-        [Self::Unmapped, Self::Topic, Self::Hops, Self::Size, Self::Qos, Self::Copy];
+    pub const ALL: [Self; 8] = [
+        Self::Unmapped,
+        Self::Topic,
+        Self::Hops,
+        Self::Size,
+        Self::Malformed,
+        Self::Closes,
+        Self::Exhausted,
+        Self::Copy,
+    ];
 
     /// For labels and logs.
     pub const fn as_str(self) -> &'static str {
@@ -37,13 +49,15 @@ impl Refusal {
             Self::Topic => "topic",
             Self::Hops => "hops",
             Self::Size => "size",
-            Self::Qos => "qos",
+            Self::Malformed => "malformed",
+            Self::Closes => "closes",
+            Self::Exhausted => "exhausted",
             Self::Copy => "copy",
         }
     }
 }
 
-/// Appends the message for the other side.
+/// Appends the message for the other side, and returns the QoS that it has there.
 ///
 /// # Errors
 ///
@@ -51,19 +65,19 @@ impl Refusal {
 pub(crate) fn forward(
     settings: &Settings,
     ways: &Ways,
-    remote: &RemoteLimits,
+    limits: &PeerLimits,
     from: Side,
     publish: &Publish<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), Refusal> {
+) -> Result<QoS, Refusal> {
     let topic = match from {
         Side::Local => ways.topic_out(publish.topic),
         Side::Remote => ways.topic_in(publish.topic),
     };
     let topic = topic.ok_or(Refusal::Unmapped)?;
-    let (version, bytes_max) = match from {
-        Side::Local => (settings.version, remote.packet_bytes_max),
-        Side::Remote => (Version::V5, settings.packet_bytes_max),
+    let version = match from {
+        Side::Local => settings.version,
+        Side::Remote => Version::V5,
     };
     let is_valid = match from {
         Side::Local => topic::check_topic(&topic, &UNLIMITED).is_ok(),
@@ -72,25 +86,23 @@ pub(crate) fn forward(
     if !is_valid {
         return Err(Refusal::Topic);
     }
-    if from == Side::Local && publish.qos > remote.qos_max {
-        return Err(Refusal::Qos);
-    }
+    let qos = publish.qos.min(limits.qos_max);
     let properties = properties_of(settings, publish.properties)?;
     let relayed = Publish {
-        dup: publish.dup,
-        qos: publish.qos,
-        // A remote without retained messages gets it as an ordinary one.
-        retain: publish.retain && (from == Side::Remote || remote.retain_available),
+        dup: publish.dup && qos != QoS::AtMostOnce,
+        qos,
+        // A receiver without retained messages gets it as an ordinary one.
+        retain: publish.retain && limits.retain_available,
         topic: &topic,
-        packet_id: if publish.qos == QoS::AtMostOnce { 0 } else { publish.packet_id },
+        packet_id: if qos == QoS::AtMostOnce { 0 } else { publish.packet_id },
         properties: properties.as_properties(),
         payload: publish.payload,
     };
-    if relayed.encoded_len(version) > bytes_max as usize {
+    if relayed.encoded_len(version) > limits.packet_bytes_max as usize {
         return Err(Refusal::Size);
     }
     relayed.encode(version, out);
-    Ok(())
+    Ok(qos)
 }
 
 /// Those that belong to the message, with one hop more. Identifiers and aliases belong to a

@@ -11,6 +11,7 @@
 //! **Invariants**
 //! - A PUBLISH is acknowledged to its sender by the receiver's acknowledgement only, or because it
 //!   was refused and counted.
+//! - No message of one sender keeps others back for ever: what its receiver refuses is given up.
 //! - A packet identifier is never freed at one side while the other side may still know it.
 //! - Output is bounded: no packet is taken from one side while the other has
 //!   [`OUT_BYTES_MAX`] bytes to write.
@@ -24,10 +25,13 @@ mod relay;
 mod remote;
 mod settings;
 mod stale;
+mod suspects;
+mod unanswered;
 mod unreleased;
 
 pub use forward::{HOPS_PROPERTY, Refusal};
-pub use relay::{Action, Counts, Down, OUT_BYTES_MAX, Refused, Relay, Side};
-pub use remote::{Login, RemoteLimits};
+pub use relay::{Action, Counts, Down, Earlier, OUT_BYTES_MAX, Refused, Relay, Side};
+pub use remote::{Login, PeerLimits};
 pub use settings::{Direction, Settings, TopicMap};
+pub use suspects::Suspects;
 pub use unreleased::Unreleased;

@@ -14,6 +14,14 @@ pub(crate) enum Front<'a> {
     Oversize(Publish<'a>, usize),
 }
 
+/// A PUBLISH whose contents break the protocol: its frame, and the identifier to answer it by.
+pub(crate) fn frame(bytes: &[u8]) -> Option<(Publish<'_>, usize)> {
+    match look(bytes, 0) {
+        Front::Oversize(publish, len) => Some((publish, len)),
+        Front::Usual | Front::Incomplete => None,
+    }
+}
+
 /// Looks at the front of `bytes`.
 pub(crate) fn look(bytes: &[u8], bytes_max: u32) -> Front<'_> {
     let Some(first) = bytes.first().filter(|first| *first >> 4 == PUBLISH) else {
@@ -36,7 +44,7 @@ pub(crate) fn look(bytes: &[u8], bytes_max: u32) -> Front<'_> {
         (_, Some((id, _))) => u16::from_be_bytes(*id),
         (_, None) => return Front::Incomplete,
     };
-    let Ok(topic) = std::str::from_utf8(topic) else { return Front::Usual };
+    let topic = std::str::from_utf8(topic).unwrap_or("(not UTF-8)");
     let publish = Publish {
         dup: first & DUP != 0,
         qos,

@@ -16,14 +16,15 @@ use codec::{Connack, Packet, Properties, Publish, QoS, Reason, Sender, Version};
 use crate::copies::Copies;
 use crate::forward::Refusal;
 use crate::oversize::{self, Front};
-use crate::remote::{self, Login, RemoteLimits};
+use crate::remote::{self, Login, PeerLimits};
 use crate::settings::{Settings, Ways};
 use crate::stale::Release;
+use crate::suspects::Suspects;
 use crate::unreleased::Unreleased;
 use keep_alive::{Due, KeepAlive};
 pub use report::{Action, Counts, Down, Refused};
 use side::Peer;
-pub use side::Side;
+pub use side::{Earlier, Side};
 
 /// No more is read from one side while the other has so many bytes to write.
 pub const OUT_BYTES_MAX: usize = 256 * 1024;
@@ -35,9 +36,17 @@ pub struct Relay {
     ways: Ways,
     state_topic: Option<String>,
     phase: Phase,
-    remote: RemoteLimits,
+    /// There is no remote yet: the local session is opened, so that it queues.
+    is_queueing: bool,
+    is_local_new: bool,
+    /// By side.
+    limits: [PeerLimits; 2],
     copies: Copies,
     unreleased: Unreleased,
+    /// Messages that are sent one at a time.
+    suspects: Suspects,
+    probe: Probe,
+    now_ms: u64,
     /// The identifier that this broker releases, before anything more is taken from the remote.
     releasing: Option<u16>,
     sides: [Peer; 2],
@@ -48,6 +57,19 @@ pub struct Relay {
     keep_alive: KeepAlive,
     /// Bytes to come of a message that is too large.
     skipped: usize,
+}
+
+/// How far the sending of suspects is.
+#[derive(Debug, Default)]
+struct Probe {
+    /// A PINGREQ is on its way to their side.
+    is_asked: bool,
+    /// It is answered, and nothing was sent behind it.
+    is_proven: bool,
+    /// The one that was sent, and is not answered.
+    sent: Option<u16>,
+    /// No more is taken from the sender of suspects.
+    holds: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -63,25 +85,41 @@ enum Phase {
 impl Relay {
     /// The connection to the remote is open. The first bytes for it are the CONNECT.
     pub fn new(settings: Arc<Settings>, login: &Login, now_ms: u64) -> Self {
-        let mut sides = [Peer::default(), Peer::default()];
-        remote::write_connect(&settings, login, &mut sides[Side::Remote as usize].out);
+        let mut relay = Self::begin(settings, Phase::AwaitsRemote, now_ms);
+        relay.state_topic.clone_from(&login.state_topic);
+        let Self { settings, sides, .. } = &mut relay;
+        remote::write_connect(settings, login, &mut sides[Side::Remote as usize].out);
+        relay
+    }
+
+    /// Opens the local session with its subscriptions, without a remote: from then on it queues
+    /// messages. Nothing is relayed.
+    pub fn queueing(settings: Arc<Settings>, now_ms: u64) -> Self {
+        let mut relay = Self::begin(settings, Phase::AwaitsLocal, now_ms);
+        relay.is_queueing = true;
+        // What is in flight stays so, and is sent again to the remote.
+        relay.actions.push_back(Action::OpenLocal { receive_max: 1 });
+        relay
+    }
+
+    fn begin(settings: Arc<Settings>, phase: Phase, now_ms: u64) -> Self {
         Self {
             ways: Ways::of(&settings.maps),
-            state_topic: login.state_topic.clone(),
-            phase: Phase::AwaitsRemote,
-            remote: RemoteLimits {
-                session_present: false,
-                receive_max: u16::MAX,
-                packet_bytes_max: u32::MAX,
-                qos_max: QoS::ExactlyOnce,
-                retain_available: true,
-                has_subscription_ids: false,
-                keep_alive_secs: settings.keep_alive_secs,
-            },
+            state_topic: None,
+            phase,
+            is_queueing: false,
+            is_local_new: false,
+            limits: [
+                PeerLimits::unknown(settings.packet_bytes_max, 0),
+                PeerLimits::unknown(settings.remote_packet_bytes_max, settings.keep_alive_secs),
+            ],
+            suspects: Suspects::default(),
+            probe: Probe::default(),
+            now_ms,
             copies: Copies::default(),
             unreleased: Unreleased::default(),
             releasing: None,
-            sides,
+            sides: [Peer::default(), Peer::default()],
             actions: VecDeque::new(),
             counts: Counts::default(),
             reported: Default::default(),
@@ -91,10 +129,15 @@ impl Relay {
         }
     }
 
-    /// Filters that an earlier configuration may have subscribed to. Those that are not subscribed
-    /// to now are removed.
-    pub fn set_earlier(&mut self, side: Side, filters: Vec<String>) {
+    /// Filters that an earlier connection may have subscribed to. Those that are not subscribed to
+    /// now are removed.
+    pub fn set_earlier(&mut self, side: Side, filters: Vec<Earlier>) {
         self.peer(side).earlier = filters;
+    }
+
+    /// The local session has only queued: it knows nothing of a remote.
+    pub fn set_local_new(&mut self) {
+        self.is_local_new = true;
     }
 
     /// What an earlier connection has left.
@@ -107,6 +150,22 @@ impl Relay {
         std::mem::take(&mut self.unreleased)
     }
 
+    /// What an earlier connection has left.
+    pub fn set_suspects(&mut self, suspects: Suspects) {
+        self.suspects = suspects;
+    }
+
+    /// For the next connection, and whether a message is to blame for the end of this one.
+    /// `closed_by`: the side that has ended it, if that may be because of a message.
+    pub fn take_suspects(&mut self, closed_by: Option<Side>) -> (Suspects, bool) {
+        let mut suspects = std::mem::take(&mut self.suspects);
+        let is_blamed = closed_by.is_some_and(|side| {
+            let unanswered = &self.sides[side as usize].unanswered;
+            suspects.on_close(side, unanswered, self.probe.sent)
+        });
+        (suspects, is_blamed)
+    }
+
     /// Takes whole packets of one side; says how many bytes. The others are to be given again,
     /// with what follows them, or when output was written.
     ///
@@ -114,6 +173,7 @@ impl Relay {
     ///
     /// Why both connections are to be closed.
     pub fn on_bytes(&mut self, side: Side, bytes: &[u8], now_ms: u64) -> Result<usize, Down> {
+        self.now_ms = now_ms;
         if side == Side::Remote {
             self.keep_alive.on_heard(now_ms);
         }
@@ -137,10 +197,16 @@ impl Relay {
                     }
                 }
             }
-            let decoded = codec::decode(&bytes[taken..], version, Sender::Server, bytes_max);
-            let decoded = decoded.map_err(|violation| Down::Violation { side, violation })?;
-            let Some((packet, len)) = decoded else { break };
-            if self.must_release(side, &packet) {
+            let front = &bytes[taken..];
+            let (packet, len) = match codec::decode(front, version, Sender::Server, bytes_max) {
+                Ok(Some(decoded)) => decoded,
+                Ok(None) => break,
+                Err(violation) => {
+                    taken += self.refuse_malformed(side, front, violation)?;
+                    continue;
+                }
+            };
+            if self.must_release(side, &packet) || self.must_hold(side, &packet) {
                 break;
             }
             self.on_packet(side, &packet)?;
@@ -161,10 +227,11 @@ impl Relay {
                         && self.releasing.is_none()
             }
         };
+        let is_held = self.probe.holds && self.suspects.are_of(side.other());
         let own = self.unwritten(side).len();
         let other = self.unwritten(side.other()).len();
         // Refusals are short. A peer that sends and does not read has to stop some time.
-        is_in_phase && other < OUT_BYTES_MAX && own < 2 * OUT_BYTES_MAX
+        is_in_phase && !is_held && other < OUT_BYTES_MAX && own < 2 * OUT_BYTES_MAX
     }
 
     /// Bytes to be written to a side.
@@ -209,6 +276,10 @@ impl Relay {
     ///
     /// When the remote does not answer.
     pub fn on_tick(&mut self, now_ms: u64, is_read: bool) -> Result<(), Down> {
+        self.now_ms = now_ms;
+        for peer in &mut self.sides {
+            peer.unanswered.write_due(now_ms, &mut peer.out);
+        }
         match self.keep_alive.tick(now_ms, is_read) {
             Due::Nothing => {}
             Due::Ping => {
@@ -254,6 +325,8 @@ impl Relay {
             (_, _, phase) if phase < Phase::Releases => {
                 Err(Down::Unexpected { side, packet: packet.name() })
             }
+            // They are sent again to the remote.
+            (Packet::Publish(_) | Packet::Ack(_), ..) if self.is_queueing => Ok(()),
             (Packet::Publish(publish), ..) => {
                 self.on_publish(side, publish);
                 Ok(())
@@ -271,7 +344,10 @@ impl Relay {
                 self.rise_if_answered();
                 Ok(())
             }
-            (Packet::Pingresp, ..) => Ok(()),
+            (Packet::Pingresp, ..) => {
+                self.on_pong(side);
+                Ok(())
+            }
             _ => Err(Down::Unexpected { side, packet: packet.name() }),
         }
     }
@@ -284,9 +360,10 @@ impl Relay {
             let (side, reason) = (Side::Remote, connack.reason);
             return Err(Down::ConnectRefused { side, reason });
         }
-        self.remote = RemoteLimits::of(connack, &self.settings);
+        let remote = &mut self.limits[Side::Remote as usize];
+        remote.learn(connack, self.settings.version);
         self.phase = Phase::AwaitsLocal;
-        let receive_max = self.remote.receive_max.min(self.settings.in_flight_max);
+        let receive_max = remote.receive_max.min(self.settings.in_flight_max);
         self.actions.push_back(Action::OpenLocal { receive_max });
         Ok(())
     }
@@ -296,9 +373,18 @@ impl Relay {
             let (side, reason) = (Side::Local, connack.reason);
             return Err(Down::ConnectRefused { side, reason });
         }
-        self.keep_alive.start(self.remote.keep_alive_secs);
-        let local_present = connack.session_present;
-        let remote_present = self.remote.session_present;
+        self.limits[Side::Local as usize].learn(connack, Version::V5);
+        if self.is_queueing {
+            self.phase = Phase::Subscribes;
+            self.actions.push_back(Action::QueueOpened { was_present: connack.session_present });
+            self.subscribe_here();
+            self.rise_if_answered();
+            return Ok(());
+        }
+        let remote = self.limits_of(Side::Remote);
+        let remote_present = remote.session_present;
+        self.keep_alive.start(remote.keep_alive_secs);
+        let local_present = connack.session_present && !self.is_local_new;
         self.actions.push_back(Action::Opened { local_present, remote_present });
         self.phase = Phase::Releases;
         if local_present && !remote_present && self.settings.has_in() {
@@ -344,7 +430,8 @@ impl Relay {
 
     fn publish_state(&mut self, payload: &[u8]) {
         let Some(topic) = self.state_topic.clone() else { return };
-        let (version, retain) = (self.settings.version, self.remote.retain_available);
+        let (version, retain) =
+            (self.settings.version, self.limits_of(Side::Remote).retain_available);
         let publish = Publish {
             dup: false,
             qos: QoS::AtMostOnce,
@@ -362,6 +449,10 @@ impl Relay {
             Side::Local => Version::V5,
             Side::Remote => self.settings.version,
         }
+    }
+
+    const fn limits_of(&self, side: Side) -> PeerLimits {
+        self.limits[side as usize]
     }
 
     fn peer(&mut self, side: Side) -> &mut Peer {

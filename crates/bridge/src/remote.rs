@@ -16,9 +16,9 @@ pub struct Login {
     pub state_topic: Option<String>,
 }
 
-/// What the remote takes.
+/// What a broker accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteLimits {
+pub struct PeerLimits {
     pub session_present: bool,
     pub receive_max: u16,
     pub packet_bytes_max: u32,
@@ -64,21 +64,31 @@ pub(crate) fn write_connect(settings: &Settings, login: &Login, out: &mut Vec<u8
     Packet::Connect(connect).encode(settings.version, out);
 }
 
-impl RemoteLimits {
-    pub(crate) fn of(connack: &Connack<'_>, settings: &Settings) -> Self {
-        let mut limits = Self {
-            session_present: connack.session_present,
+impl PeerLimits {
+    /// Before its CONNACK.
+    pub(crate) const fn unknown(packet_bytes_max: u32, keep_alive_secs: u16) -> Self {
+        Self {
+            session_present: false,
             receive_max: u16::MAX,
-            packet_bytes_max: u32::MAX,
+            packet_bytes_max,
             qos_max: QoS::ExactlyOnce,
             retain_available: true,
-            has_subscription_ids: settings.version >= Version::V5,
-            keep_alive_secs: settings.keep_alive_secs,
-        };
+            has_subscription_ids: false,
+            keep_alive_secs,
+        }
+    }
+
+    /// Takes over what a CONNACK says.
+    pub(crate) fn learn(&mut self, connack: &Connack<'_>, version: Version) {
+        self.session_present = connack.session_present;
+        self.has_subscription_ids = version >= Version::V5;
+        let limits = self;
         for property in connack.properties.iter() {
             match property {
                 Property::ReceiveMax(max) => limits.receive_max = max,
-                Property::PacketBytesMax(max) => limits.packet_bytes_max = max,
+                Property::PacketBytesMax(max) => {
+                    limits.packet_bytes_max = limits.packet_bytes_max.min(max);
+                }
                 Property::QosMax(max) => {
                     limits.qos_max = QoS::from_bits(max).unwrap_or(QoS::AtMostOnce);
                 }
@@ -90,7 +100,6 @@ impl RemoteLimits {
                 _ => {}
             }
         }
-        limits
     }
 }
 

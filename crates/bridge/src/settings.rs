@@ -22,6 +22,8 @@ pub struct Settings {
     pub hops_max: u8,
     /// The largest packet that this broker accepts.
     pub packet_bytes_max: u32,
+    /// The largest packet that is sent to the remote, which may accept less.
+    pub remote_packet_bytes_max: u32,
     /// Limits of topics in this broker.
     pub topic: TopicLimits,
 }
@@ -179,6 +181,7 @@ pub(crate) mod tests {
             in_flight_max: 10,
             hops_max: 4,
             packet_bytes_max: 1_000,
+            remote_packet_bytes_max: u32::MAX,
             topic: TopicLimits { levels_max: 8, bytes_max: 100 },
         }
     }

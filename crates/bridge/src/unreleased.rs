@@ -7,9 +7,10 @@
 //! identifier has other contents, the identifier is released first.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use codec::Publish;
+
+use crate::unanswered::hash_of;
 
 /// Hashes of messages by packet identifier: at most one for each identifier.
 #[derive(Debug, Default)]
@@ -33,10 +34,4 @@ impl Unreleased {
     pub(crate) fn remove(&mut self, packet_id: u16) {
         self.messages.remove(&packet_id);
     }
-}
-
-fn hash_of(publish: &Publish<'_>) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (publish.topic, publish.payload).hash(&mut hasher);
-    hasher.finish()
 }

@@ -228,6 +228,7 @@ impl World {
             maps,
             in_flight_max: 10,
             hops_max: 4,
+            remote_packet_bytes_max: u32::MAX,
             packet_bytes_max: 1_000,
             topic: TopicLimits { levels_max: 8, bytes_max: 100 },
         });

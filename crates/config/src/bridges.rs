@@ -6,7 +6,7 @@ use topic::TopicLimits;
 
 use super::keys::Limits;
 use super::namespaces::{DEFAULT, Namespace};
-use super::schema::{ValueKind, count, secs, settings, words};
+use super::schema::{ValueKind, bytes_or, count, secs, settings, words};
 use super::source::{Problem, Settings, unknown};
 use super::values;
 
@@ -62,6 +62,9 @@ settings! {
         /// Not set: 100 with MQTT 5, 20 with MQTT 3.1.1. More than a 3.1.1 remote accepts are lost
         /// there.
         in_flight_max: Option<u16> = count(1, 65_535), "";
+        /// The largest packet that is sent to the remote, with topic and properties. An MQTT 5
+        /// remote may allow less. Larger messages are not relayed, and counted.
+        packet_bytes_max: u32 = bytes_or("unlimited", u32::MAX as u64), "unlimited";
         /// Announces a bridge to an MQTT 3.1.1 remote, so that it sends no messages back. A remote
         /// that refuses this is connected to without it.
         announce: bool = ValueKind::Flag, "true";
@@ -117,6 +120,8 @@ pub struct BridgeConfig {
     pub keep_alive_secs: u16,
     pub namespace: Option<String>,
     pub in_flight_max: u16,
+    /// 0: unlimited.
+    pub packet_bytes_max: u32,
     pub is_announced: bool,
     pub has_notifications: bool,
     pub hops_max: u8,
@@ -223,6 +228,7 @@ impl Lowering<'_> {
                 BridgeProtocol::V311 => IN_FLIGHT_V311,
                 BridgeProtocol::V5 => IN_FLIGHT_V5,
             }),
+            packet_bytes_max: raw.packet_bytes_max,
             is_announced: raw.announce,
             has_notifications: raw.notifications,
             hops_max: raw.hops_max,
@@ -377,7 +383,7 @@ mod tests {
     #[test]
     fn a_bridge_is_read_with_its_tls_and_its_topics() {
         let text = "[[bridges]]\nname = \"cloud\"\naddresses = [\"tls://one.example\", \
-            \"tcp://two.example:1884\"]\nprotocol = \"3.1.1\"\n[bridges.tls]\nca = \"ca.pem\"\n\
+            \"tcp://two.example:1884\"]\nprotocol = \"3.1.1\"\npacket_bytes_max = \"2KiB\"\n[bridges.tls]\nca = \"ca.pem\"\n\
             [[bridges.topics]]\nfilter = \"#\"\ndirection = \"both\"\nqos = 2\n\
             local_prefix = \"l/\"\nremote_prefix = \"r/\"\n\
             [[bridges.topics]]\nlocal_prefix = \"x\"\nremote_prefix = \"y\"\ndirection = \"in\"\n";
@@ -385,6 +391,7 @@ mod tests {
         let [cloud, second] = &bridges[..] else { panic!("{bridges:?}") };
         assert_eq!((&*cloud.client_id, cloud.protocol), ("cloud", BridgeProtocol::V311));
         assert_eq!((cloud.in_flight_max, second.in_flight_max), (20, 100));
+        assert_eq!((cloud.packet_bytes_max, second.packet_bytes_max), (2048, 0));
         assert_eq!(cloud.tls.ca.as_deref(), Some(std::path::Path::new("/etc/ca.pem")));
         assert_eq!(cloud.addresses.len(), 2);
         assert_eq!(cloud.topics[0].filters(), ["l/#", "r/#"]);

@@ -357,7 +357,7 @@ fn write_bridges(text: &mut String, bridges: &[BridgeFigures]) {
         for (side, direction) in ["out", "in"].into_iter().enumerate() {
             let refused =
                 Refusal::ALL.map(|it| (it.as_str(), own.counts.refused[side][it as usize]));
-            let rejected = ("rejected", own.counts.rejected[1 - side]);
+            let rejected = ("rejected", own.counts.rejected[side]);
             for (reason, count) in refused.into_iter().chain([rejected]) {
                 let bridge = &own.name;
                 let labels =
@@ -370,8 +370,10 @@ fn write_bridges(text: &mut String, bridges: &[BridgeFigures]) {
 
 const BRIDGE_REFUSED_HELP: &str = "Messages that a bridge has not relayed. Reasons: no topic map \
      (unmapped), an invalid topic (topic), hops_max (hops), another copy was relayed \
-     (copy). The receiver accepts no packet of this size (size), or no such QoS (qos), or has \
-     answered with an error code (rejected).";
+     (copy), or it breaks the protocol (malformed). The receiver accepts no packet of this size \
+     (size), or has answered with an error code (rejected). It has answered several times that it \
+     does not accept the message now (exhausted). It has closed several connections right behind \
+     the message (closes).";
 
 fn write_bans(text: &mut String, limiter: &ConnectionLimiter) {
     let name = "quelea_bans_enforced_total";

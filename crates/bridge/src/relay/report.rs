@@ -4,18 +4,23 @@ use codec::{Reason, Violation};
 
 use super::Side;
 use crate::forward::Refusal;
+use crate::suspects::may_blame_a_message;
 
 /// What the driver of a relay does, or reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Connect to the local session. Its CONNACK comes as bytes.
     OpenLocal { receive_max: u16 },
+    /// The local session is open without a remote. When its subscriptions are answered,
+    /// [`Self::Up`] follows.
+    QueueOpened { was_present: bool },
     /// Both sessions are connected.
     Opened { local_present: bool, remote_present: bool },
     /// A subscription was refused.
     Refused(Refused),
-    /// The first message of this connection that is not relayed for this reason.
-    Dropped { from: Side, refusal: Refusal, topic: String },
+    /// The first message of this connection that is not relayed for this reason, and each that its
+    /// receiver does not accept. `bytes`: of the payload.
+    Dropped { from: Side, refusal: Refusal, topic: String, bytes: usize },
     /// All subscriptions are answered.
     Up,
 }
@@ -56,6 +61,20 @@ pub enum Down {
     Silent,
 }
 
+impl Down {
+    /// The side that has ended the connection, if that may be because of a message.
+    pub const fn closed_by(&self) -> Option<Side> {
+        match self {
+            Self::Disconnected { side, reason } if may_blame_a_message(*reason) => Some(*side),
+            Self::Violation { side, .. } | Self::Unexpected { side, .. } => Some(*side),
+            Self::ConnectRefused { .. }
+            | Self::Unannounced
+            | Self::Disconnected { .. }
+            | Self::Silent => None,
+        }
+    }
+}
+
 /// Messages of a relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -65,6 +84,6 @@ pub struct Counts {
     pub received: u64,
     /// Not relayed, by [`Refusal`]: to the remote, and from it.
     pub refused: [[u64; Refusal::ALL.len()]; 2],
-    /// That the remote, and this broker, have answered with an error.
+    /// Answered with an error by the receiver: to the remote, and from it.
     pub rejected: [u64; 2],
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::stale::Release;
+use crate::unanswered::Unanswered;
 
 /// One of the two sessions of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +13,14 @@ pub enum Side {
     Remote,
 }
 
+/// A filter that an earlier connection may have subscribed to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Earlier {
+    pub filter: String,
+    /// A connection was up that had subscribed to it: so its retained messages were relayed.
+    pub was_up: bool,
+}
+
 /// What concerns one side.
 #[derive(Debug, Default)]
 pub(super) struct Peer {
@@ -19,13 +28,16 @@ pub(super) struct Peer {
     /// Bytes of `out` that are written.
     pub(super) written: usize,
     pub(super) release: Option<Release>,
+    /// Messages that it was sent.
+    pub(super) unanswered: Unanswered,
+    /// QoS 2 messages that it was sent with QoS 1. At most the messages in flight.
+    pub(super) lowered: BTreeSet<u16>,
     /// Identifiers of refused messages that this side may know: they are refused at the other side
     /// when this side has released them. At most the messages in flight.
     pub(super) refusing: BTreeSet<u16>,
     /// Filters of SUBSCRIBE and UNSUBSCRIBE without an answer.
     pub(super) asked: BTreeMap<u16, String>,
-    /// Filters of an earlier configuration.
-    pub(super) earlier: Vec<String>,
+    pub(super) earlier: Vec<Earlier>,
     pub(super) subscribed: BTreeSet<String>,
     pub(super) refused: Vec<String>,
     pub(super) ids_taken: u16,

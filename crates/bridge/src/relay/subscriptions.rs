@@ -5,32 +5,53 @@ use codec::{
     Subscribe, SubscribeOptions, TopicBuf, Unsubscribe,
 };
 
-use super::{Action, Refused, Relay, Side};
+use super::{Action, Earlier, Refused, Relay, Side};
 use crate::copies;
 use crate::settings::covers;
 
 impl Relay {
     pub(super) fn subscribe(&mut self) {
-        let settings = self.settings.clone();
-        for map in &settings.maps {
-            let qos = map.qos.min(self.remote.qos_max);
-            if map.direction.has_out() {
-                self.subscribe_at(Side::Local, map.local_filter(), qos);
-            }
-        }
+        self.subscribe_here();
         self.subscribe_at_remote();
         let remote = &self.sides[Side::Remote as usize];
-        let is_known = |filter| remote.earlier.contains(filter);
-        if !remote.earlier.is_empty() && !remote.subscribed.iter().all(is_known) {
+        let was_up =
+            |filter: &String| remote.earlier.iter().any(|it| it.was_up && it.filter == *filter);
+        let has_met = remote.earlier.iter().any(|own| own.was_up);
+        if has_met && !remote.subscribed.iter().all(was_up) {
             // Queued copies may lack that of a new subscription.
             self.copies.relay_all();
         }
-        for side in Side::ALL {
-            for filter in std::mem::take(&mut self.peer(side).earlier) {
-                self.unsubscribe_at(side, filter);
-            }
-        }
+        self.unsubscribe_earlier(Side::Remote);
         self.rise_if_answered();
+    }
+
+    /// In this broker.
+    pub(super) fn subscribe_here(&mut self) {
+        let settings = self.settings.clone();
+        for map in settings.maps.iter().filter(|map| map.direction.has_out()) {
+            let filter = map.local_filter();
+            let handling = self.handling_of(&filter);
+            let qos = map.qos.min(self.limits_of(Side::Remote).qos_max);
+            self.subscribe_at(Side::Local, filter, qos, handling);
+        }
+        self.unsubscribe_earlier(Side::Local);
+    }
+
+    /// Retained messages go to a remote that does not know the bridge, or a new topic map.
+    fn handling_of(&self, filter: &str) -> RetainHandling {
+        let earlier = &self.sides[Side::Local as usize].earlier;
+        let is_new = earlier.iter().any(|own| own.filter == filter && !own.was_up);
+        match () {
+            () if self.is_queueing => RetainHandling::Never,
+            () if is_new || !self.limits_of(Side::Remote).session_present => RetainHandling::Always,
+            () => RetainHandling::IfNew,
+        }
+    }
+
+    fn unsubscribe_earlier(&mut self, side: Side) {
+        for Earlier { filter, .. } in std::mem::take(&mut self.peer(side).earlier) {
+            self.unsubscribe_at(side, filter);
+        }
     }
 
     /// Subscribes to the filters that no other one covers: a remote may send a copy of a message
@@ -49,31 +70,35 @@ impl Relay {
                     && !refused.contains(&wide)
             });
             if !is_covered && !refused.contains(&filter) {
-                self.subscribe_at(Side::Remote, filter, map.qos.min(self.remote.qos_max));
+                let qos_max = self.limits.iter().map(|limits| limits.qos_max).min();
+                let qos = map.qos.min(qos_max.unwrap_or(QoS::ExactlyOnce));
+                self.subscribe_at(Side::Remote, filter, qos, RetainHandling::IfNew);
             }
         }
         self.peer(Side::Remote).refused = refused;
     }
 
-    fn subscribe_at(&mut self, side: Side, filter: String, qos: QoS) {
+    fn subscribe_at(
+        &mut self,
+        side: Side,
+        filter: String,
+        qos: QoS,
+        retain_handling: RetainHandling,
+    ) {
         let version = self.version_of(side);
         let peer = self.peer(side);
         if peer.subscribed.contains(&filter) {
             return;
         }
         let mut properties = PropertyBuf::new();
-        if side == Side::Remote && self.remote.has_subscription_ids {
+        if side == Side::Remote && self.limits_of(side).has_subscription_ids {
             properties.push(Property::SubscriptionId(copies::id_of(&filter)));
             self.copies.add(&filter, qos);
         }
         let peer = &mut self.sides[side as usize];
         let packet_id = peer.take_id();
-        let options = SubscribeOptions {
-            qos,
-            no_local: true,
-            retain_as_published: true,
-            retain_handling: RetainHandling::IfNew,
-        };
+        let options =
+            SubscribeOptions { qos, no_local: true, retain_as_published: true, retain_handling };
         let mut filters = FilterBuf::new();
         filters.push(&filter, options);
         let (properties, filters) = (properties.as_properties(), filters.as_filters());

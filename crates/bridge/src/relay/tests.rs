@@ -109,7 +109,7 @@ fn acknowledgements_are_passed_on_with_their_reasons() {
 #[test]
 fn a_message_that_is_not_relayed_is_answered_and_reported_once() {
     let mut properties = PropertyBuf::new();
-    properties.push(Property::PacketBytesMax(60)).push(Property::QosMax(1));
+    properties.push(Property::PacketBytesMax(60));
     let mut relay = up(Version::V5, &["a/# out 2  "], properties.as_properties());
     let mut hops = PropertyBuf::new();
     hops.push(Property::User(HOPS_PROPERTY, "4"));
@@ -121,14 +121,12 @@ fn a_message_that_is_not_relayed_is_answered_and_reported_once() {
         (message("a/b", QoS::AtLeastOnce, hops.as_properties()), Refusal::Hops),
         (message("a/b", QoS::AtLeastOnce, strange.as_properties()), Refusal::Hops),
         (message(&long, QoS::AtLeastOnce, NONE), Refusal::Size),
-        (message("a/b", QoS::ExactlyOnce, NONE), Refusal::Qos),
     ];
     let mut reported = Vec::new();
     for (publish, refusal) in cases {
         let before = relay.counts().refused[0][refusal as usize];
         give(&mut relay, Side::Local, Version::V5, &Packet::Publish(publish)).unwrap();
-        let kind = if publish.qos == QoS::ExactlyOnce { AckKind::Pubrec } else { AckKind::Puback };
-        let expected = ack_bytes(Version::V5, kind, NOT_RELAYED);
+        let expected = ack_bytes(Version::V5, AckKind::Puback, NOT_RELAYED);
         assert_eq!(take(&mut relay, Side::Local), expected, "{refusal:?}");
         assert_eq!(take(&mut relay, Side::Remote), [], "{refusal:?}");
         assert_eq!(relay.counts().refused[0][refusal as usize], before + 1);
@@ -136,7 +134,7 @@ fn a_message_that_is_not_relayed_is_answered_and_reported_once() {
             reported.push(refusal);
         }
     }
-    assert_eq!(reported, [Refusal::Unmapped, Refusal::Hops, Refusal::Size, Refusal::Qos]);
+    assert_eq!(reported, [Refusal::Unmapped, Refusal::Hops, Refusal::Size]);
 }
 
 /// The remote may have accepted it before it became too large, and know its identifier.
@@ -296,7 +294,7 @@ fn a_message_of_an_old_remote_that_is_too_large_is_answered_and_skipped() {
 fn subscriptions_that_are_gone_are_removed() {
     let own = Arc::new(settings(Version::V311, &["a in 1  "]));
     let mut relay = Relay::new(own, &Login::default(), 0);
-    relay.set_earlier(Side::Remote, vec!["old/#".into()]);
+    relay.set_earlier(Side::Remote, vec![Earlier { filter: "old/#".into(), was_up: true }]);
     take(&mut relay, Side::Remote);
     let connack = Packet::Connack(connack(false, NONE));
     give(&mut relay, Side::Remote, Version::V311, &connack).unwrap();
@@ -320,4 +318,254 @@ fn a_covered_filter_is_subscribed_to_once_the_wider_one_is_refused() {
     assert_eq!(asked(&relay), ["a/c", "a/#"]);
     relay.on_bytes(Side::Remote, &[0x90, 3, 0xFF, 0xFF, 0x80], 0).unwrap();
     assert_eq!(asked(&relay), ["a/b", "a/c"]);
+}
+
+#[test]
+fn the_local_session_queues_before_a_remote_is_there() {
+    let own = settings(Version::V311, &["a/# out 2 here/ ", "b in 1  ", "c both 1  "]);
+    let mut relay = Relay::queueing(Arc::new(own), 0);
+    relay.set_earlier(Side::Local, vec![Earlier { filter: "old".into(), was_up: true }]);
+    assert_eq!(relay.next_action(), Some(Action::OpenLocal { receive_max: 1 }));
+    assert!(relay.next_action().is_none());
+    give(&mut relay, Side::Local, Version::V5, &Packet::Connack(connack(true, NONE))).unwrap();
+    assert_eq!(relay.next_action(), Some(Action::QueueOpened { was_present: true }));
+    let asked: Vec<_> = relay.sides[0].asked.values().rev().cloned().collect();
+    assert_eq!(asked, ["here/a/#", "c", "old"]);
+    let (packet, _) =
+        codec::decode(&take(&mut relay, Side::Local), Version::V5, Sender::Client, 99)
+            .map(|it| it.map(|(packet, len)| (format!("{packet:?}"), len)))
+            .unwrap()
+            .unwrap();
+    assert!(packet.contains("Subscribe"), "{packet}");
+    // What is in flight is neither relayed nor acknowledged.
+    let publish = message("here/a/b", QoS::AtLeastOnce, NONE);
+    give(&mut relay, Side::Local, Version::V5, &Packet::Publish(publish)).unwrap();
+    for id in [u16::MAX, u16::MAX - 1] {
+        assert!(relay.next_action().is_none());
+        let suback = Suback { packet_id: id, properties: NONE, reasons: &[1] };
+        give(&mut relay, Side::Local, Version::V5, &Packet::Suback(suback)).unwrap();
+    }
+    relay.on_bytes(Side::Local, &[0xB0, 4, 0xFF, 0xFD, 0, 0], 0).unwrap();
+    assert_eq!(relay.next_action(), Some(Action::Up));
+    assert_eq!(take(&mut relay, Side::Local), []);
+    assert_eq!(take(&mut relay, Side::Remote), []);
+}
+
+#[test]
+fn retained_messages_are_sent_for_what_the_remote_does_not_know() {
+    let new = |filter: &str, was_up| Earlier { filter: filter.into(), was_up };
+    for (earlier, remote_present, expected) in [
+        (vec![new("a", true), new("b", true)], true, [1, 1]),
+        (vec![new("a", true), new("b", false)], true, [1, 0]),
+        (vec![new("a", true), new("b", true)], false, [0, 0]),
+        (vec![], true, [1, 1]),
+    ] {
+        let own = settings(Version::V5, &["a out 1  ", "b out 1  "]);
+        let mut relay = Relay::new(Arc::new(own), &Login::default(), 0);
+        relay.set_earlier(Side::Local, earlier);
+        let remote = connack(remote_present, NONE);
+        give(&mut relay, Side::Remote, Version::V5, &Packet::Connack(remote)).unwrap();
+        let local = connack(true, NONE);
+        give(&mut relay, Side::Local, Version::V5, &Packet::Connack(local)).unwrap();
+        let bytes = take(&mut relay, Side::Local);
+        // The last byte of each SUBSCRIBE; its bits 4 and 5 are the retain handling.
+        let options: Vec<_> = bytes.chunks(bytes.len() / 2).map(|it| it[it.len() - 1]).collect();
+        assert_eq!(options.iter().map(|it| it >> 4).collect::<Vec<_>>(), expected);
+    }
+}
+
+/// It has no stale identifiers, and nothing that the remote might have lost.
+#[test]
+fn a_session_that_has_only_queued_counts_as_new() {
+    for (is_new, remote_present) in [(true, false), (true, true), (false, false)] {
+        let own = settings(Version::V311, &["a both 2  "]);
+        let mut relay = Relay::new(Arc::new(own), &Login::default(), 0);
+        if is_new {
+            relay.set_local_new();
+        }
+        for (side, version, present) in
+            [(Side::Remote, Version::V311, remote_present), (Side::Local, Version::V5, true)]
+        {
+            let connack = Packet::Connack(connack(present, NONE));
+            give(&mut relay, side, version, &connack).unwrap();
+        }
+        let actions: Vec<_> = std::iter::from_fn(|| relay.next_action()).collect();
+        let opened = Action::Opened { local_present: !is_new, remote_present };
+        assert_eq!(actions[1], opened);
+        let releases = relay.sides.iter().map(|peer| peer.release.is_some());
+        assert!(releases.eq([!is_new && !remote_present, is_new && remote_present]));
+    }
+}
+
+fn acked(relay: &mut Relay, side: Side, kind: AckKind, reason: Reason) -> Result<usize, Down> {
+    let version = relay.version_of(side);
+    give(relay, side, version, &Packet::Ack(Ack::new(kind, 7, reason)))
+}
+
+#[test]
+fn a_queued_message_gets_the_highest_qos_of_the_remote() {
+    let v5 = |kind| ack_bytes(Version::V5, kind, Reason::SUCCESS);
+    let begin = |max| {
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::QosMax(max));
+        let mut relay = up(Version::V5, &["a out 2  "], properties.as_properties());
+        let publish = Packet::Publish(message("a", QoS::ExactlyOnce, NONE));
+        give(&mut relay, Side::Local, Version::V5, &publish).unwrap();
+        let sent = take(&mut relay, Side::Remote)[0];
+        (relay, sent)
+    };
+    let (mut relay, sent) = begin(0);
+    assert_eq!(sent, 0x31);
+    assert_eq!(take(&mut relay, Side::Local), v5(AckKind::Pubrec));
+    acked(&mut relay, Side::Local, AckKind::Pubrel, Reason::SUCCESS).unwrap();
+    assert_eq!(take(&mut relay, Side::Local), v5(AckKind::Pubcomp));
+    assert_eq!(take(&mut relay, Side::Remote), []);
+    let (mut relay, sent) = begin(1);
+    assert_eq!(sent, 0x33);
+    assert_eq!(take(&mut relay, Side::Local), []);
+    acked(&mut relay, Side::Remote, AckKind::Puback, Reason::SUCCESS).unwrap();
+    assert_eq!(take(&mut relay, Side::Local), v5(AckKind::Pubrec));
+    acked(&mut relay, Side::Local, AckKind::Pubrel, Reason::SUCCESS).unwrap();
+    assert_eq!(take(&mut relay, Side::Local), v5(AckKind::Pubcomp));
+    assert_eq!(take(&mut relay, Side::Remote), []);
+}
+
+/// Otherwise this broker would close the connection, and the remote would send the message again.
+#[test]
+fn what_this_broker_does_not_support_is_lowered_too() {
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::QosMax(1)).push(Property::RetainAvailable(false));
+    let mut relay =
+        Relay::new(Arc::new(settings(Version::V311, &["a in 2  "])), &Login::default(), 0);
+    let remote = Packet::Connack(connack(false, NONE));
+    give(&mut relay, Side::Remote, Version::V311, &remote).unwrap();
+    take(&mut relay, Side::Remote);
+    let local = Packet::Connack(connack(false, properties.as_properties()));
+    give(&mut relay, Side::Local, Version::V5, &local).unwrap();
+    // The last byte of the SUBSCRIBE.
+    assert_eq!(take(&mut relay, Side::Remote).last(), Some(&1));
+    let publish = Packet::Publish(message("a", QoS::ExactlyOnce, NONE));
+    give(&mut relay, Side::Remote, Version::V311, &publish).unwrap();
+    assert_eq!(take(&mut relay, Side::Local)[0], 0x32);
+    acked(&mut relay, Side::Local, AckKind::Puback, Reason::SUCCESS).unwrap();
+    let pubrec = ack_bytes(Version::V311, AckKind::Pubrec, Reason::SUCCESS);
+    assert_eq!(take(&mut relay, Side::Remote), pubrec);
+}
+
+/// Gives the local messages that a session sends after each connect, until the remote closes.
+fn resent(suspects: Suspects, answers_ping: bool) -> (Relay, Vec<u8>) {
+    let mut relay = up(Version::V311, &["a/# out 1  "], NONE);
+    relay.set_suspects(suspects);
+    let mut bytes = Vec::new();
+    for id in [7, 8] {
+        let publish = message("a/b", QoS::AtLeastOnce, NONE);
+        Publish { packet_id: id, dup: true, ..publish }.encode(Version::V5, &mut bytes);
+    }
+    let taken = relay.on_bytes(Side::Local, &bytes, 0).unwrap();
+    if taken < bytes.len() {
+        assert!(!relay.takes(Side::Local) && relay.takes(Side::Remote));
+    }
+    if answers_ping && relay.unwritten(Side::Remote) == [0xC0, 0] {
+        take(&mut relay, Side::Remote);
+        give(&mut relay, Side::Remote, Version::V311, &Packet::Pingresp).unwrap();
+        let more = relay.on_bytes(Side::Local, &bytes[taken..], 0).unwrap();
+        assert!(more < bytes.len() - taken);
+    }
+    let sent = take(&mut relay, Side::Remote);
+    (relay, sent)
+}
+
+#[test]
+fn a_message_behind_which_the_remote_closes_three_times_is_not_relayed() {
+    let (mut relay, sent) = resent(Suspects::default(), true);
+    assert_eq!(sent.iter().filter(|byte| **byte == 0x3B).count(), 2);
+    let (mut suspects, is_blamed) = relay.take_suspects(Some(Side::Remote));
+    assert!(is_blamed);
+    for _ in 1..crate::suspects::CLOSES_MAX {
+        // One at a time, behind an answer of the remote.
+        let (mut relay, sent) = resent(suspects, true);
+        assert_eq!(sent.iter().filter(|byte| **byte == 0x3B).count(), 1);
+        // An end for another reason is not counted.
+        let (same, is_blamed) = relay.take_suspects(None);
+        assert!(!is_blamed);
+        let (mut relay, _) = resent(same, true);
+        (suspects, _) = relay.take_suspects(Some(Side::Remote));
+    }
+    // One before the remote has answered is not, either.
+    let (mut relay, sent) = resent(suspects.clone(), false);
+    assert_eq!(relay.counts().refused[0][Refusal::Closes as usize], 1);
+    let dropped = Action::Dropped {
+        from: Side::Local,
+        refusal: Refusal::Closes,
+        topic: "a/b".into(),
+        bytes: 7,
+    };
+    assert_eq!(relay.next_action(), Some(dropped));
+    assert_eq!(take(&mut relay, Side::Local), ack_bytes(Version::V5, AckKind::Puback, NOT_RELAYED));
+    // The other one goes on, as soon as the remote has answered.
+    assert_eq!(sent, [0xC0, 0]);
+}
+
+#[test]
+fn a_suspect_that_is_answered_is_none_and_lets_the_others_pass() {
+    let (mut relay, _) = resent(Suspects::default(), true);
+    let (suspects, _) = relay.take_suspects(Some(Side::Remote));
+    let (mut relay, sent) = resent(suspects.clone(), false);
+    assert_eq!(sent, [0xC0, 0]);
+    // The remote closed before it has answered: nobody is to blame.
+    assert_eq!(relay.take_suspects(Some(Side::Remote)), (suspects.clone(), false));
+    let (mut relay, sent) = resent(suspects, true);
+    assert_eq!(sent[0], 0x3B);
+    acked(&mut relay, Side::Remote, AckKind::Puback, Reason::SUCCESS).unwrap();
+    assert!(relay.takes(Side::Local));
+    let other = Publish { packet_id: 8, ..message("a/b", QoS::AtLeastOnce, NONE) };
+    give(&mut relay, Side::Local, Version::V5, &Packet::Publish(other)).unwrap();
+    assert_eq!(take(&mut relay, Side::Remote)[0], 0x33);
+    // A message of another client is held, too.
+    let next = Packet::Publish(message("a/c", QoS::AtMostOnce, NONE));
+    assert_eq!(give(&mut relay, Side::Local, Version::V5, &next), Ok(0));
+}
+
+#[test]
+fn a_message_that_the_receiver_has_no_room_for_is_sent_again() {
+    for side in Side::ALL {
+        let mut relay = up(Version::V5, &["a both 1  "], NONE);
+        let from = side.other();
+        let publish = Packet::Publish(message("a", QoS::AtLeastOnce, NONE));
+        give(&mut relay, from, Version::V5, &publish).unwrap();
+        let sent = take(&mut relay, side);
+        let mut now_ms = 0;
+        for retry in 0..crate::unanswered::RETRIES_MAX {
+            acked(&mut relay, side, AckKind::Puback, Reason::QUOTA_EXCEEDED).unwrap();
+            assert_eq!(take(&mut relay, from), []);
+            now_ms += 1_000 << retry;
+            relay.on_bytes(side, &[], now_ms).unwrap();
+            relay.on_tick(now_ms, true).unwrap();
+            let again = take(&mut relay, side);
+            assert!(again.starts_with(&sent), "{retry} {again:?}");
+            relay.on_bytes(side, &[], now_ms).unwrap();
+        }
+        assert_eq!(relay.counts().rejected, [0, 0]);
+        acked(&mut relay, side, AckKind::Puback, Reason::QUOTA_EXCEEDED).unwrap();
+        let refused = ack_bytes(Version::V5, AckKind::Puback, Reason::QUOTA_EXCEEDED);
+        assert_eq!(take(&mut relay, from), refused);
+        assert_eq!(relay.counts().refused[from as usize][Refusal::Exhausted as usize], 1);
+        let action = relay.next_action();
+        assert!(matches!(action, Some(Action::Dropped { refusal: Refusal::Exhausted, .. })));
+    }
+}
+
+/// It would come again after each reconnect.
+#[test]
+fn a_message_that_breaks_the_protocol_is_answered_and_skipped() {
+    let mut relay = up(Version::V311, &["# in 1  "], NONE);
+    // A topic with U+0000, QoS 1, identifier 7.
+    let mut bytes = vec![0x32, 7, 0, 3, b'a', 0, b'b', 0, 7];
+    message("a", QoS::AtMostOnce, NONE).encode(Version::V311, &mut bytes);
+    let taken = relay.on_bytes(Side::Remote, &bytes, 0).unwrap();
+    assert_eq!(taken, bytes.len());
+    assert_eq!(relay.counts().refused[1][Refusal::Malformed as usize], 1);
+    assert_eq!(relay.counts().received, 1);
+    let puback = ack_bytes(Version::V311, AckKind::Puback, Reason::SUCCESS);
+    assert_eq!(take(&mut relay, Side::Remote), puback);
 }

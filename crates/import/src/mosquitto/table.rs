@@ -238,7 +238,7 @@ const KNOWN: &[Known] = &[
     bridge("bridge_ciphers_tls1.3", Text, Always(Differs, FIXED_CIPHERS)),
     bridge("bridge_attempt_unsubscribe", Flag, Always(NotNeeded, "subscriptions that are no longer configured are removed")),
     bridge("bridge_bind_address", Text, Always(Unsupported, "the system chooses the local address")),
-    bridge("bridge_max_packet_size", Number, Always(Unsupported, "an MQTT 5 remote states its largest packet; larger messages are counted and skipped")),
+    bridge("bridge_max_packet_size", Number, Key("", "packet_bytes_max", Some("unlimited"))),
     bridge("bridge_max_topic_alias", Number, Always(NotNeeded, "bridges use no topic aliases")),
     bridge("bridge_outgoing_retain", Flag, Unless("true", Unsupported, "messages keep their retain flag unless an MQTT 5 remote refuses it")),
     bridge("bridge_receive_maximum", Number, Always(NotNeeded, "it follows from the limits of both brokers")),

@@ -217,7 +217,7 @@ fn tls_and_certificates_have_their_keys() {
 fn a_bridge_has_addresses_topics_and_a_secret_file() {
     let text = "connection cloud one\naddress a.example b.example:8884\nbridge_capath /etc/ssl/certs/\n\
                 topic sensors/# out 1 house/ site/\ntopic \"\" in 2 a b\ntopic c both\ntopic x up\n\
-                remote_username u\nremote_password p w\n";
+                remote_username u\nremote_password p w\nbridge_max_packet_size 2000\n";
     let imported = import_with(text, &[]);
     assert_eq!(imported.obstacles(true).count(), 1, "the direction of the last topic");
     let table = table_of(&imported);
@@ -226,6 +226,7 @@ fn a_bridge_has_addresses_topics_and_a_secret_file() {
         bridge["addresses"].as_array().unwrap().iter().map(|it| it.as_str()).collect();
     assert_eq!(urls, [Some("tls://a.example:8883"), Some("tls://b.example:8884")]);
     assert_eq!(bridge["client_id"].as_str(), Some("here.cloud"));
+    assert_eq!(bridge["packet_bytes_max"].as_integer(), Some(2000));
     assert_eq!(bridge["protocol"].as_str(), Some("3.1.1"));
     assert_eq!(bridge["topics"][0]["local_prefix"].as_str(), Some("house/"));
     assert_eq!(bridge["topics"][0]["qos"].as_integer(), Some(1));

@@ -216,6 +216,15 @@ kinds! {
          the reason of the remote, such as `not_authorized`.",
     )
     .logged(Level::WARN, "bridge cannot connect").limited(About::Bridge);
+    BRIDGE_MESSAGE_DROPPED = EventKind::new(
+        "bridge.message_dropped",
+        "bridge, direction, topic, bytes, reason",
+        "A bridge does not relay a message to the remote (`direction` is `out`) or from it (`in`). \
+         `bytes` is the size of the payload. Reasons are those of `quelea_bridge_refused_total`. \
+         The first message of each connection and reason is reported, and each with `closes` or \
+         `exhausted`.",
+    )
+    .logged(Level::WARN, "message not relayed");
     CERTIFICATE_EXPIRING = EventKind::new("certificate.expiring", CERTIFICATE, CERTIFICATE_WHEN)
         .logged(Level::WARN, "TLS certificate expires soon: replace the file");
     CERTIFICATE_EXPIRED = EventKind::new("certificate.expiring", CERTIFICATE, "")

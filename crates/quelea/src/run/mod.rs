@@ -333,8 +333,9 @@ impl Running {
         let is_stopping = Arc::new(AtomicBool::new(false));
         let context =
             parts.acceptor_context(&workers.mailboxes, &workers.line_pace, &is_stopping)?;
-        let acceptors = start_acceptors(config, listeners.bound, &context)?;
+        // Bridges queue what the first client publishes.
         let bridges = Bridges::start(parts, &workers.mailboxes)?;
+        let acceptors = start_acceptors(config, listeners.bound, &context)?;
         for url in listeners.urls.iter().cloned().chain(self.http.urls()) {
             tracing::info!(url, "listening");
         }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bridge::{Action, Down, Login, Relay, Settings, Side, Unreleased};
+use bridge::{Action, Down, Login, Relay, Settings, Side, Suspects, Unreleased};
 use codec::Reason;
 use mio::{Events, Interest, Poll, Token};
 use net::{Handshake, Progress, Read, Stream};
 use serde_json::json;
 
 use super::board::Figures;
-use super::filters::Filters;
+use super::filters::{FilterFile, Filters};
 use super::local::LocalSession;
 use super::{Shown, refused_text};
 use crate::life_cycle::table;
@@ -41,12 +41,16 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 pub(super) enum Ended {
     /// The broker stops.
     Stopped,
+    /// The local session queues messages from now on.
+    Queueing { was_present: bool },
     /// The remote does not know the announcement of bridges.
     Unannounced,
     Because {
         /// One word.
         reason: Cow<'static, str>,
         detail: String,
+        /// The side that has ended it, if that may be because of a message.
+        closed_by: Option<Side>,
     },
 }
 
@@ -57,9 +61,12 @@ pub(super) struct Connection<'a> {
     lines: [Option<Line>; 2],
     local: &'a LocalSession,
     figures: &'a Figures,
+    filters: Option<(&'a FilterFile, Filters)>,
     began: Instant,
     is_opened: bool,
     was_up: bool,
+    /// Without a remote: whether the local session was there before.
+    queue_was_present: Option<bool>,
     scratch: Vec<u8>,
 }
 
@@ -81,15 +88,31 @@ impl<'a> Connection<'a> {
         local: &'a LocalSession,
         figures: &'a Figures,
     ) -> Self {
+        let relay = Relay::new(settings, login, 0);
+        Self { handshake: Some(handshake), ..Self::begin(relay, local, figures) }
+    }
+
+    /// To the local session alone, so that it queues.
+    pub(super) fn queueing(
+        settings: Arc<Settings>,
+        local: &'a LocalSession,
+        figures: &'a Figures,
+    ) -> Self {
+        Self::begin(Relay::queueing(settings, 0), local, figures)
+    }
+
+    fn begin(relay: Relay, local: &'a LocalSession, figures: &'a Figures) -> Self {
         Self {
-            handshake: Some(handshake),
-            relay: Relay::new(settings, login, 0),
+            handshake: None,
+            relay,
             lines: [None, None],
             local,
             figures,
+            filters: None,
             began: Instant::now(),
             is_opened: false,
             was_up: false,
+            queue_was_present: None,
             scratch: vec![0; SCRATCH_BYTES],
         }
     }
@@ -99,11 +122,32 @@ impl<'a> Connection<'a> {
         for side in Side::ALL {
             self.relay.set_earlier(side, earlier.of_side(side));
         }
+        if earlier.is_local_new {
+            self.relay.set_local_new();
+        }
+    }
+
+    /// Where the filters of this connection are noted once it is up.
+    pub(super) fn set_filters(&mut self, file: &'a FilterFile, own: Filters) {
+        self.filters = Some((file, own));
     }
 
     /// What an earlier connection has left.
     pub(super) fn set_unreleased(&mut self, unreleased: Unreleased) {
         self.relay.set_unreleased(unreleased);
+    }
+
+    /// What an earlier connection has left.
+    pub(super) fn set_suspects(&mut self, suspects: Suspects) {
+        self.relay.set_suspects(suspects);
+    }
+
+    /// For the next connection, and whether a message is to blame for the end of this one.
+    pub(super) fn take_suspects(&mut self, ended: &Ended) -> (Suspects, bool) {
+        self.relay.take_suspects(match ended {
+            Ended::Because { closed_by, .. } => *closed_by,
+            _ => None,
+        })
     }
 
     /// For the next connection.
@@ -132,11 +176,19 @@ impl<'a> Connection<'a> {
                 self.say_farewell();
                 break Ended::Stopped;
             }
-            match self.go_on(poll) {
-                Ok(()) => {}
-                Err(Fault::Relay(Down::Unannounced)) => break Ended::Unannounced,
-                Err(fault) => {
-                    break Ended::Because { reason: fault.reason(), detail: fault.to_string() };
+            match (self.go_on(poll), self.queue_was_present) {
+                (Ok(()), Some(was_present)) if self.was_up => {
+                    self.say_farewell();
+                    break Ended::Queueing { was_present };
+                }
+                (Ok(()), _) => {}
+                (Err(Fault::Relay(Down::Unannounced)), _) => break Ended::Unannounced,
+                (Err(fault), _) => {
+                    break Ended::Because {
+                        reason: fault.reason(),
+                        detail: fault.to_string(),
+                        closed_by: fault.closed_by(),
+                    };
                 }
             }
             match poll.poll(&mut events, Some(TICK)) {
@@ -180,10 +232,17 @@ impl<'a> Connection<'a> {
         loop {
             let mut has_moved = false;
             for side in Side::ALL {
-                has_moved |= self.write(side)?;
+                match self.write(side) {
+                    Ok(is_written) => has_moved |= is_written,
+                    Err(fault) => {
+                        // Acknowledgements that came before the end. It ends anyway.
+                        let _ = self.read(side);
+                        return Err(fault);
+                    }
+                }
                 has_moved |= self.read(side)?;
+                has_moved |= self.carry_out(poll)?;
             }
-            has_moved |= self.carry_out(poll)?;
             if !has_moved {
                 break;
             }
@@ -238,7 +297,7 @@ impl<'a> Connection<'a> {
             if !line.is_readable {
                 if line.is_closed {
                     let closed = format!("the {} broker closed the connection", side.as_str());
-                    return Err(Fault::Io(CONNECTION_LOST, closed));
+                    return Err(Fault::Lost(side, closed));
                 }
                 return Ok(has_moved);
             }
@@ -266,8 +325,10 @@ impl<'a> Connection<'a> {
                     registered.map_err(|error| lost(Side::Local, &error))?;
                     self.lines[Side::Local as usize] = Some(Line::new(stream));
                 }
+                Action::QueueOpened { was_present } => self.queue_was_present = Some(was_present),
                 Action::Opened { local_present, remote_present } => {
                     self.is_opened = true;
+                    self.note_filters(|(file, _)| file.meet());
                     log_sessions(name, local_present, remote_present);
                 }
                 Action::Refused(refused) => {
@@ -275,19 +336,18 @@ impl<'a> Connection<'a> {
                     tracing::warn!(bridge = name, detail = text, "subscription refused");
                     self.figures.add_refused(text);
                 }
-                Action::Dropped { from, refusal, topic } => {
-                    let (from, reason) = (from.as_str(), refusal.as_str());
-                    tracing::warn!(
-                        bridge = name,
-                        from,
-                        reason,
-                        topic,
-                        "message not relayed; \
-                    further ones for this reason are only counted"
-                    );
+                Action::Dropped { from, refusal, topic, bytes } => {
+                    let direction = if from == Side::Local { "out" } else { "in" };
+                    let data = json!({
+                        "bridge": name, "direction": direction, "topic": topic, "bytes": bytes,
+                        "reason": refusal.as_str(),
+                    });
+                    self.local.report(&table::BRIDGE_MESSAGE_DROPPED, data);
                 }
+                Action::Up if self.queue_was_present.is_some() => self.was_up = true,
                 Action::Up => {
                     self.was_up = true;
+                    self.note_filters(|(file, own)| file.settle(own));
                     self.figures.set_connected();
                     self.local.publish_state(true);
                     let data = json!({ "bridge": name, "address": self.figures.address() });
@@ -296,6 +356,12 @@ impl<'a> Connection<'a> {
             }
         }
         Ok(has_moved)
+    }
+
+    fn note_filters(&self, note: impl Fn(&(&FilterFile, Filters)) -> io::Result<()>) {
+        if let Some(Err(error)) = self.filters.as_ref().map(note) {
+            tracing::warn!(bridge = self.figures.name(), %error, "{}", super::CANNOT_NOTE);
+        }
     }
 
     /// Writes the last packets, as far as the peers take them soon.
@@ -347,6 +413,8 @@ impl Line {
 enum Fault {
     /// With its reason in one word.
     Io(&'static str, String),
+    /// A side has closed the connection.
+    Lost(Side, String),
     Relay(Down),
 }
 
@@ -355,6 +423,7 @@ impl Fault {
     fn reason(&self) -> Cow<'static, str> {
         let down = match self {
             Self::Io(reason, _) => return (*reason).into(),
+            Self::Lost(..) => return CONNECTION_LOST.into(),
             Self::Relay(down) => down,
         };
         let reason = match down {
@@ -366,12 +435,21 @@ impl Fault {
         };
         reason.word().into()
     }
+
+    /// The side that may not accept a message.
+    const fn closed_by(&self) -> Option<Side> {
+        match self {
+            Self::Lost(side, _) => Some(*side),
+            Self::Relay(down) => down.closed_by(),
+            Self::Io(..) => None,
+        }
+    }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let down = match self {
-            Self::Io(_, detail) => return f.write_str(detail),
+            Self::Io(_, detail) | Self::Lost(_, detail) => return f.write_str(detail),
             Self::Relay(down) => down,
         };
         match down {
@@ -395,7 +473,7 @@ impl fmt::Display for Fault {
 }
 
 fn lost(side: Side, error: &io::Error) -> Fault {
-    Fault::Io(CONNECTION_LOST, format!("connection to the {} broker: {error}", side.as_str()))
+    Fault::Lost(side, format!("connection to the {} broker: {error}", side.as_str()))
 }
 
 /// A session that one side has lost, and what follows from that.

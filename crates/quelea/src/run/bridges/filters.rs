@@ -1,48 +1,97 @@
 //! The filters that a bridge has subscribed to, in a file: after a change of the configuration the
 //! subscriptions that are gone are removed from both sessions.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bridge::{Side, TopicMap};
+use bridge::{Earlier, Side, TopicMap};
 use config::{BridgeConfig, Config};
 
 /// The file of one bridge, `bridges/NAME` in the data directory.
 pub(super) struct FilterFile {
-    /// None: both sessions end with their connections, or nothing is stored.
+    /// None: nothing is stored.
     path: Option<PathBuf>,
+    /// Without a file: what one would have.
+    known: RefCell<Filters>,
+    /// False: both sessions end with their connections.
+    is_kept: bool,
 }
 
-/// Filters, each with its side.
+/// Filters, each with its side, and whether a connection was up that had subscribed to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Filters(BTreeSet<(&'static str, String)>);
+pub(super) struct Filters {
+    rows: BTreeMap<(&'static str, String), bool>,
+    /// The session in this broker has only queued: it was never connected together with that of
+    /// the remote.
+    pub(super) is_local_new: bool,
+}
 
 impl FilterFile {
     pub(super) fn of(bridge: &BridgeConfig, config: &Config) -> Self {
-        let is_kept = config.durability.has_journal() && !bridge.clean_session;
+        let is_kept = !bridge.clean_session;
         let path = config.server.data_dir.join("bridges").join(&bridge.name);
-        Self { path: is_kept.then_some(path) }
+        let path = Some(path).filter(|_| is_kept && config.durability.has_journal());
+        Self { path, known: RefCell::default(), is_kept }
     }
 
     /// The bridge is about to subscribe to these. Returns those that it may have subscribed to
-    /// before.
+    /// before, and these.
     pub(super) fn begin(&self, own: &Filters) -> io::Result<Filters> {
-        let Some(path) = &self.path else { return Ok(Filters::default()) };
-        let earlier = read(path)?;
-        if !own.0.is_subset(&earlier.0) {
-            write(path, &Filters(own.0.union(&earlier.0).cloned().collect()))?;
-        }
-        Ok(earlier)
+        self.change(|all| {
+            for name in own.rows.keys() {
+                all.rows.entry(name.clone()).or_insert(false);
+            }
+        })
     }
 
-    /// The others are removed.
+    /// A connection was up with these. The others are removed.
     pub(super) fn settle(&self, own: &Filters) -> io::Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
-        if read(path)? != *own {
-            write(path, own)?;
+        let rows = own.rows.keys().map(|name| (name.clone(), true)).collect();
+        self.change(|all| *all = Filters { rows, is_local_new: false }).map(drop)
+    }
+
+    /// The session in this broker is new.
+    pub(super) fn renew(&self) -> io::Result<()> {
+        let renew = |all: &mut Filters| {
+            all.is_local_new = true;
+            let local = all.rows.iter_mut().filter(|((side, _), _)| *side == Side::Local.as_str());
+            local.for_each(|(_, was_up)| *was_up = false);
+        };
+        self.change(renew).map(drop)
+    }
+
+    /// Both sessions are connected.
+    pub(super) fn meet(&self) -> io::Result<()> {
+        self.change(|all| all.is_local_new = false).map(drop)
+    }
+
+    /// Whether nothing was ever noted here.
+    pub(super) fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.read()?.rows.is_empty())
+    }
+
+    /// Returns what is noted then.
+    fn change(&self, change: impl FnOnce(&mut Filters)) -> io::Result<Filters> {
+        let before = self.read()?;
+        let mut after = before.clone();
+        change(&mut after);
+        if after != before {
+            match &self.path {
+                Some(path) => write(path, &after)?,
+                None if self.is_kept => *self.known.borrow_mut() = after.clone(),
+                None => {}
+            }
         }
-        Ok(())
+        Ok(after)
+    }
+
+    fn read(&self) -> io::Result<Filters> {
+        match &self.path {
+            Some(path) => read(path),
+            None => Ok(self.known.borrow().clone()),
+        }
     }
 }
 
@@ -51,12 +100,15 @@ impl Filters {
         let out = maps.iter().filter(|map| map.direction.has_out());
         let into = maps.iter().filter(|map| map.direction.has_in());
         let out = out.map(|map| (Side::Local.as_str(), map.local_filter()));
-        Self(out.chain(into.map(|map| (Side::Remote.as_str(), map.remote_filter()))).collect())
+        let into = into.map(|map| (Side::Remote.as_str(), map.remote_filter()));
+        let rows = out.chain(into).map(|name| (name, false)).collect();
+        Self { rows, is_local_new: false }
     }
 
-    pub(super) fn of_side(&self, side: Side) -> Vec<String> {
-        let own = self.0.iter().filter(|(name, _)| *name == side.as_str());
-        own.map(|(_, filter)| filter.clone()).collect()
+    pub(super) fn of_side(&self, side: Side) -> Vec<Earlier> {
+        let own = self.rows.iter().filter(|((name, _), _)| *name == side.as_str());
+        own.map(|((_, filter), was_up)| Earlier { filter: filter.clone(), was_up: *was_up })
+            .collect()
     }
 }
 
@@ -67,42 +119,75 @@ fn read(path: &Path) -> io::Result<Filters> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         text => text?,
     };
-    let lines = text.lines().filter_map(|line| {
+    let rows = text.lines().filter_map(|line| {
         let (name, filter) = line.split_once(' ')?;
+        let (name, was_up) = match name.strip_prefix(NEW) {
+            Some(name) => (name, false),
+            None => (name, true),
+        };
         let side = Side::ALL.into_iter().find(|side| side.as_str() == name)?;
-        Some((side.as_str(), filter.to_owned()))
+        Some(((side.as_str(), filter.to_owned()), was_up))
     });
-    Ok(Filters(lines.collect()))
+    let is_local_new = text.lines().any(|line| line == NEW_SESSION);
+    Ok(Filters { rows: rows.collect(), is_local_new })
 }
 
 fn write(path: &Path, filters: &Filters) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         data::make_private(directory)?;
     }
-    let lines = filters.0.iter().map(|(side, filter)| format!("{side} {filter}\n"));
-    data::write_whole(path, lines.collect::<String>().as_bytes())
+    let mut text = if filters.is_local_new { format!("{NEW_SESSION}\n") } else { String::new() };
+    for ((side, filter), was_up) in &filters.rows {
+        let new = if *was_up { "" } else { NEW };
+        text.push_str(&format!("{new}{side} {filter}\n"));
+    }
+    data::write_whole(path, text.as_bytes())
 }
+
+/// The line that says that the session in this broker is new.
+const NEW_SESSION: &str = "session new";
+
+/// Before the side of a filter that no connection was up with.
+const NEW: &str = "new-";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn of(rows: &[(&'static str, &str, bool)]) -> Filters {
+        let row = |(side, filter, was_up): &(&'static str, &str, bool)| {
+            ((*side, (*filter).to_owned()), *was_up)
+        };
+        Filters { rows: rows.iter().map(row).collect(), is_local_new: false }
+    }
+
     #[test]
     fn filters_are_known_until_they_are_removed() {
         let directory = tempfile::tempdir().unwrap();
-        let file = FilterFile { path: Some(directory.path().join("bridges/b")) };
-        let of = |rows: &[(&'static str, &str)]| {
-            Filters(rows.iter().map(|(side, filter)| (*side, (*filter).to_owned())).collect())
-        };
-        let old = of(&[("local", "a/ b"), ("remote", "c")]);
-        let new = of(&[("remote", "c"), ("remote", "d")]);
-        assert_eq!(file.begin(&old).unwrap(), Filters::default());
-        assert_eq!(file.begin(&new).unwrap(), old);
-        // It was not up: those of both are known.
-        let both = of(&[("local", "a/ b"), ("remote", "c"), ("remote", "d")]);
-        assert_eq!(file.begin(&new).unwrap(), both);
-        assert_eq!(both.of_side(Side::Local), ["a/ b"]);
-        file.settle(&new).unwrap();
-        assert_eq!(file.begin(&old).unwrap(), new);
+        for path in [Some(directory.path().join("bridges/b")), None] {
+            let file = FilterFile { path, known: RefCell::default(), is_kept: true };
+            let old = of(&[("local", "a/ b", false), ("remote", "c", false)]);
+            let new = of(&[("remote", "c", false), ("remote", "d", false)]);
+            assert!(file.is_empty().unwrap());
+            assert_eq!(file.begin(&old).unwrap(), old);
+            // It was not up: those of both are known.
+            let both =
+                of(&[("local", "a/ b", false), ("remote", "c", false), ("remote", "d", false)]);
+            assert_eq!(file.begin(&new).unwrap(), both);
+            assert!(!file.is_empty().unwrap());
+            let earlier = Earlier { filter: "a/ b".into(), was_up: false };
+            assert_eq!(both.of_side(Side::Local), [earlier]);
+            file.settle(&new).unwrap();
+            let settled =
+                of(&[("local", "a/ b", false), ("remote", "c", true), ("remote", "d", true)]);
+            assert_eq!(file.begin(&old).unwrap(), settled);
+            file.settle(&old).unwrap();
+            file.renew().unwrap();
+            let renewed = of(&[("local", "a/ b", false), ("remote", "c", true)]);
+            let renewed = Filters { is_local_new: true, ..renewed };
+            assert_eq!(file.begin(&old).unwrap(), renewed);
+            file.meet().unwrap();
+            assert!(!file.begin(&old).unwrap().is_local_new);
+        }
     }
 }

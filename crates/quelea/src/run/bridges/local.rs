@@ -51,6 +51,7 @@ pub(super) struct LocalSession {
 struct Asking {
     at: Option<Instant>,
     answer: Option<oneshot::Receiver<Answer>>,
+    is_gone: bool,
 }
 
 impl LocalSession {
@@ -153,7 +154,10 @@ impl LocalSession {
             Some(Ok(Answer::Session(Some(view)))) => {
                 figures.set_lag(view.queued + view.in_flight, view.queued_bytes);
             }
-            Some(Ok(Answer::Session(None))) => figures.set_lag(0, 0),
+            Some(Ok(Answer::Session(None))) => {
+                figures.set_lag(0, 0);
+                asked.is_gone = true;
+            }
             Some(_) | None => {}
         }
         let Ok(scope) = self.scope() else { return };
@@ -161,7 +165,13 @@ impl LocalSession {
         let (answer, given) = oneshot::channel();
         let command = Command::Session(self.client_id.clone());
         self.mailbox(shard).put(Item::Command(Box::new(Asked { shard, scope, command, answer })));
-        *asked = Asking { at: Some(Instant::now()), answer: Some(given) };
+        (asked.at, asked.answer) = (Some(Instant::now()), Some(given));
+    }
+
+    /// Whether the session was gone when it was looked for: an operator has removed it.
+    pub(super) fn take_gone(&self) -> bool {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut asked.is_gone)
     }
 
     fn mailbox(&self, shard: u16) -> &Mailbox {

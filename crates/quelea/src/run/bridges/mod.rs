@@ -11,10 +11,11 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bridge::{Direction, Login, Refused, Settings, TopicMap, Unreleased};
+use bridge::{Direction, Login, Refused, Settings, Suspects, TopicMap, Unreleased};
 use codec::{QoS, Reason, Version};
 use config::{BridgeConfig, BridgeDirection, BridgeProtocol, Config};
 use mio::{Events, Poll, Waker};
@@ -41,10 +42,12 @@ pub(super) struct Bridges {
 }
 
 impl Bridges {
-    /// Starts all that are configured. `mailboxes`: of the workers.
+    /// Starts all that are configured, and returns when they queue messages. `mailboxes`: of the
+    /// workers.
     pub(super) fn start(parts: &Parts, mailboxes: &Arc<[Arc<Mailbox>]>) -> anyhow::Result<Self> {
         let is_stopping = Arc::new(AtomicBool::new(false));
         let mut bridges = Self { is_stopping, wakers: Vec::new(), threads: Vec::new() };
+        let (opening, opened) = mpsc::channel();
         for (config, figures) in parts.config().bridges.iter().zip(parts.bridges.all()) {
             let poll = Poll::new()?;
             let waker = Arc::new(Waker::new(poll.registry(), connection::WAKER)?);
@@ -58,11 +61,19 @@ impl Bridges {
                 is_stopping: bridges.is_stopping.clone(),
                 is_announced: config.is_announced,
                 unreleased: Unreleased::default(),
+                suspects: Suspects::default(),
                 backoff: BACKOFF_MIN,
+                is_queueing: false,
             };
+            let opening = opening.clone();
             bridges.wakers.push(waker);
-            let run = move || keeper.run();
+            let run = move || keeper.run(opening);
             bridges.threads.push(super::spawn(format!("bridge-{}", config.name), None, run)?);
+        }
+        drop(opening);
+        if opened.recv_timeout(OPENING_MAX) == Err(RecvTimeoutError::Timeout) {
+            let secs = OPENING_MAX.as_secs();
+            tracing::warn!(secs, "starting before all bridges queue messages");
         }
         Ok(bridges)
     }
@@ -91,13 +102,19 @@ struct Keeper {
     /// False once the remote has refused the announcement of a bridge.
     is_announced: bool,
     unreleased: Unreleased,
+    suspects: Suspects,
     backoff: Duration,
+    /// The local session has the subscriptions of the configuration.
+    is_queueing: bool,
 }
 
 impl Keeper {
-    fn run(mut self) -> io::Result<()> {
+    fn run(mut self, opening: mpsc::Sender<()>) -> io::Result<()> {
         self.local.publish_state(false);
+        self.open_queue()?;
+        drop(opening);
         while !self.is_stopping() {
+            self.open_queue()?;
             let was_up = self.try_all();
             if self.is_stopping() {
                 break;
@@ -117,7 +134,47 @@ impl Keeper {
         self.is_stopping.load(Ordering::Acquire)
     }
 
-    /// Tries all addresses in order, until a connection was up. Returns whether one was.
+    /// Opens the local session with its subscriptions, unless it ends with each connection. So it
+    /// queues messages before the remote has ever been there.
+    fn open_queue(&mut self) -> io::Result<()> {
+        let has_out = self.settings.maps.iter().any(|map| map.direction.has_out());
+        if self.is_queueing || self.settings.clean_session || !has_out {
+            return Ok(());
+        }
+        let own = Filters::of(&self.settings.maps);
+        let is_unknown = self.filters.is_empty().unwrap_or(false);
+        // A full disk is no reason to lose messages: the file is written later, too.
+        let earlier = self.filters.begin(&own).unwrap_or_else(|error| {
+            tracing::warn!(bridge = self.config.name, %error, "{CANNOT_NOTE}");
+            own.clone()
+        });
+        let mut connection =
+            Connection::queueing(self.settings.clone(), &self.local, &self.figures);
+        connection.set_earlier(&earlier);
+        match connection.run(&mut self.poll, &self.is_stopping)? {
+            Ended::Queueing { was_present } => {
+                let noted = match (was_present, is_unknown) {
+                    (false, _) => self.filters.renew(),
+                    // It is from another node of a cluster, which does not share the file.
+                    (true, true) => self.filters.settle(&own),
+                    (true, false) => Ok(()),
+                };
+                if let Err(error) = noted {
+                    tracing::warn!(bridge = self.config.name, %error, "{CANNOT_NOTE}");
+                }
+                self.is_queueing = true;
+            }
+            Ended::Because { detail, .. } => {
+                let bridge = &self.config.name;
+                tracing::warn!(bridge, detail, "bridge cannot queue messages; trying again");
+            }
+            Ended::Stopped | Ended::Unannounced => {}
+        }
+        Ok(())
+    }
+
+    /// Tries all addresses in order, until a connection was up, or ended because of a message.
+    /// Returns whether one was.
     fn try_all(&mut self) -> bool {
         for address in self.config.addresses.clone() {
             let connector = match self.connector(&address) {
@@ -141,7 +198,7 @@ impl Keeper {
         false
     }
 
-    /// Returns whether the connection was up.
+    /// Returns whether the connection was up, or ended because of a message.
     fn try_one(
         &mut self,
         connector: &Connector,
@@ -159,14 +216,17 @@ impl Keeper {
             Connection::new(Arc::new(settings), &login, handshake, &self.local, &self.figures);
         let own = Filters::of(&self.settings.maps);
         connection.set_earlier(&self.filters.begin(&own)?);
+        connection.set_filters(&self.filters, own);
         connection.set_unreleased(std::mem::take(&mut self.unreleased));
+        connection.set_suspects(std::mem::take(&mut self.suspects));
         let ended = connection.run(&mut self.poll, &self.is_stopping);
         self.unreleased = connection.take_unreleased();
         let ended = ended?;
+        let is_blamed;
+        (self.suspects, is_blamed) = connection.take_suspects(&ended);
         let was_up = connection.was_up();
         drop(connection);
         if was_up {
-            self.filters.settle(&own)?;
             self.local.publish_state(false);
         }
         match ended {
@@ -174,7 +234,7 @@ impl Keeper {
                 let reason = Reason::SERVER_SHUTTING_DOWN.word();
                 self.report(&table::BRIDGE_STOPPED, address, &reason, "this broker is stopping");
             }
-            Ended::Stopped => {}
+            Ended::Stopped | Ended::Queueing { .. } => {}
             Ended::Unannounced => {
                 tracing::info!(
                     bridge = self.config.name,
@@ -183,7 +243,7 @@ impl Keeper {
                 );
                 self.is_announced = false;
             }
-            Ended::Because { reason, detail } => {
+            Ended::Because { reason, detail, .. } => {
                 self.figures.set_error(&detail);
                 let kind = if was_up {
                     &table::BRIDGE_DISCONNECTED
@@ -193,7 +253,7 @@ impl Keeper {
                 self.report(kind, address, &reason, &detail);
             }
         }
-        Ok(was_up)
+        Ok(was_up || is_blamed)
     }
 
     fn note_failure(&self, address: &net::Address, error: &io::Error) {
@@ -254,6 +314,10 @@ impl Keeper {
                 _ => left = left.saturating_sub(began.elapsed()),
             }
             self.local.look(&self.figures);
+            if self.local.take_gone() {
+                self.is_queueing = false;
+                self.open_queue()?;
+            }
         }
         Ok(())
     }
@@ -294,6 +358,10 @@ fn settings_of(config: &BridgeConfig, all: &Config) -> Settings {
         in_flight_max: config.in_flight_max,
         hops_max: config.hops_max,
         packet_bytes_max: all.listener_defaults.packet_bytes_max,
+        remote_packet_bytes_max: match config.packet_bytes_max {
+            0 => u32::MAX,
+            bytes_max => bytes_max,
+        },
         topic: TopicLimits {
             levels_max: all.limits.topic_levels_max,
             bytes_max: all.limits.topic_bytes_max,
@@ -317,6 +385,12 @@ fn refused_text(refused: &Refused) -> String {
     let side = refused.side.as_str();
     format!("{side} subscription '{}': {}", refused.filter, Shown(refused.reason))
 }
+
+const CANNOT_NOTE: &str = "cannot write the file with the filters of a bridge";
+
+/// How long the start waits for the sessions of bridges. A log that takes nothing does not prevent
+/// the start.
+const OPENING_MAX: Duration = Duration::from_secs(10);
 
 /// The pause after all addresses have failed, doubled each time.
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
