@@ -1,7 +1,9 @@
 """The Helm chart: lint, what it makes of values, and whether the broker accepts its configuration."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 
@@ -14,10 +16,14 @@ from conftest import BINARIES, ROOT, run
 
 CHART = ROOT / "packaging/helm/quelea"
 HELM = ROOT / "target/helm/helm"
+RULES = ROOT / "packaging/observability/quelea.rules.yml"
+DASHBOARDS = ROOT / "packaging/observability/grafana"
+OWN_PROMTOOL = ROOT / "tests/e2e/.prometheus/promtool"
+PROMTOOL = shutil.which("promtool") or (str(OWN_PROMTOOL) if OWN_PROMTOOL.exists() else None)
 # A Helm built with `go install` knows no version of Kubernetes that is current.
 KUBERNETES = ["--kube-version", "1.34.0"]
 # Of these kinds the schemas are not Kubernetes' own.
-FOREIGN = {"ServiceMonitor"}
+FOREIGN = {"ServiceMonitor", "PrometheusRule"}
 CLUSTER = [
     "cluster.enabled=true", "replicas=3", "cluster.servers={nats://n-0:4222,nats://n-1:4222}",
     "cluster.existingSecret=nats",
@@ -25,17 +31,18 @@ CLUSTER = [
 EVERYTHING = [
     *CLUSTER, "tls.secretName=tls", "tls.clientAuth=require", "listeners.tls.enabled=true",
     "listeners.ws.enabled=true", "listeners.wss.enabled=true", "auth.existingSecret=users",
-    "serviceMonitor.enabled=true", "networkPolicy.enabled=true", "service.type=LoadBalancer",
+    "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "dashboards.enabled=true",
+    "networkPolicy.enabled=true", "service.type=LoadBalancer",
     "service.externalTrafficPolicy=Local", "settings.limits\\.queued_messages_max=5000000",
 ]
 
 pytestmark = pytest.mark.skipif(not HELM.exists(), reason="tests/helm has not built Helm: no Go?")
 
 
-def template(*values, code=0):
+def template(*values, code=0, release="mine"):
     sets = [word for value in values for word in ("--set", value)]
     done = subprocess.run(
-        [HELM, "template", "mine", CHART, *KUBERNETES, *sets],
+        [HELM, "template", release, CHART, *KUBERNETES, *sets],
         capture_output=True, text=True, check=False,
     )
     assert done.returncode == code, done.stderr
@@ -44,6 +51,11 @@ def template(*values, code=0):
 
 def one(objects, kind, name="mine-quelea"):
     (found,) = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] == name]
+    return found
+
+
+def only(objects, kind):
+    (found,) = [o for o in objects if o["kind"] == kind]
     return found
 
 
@@ -72,7 +84,8 @@ def test_the_default_is_one_confined_broker():
     probes = {name: broker[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
     assert probes == {"liveness": "/healthz", "readiness": "/readyz"}
     assert one(objects, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
-    assert not [o for o in objects if o["kind"] in ("Job", "ServiceMonitor", "NetworkPolicy")]
+    assert not [o for o in objects if o["kind"] in ("Job", "NetworkPolicy", *FOREIGN)]
+    assert not [o for o in objects if o["metadata"]["name"].endswith("-dashboards")]
 
 
 def test_mounts_have_volumes_and_services_lead_to_ports():
@@ -124,6 +137,8 @@ def test_a_cluster_does_not_wait_for_standbys():
         (["replica=1"], "replica"),
         (["auth.anonymous=true"], "anonymous"),
         (["settings.packet_bytes_max=1MiB"], "packet_bytes_max"),
+        # No rule would select it.
+        (["serviceMonitor.job=mqtt"], "job"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values, says):
@@ -175,6 +190,78 @@ def test_the_broker_accepts_the_configuration(values, tmp_path):
     assert "warn" not in checked.lower(), checked
     if "settings" in " ".join(values):
         assert "queued_messages_max = 5000000" in printed
+
+
+def test_rules_and_dashboards_are_those_of_the_repository():
+    objects = template(
+        "prometheusRule.enabled=true", "prometheusRule.labels.release=prometheus",
+        "dashboards.enabled=true",
+    )
+    rule = one(objects, "PrometheusRule")
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    assert rule["spec"] == yaml.safe_load(RULES.read_text())
+    boards = one(objects, "ConfigMap", "mine-quelea-dashboards")
+    assert boards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    files = {f"quelea-{path.name}": path.read_text() for path in DASHBOARDS.glob("*.json")}
+    assert {name: json.loads(text) for name, text in boards["data"].items()} == {
+        name: json.loads(text) for name, text in files.items()
+    }
+
+
+def target_labels(objects, pod, namespace="mqtt"):
+    """The labels of a target as the Prometheus Operator makes them: the job is the name of the
+    Service, then the relabelings of the ServiceMonitor."""
+    (endpoint,) = only(objects, "ServiceMonitor")["spec"]["endpoints"]
+    (service,) = [
+        found for found in objects if found["kind"] == "Service"
+        and found["metadata"]["labels"].get("app.kubernetes.io/component") == "pods"
+    ]
+    labels = {
+        "job": service["metadata"]["name"], "service": service["metadata"]["name"], "pod": pod,
+        "namespace": namespace, "endpoint": "http", "instance": "10.0.0.7:8080",
+        "__meta_kubernetes_namespace": namespace, "__meta_kubernetes_pod_name": pod,
+    }
+    for step in endpoint.get("relabelings", []):
+        assert set(step) <= {"targetLabel", "replacement", "sourceLabels", "separator"}, step
+        joined = step.get("separator", ";").join(labels[of] for of in step.get("sourceLabels", []))
+        labels[step["targetLabel"]] = step.get("replacement", "$1").replace("$1", joined)
+    return {name: text for name, text in labels.items() if not name.startswith("__")}
+
+
+@pytest.mark.skipif(not PROMTOOL, reason="no promtool: tests/setup takes it out of a package")
+@pytest.mark.parametrize("release", ["mine", "quelea"])
+@pytest.mark.parametrize("job", [None, "quelea-west"])
+def test_alerts_fire_for_the_job_of_the_chart(release, job, tmp_path):
+    """With each rule that selects a job, and one of a cluster."""
+    values = ["serviceMonitor.enabled=true", "prometheusRule.enabled=true"]
+    values += [f"serviceMonitor.job={job}"] if job else []
+    objects = template(*values, release=release)
+    rules = only(objects, "PrometheusRule")["spec"]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(rules))
+    name = only(objects, "ServiceMonitor")["metadata"]["name"]
+    labels = target_labels(objects, f"{name}-0")
+    assert labels["instance"] == f"mqtt/{name}-0"
+    shown = ",".join(f'{key}="{text}"' for key, text in labels.items())
+    series = {
+        f"up{{{shown}}}": "0x60",
+        f"process_start_time_seconds{{{shown}}}": "1 2 3 4 5 5x55",
+        f"process_open_fds{{{shown}}}": "95x60",
+        f"process_max_fds{{{shown}}}": "100x60",
+        f'quelea_cluster_role{{role="active",{shown}}}': "0x60",
+    }
+    alerts = ["QueleaDown", "QueleaRestarts", "QueleaOpenFiles", "QueleaClusterNotServed"]
+    expression = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    samples = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in alerts]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {"expr": expression, "eval_time": "10m", "exp_samples": samples}
+        ],
+    }
+    whole = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [test]}
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(whole))
+    run(PROMTOOL, "test", "rules", tmp_path / "test.yml", cwd=tmp_path)
 
 
 def test_the_chart_has_the_version_of_the_broker():
