@@ -82,10 +82,22 @@ pub enum Hash {
 /// A password file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordFileError {
-    #[error("cannot read password file {path}: {cause}; create it with `quelea passwd`")]
+    #[error("cannot read password file {path}: {cause}{}", remedy(.cause))]
     Read { path: String, cause: std::io::Error },
     #[error("{path}:{line}: {detail}")]
     Line { path: String, line: usize, detail: &'static str },
+}
+
+/// What to do about it.
+fn remedy(cause: &std::io::Error) -> &'static str {
+    match cause.kind() {
+        std::io::ErrorKind::NotFound => "; create it with `quelea passwd`",
+        std::io::ErrorKind::PermissionDenied => {
+            "; the user of the broker must be able to read it and its directory: chgrp it to the \
+             group of that user, and chmod 640"
+        }
+        _ => "",
+    }
 }
 
 /// Memory of checks, one after the other: as much as the costliest of them took. It is of what is
