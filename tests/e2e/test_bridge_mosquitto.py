@@ -12,7 +12,7 @@ from bridges import (
     free_port, is_connected, lag, mosquitto, relayed,
 )
 from broker import QUELEA, eventually, sum_of
-from wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, ack, publish
+from wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, ack, fresh, publish
 
 KILLS = 4
 ROUND_MESSAGES = 100
@@ -265,6 +265,38 @@ def test_a_queue_that_an_operator_has_removed_is_opened_again(start, tmp_path):
     eventually(lambda: sum_of(broker, "quelea_subscriptions") == 1, "the new queue")
     queued(broker, "t", [b"kept"])
     assert arrived(port, 1, tmp_path) == [("t", b"kept")]
+
+
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_a_bridge_copies_the_retained_messages_of_a_broker(start, tmp_path, protocol, direction):
+    """As docs/use/migrate.md says."""
+    payloads = {f"t/{number}": bytes([number, 0, 255]) for number in range(150)}
+    with mosquitto(tmp_path) as old:
+        broker = start(FIXED.format(free_port()))
+        source, target = (old.port, broker.port())
+        if direction == "out":
+            source, target = target, source
+        with Peer(source, 4).accepted(client_id="retain") as peer:
+            for number, (topic, payload) in enumerate(payloads.items(), 1):
+                qos = number % 2
+                peer.send(publish(topic, payload, qos, number, retain=True, version=4))
+                if qos:
+                    peer.expect(PUBACK)
+        own = bridge_to(old.port, [f"# {direction} 2"], name="old", protocol=protocol)
+        broker.config.write_text(broker.config.read_text() + own)
+        broker.restart("terminate")
+        target = broker.port() if direction == "in" else old.port
+        eventually(lambda: relayed(broker) >= len(payloads), "the copies")
+
+        def kept():
+            """Some may still be on their way, and come without the flag."""
+            with Peer(target, 4).accepted(client_id=fresh("late")) as late:
+                late.subscribed("t/#")
+                messages = [late.message() for _ in payloads]
+            return {topic: payload for topic, payload, _, retain in messages if retain}
+
+        assert eventually(lambda: kept() == payloads, "the retained messages")
 
 
 SMALL = 100
