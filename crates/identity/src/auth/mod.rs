@@ -29,7 +29,7 @@ pub mod password_changes;
 pub mod passwords;
 mod plugin_hashes;
 pub mod policy_file;
-mod refusal_lines;
+pub mod refusal_lines;
 mod registry;
 pub mod registry_changes;
 mod request;

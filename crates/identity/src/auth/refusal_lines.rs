@@ -13,8 +13,9 @@ const QUIET_SECS: u64 = 60;
 /// Clients and reasons that are remembered. Above it only the limit of all applies.
 const KNOWN_MAX: usize = 4_096;
 
+/// See the module.
 #[derive(Debug, Default)]
-pub(super) struct RefusalLines {
+pub struct RefusalLines {
     second: u64,
     lines: u32,
     /// By a hash of client and reason: when the line was written.
@@ -23,13 +24,8 @@ pub(super) struct RefusalLines {
 }
 
 impl RefusalLines {
-    pub(super) fn allows(
-        &mut self,
-        client: &str,
-        provider: &str,
-        why: &str,
-        now_secs: u64,
-    ) -> bool {
+    /// May a line be written? `provider`: who has refused the client.
+    pub fn allows(&mut self, client: &str, provider: &str, why: &str, now_secs: u64) -> bool {
         if self.second != now_secs {
             (self.second, self.lines) = (now_secs, 0);
         }

@@ -24,6 +24,7 @@ use base::random;
 use config::{ApiConfig, CertificateRoles};
 use driver::Origin;
 use identity::auth::passwords::PasswordFile;
+use identity::auth::refusal_lines::RefusalLines;
 
 /// Wrong passwords in [`WINDOW`], of an address and of all together, after which no others are
 /// checked: each check takes tens of milliseconds. Callers with a known password or the token are
@@ -56,6 +57,7 @@ pub(crate) struct ApiAuthenticator {
     salt: Digest,
     known: Mutex<HashMap<Digest, Instant>>,
     wrong: Mutex<Wrong>,
+    refusal_lines: Mutex<RefusalLines>,
     pub(crate) log_ins: LogIns,
     /// How often files were reloaded.
     reloads: AtomicU64,
@@ -113,6 +115,7 @@ impl ApiAuthenticator {
             salt,
             known: Mutex::default(),
             wrong: Mutex::new(Wrong::new()),
+            refusal_lines: Mutex::default(),
             reloads: AtomicU64::new(0),
             log_ins: LogIns::default(),
         })
@@ -295,17 +298,19 @@ impl ApiAuthenticator {
         Ok(identity)
     }
 
-    /// A line of the log about a caller that showed something wrong, at most [`LINES_MAX`] in
-    /// [`WINDOW`]. False: it showed nothing.
+    /// A line of the log about a caller that showed something wrong: one a minute for the same
+    /// address, name and reason, at most [`LINES_MAX`] in [`WINDOW`]. False: it showed nothing.
     pub(crate) fn note_refused(&self, headers: &HeaderMap, from: Origin, why: &str) -> bool {
         let Some(header) = headers.get(AUTHORIZATION) else { return false };
         let mut wrong = lock(&self.wrong);
         wrong.forget_old();
-        if wrong.lines < LINES_MAX {
+        let username = basic_of(header.to_str().unwrap_or_default()).map(|(name, _)| name);
+        let username = base::shown(username.as_deref().unwrap_or_default());
+        let (address, now_secs) = (from.to_string(), base::wall_ms() / 1000);
+        if wrong.lines < LINES_MAX
+            && lock(&self.refusal_lines).allows(&address, &username, why, now_secs)
+        {
             wrong.lines += 1;
-            let username = basic_of(header.to_str().unwrap_or_default()).map(|(name, _)| name);
-            let username = base::shown(username.as_deref().unwrap_or_default());
-            let address = from.to_string();
             tracing::warn!(address, username = &*username, detail = why, "API login refused");
         }
         true
