@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import threading
 import urllib.error
 import urllib.request
 
@@ -227,6 +229,31 @@ def test_salts_of_unknown_users_stay_when_the_secret_cannot_be_written(disk, sta
     broker.restart("terminate")
     salts.append(scram.salt_of(broker.port(), "nobody"))
     assert len(set(salts)) == 1, "who does not exist looks the same at each start"
+
+
+def test_a_start_that_needs_space_for_a_manifest_waits_for_it(disk, start):
+    """As on a file system that copies on write: what is written in place has no block."""
+    disk = disk()
+    broker = on(disk, start)
+    own = subscribed_and_gone(broker, "a")
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        put(peer, "a", "one")
+    broker.kill()
+    for manifest in disk.seen_data.glob("shard-*/manifest"):
+        slots = manifest.read_bytes()
+        numbers = [int.from_bytes(slots[at + 32 : at + 40], "little") for at in (0, 4096)]
+        offset = (max(numbers) + 1) % 2 * 4096
+        command = ["fallocate", "-p", "-o", str(offset), "-l", "4096", str(manifest)]
+        subprocess.run(command, check=True)
+    disk.fill()
+    launch = threading.Thread(target=broker._launch, daemon=True)
+    seen = len(broker.log)
+    launch.start()
+    broker.wait_for_log(lambda event: "the start waits for space" in event["message"], seen)
+    disk.free()
+    launch.join()
+    assert waiting(broker, own) == (True, ["one"])
 
 
 @pytest.mark.parametrize("lost", [None, "api.token", "all"])

@@ -14,6 +14,7 @@ use super::journals::JournalBackend;
 use super::limits;
 use super::parts::Parts;
 use super::service::ServiceManager;
+use super::unwritten::write_when_possible;
 use crate::cluster::{Clustered, Member, TakenJournal};
 use config::Config;
 use data::MARK_FILE;
@@ -95,7 +96,8 @@ impl Store {
         let settings = config.durability.journal_settings(shards).with_context(|| {
             format!("cannot use these settings for the {shards} shards in {}", path.display())
         })?;
-        let (stamps, stamp) = data.begin_start(shards)?;
+        let begin = || data.begin_start(shards);
+        let (stamps, stamp) = write_when_possible("the manifests of the logs", begin)?;
         // A local copy of a cluster's journals is one no more: this broker goes on by itself.
         for shard in 0..shards {
             let mark = data.journal_path(shard).join(MARK_FILE);
@@ -145,7 +147,8 @@ impl Store {
                 continue;
             };
             let fail = || files.manifest_path().display().to_string();
-            files.put_manifest(manifest).with_context(fail)?;
+            let put = || files.put_manifest(manifest);
+            write_when_possible("the manifest of a log", put).with_context(fail)?;
         }
         Ok(())
     }

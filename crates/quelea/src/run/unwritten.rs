@@ -6,6 +6,30 @@ use std::time::{Duration, Instant};
 /// How often it is tried again.
 const TRY_INTERVAL: Duration = Duration::from_secs(2);
 
+/// Writes what a broker cannot do without, as soon as there is space. Where a write in place needs
+/// space, as on a file system that copies on write, a full disk holds the start up.
+///
+/// # Errors
+///
+/// When it cannot be written for another reason.
+pub(super) fn write_when_possible<T, E: std::error::Error + 'static>(
+    what: &str,
+    mut write: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let mut has_waited = false;
+    loop {
+        match write() {
+            Err(error) if data::lacks_space(&error) => {
+                if !std::mem::replace(&mut has_waited, true) {
+                    tracing::warn!(%error, "the disk is full: the start waits for space for {what}");
+                }
+                std::thread::sleep(TRY_INTERVAL);
+            }
+            written => return written,
+        }
+    }
+}
+
 /// In the order in which it is written. Bound: what a start writes.
 pub(super) struct Unwritten {
     items: Vec<(&'static str, Write)>,
