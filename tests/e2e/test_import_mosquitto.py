@@ -349,3 +349,21 @@ def comes_in(port, directory, name):
             return Client(context.wrap_socket(plain), "c", NOBODY).admitted
     except OSError:
         return False
+
+
+def test_a_server_certificate_of_version_1_is_noted(start, tmp_path, certs):
+    """It works, and the report says what to do for clients that refuse it."""
+    version_1(certs, tmp_path, "server-1", "/CN=localhost")
+    text = f"{LOCAL}certfile {{dir}}/server-1.crt\nkeyfile {{dir}}/server-1.key\n{OPEN}"
+    config, _ports = write(tmp_path, text, {})
+    output = tmp_path / "output"
+    done = subprocess.run(
+        [QUELEA, "import", config, "--output", output], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    checked = subprocess.run(
+        [QUELEA, "serve", "--config", output / "quelea.toml", "--check-config"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    for answer in (done.stdout, checked.stdout):
+        assert "X.509 version 1" in answer and "-extfile" in answer, answer

@@ -266,8 +266,9 @@ impl Reader<'_> {
 
     fn value(&mut self, depth: usize) -> Result<Node, Mistake> {
         self.nodes += 1;
-        if self.nodes > NODES_MAX {
-            return self.fail(format!("more than {NODES_MAX} values"));
+        let most = if self.is_json { JSON_NODES_MAX } else { NODES_MAX };
+        if self.nodes > most {
+            return self.fail(format!("more than {most} values"));
         }
         let line = self.line;
         if self.take("{") {
@@ -406,6 +407,9 @@ const DEPTH_MAX: usize = 32;
 
 /// More than any configuration has.
 const NODES_MAX: usize = 100_000;
+
+/// A hundred thousand clients have so many.
+const JSON_NODES_MAX: usize = 2_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -121,6 +121,21 @@ impl Lines {
         lines
     }
 
+    /// Whether it is no configuration at all: one error instead of one for each line.
+    pub(super) fn nothing_known(&self, notes: &[Note]) -> Option<Note> {
+        let all = self.listeners.iter().chain(&self.bridges).chain([&self.global, &self.security]);
+        let is_known = all.map(|options| options.list.len()).sum::<usize>() > 0;
+        let first = notes.first().filter(|_| !is_known && notes.len() >= UNKNOWN_MIN)?;
+        let is_unknown = |note: &Note| note.detail.starts_with(UNKNOWN);
+        notes.iter().all(is_unknown).then(|| {
+            let detail = "none of its lines is an option of mosquitto: name the broker with --from \
+                          if it is that of another one";
+            let place = Place { line: 0, ..first.place.clone() };
+            let option = "mosquitto.conf".into();
+            Note { place, option, fate: Fate::Error, detail: detail.into() }
+        })
+    }
+
     /// Does each listener have settings of its own?
     pub(super) fn are_own(&self) -> bool {
         self.global.all("per_listener_settings").any(Setting::is_true)
@@ -238,7 +253,7 @@ impl Lines {
         let Some(known) = table::find(name) else {
             let near = nearest(name, table::names());
             let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-            return self.error(&at, name, format!("unknown option{near}"));
+            return self.error(&at, name, format!("{UNKNOWN}{near}"));
         };
         let value = known.kind.value_of(value);
         if let Err(detail) = check(known.kind, value) {
@@ -376,6 +391,12 @@ const MAKE_A_LISTENER: [&str; 28] = [
     "use_subject_as_username",
     "use_username_as_clientid",
 ];
+
+/// What is said of an option that mosquitto does not have.
+const UNKNOWN: &str = "unknown option";
+
+/// So many unknown lines, and no known one, are no mistakes in writing.
+const UNKNOWN_MIN: usize = 5;
 
 /// More than anybody has, so that a directory of other files is no configuration.
 const LINES_MAX: usize = 20_000;

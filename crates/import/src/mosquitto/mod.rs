@@ -25,6 +25,9 @@ use table::Action;
 pub fn import(source: &Source<'_>, files: &dyn Files) -> Imported {
     let mut lines = Lines::read(source, files);
     let notes = std::mem::take(&mut lines.notes);
+    if let Some(note) = lines.nothing_known(&notes) {
+        return Imported { notes: vec![note], ..Imported::default() };
+    }
     let mut import = Import::new(source, files, notes);
     import.has_users = lines.have_certificate_names() || lines.have_password_file();
     import.global(&lines.global);

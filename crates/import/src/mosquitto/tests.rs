@@ -100,6 +100,15 @@ fn an_unknown_option_is_an_error_with_its_line() {
 }
 
 #[test]
+fn a_text_that_is_no_configuration_is_one_error() {
+    let text = "some text\nthat is\nof another\nprogram and\nhas lines\n";
+    let errors: Vec<_> = import_with(text, &[]).obstacles(true).cloned().collect();
+    assert!(errors.len() == 1 && errors[0].detail.contains("--from"), "{errors:?}");
+    let known = format!("{text}listener 1883\n");
+    assert_eq!(import_with(&known, &[]).obstacles(true).count(), 5);
+}
+
+#[test]
 fn who_comes_in_without_a_name_is_as_in_mosquitto() {
     let allowed = |text: &str| table_of(&import_with(text, &[]))["auth"]["allow_anonymous"].clone();
     assert_eq!(allowed("").as_bool(), Some(true), "this machine only");

@@ -3,8 +3,9 @@
 mod event_grid;
 
 use std::cell::Cell;
+use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -112,15 +113,27 @@ fn import(args: &ImportArgs) -> anyhow::Result<u8> {
     }
     write(&imported.files, &directory)?;
     // The files that it names may be on another machine.
-    run::check_files(&config)
+    let notes = run::check_files(&config)
         .context("the files were written, but this machine cannot use them yet")?;
+    notes.iter().for_each(|note| println!("note: {note}"));
     Ok(EXIT_OK)
 }
 
 /// The notes, and how many there are of each kind.
 fn report(imported: &Imported, is_verbose: bool) {
     let is_shown = |fate| is_verbose || !matches!(fate, Fate::Carried | Fate::NotNeeded);
-    imported.notes.iter().filter(|note| is_shown(note.fate)).for_each(|note| eprintln!("{note}"));
+    let mut shown: Vec<_> = imported.notes.iter().filter(|note| is_shown(note.fate)).collect();
+    // A file that is included twice has each of its lines twice.
+    shown.dedup();
+    let mut text = String::new();
+    for note in shown.iter().take(NOTES_SHOWN_MAX) {
+        let _ = writeln!(text, "{note}");
+    }
+    let left_out = shown.len().saturating_sub(NOTES_SHOWN_MAX);
+    if left_out > 0 {
+        let _ = writeln!(text, "and {left_out} more");
+    }
+    eprint!("{text}");
     let kinds = [
         Fate::Carried,
         Fate::NotNeeded,
@@ -150,7 +163,7 @@ fn write(files: &[NewFile], directory: &Path) -> anyhow::Result<()> {
             .create_new(true)
             .mode(mode)
             .open(&path)
-            .and_then(|mut to| to.write_all(file.text.as_bytes()));
+            .and_then(|mut to| io::Write::write_all(&mut to, file.text.as_bytes()));
         written.with_context(|| format!("cannot write {}", path.display()))?;
         println!("wrote {}", path.display());
     }
@@ -195,6 +208,9 @@ impl Files for Disk {
         fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect()
     }
 }
+
+/// A person reads no more.
+const NOTES_SHOWN_MAX: usize = 1_000;
 
 /// A larger file is no configuration.
 const FILE_BYTES_MAX: u64 = 16 << 20;
