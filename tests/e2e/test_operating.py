@@ -6,7 +6,7 @@ import subprocess
 import urllib.error
 import urllib.request
 
-from broker import PATIENCE_SECS, QUELEA, eventually
+from broker import PATIENCE_SECS, QUELEA, eventually, sum_of
 from test_api import Api, client, ctl, managed  # noqa: F401
 from wire import PINGRESP, PUBACK, Peer, packet, publish
 
@@ -467,6 +467,37 @@ def test_calls_memory_and_drops_are_shown(managed):
     drops = api("GET", "/drops")["items"]
     assert {"queue_full", "expired"} <= {row["reason"] for row in drops}
     assert "queue_full" in ctl(broker, "drops")
+
+
+def test_memory_of_the_log_is_named_and_given_back(managed):
+    broker, api = managed
+    # A session of an hour.
+    kept = b"\x11\x00\x00\x0e\x10"
+    subscriber = Peer(broker.port()).accepted(client_id="kept", clean=False, properties=kept)
+    subscriber.subscribed("load/#", 1)
+    publisher = Peer(broker.port()).accepted(client_id="publisher")
+    peak = 0
+    for number in range(1, 161):
+        publisher.send(publish("load/x", b"x" * 65536, qos=1, packet_id=number))
+        publisher.expect(PUBACK)
+        subscriber.message()
+        if number % 20 == 0:
+            peak = max(peak, api("GET", "/memory")["log_cache_bytes"])
+    eventually(lambda: max(peak, sum_of(broker, "quelea_log_cache_bytes")) > 0)
+    subscriber.close()
+    publisher.close()
+
+    def held():
+        usage = api("GET", "/memory")
+        parts = ("client_bytes", "log_cache_bytes", "other_bytes")
+        assert sum(usage[part] for part in parts) == usage["allocated_bytes"]
+        return usage
+
+    eventually(lambda: held()["log_cache_bytes"] == 0, "the log gives its memory back")
+    # A tenth of what went through the log: as without it.
+    eventually(lambda: held()["allocated_bytes"] < 8 << 20, "the rest is small")
+    assert sum_of(broker, "quelea_log_cache_bytes") == 0
+    assert "log_cache_bytes" in ctl(broker, "memory")
 
 
 def test_clients_that_lose_messages_are_listed_with_their_reasons(managed):

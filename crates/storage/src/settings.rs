@@ -20,7 +20,8 @@ pub struct Settings {
     pub log_bytes_max: u64,
     /// Bytes kept free for `append_essential` when the disk is full. Default 8 MiB.
     pub reserve_bytes: u32,
-    /// Bytes of written batches kept in memory for readers that are near the tail. Default 8 MiB.
+    /// Bytes of written batches kept in memory for readers that are near the tail. A sixteenth
+    /// while nobody reads ([`Journal::fit_cache`](crate::Journal::fit_cache)). Default 8 MiB.
     pub cache_bytes_max: usize,
     /// Reclaiming begins when the journal uses more than this many per cent of its live bytes (and
     /// `slack_segments` on top). At least 110, default 200.

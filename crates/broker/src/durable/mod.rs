@@ -153,6 +153,17 @@ impl Durable {
         waiters
     }
 
+    pub(crate) fn has_caches_to_fit(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.has_caches_to_fit())
+    }
+
+    /// Gives back memory that nobody needs, and says what is left of it. About once a second.
+    pub(crate) fn fit_caches(&mut self, cx: &Context) {
+        let Some(store) = &mut self.store else { return };
+        store.fit_caches();
+        cx.metrics.log_cache_bytes.set(store.cache_bytes() as u64);
+    }
+
     /// Looks at the state of the journal, and does once what follows from a change of it. True: it
     /// has changed.
     pub(crate) fn note_status(

@@ -48,6 +48,9 @@ const READINGS_MAX: usize = 64;
 /// Lists below this length are left as they are.
 const COMPACT_MIN: usize = 64;
 
+/// A table that has room for so many times what is in it gives room back.
+const SPARSE_PART: usize = 8;
+
 /// Reads of a damaged record before its message is given up: a disk may yet deliver.
 const UNREAD_TRIES_MAX: u8 = 5;
 
@@ -145,6 +148,8 @@ pub(super) struct Store {
     pub(crate) seen: Vec<Seen>,
     fetched: HashMap<u64, Message, FixedState>,
     fetched_bytes: usize,
+    /// Whether something was read back or asked for since [`Store::fit_caches`].
+    is_fetching: bool,
     /// In the order of reading; those that are gone among them, as many as came with the reads.
     fetched_order: VecDeque<u64>,
     readings: Vec<Reading>,
@@ -209,6 +214,7 @@ impl Store {
             seen: vec![Seen::default(); SOURCES * usize::from(shard_count)],
             fetched: HashMap::default(),
             fetched_bytes: 0,
+            is_fetching: false,
             fetched_order: VecDeque::new(),
             readings: Vec::new(),
             retry: VecDeque::new(),
@@ -455,6 +461,29 @@ impl Store {
         }
     }
 
+    /// Memory of the log that is no client's: what was written or read back lately.
+    pub(super) fn cache_bytes(&self) -> usize {
+        self.journal.cache_bytes() + self.fetched_bytes
+    }
+
+    pub(super) fn has_caches_to_fit(&self) -> bool {
+        self.journal.has_cache_to_fit() || (!self.fetched.is_empty() && self.readings.is_empty())
+    }
+
+    /// Gives back what nobody needs any more. What was read back and not asked for since is read
+    /// again.
+    pub(super) fn fit_caches(&mut self) {
+        self.journal.fit_cache();
+        if self.readings.is_empty() && !std::mem::take(&mut self.is_fetching) {
+            (self.fetched, self.fetched_bytes) = (HashMap::default(), 0);
+            self.fetched_order = VecDeque::new();
+        }
+        let count = self.messages.len();
+        if self.messages.capacity() > COMPACT_MIN.max(count) * SPARSE_PART {
+            self.messages.shrink_to(count * 2);
+        }
+    }
+
     pub(super) fn drop_message(&mut self, serial: u64) {
         if let Some(stored) = self.messages.remove(&serial) {
             self.charges.release(stored.owner, stored.place.bytes.into());
@@ -493,6 +522,7 @@ impl Store {
     pub(crate) fn load(&mut self, serial: u64, waiter: QueueId) -> Loaded {
         let Some(stored) = self.messages.get(&serial).copied() else { return Loaded::Gone };
         if let Some(message) = self.unwritten.get(&serial).or_else(|| self.fetched.get(&serial)) {
+            self.is_fetching = true;
             return Loaded::Ready(message.clone());
         }
         let position = stored.place.position();
@@ -553,6 +583,7 @@ impl Store {
         };
         let reading = self.readings.swap_remove(index);
         let has_failed = chunk.is_none();
+        self.is_fetching = true;
         while self.fetched_bytes > FETCHED_BYTES_MAX
             && let Some(oldest) = self.fetched_order.pop_front()
         {

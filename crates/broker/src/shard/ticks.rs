@@ -123,6 +123,7 @@ impl Shard {
         if self.sweeps_at_ms <= now_ms {
             self.sweeps_at_ms = now_ms + SWEEP_EVERY_MS;
             self.retained.sweep_retained(&self.cx, &mut self.durable);
+            self.durable.fit_caches(&self.cx);
             self.groups.offer_denied_again(&mut self.cx, &mut self.durable);
             self.groups.drain_groups(&mut self.cx, &mut self.sessions, &mut self.durable);
             self.cx.report_shard_notices();
@@ -139,8 +140,9 @@ impl Shard {
         }
         let journal = self.durable.journal().and_then(Journal::next_deadline);
         let timers = self.cx.timers.next_ms().unwrap_or(NEVER);
-        let notices = if self.cx.notices.is_empty() { NEVER } else { self.sweeps_at_ms };
-        timers.min(journal.unwrap_or(NEVER)).min(self.cx.flow.pauses.look_ms()).min(notices)
+        let sweeps = !self.cx.notices.is_empty() || self.durable.has_caches_to_fit();
+        let sweep_ms = if sweeps { self.sweeps_at_ms } else { NEVER };
+        timers.min(journal.unwrap_or(NEVER)).min(self.cx.flow.pauses.look_ms()).min(sweep_ms)
     }
 
     /// The driver has no room for what comes of a connection, and wants to read nothing before

@@ -67,6 +67,30 @@ fn what_was_acknowledged_outlives_a_loss_of_power() {
 }
 
 #[test]
+fn memory_of_the_log_is_counted_and_given_back_when_nothing_happens() {
+    for shards in [1, 4] {
+        let mut lab = Lab::durable(shards);
+        leave_subscribed(&mut lab, "away", "t/#", 1);
+        let publisher = lab.open(request("publisher"));
+        let payload = vec![b'x'; 600];
+        for number in 1..=20 {
+            lab.publish(publisher, "t/a", &payload, 1, number);
+        }
+        lab.pass_secs(1);
+        let busy = lab.total(|metrics| &metrics.log_cache_bytes);
+        // A sixteenth of the limit of each shard, and buffers for new batches.
+        assert!(busy > 0 && busy < u64::from(shards) * 8 * 1024, "{busy}");
+        let (conn, _) = is_present(&mut lab, "away");
+        assert_eq!(lab.payloads(conn).len(), 20);
+        lab.cut(conn);
+        lab.pass_secs(8);
+        assert_eq!(lab.total(|metrics| &metrics.log_cache_bytes), 0);
+        let (conn, _) = is_present(&mut lab, "away");
+        assert_eq!(lab.payloads(conn).len(), 20, "the disk has them");
+    }
+}
+
+#[test]
 fn an_acknowledgement_waits_for_the_disk_and_delivery_does_not() {
     let mut lab = Lab::durable(1);
     let subscriber = lab.open(persistent("subscriber"));

@@ -17,6 +17,10 @@ export function Memory() {
       ${data && html`
         <${Facts} rows=${[
           ["Resident", bytes(data.resident_bytes)],
+          ["Allocated", bytes(data.allocated_bytes)],
+          ["of which by clients", bytes(data.client_bytes)],
+          ["of which by the log's cache", bytes(data.log_cache_bytes)],
+          ["of which by the broker itself", bytes(data.other_bytes)],
           ["Limit", data.max_bytes == null ? "none" : bytes(data.max_bytes)],
           ["Retained messages", bytes(data.retained_bytes)],
         ]} />

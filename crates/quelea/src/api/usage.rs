@@ -1,6 +1,6 @@
 //! What the broker uses and loses: memory by owner, dropped messages by reason and by client.
 
-use base::resident_bytes;
+use base::{memory, resident_bytes};
 use broker::command::DropsView;
 use broker::{Answer, Command, Metrics, Scope};
 use session::MemoryKind;
@@ -16,6 +16,15 @@ record! {
     MemoryUsage {
         /// Resident memory of the process.
         resident_bytes: u64,
+        /// Allocated memory, which the limit is for. The rest of the resident memory is code,
+        /// stacks and free memory of the allocator.
+        allocated_bytes: u64,
+        /// The part of it that clients are charged for: queued, sessions, retained and unsent.
+        client_bytes: u64,
+        /// The part of it that holds messages which were written to the log or read back recently.
+        log_cache_bytes: u64,
+        /// The rest of it: tables and buffers of the broker itself.
+        other_bytes: u64,
         /// The limit (`limits.memory_bytes_max`); null: none.
         max_bytes: Option<u64>,
         /// Bytes of retained messages.
@@ -100,8 +109,16 @@ pub(crate) fn memory(api: &Api, call: &Call) -> Outcome {
         }
     });
     let max_bytes = api.facts.config.limits.memory_bytes_max;
+    let in_memory = MemoryKind::ALL.into_iter().filter(|kind| kind.is_in_memory());
+    let client_bytes = in_memory.map(|kind| shared.ledger.bytes(kind)).sum::<u64>();
+    let log_cache_bytes = shared.total(|metrics| &metrics.log_cache_bytes);
+    let allocated_bytes = memory::held_bytes();
     json(&MemoryUsage {
         resident_bytes: resident_bytes().unwrap_or_default(),
+        allocated_bytes,
+        client_bytes,
+        log_cache_bytes,
+        other_bytes: allocated_bytes.saturating_sub(client_bytes + log_cache_bytes),
         max_bytes: (max_bytes != u64::MAX).then_some(max_bytes),
         retained_bytes: shared.total(|metrics| &metrics.retained_bytes),
         owners: owners.collect(),
