@@ -205,10 +205,24 @@ impl<T: Expires> ExpiringQueue<T> {
     }
 
     pub fn push(&mut self, item: T, now_ms: u64) {
+        self.count_in(&item, now_ms);
+        self.items.push_back(item);
+    }
+
+    /// The same, behind those that go before it, in a queue where these are all in front.
+    pub fn insert(&mut self, item: T, now_ms: u64, goes_before: impl Fn(&T) -> bool) {
+        self.count_in(&item, now_ms);
+        let place = match self.items.back() {
+            Some(last) if !goes_before(last) => self.items.partition_point(goes_before),
+            _ => self.items.len(),
+        };
+        self.items.insert(place, item);
+    }
+
+    fn count_in(&mut self, item: &T, now_ms: u64) {
         let (expires_at_ms, bytes) = (item.expires_at_ms(), item.bytes());
         self.live.add(Amount::one(bytes));
         self.lifetimes.add(expires_at_ms, bytes, now_ms);
-        self.items.push_back(item);
     }
 
     /// The oldest. False: it has expired, and counts no more.
@@ -322,6 +336,16 @@ mod tests {
         assert_eq!(queue.expire(3_000, |_| taken += 1), (amount(20, 100), 121));
         assert_eq!((taken, queue.len(), queue.live().messages), (21, 100, 100));
         assert_eq!((queue.expired, queue.next_expiry_ms()), (amount(0, 0), NEVER));
+    }
+
+    #[test]
+    fn what_comes_back_goes_to_its_place() {
+        let mut queue = ExpiringQueue::default();
+        for number in [3, 1, 2, 5, 4] {
+            queue.insert((NEVER, number), 0, |(_, other)| *other < number);
+        }
+        let numbers: Vec<u64> = queue.iter().map(|(_, number)| *number).collect();
+        assert_eq!((numbers, queue.live()), (vec![1, 2, 3, 4, 5], amount(5, 15)));
     }
 
     #[test]

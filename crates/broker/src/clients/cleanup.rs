@@ -6,14 +6,14 @@
 
 use std::collections::VecDeque;
 
-use session::{ExpiringQueue, Message, Outgoing};
+use session::{ExpiringQueue, Outgoing};
 
 use crate::Quota;
 use crate::clients::Sessions;
 use crate::clients::subscriptions::Leaving;
 use crate::durable::Durable;
 use crate::expected::Expected;
-use crate::groups::table::Groups;
+use crate::groups::table::{Groups, Parked};
 use crate::shard::context::Context;
 
 /// So many subscriptions are taken out of the index in one turn, some 0.3 us each.
@@ -36,7 +36,7 @@ pub(crate) struct Cleanup {
     /// Slots, and what leaves the index of them.
     subscriptions: VecDeque<(u32, Leaving)>,
     queues: Vec<Outgoing>,
-    parked: Vec<ExpiringQueue<Message>>,
+    parked: Vec<ExpiringQueue<Parked>>,
 }
 
 impl Cleanup {
@@ -115,7 +115,7 @@ impl Sessions {
     }
 
     /// Messages of a shared group that is gone.
-    pub(crate) fn discard_parked(&mut self, parked: ExpiringQueue<Message>) {
+    pub(crate) fn discard_parked(&mut self, parked: ExpiringQueue<Parked>) {
         if parked.len() > MESSAGES_AT_ONCE {
             self.cleanup.parked.push(parked);
         }

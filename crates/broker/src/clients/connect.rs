@@ -225,6 +225,7 @@ impl Sessions {
             sequence,
         };
         client.publish_load();
+        groups.note_online(cx, client);
         cx.report(client.scope, event);
         cx.count_opened(client.scope);
         client.mark_dirty(cx);

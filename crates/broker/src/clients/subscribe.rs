@@ -694,7 +694,7 @@ fn bytes_of(filter: &Filter<'_>, shards: ShardId) -> u32 {
 // As the allocator has it (`crates/broker/tests/allocations.rs`).
 const SUBSCRIPTION_BYTES: usize = 124;
 const INTEREST_BYTES: usize = 48;
-const GROUP_BYTES: usize = 285;
+const GROUP_BYTES: usize = 475;
 
 /// What a bridge of mosquitto relies on, and cannot ask for before MQTT 5: nothing that it has
 /// published itself, and RETAIN as it was published. A shared subscription has no No Local.

@@ -334,20 +334,21 @@ fn receiving(group: &Group) -> ReceiverView {
         share: Some(group.name.share.clone()),
         filter: group.name.filter.clone(),
         qos: qos.unwrap_or_default(),
-        connected: group.members.iter().any(|member| member.load.is_online()),
+        connected: group.members.online().any(|member| member.load.is_online()),
         allowed: true,
     }
 }
 
 fn group_view(durable: &Durable, group: &Group) -> GroupView {
-    let kept = group.kept.map_or(0, |kept| durable.waiting_count(kept));
+    let mut waiting = group.kept.map(|kept| durable.waiting_amount(kept)).unwrap_or_default();
+    waiting.add(group.waiting_here());
     GroupView {
         scope: group.name.scope,
         share: group.name.share.clone(),
         filter: group.name.filter.clone(),
         members: group.members.len() as u64,
-        online: group.members.iter().filter(|member| member.load.is_online()).count() as u64,
-        waiting: u64::from(group.waiting_here().messages) + kept as u64,
+        online: group.members.online().filter(|member| member.load.is_online()).count() as u64,
+        waiting: waiting.messages.into(),
     }
 }
 

@@ -4,11 +4,11 @@
 //! hold what they were given in memory only: after a crash the home dispatches it again, which at
 //! least once allows. So shared subscriptions of durable sessions are granted QoS 1 at most.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use session::{Dropped, Expires, ExpiringQueue, Message, Overflow, QueueLimits};
+use session::{Amount, Dropped, Expires, ExpiringQueue, Message, Overflow, QueueLimits};
 use slab::Slab;
 use storage::{AppendError, Level};
 
@@ -20,6 +20,7 @@ use crate::durable::Durable;
 use crate::expected::Expected;
 use crate::flow::work::Task;
 use crate::groups::group_names::GroupName;
+use crate::groups::share::{exceeds, less};
 use crate::groups::table::{Group, Groups};
 use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
 use crate::limits::ledger::NOBODY;
@@ -30,6 +31,9 @@ use crate::{Confirm, GroupWay, Mail};
 /// Bytes of waiting messages that a group keeps in memory beside the journal. Policy: later ones
 /// are read back from the disk.
 const MEMORY_BYTES_MAX: usize = 1024 * 1024;
+
+/// How long what has come back is not looked through again for what has expired.
+const EXPIRY_LOOK_MS: u64 = 1000;
 
 /// The number of a group's queue in memory. A group has it as long as its queue is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +74,14 @@ pub(super) struct KeptQueue {
     pub(super) track: Track,
     waiting: ExpiringQueue<QueuedMessage>,
     memory_bytes: usize,
-    /// Dispatched and returned; they go first.
-    returned: BTreeSet<u64>,
-    /// Dispatched, and no member with room may have them (`groups/denied.rs`).
-    denied: BTreeSet<u64>,
+    /// Dispatched and returned; they go first. With their bytes.
+    returned: BTreeMap<u64, u32>,
+    /// Dispatched, and no member with room may have them (`groups/denied.rs`). With their bytes.
+    denied: BTreeMap<u64, u32>,
+    /// Of both.
+    returned_bytes: u64,
+    /// Until then they are not looked through for what has expired.
+    look_ms: u64,
 }
 
 /// The queues of the groups that have their home here.
@@ -124,8 +132,10 @@ impl KeptQueue {
             track,
             waiting: ExpiringQueue::default(),
             memory_bytes: 0,
-            returned: BTreeSet::new(),
-            denied: BTreeSet::new(),
+            returned: BTreeMap::new(),
+            denied: BTreeMap::new(),
+            returned_bytes: 0,
+            look_ms: 0,
         }
     }
 
@@ -138,6 +148,59 @@ impl KeptQueue {
         self.waiting.is_empty() && self.returned.is_empty()
     }
 
+    /// What no member has, whatever keeps it waiting.
+    fn undispatched(&self) -> Amount {
+        let mut amount = self.waiting.live();
+        let messages = (self.returned.len() + self.denied.len()) as u32;
+        amount.add(Amount { messages, bytes: self.returned_bytes });
+        amount
+    }
+
+    /// Takes out the oldest or the newest message that no member has. False: it was counted as
+    /// expired before.
+    fn take_one(&mut self, limits: &QueueLimits) -> Option<(u64, bool)> {
+        // One that is too large by itself makes nobody else go.
+        let newest_bytes = self.waiting.back().map_or(0, Expires::bytes);
+        let is_oldest = limits.overflow == Overflow::DropOldest && newest_bytes <= limits.bytes_max;
+        let (waiting, others) = if is_oldest {
+            let others = [self.returned.first_key_value(), self.denied.first_key_value()];
+            (self.waiting.front(), others)
+        } else {
+            let others = [self.returned.last_key_value(), self.denied.last_key_value()];
+            (self.waiting.back(), others)
+        };
+        let waiting = waiting.map(|waiting| waiting.serial);
+        let all = others.into_iter().flatten().map(|(serial, _)| *serial).chain(waiting);
+        let serial = if is_oldest { all.min() } else { all.max() }?;
+        if Some(serial) != waiting {
+            self.forget_returned(serial);
+            return Some((serial, true));
+        }
+        let gone = if is_oldest { self.waiting.pop_front() } else { self.waiting.pop_back() };
+        let (gone, is_live) = gone?;
+        self.memory_bytes -= gone.memory_bytes();
+        Some((serial, is_live))
+    }
+
+    /// A message that had come back waits no more.
+    fn forget_returned(&mut self, serial: u64) {
+        for bytes in [self.returned.remove(&serial), self.denied.remove(&serial)] {
+            self.returned_bytes -= u64::from(bytes.unwrap_or_default());
+        }
+    }
+
+    /// A message that was dispatched comes back. False: it is over.
+    fn come_back(&mut self, serial: u64, bytes: u32, is_denied: bool) -> bool {
+        if self.track.get_mut(serial).is_none() {
+            return false;
+        }
+        self.forget_returned(serial);
+        self.returned_bytes += u64::from(bytes);
+        let queue = if is_denied { &mut self.denied } else { &mut self.returned };
+        queue.insert(serial, bytes);
+        true
+    }
+
     fn push(&mut self, queued: QueuedMessage, now_ms: u64) {
         let message = queued.message.filter(|_| self.memory_bytes < MEMORY_BYTES_MAX);
         self.memory_bytes += message.as_ref().map_or(0, Message::heap_bytes);
@@ -145,7 +208,7 @@ impl KeptQueue {
     }
 
     fn front(&self) -> Option<(u64, Option<&Message>)> {
-        if let Some(serial) = self.returned.first() {
+        if let Some((serial, _)) = self.returned.first_key_value() {
             return Some((*serial, None));
         }
         self.waiting.front().map(|waiting| (waiting.serial, waiting.message.as_ref()))
@@ -153,7 +216,8 @@ impl KeptQueue {
 
     /// False: it was counted as expired before.
     fn pop_front(&mut self) -> bool {
-        if self.returned.pop_first().is_some() {
+        if let Some((_, bytes)) = self.returned.pop_first() {
+            self.returned_bytes -= u64::from(bytes);
             return true;
         }
         let Some((gone, is_live)) = self.waiting.pop_front() else { return false };
@@ -161,15 +225,9 @@ impl KeptQueue {
         is_live
     }
 
-    fn is_over(&self, limits: &QueueLimits) -> bool {
-        let waiting = self.waiting.live();
-        waiting.messages > limits.messages_max || waiting.bytes > limits.bytes_max
-    }
-
     /// A message is acknowledged or, `is_unsent`, will never be dispatched. False: that was known.
     fn finish(&mut self, serial: u64, is_unsent: bool) -> bool {
-        self.returned.remove(&serial);
-        self.denied.remove(&serial);
+        self.forget_returned(serial);
         if self.track.finish(serial).is_some() {
             return true;
         }
@@ -222,8 +280,7 @@ impl Durable {
             let (expires_at_ms, message) = (message.expires_at_ms(), Some(message.clone()));
             kept.push(QueuedMessage { serial, expires_at_ms, bytes, message }, cx.now_ms);
         }
-        store.drop_group_expired(cx, id);
-        store.drop_group_oldest(cx, &group.name, id);
+        self.keep_group_to_limits(cx, group, id);
         Ok(was_empty)
     }
 
@@ -232,7 +289,7 @@ impl Durable {
         let (Some(id), Some(store)) = (group.kept, &mut self.store) else { return };
         while let Some(kept) = store.groups.get(id).expected()
             && let Some((serial, message)) = kept.front()
-            && group.has_room()
+            && group.has_room(cx)
         {
             let loaded = match message.cloned() {
                 Some(message) => Loaded::Ready(message),
@@ -251,9 +308,7 @@ impl Durable {
                     continue;
                 }
             };
-            let random = cx.next_random();
-            let strategy = cx.shared.settings.share_strategy;
-            let Some(member) = group.assign(strategy, &message, random) else { return };
+            let Some(member) = group.assign(cx, &message) else { return };
             if let Some(kept) = store.groups.get_mut(id) {
                 kept.pop_front();
                 kept.track.assign(serial, 0);
@@ -271,23 +326,37 @@ impl Durable {
     }
 
     /// The home's side: a member could not take it, or ended before it acknowledged. True: it is to
-    /// be dispatched again.
-    pub(crate) fn on_group_returned(&mut self, id: KeptId, serial: u64) -> bool {
-        let Some(kept) = self.kept_group(id) else { return false };
-        let is_out = kept.track.get_mut(serial).is_some();
-        if is_out {
-            kept.returned.insert(serial);
+    /// be dispatched again. `is_denied`: no member with room may have it, and it is offered again
+    /// later.
+    pub(crate) fn take_back(
+        &mut self,
+        cx: &mut Context,
+        group: &mut Group,
+        serial: u64,
+        is_denied: bool,
+    ) -> bool {
+        let (Some(id), Some(store)) = (group.kept, &mut self.store) else { return false };
+        let bytes = store.stored(serial).map_or(0, |stored| stored.place.bytes);
+        let kept = store.groups.get_mut(id);
+        if !kept.is_some_and(|kept| kept.come_back(serial, bytes, is_denied)) {
+            return false;
         }
-        is_out
+        self.keep_group_to_limits(cx, group, id);
+        true
     }
 
-    /// The home's side: no member with room may have it, and it is offered again later.
-    pub(crate) fn put_off_denied(&mut self, id: KeptId, serial: u64) {
-        if let Some(kept) = self.kept_group(id)
-            && kept.track.get_mut(serial).is_some()
-        {
-            kept.denied.insert(serial);
+    /// The limits of a group's queue, on all that no member has, in memory and in the journal.
+    fn keep_group_to_limits(&mut self, cx: &mut Context, group: &mut Group, id: KeptId) {
+        let Some(store) = &mut self.store else { return };
+        let limits = cx.shared.settings.share_queue;
+        if limits.overflow == Overflow::DropOldest {
+            // What is in memory goes before what is in the journal.
+            store.drop_group_surplus(cx, &group.name, id, &limits);
+            return group.keep_to_limits(cx, self);
         }
+        cx.drop_group_expired(group);
+        let limits = less(&limits, group.waiting_here());
+        store.drop_group_surplus(cx, &group.name, id, &limits);
     }
 
     /// As many of these as that go to members again. Returns how many.
@@ -312,12 +381,9 @@ impl Durable {
     }
 
     /// Messages that are not dispatched.
-    pub(crate) fn waiting_count(&self, id: KeptId) -> usize {
+    pub(crate) fn waiting_amount(&self, id: KeptId) -> Amount {
         let kept = self.store.as_ref().and_then(|store| store.groups.get(id));
-        kept.map_or(0, |kept| {
-            let waiting = kept.waiting.live().messages as usize;
-            waiting + kept.returned.len() + kept.denied.len()
-        })
+        kept.map(KeptQueue::undispatched).unwrap_or_default()
     }
 
     /// The group has no member any more: what it kept is lost, and said to be.
@@ -386,20 +452,42 @@ impl Store {
         }
     }
 
-    /// The limits of a group's queue: the oldest go, as a group has no one publisher to refuse.
-    fn drop_group_oldest(&mut self, cx: &mut Context, name: &Arc<GroupName>, id: KeptId) {
-        let limits = cx.shared.settings.share_queue;
+    /// What has expired of that which had come back, of which no end is noted. Only where there is
+    /// more than the limits allow, and once a second at most.
+    fn drop_returned_expired(&mut self, cx: &mut Context, id: KeptId) {
+        let Some(kept) = self.groups.get(id).filter(|kept| kept.look_ms <= cx.now_ms) else {
+            return;
+        };
+        cx.flow.work.charge_for(Task::Pending(kept.returned.len() + kept.denied.len()));
+        let all = kept.returned.keys().chain(kept.denied.keys()).copied();
+        let gone: Vec<u64> = all.filter(|serial| self.stored(*serial).is_none()).collect();
+        if let Some(kept) = self.groups.get_mut(id) {
+            kept.look_ms = cx.now_ms + EXPIRY_LOOK_MS;
+        }
+        count_dropped(&cx.metrics, Dropped::Expired, gone.len() as u64);
+        gone.into_iter().for_each(|serial| self.finish_for_group(id, serial, true));
+    }
+
+    /// The oldest or the newest messages go, as a group has no one publisher to refuse.
+    fn drop_group_surplus(
+        &mut self,
+        cx: &mut Context,
+        name: &Arc<GroupName>,
+        id: KeptId,
+        limits: &QueueLimits,
+    ) {
+        self.drop_group_expired(cx, id);
+        let is_over = |kept: &KeptQueue| exceeds(kept.undispatched(), limits);
+        if !self.groups.get(id).is_some_and(is_over) {
+            return;
+        }
+        self.drop_returned_expired(cx, id);
         let mut dropped = 0;
         while let Some(kept) = self.groups.get_mut(id)
-            && kept.is_over(&limits)
+            && is_over(kept)
+            && let Some((serial, was_live)) = kept.take_one(limits)
         {
-            let gone = match limits.overflow {
-                Overflow::DropOldest => kept.waiting.pop_front(),
-                _ => kept.waiting.pop_back(),
-            };
-            let Some((gone, was_live)) = gone else { break };
-            kept.memory_bytes -= gone.memory_bytes();
-            self.finish_for_group(id, gone.serial, true);
+            self.finish_for_group(id, serial, true);
             dropped += u64::from(was_live);
         }
         if dropped > 0 {

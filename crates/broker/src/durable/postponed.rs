@@ -290,8 +290,8 @@ impl Durable {
             Postponed::Mail(Mail::Retain { message, confirm, owner }) => {
                 self.on_retain_mail(cx, sessions, retained, message, confirm, owner);
             }
-            Postponed::Mail(Mail::Park { group, message, confirm }) => {
-                groups.on_park(cx, sessions, self, &group, message, confirm);
+            Postponed::Mail(Mail::Park { group, message, number, confirm }) => {
+                groups.on_park(cx, sessions, self, &group, (number, message), confirm);
             }
             Postponed::Mail(_) => {}
             Postponed::Answer { session, connection, packet, .. } => {

@@ -40,8 +40,7 @@ impl Groups {
             return;
         }
         let home = cx.shared.shard_of_group(name.key);
-        let (serial, message) = (way.serial, message.clone());
-        cx.send(home, Mail::GroupDenied { group: name, serial, message });
+        cx.send(home, Mail::GroupDenied { group: name, message: message.clone(), way });
     }
 
     /// The home's side.
@@ -50,25 +49,18 @@ impl Groups {
         cx: &mut Context,
         durable: &mut Durable,
         name: &Arc<GroupName>,
-        serial: u64,
         message: Message,
+        way: GroupWay,
     ) {
         // The group may have ended while this was on its way.
         let Some(number) = self.number(name.key) else { return };
-        let limits = cx.shared.settings.share_queue;
         let Some(group) = self.get_mut(number).expected() else { return };
-        if serial != 0 {
-            if let Some(kept) = group.kept {
-                durable.put_off_denied(kept, serial);
-            }
-            return;
+        if way.serial == 0 {
+            group.wait(way.number, message, true, cx.now_ms);
+            group.keep_to_limits(cx, durable);
+        } else {
+            durable.take_back(cx, group, way.serial, true);
         }
-        cx.drop_group_expired(group);
-        if group.is_full(message.heap_bytes() as u64, &limits) {
-            cx.note_group_dropped(name, 1);
-            return;
-        }
-        group.denied.push(message, cx.now_ms);
     }
 
     /// The home's side, once a second.
@@ -97,15 +89,7 @@ impl Groups {
     ) -> usize {
         let Some(group) = self.by_key_mut(key).expected() else { return 0 };
         cx.drop_group_expired(group);
-        let mut count = 0;
-        while count < most
-            && let Some((message, is_live)) = group.denied.pop_front()
-        {
-            if is_live {
-                group.parked.push(message, cx.now_ms);
-            }
-            count += 1;
-        }
+        let count = group.put_back_denied(most, cx.now_ms);
         count + group.kept.map_or(0, |kept| durable.put_back_denied(kept, most - count))
     }
 }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use codec::QoS;
-use session::{Delivery, Dropped, Message, NEVER, Offered, Overflow, Sent, Terms};
+use session::{Amount, Delivery, Dropped, Message, NEVER, Offered, QueueLimits, Sent, Terms};
 use smallvec::SmallVec;
 use topic::FilterId;
 
@@ -21,8 +21,7 @@ use crate::expected::Expected;
 use crate::flow::work::Task;
 use crate::groups::group_names::GroupName;
 use crate::groups::members::Member;
-use crate::groups::table::Groups;
-use crate::groups::table::{Group, choose};
+use crate::groups::table::{Group, Groups, Parked};
 use crate::routing::asked::Asked;
 use crate::routing::deliver::{identifiers_of, options};
 use crate::shard::context::Context;
@@ -55,11 +54,9 @@ impl Groups {
             return (Listed::new(FilterId(0), 0), false);
         };
         let load = client.load.get_or_insert_default().clone();
-        let is_persistent = client.is_persistent();
         let is_durable = client.durable.is_some();
         client.publish_load();
-        let member =
-            Member { key: member_key, load, options: bits, identifier, is_persistent, is_durable };
+        let member = Member { key: member_key, load, options: bits, identifier, is_durable };
         let is_new = self.on_join(cx, sessions, &name, member.clone());
         if is_new {
             name.add_member();
@@ -109,6 +106,24 @@ impl Groups {
             cx.send(shard, Mail::Waiting { group: name.key, any: true });
         }
         true
+    }
+
+    /// A session of this shard is connected again: all shards look at it once more when they choose
+    /// members of its groups.
+    pub(crate) fn note_online(&mut self, cx: &mut Context, client: &Client) {
+        for listed in client.subscriptions.shared() {
+            let Some(group) = self.get_mut(listed.group - 1).expected() else { continue };
+            cx.flow.work.charge_for(Task::Membership(cx.shared.shard_count));
+            let (group, member) = (group.note_online(client.key), client.key);
+            cx.send_to_others(&Mail::Online { group, member });
+        }
+    }
+
+    pub(crate) fn on_online(&mut self, key: u64, member: SessionKey) {
+        // It may have left the group, or that may have ended.
+        if let Some(group) = self.by_key_mut(key) {
+            group.note_online(member);
+        }
     }
 
     /// The group's number on this shard; it gets one if it is new.
@@ -212,13 +227,13 @@ impl Groups {
             cx.charge_sent(message, 1);
         }
         if !durable.group_keeps(self, number, message) {
-            return self.pass_on(cx, sessions, durable, number, message, 0);
+            return self.pass_on(cx, sessions, durable, number, message, GroupWay::new(0, 0));
         }
         let Some(name) = self.name(number).cloned().expected() else { return };
         let home = cx.shared.shard_of_group(name.key);
         // Also to itself by mail: an answer must not come before the acknowledgement is queued.
         let confirm = asked.map(Asked::ask_group);
-        cx.send(home, Mail::Park { group: name, message: message.clone(), confirm });
+        cx.send(home, Mail::Park { group: name, message: message.clone(), number: 0, confirm });
     }
 
     /// The home's side: a message for the group's queue.
@@ -228,16 +243,16 @@ impl Groups {
         sessions: &mut Sessions,
         durable: &mut Durable,
         name: &Arc<GroupName>,
-        message: Message,
+        (number, message): (u64, Message),
         confirm: Option<Confirm>,
     ) {
         if confirm.is_some() && durable.has_late_mail() {
-            durable.put_off_mail(Mail::Park { group: name.clone(), message, confirm });
+            durable.put_off_mail(Mail::Park { group: name.clone(), message, number, confirm });
             return;
         }
-        let number = self.number(name.key).filter(|it| durable.group_keeps(self, *it, &message));
-        let Some(group) = number.and_then(|number| self.get_mut(number)) else {
-            self.park(cx, sessions, durable, name, message.clone());
+        let known = self.number(name.key).filter(|it| durable.group_keeps(self, *it, &message));
+        let Some(group) = known.and_then(|known| self.get_mut(known)) else {
+            self.park(cx, sessions, durable, name, (number, message.clone()));
             return cx.answer(confirm, codec::Reason::SUCCESS, message);
         };
         match durable.keep_for_group(cx, group, &message, confirm) {
@@ -247,7 +262,7 @@ impl Groups {
                 }
             }
             Err(error) if may_pass(&error) && durable.waits_for_disk(cx, confirm) => {
-                durable.put_off_mail(Mail::Park { group: name.clone(), message, confirm });
+                durable.put_off_mail(Mail::Park { group: name.clone(), message, number, confirm });
             }
             Err(error) => {
                 if confirm.is_none() {
@@ -270,12 +285,14 @@ impl Groups {
     ) {
         let Some(group) = self.get(number).expected() else { return };
         let name = group.name.clone();
-        let skips = group.members.iter().any(|member| !member.load.is_available());
-        let way = GroupWay { has_skipped: way.has_skipped || skips, ..way };
+        let (all, members) = (group.members.len(), group.members.online());
+        cx.flow.work.charge_for(Task::Members(members.len()));
+        let members = members.filter(|member| member.load.is_available());
+        let keys: SmallVec<[SessionKey; 8]> = members.map(|member| member.key).collect();
+        let way = GroupWay { has_skipped: way.has_skipped || keys.len() < all, ..way };
         let first = if way.denied_by == SessionKey::NOBODY { denied } else { way.denied_by };
         let ahead = |key: SessionKey| key.as_u64().wrapping_sub(denied.as_u64());
-        let members = group.members.iter().filter(|member| member.load.is_available());
-        let others = members.map(|member| member.key).filter(|key| *key != denied);
+        let others = keys.into_iter().filter(|key| *key != denied);
         let next = others.min_by_key(|key| ahead(*key));
         let is_unasked = |key: &SessionKey| first == denied || ahead(*key) < ahead(first);
         let Some(next) = next.filter(is_unasked) else {
@@ -293,10 +310,9 @@ impl Groups {
         durable: &mut Durable,
         number: u32,
         message: &Message,
-        hops: u8,
+        way: GroupWay,
     ) {
-        let random = cx.next_random();
-        let strategy = cx.shared.settings.share_strategy;
+        let hops = way.hops;
         let Some(group) = self.get_mut(number).expected() else { return };
         let name = group.name.clone();
         let key = name.key;
@@ -305,32 +321,21 @@ impl Groups {
         let chosen = if is_behind && hops == 0 || hops >= HOPS_MAX {
             None
         } else {
-            choose(group, strategy, message, random)
+            group.assign(cx, message)
         };
-        let Some(member) = chosen.and_then(|place| group.members.at(place)) else {
+        let Some(member_key) = chosen else {
+            let (number, message) = (way.number, message.clone());
             if home == cx.id {
-                self.park(cx, sessions, durable, &name, message.clone());
+                self.park(cx, sessions, durable, &name, (number, message));
             } else {
-                let message = message.clone();
-                cx.send(home, Mail::Park { group: name, message, confirm: None });
+                cx.send(home, Mail::Park { group: name, message, number, confirm: None });
             }
             return;
         };
-        let member_key = member.key;
-        member.load.assign();
         if member_key.shard() == cx.id {
-            self.on_offer(
-                cx,
-                sessions,
-                durable,
-                &name,
-                member_key,
-                message.clone(),
-                GroupWay::new(hops, 0),
-            );
+            self.on_offer(cx, sessions, durable, &name, member_key, message.clone(), way);
         } else {
             let (member, message) = (member_key, message.clone());
-            let way = GroupWay::new(hops, 0);
             let mail = Mail::Offer { group: name, member, message, way };
             cx.send(member_key.shard(), mail);
         }
@@ -348,7 +353,7 @@ impl Groups {
         way: GroupWay,
     ) {
         let now_ms = cx.now_ms;
-        let GroupWay { hops, serial, .. } = way;
+        let serial = way.serial;
         let key = name.key;
         if name.is_over() {
             return cx.lose_for_group(name, serial);
@@ -360,7 +365,7 @@ impl Groups {
             .map(|member| (member.options, member.identifier));
         let client = sessions.at(member_key);
         let (Some((bits, identifier)), Some(client)) = (member, client) else {
-            self.pass_back(cx, sessions, durable, number, &message, (hops, serial));
+            self.pass_back(cx, sessions, durable, number, &message, way);
             return;
         };
         let is_denied = bits & options::CHECK_RECEIVE != 0
@@ -375,7 +380,7 @@ impl Groups {
         }
         if !client.session.has_window() {
             client.publish_load();
-            self.pass_back(cx, sessions, durable, number, &message, (hops, serial));
+            self.pass_back(cx, sessions, durable, number, &message, way);
             return;
         }
         cx.buffers.lend(client);
@@ -395,7 +400,8 @@ impl Groups {
             cx.notify_home(key, serial, true);
         }
         client.after_offer(cx, sent, offered);
-        if delivered_for_good {
+        let can_take_more = client.load.as_ref().is_some_and(|load| load.is_available());
+        if delivered_for_good && can_take_more {
             // No acknowledgement will ask for the next one.
             self.pull(cx, durable, number);
         }
@@ -404,7 +410,7 @@ impl Groups {
 
 impl Context {
     /// What has expired in the queues of a group takes no room there.
-    pub(super) fn drop_group_expired(&mut self, group: &mut Group) {
+    pub(crate) fn drop_group_expired(&mut self, group: &mut Group) {
         let (expired, looked_at) = group.drop_expired(self.now_ms);
         self.flow.work.charge_for(Task::Pending(looked_at));
         crate::routing::deliver::count_dropped(&self.metrics, Dropped::Expired, expired);
@@ -428,13 +434,13 @@ impl Groups {
         durable: &mut Durable,
         number: u32,
         message: &Message,
-        at: (u8, u64),
+        way: GroupWay,
     ) {
-        let (hops, serial) = at;
-        if serial == 0 {
-            self.pass_on(cx, sessions, durable, number, message, hops + 1);
+        if way.serial == 0 {
+            let way = GroupWay { hops: way.hops + 1, ..way };
+            self.pass_on(cx, sessions, durable, number, message, way);
         } else if let Some(name) = self.name(number) {
-            cx.notify_home(name.key, serial, false);
+            cx.notify_home(name.key, way.serial, false);
         }
     }
 
@@ -445,7 +451,7 @@ impl Groups {
         sessions: &mut Sessions,
         durable: &mut Durable,
         name: &Arc<GroupName>,
-        message: Message,
+        (place, message): (u64, Message),
     ) {
         let now_ms = cx.now_ms;
         if name.is_over() {
@@ -456,33 +462,15 @@ impl Groups {
         let number = self.know_group(sessions, name, now_ms + MEMBERLESS_MS);
         let Some(group) = self.get_mut(number).expected() else { return };
         let is_kept = message.qos() != QoS::AtMostOnce
-            && (group.members.is_empty() || group.members.iter().any(Member::keeps));
+            && (group.members.is_empty() || group.members.keep())
+            && message.heap_bytes() as u64 <= limits.bytes_max;
         if !is_kept {
             let name = group.name.clone();
             cx.note_group_dropped(&name, 1);
             return;
         }
-        let bytes = message.heap_bytes() as u64;
-        cx.drop_group_expired(group);
-        let mut dropped = 0;
-        while group.is_full(bytes, &limits) {
-            // The group has no one publisher to refuse: only the end to drop from is a choice.
-            let oldest = match limits.overflow {
-                Overflow::DropOldest => group.parked.pop_front(),
-                _ => None,
-            };
-            let Some((_, is_live)) = oldest else {
-                let name = group.name.clone();
-                cx.note_group_dropped(&name, dropped + 1);
-                return;
-            };
-            dropped += u64::from(is_live);
-        }
-        group.parked.push(message, now_ms);
-        if dropped > 0 {
-            let name = group.name.clone();
-            cx.note_group_dropped(&name, dropped);
-        }
+        group.wait(place, message, false, now_ms);
+        group.keep_to_limits(cx, durable);
         self.drain_group(cx, durable, key);
     }
 
@@ -521,7 +509,7 @@ impl Groups {
     ) {
         // As in `drain_group`.
         if let Some(group) = self.by_key_mut(key)
-            && group.kept.is_some_and(|kept| durable.on_group_returned(kept, serial))
+            && durable.take_back(cx, group, serial, false)
         {
             group.drain(cx, durable);
         }
@@ -529,10 +517,39 @@ impl Groups {
 }
 
 impl Group {
+    /// A member is online again. Returns the key of the group.
+    fn note_online(&mut self, member: SessionKey) -> u64 {
+        self.members.note_online(member);
+        self.name.key
+    }
+
+    /// Can a member of this shard take a message?
+    fn has_room_on(&self, cx: &mut Context) -> bool {
+        let mut online = self.members.online();
+        cx.flow.work.charge_for(Task::Members(online.len()));
+        online.any(|member| member.key.shard() == cx.id && member.load.is_available())
+    }
+
+    /// Drops from memory what is beyond the limits of the group's queue, which the journal may have
+    /// a part of.
+    pub(crate) fn keep_to_limits(&mut self, cx: &mut Context, durable: &Durable) {
+        cx.drop_group_expired(self);
+        let kept = self.kept.map(|kept| durable.waiting_amount(kept)).unwrap_or_default();
+        let limits = less(&cx.shared.settings.share_queue, kept);
+        let mut dropped = 0;
+        while exceeds(self.waiting_here(), &limits)
+            && let Some(was_live) = self.drop_one(limits.overflow)
+        {
+            dropped += u64::from(was_live);
+        }
+        if dropped > 0 {
+            cx.note_group_dropped(&self.name, dropped);
+        }
+    }
+
     /// The home's side: deliver what waits as far as members have room, and notify the other shards
     /// whether something is left.
     fn drain(&mut self, cx: &mut Context, durable: &mut Durable) {
-        cx.flow.work.charge_for(Task::Members(self.members.len()));
         durable.dispatch_kept(cx, self);
         self.dispatch_parked(cx);
         self.announce_waiting(cx, durable);
@@ -547,21 +564,20 @@ impl Group {
     }
 
     fn dispatch_parked(&mut self, cx: &mut Context) {
-        let strategy = cx.shared.settings.share_strategy;
-        loop {
-            let random = cx.next_random();
-            let Some(message) = self.parked.front().cloned() else { return };
-            let member = self.assign(strategy, &message, random);
+        while let Some(message) = self.parked.front().map(|parked| parked.message.clone()) {
+            let member = self.assign(cx, &message);
             if member.is_none() && !message.is_expired(cx.now_ms) {
                 return;
             }
-            let was_live = self.parked.pop_front().is_some_and(|(_, is_live)| is_live);
+            let Some((Parked { number, .. }, was_live)) = self.parked.pop_front().expected() else {
+                return;
+            };
             let Some(member) = member else {
                 cx.metrics.dropped_expired.add(was_live.into());
                 continue;
             };
             // Hop 1: it comes from the queue, so the rest of the queue does not hold it back.
-            let (group, way) = (self.name.clone(), GroupWay::new(1, 0));
+            let (group, way) = (self.name.clone(), GroupWay { number, ..GroupWay::new(1, 0) });
             cx.send(member.shard(), Mail::Offer { group, member, message, way });
         }
     }
@@ -593,10 +609,9 @@ impl Groups {
     ) {
         // As in `drain_group`.
         let Some(number) = self.number(key) else { return };
-        if let Some(group) = self.get_mut(number) {
-            group.is_waiting = any;
-        }
-        if any {
+        let Some(group) = self.get_mut(number).expected() else { return };
+        group.is_waiting = any;
+        if any && group.has_room_on(cx) {
             self.pull(cx, durable, number);
         }
     }
@@ -613,6 +628,7 @@ impl Groups {
         }
     }
 
+    /// For a member that can take a message.
     fn pull(&mut self, cx: &mut Context, durable: &mut Durable, number: u32) {
         let Some(group) = self.get(number).expected() else { return };
         let key = group.name.key;
@@ -623,8 +639,7 @@ impl Groups {
             }
             return;
         }
-        let can_take = |m: &Member| m.key.shard() == cx.id && m.load.is_available();
-        if group.is_waiting && group.members.iter().any(can_take) {
+        if group.is_waiting {
             cx.send(home, Mail::Pull { group: key });
         }
     }
@@ -648,10 +663,24 @@ impl Groups {
             if serial != 0 {
                 cx.notify_home(group, serial, false);
             } else if let Some(number) = self.number(group) {
-                self.pass_on(cx, sessions, durable, number, &message, 1);
+                self.pass_on(cx, sessions, durable, number, &message, GroupWay::new(1, 0));
             }
         }
     }
+}
+
+/// What is left of the limits of a queue of which there is so much elsewhere.
+pub(crate) const fn less(limits: &QueueLimits, elsewhere: Amount) -> QueueLimits {
+    QueueLimits {
+        messages_max: limits.messages_max.saturating_sub(elsewhere.messages),
+        bytes_max: limits.bytes_max.saturating_sub(elsewhere.bytes),
+        ..*limits
+    }
+}
+
+/// Is that more than the limits allow?
+pub(crate) const fn exceeds(waiting: Amount, limits: &QueueLimits) -> bool {
+    waiting.messages > limits.messages_max || waiting.bytes > limits.bytes_max
 }
 
 /// Is it worth while to try again?

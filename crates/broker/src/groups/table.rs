@@ -6,15 +6,35 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
-use session::{Amount, ExpiringQueue, Message, QueueLimits};
+use session::{Amount, Expires, ExpiringQueue, Message, Overflow};
 use slab::Slab;
 use topic::FilterId;
 
 use crate::durable::{Durable, KeptId};
 use crate::expected::Expected;
+use crate::flow::work::Task;
 use crate::groups::group_names::GroupName;
 use crate::groups::members::Members;
+use crate::shard::context::Context;
 use crate::{GroupText, SessionKey, ShareStrategy};
+
+/// A message that waits in memory, at the group's home.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    /// In the order in which they came. One that was given to a member in vain keeps its number.
+    pub(crate) number: u64,
+    pub(crate) message: Message,
+}
+
+impl Expires for Parked {
+    fn expires_at_ms(&self) -> u64 {
+        self.message.expires_at_ms()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.message.heap_bytes() as u64
+    }
+}
 
 /// A group as one shard knows it.
 #[derive(Debug)]
@@ -24,11 +44,13 @@ pub(crate) struct Group {
     pub(crate) members: Members,
     /// Where the round robin goes on, or who is stuck to.
     pub(crate) next: usize,
-    /// At home: messages that no member could take, with those of `denied` bounded by
-    /// `Settings::share_queue`.
-    pub(crate) parked: ExpiringQueue<Message>,
-    /// At home: messages that no member with room may have (`denied.rs`).
-    pub(crate) denied: ExpiringQueue<Message>,
+    /// At home: messages that no member could take, in their order. `Settings::share_queue` limits
+    /// them together with those of `denied` and of `kept`.
+    pub(crate) parked: ExpiringQueue<Parked>,
+    /// At home: messages that no member with room may have, in their order (`denied.rs`).
+    pub(crate) denied: ExpiringQueue<Parked>,
+    /// The number of the latest of both.
+    last_parked: u64,
     /// At home: the queue that the journal keeps for the group.
     pub(crate) kept: Option<KeptId>,
     /// At home: something waits for a member, and the other shards were notified.
@@ -50,6 +72,7 @@ impl Group {
             next: 0,
             parked: ExpiringQueue::default(),
             denied: ExpiringQueue::default(),
+            last_parked: 0,
             kept: None,
             is_announced: false,
             is_waiting: false,
@@ -57,10 +80,44 @@ impl Group {
         }
     }
 
-    /// Is there no room for one more message of so many bytes, whatever keeps the others waiting?
-    pub(crate) fn is_full(&self, bytes: u64, limits: &QueueLimits) -> bool {
-        let waiting = self.waiting_here();
-        waiting.messages >= limits.messages_max || waiting.bytes + bytes > limits.bytes_max
+    /// Lets a message wait. `number`: of one that has waited before, else 0. `is_denied`: for a
+    /// member that may have it.
+    pub(crate) fn wait(&mut self, number: u64, message: Message, is_denied: bool, now_ms: u64) {
+        self.last_parked += u64::from(number == 0);
+        let number = if number == 0 { self.last_parked } else { number };
+        let queue = if is_denied { &mut self.denied } else { &mut self.parked };
+        queue.insert(Parked { number, message }, now_ms, |other| other.number < number);
+    }
+
+    /// Those that go to members again. Returns how many were looked at.
+    pub(crate) fn put_back_denied(&mut self, most: usize, now_ms: u64) -> usize {
+        let mut count = 0;
+        while count < most
+            && let Some((one, is_live)) = self.denied.pop_front()
+        {
+            if is_live {
+                self.wait(one.number, one.message, false, now_ms);
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Drops the oldest or the newest message in memory, whatever keeps it waiting. Returns whether
+    /// it has not expired.
+    pub(crate) fn drop_one(&mut self, overflow: Overflow) -> Option<bool> {
+        let number = |one: Option<&Parked>| one.map(|one| one.number);
+        let dropped = if overflow == Overflow::DropOldest {
+            let ends = (number(self.parked.front()), number(self.denied.front()));
+            let is_parked =
+                matches!(ends, (Some(parked), denied) if denied.is_none_or(|it| parked < it));
+            if is_parked { self.parked.pop_front() } else { self.denied.pop_front() }
+        } else {
+            // The group has no one publisher to refuse: only the end to drop from is a choice.
+            let is_denied = number(self.parked.back()) < number(self.denied.back());
+            if is_denied { self.denied.pop_back() } else { self.parked.pop_back() }
+        };
+        dropped.map(|(_, is_live)| is_live)
     }
 
     /// Messages that wait here in memory.
@@ -89,19 +146,20 @@ impl Group {
     }
 
     /// Can any member take a message now?
-    pub(crate) fn has_room(&self) -> bool {
-        self.members.iter().any(|member| member.load.is_available())
+    pub(crate) fn has_room(&mut self, cx: &mut Context) -> bool {
+        let mut looks = 0;
+        let found = self.members.find_available(self.next, &mut looks);
+        cx.flow.work.charge_for(Task::Members(looks));
+        found.is_some()
     }
 
-    /// Chooses a member for a message that the home dispatches.
-    pub(crate) fn assign(
-        &mut self,
-        strategy: ShareStrategy,
-        message: &Message,
-        random: u64,
-    ) -> Option<SessionKey> {
-        let place = choose(self, strategy, message, random)?;
-        let member = self.members.at(place)?;
+    /// Chooses a member for a message, among those that can take one now.
+    pub(crate) fn assign(&mut self, cx: &mut Context, message: &Message) -> Option<SessionKey> {
+        let (strategy, random) = (cx.shared.settings.share_strategy, cx.next_random());
+        let mut looks = 0;
+        let place = choose(self, strategy, message, random, &mut looks);
+        cx.flow.work.charge_for(Task::Members(looks));
+        let member = self.members.at(place?)?;
         member.load.assign();
         Some(member.key)
     }
@@ -243,40 +301,39 @@ impl Groups {
     }
 }
 
-/// The place of the member that gets the message, among those that can take one now.
-pub(crate) fn choose(
+/// The place of the member that gets the message, among those that can take one now. `looks` counts
+/// members that were looked at.
+fn choose(
     group: &mut Group,
     strategy: ShareStrategy,
     message: &Message,
     random: u64,
+    looks: &mut usize,
 ) -> Option<usize> {
-    let count = group.members.len();
+    let members = &mut group.members;
+    let count = members.len();
     if count == 0 {
         return None;
     }
-    let members = &group.members;
-    let load = |place: usize| members.at(place).map(|member| &member.load);
-    let can_take = |place: &usize| load(*place).is_some_and(|load| load.is_available());
-    let from = |start: usize| (0..count).map(move |step| (start + step) % count);
     match strategy {
-        ShareStrategy::Random => from(random as usize % count).find(can_take),
+        ShareStrategy::Random => members.find_available(random as usize % count, looks),
         ShareStrategy::RoundRobin => {
-            let place = from(group.next % count).find(can_take)?;
+            let place = members.find_available(group.next % count, looks)?;
             group.next = place + 1;
             Some(place)
         }
         ShareStrategy::Sticky => {
-            let place = from(group.next % count).find(can_take)?;
+            let place = members.find_available(group.next % count, looks)?;
             group.next = place;
             Some(place)
         }
-        ShareStrategy::LeastInFlight => from(random as usize % count)
-            .filter(can_take)
-            .min_by_key(|place| load(*place).map(|load| load.in_flight())),
-        ShareStrategy::HashClient => from(spread(message.publisher(), count)).find(can_take),
+        ShareStrategy::LeastInFlight => members.find_idlest(random as usize % count, looks),
+        ShareStrategy::HashClient => {
+            members.find_available(spread(message.publisher(), count), looks)
+        }
         ShareStrategy::HashTopic => {
             let hash = FixedState::with_seed(0).hash_one(message.topic());
-            from(spread(hash, count)).find(can_take)
+            members.find_available(spread(hash, count), looks)
         }
     }
 }

@@ -89,8 +89,8 @@ impl Shard {
             Mail::Offer { group, member, message, way } => {
                 groups.on_offer(cx, sessions, durable, &group, member, message, way);
             }
-            Mail::Park { group, message, confirm } => {
-                groups.on_park(cx, sessions, durable, &group, message, confirm);
+            Mail::Park { group, message, number, confirm } => {
+                groups.on_park(cx, sessions, durable, &group, (number, message), confirm);
             }
             Mail::Seen { serial } => {
                 durable.skip_serials(serial);
@@ -99,11 +99,12 @@ impl Shard {
             Mail::GroupReturned { group, serial } => {
                 groups.on_group_returned(cx, durable, group, serial);
             }
-            Mail::GroupDenied { group, serial, message } => {
-                groups.on_group_denied(cx, durable, &group, serial, message);
+            Mail::GroupDenied { group, message, way } => {
+                groups.on_group_denied(cx, durable, &group, message, way);
             }
             Mail::Waiting { group, any } => groups.on_waiting(cx, durable, group, any),
             Mail::Pull { group } => groups.drain_group(cx, durable, group),
+            Mail::Online { group, member } => groups.on_online(group, member),
             Mail::AskGrant { from, bytes } => cx.effects.windows().note_asked(from, bytes),
             // Publishers that waited for that are read on, as many as there is room for.
             Mail::Grant { by, bytes } => {

@@ -91,6 +91,8 @@ pub struct GroupWay {
     pub hops: u8,
     /// The serial in the queue of the group's home, or 0.
     pub serial: u64,
+    /// If it has waited there in memory: its number among those that have, else 0.
+    pub number: u64,
     /// The first member that may not receive it, or [`SessionKey::NOBODY`].
     pub denied_by: SessionKey,
     /// Since then there was a member without room, who was not asked.
@@ -100,7 +102,8 @@ pub struct GroupWay {
 impl GroupWay {
     /// Nobody may yet have turned it down.
     pub const fn new(hops: u8, serial: u64) -> Self {
-        Self { hops, serial, denied_by: SessionKey::NOBODY, has_skipped: false }
+        let (number, denied_by, has_skipped) = (0, SessionKey::NOBODY, false);
+        Self { hops, serial, number, denied_by, has_skipped }
     }
 }
 
@@ -129,8 +132,8 @@ pub enum Mail {
     /// The sender's group chose a session of yours.
     Offer { group: Arc<GroupName>, member: SessionKey, message: Message, way: GroupWay },
     /// You are the home of the group: keep it, as no member could take it, or the journal keeps
-    /// all.
-    Park { group: Arc<GroupName>, message: Message, confirm: Option<Confirm> },
+    /// all. `number`: of one that has waited there before, else 0.
+    Park { group: Arc<GroupName>, message: Message, number: u64, confirm: Option<Confirm> },
     /// The group's home has messages waiting, or none any more.
     Waiting { group: u64, any: bool },
     /// After a start: up to this one your serials have come here in an earlier life.
@@ -140,9 +143,11 @@ pub enum Mail {
     /// It could not take it, or is gone.
     GroupReturned { group: u64, serial: u64 },
     /// No member with room may have it: you are the group's home, keep it until others have room.
-    GroupDenied { group: Arc<GroupName>, serial: u64, message: Message },
+    GroupDenied { group: Arc<GroupName>, message: Message, way: GroupWay },
     /// A member can take messages again.
     Pull { group: u64 },
+    /// It is connected again.
+    Online { group: u64, member: SessionKey },
     /// So many bytes of messages have been mailed to you by now, since the start.
     AskGrant { from: ShardId, bytes: u64 },
     /// They are dealt with.

@@ -13,6 +13,7 @@ mod filter_pauses;
 mod flow;
 mod full;
 mod gather;
+mod group_limits;
 mod groups;
 mod journal_shares;
 #[path = "../lab/mod.rs"]
