@@ -26,6 +26,10 @@ enum Step {
         bytes: usize,
     },
     Cut,
+    /// One broker closes the connection, perhaps because of a message.
+    Close {
+        by: Side,
+    },
     /// Both connections are cut, and one broker forgets its session.
     Lose {
         at: Side,
@@ -39,7 +43,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (side(), qos).prop_map(|(at, qos)| Step::Publish { at, qos }),
         20 => (side(), any::<bool>(), 1..40usize)
             .prop_map(|(side, to_relay, bytes)| Step::Move { side, to_relay, bytes }),
-        2 => Just(Step::Cut),
+        1 => Just(Step::Cut),
+        1 => side().prop_map(|by| Step::Close { by }),
         1 => side().prop_map(|at| Step::Lose { at }),
     ];
     prop::collection::vec(step, 1..300)
@@ -154,6 +159,7 @@ impl Session {
                 Packet::Suback(suback).encode(self.version, out);
             }
             Packet::Connect(_) => self.connect(out),
+            Packet::Pingreq => Packet::Pingresp.encode(self.version, out),
             other => panic!("{other:?}"),
         }
         self.pump(out);
@@ -209,7 +215,11 @@ struct World {
     excused: BTreeSet<u32>,
     /// Messages that may come twice: a session was lost while they were on their way.
     doubtful: BTreeSet<u32>,
+    closes: u32,
 }
+
+/// One more would give a message up.
+const CLOSES_MAX: u32 = 2;
 
 impl World {
     fn new(version: Version) -> Self {
@@ -242,11 +252,16 @@ impl World {
             published: Vec::new(),
             excused: BTreeSet::new(),
             doubtful: BTreeSet::new(),
+            closes: 0,
         }
     }
 
-    fn cut(&mut self) {
+    fn cut(&mut self, closed_by: Option<Side>) {
+        let closed_by = closed_by.filter(|_| self.closes < CLOSES_MAX);
+        self.closes += u32::from(closed_by.is_some());
+        let (suspects, _) = self.relay.take_suspects(closed_by);
         self.relay = Relay::new(self.settings.clone(), &Login::default(), 0);
+        self.relay.set_suspects(suspects);
         self.to_relay = Default::default();
         self.from_relay = Default::default();
         self.is_local_open = false;
@@ -275,9 +290,10 @@ impl World {
             }
             Step::Move { side, to_relay: true, bytes } => self.feed(side, bytes),
             Step::Move { side, to_relay: false, bytes } => self.drain(side, bytes),
-            Step::Cut => self.cut(),
+            Step::Cut => self.cut(None),
+            Step::Close { by } => self.cut(Some(by)),
             Step::Lose { at } => {
-                self.cut();
+                self.cut(None);
                 let lost = self.sessions[at as usize].lose();
                 self.excused.extend(lost);
                 // The other side's messages may have arrived, and are sent again.
@@ -323,7 +339,7 @@ impl World {
     }
 
     fn settle(&mut self) {
-        self.cut();
+        self.cut(None);
         for round in 0.. {
             let before: usize = self.pending();
             for side in Side::ALL {
